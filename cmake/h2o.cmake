@@ -1,0 +1,48 @@
+# Our sources, added to upstream's libraries; the Python extension; what goes into the wheel.
+function(h2o_add_sources target include_directory)
+    file(GLOB sources CONFIGURE_DEPENDS ${ARGN})
+    target_sources(${target} PRIVATE ${sources})
+    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/${include_directory}")
+endfunction()
+
+h2o_add_sources(ggml-base src/ggml src/ggml/*.c   src/ggml/*.cpp)
+h2o_add_sources(ggml-cpu  src/ggml src/ggml/cpu/*.c src/ggml/cpu/*.cpp)
+h2o_add_sources(llama     src/h2o  src/h2o/*.cpp)
+target_include_directories(llama PUBLIC src/h2o) # llama-h2o.h
+
+if(TARGET ggml-cuda)
+    h2o_add_sources(ggml-cuda src/ggml src/ggml/cuda/*.cu)
+endif()
+
+set(libraries llama ggml ggml-base)
+foreach(backend blas cpu cuda hip metal musa rpc vulkan)
+    if(TARGET ggml-${backend})
+        list(APPEND libraries ggml-${backend})
+    endif()
+endforeach()
+if(APPLE)
+    set(origin "@loader_path")
+else()
+    set(origin "$ORIGIN")
+endif()
+foreach(library ${libraries})
+    # Its own name, so that another copy of llama.cpp in the same process is not taken for it; no version, because a
+    # wheel cannot hold the links that go with one; and it finds the others in its own folder.
+    set_target_properties(${library} PROPERTIES OUTPUT_NAME "h2o-${library}" INSTALL_RPATH "${origin}")
+    foreach(property VERSION SOVERSION PUBLIC_HEADER)
+        set_property(TARGET ${library} PROPERTY ${property})
+    endforeach()
+endforeach()
+install(TARGETS ${libraries} LIBRARY DESTINATION h2o_llama/lib)
+
+execute_process(
+    COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir
+    OUTPUT_VARIABLE pybind11_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE)
+set(PYBIND11_FINDPYTHON ON)
+find_package(pybind11 3.1 CONFIG REQUIRED)
+
+file(GLOB binding_sources CONFIGURE_DEPENDS src/bindings/*.cpp)
+pybind11_add_module(_core MODULE ${binding_sources})
+target_link_libraries(_core PRIVATE llama ggml)
+set_target_properties(_core PROPERTIES INSTALL_RPATH "${origin}/lib")
+install(TARGETS _core LIBRARY DESTINATION h2o_llama)

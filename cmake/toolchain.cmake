@@ -1,0 +1,41 @@
+# Compilers, Python, and for GGML_CUDA the CUDA toolkit.
+include(CheckLanguage)
+
+foreach(language C CXX)
+    check_language(${language})
+    if(NOT CMAKE_${language}_COMPILER)
+        message(FATAL_ERROR
+            "h2o-llama: no working C and C++17 compiler found (CC='$ENV{CC}', CXX='$ENV{CXX}'). "
+            "Install one: apt install g++, dnf install gcc-c++, xcode-select --install.")
+    endif()
+    enable_language(${language})
+endforeach()
+
+if(NOT "cxx_std_17" IN_LIST CMAKE_CXX_COMPILE_FEATURES)
+    message(FATAL_ERROR
+        "h2o-llama: ${CMAKE_CXX_COMPILER} (${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}) has no C++17. "
+        "Set CXX to a newer compiler.")
+endif()
+
+set(CMAKE_CXX_STANDARD 17)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release)
+endif()
+
+set(Python_FIND_VIRTUALENV FIRST)
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+
+if(GGML_CUDA)
+    check_language(CUDA)
+    if(NOT CMAKE_CUDA_COMPILER)
+        message(FATAL_ERROR "h2o-llama: GGML_CUDA is on, and nvcc was not found. Install the CUDA toolkit or set CUDACXX.")
+    endif()
+    find_package(CUDAToolkit)
+    if(NOT TARGET CUDA::cublas)
+        message(FATAL_ERROR
+            "h2o-llama: GGML_CUDA is on, and the cuBLAS development library was not found beside "
+            "${CMAKE_CUDA_COMPILER}. Install the whole CUDA toolkit or set CUDAToolkit_ROOT.")
+    endif()
+endif()
