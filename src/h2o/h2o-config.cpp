@@ -1,0 +1,19 @@
+#include "h2o-config.h"
+
+#include <stdexcept>
+#include <string>
+
+void h2o_config::validate() const {
+    if (chunk_size < 1) {
+        throw std::invalid_argument("[h2o] the chunk size (n_ubatch) must be at least 1");
+    }
+    if (local_window > chunk_size) {
+        throw std::invalid_argument("[h2o] local window " + std::to_string(local_window) + " must not exceed the chunk size (n_ubatch) " + std::to_string(chunk_size));
+    }
+    if (memory_size() < 1 || memory_size() > INT32_MAX) {
+        throw std::invalid_argument("[h2o] local window + heavy budget + sink tokens must be in [1, 2^31), got " + std::to_string(memory_size()));
+    }
+    if (score_type != GGML_TYPE_F32 && score_type != GGML_TYPE_BF16) {
+        throw std::invalid_argument("[h2o] the score type must be f32 or bf16");
+    }
+}

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "ggml.h"
+
+#include <cstdint>
+
+// Parameters of H2O chunked sparse attention. The chunk grid is absolute: chunk c holds positions [c*S, (c + 1)*S).
+struct h2o_config {
+    uint32_t chunk_size   = 0; // S
+    uint32_t local_window = 0; // L
+    uint32_t heavy_budget = 0; // H
+    uint32_t sink_tokens  = 0; // A
+
+    ggml_type score_type = GGML_TYPE_F32;
+
+    bool enabled() const { return memory_size() > 0; }
+
+    // M = A + L + H
+    uint64_t memory_size() const { return (uint64_t) sink_tokens + local_window + heavy_budget; }
+
+    // throws std::invalid_argument, naming the parameter
+    void validate() const;
+};

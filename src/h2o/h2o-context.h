@@ -1,0 +1,24 @@
+#pragma once
+
+#include "h2o-config.h"
+
+#include "llama-memory.h"
+
+#include <cstdint>
+
+struct llama_context_params;
+struct llama_cparams;
+struct llama_model;
+
+// What llama_context calls when it is made. All throw std::exception with the reason.
+
+h2o_config h2o_config_from_params(const llama_context_params & params);
+
+llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+        const llama_memory_i::layer_filter_cb & filter);
+
+// H2O is on, but the model's memory is not the plain KV cache
+void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory);
+
+// graph nodes that H2O adds to a model's
+uint32_t h2o_graph_max_nodes(const llama_model & model);

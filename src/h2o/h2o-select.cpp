@@ -1,0 +1,58 @@
+#include "h2o-select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+// a uint32 that orders like the float, NaN lowest
+static uint32_t h2o_score_key(float score) {
+    if (std::isnan(score)) {
+        return 0;
+    }
+    score += 0.0f; // -0 is 0
+
+    uint32_t bits;
+    memcpy(&bits, &score, sizeof(bits));
+
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, uint32_t n_heavy, int32_t * dst) {
+    if (n <= n_heavy) {
+        std::copy(pos, pos + n, dst);
+        return n;
+    }
+    if (n_heavy == 0) {
+        return 0;
+    }
+
+    static thread_local std::vector<uint32_t> key;
+    static thread_local std::vector<uint32_t> order;
+
+    key.resize(n);
+    for (uint32_t i = 0; i < n; ++i) {
+        key[i] = h2o_score_key(score[i]);
+    }
+
+    // the key of the last one that is picked
+    order = key;
+    std::nth_element(order.begin(), order.begin() + (n_heavy - 1), order.end(), std::greater<uint32_t>());
+    const uint32_t threshold = order[n_heavy - 1];
+
+    const uint32_t n_above = std::count_if(order.begin(), order.begin() + n_heavy, [&](uint32_t k) { return k > threshold; });
+
+    uint32_t n_ties = n_heavy - n_above;
+    uint32_t n_out  = 0;
+    for (uint32_t i = 0; i < n && n_out < n_heavy; ++i) {
+        if (key[i] > threshold) {
+            dst[n_out++] = pos[i];
+        } else if (key[i] == threshold && n_ties > 0) {
+            dst[n_out++] = pos[i];
+            n_ties--;
+        }
+    }
+
+    return n_out;
+}

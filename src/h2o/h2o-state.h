@@ -1,0 +1,96 @@
+#pragma once
+
+#include "h2o-config.h"
+#include "h2o-scores.h"
+
+#include <cstdint>
+#include <vector>
+
+// Scores and memory set of one layer.
+struct h2o_layer {
+    h2o_layer(const h2o_config & config, uint32_t kv_size, int32_t il, uint32_t n_head, uint32_t n_head_kv);
+
+    const int32_t il;
+    const uint32_t n_head;
+    const uint32_t n_head_kv;
+
+    h2o_scores scores;
+
+    std::vector<int32_t> memory;          // current memory set [n_head_kv, M], ascending, -1 padded
+    uint32_t             n_built = 0;     // memory sets built so far
+
+    std::vector<std::vector<int32_t>> history; // all of them, if recorded
+};
+
+// What H2O knows about one sequence: scores, memory sets and the chunk grid.
+//
+// A call (prefill of several tokens, or one decode step) is a transaction: begin_call, changes, then end_call or rollback.
+class h2o_state {
+public:
+    struct layer_dims {
+        int32_t  il;
+        uint32_t n_head;
+        uint32_t n_head_kv;
+    };
+
+    h2o_state(const h2o_config & config, uint32_t kv_size, const std::vector<layer_dims> & dims);
+
+    void clear();
+
+    uint32_t n_tokens() const { return n_tok; }
+
+    // chunks begun = ceil(n_tokens/S)
+    uint32_t chunk_index() const { return (n_tok + config.chunk_size - 1)/config.chunk_size; }
+
+    uint32_t n_memory_sets() const;
+
+    // positions in each memory set that was built for a chunk that ends at chunk_end: min(M, positions seen)
+    uint32_t n_memory(uint32_t chunk_end) const;
+
+    // NULL if il has no K/V in the cache
+    h2o_layer       * layer(int32_t il);
+    const h2o_layer * layer(int32_t il) const;
+
+    // score[start + i] += colsum[i], colsum [n_head_kv, n]
+    void add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t n, const float * colsum);
+
+    // score[memory[i]] += colsum[i], colsum [n_head_kv, n_cols], n_cols <= M
+    void add_memory_scores(h2o_layer & layer, uint32_t n_cols, const float * colsum);
+
+    // M_c of the chunk that ends at chunk_end, out of the current memory set and the chunk
+    void build_memory_set(h2o_layer & layer, uint32_t chunk_end);
+
+    // lazy build: if position pos begins a chunk, its predecessor's memory set is built, once. Returns whether it was.
+    bool begin_chunk(uint32_t pos);
+
+    void begin_call(uint32_t n_tokens);
+    void end_call();
+    void rollback();
+
+    void add_tokens(uint32_t n) { n_tok += n; }
+
+    size_t n_bytes_scores() const;
+    size_t n_bytes_memory() const;
+
+    const h2o_config config;
+    const uint32_t   kv_size;
+
+    std::vector<h2o_layer> layers;
+
+    bool record = false; // keep the history of memory sets
+
+private:
+    struct snapshot_layer {
+        std::vector<int32_t> memory;
+        std::vector<float>   memory_scores; // of the positions in memory
+        std::vector<float>   chunk_scores;  // of the open chunk [n_head_kv, n]
+        uint32_t             n_built;
+    };
+
+    uint32_t n_tok = 0;
+
+    bool     in_call  = false;
+    uint32_t call_end = 0;
+
+    std::vector<snapshot_layer> snapshot;
+};
