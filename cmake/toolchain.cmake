@@ -25,7 +25,12 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 
 set(Python_FIND_VIRTUALENV FIRST)
-find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+find_package(Python 3.10 COMPONENTS Interpreter Development.Module)
+if(NOT Python_FOUND)
+    message(FATAL_ERROR
+        "h2o-llama: Python >= 3.10 with its C headers was not found (interpreter: '${Python_EXECUTABLE}'). "
+        "Install the headers: apt install python3-dev, dnf install python3-devel.")
+endif()
 
 if(GGML_CUDA)
     check_language(CUDA)

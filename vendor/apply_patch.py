@@ -26,12 +26,12 @@ def apply_patch(patch: Path, root: Path) -> None:
         raise PatchError(f"patch {patch.name} is not a unified diff")
     for item in patch_set:
         _check_item(patch, item, root)
-    if not patch_set.apply(strip=0, root=str(root)):
+    if not patch_set.apply(strip=1, root=str(root)):
         raise PatchError(f"patch {patch.name} does not apply")
 
 
 def _check_item(patch: Path, item: Any, root: Path) -> None:
-    source, target = item.source.decode(), item.target.decode()
+    source, target = item.source.decode().removeprefix("a/"), item.target.decode().removeprefix("b/")
     if source != target:
         raise PatchError(f"patch {patch.name} adds, removes or renames {target}: patches only change existing files")
     path = root / target

@@ -31,7 +31,7 @@ _KEEP = re.compile(
       | ggml/CMakeLists\.txt | ggml/(cmake | include)/.+
       | ggml/src/([^/]+ | ggml-(blas | cpu | cuda | hip | metal | musa | rpc | vulkan)/.+)
       | tools/CMakeLists\.txt | tools/ui/(CMakeLists\.txt | [^/]+\.in)
-      | tools/(?!ui/)[^/]+/(.+/)?[^/]+\.(cpp | h | txt)""",
+      | tools/(?!ui/)[^/]+/(.+/)?[^/]+\.(cpp | h | hpp | txt)""",
     re.VERBOSE,
 )
 
@@ -203,7 +203,7 @@ def _download(requirements: Path, pin: Pin, folder: Path) -> None:
         raise VendorError(f"the download of {wanted} does not have the sha256 in {requirements}")
     if re.search("connection|Temporary failure|timed out|Max retries", result.stderr, re.IGNORECASE):
         raise VendorError(f"{wanted} cannot be downloaded: no connection to the package index")
-    errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR:")] or [result.stderr.strip()]
+    errors = re.findall(r"^ERROR: (.*)", result.stderr, re.MULTILINE) or [result.stderr.strip()]
     raise VendorError(f"{wanted} cannot be downloaded: {errors[-1]}")
 
 

@@ -168,7 +168,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(
         kq = ggml_diag_mask_inf_inplace(ctx0, kq, g.n_k - g.n_q);
 
         ggml_tensor * weights = nullptr;
-        const h2o_softmax_state intra = h2o_softmax_state_build(ctx0, kq, nullptr, kq_scale, v_g, &weights);
+        const h2o_softmax_state intra = h2o_softmax_state_build(ctx0, kq, kq_scale, v_g, &weights);
 
         if (!step.keep_intra) {
             // the call lies in the first chunk: one group, and no phase 2
@@ -221,7 +221,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
     ggml_tensor * kq = build_kq(graph, k_memory, ggml_cont(ctx0, ggml_permute(ctx0, q, 0, 2, 1, 3)));
 
     ggml_tensor * weights = nullptr;
-    const h2o_softmax_state inter = h2o_softmax_state_build(ctx0, kq, nullptr, kq_scale, v_memory, &weights);
+    const h2o_softmax_state inter = h2o_softmax_state_build(ctx0, kq, kq_scale, v_memory, &weights);
 
     ggml_build_forward_expand(graph.gf, inter.m); // before the softmax, which may overwrite the logits
     build_column_sums(graph, weights, {}, il);

@@ -5,42 +5,26 @@
 #include <cfloat>
 #include <cmath>
 
-static ggml_tensor * h2o_fill(ggml_context * ctx, float value, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1, int64_t ne3 = 1) {
-    return ggml_fill_inplace(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F32, ne0, ne1, ne2, ne3), value);
-}
+// computed, not a leaf, so that it takes no room while the rest of the graph is computed
+static ggml_tensor * h2o_constant(ggml_context * ctx, float value, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1, int64_t ne3 = 1) {
+    ggml_tensor * t = ggml_fill(ctx, ggml_arange(ctx, 0.0f, 1.0f, 1.0f), value);
 
-// kq with the mask inside, such that scale*result = scale*kq + mask
-static ggml_tensor * h2o_apply_mask(ggml_context * ctx, ggml_tensor * kq, ggml_tensor * mask, float scale) {
-    if (mask->ne[1] != kq->ne[1]) { // padded
-        mask = ggml_view_4d(ctx, mask, mask->ne[0], kq->ne[1], mask->ne[2], mask->ne[3], mask->nb[1], mask->nb[2], mask->nb[3], 0);
-    }
-    if (mask->type != GGML_TYPE_F32) {
-        mask = ggml_cast(ctx, mask, GGML_TYPE_F32);
-    }
-    if (!ggml_is_contiguous(mask)) {
-        mask = ggml_cont(ctx, mask);
-    }
-    return ggml_add(ctx, kq, ggml_scale(ctx, mask, 1.0f/scale));
+    return ggml_repeat_4d(ctx, t, ne0, ne1, ne2, ne3);
 }
 
 h2o_softmax_state h2o_softmax_state_build(
         ggml_context *  ctx,
         ggml_tensor  *  kq,
-        ggml_tensor  *  mask,
         float           scale,
         ggml_tensor  *  v,
         ggml_tensor  ** weights) {
-    if (mask) {
-        kq = h2o_apply_mask(ctx, kq, mask, scale);
-    }
-
     h2o_softmax_state res;
 
     res.m = ggml_scale(ctx, ggml_max_rows(ctx, kq), scale);
 
     // a sink without weight: a row of -inf gives zeros instead of NaN, other rows do not change
     ggml_tensor * p = ggml_soft_max_ext(ctx, kq, nullptr, scale, 0.0f);
-    ggml_soft_max_add_sinks(p, h2o_fill(ctx, -FLT_MAX, kq->ne[2]));
+    ggml_soft_max_add_sinks(p, h2o_constant(ctx, -FLT_MAX, kq->ne[2]));
 
     // the weight of the largest logit is exp(0)/l: l = 1/p_max, written such that p_max = 0 gives 0 and NaN gives NaN
     ggml_tensor * p_max = ggml_max_rows(ctx, p);
@@ -69,12 +53,11 @@ h2o_softmax_state h2o_softmax_state_fuse(ggml_context * ctx, const h2o_softmax_s
 
     res.l = ggml_add(ctx, w_a, w_b);
 
-    // l is 0 or >= 1 but for rounding
-    ggml_tensor * l = ggml_clamp(ctx, res.l, FLT_MIN, INFINITY);
+    // l is 0 or about >= 1: the clamp only avoids 0/0
+    ggml_tensor * f_a = ggml_div(ctx, w_a, ggml_clamp(ctx, res.l, FLT_MIN, INFINITY));
 
-    res.o = ggml_add(ctx,
-            ggml_mul(ctx, a.o, ggml_div(ctx, w_a, l)),
-            ggml_mul(ctx, b.o, ggml_div(ctx, w_b, l)));
+    // (w_a*o_a + w_b*o_b)/l with one product, since products that repeat a row's factor are slow on the CPU
+    res.o = ggml_add(ctx, b.o, ggml_mul(ctx, ggml_sub(ctx, a.o, b.o), f_a));
 
     return res;
 }
@@ -86,7 +69,7 @@ ggml_tensor * h2o_column_sums_build(ggml_context * ctx, ggml_tensor * weights, i
 
     weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head_kv, n_c);
 
-    ggml_tensor * sums = ggml_out_prod(ctx, weights, h2o_fill(ctx, 1.0f, 1, n_q, n_head_kv, n_c));
+    ggml_tensor * sums = ggml_out_prod(ctx, weights, h2o_constant(ctx, 1.0f, 1, n_q, n_head_kv, n_c));
 
     return ggml_reshape_3d(ctx, sums, n_k, n_head_kv, n_c);
 }

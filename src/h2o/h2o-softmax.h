@@ -13,9 +13,8 @@ struct h2o_softmax_state {
     ggml_tensor * o; // [d_v, n_q, n_head, n_c] normalised output
 };
 
-// State of the logits scale*kq + mask.
-//   kq:      F32 [n_k, n_q, n_head, n_c], contiguous
-//   mask:    F32 or F16, as in ggml_soft_max_ext: [n_k, >= n_q, n_head/i, n_c/j]; or null
+// State of the logits scale*kq.
+//   kq:      F32 [n_k, n_q, n_head, n_c], contiguous; -inf where a key is masked
 //   scale:   > 0
 //   v:       [n_k, d_v, n_head_kv, n_c], or a transposed view of that shape if it is not quantised
 //   weights: out: the softmax weights [n_k, n_q, n_head, n_c]; all 0 for a query whose keys are all masked
@@ -23,7 +22,6 @@ struct h2o_softmax_state {
 h2o_softmax_state h2o_softmax_state_build(
         ggml_context *  ctx,
         ggml_tensor  *  kq,
-        ggml_tensor  *  mask,
         float           scale,
         ggml_tensor  *  v,
         ggml_tensor  ** weights);

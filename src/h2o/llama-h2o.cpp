@@ -23,6 +23,16 @@ static llama_h2o_kv * wrap(llama_kv_cache_h2o * kv) {
     return reinterpret_cast<llama_h2o_kv *>(kv);
 }
 
+uint64_t llama_h2o_memory_bytes(const llama_context * ctx) {
+    uint64_t res = 0;
+    if (const auto * memory = llama_get_memory(ctx)) {
+        for (const auto & [buft, size] : memory->memory_breakdown()) {
+            res += size;
+        }
+    }
+    return res;
+}
+
 llama_h2o_kv * llama_get_h2o_kv(const llama_context * ctx) {
     return wrap(dynamic_cast<llama_kv_cache_h2o *>(llama_get_memory(ctx)));
 }

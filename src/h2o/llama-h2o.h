@@ -47,6 +47,9 @@ struct llama_h2o_stats {
 // returns 2 and the context is as it was before the call.
 typedef bool (*llama_h2o_progress_callback)(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * user_data);
 
+// bytes of a context's K and V (or recurrent state), with H2O on or off
+LLAMA_API uint64_t llama_h2o_memory_bytes(const struct llama_context * ctx);
+
 // The H2O cache of a context, NULL if H2O is off.
 LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv(const struct llama_context * ctx);
 

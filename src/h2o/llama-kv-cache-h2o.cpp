@@ -174,7 +174,7 @@ bool llama_kv_cache_h2o::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1)
     return false;
 }
 
-static void h2o_refuse(const char * func) {
+[[noreturn]] static void h2o_refuse(const char * func) {
     throw std::runtime_error(format("[h2o] %s is not supported with H2O: it holds one sequence", func));
 }
 

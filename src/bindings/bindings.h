@@ -1,0 +1,15 @@
+#pragma once
+
+#include "h2o-error.h"
+
+#include <pybind11/pybind11.h>
+
+namespace py = pybind11;
+
+void init_errors ();
+void init_logging();
+void init_model  (py::module_ & m);
+void init_context(py::module_ & m);
+void init_kv     (py::module_ & m);
+void init_sampler(py::module_ & m);
+void init_ops    (py::module_ & m);

@@ -1,0 +1,201 @@
+#include "context.h"
+
+#include "llama-call.h"
+#include "types.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+static constexpr int64_t SIGNAL_INTERVAL_US = 50*1000;
+
+context::context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool verbose) : mdl(mdl), verbose(verbose) {
+    llama_call call(verbose, llama_call::THROW);
+
+    params.abort_callback      = on_abort;
+    params.abort_callback_data = this;
+
+    // the context uses the model until it is freed
+    llama_context * ctx = llama_call::run("[Llama] ", [&] { return llama_init_from_model(mdl->ptr.get(), params); });
+    ptr.reset(ctx, [model = mdl->ptr](llama_context * ctx) { llama_free(ctx); });
+    if (!ptr) {
+        throw h2o_error("[Llama] llama.cpp cannot make a context: " + call.reason());
+    }
+    if (!llama_get_memory(ptr.get())) {
+        throw h2o_error("[Llama] this model has no memory of past tokens: it cannot generate text");
+    }
+
+    if (llama_h2o_kv * kv = llama_get_h2o_kv(ptr.get())) {
+        llama_h2o_kv_set_record(kv, record);
+        llama_h2o_set_progress_callback(kv, on_progress, this);
+    }
+}
+
+llama_context * context::get() const {
+    if (!ptr) {
+        throw std::invalid_argument("[Llama] this model is closed");
+    }
+    return ptr.get();
+}
+
+void context::close() {
+    ptr.reset();
+    mdl.reset();
+    logits_valid = false;
+}
+
+void context::clear() {
+    llama_memory_clear(llama_get_memory(get()), /*data =*/ true);
+    logits_valid = false;
+}
+
+uint32_t context::n_tokens() const {
+    return llama_memory_seq_pos_max(llama_get_memory(get()), 0) + 1;
+}
+
+uint64_t context::kv_bytes() const {
+    return llama_h2o_memory_bytes(get());
+}
+
+// Runs Python code from within llama_decode. What it raises is kept until llama_decode has returned.
+template <typename F>
+bool context::run_python(F call) {
+    py::gil_scoped_acquire gil;
+    try {
+        call();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    return !error;
+}
+
+bool context::on_abort(void * data) {
+    auto & self = *static_cast<context *>(data);
+
+    const int64_t t_us = ggml_time_us();
+    if (!self.error && t_us - self.t_signals_us >= SIGNAL_INTERVAL_US) {
+        self.t_signals_us = t_us;
+        self.run_python([] {
+            if (PyErr_CheckSignals() != 0) {
+                throw py::error_already_set();
+            }
+        });
+    }
+    return self.error != nullptr;
+}
+
+bool context::on_progress(int32_t /*phase*/, uint32_t n_done, uint32_t /*n_tokens*/, void * data) {
+    auto & self = *static_cast<context *>(data);
+
+    if (n_done == 0 || self.progress.is_none()) {
+        return !self.error;
+    }
+    return self.run_python([&] { self.progress(n_done); });
+}
+
+// H2O undoes a call that fails by itself. Without H2O a part of it may be left behind.
+void context::undo(uint32_t n_keep) {
+    logits_valid = false;
+
+    llama_memory_t mem = llama_get_memory(get());
+    if (n_tokens() > n_keep && !llama_memory_seq_rm(mem, 0, n_keep, -1)) {
+        llama_memory_clear(mem, /*data =*/ true); // a recurrent state has no past to return to
+    }
+}
+
+void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, py::object progress) {
+    llama_context * ctx = get();
+
+    const int64_t n      = tokens.size();
+    const int64_t n_rows = logits.ndim() == 2 ? logits.shape(0) : 0;
+    if (n < 1 || n > llama_n_batch(ctx) || (n_rows != n && n_rows != 1) || logits.shape(1) != mdl->n_vocab()) {
+        throw std::invalid_argument("[Context.decode] tokens or logits have the wrong shape");
+    }
+
+    std::vector<llama_token> ids(tokens.data(), tokens.data() + n);
+    std::vector<int8_t>      outputs(n, n_rows == n);
+    outputs.back() = 1;
+
+    llama_batch batch = llama_batch_get_one(ids.data(), n);
+    batch.logits = outputs.data();
+
+    float * dst = logits.mutable_data();
+
+    const uint32_t n_before = n_tokens();
+
+    this->progress = std::move(progress);
+    error = nullptr;
+
+    int32_t     status;
+    std::string reason;
+    {
+        py::gil_scoped_release no_gil;
+        llama_call call(verbose);
+        try {
+            status = llama_decode(ctx, batch);
+            if (status == 0) {
+                memcpy(dst, llama_get_logits(ctx), n_rows*mdl->n_vocab()*sizeof(float));
+            }
+        } catch (const std::exception & e) {
+            status = -1;
+            reason = e.what();
+        }
+        reason = reason.empty() ? call.reason() : reason;
+    }
+    this->progress = py::none();
+
+    if (error || status != 0) {
+        undo(n_before);
+    }
+    if (error) {
+        std::rethrow_exception(std::exchange(error, nullptr));
+    }
+    if (status != 0) {
+        throw h2o_error("[Llama.eval] llama.cpp failed (status " + std::to_string(status) + "): " + reason);
+    }
+    logits_valid = true;
+}
+
+void init_context(py::module_ & m) {
+    m.def("type_size", [](const std::string & type) {
+        const ggml_type t = find_type(type);
+        return (double) ggml_type_size(t)/ggml_blck_size(t);
+    }, py::arg("type"), "Bytes per element.");
+
+    py::class_<context, std::shared_ptr<context>>(m, "Context")
+        .def(py::init([](
+                std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
+                const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
+                uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, const std::string & score_type,
+                bool record, bool verbose) {
+            llama_context_params params = llama_context_default_params();
+            params.n_ctx           = n_ctx;
+            params.n_batch         = n_batch;
+            params.n_ubatch        = n_ubatch;
+            params.n_threads       = n_threads;
+            params.n_threads_batch = n_threads;
+            params.type_k          = find_type(type_k);
+            params.type_v          = find_type(type_v);
+            params.flash_attn_type =
+                flash_attn == "on"  ? LLAMA_FLASH_ATTN_TYPE_ENABLED  :
+                flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
+
+            params.h2o_local_window = local_window;
+            params.h2o_heavy_budget = heavy_budget;
+            params.h2o_sink_tokens  = sink_tokens;
+            params.h2o_score_type   = find_type(score_type);
+
+            py::gil_scoped_release no_gil;
+            return std::make_shared<context>(std::move(mdl), params, record, verbose);
+        }), py::kw_only(),
+            py::arg("model"), py::arg("n_ctx"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
+            py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
+            py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("score_type"),
+            py::arg("record"), py::arg("verbose"))
+        .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("progress"))
+        .def("clear", &context::clear)
+        .def("close", &context::close)
+        .def_property_readonly("n_tokens",   &context::n_tokens)
+        .def_property_readonly("kv_bytes",   &context::kv_bytes)
+        .def_property_readonly("has_logits", &context::has_logits);
+}

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "model.h"
+
+#include "llama-h2o.h"
+
+#include <pybind11/numpy.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+
+// A llama_context with one sequence. Not thread safe: its owner in Python lets one thread in at a time.
+class context {
+public:
+    context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool verbose);
+
+    // Appends the tokens by one llama_decode. logits has a row for each of them, or one row: the last token's.
+    // progress(n_done) is called after every chunk, if H2O is on. If it raises, or Ctrl-C is pressed, the call is undone.
+    void decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, py::object progress);
+
+    void clear();
+    void close();
+
+    uint32_t n_tokens() const;
+    uint64_t kv_bytes() const;
+
+    bool has_logits() const { return logits_valid; }
+
+    llama_context * get() const;
+
+    std::shared_ptr<llama_context> ptr;
+    std::shared_ptr<model>         mdl;
+
+private:
+    static bool on_abort(void * data);
+    static bool on_progress(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * data);
+
+    template <typename F> bool run_python(F call);
+
+    void undo(uint32_t n_keep);
+
+    const bool verbose;
+
+    bool logits_valid = false;
+
+    // of the call that is running
+    py::object         progress;
+    std::exception_ptr error;
+    int64_t            t_signals_us = 0;
+};

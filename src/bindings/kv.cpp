@@ -1,0 +1,179 @@
+#include "kv.h"
+
+#include "context.h"
+#include "llama-call.h"
+#include "types.h"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <vector>
+
+using f32_array = py::array_t<float, py::array::c_style>;
+using i32_array = py::array_t<int32_t>;
+
+// Python has checked the arguments; what the core still refuses must not pass for a result.
+static void check(bool ok) {
+    if (!ok) {
+        throw std::invalid_argument("[KVCache] layer or range is outside the cache");
+    }
+}
+
+static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il) {
+    const uint32_t n = llama_h2o_kv_n_head_kv(self.get(), il);
+    check(n > 0);
+    return n;
+}
+
+static i32_array memory_indices(const h2o_kv & self, int32_t il) {
+    i32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size });
+    check(llama_h2o_kv_memory_indices(self.get(), il, dst.mutable_data()));
+    return dst;
+}
+
+static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
+    i32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size });
+    check(llama_h2o_kv_history(self.get(), chunk, il, dst.mutable_data()));
+    return dst;
+}
+
+static f32_array scores(const h2o_kv & self, int32_t il) {
+    f32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).n_tokens });
+    check(llama_h2o_kv_scores(self.get(), il, dst.mutable_data()));
+    return dst;
+}
+
+static f32_array get_k(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
+    check(p0 <= p1);
+    f32_array dst({ n_head_kv(self, il), (py::ssize_t) (p1 - p0), (py::ssize_t) llama_h2o_kv_head_size_k(self.get(), il) });
+    check(llama_h2o_kv_get_k(self.get(), il, p0, p1, dst.mutable_data()));
+    return dst;
+}
+
+static f32_array get_v(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
+    check(p0 <= p1);
+    f32_array dst({ n_head_kv(self, il), (py::ssize_t) (p1 - p0), (py::ssize_t) llama_h2o_kv_head_size_v(self.get(), il) });
+    check(llama_h2o_kv_get_v(self.get(), il, p0, p1, dst.mutable_data()));
+    return dst;
+}
+
+static f32_array gather_k(h2o_kv & self, int32_t il) {
+    f32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size, (py::ssize_t) llama_h2o_kv_head_size_k(self.get(), il) });
+    check(llama_h2o_kv_gather_k_memory(self.get(), il, dst.mutable_data()));
+    return dst;
+}
+
+static f32_array gather_v(h2o_kv & self, int32_t il) {
+    f32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size, (py::ssize_t) llama_h2o_kv_head_size_v(self.get(), il) });
+    check(llama_h2o_kv_gather_v_memory(self.get(), il, dst.mutable_data()));
+    return dst;
+}
+
+static void set_kv(h2o_kv & self, int32_t il, uint32_t p0, const f32_array & k, const f32_array & v) {
+    const py::ssize_t n_head = n_head_kv(self, il);
+    check(k.ndim() == 3 && k.shape(0) == n_head && k.shape(2) == llama_h2o_kv_head_size_k(self.get(), il));
+    check(v.ndim() == 3 && v.shape(0) == n_head && v.shape(2) == llama_h2o_kv_head_size_v(self.get(), il));
+    check(k.shape(1) == v.shape(1));
+    check(llama_h2o_kv_set_kv(self.get(), il, p0, p0 + k.shape(1), k.data(), v.data()));
+}
+
+static void init_chunk_scores(h2o_kv & self, int32_t il, uint32_t start, const f32_array & colsum) {
+    check(colsum.ndim() == 2);
+    check(llama_h2o_kv_init_chunk_scores(self.get(), il, start, colsum.shape(1), colsum.data(), colsum.shape(0)));
+}
+
+static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array & colsum) {
+    check(colsum.ndim() == 2 && colsum.shape(1) == llama_h2o_kv_info(self.get()).memory_size);
+    check(llama_h2o_kv_accumulate_memory_scores(self.get(), il, colsum.data(), colsum.shape(0)));
+}
+
+static h2o_kv make_standalone(
+        const model & mdl, uint32_t kv_size, uint32_t chunk_size, uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens,
+        const std::string & score_type, const std::string & type_k, const std::string & type_v, bool v_trans) {
+    llama_h2o_kv_params params = {};
+    params.kv_size      = kv_size;
+    params.chunk_size   = chunk_size;
+    params.local_window = local_window;
+    params.heavy_budget = heavy_budget;
+    params.sink_tokens  = sink_tokens;
+    params.score_type   = find_type(score_type);
+    params.type_k       = find_type(type_k);
+    params.type_v       = find_type(type_v);
+    params.v_trans      = v_trans;
+
+    llama_call call(/*verbose =*/ false, llama_call::THROW);
+
+    llama_h2o_kv * kv = llama_call::run("[KVCache] ", [&] { return llama_h2o_kv_init(mdl.ptr.get(), params); });
+    if (!kv) {
+        throw h2o_error("[KVCache] the cache cannot be made: " + call.reason());
+    }
+    return h2o_kv(std::shared_ptr<llama_h2o_kv>(kv, [model = mdl.ptr](llama_h2o_kv * kv) { llama_h2o_kv_free(kv); }));
+}
+
+void init_kv(py::module_ & m) {
+    py::class_<llama_h2o_info>(m, "KVInfo")
+        .def_readonly("chunk_size",    &llama_h2o_info::chunk_size)
+        .def_readonly("local_window",  &llama_h2o_info::local_window)
+        .def_readonly("heavy_budget",  &llama_h2o_info::heavy_budget)
+        .def_readonly("sink_tokens",   &llama_h2o_info::sink_tokens)
+        .def_readonly("memory_size",   &llama_h2o_info::memory_size)
+        .def_readonly("kv_size",       &llama_h2o_info::kv_size)
+        .def_readonly("n_tokens",      &llama_h2o_info::n_tokens)
+        .def_readonly("chunk_index",   &llama_h2o_info::chunk_index)
+        .def_readonly("n_memory_sets", &llama_h2o_info::n_memory_sets);
+
+    py::class_<llama_h2o_stats>(m, "KVStats")
+        .def_readonly("n_phase1",         &llama_h2o_stats::n_phase1)
+        .def_readonly("n_phase2",         &llama_h2o_stats::n_phase2)
+        .def_readonly("n_decode",         &llama_h2o_stats::n_decode)
+        .def_readonly("n_tokens_prefill", &llama_h2o_stats::n_tokens_prefill)
+        .def_readonly("t_phase1_us",      &llama_h2o_stats::t_phase1_us)
+        .def_readonly("t_phase2_us",      &llama_h2o_stats::t_phase2_us)
+        .def_readonly("t_decode_us",      &llama_h2o_stats::t_decode_us)
+        .def_readonly("t_select_us",      &llama_h2o_stats::t_select_us)
+        .def_readonly("n_select",         &llama_h2o_stats::n_select)
+        .def_readonly("bytes_kv",         &llama_h2o_stats::bytes_kv)
+        .def_readonly("bytes_scores",     &llama_h2o_stats::bytes_scores)
+        .def_readonly("bytes_memory",     &llama_h2o_stats::bytes_memory)
+        .def_readonly("bytes_intra",      &llama_h2o_stats::bytes_intra);
+
+    py::class_<h2o_kv>(m, "KV")
+        .def_static("of_context", [](const context & ctx) -> std::optional<h2o_kv> {
+            llama_h2o_kv * kv = llama_get_h2o_kv(ctx.get());
+            if (!kv) {
+                return std::nullopt;
+            }
+            return h2o_kv(std::shared_ptr<llama_h2o_kv>(ctx.ptr, kv));
+        }, py::arg("context"))
+        .def_static("standalone", &make_standalone,
+            py::arg("model"), py::arg("kv_size"), py::arg("chunk_size"), py::arg("local_window"), py::arg("heavy_budget"),
+            py::arg("sink_tokens"), py::arg("score_type"), py::arg("type_k"), py::arg("type_v"), py::arg("v_trans"))
+        .def_property_readonly("info",  [](const h2o_kv & self) { return llama_h2o_kv_info (self.get()); })
+        .def_property_readonly("stats", [](const h2o_kv & self) { return llama_h2o_kv_stats(self.get()); })
+        .def_property_readonly("layers", [](const h2o_kv & self) {
+            std::vector<int32_t> layers(llama_h2o_kv_n_layer(self.get()));
+            for (size_t i = 0; i < layers.size(); ++i) {
+                layers[i] = llama_h2o_kv_layer_id(self.get(), i);
+            }
+            return layers;
+        })
+        .def("n_head",      [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_n_head     (self.get(), il); }, py::arg("layer"))
+        .def("n_head_kv",   [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_n_head_kv  (self.get(), il); }, py::arg("layer"))
+        .def("head_size_k", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_k(self.get(), il); }, py::arg("layer"))
+        .def("head_size_v", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_v(self.get(), il); }, py::arg("layer"))
+        .def("memory_indices", &memory_indices, py::arg("layer"))
+        .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
+        .def("scores",         &scores,         py::arg("layer"))
+        .def("get_k",          &get_k,          py::arg("layer"), py::arg("start"), py::arg("stop"))
+        .def("get_v",          &get_v,          py::arg("layer"), py::arg("start"), py::arg("stop"))
+        .def("clear", [](h2o_kv & self) { llama_h2o_kv_clear(self.get()); })
+        .def("next_chunk", [](h2o_kv & self, uint32_t n) { check(llama_h2o_kv_next_chunk(self.get(), n)); }, py::arg("n"))
+        .def("build_memory_set", [](h2o_kv & self, int32_t il, uint32_t chunk_end) {
+            check(llama_h2o_kv_build_memory_set(self.get(), il, chunk_end));
+        }, py::arg("layer"), py::arg("chunk_end"))
+        .def("init_chunk_scores",        &init_chunk_scores,        py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())
+        .def("accumulate_memory_scores", &accumulate_memory_scores, py::arg("layer"), py::arg("colsum").noconvert())
+        .def("set_kv",                   &set_kv,                   py::arg("layer"), py::arg("start"), py::arg("k").noconvert(), py::arg("v").noconvert())
+        .def("gather_k_memory",          &gather_k,                 py::arg("layer"))
+        .def("gather_v_memory",          &gather_v,                 py::arg("layer"));
+}

@@ -1,0 +1,76 @@
+#include "llama-call.h"
+
+#include <cstdio>
+#include <stdexcept>
+
+// llama.cpp's log has no idea which context a line belongs to, but it is written by the thread that made the call.
+static thread_local llama_call * current = nullptr;
+
+llama_call::llama_call(bool verbose, asserts on_assert) : verbose(verbose), on_assert(on_assert), previous(current) {
+    current = this;
+}
+
+llama_call::~llama_call() {
+    current = previous;
+}
+
+// "function: message\n" -> "message"
+static std::string strip(const std::string & line) {
+    const size_t colon = line.find(": ");
+    const bool   named = colon != std::string::npos && line.find(' ') > colon;
+
+    const size_t begin = named ? colon + 2 : 0;
+    const size_t end   = line.find_last_not_of(" \n");
+
+    return end == std::string::npos || end < begin ? "" : line.substr(begin, end + 1 - begin);
+}
+
+std::string llama_call::reason() const {
+    std::string result;
+    for (const auto & line : errors.empty() ? warnings : errors) {
+        const std::string text = strip(line);
+        if (!text.empty() && text != "failed to load model") {
+            result += (result.empty() ? "" : "; ") + text;
+        }
+    }
+    return result.empty() ? "no reason was given" : result;
+}
+
+void llama_call::log(ggml_log_level level, const char * text) {
+    const bool continued = level == GGML_LOG_LEVEL_CONT;
+    if (!continued) {
+        last_level = level;
+    }
+
+    if (last_level == GGML_LOG_LEVEL_WARN || last_level == GGML_LOG_LEVEL_ERROR) {
+        auto & lines = last_level == GGML_LOG_LEVEL_WARN ? warnings : errors;
+        if (continued && !lines.empty()) {
+            lines.back() += text;
+        } else {
+            lines.push_back(text);
+        }
+    }
+
+    if (verbose && last_level != GGML_LOG_LEVEL_DEBUG) {
+        fputs(text, stderr);
+        fflush(stderr);
+    }
+}
+
+void llama_call::on_log(ggml_log_level level, const char * text, void * /*user_data*/) {
+    if (current) {
+        current->log(level, text);
+    }
+}
+
+// Upstream asserts on what is in a model file, so a file could end the process. While a model is loaded nothing runs but
+// this thread, and the loader already turns exceptions into its error path: an exception it is.
+void llama_call::on_abort(const char * message) {
+    if (current && current->on_assert == THROW) {
+        const std::string text  = message;
+        const size_t      colon = text.find(':');
+        const size_t      slash = text.rfind('/', colon);
+        throw std::runtime_error(slash == std::string::npos ? text : text.substr(slash + 1));
+    }
+    fprintf(stderr, "%s\n", message);
+}

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "h2o-error.h"
+
+#include "ggml.h"
+
+#include <string>
+#include <vector>
+
+// What this thread's calls into llama.cpp do with its log and its failed assertions, for the lifetime of the object.
+class llama_call {
+public:
+    enum asserts {
+        ABORT, // a failed GGML_ASSERT ends the process
+        THROW, // it throws std::runtime_error: only where no other thread computes, as in loading
+    };
+
+    explicit llama_call(bool verbose, asserts on_assert = ABORT);
+    ~llama_call();
+
+    llama_call(const llama_call &) = delete;
+    llama_call & operator=(const llama_call &) = delete;
+
+    // the errors logged since the construction, or the warnings if there are none, as one line
+    std::string reason() const;
+
+    // f(); whatever it throws becomes an h2o_error that begins with `where`
+    template <typename F>
+    static auto run(const std::string & where, F f) -> decltype(f()) {
+        try {
+            return f();
+        } catch (const std::exception & e) {
+            throw h2o_error(where + e.what());
+        }
+    }
+
+    static void on_log(ggml_log_level level, const char * text, void * user_data);
+    static void on_abort(const char * message);
+
+private:
+    void log(ggml_log_level level, const char * text);
+
+    const bool verbose;
+    const asserts on_assert;
+
+    llama_call * const previous;
+
+    ggml_log_level last_level = GGML_LOG_LEVEL_NONE;
+
+    std::vector<std::string> warnings;
+    std::vector<std::string> errors;
+};

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "bindings.h"
+
+#include "llama.h"
+
+#include <pybind11/typing.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+// A loaded model; the vocabulary goes with it. Immutable, so any thread may use it.
+class model {
+public:
+    model(const std::string & path, int32_t n_gpu_layers, bool verbose);
+
+    std::vector<llama_token> tokenize(const std::string & text, bool add_special, bool parse_special) const;
+    std::string detokenize(const std::vector<llama_token> & tokens, bool special) const;
+
+    py::typing::Dict<py::str, py::str> metadata() const;
+    std::string desc() const;
+
+    int32_t n_vocab() const { return llama_vocab_n_tokens(vocab); }
+
+    std::shared_ptr<llama_model> ptr;
+    const llama_vocab * vocab = nullptr;
+};

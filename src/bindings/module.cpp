@@ -1,0 +1,17 @@
+#include "bindings.h"
+
+#include "ggml.h"
+
+PYBIND11_MODULE(_core, m) {
+    m.doc() = "Private extension module of h2o_llama: the patched llama.cpp.";
+
+    m.attr("UPSTREAM_COMMIT") = ggml_commit();
+
+    init_errors ();
+    init_logging();
+    init_model  (m);
+    init_context(m);
+    init_kv     (m);
+    init_sampler(m);
+    init_ops    (m);
+}

@@ -1,0 +1,140 @@
+#include "ops-graph.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+static const int N_TENSORS = 64; // a graph has about 30
+
+static std::string backend_names() {
+    std::string names;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        names += std::string(i ? ", " : "") + "'" + ggml_backend_dev_name(ggml_backend_dev_get(i)) + "'";
+    }
+    return names;
+}
+
+ops_graph::ops_graph(const std::string & op, const std::string & backend, int n_threads) : op(op) {
+    this->backend.reset(ggml_backend_init_by_name(backend.c_str(), nullptr));
+    if (!this->backend) {
+        throw std::invalid_argument("[" + op + "] there is no backend '" + backend + "', there are " + backend_names());
+    }
+
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(this->backend.get()));
+    auto * set_n_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
+    if (set_n_threads) {
+        set_n_threads(this->backend.get(), n_threads);
+    }
+
+    ctx_ptr.reset(ggml_init({
+        /*.mem_size   =*/ N_TENSORS*ggml_tensor_overhead() + ggml_graph_overhead_custom(N_TENSORS, false),
+        /*.mem_buffer =*/ nullptr,
+        /*.no_alloc   =*/ true,
+    }));
+}
+
+// strides of the array in ggml's order, if a ggml view can have them
+static std::optional<std::array<size_t, GGML_MAX_DIMS>> view_strides(const py::array & a) {
+    std::array<size_t, GGML_MAX_DIMS> nb;
+
+    const size_t size = a.itemsize();
+
+    size_t nb_next = size;
+    size_t last    = 0; // offset of the last element
+    for (int i = 0; i < GGML_MAX_DIMS; ++i) {
+        const py::ssize_t dim = a.ndim() - 1 - i;
+        const py::ssize_t ne  = dim >= 0 ? a.shape(dim) : 1;
+
+        nb[i] = nb_next;
+        if (ne > 1) {
+            if (a.strides(dim) <= 0 || a.strides(dim) % size != 0) {
+                return std::nullopt;
+            }
+            nb[i] = a.strides(dim);
+        }
+        nb_next = nb[i]*ne;
+        last   += nb[i]*(ne - 1);
+    }
+
+    // ggml wants no less room for a view than for a contiguous tensor: overlapping rows are copied
+    const bool fits = last + size >= (size_t) a.nbytes();
+
+    return nb[0] == size && fits ? std::make_optional(nb) : std::nullopt;
+}
+
+ggml_tensor * ops_graph::input(py::array a, ggml_type type) {
+    auto nb = view_strides(a);
+    if (!nb) {
+        a  = py::array::ensure(a, py::array::c_style);
+        nb = view_strides(a);
+    }
+
+    int64_t ne[GGML_MAX_DIMS] = { 1, 1, 1, 1 };
+    size_t  last = 0;
+    for (int i = 0; i < a.ndim(); ++i) {
+        ne[i] = a.shape(a.ndim() - 1 - i);
+        last += (*nb)[i]*(ne[i] - 1);
+    }
+
+    // everything between the first and the last element
+    ggml_tensor * t = ggml_new_tensor_1d(ctx(), type, last/a.itemsize() + 1);
+
+    inputs.push_back({ t, a });
+
+    return ggml_view_4d(ctx(), t, ne[0], ne[1], ne[2], ne[3], (*nb)[1], (*nb)[2], (*nb)[3], 0);
+}
+
+ggml_tensor * ops_graph::input_rows(const py::array_t<uint8_t> & a, ggml_type type) {
+    int64_t ne[GGML_MAX_DIMS] = { 1, 1, 1, 1 };
+    for (int i = 0; i < a.ndim(); ++i) {
+        ne[i] = a.shape(a.ndim() - 1 - i);
+    }
+    ne[0] = ne[0]/ggml_type_size(type)*ggml_blck_size(type);
+
+    ggml_tensor * t = ggml_new_tensor(ctx(), type, GGML_MAX_DIMS, ne);
+
+    inputs.push_back({ t, py::array::ensure(a, py::array::c_style) });
+
+    return t;
+}
+
+void ops_graph::compute(const std::vector<ggml_tensor *> & outputs) {
+    ggml_cgraph * gf = ggml_new_graph_custom(ctx(), N_TENSORS, false);
+    for (ggml_tensor * t : outputs) {
+        ggml_build_forward_expand(gf, t);
+    }
+
+    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+        const ggml_tensor * node = ggml_graph_node(gf, i);
+        if (!ggml_backend_supports_op(backend.get(), node)) {
+            throw h2o_error("[" + op + "] backend " + ggml_backend_name(backend.get()) + " does not support " + ggml_op_desc(node));
+        }
+    }
+
+    buffer.reset(ggml_backend_alloc_ctx_tensors(ctx(), backend.get()));
+    if (!buffer) {
+        throw h2o_error("[" + op + "] not enough memory");
+    }
+
+    for (const auto & input : inputs) {
+        ggml_backend_tensor_set(input.tensor, input.array.data(), 0, ggml_nbytes(input.tensor));
+    }
+
+    ggml_status status;
+    {
+        py::gil_scoped_release release;
+        status = ggml_backend_graph_compute(backend.get(), gf);
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        throw h2o_error("[" + op + "] " + ggml_status_to_string(status));
+    }
+}
+
+py::array ops_graph::output(const ggml_tensor * t, const std::vector<py::ssize_t> & shape) const {
+    const char * dtype = t->type == GGML_TYPE_F16 ? "float16" : t->type == GGML_TYPE_I32 ? "int32" : "float32";
+
+    py::array a(py::dtype(dtype), shape);
+    ggml_backend_tensor_get(t, a.mutable_data(), 0, a.nbytes());
+
+    return a;
+}

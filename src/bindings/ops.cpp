@@ -1,0 +1,110 @@
+#include "ops-graph.h"
+#include "types.h"
+
+#include "h2o-softmax.h"
+
+#include <pybind11/stl.h>
+
+#include <tuple>
+
+using shape        = std::vector<py::ssize_t>;
+using state_arrays = std::tuple<py::array, py::array, py::array>; // m, l, o
+
+static shape shape_of(const py::array & a) {
+    return shape(a.shape(), a.shape() + a.ndim());
+}
+
+static py::array max_rows(const py::array & a, const std::string & type, const std::string & backend, int n_threads) {
+    ops_graph graph("max_rows", backend, n_threads);
+
+    ggml_tensor * t = ggml_max_rows(graph.ctx(), graph.input(a, find_type(type)));
+    graph.compute({ t });
+
+    shape res = shape_of(a);
+    res.back() = 1;
+
+    return graph.output(t, res);
+}
+
+static py::array get_rows(const py::array & a, const std::string & type_name, const py::array_t<int32_t> & indices, const std::string & backend, int n_threads) {
+    ops_graph graph("get_rows", backend, n_threads);
+
+    const ggml_type type = find_type(type_name);
+
+    ggml_tensor * src = py::isinstance<py::array_t<uint8_t>>(a) ? graph.input_rows(a, type) : graph.input(a, type);
+    ggml_tensor * t   = ggml_get_rows(graph.ctx(), src, graph.input(indices, GGML_TYPE_I32));
+    graph.compute({ t });
+
+    shape res = shape_of(a);
+    res[res.size() - 2] = indices.shape(indices.ndim() - 1);
+    res.back() = t->ne[0];
+
+    return graph.output(t, res);
+}
+
+static state_arrays state_outputs(const ops_graph & graph, const h2o_softmax_state & state, shape queries) {
+    const auto m = graph.output(state.m, queries);
+    const auto l = graph.output(state.l, queries);
+    queries.push_back(state.o->ne[0]);
+
+    return { m, l, graph.output(state.o, queries) };
+}
+
+static state_arrays softmax_state(const py::array & logits, const py::array & v, float scale, const std::string & backend, int n_threads) {
+    ops_graph graph("softmax_state", backend, n_threads);
+
+    ggml_tensor * kq = ggml_cont(graph.ctx(), graph.input(logits, GGML_TYPE_F32));
+    ggml_tensor * vt = ggml_transpose(graph.ctx(), graph.input(v, GGML_TYPE_F32));
+
+    ggml_tensor * weights;
+    const h2o_softmax_state state = h2o_softmax_state_build(graph.ctx(), kq, scale, vt, &weights);
+    graph.compute({ state.m, state.l, state.o });
+
+    shape queries = shape_of(logits);
+    queries.pop_back();
+
+    return state_outputs(graph, state, queries);
+}
+
+// m and l are [..., n_q, 1]
+static state_arrays fuse(const std::vector<py::array> & a, const std::vector<py::array> & b, const std::string & backend, int n_threads) {
+    ops_graph graph("fuse", backend, n_threads);
+
+    const auto input = [&](const std::vector<py::array> & state) {
+        return h2o_softmax_state {
+            graph.input(state[0], GGML_TYPE_F32),
+            graph.input(state[1], GGML_TYPE_F32),
+            graph.input(state[2], GGML_TYPE_F32),
+        };
+    };
+
+    const h2o_softmax_state state = h2o_softmax_state_fuse(graph.ctx(), input(a), input(b));
+    graph.compute({ state.m, state.l, state.o });
+
+    shape queries = shape_of(a[0]);
+    queries.pop_back();
+
+    return state_outputs(graph, state, queries);
+}
+
+static py::array column_sums(const py::array & weights, int64_t n_head_kv, const std::string & backend, int n_threads) {
+    ops_graph graph("column_sums", backend, n_threads);
+
+    ggml_tensor * t = h2o_column_sums_build(graph.ctx(), ggml_cont(graph.ctx(), graph.input(weights, GGML_TYPE_F32)), n_head_kv);
+    graph.compute({ t });
+
+    shape res = shape_of(weights);
+    res.erase(res.end() - 2);
+    res[res.size() - 2] = n_head_kv;
+
+    return graph.output(t, res);
+}
+
+// Arguments are checked in h2o_llama/ops.py.
+void init_ops(py::module_ & m) {
+    m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("type"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_get_rows", &get_rows, py::arg("a"), py::arg("type"), py::arg("indices"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_softmax_state", &softmax_state, py::arg("logits"), py::arg("v"), py::arg("scale"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_fuse", &fuse, py::arg("a"), py::arg("b"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_column_sums", &column_sums, py::arg("weights"), py::arg("n_head_kv"), py::arg("backend"), py::arg("n_threads"));
+}

@@ -1,0 +1,88 @@
+"""Run upstream's command-line tools with the H2O flags: python tools/check_tools.py build/…/bin
+
+Every tool reads the demo model and a prompt of four chunks. The debug log must show one phase 1 over the whole prompt
+and then one phase 2 per chunk, and a bad value must be refused with a message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = next((ROOT / "python" / "h2o_llama" / "data").glob("*.gguf"))
+CHUNK = 512
+H2O = ["--h2o-local", "64", "--h2o-heavy", "64", "-b", "4096", "-ub", str(CHUNK)]
+
+
+def run(command: list[str | Path], ok: bool = True) -> str:
+    """Output and log of a command that must succeed (or fail, but not by a signal)."""
+    result = subprocess.run(
+        command,
+        env={**os.environ, "H2O_DEBUG_PHASES": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=300,
+    )
+    if (result.returncode != 0) if ok else (result.returncode <= 0):
+        sys.exit(f"check_tools: {' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
+    return result.stdout
+
+
+def require(condition: bool, what: str, output: str) -> None:
+    if not condition:
+        sys.exit(f"check_tools: {what}\n{output}")
+
+
+def require_phases(tool: str, output: str) -> None:
+    """One phase 1 of more than three chunks, followed by a phase 2 for each of them."""
+    phases = re.findall(r"\[H2O\] phase=([12]) .*?ubatch\.n_tokens=(\d+)", output)
+    counts = [int(tokens) for phase, tokens in phases if phase == "1"]
+    chunks = [int(tokens) for phase, tokens in phases if phase == "2"]
+    expected = len(counts) == 1 and 3 * CHUNK < counts[0] == sum(chunks) and len(chunks) == -(-counts[0] // CHUNK)
+    require(expected and phases[0][0] == "1", f"{tool} did not run phase 1 once and phase 2 once per chunk", output)
+
+
+def main() -> None:
+    tools = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        prompt = Path(folder) / "prompt.txt"
+        prompt.write_bytes((ROOT / "LICENSE").read_bytes() * 4)
+        prompt.write_bytes(prompt.read_bytes()[: 4 * CHUNK - 100])
+        for tool in ("llama-completion", "llama-cli"):
+            generate: list[str | Path] = [
+                "-m",
+                MODEL,
+                "-f",
+                prompt,
+                "-n",
+                "4",
+                "-c",
+                "4096",
+                "-t",
+                "2",
+                "--no-warmup",
+                "-st",
+            ]
+            require_phases(tool, run([tools / tool, *generate, *H2O]))
+            output = run([tools / tool, *generate, "--h2o-local", "-1"], ok=False)
+            require("must not be negative" in output, f"{tool} does not say what is wrong", output)
+
+        text = Path(folder) / "text.txt"
+        text.write_bytes((ROOT / "LICENSE").read_bytes() * 8)
+        output = run([tools / "llama-perplexity", "-m", MODEL, "-f", text, "-c", "2048", "-t", "2", *H2O])
+        require("Final estimate: PPL" in output and "phase=2" in output, "llama-perplexity printed no estimate", output)
+        output = run([tools / "llama-bench", "-m", MODEL, "-p", "2048", "-n", "4", "-r", "1", "-t", "2", *H2O])
+        require("pp2048" in output and "phase=2" in output, "llama-bench printed no result", output)
+    print("check_tools: llama-cli, llama-completion, llama-perplexity and llama-bench run with H2O")
+
+
+if __name__ == "__main__":
+    main()
