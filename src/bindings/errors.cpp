@@ -9,7 +9,7 @@ static void set_error(PyObject * type, const char * what) {
 }
 
 void init_errors() {
-    static PyObject * type = py::module_::import("h2o_llama.errors").attr("H2OError").release().ptr();
+    static PyObject * type = py::object(py::module_::import("h2o_llama.errors").attr("H2OError")).release().ptr();
 
     py::register_exception_translator([](std::exception_ptr error) {
         try {

@@ -1,5 +1,6 @@
 #include "h2o-context.h"
 
+#include "h2o-graph.h"
 #include "llama-kv-cache-h2o.h"
 
 #include "llama-cparams.h"
@@ -44,6 +45,6 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
 }
 
 uint32_t h2o_graph_max_nodes(const llama_model & model) {
-    // build_intra makes at most 3 groups of chunks of fewer than 48 nodes each
-    return 3*48*model.hparams.n_layer_all;
+    // build_intra cuts a call into at most 3 runs of chunks, each in blocks of queries of fewer than 48 nodes each
+    return 3*H2O_QUERY_BLOCKS*48*model.hparams.n_layer_all;
 }

@@ -82,17 +82,29 @@ std::vector<llm_graph_input_attn_h2o::group> llm_graph_input_attn_h2o::groups() 
 
     std::vector<group> res;
 
+    // queries [p, p_end) of every chunk in blocks: a block leaves out the keys after its end, which causality hides.
+    // 4 blocks compute 5/8 of the [S x S] logits and hold 1/4 of them at a time
+    const uint32_t n_block = (S + H2O_QUERY_BLOCKS - 1)/H2O_QUERY_BLOCKS;
+
+    const auto add_blocks = [&](uint32_t chunk_start, uint32_t p, uint32_t p_end, uint32_t n_chunks) {
+        while (p < p_end) {
+            const uint32_t block_end = std::min(p_end, p + n_block - (p - chunk_start)%n_block);
+            res.push_back({ chunk_start, block_end - chunk_start, p - step.pos, block_end - p, n_chunks });
+            p = block_end;
+        }
+    };
+
     uint32_t p = step.pos;
     while (p < end) {
         const uint32_t chunk_start = p/S*S;
 
         if (p == chunk_start && end - p >= S) {
             const uint32_t n_chunks = (end - p)/S;
-            res.push_back({ p, S, p - step.pos, S, n_chunks });
+            add_blocks(chunk_start, p, p + S, n_chunks);
             p += n_chunks*S;
         } else {
             const uint32_t p_end = std::min(end, chunk_start + S);
-            res.push_back({ chunk_start, p_end - chunk_start, p - step.pos, p_end - p, 1 });
+            add_blocks(chunk_start, p, p_end, 1);
             p = p_end;
         }
     }
@@ -160,27 +172,20 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(
         }
 
         ggml_tensor * q_g = ggml_view_4d(ctx0, q, q->ne[0], g.n_q, n_head, g.n_chunks,
-                q->nb[2], q->nb[1], g.n_q*q->nb[2], g.offset_q*q->nb[2]);
+                q->nb[2], q->nb[1], S*q->nb[2], g.offset_q*q->nb[2]);
 
         ggml_tensor * kq = build_kq(graph, k_g, ggml_cont(ctx0, q_g));
 
         // query i of the group sees keys [0, n_k - n_q + i]
-        kq = ggml_diag_mask_inf_inplace(ctx0, kq, g.n_k - g.n_q);
+        kq = ggml_diag_mask_inf(ctx0, kq, g.n_k - g.n_q);
 
         ggml_tensor * weights = nullptr;
         const h2o_softmax_state intra = h2o_softmax_state_build(ctx0, kq, kq_scale, v_g, &weights);
 
-        if (!step.keep_intra) {
-            // the call lies in the first chunk: one group, and no phase 2
-            build_column_sums(graph, weights, g, il);
-
-            return ggml_cont_2d(ctx0, ggml_permute(ctx0, intra.o, 0, 2, 1, 3), d_v*n_head, g.n_q);
-        }
-
         const auto & cache = kv->intra->get(il);
 
         const auto state_row = [&](ggml_tensor * t) {
-            return ggml_view_4d(ctx0, t, 1, g.n_q, n_head, g.n_chunks, t->nb[0], t->nb[1], g.n_q*t->nb[0], g.offset_q*t->nb[0]);
+            return ggml_view_4d(ctx0, t, 1, g.n_q, n_head, g.n_chunks, t->nb[0], t->nb[1], S*t->nb[0], g.offset_q*t->nb[0]);
         };
 
         // m first: the softmax may overwrite the logits
@@ -188,7 +193,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(
         ggml_build_forward_expand(gf, ggml_cpy(ctx0, intra.l, state_row(cache.l)));
         ggml_build_forward_expand(gf, ggml_cpy(ctx0, intra.o,
                 ggml_view_4d(ctx0, cache.o, d_v, g.n_q, n_head, g.n_chunks,
-                    cache.o->nb[1], d_v*cache.o->nb[0], g.n_q*cache.o->nb[1], g.offset_q*cache.o->nb[1])));
+                    cache.o->nb[1], d_v*cache.o->nb[0], S*cache.o->nb[1], g.offset_q*cache.o->nb[1])));
 
         build_column_sums(graph, weights, g, il);
     }
@@ -245,20 +250,39 @@ void llm_graph_input_attn_h2o::add_scores(h2o_state & state) const {
     const uint32_t S = state.config.chunk_size;
 
     std::vector<float> data;
+    std::vector<float> sums;
 
-    for (const auto & colsum : colsums) {
-        h2o_layer & layer = *state.layer(colsum.il);
-
-        data.resize(ggml_nelements(colsum.t));
-        ggml_backend_tensor_get(colsum.t, data.data(), 0, ggml_nbytes(colsum.t));
+    for (size_t i = 0; i < colsums.size(); ) {
+        h2o_layer & layer = *state.layer(colsums[i].il);
 
         if (step.phase == h2o_step::INTER) {
+            data.resize(ggml_nelements(colsums[i].t));
+            ggml_backend_tensor_get(colsums[i].t, data.data(), 0, ggml_nbytes(colsums[i].t));
             state.add_memory_scores(layer, step.n_memory, data.data());
+            i++;
             continue;
         }
 
-        for (uint32_t c = 0; c < colsum.keys.n_chunks; ++c) {
-            state.add_chunk_scores(layer, colsum.keys.pos_k + c*S, colsum.keys.n_k, data.data() + (size_t) c*layer.n_head_kv*colsum.keys.n_k);
+        // the blocks of a run of chunks stand together, the last one has the most keys; added up first, a score is rounded once
+        size_t end = i + 1;
+        while (end < colsums.size() && colsums[end].il == layer.il && colsums[end].keys.pos_k == colsums[i].keys.pos_k) {
+            end++;
+        }
+        const group & run = colsums[end - 1].keys;
+        sums.assign((size_t) run.n_chunks*layer.n_head_kv*run.n_k, 0.0f);
+
+        for (; i < end; ++i) {
+            data.resize(ggml_nelements(colsums[i].t));
+            ggml_backend_tensor_get(colsums[i].t, data.data(), 0, ggml_nbytes(colsums[i].t));
+
+            const uint32_t n_k = colsums[i].keys.n_k;
+            for (size_t j = 0; j < data.size(); ++j) {
+                sums[j/n_k*run.n_k + j%n_k] += data[j];
+            }
+        }
+
+        for (uint32_t c = 0; c < run.n_chunks; ++c) {
+            state.add_chunk_scores(layer, run.pos_k + c*S, run.n_k, sums.data() + (size_t) c*layer.n_head_kv*run.n_k);
         }
     }
 }

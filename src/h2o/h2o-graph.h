@@ -8,6 +8,9 @@
 #include <memory>
 #include <vector>
 
+// phase 1 computes the queries of a chunk in this many blocks
+#define H2O_QUERY_BLOCKS 4
+
 // Attention input of an H2O context: knows which step the graph computes, feeds the memory sets, builds the attention.
 class llm_graph_input_attn_h2o : public llm_graph_input_attn_kv {
 public:
@@ -43,11 +46,11 @@ public:
     void add_scores(h2o_state & state) const;
 
 private:
-    // a run of whole chunks, or a part of one
+    // a block of queries in each of a run of whole chunks, or in a part of a chunk
     struct group {
-        uint32_t pos_k;    // first key
+        uint32_t pos_k;    // first key of the first chunk
         uint32_t n_k;      // keys of a chunk
-        uint32_t offset_q; // first query, in the call
+        uint32_t offset_q; // first query of the first chunk, in the call
         uint32_t n_q;      // queries of a chunk
         uint32_t n_chunks;
     };

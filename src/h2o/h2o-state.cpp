@@ -133,9 +133,13 @@ bool h2o_state::begin_chunk(uint32_t pos) {
     return built;
 }
 
+uint32_t h2o_state::last_chunk_start() const {
+    return n_tok == 0 ? 0 : (n_tok - 1)/config.chunk_size*config.chunk_size;
+}
+
 void h2o_state::begin_call(uint32_t n_tokens) {
     const size_t   M           = config.memory_size();
-    const uint32_t chunk_start = n_tok/config.chunk_size*config.chunk_size;
+    const uint32_t chunk_start = last_chunk_start();
 
     in_call  = true;
     call_end = n_tok + n_tokens;
@@ -170,13 +174,14 @@ void h2o_state::rollback() {
     in_call = false;
 
     const size_t   M           = config.memory_size();
-    const uint32_t chunk_start = n_tok/config.chunk_size*config.chunk_size;
+    const uint32_t chunk_start = last_chunk_start();
 
     for (size_t il = 0; il < layers.size(); ++il) {
         auto & layer = layers[il];
         auto & s     = snapshot[il];
 
-        // a call changes the scores of its own chunks and of the memory set at its begin
+        // a call changes the scores of its own chunks and of the memory set at its begin. The last chunk is in none yet,
+        // even if it is complete, and may enter one in this call
         size_t i_chunk = 0;
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
             for (uint32_t p = chunk_start; p < call_end; ++p) {

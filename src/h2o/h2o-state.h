@@ -83,9 +83,11 @@ private:
     struct snapshot_layer {
         std::vector<int32_t> memory;
         std::vector<float>   memory_scores; // of the positions in memory
-        std::vector<float>   chunk_scores;  // of the open chunk [n_head_kv, n]
+        std::vector<float>   chunk_scores;  // of the last chunk [n_head_kv, n]
         uint32_t             n_built;
     };
+
+    uint32_t last_chunk_start() const;
 
     uint32_t n_tok = 0;
 

@@ -32,6 +32,8 @@ void llama_kv_cache_h2o::check_model(const llama_model & model) {
         reason = "uses multi-head latent attention (MLA)";
     } else if (hparams.swa_type != LLAMA_SWA_TYPE_NONE) {
         reason = "uses sliding-window attention";
+    } else if (llama_model_is_recurrent(&model) || llama_model_is_hybrid(&model)) {
+        reason = "is recurrent";
     } else if (!hparams.causal_attn) {
         reason = "has no causal attention";
     } else if (hparams.use_alibi || hparams.f_max_alibi_bias > 0.0f) {
@@ -50,7 +52,10 @@ void llama_kv_cache_h2o::check_model(const llama_model & model) {
 static std::vector<h2o_state::layer_dims> h2o_layer_dims(const llama_hparams & hparams, const std::vector<uint32_t> & layer_ids) {
     std::vector<h2o_state::layer_dims> res;
     for (const uint32_t il : layer_ids) {
-        res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il) });
+        // a layer without KV heads has no attention
+        if (hparams.n_head_kv(il) > 0) {
+            res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il) });
+        }
     }
     return res;
 }
@@ -71,14 +76,8 @@ llama_kv_cache_h2o::llama_kv_cache_h2o(
       model(model), v_trans(v_trans), n_batch(n_batch) {
     if (n_batch > 0) {
         intra = std::make_unique<h2o_intra>(model, get_layer_ids(), n_batch, offload);
-        stats.bytes_intra = intra->n_bytes();
     }
-
-    for (const auto & [buft, size] : memory_breakdown()) {
-        stats.bytes_kv += size;
-    }
-    stats.bytes_scores = state.n_bytes_scores();
-    stats.bytes_memory = state.n_bytes_memory();
+    reset_stats();
 
     LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB\n", __func__,
             config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens,
@@ -152,6 +151,19 @@ llama_memory_context_ptr llama_kv_cache_h2o::init_full() {
 void llama_kv_cache_h2o::clear(bool data) {
     llama_kv_cache::clear(data);
     state.clear();
+    reset_stats();
+}
+
+// the sizes stay, the counts and times begin again
+void llama_kv_cache_h2o::reset_stats() {
+    stats = {};
+
+    for (const auto & [buft, size] : memory_breakdown()) {
+        stats.bytes_kv += size;
+    }
+    stats.bytes_scores = state.n_bytes_scores();
+    stats.bytes_memory = state.n_bytes_memory();
+    stats.bytes_intra  = intra ? intra->n_bytes() : 0;
 }
 
 bool llama_kv_cache_h2o::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {

@@ -62,8 +62,8 @@ public:
     void seq_add (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1, llama_pos shift) override;
     void seq_div (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1, int d) override;
 
-    void state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const override;
-    void state_read (llama_io_read_i  & io, llama_seq_id seq_id, llama_state_seq_flags flags) override;
+    [[noreturn]] void state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const override;
+    [[noreturn]] void state_read (llama_io_read_i  & io, llama_seq_id seq_id, llama_state_seq_flags flags) override;
 
     //
     // a call is a transaction (see h2o_state)
@@ -95,6 +95,8 @@ public:
 
 private:
     slot_info slots(uint32_t pos, uint32_t n_tokens) const;
+
+    void reset_stats();
 
     const llama_model & model;
     const bool v_trans;
