@@ -1,0 +1,21 @@
+"""H2O sparse attention for llama.cpp: long prompts at bounded cost, and a look at which tokens attention kept."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+from h2o_llama import ops
+from h2o_llama._core import UPSTREAM_COMMIT
+from h2o_llama.config import H2OConfig
+from h2o_llama.errors import H2OError
+from h2o_llama.kv import KVStats
+from h2o_llama.kv_cache import KVCache
+from h2o_llama.llama import Llama
+
+__version__ = version("h2o-llama")
+
+__all__ = ["UPSTREAM_COMMIT", "H2OConfig", "H2OError", "KVCache", "KVStats", "Llama", "demo_model_path", "ops"]
+
+
+def demo_model_path() -> Path:
+    """The small model that comes with the package: Qwen3 architecture, 2 million parameters, a token per byte."""
+    return Path(__file__).parent / "data" / "demo-qwen3-2m-f16.gguf"

@@ -1,0 +1,275 @@
+"""
+Private extension module of h2o_llama: the patched llama.cpp.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import typing
+
+import numpy
+import numpy.typing
+
+__all__: list[str] = [
+    "KV",
+    "RANDOM_SEED",
+    "UPSTREAM_COMMIT",
+    "Context",
+    "KVInfo",
+    "KVStats",
+    "Model",
+    "Sampler",
+    "ops_column_sums",
+    "ops_fuse",
+    "ops_get_rows",
+    "ops_max_rows",
+    "ops_softmax_state",
+    "type_size",
+]
+
+class Model:
+    def __init__(self, path: bytes, n_gpu_layers: typing.SupportsInt | typing.SupportsIndex, verbose: bool) -> None: ...
+    def detokenize(
+        self, tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], special: bool
+    ) -> bytes: ...
+    def is_eog(self, token: typing.SupportsInt | typing.SupportsIndex) -> bool: ...
+    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
+    @property
+    def desc(self) -> str: ...
+    @property
+    def has_encoder(self) -> bool: ...
+    @property
+    def is_recurrent(self) -> bool: ...
+    @property
+    def is_spm(self) -> bool: ...
+    @property
+    def metadata(self) -> dict[str, str]: ...
+    @property
+    def n_ctx_train(self) -> int: ...
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_head(self) -> int: ...
+    @property
+    def n_head_kv(self) -> int: ...
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_params(self) -> int: ...
+    @property
+    def n_swa(self) -> int: ...
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def token_bos(self) -> int: ...
+    @property
+    def token_eos(self) -> int: ...
+
+class Context:
+    def __init__(
+        self,
+        *,
+        model: Model,
+        n_ctx: typing.SupportsInt | typing.SupportsIndex,
+        n_batch: typing.SupportsInt | typing.SupportsIndex,
+        n_ubatch: typing.SupportsInt | typing.SupportsIndex,
+        n_threads: typing.SupportsInt | typing.SupportsIndex,
+        type_k: str,
+        type_v: str,
+        flash_attn: str,
+        local_window: typing.SupportsInt | typing.SupportsIndex,
+        heavy_budget: typing.SupportsInt | typing.SupportsIndex,
+        sink_tokens: typing.SupportsInt | typing.SupportsIndex,
+        score_type: str,
+        record: bool,
+        verbose: bool,
+    ) -> None: ...
+    def clear(self) -> None: ...
+    def close(self) -> None: ...
+    def decode(
+        self,
+        tokens: numpy.typing.NDArray[numpy.int32],
+        logits: numpy.typing.NDArray[numpy.float32],
+        progress: typing.Any,
+    ) -> None: ...
+    @property
+    def has_logits(self) -> bool: ...
+    @property
+    def kv_bytes(self) -> int: ...
+    @property
+    def n_tokens(self) -> int: ...
+
+class KVInfo:
+    @property
+    def chunk_index(self) -> int: ...
+    @property
+    def chunk_size(self) -> int: ...
+    @property
+    def heavy_budget(self) -> int: ...
+    @property
+    def kv_size(self) -> int: ...
+    @property
+    def local_window(self) -> int: ...
+    @property
+    def memory_size(self) -> int: ...
+    @property
+    def n_memory_sets(self) -> int: ...
+    @property
+    def n_tokens(self) -> int: ...
+    @property
+    def sink_tokens(self) -> int: ...
+
+class KVStats:
+    @property
+    def bytes_intra(self) -> int: ...
+    @property
+    def bytes_kv(self) -> int: ...
+    @property
+    def bytes_memory(self) -> int: ...
+    @property
+    def bytes_scores(self) -> int: ...
+    @property
+    def n_decode(self) -> int: ...
+    @property
+    def n_phase1(self) -> int: ...
+    @property
+    def n_phase2(self) -> int: ...
+    @property
+    def n_select(self) -> int: ...
+    @property
+    def n_tokens_prefill(self) -> int: ...
+    @property
+    def t_decode_us(self) -> int: ...
+    @property
+    def t_phase1_us(self) -> int: ...
+    @property
+    def t_phase2_us(self) -> int: ...
+    @property
+    def t_select_us(self) -> int: ...
+
+class KV:
+    @staticmethod
+    def of_context(context: Context) -> KV | None: ...
+    @staticmethod
+    def standalone(
+        model: Model,
+        kv_size: typing.SupportsInt | typing.SupportsIndex,
+        chunk_size: typing.SupportsInt | typing.SupportsIndex,
+        local_window: typing.SupportsInt | typing.SupportsIndex,
+        heavy_budget: typing.SupportsInt | typing.SupportsIndex,
+        sink_tokens: typing.SupportsInt | typing.SupportsIndex,
+        score_type: str,
+        type_k: str,
+        type_v: str,
+        v_trans: bool,
+    ) -> KV: ...
+    def accumulate_memory_scores(
+        self, layer: typing.SupportsInt | typing.SupportsIndex, colsum: numpy.typing.NDArray[numpy.float32]
+    ) -> None: ...
+    def build_memory_set(
+        self, layer: typing.SupportsInt | typing.SupportsIndex, chunk_end: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    def clear(self) -> None: ...
+    def gather_k_memory(
+        self, layer: typing.SupportsInt | typing.SupportsIndex
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def gather_v_memory(
+        self, layer: typing.SupportsInt | typing.SupportsIndex
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def get_k(
+        self,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        start: typing.SupportsInt | typing.SupportsIndex,
+        stop: typing.SupportsInt | typing.SupportsIndex,
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def get_v(
+        self,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        start: typing.SupportsInt | typing.SupportsIndex,
+        stop: typing.SupportsInt | typing.SupportsIndex,
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def head_size_k(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
+    def head_size_v(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
+    def history(
+        self, chunk: typing.SupportsInt | typing.SupportsIndex, layer: typing.SupportsInt | typing.SupportsIndex
+    ) -> numpy.typing.NDArray[numpy.int32]: ...
+    def init_chunk_scores(
+        self,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        start: typing.SupportsInt | typing.SupportsIndex,
+        colsum: numpy.typing.NDArray[numpy.float32],
+    ) -> None: ...
+    def memory_indices(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int32]: ...
+    def n_head(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
+    def n_head_kv(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
+    def next_chunk(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def scores(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]: ...
+    def set_kv(
+        self,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        start: typing.SupportsInt | typing.SupportsIndex,
+        k: numpy.typing.NDArray[numpy.float32],
+        v: numpy.typing.NDArray[numpy.float32],
+    ) -> None: ...
+    @property
+    def info(self) -> KVInfo: ...
+    @property
+    def layers(self) -> list[int]: ...
+    @property
+    def stats(self) -> KVStats: ...
+
+class Sampler:
+    def __init__(
+        self,
+        *,
+        n_vocab: typing.SupportsInt | typing.SupportsIndex,
+        temperature: typing.SupportsFloat | typing.SupportsIndex,
+        top_k: typing.SupportsInt | typing.SupportsIndex,
+        top_p: typing.SupportsFloat | typing.SupportsIndex,
+        min_p: typing.SupportsFloat | typing.SupportsIndex,
+        repeat_penalty: typing.SupportsFloat | typing.SupportsIndex,
+        frequency_penalty: typing.SupportsFloat | typing.SupportsIndex,
+        presence_penalty: typing.SupportsFloat | typing.SupportsIndex,
+        seed: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def accept(self, token: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def sample(self, context: Context) -> int: ...
+
+def ops_column_sums(
+    weights: numpy.ndarray,
+    n_head_kv: typing.SupportsInt | typing.SupportsIndex,
+    backend: str,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> numpy.ndarray: ...
+def ops_fuse(
+    a: collections.abc.Sequence[numpy.ndarray],
+    b: collections.abc.Sequence[numpy.ndarray],
+    backend: str,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
+def ops_get_rows(
+    a: numpy.ndarray,
+    type: str,
+    indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    backend: str,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> numpy.ndarray: ...
+def ops_max_rows(
+    a: numpy.ndarray, type: str, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
+) -> numpy.ndarray: ...
+def ops_softmax_state(
+    logits: numpy.ndarray,
+    v: numpy.ndarray,
+    scale: typing.SupportsFloat | typing.SupportsIndex,
+    backend: str,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
+def type_size(type: str) -> float:
+    """
+    Bytes per element.
+    """
+
+RANDOM_SEED: int = 4294967295
+UPSTREAM_COMMIT: str = "0c1e57098"

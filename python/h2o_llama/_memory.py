@@ -1,0 +1,46 @@
+"""Refuses caches that no memory could hold: the kernel would kill the process while they are being cleared."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from h2o_llama import _core
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def physical_memory() -> int | None:
+    """Bytes of memory that this process could have at most; None if the system does not tell."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    try:
+        return min(total, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # no cgroup, or "max"
+        return total
+
+
+def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str) -> int:
+    """A lower bound for the bytes of a KV cache of `n_cells` tokens."""
+    metadata = model.metadata
+    prefix = metadata.get("general.architecture", "") + ".attention."
+    default_size = model.n_embd // max(model.n_head, 1)
+    size_k = int(metadata.get(prefix + "key_length", default_size))
+    size_v = int(metadata.get(prefix + "value_length", default_size))
+    # Other memories than the plain KV cache hold less than this for most of their layers.
+    is_plain = not (model.is_recurrent or model.n_swa > 0 or prefix + "kv_lora_rank" in metadata)
+    per_layer = model.n_head_kv * (size_k * _core.type_size(type_k) + size_v * _core.type_size(type_v))
+    return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)
+
+
+def check_kv_size(owner: str, name: str, n_cells: int, model: _core.Model, type_k: str, type_v: str) -> None:
+    """Raise ValueError if a cache of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory."""
+    available = physical_memory()
+    needed = kv_bytes_at_least(model, n_cells, type_k, type_v)
+    if available is not None and needed > available:
+        raise ValueError(
+            f"[{owner}] {name}={n_cells} needs {needed / 2**30:.1f} GiB for the KV cache, but this machine has "
+            f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
+        )

@@ -1,0 +1,20 @@
+"""The command `h2o-llama`."""
+
+from __future__ import annotations
+
+import typer
+
+from h2o_llama.cli import demo, info, inspect, run
+from h2o_llama.cli.errors import Commands
+
+app = typer.Typer(
+    name="h2o-llama",
+    cls=Commands,
+    help="llama.cpp with H2O sparse attention, and a look at which tokens attention kept.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo.demo, run.run, inspect.inspect, info.info):
+    app.command()(command)

@@ -1,0 +1,57 @@
+"""`h2o-llama info`: what a model is, and whether H2O works with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama.cli import options
+from h2o_llama.cli.prompt import model_file
+
+_N_CTX = 256
+_SMALL = H2OConfig(local_window=64, heavy_budget=64)
+
+
+def info(model: options.Model) -> None:
+    """Describe a model: its sizes, its heads, its KV cache, and whether H2O works with it."""
+    path = model_file(model)
+    llm, verdict = _open(path)
+    with llm:
+        rows = [("File", str(path)), *_facts(llm), ("H2O", verdict)]
+    table = Table(show_header=False, box=None)
+    for name, value in rows:
+        table.add_row(Text(name, style="bold"), Text(value))
+    Console().print(table)
+
+
+def _open(path: Path) -> tuple[Llama, str]:
+    """The model with H2O if that works, and what to say about it."""
+    try:
+        return Llama(path, n_ctx=_N_CTX, n_ubatch=_N_CTX, h2o=_SMALL), "works"
+    except H2OError as error:
+        return Llama(path, n_ctx=_N_CTX, n_ubatch=_N_CTX, h2o=None), f"does not work: {error}"
+
+
+def _facts(llm: Llama) -> list[tuple[str, str]]:
+    """Names and values."""
+    core, metadata = llm.core_model, llm.metadata
+    architecture = metadata.get("general.architecture", "unknown")
+    head_size = metadata.get(f"{architecture}.attention.key_length") or str(core.n_embd // max(core.n_head, 1))
+    varying = "" if f"{architecture}.attention.head_count_kv" in metadata else " in the first layer"
+    per_token = llm.kv.stats.kv_bytes // _N_CTX
+    return [
+        ("Name", metadata.get("general.name", "-")),
+        ("Model", llm.desc),
+        ("Architecture", architecture),
+        ("Parameters", f"{llm.n_params:,} in {decimal(llm.model_bytes)}"),
+        ("Vocabulary", f"{llm.n_vocab:,} tokens"),
+        ("Context", f"{core.n_ctx_train:,} tokens in training"),
+        ("Layers", f"{core.n_layer}, width {core.n_embd:,}"),
+        ("Heads", f"{core.n_head} Q, {core.n_head_kv} KV{varying}, size {head_size}"),
+        ("KV cache", f"{per_token:,} bytes per token (F16), {decimal(per_token * core.n_ctx_train)} at full context"),
+    ]

@@ -1,0 +1,73 @@
+"""`h2o-llama inspect`: which tokens of a document each layer and head kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from h2o_llama import H2OConfig, Llama
+from h2o_llama.cli import options
+from h2o_llama.cli.progress import progress_bars
+from h2o_llama.cli.prompt import model_file, read_prompt, tokenize
+from h2o_llama.report.html import check_target, write_html
+from h2o_llama.report.memory import memory_report
+from h2o_llama.report.terminal import head_table, highlighted, legend
+
+
+def inspect(
+    model: options.Model,
+    file: options.File = None,
+    prompt: options.Prompt = "",
+    layer: Annotated[int | None, typer.Option(min=0, help="Only this layer.")] = None,
+    head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page here too, with all layers and heads.")] = None,
+    local: options.Local = options.DEFAULTS.local_window,
+    heavy: options.Heavy = options.DEFAULTS.heavy_budget,
+    sinks: options.Sinks = options.DEFAULTS.sink_tokens,
+    chunk: options.Chunk = options.CHUNK_SIZE,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+) -> None:
+    """Show which tokens of a text each layer and head kept.
+
+    A table of the heads, then the text itself with the heavy hitters highlighted: by score for a single head (--layer
+    and --head), by how many heads keep them otherwise.
+    """
+    if html is not None:
+        check_target(html)
+    h2o = H2OConfig(local_window=local, heavy_budget=heavy, sink_tokens=sinks)
+    text = read_prompt(file, prompt)
+    path = model_file(model)
+    tokens = tokenize(path, text)
+    title = file.name if file and str(file) != "-" else "the text"
+    with Llama(
+        path,
+        n_ctx=len(tokens),
+        n_batch=max(4096, chunk),
+        n_ubatch=chunk,
+        n_threads=threads,
+        n_gpu_layers=gpu_layers,
+        h2o=h2o,
+    ) as llm:
+        with progress_bars() as update:
+            llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
+        report = memory_report(llm, tokens, title)
+        description = llm.desc
+
+    console = Console()
+    heads = report.select(layer, head)
+    if report.memory_end == 0:
+        console.print(
+            f"The text has {len(tokens):,} tokens and fits into one chunk of {chunk:,}: every token reads all before "
+            "it, and there is no memory set. A smaller --chunk cuts it up."
+        )
+    else:
+        brackets = console.color_system is None
+        console.print(head_table(report, heads), legend(report, brackets))
+        console.print(highlighted(report, heads, brackets), soft_wrap=True)
+    if html is not None:
+        write_html(html, report, [("Model", description)])
+        console.print(f"Written: {html}", soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,86 @@
+"""`h2o-llama run`: read a long prompt, then generate."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+import time
+from collections.abc import Iterable
+from itertools import islice
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+
+from h2o_llama import H2OConfig, Llama
+from h2o_llama.cli import options
+from h2o_llama.cli.progress import progress_bars
+from h2o_llama.cli.prompt import model_file, read_prompt, tokenize
+
+
+def run(
+    model: options.Model,
+    file: options.File = None,
+    prompt: options.Prompt = "",
+    n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=0, help="Tokens to generate at most.")] = 128,
+    local: options.Local = options.DEFAULTS.local_window,
+    heavy: options.Heavy = options.DEFAULTS.heavy_budget,
+    sinks: options.Sinks = options.DEFAULTS.sink_tokens,
+    chunk: options.Chunk = options.CHUNK_SIZE,
+    dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
+    n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+    temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
+    special: Annotated[
+        bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
+    ] = False,
+) -> None:
+    """Read a prompt with H2O and generate text after it.
+
+    The text goes to standard output, progress and a line of measurements to standard error.
+    """
+    h2o = None if dense else H2OConfig(local_window=local, heavy_budget=heavy, sink_tokens=sinks)
+    text = read_prompt(file, prompt)
+    path = model_file(model)
+    tokens = tokenize(path, text, special)
+    with Llama(
+        path,
+        n_ctx=n_ctx or len(tokens) + n_predict,
+        n_batch=max(4096, chunk),
+        n_ubatch=chunk,
+        n_threads=threads,
+        n_gpu_layers=gpu_layers,
+        h2o=h2o,
+    ) as llm:
+        start = time.perf_counter()
+        with progress_bars() as update:
+            llm.eval(tokens, progress=lambda n_done, n_total: update("prompt", n_done, n_total))
+        prefilled = time.perf_counter()
+        n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed), n_predict))
+        generated = time.perf_counter()
+        typer.echo(
+            f"prompt {len(tokens):,} tokens, {len(tokens) / (prefilled - start):,.1f} tokens/s | "
+            f"generated {n_generated:,} tokens, {n_generated / (generated - prefilled):,.1f} tokens/s | "
+            f"KV cache {decimal(llm.kv.stats.kv_bytes)} | " + _chunks(llm),
+            err=True,
+        )
+
+
+def _stream(llm: Llama, tokens: Iterable[int]) -> int:
+    """Write tokens to standard output as they come, whole characters at a time. Returns how many there were."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    n = 0
+    for token in tokens:
+        n += 1
+        sys.stdout.write(decoder.decode(llm.detokenize([token])))
+        sys.stdout.flush()
+    sys.stdout.write(decoder.decode(b"", final=True) + "\n")
+    sys.stdout.flush()
+    return n
+
+
+def _chunks(llm: Llama) -> str:
+    """How the prompt was cut."""
+    return "H2O off" if llm.h2o is None else f"{llm.kv.chunk_index} chunks of {llm.kv.chunk_size:,}"

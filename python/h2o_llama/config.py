@@ -1,0 +1,74 @@
+"""Configuration of H2O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from h2o_llama import _check
+
+_OWNER = "H2OConfig"
+
+
+@dataclass(frozen=True)
+class H2OConfig:
+    """What the memory sets hold and how a prompt is computed.
+
+    A prompt is cut into chunks of S tokens (S is `Llama`'s `n_ubatch`). A chunk attends to itself and to a memory set
+    of M = `sink_tokens` + `local_window` + `heavy_budget` tokens before it, chosen per layer and KV head.
+
+    Parameters
+    ----------
+    local_window : int, default 256
+        L: the last L positions of a chunk are always in its memory set. At most S.
+    heavy_budget : int, default 256
+        H: how many heavy hitters (the positions that received most attention) a memory set holds.
+    sink_tokens : int, default 0
+        A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
+    schedule : {"two_phase"}
+        "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
+    decode : {"full"}
+        "full": generated tokens attend to the whole cache.
+    evict : bool, default False
+        Drop the tokens outside the memory sets from the cache. Not available with these schedules.
+    score_type : {"f32", "bf16"}
+        Type in which a position's score (attention received so far) is kept; "bf16" rounds after every addition.
+
+    Raises
+    ------
+    ValueError
+        If a value has the wrong type or is out of range.
+
+    References
+    ----------
+    Zhang et al. 2023, "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models",
+    arXiv:2306.14048.
+    """
+
+    local_window: int = 256
+    heavy_budget: int = 256
+    sink_tokens: int = 0
+    schedule: Literal["two_phase"] = "two_phase"
+    decode: Literal["full"] = "full"
+    evict: bool = False
+    score_type: Literal["f32", "bf16"] = "f32"
+
+    def __post_init__(self) -> None:
+        for name in ("local_window", "heavy_budget", "sink_tokens"):
+            # NumPy integers become int, so that equal configurations look equal.
+            object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), 0))
+        if not 1 <= self.memory_size <= _check.INT32_MAX:
+            raise ValueError(
+                f"[{_OWNER}] local_window + heavy_budget + sink_tokens must be from 1 to {_check.INT32_MAX}, "
+                f"got {self.memory_size}; for dense attention pass h2o=None to Llama"
+            )
+        _check.choice(_OWNER, "schedule", self.schedule, ("two_phase",))
+        _check.choice(_OWNER, "decode", self.decode, ("full",))
+        _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
+        if _check.flag(_OWNER, "evict", self.evict):
+            raise ValueError(f"[{_OWNER}] evict=True does not work with schedule={self.schedule!r}: leave it False")
+
+    @property
+    def memory_size(self) -> int:
+        """M, the number of positions in a full memory set."""
+        return self.local_window + self.heavy_budget + self.sink_tokens

@@ -1,0 +1,139 @@
+"""The demo's measurements: the same prompts through the same model, dense and with H2O."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from h2o_llama import H2OConfig, KVStats, Llama
+from h2o_llama.demo.document import Document
+from h2o_llama.report.memory import MemoryReport, memory_report
+
+# Suits 4,000 tokens: eight chunks, each of which reads itself and 256 older tokens.
+CHUNK_SIZE = 512
+H2O = H2OConfig(local_window=128, heavy_budget=128)
+
+VALUE_DIGITS = 4
+ROOM = 256  # for the questions and answers after a document
+
+# Called with a variant's name, the tokens that it has done and those that it will do altogether.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute attention."""
+
+    name: str
+    flash_attn: Literal["on", "off"]
+    h2o: H2OConfig | None = None
+
+
+DENSE = (Variant("dense with flash attention", "on"), Variant("dense without flash attention", "off"))
+SPARSE = Variant("H2O", "off", H2O)
+
+
+@dataclass
+class Result:
+    """What one variant took and said. `seconds` and `answers` have one entry per prompt."""
+
+    variant: Variant
+    n_tokens: int
+    stats: KVStats = field(default_factory=KVStats)
+    seconds: list[float] = field(default_factory=list)
+    answers: list[bytes] = field(default_factory=list)
+
+    @property
+    def median_seconds(self) -> float:
+        """Median time of a prefill."""
+        return statistics.median(self.seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Prompt tokens per second at the median time."""
+        return self.n_tokens / self.median_seconds
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Dense (the faster of its variants) and H2O.
+
+    `late_answers` are H2O's when the document alone is prefilled and the questions follow token by token. `report` is
+    what H2O kept of the last prompt.
+    """
+
+    dense: Result
+    sparse: Result
+    late_answers: list[bytes]
+    report: MemoryReport
+
+
+def compare(model: Path, document: Document, n_threads: int | None, progress: Progress) -> Comparison:
+    """Prefill the document with each needle's question after it, or alone if it has none, all variants in turn."""
+    prompts = [document.text + needle.question for needle in document.needles] or [document.text]
+    variants = (*DENSE, SPARSE)
+    with ExitStack() as stack:
+        llms = {v: stack.enter_context(_open(model, v, len(document.text) + ROOM, n_threads)) for v in variants}
+        results = {v: Result(v, len(llms[v].tokenize(prompts[0]))) for v in variants}
+        for i, prompt in enumerate(prompts):
+            for variant, llm in llms.items():
+                tokens = llm.tokenize(prompt)
+                llm.reset()
+                start = time.perf_counter()
+                llm.eval(tokens, progress=_advance(progress, variant.name, i, len(prompts)))
+                results[variant].seconds.append(time.perf_counter() - start)
+                results[variant].stats = llm.kv.stats
+                if variant == SPARSE:
+                    report = memory_report(llm, tokens, "the demo's document")
+                if document.needles:
+                    results[variant].answers.append(_greedy(llm))
+        late_answers = _ask_late(llms[SPARSE], document)
+    dense = min((results[v] for v in DENSE), key=lambda r: r.median_seconds)
+    return Comparison(dense, results[SPARSE], late_answers, report)
+
+
+def _open(model: Path, variant: Variant, n_ctx: int, n_threads: int | None) -> Llama:
+    return Llama(
+        model,
+        n_ctx=n_ctx,
+        n_ubatch=CHUNK_SIZE,
+        n_threads=n_threads,
+        flash_attn=variant.flash_attn,
+        h2o=variant.h2o,
+    )
+
+
+def _advance(progress: Progress, name: str, n_before: int, n_prompts: int) -> Callable[[int, int], None]:
+    """Progress over all prompts, from the progress of one."""
+    return lambda n_done, n_total: progress(name, n_before * n_total + n_done, n_prompts * n_total)
+
+
+def _greedy(llm: Llama) -> bytes:
+    """The most probable answer, as long as a value is."""
+    return llm.detokenize(list(islice(llm.generate([], temperature=0), VALUE_DIGITS)))
+
+
+def _ask_late(llm: Llama, document: Document) -> list[bytes]:
+    """Prefill the document, then ask for one needle after the other by decode steps, which read the whole cache."""
+    answers: list[bytes] = []
+    if not document.needles:
+        return answers
+    llm.reset()
+    llm.eval(llm.tokenize(document.text))
+    for needle in document.needles:
+        _decode(llm, needle.question)
+        answers.append(_greedy(llm))
+        _decode(llm, b";\n")
+    return answers
+
+
+def _decode(llm: Llama, text: bytes) -> None:
+    """Append a text one token at a time."""
+    for token in llm.tokenize(text):
+        llm.eval([token])

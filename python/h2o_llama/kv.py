@@ -1,0 +1,195 @@
+"""Looking inside: which tokens each KV head kept, and why."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _check, _core
+
+
+@dataclass(frozen=True)
+class KVStats:
+    """What was computed since the last reset, and what is held. Without H2O all but `kv_bytes` is 0.
+
+    Attributes
+    ----------
+    phase1_runs, phase2_runs, decode_steps : int
+        Passes through the model: first phases (one per prefill call), second phases (one per chunk) and single tokens.
+    prefill_tokens : int
+        Prompt tokens processed.
+    phase1_ms, phase2_ms, decode_ms, select_ms : float
+        Milliseconds in each of them, and in building memory sets.
+    selections : int
+        Memory sets built (layers times chunks).
+    kv_bytes, score_bytes, memory_bytes, intra_bytes : int
+        Bytes of the K and V cache, the scores, the memory sets, and of the (m, l, o) that phase 1 leaves for phase 2.
+    """
+
+    phase1_runs: int = 0
+    phase2_runs: int = 0
+    decode_steps: int = 0
+    prefill_tokens: int = 0
+    phase1_ms: float = 0.0
+    phase2_ms: float = 0.0
+    decode_ms: float = 0.0
+    select_ms: float = 0.0
+    selections: int = 0
+    kv_bytes: int = 0
+    score_bytes: int = 0
+    memory_bytes: int = 0
+    intra_bytes: int = 0
+
+    @classmethod
+    def of(cls, stats: _core.KVStats) -> KVStats:
+        return cls(
+            phase1_runs=stats.n_phase1,
+            phase2_runs=stats.n_phase2,
+            decode_steps=stats.n_decode,
+            prefill_tokens=stats.n_tokens_prefill,
+            phase1_ms=stats.t_phase1_us / 1000,
+            phase2_ms=stats.t_phase2_us / 1000,
+            decode_ms=stats.t_decode_us / 1000,
+            select_ms=stats.t_select_us / 1000,
+            selections=stats.n_select,
+            kv_bytes=stats.bytes_kv,
+            score_bytes=stats.bytes_scores,
+            memory_bytes=stats.bytes_memory,
+            intra_bytes=stats.bytes_intra,
+        )
+
+
+class KVView(ABC):
+    """Read access to a KV cache with scores and memory sets.
+
+    Layers are the model's layer indices, heads are KV heads, positions count from the beginning of the sequence. Every
+    array is a copy.
+
+    Raises
+    ------
+    ValueError
+        For a layer or head that the cache does not have, and after `close()`.
+    H2OError
+        If the cache is in use by another call.
+    """
+
+    _owner: str
+
+    @abstractmethod
+    def _open(self) -> AbstractContextManager[_core.KV]:
+        """The core's cache, for one call."""
+
+    def _info(self) -> _core.KVInfo:
+        with self._open() as kv:
+            return kv.info
+
+    def _layer(self, kv: _core.KV, layer: int) -> int:
+        layers = kv.layers
+        index = _check.integer(self._owner, "layer", layer, 0)
+        if index not in layers:
+            raise ValueError(f"[{self._owner}] layer {index} has no K/V in the cache, expected one of {layers}")
+        return index
+
+    def _head(self, kv: _core.KV, layer: int, head: int) -> int:
+        return _check.integer(self._owner, "head", head, 0, kv.n_head_kv(layer) - 1)
+
+    @abstractmethod
+    def _memory_end(self, kv: _core.KV, layer: int) -> int:
+        """End of the chunk that the layer's current memory set was built for; 0 if none was built."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the sequence."""
+        return self._info().n_tokens
+
+    @property
+    def chunk_size(self) -> int:
+        """S, the tokens per chunk."""
+        return self._info().chunk_size
+
+    @property
+    def memory_size(self) -> int:
+        """M, the positions in a full memory set."""
+        return self._info().memory_size
+
+    @property
+    def chunk_index(self) -> int:
+        """Number of chunks begun, ceil(n_tokens / S)."""
+        return self._info().chunk_index
+
+    @property
+    def chunk_boundaries(self) -> list[tuple[int, int]]:
+        """(start, stop) of every chunk begun; the last one may be partial."""
+        info = self._info()
+        starts = range(0, info.n_tokens, info.chunk_size)
+        return [(start, min(start + info.chunk_size, info.n_tokens)) for start in starts]
+
+    @property
+    def memory_initialized(self) -> bool:
+        """Whether a memory set was built: when the second chunk's first token came."""
+        return self._info().n_memory_sets > 0
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers that have K/V in the cache."""
+        with self._open() as kv:
+            return kv.layers
+
+    def memory_indices(self, layer: int) -> NDArray[np.int32]:
+        """The current memory set: positions, int32 [n_head_kv, M], ascending, padded at the end with -1."""
+        with self._open() as kv:
+            return kv.memory_indices(self._layer(kv, layer))
+
+    def local_window_of(self, layer: int, head: int) -> NDArray[np.int32]:
+        """The positions of the memory set that are in the local window, int32 [k], ascending."""
+        return self._parts(layer, head)[0]
+
+    def heavy_hitters(self, layer: int, head: int) -> NDArray[np.int32]:
+        """The positions of the memory set that are neither sink nor local window, int32 [k], ascending."""
+        return self._parts(layer, head)[1]
+
+    def _parts(self, layer: int, head: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        with self._open() as kv:
+            layer = self._layer(kv, layer)
+            row = kv.memory_indices(layer)[self._head(kv, layer, head)]
+            row = row[row >= 0]
+            is_local = row >= self._memory_end(kv, layer) - kv.info.local_window
+            return row[is_local], row[~is_local & (row >= kv.info.sink_tokens)]
+
+    def scores(self, layer: int) -> NDArray[np.float32]:
+        """Attention mass that each position has received so far, float32 [n_head_kv, n_tokens].
+
+        The sum of softmax weights over all queries that saw the position and over the query heads of the KV head.
+        """
+        with self._open() as kv:
+            return kv.scores(self._layer(kv, layer))
+
+    def keys(self, layer: int) -> NDArray[np.float32]:
+        """K as it is in the cache (after RoPE), dequantised, float32 [n_head_kv, n_tokens, head_dim]."""
+        with self._open() as kv:
+            return kv.get_k(self._layer(kv, layer), 0, kv.info.n_tokens)
+
+    def values(self, layer: int) -> NDArray[np.float32]:
+        """V as it is in the cache, dequantised, float32 [n_head_kv, n_tokens, head_dim]."""
+        with self._open() as kv:
+            return kv.get_v(self._layer(kv, layer), 0, kv.info.n_tokens)
+
+    @property
+    def stats(self) -> KVStats:
+        """Counts, milliseconds and bytes."""
+        with self._open() as kv:
+            return KVStats.of(kv.stats)
+
+
+def read_history(kv: _core.KV) -> list[Mapping[int, NDArray[np.int32]]]:
+    """The memory sets of all chunks so far: for each a mapping from layer to int32 [n_head_kv, M]."""
+    return [
+        MappingProxyType({layer: kv.history(chunk, layer) for layer in kv.layers})
+        for chunk in range(kv.info.n_memory_sets)
+    ]

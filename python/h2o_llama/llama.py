@@ -1,0 +1,403 @@
+"""A loaded model with a context."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _check, _core, hub
+from h2o_llama._claim import Claim
+from h2o_llama.completion import Completion, CompletionChunk, CompletionRun, check_stop
+from h2o_llama.config import H2OConfig
+from h2o_llama.errors import H2OError
+from h2o_llama.llama_kv import LlamaKV
+from h2o_llama.loading import load_model
+from h2o_llama.model import ModelView, Tokens
+from h2o_llama.params import ContextParams
+from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Progress = Callable[[int, int], object]
+
+_OWNER = "Llama"
+
+
+class Llama(ModelView):
+    """A GGUF model with one sequence of tokens, and H2O sparse attention over it.
+
+    One call at a time: a second thread, or a callback that calls back, gets an `H2OError` at once. `close()`, or
+    leaving a `with` block, frees the memory.
+
+    Parameters
+    ----------
+    model_path : str or os.PathLike
+        A GGUF file.
+    n_ctx : int, default 0
+        How many tokens the sequence can hold; 0 is what the model was trained for.
+    n_batch : int, default 4096
+        The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch; with H2O at
+        least 3.
+    n_ubatch : int, default 1024
+        The most tokens computed at once. With H2O this is the chunk size S.
+    n_threads : int, optional
+        Threads to compute with; by default one for each CPU this process may use.
+    n_gpu_layers : int, default 0
+        Layers to keep on the GPU, -1 for all, if the package was built for one.
+    type_k, type_v : str, default "f16"
+        Types of the K and V cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "iq4_nl".
+    flash_attn : {"auto", "on", "off"}
+        Flash attention, for what H2O does not compute. A quantised V needs it.
+    h2o : H2OConfig or None, default H2OConfig()
+        What the memory sets hold; None is llama.cpp's dense attention.
+    record : bool, default False
+        Keep the memory sets of all chunks for `kv.history`.
+    seed : int, optional
+        Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
+    verbose : bool, default False
+        Print llama.cpp's log to stderr. Otherwise nothing is printed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If an argument is bad, or the file is no valid GGUF model file.
+    H2OError
+        If llama.cpp refuses the model, or H2O cannot work with it.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        n_ctx: int = 0,
+        n_batch: int = 4096,
+        n_ubatch: int = 1024,
+        n_threads: int | None = None,
+        n_gpu_layers: int = 0,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        flash_attn: str = "auto",
+        h2o: H2OConfig | None = H2OConfig(),  # noqa: B008 (it is frozen)
+        record: bool = False,
+        seed: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self._params = ContextParams(
+            n_ctx, n_batch, n_ubatch, n_threads, n_gpu_layers, type_k, type_v, flash_attn, h2o, record, verbose
+        )
+        self._seed = check_seed(_OWNER, seed)
+        self._claim = Claim(_OWNER)
+        self._model = load_model(model_path, n_gpu_layers, verbose)
+        self._model_path = os.fspath(model_path)
+        if self._model.has_encoder:
+            raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
+        self._n_ctx = int(n_ctx) or self._model.n_ctx_train
+        self._context = self._params.make_context(self._model, self._n_ctx)
+        self._logits: NDArray[np.float32] | None = None
+
+    @classmethod
+    def from_pretrained(cls, repo_id: str, filename: str = "*Q8_0.gguf", **kwargs: Any) -> Llama:
+        """Load a model from the Hugging Face hub; needs `pip install "h2o-llama[hub]"`.
+
+        Parameters
+        ----------
+        repo_id : str
+            Such as "Qwen/Qwen3-0.6B-GGUF".
+        filename : str, default "*Q8_0.gguf"
+            Name of a file in it, or a pattern that only one file matches. Of a model in parts, name the first.
+        **kwargs
+            The arguments of `Llama`.
+
+        Raises
+        ------
+        ImportError
+            If huggingface_hub is not installed.
+        ValueError
+            If no file or several files match; the message lists them.
+        """
+        return cls(hub.download_model(repo_id, filename), **kwargs)
+
+    # --- life
+
+    def close(self) -> None:
+        """Free the context and the model. Closing twice is fine, using what is closed raises ValueError."""
+        with self._claim:
+            self._context.close()
+            self._model = None
+            self._logits = None
+
+    def __enter__(self) -> Llama:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def reset(self) -> None:
+        """Forget the sequence: its tokens, scores, memory sets and logits."""
+        with self.use_context() as context:
+            context.clear()
+            self._logits = None
+
+    @contextmanager
+    def use_context(self) -> Iterator[_core.Context]:
+        """The core's context, for one call of this package's own classes."""
+        with self._claim:
+            self.core_model  # noqa: B018 (raises if closed)
+            yield self._context
+
+    # --- the sequence
+
+    @property
+    def model_path(self) -> str:
+        return self._model_path
+
+    @property
+    def n_ctx(self) -> int:
+        """How many tokens the sequence can hold."""
+        return self._n_ctx
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the sequence."""
+        with self.use_context() as context:
+            return context.n_tokens
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """Logits of the last `eval`, float32 [n_outputs, n_vocab]: of all its tokens, or of the last one."""
+        with self.use_context():
+            if self._logits is None:
+                raise H2OError(f"[{_OWNER}] there are no logits: call eval first")
+            return self._logits
+
+    @property
+    def h2o(self) -> H2OConfig | None:
+        """The configuration; None if H2O is off."""
+        return self._params.h2o
+
+    @property
+    def kv(self) -> LlamaKV:
+        """A look inside the KV cache."""
+        return LlamaKV(self, self._params.record)
+
+    def eval(self, tokens: Tokens, logits: Literal["last", "all"] = "last", progress: Progress | None = None) -> None:
+        """Append tokens to the sequence and compute their logits.
+
+        One token is a decode step, several are a prefill. More than n_batch tokens take several calls into llama.cpp.
+
+        Parameters
+        ----------
+        tokens : sequence of int, or integer ndarray [n]
+            Token ids, at least one.
+        logits : {"last", "all"}
+            Whether `Llama.logits` is [1, n_vocab] afterwards, or [n, n_vocab].
+        progress : callable, optional
+            Called as progress(n_done, n) after every chunk. What it raises ends the eval and is raised again.
+
+        Raises
+        ------
+        ValueError
+            If a token is no token id, or the sequence would get longer than n_ctx. Nothing has changed then.
+        H2OError
+            If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
+            llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
+        """
+        _check.choice("Llama.eval", "logits", logits, ("last", "all"))
+        with self.use_context() as context:
+            ids = self._check_prompt("Llama.eval", tokens, context.n_tokens)
+            if len(ids) == 0:
+                raise ValueError("[Llama.eval] tokens must not be empty")
+            self._eval(context, ids, logits == "all", self._check_progress("Llama.eval", progress))
+
+    def _eval(
+        self, context: _core.Context, ids: NDArray[np.int32], all_logits: bool, progress: Progress | None
+    ) -> None:
+        out = np.empty((len(ids) if all_logits else 1, self.n_vocab), dtype=np.float32)
+        self._logits = None
+        for start, stop in self._params.split_calls(len(ids)):
+            report = None if progress is None else _Report(progress, start, len(ids))
+            context.decode(ids[start:stop], out[start:stop] if all_logits else out, report)
+            if report is not None and self._params.h2o is None:
+                report(stop - start)
+        self._logits = out
+
+    def _check_prompt(self, owner: str, tokens: Tokens, n_tokens: int) -> NDArray[np.int32]:
+        ids = _check.token_ids(owner, tokens, self.n_vocab)
+        if n_tokens + len(ids) > self._n_ctx:
+            raise ValueError(
+                f"[{owner}] {len(ids)} tokens after {n_tokens} do not fit into n_ctx={self._n_ctx}: "
+                "use a larger n_ctx, fewer tokens, or reset()"
+            )
+        return ids
+
+    def _check_progress(self, owner: str, progress: Progress | None) -> Progress | None:
+        if progress is not None and not callable(progress):
+            raise _check.bad_argument(owner, "progress", "callable or None", progress)
+        return progress
+
+    # --- generation
+
+    def generate(
+        self,
+        tokens: Tokens,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        seed: int | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[int]:
+        """Append tokens to the sequence, then generate more, one at a time.
+
+        Every token that comes out is in the sequence already. It ends when the model ends its text (the token that
+        says so does not come out), or when the sequence has n_ctx tokens.
+
+        Parameters
+        ----------
+        tokens : sequence of int, or integer ndarray [n]
+            Token ids; empty to go on after the last eval.
+        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed
+            See `h2o_llama.sampling.Sampling`. Penalties count the tokens given and generated here.
+        progress : callable, optional
+            As in `eval`, for the tokens given.
+
+        Raises
+        ------
+        ValueError, H2OError
+            As `eval`. H2OError too if there are no tokens and no logits to go on from.
+        """
+        if seed is None:
+            seed = self._seed
+        sampling = Sampling(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed)
+        progress = self._check_progress("Llama.generate", progress)
+        with self.use_context() as context:
+            ids = self._check_prompt("Llama.generate", tokens, context.n_tokens)
+        return self._generate(ids, sampling, progress)
+
+    def _generate(self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None) -> Iterator[int]:
+        sampler = sampling.make_sampler(self.n_vocab)
+        for token in ids.tolist():
+            sampler.accept(token)
+        if len(ids) > 0:
+            self.eval(ids, progress=progress)
+        while True:
+            with self.use_context() as context:
+                if context.n_tokens >= self._n_ctx:
+                    return
+                token = sampler.sample(context)
+                if self.core_model.is_eog(token):
+                    return
+                self._eval(context, np.array([token], dtype=np.int32), False, None)
+            yield token
+
+    @overload
+    def __call__(
+        self,
+        prompt: str | bytes | Tokens,
+        max_tokens: int | None = ...,
+        *,
+        stream: Literal[False] = ...,
+        stop: str | Sequence[str] | None = ...,
+        echo: bool = ...,
+        progress: Progress | None = ...,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Completion: ...
+
+    @overload
+    def __call__(
+        self,
+        prompt: str | bytes | Tokens,
+        max_tokens: int | None = ...,
+        *,
+        stream: Literal[True],
+        stop: str | Sequence[str] | None = ...,
+        echo: bool = ...,
+        progress: Progress | None = ...,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Iterator[CompletionChunk]: ...
+
+    def __call__(
+        self,
+        prompt: str | bytes | Tokens,
+        max_tokens: int | None = 16,
+        *,
+        stream: bool = False,
+        stop: str | Sequence[str] | None = None,
+        echo: bool = False,
+        progress: Progress | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Completion | Iterator[CompletionChunk]:
+        """Complete a text, as OpenAI's completions do. The sequence begins afresh: what it held is gone.
+
+        Parameters
+        ----------
+        prompt : str, bytes, or token ids
+            In text, names of special tokens count as these tokens.
+        max_tokens : int or None, default 16
+            The most tokens to generate; None: until the model ends, or the context is full.
+        stream : bool, default False
+            Return an iterator of chunks, a few characters each, instead of one dict.
+        stop : str or list of str, optional
+            The text ends before any of these.
+        echo : bool, default False
+            Put the prompt in front of the text.
+        progress : callable, optional
+            As in `eval`, for the prompt.
+        **sampling
+            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
+            `generate`.
+
+        Returns
+        -------
+        dict, or iterator of dict
+            {"id", "object": "text_completion", "created", "model", "choices": [{"text", "index", "logprobs",
+            "finish_reason"}], "usage"}. Chunks have no "usage", and only the last has a finish_reason ("stop" or
+            "length").
+
+        Raises
+        ------
+        ValueError, H2OError
+            As `generate`.
+        """
+        owner = "Llama.__call__"
+        if max_tokens is not None:
+            max_tokens = _check.integer(owner, "max_tokens", max_tokens, 1)
+        tokens = self.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
+        ids = self._check_prompt(owner, tokens, 0)
+        if len(ids) == 0:
+            raise ValueError(f"[{owner}] prompt must not be empty")
+        run = CompletionRun(
+            llm=self,
+            prompt=ids,
+            echo=self.detokenize(ids).decode(errors="replace") if _check.flag(owner, "echo", echo) else "",
+            max_tokens=max_tokens,
+            stop=check_stop(stop),
+            sampling=Sampling(**sampling),
+            progress=self._check_progress(owner, progress),
+        )
+        return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
+
+
+class _Report:
+    """Turns the progress of one call into that of the whole prompt."""
+
+    def __init__(self, progress: Progress, n_before: int, n_total: int) -> None:
+        self._progress = progress
+        self._n_before = n_before
+        self._n_total = n_total
+
+    def __call__(self, n_done: int) -> None:
+        self._progress(self._n_before + n_done, self._n_total)

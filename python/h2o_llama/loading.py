@@ -1,0 +1,47 @@
+"""Opening model files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from h2o_llama import _check, _core
+
+# Types that llama.cpp takes for K and V; the value tells whether they are quantised.
+KV_TYPES = {
+    "f32": False,
+    "f16": False,
+    "bf16": False,
+    "q8_0": True,
+    "q5_1": True,
+    "q5_0": True,
+    "q4_1": True,
+    "q4_0": True,
+    "iq4_nl": True,
+}
+
+
+def load_model(model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: bool) -> _core.Model:
+    """Load a GGUF file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is a folder, empty, damaged, or no GGUF model file.
+    H2OError
+        If llama.cpp refuses it; the message has its reason.
+    """
+    if not isinstance(model_path, str | os.PathLike):
+        raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file", model_path)
+    path = Path(model_path)
+    if not path.exists():
+        raise FileNotFoundError(f"[Llama] there is no file {path}")
+    if not path.is_file():
+        raise ValueError(f"[Llama] {path} is a folder or a special file, expected a GGUF file")
+    if path.stat().st_size == 0:
+        raise ValueError(f"[Llama] {path} is empty, expected a GGUF file")
+    with path.open("rb"):  # PermissionError, rather than "no valid GGUF"
+        pass
+    return _core.Model(os.fsencode(path), n_gpu_layers, verbose)

@@ -1,0 +1,267 @@
+"""The operators that H2O adds to ggml or builds from it, run on NumPy arrays: for tests and research.
+
+Each function builds a small ggml graph and computes it on a backend of ggml. Arrays are row-major as everywhere in this
+package, so that their last axis is ggml's dimension 0. Positive strides go to ggml as they are; other views are copied.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from h2o_llama import _check, _core
+
+MAX_THREADS = 512  # GGML_MAX_N_THREADS
+
+# bytes per block of each type that get_rows takes as bytes
+_BLOCK_BYTES = {"bf16": 2, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34}
+
+Float32: TypeAlias = NDArray[np.float32]
+
+
+class SoftmaxState(NamedTuple):
+    """Online-softmax state of a block of keys (Milakov and Gimelshein 2018, arXiv:1805.02867), float32.
+
+    For a query whose keys are all masked, or with no keys at all: m = -inf, l = 0, o = 0.
+    """
+
+    m: Float32
+    """[..., n_q] largest logit"""
+    l: Float32  # noqa: E741
+    """[..., n_q] Σ exp(logit - m)"""
+    o: Float32
+    """[..., n_q, d] Σ exp(logit - m) v / l"""
+
+
+def max_rows(a: ArrayLike, *, backend: str = "cpu", n_threads: int = 1) -> NDArray[Any]:
+    """Maximum of each row, like ``np.max(a, axis=-1, keepdims=True)``, by the operator ``ggml_max_rows``.
+
+    Parameters
+    ----------
+    a : float32 or float16 [..., n]
+        One to four axes. Rows with NaN give NaN.
+    backend : str
+        Name of a ggml backend device, such as "cpu" or "cuda0".
+    n_threads : int
+        Threads of the CPU backend.
+
+    Returns
+    -------
+    float32 or float16, as a : [..., 1]
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong type, shape or range, or there is no such backend.
+    H2OError
+        If the backend lacks the operator, or memory runs out.
+    """
+    array = _array("max_rows", "a", a, ("float32", "float16"), axes=(1, 4))
+    ggml_type = "f32" if array.dtype == np.float32 else "f16"
+    return _core.ops_max_rows(array, ggml_type, *_place("max_rows", backend, n_threads))
+
+
+def get_rows(
+    a: ArrayLike, indices: ArrayLike, *, type: str | None = None, backend: str = "cpu", n_threads: int = 1
+) -> NDArray[Any]:
+    """Rows of `a` by index, every batch by its own, like ``np.take_along_axis``, by the operator ``ggml_get_rows``.
+
+    Parameters
+    ----------
+    a : float32, float16 or int32 [..., n_rows, n]
+        Two to four axes. With `type`, the rows' bytes: uint8 [..., n_rows, n_bytes].
+    indices : integers [..., k]
+        The leading axes are those of a; of a's four axes [n_batch, n_head, n_rows, n], also [n_batch, 1, n_head, k].
+    type : {"bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}, optional
+        Type of a whose elements NumPy does not have. ``gguf.quants.quantize`` makes such bytes.
+    backend, n_threads
+        As in `max_rows`.
+
+    Returns
+    -------
+    float32 (int32 if a is) : [..., k, n]
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong type, shape or range, or an index is not a row of a.
+    H2OError
+        If the backend lacks the operator for this type, or memory runs out.
+    """
+    if type is None:
+        array = _array("get_rows", "a", a, ("float32", "float16", "int32"), axes=(2, 4))
+        ggml_type = {"float32": "f32", "float16": "f16", "int32": "i32"}[array.dtype.name]
+    else:
+        ggml_type = _check.choice("get_rows", "type", type, _BLOCK_BYTES)
+        array = _array("get_rows", "a", a, ("uint8",), axes=(2, 4))
+        n_bytes = _BLOCK_BYTES[ggml_type]
+        if array.shape[-1] % n_bytes != 0:
+            raise ValueError(f"[get_rows] rows of {ggml_type} are multiples of {n_bytes} bytes, got {array.shape[-1]}")
+
+    rows = _array("get_rows", "indices", indices, None, axes=(1, 4))
+    batch = array.shape[:-2]
+    also = (batch[0], 1, batch[1]) if len(batch) == 2 else batch
+    if rows.shape[:-1] not in (batch, also):
+        raise ValueError(f"[get_rows] indices must be of shape {[*batch, 'k']}, got {list(rows.shape)}")
+    low, high = rows.min(), rows.max()
+    if low < 0 or high >= array.shape[-2]:
+        raise ValueError(f"[get_rows] indices must be from 0 to {array.shape[-2] - 1}, got {low} to {high}")
+
+    return _core.ops_get_rows(array, ggml_type, rows.astype(np.int32), *_place("get_rows", backend, n_threads))
+
+
+def softmax_state(
+    logits: ArrayLike, v: ArrayLike, *, scale: float = 1.0, backend: str = "cpu", n_threads: int = 1
+) -> SoftmaxState:
+    """Online-softmax state of the logits ``scale * logits``, by the graph that H2O's attention uses.
+
+    Parameters
+    ----------
+    logits : float32 [..., n_q, n_k]
+        Two to four axes; -inf where a key is masked. n_k may be 0.
+    v : float32 [..., n_k, d]
+        Values. The number of heads (axis -3) may be a divisor of that of the logits: grouped-query attention.
+    scale : float
+        Positive, as with ggml's softmax it comes after the mask.
+    backend, n_threads
+        As in `max_rows`.
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong type, shape or range.
+    H2OError
+        If the backend lacks an operator, or memory runs out.
+    """
+    x = _array("softmax_state", "logits", logits, ("float32",), axes=(2, 4), may_be_empty=-1)
+    values = _array("softmax_state", "v", v, ("float32",), axes=(2, 4), may_be_empty=-2)
+    head, head_v = x.shape[-3:-2], values.shape[-3:-2]
+    if (
+        x.ndim != values.ndim
+        or x.shape[-1] != values.shape[-2]
+        or x.shape[:-3] != values.shape[:-3]
+        or math.prod(head) % math.prod(head_v) != 0
+    ):
+        raise ValueError(
+            f"[softmax_state] v must be of shape {[*x.shape[:-2], x.shape[-1], 'd']}, got {list(values.shape)}"
+        )
+    number = _check.real("softmax_state", "scale", scale, float(np.finfo(np.float32).tiny))
+
+    if x.shape[-1] == 0:  # no key is like one masked key
+        x = np.full((*x.shape[:-1], 1), -np.inf, dtype=np.float32)
+        values = np.zeros((*values.shape[:-2], 1, values.shape[-1]), dtype=np.float32)
+
+    return SoftmaxState(*_core.ops_softmax_state(x, values, number, *_place("softmax_state", backend, n_threads)))
+
+
+def fuse(
+    a: SoftmaxState | tuple[ArrayLike, ArrayLike, ArrayLike],
+    b: SoftmaxState | tuple[ArrayLike, ArrayLike, ArrayLike],
+    *,
+    backend: str = "cpu",
+    n_threads: int = 1,
+) -> SoftmaxState:
+    """State of two blocks of keys together: as if one softmax had gone over both, by the graph that H2O uses.
+
+    ``m = max(m_a, m_b)``, ``w_x = l_x exp(m_x - m)``, ``l = w_a + w_b``, ``o = (w_a o_a + w_b o_b) / l``.
+    An empty block is neutral.
+
+    Parameters
+    ----------
+    a, b : (m, l, o)
+        float32 [..., n_q], [..., n_q] and [..., n_q, d], such as `softmax_state` returns. The same shapes in a and b.
+    backend, n_threads
+        As in `max_rows`.
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong type or shape.
+    H2OError
+        If the backend lacks an operator, or memory runs out.
+    """
+    state_a, state_b = _state("a", a), _state("b", b)
+    shape_a, shape_b = state_a[2].shape, state_b[2].shape
+    if shape_a != shape_b:
+        raise ValueError(f"[fuse] a and b must have the same shape, got o of {list(shape_a)} and {list(shape_b)}")
+    return SoftmaxState(*_core.ops_fuse(state_a, state_b, *_place("fuse", backend, n_threads)))
+
+
+def column_sums(weights: ArrayLike, n_head_kv: int, *, backend: str = "cpu", n_threads: int = 1) -> Float32:
+    """Attention mass that each key received, by the graph that H2O's scores come from.
+
+    Parameters
+    ----------
+    weights : float32 [..., n_head, n_q, n_k]
+        Softmax weights, three or four axes.
+    n_head_kv : int
+        Divisor of n_head: n_head/n_head_kv consecutive query heads share a KV head.
+    backend, n_threads
+        As in `max_rows`.
+
+    Returns
+    -------
+    float32 [..., n_head_kv, n_k]
+        Sums over the queries and over the query heads of each KV head.
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong type, shape or range.
+    H2OError
+        If the backend lacks an operator, or memory runs out.
+    """
+    array = _array("column_sums", "weights", weights, ("float32",), axes=(3, 4))
+    n_head = array.shape[-3]
+    heads = _check.integer("column_sums", "n_head_kv", n_head_kv, 1, n_head)
+    if n_head % heads != 0:
+        raise ValueError(f"[column_sums] n_head_kv must divide the {n_head} heads of weights, got {heads}")
+    return _core.ops_column_sums(array, heads, *_place("column_sums", backend, n_threads))
+
+
+def _place(op: str, backend: object, n_threads: object) -> tuple[str, int]:
+    if not isinstance(backend, str):
+        raise _check.bad_argument(op, "backend", "a name such as 'cpu'", backend)
+    return backend, _check.integer(op, "n_threads", n_threads, 1, MAX_THREADS)
+
+
+def _array(
+    op: str,
+    name: str,
+    value: ArrayLike,
+    dtypes: tuple[str, ...] | None,
+    axes: tuple[int, int],
+    may_be_empty: int | None = None,
+) -> NDArray[Any]:
+    """`value` as an array, of one of the dtypes (None: integers) and not empty but along axis `may_be_empty`."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # ragged
+        raise _check.bad_argument(op, name, "an array", value) from None
+    if not (array.dtype.kind in "iu" if dtypes is None else array.dtype in dtypes):
+        expected = "integers" if dtypes is None else " or ".join(dtypes)
+        raise ValueError(f"[{op}] {name} must be {expected}, got {array.dtype}")
+    low, high = axes
+    if not low <= array.ndim <= high:
+        raise ValueError(f"[{op}] {name} must have {low} to {high} axes, got {array.ndim}")
+    if any(n == 0 for axis, n in enumerate(array.shape, start=-array.ndim) if axis != may_be_empty):
+        raise ValueError(f"[{op}] {name} must not be empty, got shape {list(array.shape)}")
+    return array
+
+
+def _state(name: str, state: object) -> tuple[Float32, Float32, Float32]:
+    if not isinstance(state, tuple) or len(state) != 3:
+        raise _check.bad_argument("fuse", name, "a tuple (m, l, o)", state)
+    m, l, o = (  # noqa: E741
+        _array("fuse", f"{name}.{part}", value, ("float32",), axes=(2, 4) if part == "o" else (1, 3))
+        for part, value in zip("mlo", state, strict=True)
+    )
+    if m.shape != o.shape[:-1] or l.shape != m.shape:
+        raise ValueError(
+            f"[fuse] {name} must be (m, l, o) of shapes [..., n_q], [..., n_q] and [..., n_q, d], "
+            f"got {list(m.shape)}, {list(l.shape)} and {list(o.shape)}"
+        )
+    return m[..., None], l[..., None], o

@@ -1,0 +1,109 @@
+"""Parameters of a context."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from h2o_llama import _check, _core
+from h2o_llama._memory import check_kv_size
+from h2o_llama.config import H2OConfig
+from h2o_llama.loading import KV_TYPES
+
+_OWNER = "Llama"
+_MAX_THREADS = 512  # GGML_MAX_N_THREADS
+
+
+@dataclass(frozen=True)
+class ContextParams:
+    """The arguments of `Llama` that make its context, checked; see there.
+
+    Raises
+    ------
+    ValueError
+        If one has the wrong type or is out of range, or two do not go together.
+    """
+
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    n_threads: int | None
+    n_gpu_layers: int
+    type_k: str
+    type_v: str
+    flash_attn: str
+    h2o: H2OConfig | None
+    record: bool
+    verbose: bool
+
+    def __post_init__(self) -> None:
+        _check.integer(_OWNER, "n_ctx", self.n_ctx, 0)
+        _check.integer(_OWNER, "n_ubatch", self.n_ubatch, 1)
+        _check.integer(_OWNER, "n_batch", self.n_batch, 1)
+        _check.integer(_OWNER, "n_gpu_layers", self.n_gpu_layers, -1)
+        if self.n_threads is not None:
+            _check.integer(_OWNER, "n_threads", self.n_threads, 1, _MAX_THREADS)
+        _check.choice(_OWNER, "type_k", self.type_k, KV_TYPES)
+        _check.choice(_OWNER, "type_v", self.type_v, KV_TYPES)
+        _check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
+        _check.flag(_OWNER, "record", self.record)
+        _check.flag(_OWNER, "verbose", self.verbose)
+        if KV_TYPES[self.type_v] and self.flash_attn == "off":
+            raise ValueError(f"[{_OWNER}] type_v={self.type_v!r} needs flash attention: pass flash_attn='auto' or 'on'")
+        if self.n_batch < self.n_ubatch:
+            raise _check.bad_argument(_OWNER, "n_batch", f"at least n_ubatch ({self.n_ubatch})", self.n_batch)
+        if self.h2o is not None:
+            self._check_h2o(self.h2o)
+
+    def _check_h2o(self, h2o: H2OConfig) -> None:
+        if not isinstance(h2o, H2OConfig):
+            raise _check.bad_argument(_OWNER, "h2o", "an H2OConfig or None", h2o)
+        if h2o.local_window > self.n_ubatch:
+            raise ValueError(
+                f"[{_OWNER}] local_window must be at most the chunk size n_ubatch ({self.n_ubatch}), "
+                f"got {h2o.local_window}: use a smaller local_window or a larger n_ubatch"
+            )
+        # Three tokens cannot be cut into calls of two without leaving one alone, which would be a decode step.
+        _check.integer(_OWNER, "n_batch", self.n_batch, 3)
+
+    def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
+        """A context for at least n_ctx tokens."""
+        # llama.cpp would cut n_ubatch down to a smaller n_ctx, and with it the chunk size.
+        n_cells = n_ctx if self.h2o is None else max(n_ctx, int(self.n_ubatch))
+        if self.n_gpu_layers == 0:
+            check_kv_size(_OWNER, "n_ctx", n_cells, model, self.type_k, self.type_v)
+        return _core.Context(
+            model=model,
+            n_ctx=n_cells,
+            n_batch=self.n_batch,
+            n_ubatch=self.n_ubatch,
+            n_threads=min(_available_cpus(), _MAX_THREADS) if self.n_threads is None else self.n_threads,
+            type_k=self.type_k,
+            type_v=self.type_v,
+            flash_attn=self.flash_attn,
+            local_window=0 if self.h2o is None else self.h2o.local_window,
+            heavy_budget=0 if self.h2o is None else self.h2o.heavy_budget,
+            sink_tokens=0 if self.h2o is None else self.h2o.sink_tokens,
+            score_type="f32" if self.h2o is None else self.h2o.score_type,
+            record=bool(self.record),
+            verbose=bool(self.verbose),
+        )
+
+    def split_calls(self, n: int) -> list[tuple[int, int]]:
+        """(start, stop) of the calls into llama.cpp that n tokens take.
+
+        With H2O at most n_batch tokens each and never a single one, which would be a decode step, unless n is 1.
+        Without H2O n_ubatch, as llama.cpp would cut them itself: so they can be cancelled in between.
+        """
+        n_max = int(self.n_ubatch if self.h2o is None else self.n_batch)
+        stops = [*range(n_max, n, n_max), n]
+        if self.h2o is not None and len(stops) > 1 and stops[-1] - stops[-2] == 1:
+            stops[-2] -= 1
+        return list(zip([0, *stops], stops, strict=False))
+
+
+def _available_cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
