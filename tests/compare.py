@@ -1,0 +1,86 @@
+"""Comparisons of arrays and memory sets, with messages that say where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tolerances import SCORE_FLOOR
+
+
+def relative_error(actual: Any, expected: Any) -> float:
+    """max |actual - expected| / max |expected|; NaN if either has a NaN."""
+    assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
+    return float(np.max(np.abs(actual.astype(np.float64) - expected)) / np.max(np.abs(expected)))
+
+
+def assert_logits_close(actual: Any, expected: Any, bound: float) -> None:
+    error = relative_error(actual, expected)
+    worst = np.unravel_index(np.argmax(np.abs(actual - expected)), actual.shape)
+    assert error <= bound, f"relative error {error:.2e} > {bound:.0e}, worst at [row, id] {[int(i) for i in worst]}"
+
+
+def assert_scores_close(actual: Any, expected: Any, bound: float) -> None:
+    assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
+    error = np.abs(actual - expected) / (expected + SCORE_FLOOR)
+    worst = np.unravel_index(np.argmax(error), error.shape)
+    assert np.max(error) <= bound, (
+        f"score of [head, position] {[int(i) for i in worst]} is {actual[worst]:.6g}, expected {expected[worst]:.6g}"
+    )
+
+
+def assert_same_memory(actual: Any, expected: Any, scores: Any, margin: float) -> None:
+    """Equal memory sets [n_head_kv, M], but for tokens whose scores are within `margin` of each other."""
+    assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
+    for head, (got, want) in enumerate(zip(actual, expected, strict=True)):
+        extra, missing = np.setdiff1d(got, want), np.setdiff1d(want, got)
+        assert len(extra) == len(missing), f"head {head}: {np.sum(got >= 0)} positions, expected {np.sum(want >= 0)}"
+        if len(extra) == 0:
+            assert np.array_equal(got, want), f"head {head}: same set in another order: {got}"
+            continue
+        assert 0 <= extra.min() <= extra.max() < scores.shape[1], f"head {head}: positions {extra} are not candidates"
+        # All that was swapped must be next to the threshold: better tokens than `expected` holds are an error too, as
+        # then they were no candidates.
+        swapped = scores[head, np.concatenate([extra, missing])]
+        assert np.ptp(swapped) <= margin * (swapped.max() + SCORE_FLOOR), (
+            f"head {head}: kept {extra} with scores {scores[head, extra]}, "
+            f"not {missing} with scores {scores[head, missing]}"
+        )
+
+
+class FollowLibrary:
+    """Lets the oracle go on with the library's memory sets, after checking that they differ only in near ties.
+
+    Without that, one swapped near tie would make all that follows incomparable. An `OracleTwoPhase` takes this object
+    as `choose_memory`; `history` is the library's.
+    """
+
+    def __init__(self, history: Sequence[Any], margin: float) -> None:
+        self.history = history
+        self.margin = margin
+
+    def __call__(self, chunk: int, layer: int, proposed: Any, scores: Any) -> Any:
+        actual = np.asarray(self.history[chunk][layer])
+        try:
+            assert_same_memory(actual, proposed, scores, self.margin)
+        except AssertionError as error:
+            raise AssertionError(f"memory set of chunk {chunk}, layer {layer}: {error}") from None
+        return actual
+
+
+def assert_memory_is_well_formed(memory: Any, *, end: int, L: int, H: int, A: int) -> None:
+    """Property P4 of one memory set [n_head_kv, M] built at `end`, whatever the scores were."""
+    M = A + L + H
+    assert memory.dtype == np.int32
+    assert memory.shape[1] == M
+    n_valid = min(M, end)
+    always = {*range(min(A, end)), *range(max(end - L, 0), end)}
+    for row in memory:
+        valid = row[:n_valid]
+        assert np.array_equal(row >= 0, np.arange(M) < n_valid), f"not {n_valid} positions, then padding: {row}"
+        assert np.all(row[n_valid:] == -1), f"padding is not -1: {row}"
+        assert np.all(np.diff(valid) > 0), f"not strictly ascending: {row}"
+        assert valid.max(initial=-1) < end, f"position from the future: {row}, chunk end {end}"
+        assert always <= set(valid.tolist()), f"sinks or local window missing: {sorted(always - set(valid.tolist()))}"

@@ -1,0 +1,81 @@
+"""Fixtures: the table of models that the tests run on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before NumPy loads: on matrices this small, BLAS threads cost ten times what they save.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+import pytest
+
+import models
+from inputs import EXTERNAL_MODEL, ModelByName
+from oracle import GGUFModel, UnsupportedModel
+
+MODEL_NAMES = [*models.FIXTURE_MODELS, "demo", *(["external"] if EXTERNAL_MODEL else [])]
+
+
+@pytest.fixture(scope="session")
+def model_by_name(tmp_path_factory: pytest.TempPathFactory) -> ModelByName:
+    """Path of a model by its name in MODEL_NAMES; made when first asked for."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def path_of(name: str) -> Path:
+        if name == "demo":
+            import h2o_llama
+
+            return Path(h2o_llama.demo_model_path())
+        if name == "external":
+            assert EXTERNAL_MODEL is not None
+            return Path(EXTERNAL_MODEL)
+        spec = models.FIXTURE_MODELS[name]
+        path = folder / spec.file_name
+        if not path.exists():
+            models.write_model(spec, path)
+        return path
+
+    return path_of
+
+
+@pytest.fixture(scope="session", params=MODEL_NAMES)
+def model_path(request: pytest.FixtureRequest, model_by_name: ModelByName) -> Path:
+    """Each model of the table: generated ones, the demo model, and LLAMACPP_TEST_MODELFILE when that is set."""
+    return model_by_name(request.param)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(model_by_name: ModelByName) -> Path:
+    """One small model without rounding, for tests of what does not depend on the model."""
+    return model_by_name("qwen3-gqa4-f32")
+
+
+@pytest.fixture(scope="session")
+def oracle_model(model_path: Path) -> GGUFModel:
+    """The same model for the oracle. A user's model of another architecture has none."""
+    try:
+        return GGUFModel(model_path)
+    except UnsupportedModel as error:
+        pytest.skip(f"the oracle cannot compute this model: {error}")
+
+
+@pytest.fixture(scope="session")
+def vocab_only_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vocab-only") / "vocab-only.gguf"
+    models.write_vocab_only(path)
+    return path
+
+
+@pytest.fixture(scope="session", params=["sliding_window", "recurrent"])
+def unsupported_memory_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete model whose memory is not the plain KV cache."""
+    path = tmp_path_factory.mktemp("unsupported") / f"{request.param}.gguf"
+    {"sliding_window": models.write_sliding_window, "recurrent": models.write_recurrent}[request.param](path)
+    return path
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)

@@ -1,0 +1,45 @@
+"""Models and prompts that tests run on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+# Path of a fixture model by its name in the table of conftest.py.
+ModelByName = Callable[[str], Path]
+
+# A model of the user's choice; every test with a `model_path` also runs against it.
+EXTERNAL_MODEL = os.environ.get("LLAMACPP_TEST_MODELFILE")
+
+# The oracle is too slow for a real model's size: such a model is compared on so many tokens at most.
+EXTERNAL_MODEL_TOKENS = 64
+
+
+def is_external(path: Path) -> bool:
+    return EXTERNAL_MODEL is not None and path == Path(EXTERNAL_MODEL)
+
+
+def limited(n: int, path: Path) -> int:
+    """n, or fewer when the model at `path` is the user's."""
+    return min(n, EXTERNAL_MODEL_TOKENS) if is_external(path) else n
+
+
+def random_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
+    ids: list[int] = np.random.default_rng(seed).integers(0, n_vocab, n).tolist()
+    return ids
+
+
+def split(tokens: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Cut into calls of the given sizes, which add up to the number of tokens."""
+    assert sum(sizes) == len(tokens)
+    ends = np.cumsum(sizes)
+    return [list(tokens[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+
+
+def chunk_ends(n_tokens: int, S: int) -> npt.NDArray[np.int64]:
+    """Ends of the chunks whose memory sets exist after n tokens: those before the newest token's chunk."""
+    return np.arange(S, n_tokens, S)

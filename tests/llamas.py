@@ -1,0 +1,130 @@
+"""Opening the library under test, and running the same calls through it and through the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import h2o_llama
+from compare import FollowLibrary, assert_logits_close, assert_memory_is_well_formed, assert_scores_close
+from inputs import chunk_ends
+from oracle import GGUFModel, OracleTwoPhase
+from tolerances import BF16_SCORES, Tolerance, tolerance
+
+
+@dataclass(frozen=True)
+class Config:
+    """One H2O configuration. Design, section 2, for the letters."""
+
+    S: int
+    L: int
+    H: int
+    A: int = 0
+    score_type: str = "f32"
+    kv_type: str = "f32"
+    # llama.cpp takes a quantised V only with flash attention, which rounds an F32 cache to F16 in dense attention.
+    flash_attn: str = "off"
+
+    @property
+    def M(self) -> int:
+        return self.A + self.L + self.H
+
+    def tolerance(self, model: GGUFModel, calls: Sequence[Sequence[int]] = ()) -> Tolerance:
+        """Bounds for these calls, of which those of one token are decode steps."""
+        decodes = any(len(call) == 1 for call in calls)
+        return tolerance(
+            model.weight_type,
+            self.kv_type,
+            n_layer=model.hparams.n_layer,
+            flash_attn_decode=decodes and self.flash_attn != "off",
+        )
+
+
+def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs: Any) -> h2o_llama.Llama:
+    """A `Llama` with H2O as configured, or without (then `S` etc. do not matter), recording every memory set."""
+    # One thread: threads of so small a model would mostly wait for each other.
+    arguments: dict[str, Any] = {"n_batch": n_ctx, "n_threads": 1}
+    if config is None:
+        arguments |= {"h2o": None, "n_ubatch": 512, "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
+    else:
+        arguments |= {
+            "n_ubatch": config.S,
+            "type_k": config.kv_type,
+            "type_v": config.kv_type,
+            "flash_attn": config.flash_attn,
+            "h2o": h2o_llama.H2OConfig(
+                local_window=config.L,
+                heavy_budget=config.H,
+                sink_tokens=config.A,
+                score_type=config.score_type,
+            ),
+            "record": True,
+        }
+    return h2o_llama.Llama(str(path), n_ctx=n_ctx, **(arguments | kwargs))
+
+
+def eval_calls(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]]) -> list[Any]:
+    """Logits [len(call), n_vocab] of every call. A call of one token is a decode step."""
+    logits = []
+    for call in calls:
+        llm.eval(call, logits="all")
+        logits.append(np.array(llm.logits))
+    return logits
+
+
+def oracle_calls(oracle: OracleTwoPhase, calls: Sequence[Sequence[int]]) -> list[Any]:
+    logits = []
+    for call in calls:
+        if len(call) == 1:
+            oracle.decode_step(call[0])
+        else:
+            oracle.eval(call)
+        logits.append(oracle.logits)
+    return logits
+
+
+def assert_agrees_with_oracle(
+    path: Path, model: GGUFModel, config: Config, calls: Sequence[Sequence[int]], **kwargs: Any
+) -> None:
+    """Property P5: logits of every call, every memory set, scores, and the cache itself."""
+    bounds = config.tolerance(model, calls)
+    score_bound = bounds.scores + (BF16_SCORES if config.score_type == "bf16" else 0)
+    with open_llama(path, config, **kwargs) as llm:
+        actual = eval_calls(llm, calls)
+        oracle = OracleTwoPhase(
+            model,
+            config.S,
+            config.L,
+            config.H,
+            config.A,
+            config.score_type,
+            config.kv_type,
+            choose_memory=FollowLibrary(llm.kv.history, score_bound),
+        )
+        expected = oracle_calls(oracle, calls)
+
+        assert llm.kv.n_tokens == oracle.n_tokens
+        assert llm.kv.chunk_index == oracle.chunk_index
+        assert len(llm.kv.history) == len(oracle.history)
+        assert list(llm.kv.layers) == model.hparams.attention_layers
+        for got, want in zip(actual, expected, strict=True):
+            assert_logits_close(got, want, bounds.logits)
+        for il in model.hparams.attention_layers:
+            np.testing.assert_array_equal(llm.kv.memory_indices(il), oracle.memory_indices(il))
+            assert_scores_close(llm.kv.scores(il), oracle.scores(il), score_bound)
+            cached = oracle.cache.read(il, slice(0, oracle.n_tokens))
+            for got, want in zip((llm.kv.keys(il), llm.kv.values(il)), cached, strict=True):
+                assert_logits_close(got, want, bounds.logits)
+
+
+def assert_history_is_well_formed(llm: h2o_llama.Llama, config: Config) -> None:
+    """Property P4 of every memory set so far."""
+    ends = chunk_ends(llm.kv.n_tokens, config.S)
+    assert len(llm.kv.history) == len(ends)
+    for end, layers in zip(ends, llm.kv.history, strict=True):
+        for il in llm.kv.layers:
+            assert_memory_is_well_formed(layers[il], end=int(end), L=config.L, H=config.H, A=config.A)

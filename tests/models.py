@@ -1,0 +1,250 @@
+"""Small random-weight GGUFs, made by the tests themselves.
+
+The weights are scaled so that attention is far from uniform (attention logits spread by several units, and all hidden
+states share a direction, so that some keys attract every query: heavy hitters exist and differ between heads) and so
+that output logits are of order 1 to 10. Everything is deterministic in the spec.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
+from gguf.quants import quantize
+
+Array = npt.NDArray[np.float32]
+
+N_CTX_TRAIN = 8192
+N_BYTES = 256
+# Ids above the bytes. No merge can ever produce one, so text tokenises to its bytes.
+EXTRA_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
+N_VOCAB = N_BYTES + len(EXTRA_TOKENS)
+EOS = N_BYTES
+
+WEIGHT_TYPES = {
+    "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
+    "f16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
+    "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+}
+
+# Standard deviation of the attention logits of one query: 1.6 squared, about 2.6.
+QK_GAIN = 1.6
+LOGIT_GAIN = 3.0
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Shape of a fixture model. Every matrix row is a multiple of 32 long, as Q8_0 needs."""
+
+    name: str
+    arch: str
+    n_embd: int
+    head_dim: int
+    n_head: tuple[int, ...]
+    n_head_kv: tuple[int, ...]
+    n_ff: int = 128
+    rope_base: float = 10000.0
+    tied: bool = False
+    weight_type: str = "f32"
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.name}-{self.weight_type}"
+
+    @property
+    def file_name(self) -> str:
+        return self.full_name + ".gguf"
+
+    @property
+    def n_layer(self) -> int:
+        return len(self.n_head)
+
+
+QWEN3_GQA4 = ModelSpec("qwen3-gqa4", "qwen3", 64, 32, (8, 8, 8), (2, 2, 2), rope_base=1e6)
+QWEN3_MHA = ModelSpec("qwen3-mha", "qwen3", 96, 32, (4, 4), (4, 4), rope_base=1e6, tied=True)
+# Head size 64: llama.cpp rotates K and V in a Q8_0 cache.
+QWEN3_GQA8 = ModelSpec("qwen3-gqa8", "qwen3", 64, 64, (8, 8), (1, 1), rope_base=1e6)
+LLAMA_GQA = ModelSpec("llama-gqa2", "llama", 128, 64, (4, 4), (2, 2))
+# deci is llama with head counts per layer. The second layer of DECI_LINEAR has no KV heads: it has no attention.
+DECI_MIXED = ModelSpec("deci-mixed", "deci", 64, 32, (4, 4, 8), (1, 4, 2))
+DECI_LINEAR = ModelSpec("deci-linear", "deci", 64, 32, (4, 4, 4), (2, 0, 2))
+
+ARCHITECTURES = (QWEN3_GQA4, QWEN3_MHA, QWEN3_GQA8, LLAMA_GQA)
+# By name, such as "qwen3-gqa4-f16".
+FIXTURE_MODELS = {
+    spec.full_name: spec
+    for spec in (
+        *(replace(spec, weight_type=weight_type) for spec in ARCHITECTURES for weight_type in WEIGHT_TYPES),
+        DECI_MIXED,
+        DECI_LINEAR,
+    )
+}
+
+
+def write_model(spec: ModelSpec, path: Path) -> None:
+    """Write the GGUF of a fixture model that the oracle can read."""
+    writer = _writer(spec, path)
+    weights = _Weights(spec, writer)
+    n_embd, head_dim = spec.n_embd, spec.head_dim
+
+    embedding = weights.normal(N_VOCAB, n_embd)
+    # The shared direction that makes heavy hitters.
+    embedding += weights.normal(1, n_embd)
+    weights.add_matrix("token_embd", embedding)
+    if not spec.tied:
+        weights.add_matrix("output", weights.normal(N_VOCAB, n_embd) * LOGIT_GAIN / np.sqrt(n_embd))
+    weights.add_norm("output_norm", n_embd, LOGIT_GAIN / np.sqrt(2 * n_embd) if spec.tied else 1.0)
+
+    # Qwen3 normalises Q and K, so their spread comes from the norms' weights; elsewhere it comes from the matrices.
+    has_qk_norm = spec.arch == "qwen3"
+    for il, (n_head, n_head_kv) in enumerate(zip(spec.n_head, spec.n_head_kv, strict=True)):
+        prefix = f"blk.{il}."
+        weights.add_norm(prefix + "attn_norm", n_embd)
+        qk_gain = 1.0 if has_qk_norm else QK_GAIN
+        if n_head_kv:
+            weights.add_projection(prefix + "attn_q", n_head * head_dim, n_embd, qk_gain)
+            weights.add_projection(prefix + "attn_k", n_head_kv * head_dim, n_embd, qk_gain)
+            weights.add_projection(prefix + "attn_v", n_head_kv * head_dim, n_embd, 1.0)
+            weights.add_projection(prefix + "attn_output", n_embd, n_head * head_dim, 1.5)
+        else:
+            weights.add_projection(prefix + "attn_output", n_embd, n_embd, 1.0)
+        if has_qk_norm:
+            weights.add_norm(prefix + "attn_q_norm", head_dim, QK_GAIN)
+            weights.add_norm(prefix + "attn_k_norm", head_dim, QK_GAIN)
+        weights.add_norm(prefix + "ffn_norm", n_embd)
+        weights.add_projection(prefix + "ffn_gate", spec.n_ff, n_embd, 1.2)
+        weights.add_projection(prefix + "ffn_up", spec.n_ff, n_embd, 1.0)
+        weights.add_projection(prefix + "ffn_down", n_embd, spec.n_ff, 1.0)
+    _finish(writer)
+
+
+def write_vocab_only(path: Path) -> None:
+    """Hyper-parameters and tokenizer of QWEN3_GQA4, but no tensors."""
+    _finish(_writer(QWEN3_GQA4, path))
+
+
+def write_sliding_window(path: Path) -> None:
+    """A gemma3 model: complete, but its memory is the sliding-window cache, not the plain one."""
+    spec = ModelSpec("gemma3", "gemma3", 64, 32, (2, 2), (1, 1), tied=True)
+    writer = _writer(spec, path)
+    writer.add_sliding_window(64)
+    weights = _Weights(spec, writer)
+    weights.add_matrix("token_embd", weights.normal(N_VOCAB, spec.n_embd))
+    weights.add_norm("output_norm", spec.n_embd)
+    for il in range(spec.n_layer):
+        prefix = f"blk.{il}."
+        for norm in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
+            weights.add_norm(prefix + norm, spec.n_embd)
+        weights.add_norm(prefix + "attn_q_norm", spec.head_dim)
+        weights.add_norm(prefix + "attn_k_norm", spec.head_dim)
+        weights.add_projection(prefix + "attn_q", 64, 64, 1.0)
+        weights.add_projection(prefix + "attn_k", 32, 64, 1.0)
+        weights.add_projection(prefix + "attn_v", 32, 64, 1.0)
+        weights.add_projection(prefix + "attn_output", 64, 64, 1.0)
+        weights.add_projection(prefix + "ffn_gate", spec.n_ff, 64, 1.0)
+        weights.add_projection(prefix + "ffn_up", spec.n_ff, 64, 1.0)
+        weights.add_projection(prefix + "ffn_down", 64, spec.n_ff, 1.0)
+    _finish(writer)
+
+
+def write_recurrent(path: Path) -> None:
+    """A mamba model: complete, but it has a recurrent state and no KV cache."""
+    n_embd, d_conv, d_inner, d_state, dt_rank = 64, 4, 128, 16, 4
+    spec = ModelSpec("mamba", "mamba", n_embd, 0, (0, 0), (0, 0), n_ff=0, tied=True)
+    writer = _writer(spec, path)
+    writer.add_ssm_conv_kernel(d_conv)
+    writer.add_ssm_inner_size(d_inner)
+    writer.add_ssm_state_size(d_state)
+    writer.add_ssm_time_step_rank(dt_rank)
+    weights = _Weights(spec, writer)
+    weights.add_matrix("token_embd", weights.normal(N_VOCAB, n_embd))
+    weights.add_norm("output_norm", n_embd)
+    for il in range(spec.n_layer):
+        prefix = f"blk.{il}."
+        weights.add_norm(prefix + "attn_norm", n_embd)
+        weights.add_projection(prefix + "ssm_in", 2 * d_inner, n_embd, 1.0)
+        weights.add_projection(prefix + "ssm_conv1d", d_inner, d_conv, 1.0)
+        writer.add_tensor(prefix + "ssm_conv1d.bias", weights.normal(d_inner))
+        weights.add_projection(prefix + "ssm_x", dt_rank + 2 * d_state, d_inner, 1.0)
+        weights.add_projection(prefix + "ssm_dt", d_inner, dt_rank, 1.0)
+        writer.add_tensor(prefix + "ssm_dt.bias", weights.normal(d_inner))
+        writer.add_tensor(prefix + "ssm_a", -np.exp(weights.normal(d_inner, d_state)))
+        writer.add_tensor(prefix + "ssm_d", weights.normal(d_inner))
+        weights.add_projection(prefix + "ssm_out", n_embd, d_inner, 1.0)
+    _finish(writer)
+
+
+class _Weights:
+    """Draws and writes tensors. The generator is seeded by the name, so weight types share their values."""
+
+    def __init__(self, spec: ModelSpec, writer: GGUFWriter) -> None:
+        self._rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
+        self._writer = writer
+        self._type = WEIGHT_TYPES[spec.weight_type][0]
+
+    def normal(self, *shape: int) -> Array:
+        return self._rng.standard_normal(shape, dtype=np.float32)
+
+    def add_norm(self, name: str, n: int, gain: float = 1.0) -> None:
+        weight = self._rng.uniform(0.7, 1.3, n).astype(np.float32) * np.float32(gain)
+        self._writer.add_tensor(name + ".weight", weight)
+
+    def add_projection(self, name: str, n_out: int, n_in: int, gain: float) -> None:
+        self.add_matrix(name, self.normal(n_out, n_in) * np.float32(gain / np.sqrt(n_in)))
+
+    def add_matrix(self, name: str, values: Array) -> None:
+        data: Any = quantize(values.astype(np.float32), self._type)
+        self._writer.add_tensor(name + ".weight", data, raw_dtype=self._type)
+
+
+def _writer(spec: ModelSpec, path: Path) -> GGUFWriter:
+    writer = GGUFWriter(path, spec.arch)
+    writer.add_name(spec.name)
+    writer.add_file_type(WEIGHT_TYPES[spec.weight_type][1])
+    writer.add_context_length(N_CTX_TRAIN)
+    writer.add_embedding_length(spec.n_embd)
+    writer.add_block_count(spec.n_layer)
+    writer.add_feed_forward_length(spec.n_ff)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(N_VOCAB)
+    if spec.head_dim:
+        uniform = len(set(zip(spec.n_head, spec.n_head_kv, strict=True))) == 1
+        writer.add_head_count(spec.n_head[0] if uniform else list(spec.n_head))
+        writer.add_head_count_kv(spec.n_head_kv[0] if uniform else list(spec.n_head_kv))
+        writer.add_key_length(spec.head_dim)
+        writer.add_value_length(spec.head_dim)
+        writer.add_rope_dimension_count(spec.head_dim)
+        writer.add_rope_freq_base(spec.rope_base)
+    _add_byte_tokenizer(writer)
+    return writer
+
+
+def _add_byte_tokenizer(writer: GGUFWriter) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([*byte_characters(), *EXTRA_TOKENS])
+    writer.add_token_types([TokenType.NORMAL] * N_BYTES + [TokenType.CONTROL] * len(EXTRA_TOKENS))
+    # llama.cpp insists on a list of merges; this one can never apply, as its parts are no single characters.
+    writer.add_token_merges(["aa bb"])
+    writer.add_bos_token_id(EOS)
+    writer.add_eos_token_id(EOS)
+    writer.add_add_bos_token(False)
+
+
+def byte_characters() -> list[str]:
+    """GPT-2's printable character for each byte value: itself where printable, else one from U+0100 upwards."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [b for b in range(N_BYTES) if b not in printable]
+    return [chr(b) if b in printable else chr(N_BYTES + others.index(b)) for b in range(N_BYTES)]
+
+
+def _finish(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,29 @@
+"""Attention of a block of queries to a block of keys, for grouped heads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import Array, BoolArray
+from .softmax_state import SoftmaxState, softmax_state
+
+
+def attend(q: Array, k: Array, v: Array, allowed: BoolArray | None = None) -> tuple[SoftmaxState, Array]:
+    """State per query head, and the column sums of the softmax weights per KV head.
+
+    q [n_head, n_q, d] (already scaled); k, v [n_head_kv, n_k, d]; allowed [n_q, n_k], True where a query may see a
+    key. Returns a state with m and l [n_head, n_q], o [n_head, n_q, d], and column sums [n_head_kv, n_k]: the weight
+    that each key received from all queries and all query heads of its group.
+    """
+    n_head, n_q, d = q.shape
+    n_head_kv, n_k, _ = k.shape
+    group = n_head // n_head_kv
+    # All the queries of a group share their keys, so they are rows of one matrix product.
+    logits = (q.reshape(n_head_kv, group * n_q, d) @ k.transpose(0, 2, 1)).reshape(n_head_kv, group, n_q, n_k)
+    if allowed is not None:
+        logits = np.where(allowed, logits, logits.dtype.type(-np.inf))
+    state, weights = softmax_state(logits.reshape(n_head_kv, group * n_q, n_k), v)
+    return (
+        SoftmaxState(state.m.reshape(n_head, n_q), state.l.reshape(n_head, n_q), state.o.reshape(n_head, n_q, d)),
+        weights.sum(axis=1),
+    )

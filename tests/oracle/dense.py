@@ -1,0 +1,57 @@
+"""Ordinary causal attention over the whole sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import layers
+from .arrays import Array, IntArray
+from .attention import attend
+from .gguf_model import GGUFModel
+from .kv_cache import OracleKVCache
+
+# Queries per attention block, so that no n × n matrix of logits exists.
+QUERY_BLOCK = 512
+
+
+class DenseOracle:
+    """Dense causal forward pass, K and V rounded to the cache type."""
+
+    def __init__(self, model: GGUFModel, kv_type: str = "f16", dtype: Any = np.float32) -> None:
+        self.model = model
+        self.kv_type = kv_type
+        self.dtype = dtype
+
+    def logits(self, tokens: IntArray) -> Array:
+        """Logits [len(tokens), n_vocab] of a fresh sequence."""
+        cache = OracleKVCache(self.model.hparams, self.kv_type)
+        return layers.output_logits(self.model, dense_forward(self.model, cache, np.asarray(tokens), self.dtype))
+
+
+def dense_forward(model: GGUFModel, cache: OracleKVCache, tokens: IntArray, dtype: Any) -> Array:
+    """Append the tokens to the cache and return their last hidden states [len(tokens), n_embd]."""
+    start = cache.n_tokens
+    positions = np.arange(start, start + len(tokens), dtype=np.int32)
+    x = layers.embed(model, tokens, dtype)
+    for il in range(model.hparams.n_layer):
+        if model.hparams.n_head_kv[il] == 0:
+            x = layers.layer_without_attention(model, il, x)
+            continue
+        q = layers.query(model, il, x, positions)
+        cache.append(il, *layers.key_value(model, il, x, positions))
+        x = layers.after_attention(model, il, x, _causal(q, cache, il, positions))
+    cache.n_tokens += len(tokens)
+    return x
+
+
+def _causal(q: Array, cache: OracleKVCache, il: int, positions: IntArray) -> Array:
+    blocks = []
+    for first in range(0, len(positions), QUERY_BLOCK):
+        rows = slice(first, first + QUERY_BLOCK)
+        seen = np.arange(int(positions[rows][-1]) + 1)
+        k, v = cache.read(il, slice(0, len(seen)))
+        state, _ = attend(q[:, rows], k, v, seen <= positions[rows, None])
+        blocks.append(state.o)
+    return np.concatenate(blocks, axis=1)

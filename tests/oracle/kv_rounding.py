@@ -1,0 +1,77 @@
+"""Rounding to ggml's storage types: what a value becomes when it has been written and read back.
+
+The same three roundings happen in two places: K and V go through the cache type, and the activations of a matrix
+product go through the weight type's dot-product type (F16 weights: F16 activations, Q8_0 weights: Q8_0 activations).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import Array
+
+Q8_0_BLOCK = 32
+
+
+def round_bf16(x: Array) -> Array:
+    """Round to nearest even on the upper 16 bits of a float32; NaN stays NaN."""
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), rounded)
+
+
+def round_q8_0(x: Array) -> Array:
+    """Blocks of 32 along the last axis; int8 values times one F16 scale = max|x| / 127."""
+    blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, Q8_0_BLOCK)
+    scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
+    # The integers come from the exact scale; only the stored scale is F16.
+    quants = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
+    return (quants * scale.astype(np.float16).astype(np.float32)).reshape(x.shape)
+
+
+def round_to(x: Array, type_name: str) -> Array:
+    """`x` after a round trip through a ggml type, in the dtype of `x`. The type's name is upper or lower case."""
+    name = type_name.upper()
+    if name == "F32":
+        return x.astype(np.float32).astype(x.dtype)
+    if name == "F16":
+        return x.astype(np.float16).astype(x.dtype)
+    if name == "BF16":
+        return round_bf16(x).astype(x.dtype)
+    if name == "Q8_0":
+        return round_q8_0(x).astype(x.dtype)
+    raise ValueError(f"no rounding for type {type_name!r}")
+
+
+def hadamard(n: int) -> Array:
+    """Orthonormal Walsh-Hadamard matrix of size n (a power of two); it is its own inverse."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < n:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix / np.sqrt(n)
+
+
+def rotate(x: Array, n: int) -> Array:
+    """Apply the Hadamard matrix of size n to consecutive groups of n along the last axis."""
+    groups = x.reshape(*x.shape[:-1], -1, n)
+    return (groups @ hadamard(n).astype(x.dtype)).reshape(x.shape)
+
+
+class CacheRounding:
+    """What llama.cpp's KV cache makes of K or V before attention sees it.
+
+    llama.cpp rotates K (and Q) and V (and back) by a Hadamard matrix when the cache type is quantised and the head size
+    is a multiple of 64, to spread outliers: attention itself is unchanged by the rotation, only the rounding is.
+    """
+
+    def __init__(self, type_name: str, head_dim: int, *, keys: bool) -> None:
+        self.type_name = type_name
+        self.rotation = 0
+        if type_name.upper() == "Q8_0" and head_dim % 64 == 0:
+            # K: the largest power of two that divides the head size; V: 64.
+            self.rotation = head_dim & -head_dim if keys else 64
+
+    def __call__(self, x: Array) -> Array:
+        if not self.rotation:
+            return round_to(x, self.type_name)
+        return rotate(round_to(rotate(x, self.rotation), self.type_name), self.rotation)

@@ -1,0 +1,323 @@
+"""Bad input ends in a Python exception that says what is wrong, never in the end of the process, and prints nothing.
+
+Every group of cases runs in a process of its own; each case is a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import models
+from bad_files import FILES, write_files
+from gguf_mutation import GGUFFile
+from subprocess_cases import Case, Outcome, run_cases
+
+PRELUDE = """
+import threading
+import numpy as np
+import h2o_llama
+from h2o_llama import H2OConfig, KVCache, Llama
+
+nan, inf = float("nan"), float("inf")
+
+def open_model(path=MODEL, **kwargs):
+    defaults = dict(n_ctx=128, n_batch=64, n_ubatch=16, n_threads=1, h2o=H2OConfig(4, 4))
+    return Llama(path, **(defaults | kwargs))
+
+def cache(**kwargs):
+    defaults = dict(kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)
+    return KVCache(MODEL, **(defaults | kwargs))
+"""
+
+
+def _open(arguments: str, fragment: str) -> Case:
+    return Case(f"Llama({arguments})", f"open_model({arguments})", "ValueError", fragment)
+
+
+def _call(code: str, fragment: str, error: str = "ValueError") -> Case:
+    return Case(f"llm.{code}", f"with open_model() as llm:\n    llm.eval([1, 2, 3])\n    llm.{code}", error, fragment)
+
+
+def _cache(code: str, fragment: str, error: str = "ValueError") -> Case:
+    return Case(f"cache.{code}", f"cache().{code}", error, fragment)
+
+
+ARGUMENTS = [
+    *(
+        _open(f"{name}={value}", f"[Llama] {name} must be")
+        for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_gpu_layers", "seed")
+        for value in ("-2", "nan", "inf", "2**32", "10**40", "1.5", "True", "'8'", "[8]")
+    ),
+    _open("n_ubatch=0", "[Llama] n_ubatch must be an integer of at least 1, got 0"),
+    _open("n_batch=0", "[Llama] n_batch"),
+    _open("n_threads=0", "[Llama] n_threads must be an integer from 1 to 512, got 0"),
+    _open("n_threads=513", "[Llama] n_threads"),
+    _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
+    _open("n_ubatch=1, n_batch=2, h2o=H2OConfig(1, 4)", "n_batch must be an integer of at least 3, got 2"),
+    _open("h2o=H2OConfig(17, 4)", "[Llama] local_window must be at most the chunk size n_ubatch (16), got 17"),
+    _open("h2o=H2OConfig(0, 0)", "[H2OConfig] local_window + heavy_budget + sink_tokens"),
+    _open("h2o=H2OConfig(-1, 4)", "[H2OConfig] local_window"),
+    _open("h2o=H2OConfig(nan, 4)", "[H2OConfig] local_window"),
+    _open("h2o=H2OConfig(4, 2**70)", "[H2OConfig] heavy_budget"),
+    _open("h2o=512", "[Llama] h2o must be an H2OConfig or None"),
+    _open("type_k='f8'", "[Llama] type_k must be one of 'f32', 'f16'"),
+    _open("type_v=1", "[Llama] type_v must be one of"),
+    _open("type_v='q8_0', flash_attn='off'", "[Llama] type_v='q8_0' needs flash attention"),
+    _open("flash_attn=True", "[Llama] flash_attn must be one of 'auto', 'on', 'off', got True"),
+    _open("record=1", "[Llama] record must be True or False"),
+    _open("verbose='no'", "[Llama] verbose must be True or False"),
+    _open("n_ctx=2**31 - 1", "[Llama] n_ctx=2147483647 needs"),
+    Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
+]
+
+CALLS = [
+    _call("eval([])", "[Llama.eval] tokens must not be empty"),
+    _call("eval([260])", "[Llama.eval] tokens[0] must be a token id from 0 to 259, got 260"),
+    _call("eval([1, -1])", "tokens[1] must be a token id from 0 to 259, got -1"),
+    _call("eval([2**31])", "tokens[0]"),
+    _call("eval([10**40])", "tokens[0]"),
+    _call("eval([True])", "tokens[0] must be a token id from 0 to 259, got True"),
+    _call("eval([1.0])", "tokens[0]"),
+    _call("eval([nan])", "tokens[0]"),
+    _call("eval([None])", "tokens[0]"),
+    _call("eval([[1]])", "tokens[0]"),
+    _call("eval('abc')", "(use tokenize for text)"),
+    _call("eval(b'abc')", "(use tokenize for text)"),
+    _call("eval(5)", "tokens must be a sequence of token ids"),
+    _call("eval(None)", "tokens must be a sequence of token ids"),
+    _call("eval(np.ones(3))", "tokens must be a sequence of token ids"),
+    _call("eval(np.ones((2, 2), dtype=int))", "tokens must be a sequence of token ids"),
+    _call("eval(np.array([True]))", "tokens must be a sequence of token ids"),
+    _call("eval(np.array([2**63], dtype=np.uint64))", "tokens[0]"),
+    _call("eval([1] * 126)", "[Llama.eval] 126 tokens after 3 do not fit into n_ctx=128"),
+    _call("eval([1], logits='some')", "logits must be one of 'last', 'all', got 'some'"),
+    _call("eval([1], logits=None)", "logits must be one of"),
+    _call("eval([1], progress=3)", "progress must be callable or None, got 3"),
+    _call("generate([1] * 126)", "126 tokens after 3 do not fit"),
+    _call("generate([260])", "tokens[0]"),
+    _call("generate([1], temperature=-1)", "temperature must be a finite number"),
+    _call("generate([1], temperature=nan)", "temperature must be a finite number"),
+    _call("generate([1], temperature=inf)", "temperature must be a finite number"),
+    _call("generate([1], temperature='hot')", "temperature must be a finite number"),
+    _call("generate([1], top_k=-1)", "top_k must be an integer of at least 0"),
+    _call("generate([1], top_k=2**31)", "top_k must be"),
+    _call("generate([1], top_p=1.1)", "top_p must be a finite number from 0 to 1, got 1.1"),
+    _call("generate([1], min_p=nan)", "min_p must be a finite number from 0 to 1, got nan"),
+    _call("generate([1], repeat_penalty=0)", "repeat_penalty must be greater than 0"),
+    _call("generate([1], frequency_penalty=inf)", "frequency_penalty must be a finite number"),
+    _call("generate([1], presence_penalty=nan)", "presence_penalty must be a finite number"),
+    _call("generate([1], seed=-1)", "seed must be an integer from 0"),
+    _call("generate([1], seed=2**32 - 1)", "seed must be an integer from 0"),
+    _call("__call__('')", "[Llama.__call__] prompt must not be empty"),
+    _call("__call__([1] * 129)", "129 tokens after 0 do not fit"),
+    _call("__call__('a', max_tokens=0)", "max_tokens must be an integer of at least 1"),
+    _call("__call__('a', max_tokens=-1)", "max_tokens must be"),
+    _call("__call__('a', stop=[''])", "stop must be a string or a list of strings, none of them empty"),
+    _call("__call__('a', stop=[1])", "stop must be"),
+    _call("__call__('a', stream=1)", "stream must be True or False"),
+    _call("__call__('a', top_q=1)", "top_q", "TypeError"),
+    _call("tokenize(3)", "text must be str or bytes, got 3"),
+    _call("tokenize('a', add_special=1)", "add_special must be True or False"),
+    _call("tokenize('\\ud800')", "surrogates", "UnicodeEncodeError"),
+    _call("detokenize([260])", "[Llama.detokenize] tokens[0] must be"),
+    *(
+        _call(f"kv.{method}(3)", "[Llama.kv] layer 3 has no K/V in the cache, expected one of [0, 1, 2]")
+        for method in ("memory_indices", "scores", "keys", "values")
+    ),
+    _call("kv.scores(-1)", "layer must be an integer of at least 0, got -1"),
+    _call("kv.scores(2**40)", "layer must be"),
+    _call("kv.scores(True)", "layer must be"),
+    _call("kv.scores(nan)", "layer must be"),
+    _call("kv.heavy_hitters(0, 2)", "[Llama.kv] head must be an integer from 0 to 1, got 2"),
+    _call("kv.heavy_hitters(0, -1)", "head must be"),
+    _call("kv.local_window_of(3, 0)", "layer 3 has no K/V"),
+    _call("kv.history", "pass record=True to Llama", "H2OError"),
+]
+
+CACHE = [
+    *(
+        Case(f"KVCache({arguments})", f"cache({arguments})", "ValueError", fragment)
+        for arguments, fragment in (
+            ("kv_size=0", "[KVCache] kv_size must be an integer of at least 1, got 0"),
+            ("kv_size=-1", "kv_size"),
+            ("kv_size=2**31 - 1", "[KVCache] kv_size=2147483647 needs"),
+            ("kv_size=2**32", "kv_size must be"),
+            ("chunk_size=0", "[KVCache] chunk_size"),
+            ("chunk_size=nan", "[KVCache] chunk_size"),
+            ("local_window=17", "[KVCache] local_window must be at most chunk_size (16), got 17"),
+            ("local_window=0, heavy_budget=0", "[H2OConfig]"),
+            ("score_type='q8_0'", "score_type must be one of"),
+            ("type_k='int8'", "type_k must be one of"),
+            ("v_trans=True, type_v='q8_0'", "v_trans=True needs"),
+        )
+    ),
+    _cache("init_chunk_scores(0, 0, np.ones((3, 16)))", "a row per KV head (2) or per query head (8), got 3 rows"),
+    _cache("init_chunk_scores(0, 0, np.ones(16))", "colsum must be an array of numbers of shape [n, n]"),
+    _cache("init_chunk_scores(0, 0, [['a']])", "colsum must be an array of numbers"),
+    _cache("init_chunk_scores(0, 0, [[1], [1, 2]])", "colsum must be an array of numbers"),
+    _cache("init_chunk_scores(0, 0, np.ones((2, 16), complex))", "colsum must be an array of numbers"),
+    _cache("init_chunk_scores(0, 49, np.ones((2, 16)))", "start must be an integer from 0 to 48, got 49"),
+    _cache("init_chunk_scores(0, 0, np.ones((2, 65)))", "start must be"),
+    _cache("init_chunk_scores(7, 0, np.ones((2, 16)))", "layer 7 has no K/V"),
+    _cache("accumulate_memory_scores(0, np.ones((2, 7)))", "colsum must be an array of numbers of shape [n, 8]"),
+    _cache("build_memory_set(0, 0)", "chunk_end must be an integer from 1 to 64, got 0"),
+    _cache("build_memory_set(0, 65)", "chunk_end"),
+    _cache("next_chunk(-1)", "n must be an integer from 0 to 64, got -1"),
+    _cache("next_chunk(65)", "n must be"),
+    _cache(
+        "set_kv(0, 0, np.ones((2, 4, 32)), np.ones((2, 5, 32)))", "v must be an array of numbers of shape [2, 4, 32]"
+    ),
+    _cache(
+        "set_kv(0, 0, np.ones((2, 4, 31)), np.ones((2, 4, 31)))", "k must be an array of numbers of shape [2, n, 32]"
+    ),
+    _cache("set_kv(0, 61, np.ones((2, 4, 32)), np.ones((2, 4, 32)))", "start must be an integer from 0 to 60, got 61"),
+    _cache("gather_k_memory(3)", "layer 3 has no K/V"),
+    _cache("gather_v_memory('0')", "layer must be an integer"),
+]
+
+_CLOSED = "llm = open_model()\nkv = llm.kv\nllm.close()\nllm.close()\n"
+
+STATE = [
+    *(
+        Case(f"closed-{code}", _CLOSED + code, "ValueError", "[Llama] this model is closed")
+        for code in (
+            "llm.eval([1])",
+            "llm.logits",
+            "llm.n_tokens",
+            "llm.tokenize('a')",
+            "llm.detokenize([1])",
+            "llm.reset()",
+            "llm.metadata",
+            "llm('a')",
+            "next(llm.generate([1]))",
+            "kv.scores(0)",
+            "kv.n_tokens",
+            "kv.stats",
+            "llm.kv.layers",
+            "KVCache(llm, 64, 16, 4, 4)",
+        )
+    ),
+    Case(
+        "closed-while-generating",
+        "llm = open_model()\ng = llm.generate([1])\nllm.close()\nnext(g)",
+        "ValueError",
+        "closed",
+    ),
+    Case("logits-before-eval", "open_model().logits", "H2OError", "there are no logits: call eval first"),
+    Case("logits-after-reset", "llm = open_model()\nllm.eval([1])\nllm.reset()\nllm.logits", "H2OError", "no logits"),
+    Case("generate-from-nothing", "next(open_model().generate([]))", "H2OError", "no logits to sample from"),
+    Case("h2o-off", "open_model(h2o=None).kv.scores(0)", "H2OError", "H2O is off: pass h2o=H2OConfig()"),
+    *(
+        Case(
+            f"reentry-{code}",
+            f"llm = open_model()\nllm.eval([1] * 40, progress=lambda n_done, n: {code})",
+            "H2OError",
+            "[Llama] is in use",
+        )
+        for code in ("llm.eval([1])", "llm.reset()", "llm.close()", "llm.n_tokens", "llm.kv.scores(0)", "llm('a')")
+    ),
+    Case(
+        "two-threads",
+        """
+llm = open_model()
+inside, done, errors = threading.Event(), threading.Event(), []
+def hold(n_done, n):
+    inside.set()
+    done.wait(10)
+thread = threading.Thread(target=lambda: llm.eval([1] * 40, progress=hold))
+thread.start()
+inside.wait(10)
+try:
+    llm.eval([1])
+finally:
+    done.set()
+    thread.join()
+    assert llm.n_tokens == 40
+""",
+        "H2OError",
+        "[Llama] is in use",
+    ),
+]
+
+GROUPS = {"files": FILES, "arguments": ARGUMENTS, "calls": CALLS, "cache": CACHE, "state": STATE}
+Run = Callable[[str], Outcome]
+
+
+@pytest.fixture(scope="module")
+def run_group(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Outcome of a group; each runs once."""
+    folder = tmp_path_factory.mktemp("bad-files")
+    write_files(tiny_model, folder)
+    prelude = f"MODEL, FOLDER = {str(tiny_model)!r}, {str(folder) + '/'!r}\n" + PRELUDE
+    outcomes: dict[str, Outcome] = {}
+
+    def run(group: str) -> Outcome:
+        if group not in outcomes:
+            outcomes[group] = run_cases(GROUPS[group], prelude)
+        return outcomes[group]
+
+    return run
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_process_survives_in_silence(run_group: Run, group: str) -> None:
+    outcome = run_group(group)
+    assert outcome.returncode == 0
+    assert outcome.stdout == ""
+    assert outcome.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("group", "case"),
+    [pytest.param(group, case, id=f"{group}-{case.name}") for group, cases in GROUPS.items() for case in cases],
+)
+def test_case(run_group: Run, group: str, case: Case) -> None:
+    raised = run_group(group).raised
+    assert case.name in raised, f"the process did not get beyond: {list(raised)[-1:]}"
+    kind, message = raised[case.name]
+    assert (kind, case.fragment in message) == (case.error, True), f"{kind}: {message}"
+
+
+RANDOM_DAMAGE = """
+import random
+rng = random.Random(0)
+n_refused = 0
+for _ in range(300):
+    damaged = bytearray(GOOD)
+    for _ in range(rng.choice((1, 2, 4))):
+        at, n = rng.randrange(HEADER_SIZE), rng.choice((1, 4, 8))
+        damaged[at : at + n] = rng.choice((bytes(n), b"\\xff" * n, rng.randbytes(n)))
+    with open(FOLDER + "damaged", "wb") as file:
+        file.write(damaged)
+    try:
+        with open_model(FOLDER + "damaged") as llm:
+            llm.tokenize(b"a text \\xff", parse_special=True)
+            llm.eval(range(40))
+            llm("a", max_tokens=3)
+    except (ValueError, h2o_llama.H2OError):
+        n_refused += 1
+assert 0 < n_refused < 300, n_refused
+"""
+
+
+def test_random_damage(tiny_model: Path, tmp_path: Path) -> None:
+    """Damage anywhere in front of the weights is refused, or the model works."""
+    prelude = f"MODEL, FOLDER = {str(tiny_model)!r}, {str(tmp_path) + '/'!r}\n" + PRELUDE
+    prelude += f"GOOD, HEADER_SIZE = open(MODEL, 'rb').read(), {len(GGUFFile.read(tiny_model).header())}\n"
+    outcome = run_cases([Case("random", RANDOM_DAMAGE, "", "")], prelude)
+    assert outcome.raised == {"random": (None, "")}
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
+
+
+def test_unsupported_memory_works_without_h2o(tmp_path: Path) -> None:
+    """The models that H2O refuses are good models."""
+    from h2o_llama import Llama
+
+    for write in (models.write_sliding_window, models.write_recurrent):
+        write(tmp_path / "model.gguf")
+        with Llama(tmp_path / "model.gguf", n_ctx=64, n_batch=32, n_ubatch=16, h2o=None) as llm:
+            llm.eval([1] * 40)
+            assert llm.n_tokens == 40

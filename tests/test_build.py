@@ -1,0 +1,59 @@
+"""What CMake says when something that the build needs is missing: one message, and no source tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cmake
+import ninja
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The files that configuring reads, without a source tree or a download."""
+    root = tmp_path / "checkout"
+    (root / "vendor").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "CMakeLists.txt", root)
+    shutil.copytree(REPOSITORY / "cmake", root / "cmake")
+    for name in ("fetch.py", "apply_patch.py", "requirements.txt"):
+        shutil.copy(REPOSITORY / "vendor" / name, root / "vendor")
+    return root
+
+
+def configure_error(checkout: Path, *options: str, **environment: str) -> str:
+    """The error that configuring stops with, as one line."""
+    result = subprocess.run(
+        [
+            *(Path(cmake.CMAKE_BIN_DIR) / "cmake", "-S", checkout, "-B", checkout / "build", "-G", "Ninja", *options),
+            *(f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"),
+        ],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode != 0
+    assert not (checkout / "vendor" / "llama.cpp").exists()
+    assert result.stderr.count("CMake Error") == 1
+    return " ".join(result.stderr.split())
+
+
+def test_missing_compiler(checkout: Path) -> None:
+    message = configure_error(checkout, CC="no-such-compiler")
+    assert "no working C and C++17 compiler found (CC='no-such-compiler', CXX='" in message
+
+
+def test_missing_cuda_compiler(checkout: Path) -> None:
+    message = configure_error(checkout, "-DGGML_CUDA=ON", CUDACXX="no-such-compiler")
+    assert "GGML_CUDA is on, and nvcc was not found" in message
+
+
+def test_no_source(checkout: Path) -> None:
+    message = configure_error(checkout, H2O_LLAMA_SOURCE=str(checkout.parent))
+    assert f"H2O_LLAMA_SOURCE={checkout.parent} is not a llama.cpp source folder" in message

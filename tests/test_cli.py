@@ -1,0 +1,303 @@
+"""The command line: what it prints where, and its exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import h2o_llama
+from h2o_llama.cli import app, demo
+from h2o_llama.cli.run import _stream
+
+ONE_THREAD = ["--threads", "1"]
+SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *ONE_THREAD]
+TEXT = "".join(f"def function_{i}(value):\n    return value * {i}\n\n" for i in range(12))
+COMMAND = [sys.executable, "-c", "from h2o_llama.cli import app; app()"]
+
+
+def invoke(*arguments: str | Path, stdin: str | bytes | None = None, columns: int = 200) -> Result:
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(a) for a in arguments], input=stdin)
+
+
+def assert_one_line_error(result: Result, match: str) -> None:
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("h2o-llama: ")
+    assert re.search(match, result.stderr)
+    assert isinstance(result.exception, SystemExit)
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.py"
+    path.write_text(TEXT)
+    return path
+
+
+# --- help and usage
+
+
+def test_help_names_the_commands() -> None:
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in ("demo", "run", "inspect", "info"))
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "inspect", "info"])
+def test_every_command_has_help(command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["run"],
+        ["run", "demo"],
+        ["inspect", "demo"],
+        ["info"],
+        ["run", "demo", "--prompt", "x", "-n", "-1"],
+        ["run", "demo", "--prompt", "x", "--chunk", "0"],
+        ["run", "demo", "--prompt", "x", "--unknown"],
+        ["inspect", "demo", "--prompt", "x", "--local", "many"],
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+# --- errors
+
+
+@pytest.mark.parametrize("command", [["info"], ["run", "-p", "x"], ["inspect", "-p", "x"]])
+def test_bad_model_files_are_one_line(command: list[str], tmp_path: Path, text_file: Path) -> None:
+    assert_one_line_error(invoke(*command, tmp_path / "missing.gguf"), r"missing\.gguf")
+    assert_one_line_error(invoke(*command, tmp_path), "folder")
+    assert_one_line_error(invoke(*command, text_file), "GGUF")
+
+
+def test_missing_text_file_is_one_line(tmp_path: Path) -> None:
+    assert_one_line_error(invoke("run", "demo", "--file", tmp_path / "none.txt"), r"none\.txt: No such file")
+
+
+def test_empty_text_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert_one_line_error(invoke("inspect", "demo", "--file", tmp_path / "empty"), "empty")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (["--local", "65", "--chunk", "64"], "local_window"),
+        (["--local", "0", "--heavy", "0"], "local_window"),
+        (["--n-ctx", "3"], "n_ctx"),
+    ],
+)
+def test_impossible_settings_are_one_line(options: list[str], match: str) -> None:
+    assert_one_line_error(invoke("run", "demo", "--prompt", "some text", "-n", "2", *options), match)
+
+
+def test_unknown_layer_or_head_is_one_line(text_file: Path) -> None:
+    command = ["inspect", "demo", "--file", str(text_file), *SMALL]
+    assert_one_line_error(invoke(*command, "--layer", "4"), "layers are 0 to 3")
+    assert_one_line_error(invoke(*command, "--head", "2"), "KV heads are 0 to 1")
+
+
+@pytest.mark.parametrize("command", [["inspect", "demo", "-p", "text"], ["demo"]])
+def test_bad_html_target_is_one_line_before_any_work(command: list[str], tmp_path: Path) -> None:
+    assert_one_line_error(invoke(*command, "--html", tmp_path / "no" / "page.html"), "no: No such file")
+    assert_one_line_error(invoke(*command, "--html", tmp_path), "directory")
+
+
+def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(h2o_llama.Llama, "eval", interrupt)
+    result = invoke("run", "demo", "--prompt", "text")
+    assert result.exit_code == 130
+    assert "Traceback" not in result.stderr
+
+
+# --- info
+
+
+def test_info_of_the_demo_model() -> None:
+    result = invoke("info", "demo")
+    assert result.exit_code == 0
+    rows = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in result.stdout.splitlines() if line.strip())
+    assert rows["Architecture"] == "qwen3"
+    assert rows["Heads"].startswith("6 Q, 2 KV")
+    assert rows["Heads"].endswith("size 64")
+    assert rows["Layers"].startswith("4,")
+    assert rows["KV cache"].startswith("2,048 bytes per token")
+    assert rows["H2O"] == "works"
+
+
+def test_info_says_why_h2o_does_not_work(unsupported_memory_model: Path) -> None:
+    result = invoke("info", unsupported_memory_model)
+    assert result.exit_code == 0
+    assert re.search(r"H2O +does not work: .{20,}", result.stdout)
+
+
+# --- run
+
+
+def test_run_streams_text_and_measures(text_file: Path) -> None:
+    result = invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL)
+    assert result.exit_code == 0
+    assert len(result.stdout) == 8 + 1
+    n_tokens = len(TEXT)
+    n_chunks = -(-(n_tokens + 8) // 64)
+    assert re.fullmatch(
+        rf"prompt {n_tokens:,} tokens, [\d,.]+ tokens/s \| generated 8 tokens, [\d,.]+ tokens/s \| "
+        rf"KV cache [\d.]+ (k|M)B \| {n_chunks} chunks of 64\n",
+        result.stderr,
+    )
+
+
+def test_run_reads_standard_input(text_file: Path) -> None:
+    from_file = invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL)
+    from_stdin = invoke("run", "demo", "--file", "-", "-n", "8", "--temp", "0", *SMALL, stdin=TEXT)
+    assert from_stdin.exit_code == 0
+    assert from_stdin.stdout == from_file.stdout
+
+
+def test_prompt_follows_the_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("import os\nk33=5190;\nimport sys\n")
+    result = invoke(
+        "run", "demo", "--file", tmp_path / "secret", "--prompt", "k33?", "-n", "4", "--temp", "0", *ONE_THREAD
+    )
+    assert result.stdout == "5190\n"
+
+
+def test_one_chunk_says_the_same_dense_and_with_h2o() -> None:
+    prompt = ["run", "demo", "--prompt", TEXT, "-n", "16", "--temp", "0", *ONE_THREAD]
+    dense = invoke(*prompt, "--dense")
+    assert dense.exit_code == 0
+    assert dense.stderr.endswith("H2O off\n")
+    assert invoke(*prompt).stdout == dense.stdout
+
+
+def test_the_same_seed_says_the_same() -> None:
+    prompt = ["run", "demo", "--prompt", TEXT, "-n", "24", "--temp", "1.5", *ONE_THREAD, "--seed"]
+    first = invoke(*prompt, "7").stdout
+    assert invoke(*prompt, "7").stdout == first
+    assert invoke(*prompt, "8").stdout != first
+
+
+class FakeLlama:
+    """Detokenises to the bytes of a text."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+    def detokenize(self, tokens: list[int]) -> bytes:
+        return b"".join(self.text[t : t + 1] for t in tokens)
+
+
+def test_characters_are_written_whole(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(sys.stdout, "write", written.append)
+    text = "aé😀".encode()
+    assert _stream(FakeLlama(text + b"\xe2"), range(len(text) + 1)) == len(text) + 1  # type: ignore[arg-type]
+    assert [w for w in written if w] == ["a", "é", "😀", "\ufffd\n"]
+
+
+# --- inspect
+
+
+def test_inspect_prints_heads_and_text(text_file: Path) -> None:
+    result = invoke("inspect", "demo", "--file", text_file, *SMALL)
+    assert result.exit_code == 0
+    rows = re.findall(r"│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", result.stdout)
+    assert rows == [(str(layer), str(head), "32", "16") for layer in range(4) for head in range(2)]
+    assert re.sub("[⟦⟧⏎]", "", result.stdout).endswith(TEXT + "\n")
+
+
+def test_inspect_of_one_head_brackets_its_heavy_hitters(text_file: Path) -> None:
+    result = invoke("inspect", "demo", "--file", text_file, *SMALL, "--layer", "1", "--head", "0")
+    in_brackets = re.findall("⟦([^⟧]*)⟧", result.stdout)
+    assert in_brackets[0] == "heavy hitters"
+    assert len("".join(in_brackets[1:]).replace("⏎", "")) == 16
+
+
+def test_inspect_writes_html(text_file: Path, tmp_path: Path) -> None:
+    result = invoke("inspect", "demo", "--file", text_file, *SMALL, "--html", tmp_path / "page.html")
+    assert result.exit_code == 0
+    assert "page.html" in result.stdout
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "What H2O kept of text.py" in html
+    assert "function_" in html
+
+
+def test_inspect_of_one_chunk_says_so() -> None:
+    result = invoke("inspect", "demo", "--prompt", "short text", *ONE_THREAD)
+    assert result.exit_code == 0
+    assert "fits into one chunk" in result.stdout
+
+
+# --- demo
+
+
+def test_demo_prints_tables_and_writes_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DOCUMENT_BYTES", 1100)
+    monkeypatch.setattr(demo, "LONG_BYTES", 1500)
+    monkeypatch.chdir(tmp_path)
+    result = invoke("demo", *ONE_THREAD)
+    assert result.exit_code == 0, result.stderr
+    assert "Prefill of 1,104 tokens" in result.stdout
+    assert "Prefill of 1,500 tokens" in result.stdout
+    for key, value in ((17, 4829), (42, 7305), (63, 1958), (28, 6142), (91, 3576)):
+        assert re.search(rf"k{key} +│ +[\d,]+ │ {value} ", result.stdout)
+    assert "h2o-demo.html" in result.stdout
+    assert "4829 at position" in (tmp_path / "h2o-demo.html").read_text(encoding="utf-8")
+
+
+def test_demo_without_the_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DOCUMENT_BYTES", 700)
+    target = tmp_path / "[bold]other.html"
+    result = invoke("demo", "--no-long", "--html", target, *ONE_THREAD)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("Prefill of") == 1
+    assert str(target) in result.stdout
+    assert target.exists()
+
+
+# --- as a process
+
+
+def test_process_prints_only_text_on_stdout() -> None:
+    done = subprocess.run(
+        [*COMMAND, "run", "demo", "--prompt", "def main():\n", "-n", "5", "--temp", "0", *ONE_THREAD],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert len(done.stdout) == 6
+    assert done.stderr.startswith(b"prompt 12 tokens")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_process_ends_with_130_on_ctrl_c() -> None:
+    arguments = ["run", "demo", "--prompt", TEXT, "-n", "30000", "--temp", "0", *ONE_THREAD]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert len(os.read(process.stdout.fileno(), 1)) == 1  # it generates now
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in stderr

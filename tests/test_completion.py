@@ -1,0 +1,141 @@
+"""Generated tokens, and completions as OpenAI shapes them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from h2o_llama import H2OConfig, Llama
+from h2o_llama.completion import TextBuffer
+from inputs import random_tokens
+
+
+def open_tiny(path: Path, **kwargs: Any) -> Llama:
+    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": 16, "n_threads": 1, "h2o": H2OConfig(4, 6)}
+    return Llama(path, **(defaults | kwargs))
+
+
+@pytest.fixture(scope="module")
+def shared(tiny_model: Path) -> Iterator[Llama]:
+    with open_tiny(tiny_model) as llm:
+        yield llm
+
+
+@pytest.fixture
+def llm(shared: Llama) -> Llama:
+    """The sequence is empty."""
+    shared.reset()
+    return shared
+
+
+def test_generated_tokens_are_in_the_sequence(llm: Llama) -> None:
+    tokens = list(itertools.islice(llm.generate(random_tokens(20), temperature=0), 10))
+    assert len(tokens) == 10
+    assert llm.n_tokens == 30
+    llm.eval(random_tokens(20, seed=1))
+    assert llm.n_tokens == 50
+
+
+def test_generation_goes_on_where_it_was(llm: Llama) -> None:
+    prompt = random_tokens(20)
+    whole = list(itertools.islice(llm.generate(prompt, temperature=0), 10))
+    llm.reset()
+    first = list(itertools.islice(llm.generate(prompt, temperature=0), 4))
+    assert first + list(itertools.islice(llm.generate([], temperature=0), 6)) == whole
+
+
+def test_generation_ends_when_the_context_is_full(tiny_model: Path) -> None:
+    with open_tiny(tiny_model, n_ctx=24) as llm:
+        assert len(list(llm.generate([1] * 20, temperature=0))) == 4
+        assert llm.n_tokens == 24
+        llm.reset()
+        answer = llm([1] * 20, max_tokens=None, temperature=0)
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"] == {"prompt_tokens": 20, "completion_tokens": 4, "total_tokens": 24}
+
+
+def test_completion(llm: Llama) -> None:
+    answer = llm("Hello", max_tokens=8, temperature=0)
+    assert answer["object"] == "text_completion"
+    assert answer["id"].startswith("cmpl-")
+    assert answer["model"] == llm.model_path
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
+    choice = answer["choices"][0]
+    assert choice == {"text": choice["text"], "index": 0, "logprobs": None, "finish_reason": "length"}
+    llm.reset()
+    tokens = list(itertools.islice(llm.generate(llm.tokenize("Hello"), temperature=0), 8))
+    assert choice["text"] == llm.detokenize(tokens).decode(errors="replace")
+    assert llm(b"Hello", max_tokens=8, temperature=0)["choices"] == answer["choices"]
+    assert llm(llm.tokenize("Hello"), max_tokens=8, temperature=0)["choices"] == answer["choices"]
+
+
+def test_completion_stream_says_the_same(llm: Llama) -> None:
+    answer = llm("Hello", max_tokens=12, seed=3)
+    chunks = list(llm("Hello", max_tokens=12, seed=3, stream=True))
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == answer["choices"][0]["text"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert all(chunk["choices"][0]["text"] for chunk in chunks[:-1])
+
+
+def test_completion_echo(llm: Llama) -> None:
+    answer = llm("Hello", max_tokens=4, temperature=0, echo=True)
+    plain = llm("Hello", max_tokens=4, temperature=0)
+    assert answer["choices"][0]["text"] == "Hello" + plain["choices"][0]["text"]
+
+
+def test_completion_stops_before_a_stop_string(llm: Llama) -> None:
+    full = llm("Hello", max_tokens=40, temperature=0)["choices"][0]["text"]
+    stop = full[10:13]
+    for stops in (stop, ["never here", stop]):
+        answer = llm("Hello", max_tokens=40, temperature=0, stop=stops)
+        assert answer["choices"][0]["text"] == full[: full.index(stop)]
+        assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_completion_begins_afresh(llm: Llama) -> None:
+    first = llm("Hello", max_tokens=4, temperature=0)
+    llm("Something else entirely", max_tokens=4)
+    assert llm("Hello", max_tokens=4, temperature=0)["choices"] == first["choices"]
+
+
+@pytest.mark.parametrize("cut", range(1, 10))
+def test_text_buffer_keeps_characters_whole(cut: int) -> None:
+    data = "aé❤𝄞z".encode()
+    buffer = TextBuffer([])
+    parts = [buffer.push(data[i : i + cut]) for i in range(0, len(data), cut)]
+    assert "".join(parts) + buffer.finish() == "aé❤𝄞z"
+    assert "\ufffd" not in "".join(parts)
+
+
+def test_text_buffer_ends_a_broken_character() -> None:
+    buffer = TextBuffer([])
+    assert buffer.push(b"a\xe2\x9d") == "a"
+    assert buffer.finish() == "\ufffd"
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_text_buffer_finds_a_stop_string_across_tokens(cut: int) -> None:
+    data = b"one </ two </end> three"
+    buffer = TextBuffer(["</end>", "unheard of"])
+    text = ""
+    for i in range(0, len(data), cut):
+        text += buffer.push(data[i : i + cut])
+        if buffer.stopped:
+            break
+    assert buffer.stopped
+    assert text == "one </ two "
+
+
+def test_text_buffer_gives_back_what_was_no_stop_string() -> None:
+    buffer = TextBuffer(["stop"])
+    assert buffer.push(b"sto") == ""
+    assert buffer.push(b"p") == ""
+    assert buffer.stopped
+    buffer = TextBuffer(["stop"])
+    assert buffer.push(b"sto") == ""
+    assert buffer.finish() == "sto"

@@ -1,0 +1,62 @@
+"""H2OConfig: what it takes, and what it says when it does not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from h2o_llama import H2OConfig
+
+
+def test_defaults() -> None:
+    config = H2OConfig()
+    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (256, 256, 0)
+    assert (config.schedule, config.decode, config.evict, config.score_type) == ("two_phase", "full", False, "f32")
+    assert config.memory_size == 512
+
+
+@pytest.mark.parametrize(("L", "H", "A"), [(1, 0, 0), (0, 1, 0), (0, 0, 1), (3, 4, 5)])
+def test_any_budget_of_at_least_one(L: int, H: int, A: int) -> None:
+    assert H2OConfig(L, H, A).memory_size == L + H + A
+
+
+def test_numpy_integers_are_integers() -> None:
+    config = H2OConfig(np.int64(3), np.uint8(4), np.int32(0))  # type: ignore[arg-type]
+    assert config == H2OConfig(3, 4, 0)
+    assert type(config.local_window) is int
+
+
+def test_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        H2OConfig().local_window = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"local_window": -1}, "local_window must be an integer of at least 0, got -1"),
+        ({"heavy_budget": -1}, "heavy_budget must be an integer of at least 0, got -1"),
+        ({"sink_tokens": -1}, "sink_tokens must be an integer of at least 0, got -1"),
+        ({"local_window": 1.0}, "local_window must be an integer"),
+        ({"local_window": float("nan")}, "local_window must be an integer of at least 0, got nan"),
+        ({"local_window": True}, "local_window must be an integer of at least 0, got True"),
+        ({"local_window": "256"}, "local_window must be an integer"),
+        ({"local_window": None}, "local_window must be an integer"),
+        ({"heavy_budget": 2**31}, "heavy_budget must be an integer"),
+        ({"heavy_budget": 10**30}, "heavy_budget must be an integer"),
+        ({"local_window": 2**31 - 1}, r"local_window \+ heavy_budget \+ sink_tokens must be from 1"),
+        ({"local_window": 0, "heavy_budget": 0}, r"must be from 1 to 2147483647, got 0; .* pass h2o=None"),
+        ({"schedule": "three_phase"}, "schedule must be one of 'two_phase', got 'three_phase'"),
+        ({"schedule": 2}, "schedule must be one of"),
+        ({"decode": "none"}, "decode must be one of 'full', got 'none'"),
+        ({"score_type": "f64"}, "score_type must be one of 'f32', 'bf16', got 'f64'"),
+        ({"evict": True}, "evict=True does not work with schedule='two_phase'"),
+        ({"evict": 1}, "evict must be True or False, got 1"),
+    ],
+)
+def test_bad_values(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=r"^\[H2OConfig\] .*" + message):
+        H2OConfig(**arguments)

@@ -1,0 +1,102 @@
+"""The memory-set seed's integration test: 4,096 tokens, 4 chunks of 1,024, L = H = 256; then what users do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from compare import assert_memory_is_well_formed
+
+N, S, L, H = 4096, 1024, 256, 256
+
+
+@pytest.fixture(scope="module")
+def tokens() -> list[int]:
+    """The seed's prompt, i % 1000 + 1, with byte-sized ids."""
+    return [i % 250 + 1 for i in range(N)]
+
+
+@pytest.fixture(scope="module")
+def prefilled(model_path: Path, tokens: list[int]) -> Iterator[h2o_llama.Llama]:
+    with h2o_llama.Llama(
+        str(model_path),
+        n_ctx=8192,
+        n_batch=4096,
+        n_ubatch=S,
+        n_threads=1,
+        h2o=h2o_llama.H2OConfig(local_window=L, heavy_budget=H),
+        record=True,
+    ) as llm:
+        llm.eval(tokens)
+        yield llm
+
+
+def test_prefill_of_4096_tokens(prefilled: h2o_llama.Llama) -> None:
+    kv = prefilled.kv
+    assert kv.chunk_index == 4
+    assert kv.n_tokens == N
+    assert kv.memory_initialized
+    assert kv.chunk_size == S
+    assert kv.memory_size == L + H
+    assert (kv.stats.phase1_runs, kv.stats.phase2_runs) == (1, 4)
+    assert np.all(np.isfinite(prefilled.logits))
+    assert prefilled.logits.shape == (1, prefilled.n_vocab)
+
+
+def test_every_layer_has_memory_sets(prefilled: h2o_llama.Llama) -> None:
+    """M_0 to M_2: the prompt's last chunk builds none, as nothing has followed it yet."""
+    kv = prefilled.kv
+    assert len(kv.history) == 3
+    for c, layers in enumerate(kv.history):
+        for il in kv.layers:
+            assert_memory_is_well_formed(np.asarray(layers[il]), end=(c + 1) * S, L=L, H=H, A=0)
+    for il in kv.layers:
+        np.testing.assert_array_equal(kv.memory_indices(il), kv.history[2][il])
+
+
+def test_scores_add_up_to_the_number_of_queries(prefilled: h2o_llama.Llama) -> None:
+    """Each softmax row sums to 1; a KV head's group size is whole and the same for all its rows."""
+    for il in prefilled.kv.layers:
+        scores = prefilled.kv.scores(il)
+        assert scores.shape[1] == N
+        assert np.all(np.isfinite(scores))
+        assert np.all(scores >= 0)
+        group = scores.sum(axis=1) / (N + N - S)
+        np.testing.assert_allclose(group, np.round(group[0]), rtol=1e-3)
+        assert group[0] > 0.5
+
+
+def test_generation_second_prompt_and_reset(model_path: Path, tokens: list[int]) -> None:
+    """The life of a context: prompt, generation over a chunk's end, a second prompt, reset, the first prompt again."""
+    with h2o_llama.Llama(
+        str(model_path),
+        n_ctx=1024,
+        n_batch=512,
+        n_ubatch=64,
+        n_threads=1,
+        h2o=h2o_llama.H2OConfig(local_window=16, heavy_budget=16),
+    ) as llm:
+        llm.eval(tokens[:250])
+        first = np.array(llm.logits)
+        assert llm.kv.chunk_index == 4
+        generated = list(islice(llm.generate(tokens[250:255], seed=1), 20))
+        n = llm.kv.n_tokens
+        # The model may end its text before, by chance.
+        assert n == 255 + len(generated)
+        assert all(0 <= t < llm.n_vocab for t in generated)
+        assert llm.kv.chunk_index == -(-n // 64)
+        llm.eval(tokens[:100])
+        assert llm.kv.n_tokens == n + 100
+        assert np.all(np.isfinite(llm.logits))
+
+        llm.reset()
+        assert llm.kv.n_tokens == 0
+        assert llm.kv.chunk_index == 0
+        assert not llm.kv.memory_initialized
+        llm.eval(tokens[:250])
+        np.testing.assert_array_equal(llm.logits, first)

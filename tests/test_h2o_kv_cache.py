@@ -1,0 +1,160 @@
+"""The cache that memory sets are gathered from: shapes, types, layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare import assert_logits_close
+from inputs import ModelByName, limited, random_tokens
+from llamas import Config, eval_calls, open_llama
+from oracle import GGUFModel, OracleTwoPhase
+from oracle.kv_rounding import CacheRounding, round_to
+from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
+
+# --- the stand-alone cache
+
+
+def test_shapes_follow_the_model(model_path: Path, oracle_model: GGUFModel) -> None:
+    """Scores [n_head_kv, n_tokens], indices [n_head_kv, M], per layer."""
+    cache = make_cache(model_path)
+    hp = oracle_model.hparams
+    assert list(cache.layers) == hp.attention_layers
+    assert cache.memory_size == M
+    assert cache.chunk_size == S
+    for il in cache.layers:
+        assert cache.memory_indices(il).shape == (hp.n_head_kv[il], M)
+        assert cache.memory_indices(il).dtype == np.int32
+        assert cache.scores(il).shape == (hp.n_head_kv[il], 0)
+    cache.next_chunk(S)
+    assert cache.scores(LAYER).shape == (hp.n_head_kv[LAYER], S)
+    assert cache.n_tokens == S
+    assert cache.chunk_index == 1
+
+
+def fill(cache: Any, oracle_model: GGUFModel, rng: np.random.Generator, type_k: str, type_v: str) -> list[Any]:
+    """K and V in three chunks of the cache, whose memory sets keep other positions for every head.
+
+    The values are such that the cache's types hold them exactly, so that no rounding can flip.
+    """
+    hp = oracle_model.hparams
+    kv = [
+        CacheRounding(type_name, hp.head_dim, keys=keys)(
+            rng.standard_normal((hp.n_head_kv[LAYER], 3 * S, hp.head_dim), dtype=np.float32)
+        )
+        for type_name, keys in ((type_k, True), (type_v, False))
+    ]
+    for c in range(3):
+        cache.set_kv(LAYER, c * S, *(x[:, c * S : (c + 1) * S] for x in kv))
+        add_chunk(cache, rng.random((n_head_kv(cache), S), dtype=np.float32))
+    memory = cache.memory_indices(LAYER)
+    assert len(memory) == 1 or np.any(memory[0] != memory[1])
+    return kv
+
+
+@pytest.mark.parametrize(
+    ("type_k", "type_v", "v_trans"),
+    [
+        ("f32", "f32", False),
+        ("f32", "f32", True),
+        ("f16", "f16", False),
+        ("f16", "f16", True),
+        ("q8_0", "q8_0", False),
+        ("q8_0", "f16", True),
+        ("f16", "f32", False),
+    ],
+)
+def test_gather_takes_each_heads_own_rows(
+    model_path: Path, oracle_model: GGUFModel, rng: np.random.Generator, type_k: str, type_v: str, v_trans: bool
+) -> None:
+    """Both V layouts; a Q8_0 cache is dequantised on gathering (and its rotation undone, for heads of 64)."""
+    cache = make_cache(model_path, type_k=type_k, type_v=type_v, v_trans=v_trans)
+    kv = fill(cache, oracle_model, rng, type_k, type_v)
+    memory = cache.memory_indices(LAYER)[..., None]
+    for type_name, gathered, source in zip(
+        (type_k, type_v), (cache.gather_k_memory(LAYER), cache.gather_v_memory(LAYER)), kv, strict=True
+    ):
+        assert gathered.dtype == np.float32
+        rounding = 1e-5 if type_name == "q8_0" else 0
+        np.testing.assert_allclose(gathered, np.take_along_axis(source, memory, axis=1), rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize("v_trans", [False, True])
+def test_gathered_padding_is_zero(tiny_model: Path, rng: np.random.Generator, v_trans: bool) -> None:
+    cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12, v_trans=v_trans)
+    n_kv, head_dim = n_head_kv(cache), GGUFModel(tiny_model).hparams.head_dim
+    k, v = rng.standard_normal((2, n_kv, 8, head_dim), dtype=np.float32)
+    cache.set_kv(LAYER, 0, k, v)
+    add_chunk(cache, per_head(cache, np.ones(8)))
+    for gathered, source in ((cache.gather_k_memory(LAYER), k), (cache.gather_v_memory(LAYER), v)):
+        assert gathered.shape == (n_kv, 16, head_dim)
+        np.testing.assert_array_equal(gathered[:, :8], round_to(source, "f16"))
+        assert not gathered[:, 8:].any()
+
+
+def test_layers_have_their_own_cache(tiny_model: Path, rng: np.random.Generator) -> None:
+    cache = make_cache(tiny_model)
+    hp = GGUFModel(tiny_model).hparams
+    values = rng.standard_normal((hp.n_layer, 2, hp.n_head_kv[0], S, hp.head_dim), dtype=np.float32)
+    for il in cache.layers:
+        cache.set_kv(il, 0, *values[il])
+        cache.init_chunk_scores(il, 0, rng.random((hp.n_head_kv[il], S), dtype=np.float32))
+        cache.build_memory_set(il, S)
+    cache.next_chunk(S)
+    for il in cache.layers:
+        memory = cache.memory_indices(il)[..., None]
+        expected = np.take_along_axis(round_to(values[il][0], "f16"), memory, axis=1)
+        np.testing.assert_array_equal(cache.gather_k_memory(il), expected)
+
+
+def test_keys_and_values_are_copies(tiny_model: Path) -> None:
+    """What introspection returns does not change under the reader, nor can the reader change the cache."""
+    with open_llama(tiny_model, Config(S=16, L=4, H=4)) as llm:
+        eval_calls(llm, [random_tokens(40)])
+        arrays = [llm.kv.keys(0), llm.kv.values(0), llm.kv.scores(0), llm.kv.memory_indices(0)]
+        before = [np.array(a) for a in arrays]
+        eval_calls(llm, [random_tokens(40, seed=1)])
+        for array, copy in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
+# --- a model's cache
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+def test_cache_holds_what_the_oracle_holds(model_path: Path, oracle_model: GGUFModel, kv_type: str) -> None:
+    """Upstream's code writes it: rounded, for Q8_0 and heads of 64 in a rotated basis, which reading undoes."""
+    config = Config(S=16, L=4, H=6, kv_type=kv_type, flash_attn="on" if kv_type == "q8_0" else "off")
+    tokens = random_tokens(limited(90, model_path), oracle_model.hparams.n_vocab, seed=1)
+    oracle = OracleTwoPhase(oracle_model, config.S, config.L, config.H, kv_type=kv_type)
+    oracle.eval(tokens)
+    hp = oracle_model.hparams
+    with open_llama(model_path, config) as llm:
+        eval_calls(llm, [tokens])
+        for il in llm.kv.layers:
+            cached = oracle.cache.read(il, slice(0, len(tokens)))
+            for got, want in zip((llm.kv.keys(il), llm.kv.values(il)), cached, strict=True):
+                assert got.shape == (hp.n_head_kv[il], len(tokens), hp.head_dim)
+                assert got.dtype == np.float32
+                assert_logits_close(got, want, config.tolerance(oracle_model).logits)
+
+
+def test_scores_and_indices_are_small_beside_the_cache(model_by_name: ModelByName) -> None:
+    """Less than 5 % of the KV cache, even with heads of 64 in F16: 4 bytes per position beside 256."""
+    config = Config(S=64, L=16, H=16, kv_type="f16", flash_attn="auto")
+    with open_llama(model_by_name("qwen3-gqa8-f16"), config) as llm:
+        eval_calls(llm, [random_tokens(200)])
+        stats = llm.kv.stats
+        assert stats.kv_bytes >= 2 * 2 * 64 * 2 * 1024
+        assert 0 < stats.score_bytes + stats.memory_bytes < 0.05 * stats.kv_bytes
+
+
+def test_chunk_boundaries(tiny_model: Path) -> None:
+    with open_llama(tiny_model, Config(S=16, L=4, H=4)) as llm:
+        assert llm.kv.chunk_boundaries == []
+        for n, boundaries in ((10, [(0, 10)]), (6, [(0, 16)]), (20, [(0, 16), (16, 32), (32, 36)])):
+            eval_calls(llm, [random_tokens(n)])
+            assert llm.kv.chunk_boundaries == boundaries

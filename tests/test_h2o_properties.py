@@ -1,0 +1,207 @@
+"""Properties P1 and P3 to P6 of the design, section 3, against the oracle of the whole model.
+
+Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens at most, in chunks of 16.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compare import assert_logits_close, assert_same_memory
+from inputs import ModelByName, is_external, limited, random_tokens, split
+from llamas import (
+    Config,
+    assert_agrees_with_oracle,
+    assert_history_is_well_formed,
+    eval_calls,
+    open_llama,
+)
+from oracle import DenseOracle, GGUFModel, OracleTwoPhase
+from tolerances import SELF_LOGITS_F32
+
+CONFIGS = st.builds(
+    Config,
+    S=st.integers(4, 24),
+    L=st.integers(0, 4),
+    H=st.integers(1, 12),
+    A=st.integers(0, 3),
+)
+# Lengths of calls: prefill calls of at least two tokens.
+SPLITS = st.lists(st.integers(2, 30), min_size=1, max_size=6)
+# The same with decode steps in between.
+CALLS = st.lists(st.one_of(st.integers(2, 30), st.just(1)), min_size=2, max_size=8)
+SEEDS = st.integers(0, 10_000)
+
+small = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+# --- P1: what fits in one chunk is ordinary causal attention
+
+
+def test_p1_prompt_within_one_chunk_is_dense(model_path: Path, oracle_model: GGUFModel) -> None:
+    n = limited(100, model_path)
+    tokens = random_tokens(n, oracle_model.hparams.n_vocab)
+    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
+    configs = [Config(S=S, L=4, H=4) for S in (n, n + 1, 256)]
+    bound = configs[0].tolerance(oracle_model).logits
+    for config in configs:
+        with open_llama(model_path, config) as llm:
+            (logits,) = eval_calls(llm, [tokens])
+            assert_logits_close(logits, expected, bound)
+            assert not llm.kv.memory_initialized
+    with open_llama(model_path, None) as llm:
+        (dense,) = eval_calls(llm, [tokens])
+    assert_logits_close(dense, expected, bound)
+
+
+# --- P3: a prompt may be fed in any split into calls
+
+
+@small
+@given(config=CONFIGS, sizes=SPLITS, seed=SEEDS)
+def test_p3_split_invariance(tiny_model: Path, config: Config, sizes: list[int], seed: int) -> None:
+    tokens = random_tokens(sum(sizes), seed=seed)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
+        (expected,) = eval_calls(whole, [tokens])
+        actual = np.concatenate(eval_calls(parts, split(tokens, sizes)))
+        assert parts.kv.chunk_index == whole.kv.chunk_index
+        assert parts.kv.n_tokens == whole.kv.n_tokens == len(tokens)
+        for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
+            for il in whole.kv.layers:
+                np.testing.assert_array_equal(a[il], b[il])
+        assert_logits_close(actual, expected, SELF_LOGITS_F32)
+
+
+@pytest.mark.parametrize("n", [64, 65, 66, 97, 160])
+def test_p3_prompt_longer_than_n_batch(tiny_model: Path, n: int) -> None:
+    """`eval` makes several calls of it, and never leaves a lone token (which would be a decode step)."""
+    config = Config(S=16, L=4, H=6)
+    tokens = random_tokens(n)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=32) as parts:
+        (expected,) = eval_calls(whole, [tokens])
+        (actual,) = eval_calls(parts, [tokens])
+        assert actual.shape == expected.shape == (n, whole.n_vocab)
+        assert_logits_close(actual, expected, SELF_LOGITS_F32)
+        parts.reset()
+        parts.eval(tokens)
+        assert parts.logits.shape == (1, whole.n_vocab)
+        assert_logits_close(parts.logits, expected[-1:], SELF_LOGITS_F32)
+
+
+# --- P4: what a memory set may hold
+
+
+@small
+@given(config=CONFIGS, sizes=CALLS, seed=SEEDS)
+def test_p4_memory_sets_are_well_formed(
+    model_by_name: ModelByName, config: Config, sizes: list[int], seed: int
+) -> None:
+    for name in ("qwen3-gqa4-f32", "deci-mixed-f32"):
+        with open_llama(model_by_name(name), config) as llm:
+            for call in split(random_tokens(sum(sizes), seed=seed), sizes):
+                llm.eval(call)
+                assert_history_is_well_formed(llm, config)
+                assert llm.kv.memory_size == config.M
+                assert llm.kv.chunk_size == config.S
+                assert llm.kv.memory_initialized == (llm.kv.n_tokens > config.S)
+
+
+# --- P5: the oracle of the whole model
+
+
+@small
+@given(config=CONFIGS, sizes=CALLS, seed=SEEDS)
+def test_p5_any_configuration_and_calls(
+    model_by_name: ModelByName, config: Config, sizes: list[int], seed: int
+) -> None:
+    path = model_by_name("qwen3-gqa4-f32")
+    assert_agrees_with_oracle(path, GGUFModel(path), config, split(random_tokens(sum(sizes), seed=seed), sizes))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(S=16, L=4, H=4),
+        Config(S=16, L=0, H=8, A=2),
+        Config(S=16, L=16, H=0),
+        Config(S=16, L=4, H=60, score_type="bf16"),
+    ],
+    ids=str,
+)
+def test_p5_every_model(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
+    n = limited(150, model_path)
+    tokens = random_tokens(n, oracle_model.hparams.n_vocab, seed=3)
+    assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
+
+
+@pytest.mark.parametrize(("kv_type", "flash_attn"), [("f16", "off"), ("f16", "on"), ("f16", "auto"), ("q8_0", "on")])
+def test_p5_every_cache_type(model_path: Path, oracle_model: GGUFModel, kv_type: str, flash_attn: str) -> None:
+    """Prefill, a decode step, prefill again. With flash attention, dense attention (decode) sums in F16."""
+    config = Config(S=16, L=4, H=8, kv_type=kv_type, flash_attn=flash_attn)
+    sizes = [40, 1, 1, 22] if is_external(model_path) else [70, 1, 1, 40]
+    tokens = random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=4)
+    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, sizes))
+
+
+def test_p5_long_prompt_of_large_chunks(model_by_name: ModelByName) -> None:
+    """The default sizes of the library: S 1024, L 256, H 256."""
+    path = model_by_name("llama-gqa2-f32")
+    config = Config(S=1024, L=256, H=256, kv_type="f16", flash_attn="auto")
+    assert_agrees_with_oracle(path, GGUFModel(path), config, [random_tokens(3000)], n_ctx=4096)
+
+
+# --- P6: sequences do not see each other
+
+
+def test_p6_nothing_survives_reset(model_path: Path) -> None:
+    config = Config(S=16, L=4, H=6, A=1, kv_type="f16")
+    n = limited(80, model_path)
+    with open_llama(model_path, config) as used, open_llama(model_path, config) as fresh:
+        first, second = random_tokens(n, seed=5), random_tokens(n, seed=6)
+        eval_calls(used, [first, [first[0]]])
+        used.reset()
+        assert used.kv.n_tokens == 0
+        assert used.kv.chunk_index == 0
+        assert not used.kv.memory_initialized
+        for il in used.kv.layers:
+            assert np.all(used.kv.memory_indices(il) == -1)
+            assert used.kv.scores(il).shape[1] == 0
+        assert len(used.kv.history) == 0
+
+        np.testing.assert_array_equal(eval_calls(used, [second])[0], eval_calls(fresh, [second])[0])
+        for il in used.kv.layers:
+            np.testing.assert_array_equal(used.kv.memory_indices(il), fresh.kv.memory_indices(il))
+            np.testing.assert_array_equal(used.kv.scores(il), fresh.kv.scores(il))
+            np.testing.assert_array_equal(used.kv.keys(il), fresh.kv.keys(il))
+
+
+def test_p6_two_contexts_do_not_mix(tiny_model: Path) -> None:
+    config = Config(S=16, L=4, H=6)
+    prompts = [random_tokens(60, seed=7), random_tokens(60, seed=8)]
+    alone = []
+    for tokens in prompts:
+        with open_llama(tiny_model, config) as llm:
+            alone.append(eval_calls(llm, split(tokens, [20, 40])))
+    with open_llama(tiny_model, config) as a, open_llama(tiny_model, config) as b:
+        for call in range(2):
+            for llm, tokens, expected in zip((a, b), prompts, alone, strict=True):
+                (logits,) = eval_calls(llm, [split(tokens, [20, 40])[call]])
+                np.testing.assert_array_equal(logits, expected[call])
+
+
+def test_library_and_oracle_choose_the_same_memory_without_rounding(tiny_model: Path) -> None:
+    """`assert_agrees_with_oracle` forgives near ties; with nothing rounded there should be none here."""
+    config = Config(S=32, L=4, H=12)
+    tokens = random_tokens(200, seed=9)
+    oracle = OracleTwoPhase(GGUFModel(tiny_model), config.S, config.L, config.H, kv_type="f32", dtype=np.float64)
+    oracle.eval(tokens)
+    with open_llama(tiny_model, config) as llm:
+        eval_calls(llm, [tokens])
+        for got, want in zip(llm.kv.history, oracle.history, strict=True):
+            for il in llm.kv.layers:
+                assert_same_memory(np.asarray(got[il]), want[il], oracle.scores(il), margin=0.0)

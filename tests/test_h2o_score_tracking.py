@@ -1,0 +1,157 @@
+"""Scores: set by the intra column sums, added to by the inter column sums, per KV head. By hand, then on a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compare import assert_scores_close
+from inputs import is_external, limited, random_tokens, split
+from llamas import Config, eval_calls, open_llama, oracle_calls
+from oracle import GGUFModel, OracleTwoPhase
+from oracle.kv_rounding import round_bf16
+from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
+
+# --- the stand-alone cache
+
+
+def test_scores_start_at_zero_and_are_set_where_the_chunk_lies(model_path: Path, rng: np.random.Generator) -> None:
+    with_chunk = make_cache(model_path)
+    colsum = rng.random((n_head_kv(with_chunk), S), dtype=np.float32)
+    add_chunk(with_chunk, colsum)
+    with_chunk.next_chunk(S)  # a chunk that nobody scored
+    scores = with_chunk.scores(LAYER)
+    assert scores.dtype == np.float32
+    assert scores.shape == (n_head_kv(with_chunk), 2 * S)
+    np.testing.assert_array_equal(scores[:, :S], colsum)
+    assert not scores[:, S:].any()
+
+
+def test_intra_column_sums_of_a_chunk_add_up_over_calls(tiny_model: Path, rng: np.random.Generator) -> None:
+    """The second call's queries score the keys of both calls' tokens."""
+    cache = make_cache(tiny_model)
+    first = rng.random((n_head_kv(cache), 20), dtype=np.float32)
+    second = rng.random((n_head_kv(cache), S), dtype=np.float32)
+    cache.init_chunk_scores(LAYER, 0, first)
+    cache.next_chunk(20)
+    cache.init_chunk_scores(LAYER, 0, second)
+    cache.next_chunk(S - 20)
+    expected = second.copy()
+    expected[:, :20] += first
+    np.testing.assert_allclose(cache.scores(LAYER), expected, rtol=1e-6)
+
+
+def test_inter_column_sums_go_to_the_memory_positions_only(model_path: Path, rng: np.random.Generator) -> None:
+    cache = make_cache(model_path)
+    n_kv = n_head_kv(cache)
+    add_chunk(cache, rng.random((n_kv, S), dtype=np.float32))
+    before = cache.scores(LAYER).copy()
+    memory = cache.memory_indices(LAYER)
+    inter = rng.random((n_kv, M), dtype=np.float32)
+    cache.accumulate_memory_scores(LAYER, inter)
+    expected = before.copy()
+    for head in range(n_kv):
+        expected[head, memory[head]] += inter[head]
+    np.testing.assert_allclose(cache.scores(LAYER), expected, rtol=1e-6)
+    assert np.sum(cache.scores(LAYER) != before) == n_kv * M
+
+
+def test_padding_columns_are_ignored(tiny_model: Path) -> None:
+    """A memory set with fewer positions than columns: what stands under the padding goes nowhere."""
+    cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12)
+    add_chunk(cache, per_head(cache, np.ones(8)))
+    assert np.all(cache.memory_indices(LAYER)[:, 8:] == -1)
+    cache.accumulate_memory_scores(LAYER, per_head(cache, [1.0] * 8 + [1000.0] * 8))
+    cache.next_chunk(8)
+    np.testing.assert_array_equal(cache.scores(LAYER), per_head(cache, [2.0] * 8 + [0.0] * 8))
+
+
+def test_layers_keep_their_own_scores(tiny_model: Path) -> None:
+    cache = make_cache(tiny_model)
+    first, second = list(cache.layers)[:2]
+    cache.init_chunk_scores(first, 0, per_head(cache, np.full(S, 1.0)))
+    cache.init_chunk_scores(second, 0, per_head(cache, np.full(S, 2.0)))
+    cache.next_chunk(S)
+    assert np.all(cache.scores(first) == 1)
+    assert np.all(cache.scores(second) == 2)
+
+
+def test_bf16_scores_are_rounded_after_every_addition(tiny_model: Path, rng: np.random.Generator) -> None:
+    cache = make_cache(tiny_model, score_type="bf16")
+    n_kv = n_head_kv(cache)
+    intra = rng.random((n_kv, S), dtype=np.float32) * 10
+    add_chunk(cache, intra)
+    expected = round_bf16(intra)
+    np.testing.assert_array_equal(cache.scores(LAYER), expected)
+    memory = cache.memory_indices(LAYER)
+    inter = rng.random((n_kv, M), dtype=np.float32)
+    cache.accumulate_memory_scores(LAYER, inter)
+    for head in range(n_kv):
+        expected[head, memory[head]] = round_bf16(expected[head, memory[head]] + inter[head])
+    np.testing.assert_array_equal(cache.scores(LAYER), expected)
+
+
+def test_bf16_loses_what_f32_keeps(tiny_model: Path) -> None:
+    """Why f32 is the default: 256 + 1 is 256 in bf16."""
+    totals = {}
+    for score_type in ("f32", "bf16"):
+        cache = make_cache(tiny_model, score_type=score_type)
+        add_chunk(cache, per_head(cache, np.full(S, 256.0)))
+        for _ in range(5):
+            cache.accumulate_memory_scores(LAYER, per_head(cache, np.full(M, 1.0)))
+        totals[score_type] = cache.scores(LAYER)[0, S - 1]
+    assert totals == {"f32": 261.0, "bf16": 256.0}
+
+
+# --- a model
+
+CONFIG = Config(S=16, L=4, H=6)
+
+
+def test_scores_are_the_oracles_after_every_call(model_path: Path, oracle_model: GGUFModel) -> None:
+    """Column sums of a chunk that several calls fill, and of the memory set: after every call, not only at the end."""
+    sizes = [10, 20, 2, 32] if is_external(model_path) else [10, 20, 2, 40, 7]
+    calls = split(random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=1), sizes)
+    bound = CONFIG.tolerance(oracle_model).scores
+    oracle = OracleTwoPhase(oracle_model, CONFIG.S, CONFIG.L, CONFIG.H, kv_type="f32")
+    with open_llama(model_path, CONFIG) as llm:
+        for call in calls:
+            eval_calls(llm, [call])
+            # Where the memory sets differ by a near tie, so do the scores from there on.
+            oracle.choose_memory = lambda chunk, layer, _proposed, _scores: llm.kv.history[chunk][layer]
+            oracle_calls(oracle, [call])
+            for il in llm.kv.layers:
+                assert_scores_close(llm.kv.scores(il), oracle.scores(il), bound)
+
+
+def test_scores_add_up_to_the_number_of_queries(model_path: Path, oracle_model: GGUFModel) -> None:
+    """Each softmax row sums to 1: one row per query and head in its chunk, one more to the memory set."""
+    n = limited(100, model_path)
+    hp = oracle_model.hparams
+    with open_llama(model_path, CONFIG) as llm:
+        eval_calls(llm, [random_tokens(n, hp.n_vocab, seed=2)])
+        for il in llm.kv.layers:
+            rows = hp.n_head[il] // hp.n_head_kv[il] * (n + (n - CONFIG.S))
+            np.testing.assert_allclose(llm.kv.scores(il).sum(axis=1), rows, rtol=1e-4)
+
+
+def test_decode_leaves_scores_untouched(model_path: Path) -> None:
+    with open_llama(model_path, CONFIG) as llm:
+        eval_calls(llm, [random_tokens(40, seed=3)])
+        before = {il: llm.kv.scores(il).copy() for il in llm.kv.layers}
+        eval_calls(llm, [[token] for token in random_tokens(20, seed=4)])
+        for il, scores in before.items():
+            after = llm.kv.scores(il)
+            np.testing.assert_array_equal(after[:, :40], scores)
+            assert not after[:, 40:].any()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_threads_do_not_change_the_scores(tiny_model: Path, n_threads: int) -> None:
+    with open_llama(tiny_model, CONFIG) as one, open_llama(tiny_model, CONFIG, n_threads=n_threads) as many:
+        for llm in (one, many):
+            eval_calls(llm, [random_tokens(100, seed=5)])
+        for il in one.kv.layers:
+            np.testing.assert_allclose(many.kv.scores(il), one.kv.scores(il), rtol=1e-4)

@@ -1,0 +1,159 @@
+"""How often each phase runs, what it logs, and that phase 2 writes no K or V."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inputs import ModelByName, random_tokens, split
+from llamas import Config, eval_calls, open_llama
+
+S = 16
+
+# Runs the calls given on the command line as JSON, with the debug variables set by the parent.
+RUN_CALLS = """
+import json, sys
+import h2o_llama
+
+path, chunk_size, calls = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+config = h2o_llama.H2OConfig(local_window=4, heavy_budget=4)
+with h2o_llama.Llama(path, n_ctx=512, n_batch=256, n_ubatch=chunk_size, n_threads=1, h2o=config) as llm:
+    for call in calls:
+        llm.eval(call)
+"""
+
+
+def log_of(path: Path, calls: list[list[int]], **env: str) -> list[str]:
+    """H2O's lines on the standard error of a process that runs the calls."""
+    process = subprocess.run(
+        [sys.executable, "-c", RUN_CALLS, str(path), str(S), json.dumps(calls)],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return [line for line in process.stderr.splitlines() if "[H2O]" in line]
+
+
+def fields(line: str) -> dict[str, int]:
+    """The name=number pairs of a log line."""
+    return {name: int(value) for name, value in re.findall(r"([\w.]+)=(\d+)", line)}
+
+
+def phases(lines: list[str], phase: int) -> list[dict[str, int]]:
+    return [fields(line) for line in lines if f"phase={phase}" in line]
+
+
+def test_phase_log_of_a_prompt_with_a_tail(tiny_model: Path) -> None:
+    """The seed's log check: 24 tokens in chunks of 16 are one phase 1 and two phases 2."""
+    lines = log_of(tiny_model, [random_tokens(24)], H2O_DEBUG_PHASES="1", H2O_DEBUG_CACHE="1")
+    assert [f["ubatch.n_tokens"] for f in phases(lines, 1)] == [24]
+    phase2 = phases(lines, 2)
+    assert [f["ubatch.n_tokens"] for f in phase2] == [16, 8]
+    assert [f["chunk_idx"] for f in phase2] == [0, 1]
+    assert [f["has_prev"] for f in phase2] == [0, 1]
+    assert phase2[1]["mem_init"] == 1
+    assert sum("cache ready" in line for line in lines) == 1
+    first_phase2 = next(i for i, line in enumerate(lines) if "phase=2" in line)
+    assert all("phase=1" not in line for line in lines[first_phase2:]), "phase 1 comes first"
+
+
+@pytest.mark.parametrize("n", [2, S - 1, S])
+def test_phase_2_is_skipped_in_the_first_chunk(tiny_model: Path, n: int) -> None:
+    lines = log_of(tiny_model, [random_tokens(n)], H2O_DEBUG_PHASES="1")
+    assert [f["ubatch.n_tokens"] for f in phases(lines, 1)] == [n]
+    assert phases(lines, 2) == []
+
+
+def test_phase_log_of_several_calls(tiny_model: Path) -> None:
+    """Pieces of phase 2 are cut at the absolute grid; a chunk after the first has a predecessor in every call."""
+    calls = split(random_tokens(60), [10, 20, 4, 26])
+    lines = log_of(tiny_model, calls, H2O_DEBUG_PHASES="1")
+    assert [f["ubatch.n_tokens"] for f in phases(lines, 1)] == [10, 20, 4, 26]
+    phase2 = phases(lines, 2)
+    # [0, 10) none; [10, 30) -> 6 + 14; [30, 34) -> 2 + 2; [34, 60) -> 14 + 12
+    assert [f["ubatch.n_tokens"] for f in phase2] == [6, 14, 2, 2, 14, 12]
+    assert [f["chunk_idx"] for f in phase2] == [0, 1, 1, 2, 2, 3]
+    assert [f["has_prev"] for f in phase2] == [0, 1, 1, 1, 1, 1]
+
+
+def test_nothing_is_logged_without_the_variables(tiny_model: Path) -> None:
+    assert log_of(tiny_model, [random_tokens(40)]) == []
+
+
+@pytest.mark.parametrize(
+    ("n", "n_batch", "phase1", "phase2"),
+    [
+        (S, 256, 1, 0),
+        (S + 1, 256, 1, 2),
+        (2 * S, 256, 1, 2),
+        (4 * S, 256, 1, 4),
+        (5 * S + 3, 256, 1, 6),
+        (4 * S, 2 * S, 2, 4),
+        (6 * S, 3 * S, 2, 6),
+        (2 * S, S, 2, 1),
+    ],
+)
+def test_exact_count_of_phases(tiny_model: Path, n: int, n_batch: int, phase1: int, phase2: int) -> None:
+    """Phase 1 once per call of at most n_batch tokens, phase 2 once per chunk of each call that leaves chunk 0."""
+    with open_llama(tiny_model, Config(S=S, L=4, H=4), n_batch=n_batch) as llm:
+        llm.eval(random_tokens(n))
+        assert (llm.kv.stats.phase1_runs, llm.kv.stats.phase2_runs) == (phase1, phase2)
+
+
+def test_decode_runs_no_phase(tiny_model: Path) -> None:
+    with open_llama(tiny_model, Config(S=S, L=4, H=4)) as llm:
+        llm.eval(random_tokens(40))
+        before = llm.kv.stats
+        assert (before.phase1_runs, before.phase2_runs, before.decode_steps) == (1, 3, 0)
+        eval_calls(llm, [[1], [2], [3]])
+        after = llm.kv.stats
+        assert (after.phase1_runs, after.phase2_runs, after.decode_steps) == (1, 3, 3)
+
+
+def test_phase_2_rewrites_no_k_or_v(model_path: Path) -> None:
+    """Phase 2's hidden states depend on the memory budget. If it wrote K or V, the cache would too."""
+    caches = []
+    tokens = random_tokens(4 * S, seed=1)
+    for config in (Config(S=S, L=1, H=0), Config(S=S, L=8, H=16), Config(S=S, L=0, H=100)):
+        with open_llama(model_path, config) as llm:
+            (logits,) = eval_calls(llm, [tokens])
+            caches.append([(np.array(llm.kv.keys(il)), np.array(llm.kv.values(il))) for il in llm.kv.layers])
+            caches[-1].append((logits, logits))
+    for other in caches[1:]:
+        for (k, v), (other_k, other_v) in zip(caches[0][:-1], other[:-1], strict=True):
+            np.testing.assert_array_equal(k, other_k)
+            np.testing.assert_array_equal(v, other_v)
+        assert not np.array_equal(caches[0][-1][0][S:], other[-1][0][S:]), "the budgets must matter for the logits"
+
+
+def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
+    """Every call, also one that continues a chunk, leaves the cache of earlier tokens bit for bit alone."""
+    calls = split(random_tokens(60, seed=2), [20, 10, 1, 29])
+    with open_llama(model_path, Config(S=S, L=4, H=8)) as llm:
+        before: dict[int, tuple[object, object]] = {}
+        for call in calls:
+            eval_calls(llm, [call])
+            for il, arrays in before.items():
+                for old, new in zip(arrays, (llm.kv.keys(il), llm.kv.values(il)), strict=True):
+                    np.testing.assert_array_equal(new[:, : np.shape(old)[1]], old)
+            before = {il: (np.array(llm.kv.keys(il)), np.array(llm.kv.values(il))) for il in llm.kv.layers}
+
+
+def test_graph_reuse_never_mixes_phases(model_by_name: ModelByName) -> None:
+    """Phase 1 and phase 2 of the same number of tokens in alternation, twice: the second time graphs may be reused."""
+    calls = split(random_tokens(8 * S, seed=3), [S] * 8)
+    with open_llama(model_by_name("llama-gqa2-f32"), Config(S=S, L=4, H=8)) as llm:
+        first = eval_calls(llm, [*calls, [1], [2]])
+        llm.reset()
+        second = eval_calls(llm, [*calls, [1], [2]])
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,381 @@
+"""`Llama` and `KVCache` as a user meets them. What the numbers must be is for the test_h2o_* files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+import models
+from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama
+from inputs import random_tokens
+
+S, L, H, A = 16, 4, 6, 2
+M = L + H + A
+N_VOCAB = models.N_VOCAB
+LAYERS, N_HEAD, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 8, 2, 32  # QWEN3_GQA4
+
+
+def open_tiny(path: Path, **kwargs: Any) -> Llama:
+    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": S, "n_threads": 1, "h2o": H2OConfig(L, H, A)}
+    return Llama(path, **(defaults | kwargs))
+
+
+@pytest.fixture(scope="module")
+def shared(tiny_model: Path) -> Iterator[Llama]:
+    with open_tiny(tiny_model, record=True) as llm:
+        yield llm
+
+
+@pytest.fixture
+def llm(shared: Llama) -> Llama:
+    """With H2O on, the sequence empty."""
+    shared.reset()
+    return shared
+
+
+@pytest.fixture(scope="module")
+def shared_dense(tiny_model: Path) -> Iterator[Llama]:
+    with open_tiny(tiny_model, h2o=None) as llm:
+        yield llm
+
+
+@pytest.fixture
+def dense(shared_dense: Llama) -> Llama:
+    """With H2O off, the sequence empty."""
+    shared_dense.reset()
+    return shared_dense
+
+
+# --- the package
+
+
+def test_package() -> None:
+    assert h2o_llama.__version__ == importlib.metadata.version("h2o-llama")
+    assert h2o_llama.UPSTREAM_COMMIT == "0c1e57098"
+    assert h2o_llama.demo_model_path().is_file()
+    assert (Path(h2o_llama.__file__).parent / "py.typed").is_file()
+    assert set(h2o_llama.__all__) <= set(dir(h2o_llama))
+
+
+def test_defaults() -> None:
+    parameters = inspect.signature(Llama).parameters
+    assert {name: p.default for name, p in parameters.items() if name != "model_path"} == {
+        "n_ctx": 0,
+        "n_batch": 4096,
+        "n_ubatch": 1024,
+        "n_threads": None,
+        "n_gpu_layers": 0,
+        "type_k": "f16",
+        "type_v": "f16",
+        "flash_attn": "auto",
+        "h2o": H2OConfig(),
+        "record": False,
+        "seed": None,
+        "verbose": False,
+    }
+
+
+# --- the model
+
+
+def test_model_properties(llm: Llama, tiny_model: Path) -> None:
+    assert llm.model_path == str(tiny_model)
+    assert llm.n_vocab == N_VOCAB
+    assert llm.desc.startswith("qwen3")
+    assert llm.metadata["general.architecture"] == "qwen3"
+    assert llm.metadata["qwen3.block_count"] == "3"
+    assert (llm.token_bos, llm.token_eos) == (models.EOS, models.EOS)
+    assert llm.n_params * 4 == llm.model_bytes  # F32
+    assert llm.h2o == H2OConfig(L, H, A)
+
+
+def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
+    """llama.cpp rounds up to 256; the limit is the user's number."""
+    with open_tiny(tiny_model, n_ctx=20) as llm:
+        assert llm.n_ctx == 20
+        llm.eval([1] * 20)
+        with pytest.raises(ValueError, match="do not fit into n_ctx=20"):
+            llm.eval([1])
+        assert llm.n_tokens == 20
+
+
+def test_n_ctx_0_is_the_training_context(tiny_model: Path) -> None:
+    with open_tiny(tiny_model, n_ctx=0) as llm:
+        assert llm.n_ctx == models.N_CTX_TRAIN
+
+
+def test_chunk_size_survives_a_small_n_ctx(tiny_model: Path) -> None:
+    with open_tiny(tiny_model, n_ctx=20, n_ubatch=64, h2o=H2OConfig(64, 0)) as llm:
+        llm.eval([1] * 20)
+        assert llm.kv.chunk_size == 64
+
+
+@pytest.mark.parametrize("flash_attn", ["auto", "on", "off"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+def test_every_kv_type_works_both_ways(tiny_model: Path, flash_attn: str, kv_type: str) -> None:
+    if kv_type == "q8_0" and flash_attn == "off":
+        with pytest.raises(ValueError, match="needs flash attention"):
+            open_tiny(tiny_model, type_v=kv_type, flash_attn=flash_attn)
+        return
+    for h2o in (None, H2OConfig(L, H)):
+        with open_tiny(tiny_model, type_k=kv_type, type_v=kv_type, flash_attn=flash_attn, h2o=h2o) as llm:
+            llm.eval(random_tokens(40))
+            assert np.isfinite(llm.logits).all()
+
+
+def test_numpy_integers_are_integers(tiny_model: Path) -> None:
+    with open_tiny(tiny_model, n_ctx=np.int64(64), n_ubatch=np.uint8(S), n_batch=np.int32(64)) as llm:
+        llm.eval(np.arange(40, dtype=np.uint16))
+        assert (llm.n_tokens, llm.n_ctx, llm.kv.chunk_size) == (40, 64, S)
+
+
+# --- text
+
+
+@pytest.mark.parametrize("text", ["", "def f(x):\n    return x", "héllo ❤ 世界", "a\0b", "  two  spaces , here ."])
+def test_text_round_trip(llm: Llama, text: str) -> None:
+    tokens = llm.tokenize(text)
+    assert tokens == list(text.encode()) == llm.tokenize(text.encode())
+    assert llm.detokenize(tokens) == text.encode()
+
+
+def test_any_bytes_round_trip(llm: Llama) -> None:
+    tokens = list(range(256))
+    assert llm.detokenize(tokens) == bytes(tokens)
+
+
+def test_detokenize_is_additive(llm: Llama) -> None:
+    """A character in two tokens: each gives its byte."""
+    assert [llm.detokenize([t]) for t in llm.tokenize("é")] == [b"\xc3", b"\xa9"]
+
+
+def test_special_tokens(llm: Llama) -> None:
+    text = "a<|im_start|>b"
+    assert llm.tokenize(text) == list(text.encode())
+    tokens = llm.tokenize(text, parse_special=True)
+    assert tokens == [97, models.N_BYTES + 1, 98]
+    assert llm.detokenize(tokens) == b"ab"
+    assert llm.detokenize(tokens, special=True) == text.encode()
+
+
+# --- eval
+
+
+def test_logits_shapes(llm: Llama) -> None:
+    tokens = random_tokens(40)
+    llm.eval(tokens)
+    last = llm.logits
+    assert last.shape == (1, N_VOCAB)
+    assert last.dtype == np.float32
+    llm.reset()
+    llm.eval(tokens, logits="all")
+    assert llm.logits.shape == (40, N_VOCAB)
+    np.testing.assert_allclose(llm.logits[-1:], last, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_of_an_earlier_eval_stay_as_they_were(llm: Llama) -> None:
+    llm.eval([1, 2, 3])
+    first = llm.logits
+    copy = first.copy()
+    llm.eval([4])
+    np.testing.assert_array_equal(first, copy)
+    assert not np.array_equal(first, llm.logits)
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_batch", "calls"),
+    [(64, 64, 1), (65, 64, 2), (66, 64, 2), (128, 64, 2), (129, 64, 3), (3, 3, 1), (4, 3, 2), (7, 3, 3), (10, 3, 4)],
+)
+def test_a_long_prompt_leaves_no_single_token(tiny_model: Path, n_tokens: int, n_batch: int, calls: int) -> None:
+    """A call of one token would be a decode step."""
+    with open_tiny(tiny_model, n_batch=n_batch, n_ubatch=min(S, n_batch), h2o=H2OConfig(1, 2)) as llm:
+        llm.eval(random_tokens(n_tokens))
+        stats = llm.kv.stats
+        assert (stats.phase1_runs, stats.decode_steps, stats.prefill_tokens) == (calls, 0, n_tokens)
+        assert llm.n_tokens == n_tokens
+
+
+def test_eval_over_several_calls_gives_all_logits(llm: Llama, tiny_model: Path) -> None:
+    tokens = random_tokens(150)
+    llm.eval(tokens, logits="all")
+    with open_tiny(tiny_model, n_batch=256) as whole:
+        whole.eval(tokens, logits="all")
+        np.testing.assert_allclose(llm.logits, whole.logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "tokens", [[5, 6, 7], (5, 6, 7), range(5, 8), np.array([5, 6, 7]), np.array([5, 6, 7], np.uint8)], ids=type
+)
+def test_token_containers(dense: Llama, tokens: Any) -> None:
+    dense.eval(tokens)
+    logits = dense.logits
+    dense.reset()
+    dense.eval([5, 6, 7])
+    np.testing.assert_array_equal(dense.logits, logits)
+
+
+def test_a_refused_eval_changes_nothing(llm: Llama) -> None:
+    llm.eval(random_tokens(40))
+    scores, logits = llm.kv.scores(0), llm.logits
+    for bad in ([1] * 300, [1, 2, 260], []):
+        with pytest.raises(ValueError, match=r"^\[Llama.eval\]"):
+            llm.eval(bad)
+    assert llm.n_tokens == 40
+    np.testing.assert_array_equal(llm.kv.scores(0), scores)
+    np.testing.assert_array_equal(llm.logits, logits)
+
+
+def test_reset(llm: Llama) -> None:
+    llm.eval(random_tokens(40))
+    logits = llm.logits
+    llm.reset()
+    assert llm.n_tokens == 0
+    llm.eval(random_tokens(40))
+    np.testing.assert_array_equal(llm.logits, logits)
+
+
+def test_close_frees_and_with_closes(tiny_model: Path) -> None:
+    with open_tiny(tiny_model) as llm:
+        llm.eval([1, 2])
+    with pytest.raises(ValueError, match="closed"):
+        llm.eval([1])
+    llm.close()
+
+
+# --- kv
+
+
+def test_kv_with_h2o(llm: Llama) -> None:
+    llm.eval(random_tokens(40))
+    kv = llm.kv
+    assert (kv.n_tokens, kv.chunk_size, kv.memory_size, kv.chunk_index) == (40, S, M, 3)
+    assert kv.chunk_boundaries == [(0, 16), (16, 32), (32, 40)]
+    assert kv.layers == LAYERS
+    assert kv.memory_initialized
+    assert len(kv.history) == 2
+    for layer in LAYERS:
+        indices = kv.memory_indices(layer)
+        assert indices.shape == (N_HEAD_KV, M)
+        assert indices.dtype == np.int32
+        assert kv.scores(layer).shape == (N_HEAD_KV, 40)
+        assert kv.keys(layer).shape == kv.values(layer).shape == (N_HEAD_KV, 40, HEAD_DIM)
+        np.testing.assert_array_equal(kv.history[-1][layer], indices)
+        for head in range(N_HEAD_KV):
+            local, heavy = kv.local_window_of(layer, head), kv.heavy_hitters(layer, head)
+            assert local.tolist() == [28, 29, 30, 31]
+            assert len(heavy) == H
+            assert heavy.dtype == np.int32
+            assert sorted([*range(A), *local, *heavy]) == indices[head].tolist()
+
+
+def test_kv_before_the_second_chunk(llm: Llama) -> None:
+    assert llm.kv.chunk_boundaries == []
+    llm.eval(random_tokens(16))
+    assert not llm.kv.memory_initialized
+    assert llm.kv.history == []
+    assert (llm.kv.memory_indices(0) == -1).all()
+    assert llm.kv.local_window_of(0, 0).size == llm.kv.heavy_hitters(0, 0).size == 0
+    llm.eval([1])
+    assert llm.kv.memory_initialized
+
+
+def test_arrays_are_copies(llm: Llama) -> None:
+    llm.eval(random_tokens(40))
+    for read in (llm.kv.memory_indices, llm.kv.scores, llm.kv.keys, llm.kv.values):
+        array: Any = read(0)
+        array[:] = 7
+        assert not np.array_equal(read(0), array)
+
+
+def test_kv_stats(tiny_model: Path) -> None:
+    with open_tiny(tiny_model) as llm:
+        llm.eval(random_tokens(40))
+        llm.eval([1])
+        stats = llm.kv.stats
+    assert (stats.phase1_runs, stats.phase2_runs, stats.decode_steps) == (1, 3, 1)
+    assert stats.prefill_tokens == 40
+    assert stats.selections == 2 * len(LAYERS)
+    assert stats.phase1_ms > 0
+    assert stats.phase2_ms > 0
+    assert stats.decode_ms > 0
+    assert stats.kv_bytes == len(LAYERS) * 256 * N_HEAD_KV * HEAD_DIM * 2 * 2  # K and V, F16
+    assert stats.score_bytes == len(LAYERS) * 256 * N_HEAD_KV * 4
+    assert stats.memory_bytes >= len(LAYERS) * N_HEAD_KV * M * 4
+
+
+def test_kv_without_h2o(dense: Llama) -> None:
+    dense.eval(random_tokens(40))
+    assert dense.h2o is None
+    assert dense.kv.n_tokens == 40
+    assert dense.kv.stats == KVStats(kv_bytes=len(LAYERS) * 256 * N_HEAD_KV * HEAD_DIM * 2 * 2)
+    for read in (
+        lambda: dense.kv.layers,
+        lambda: dense.kv.chunk_size,
+        lambda: dense.kv.history,
+        lambda: dense.kv.scores(0),
+    ):
+        with pytest.raises(H2OError, match="H2O is off"):
+            read()
+
+
+@pytest.mark.parametrize("v_trans", [False, True])
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+def test_stand_alone_cache_gathers_what_was_set(
+    tiny_model: Path, rng: np.random.Generator, v_trans: bool, kv_type: str
+) -> None:
+    cache = KVCache(tiny_model, 64, S, L, H, A, type_k=kv_type, type_v=kv_type, v_trans=v_trans)
+    dtype = {"f32": np.float32, "f16": np.float16}[kv_type]
+    k, v = rng.standard_normal((2, N_HEAD_KV, 40, HEAD_DIM)).astype(dtype).astype(np.float32)
+    cache.set_kv(1, 0, k, v)
+    cache.next_chunk(40)
+    np.testing.assert_array_equal(cache.keys(1), k)
+    np.testing.assert_array_equal(cache.values(1), v)
+    cache.init_chunk_scores(1, 0, rng.random((N_HEAD, 40)))
+    cache.build_memory_set(1, 16)
+    for head, row in enumerate(cache.memory_indices(1)):
+        np.testing.assert_array_equal(cache.gather_k_memory(1)[head], k[head, row])
+        np.testing.assert_array_equal(cache.gather_v_memory(1)[head], v[head, row])
+    cache.reset()
+    assert cache.n_tokens == 0
+    assert not cache.memory_initialized
+
+
+def test_stand_alone_cache_outlives_the_model_it_was_made_from(tiny_model: Path) -> None:
+    with open_tiny(tiny_model) as llm:
+        cache = KVCache(llm, 64, S, L, H)
+    cache.init_chunk_scores(0, 0, np.ones((N_HEAD_KV, S)))
+    assert cache.layers == LAYERS
+    assert cache.kv_size >= 64
+
+
+# --- silence
+
+
+def _run(code: str) -> tuple[str, str]:
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    return process.stdout, process.stderr
+
+
+@pytest.mark.parametrize("h2o", ["None", "h2o_llama.H2OConfig(4, 4)"])
+def test_verbose_is_the_only_noise(tiny_model: Path, h2o: str) -> None:
+    """verbose=False prints nothing in a whole life, the end of the interpreter with an open model included."""
+    code = f"""
+import h2o_llama
+llm = h2o_llama.Llama({str(tiny_model)!r}, n_ctx=64, n_ubatch=16, h2o={h2o}, verbose=VERBOSE)
+llm.eval([1] * 40)
+llm("a", max_tokens=3)
+"""
+    assert _run(code.replace("VERBOSE", "False")) == ("", "")
+    stdout, stderr = _run(code.replace("VERBOSE", "True"))
+    assert stdout == ""
+    assert "llama_model_loader" in stderr
+    assert "llama_context" in stderr

@@ -1,0 +1,269 @@
+"""The operators on the CPU backend, against NumPy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from h2o_llama import ops
+
+THREADS = [1, 3, 8]
+SHAPES = [(1,), (31,), (64,), (65,), (3, 1000), (7, 1), (5, 3, 129), (2, 3, 5, 67), (1, 2, 1, 257), (70, 256)]
+
+# views of an array [4, 6, 10, 67]; ggml can express some of their strides, the others are copied
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda a: a,
+    "heads and rows swapped": lambda a: a.swapaxes(1, 2),
+    "batch innermost": lambda a: a.transpose(2, 1, 0, 3),
+    "every second row": lambda a: a[:, :, ::2],
+    "some of each": lambda a: a[1:, ::3, 2:9:2, 5:38],
+    "one row": lambda a: a[2:3, 1:2, 4:5],
+    "one column": lambda a: a[..., 7:8],
+    "one column, swapped": lambda a: a[..., 7:8].swapaxes(-1, -2),
+    "rows reversed": lambda a: a[:, :, ::-1],
+    "columns reversed": lambda a: a[..., ::-1],
+    "columns strided": lambda a: a[..., ::2],
+    "transposed": lambda a: a.swapaxes(2, 3),
+    "fortran order": np.asfortranarray,
+    "repeated": lambda a: np.broadcast_to(a[:, :1, :, :], (4, 5, 10, 67)),
+    "overlapping": lambda a: np.lib.stride_tricks.sliding_window_view(a[0, 0].reshape(-1), 33)[::7],
+    "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), a.dtype, offset=1, count=a.size).reshape(a.shape),
+}
+
+
+def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+@pytest.fixture(params=VIEWS)
+def view(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    return VIEWS[request.param]
+
+
+class TestMaxRows:
+    """A maximum is one of the elements: equal, not close."""
+
+    @pytest.mark.parametrize("shape", SHAPES, ids=str)
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("n_threads", THREADS)
+    def test_equals_numpy(self, rng: np.random.Generator, shape: tuple[int, ...], dtype: str, n_threads: int) -> None:
+        a = random(rng, shape, dtype)
+        got = ops.max_rows(a, n_threads=n_threads)
+        assert got.dtype == a.dtype
+        np.testing.assert_array_equal(got, a.max(axis=-1, keepdims=True))
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    def test_views(self, rng: np.random.Generator, view: Callable[[Any], Any], dtype: str) -> None:
+        a = view(random(rng, (4, 6, 10, 67), dtype))
+        np.testing.assert_array_equal(ops.max_rows(a, n_threads=3), a.max(axis=-1, keepdims=True))
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("n", [1, 16, 65, 300])
+    def test_maximum_is_found_at_every_place(self, dtype: str, n: int) -> None:
+        a = np.full((n, n), -2, dtype=dtype)
+        np.fill_diagonal(a, -1)
+        np.testing.assert_array_equal(ops.max_rows(a), np.full((n, 1), -1))
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("n", [1, 16, 65, 300])
+    def test_nan_is_kept_at_every_place(self, rng: np.random.Generator, dtype: str, n: int) -> None:
+        a = random(rng, (n, n), dtype)
+        np.fill_diagonal(a, np.nan)
+        assert np.isnan(ops.max_rows(a)).all()
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("n", [1, 16, 65, 300])
+    def test_infinities(self, rng: np.random.Generator, dtype: str, n: int) -> None:
+        a = random(rng, (4, n), dtype)
+        a[0] = -np.inf
+        a[1, n // 2 :] = -np.inf
+        a[2, n // 2] = np.inf
+        a[3] = np.finfo(dtype).min
+        np.testing.assert_array_equal(ops.max_rows(a), a.max(axis=-1, keepdims=True))
+
+
+class TestGetRows:
+    """Rows are copied or widened to float32: equal, not close."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+    @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (5, 1)], ids=str)
+    @pytest.mark.parametrize("n_threads", THREADS)
+    def test_every_batch_by_its_own_indices(
+        self, rng: np.random.Generator, dtype: str, batch: tuple[int, ...], n_threads: int
+    ) -> None:
+        a = (100 * random(rng, (*batch, 11, 33))).astype(dtype)
+        indices = rng.integers(0, 11, (*batch, 7))
+        got = ops.get_rows(a, indices, n_threads=n_threads)
+        assert got.dtype == (np.int32 if dtype == "int32" else np.float32)
+        np.testing.assert_array_equal(got, np.take_along_axis(a, indices[..., None], axis=-2))
+
+    def test_views(self, rng: np.random.Generator, view: Callable[[Any], Any]) -> None:
+        a = view(random(rng, (4, 6, 10, 67)))
+        indices = rng.integers(0, a.shape[-2], (*a.shape[:-2], 9))
+        np.testing.assert_array_equal(ops.get_rows(a, indices), np.take_along_axis(a, indices[..., None], axis=-2))
+
+    def test_views_of_indices(self, rng: np.random.Generator) -> None:
+        a = random(rng, (3, 11, 8))
+        indices = rng.integers(0, 11, (14, 6)).T[::2, ::-2]
+        np.testing.assert_array_equal(ops.get_rows(a, indices), np.take_along_axis(a, indices[..., None], axis=-2))
+
+    def test_batch_of_indices_in_its_own_axis(self, rng: np.random.Generator) -> None:
+        """[n_batch, 1, n_head, k] for a of [n_batch, n_head, n_rows, n], contiguous and not."""
+        a = random(rng, (2, 3, 11, 8))
+        for indices in (rng.integers(0, 11, (2, 3, 7)), rng.integers(0, 11, (2, 6, 7))[:, ::2]):
+            np.testing.assert_array_equal(
+                ops.get_rows(a, indices[:, None]), np.take_along_axis(a, indices[..., None], axis=-2)
+            )
+
+    @pytest.mark.parametrize("type", ["bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+    def test_types_without_a_dtype(self, rng: np.random.Generator, type: str) -> None:
+        """A permuted K cache: [n_cells, n_head, ...] becomes [n_head, n_cells, ...]."""
+        gguf_type = gguf.GGMLQuantizationType[type.upper()]
+        a = gguf.quants.quantize(random(rng, (20, 3, 64)), gguf_type).swapaxes(0, 1)
+        want = gguf.quants.dequantize(np.ascontiguousarray(a), gguf_type)
+        indices = rng.integers(0, 20, (3, 9))
+        np.testing.assert_array_equal(
+            ops.get_rows(a.view(np.uint8), indices, type=type), np.take_along_axis(want, indices[..., None], axis=-2)
+        )
+
+
+class TestSoftmaxState:
+    """Fusion of blocks is in test_h2o_online_softmax; here is what else the graph is asked for."""
+
+    @pytest.mark.parametrize("n_threads", THREADS)
+    @pytest.mark.parametrize("group", [1, 2, 6])
+    def test_grouped_queries_scale_and_causal_mask(self, rng: np.random.Generator, group: int, n_threads: int) -> None:
+        n_head, n_q, n_k, d, scale = 6, 17, 45, 24, 0.125
+        logits = 50 * random(rng, (2, n_head, n_q, n_k))
+        logits[..., np.triu(np.ones((n_q, n_k), dtype=bool), k=n_k - n_q + 1)] = -np.inf
+        v = random(rng, (2, n_head // group, n_k, d))
+        x = scale * logits.astype(np.float64)
+        m = x.max(axis=-1)
+        weights = np.exp(x - m[..., None])
+        state = ops.softmax_state(logits, v, scale=scale, n_threads=n_threads)
+        np.testing.assert_array_equal(state.m, m)
+        np.testing.assert_allclose(state.l, weights.sum(axis=-1), rtol=1e-6)
+        o = weights / weights.sum(axis=-1, keepdims=True) @ np.repeat(v, group, axis=1).astype(np.float64)
+        np.testing.assert_allclose(state.o, o, rtol=0, atol=1e-6)
+
+    def test_nan_is_kept(self, rng: np.random.Generator) -> None:
+        logits, v = random(rng, (3, 20)), random(rng, (20, 4))
+        logits[1, 5] = np.nan
+        clean = ops.softmax_state(np.delete(logits, 1, axis=0), v)
+        state = ops.softmax_state(logits, v)
+        for fused in (state, ops.fuse(state, state)):
+            for part in fused:
+                np.testing.assert_array_equal(np.isnan(part).reshape(3, -1).all(axis=1), [False, True, False])
+        for got, want in zip(state, clean, strict=True):
+            np.testing.assert_array_equal(np.delete(got, 1, axis=0), want)
+
+    def test_fuse_takes_views_and_plain_tuples(self, rng: np.random.Generator) -> None:
+        a, b = (ops.softmax_state(random(rng, (4, 6, 9)), random(rng, (4, 9, 10))) for _ in range(2))
+        want = ops.fuse(a, b)
+        m, l, o = (x.swapaxes(0, 1) for x in a)  # noqa: E741
+        got = ops.fuse((m, l, o), tuple(np.asfortranarray(x.swapaxes(0, 1)) for x in b))
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_array_equal(x.swapaxes(0, 1), y)
+
+
+class TestColumnSums:
+    @pytest.mark.parametrize("n_head_kv", [1, 2, 3, 6])
+    @pytest.mark.parametrize("n_threads", THREADS)
+    @pytest.mark.parametrize("shape", [(6, 33, 65), (2, 6, 5, 7), (6, 1, 1)], ids=str)
+    def test_equals_numpy(
+        self, rng: np.random.Generator, shape: tuple[int, ...], n_head_kv: int, n_threads: int
+    ) -> None:
+        weights = rng.random(shape, dtype=np.float32)
+        grouped = weights.reshape(*shape[:-3], n_head_kv, -1, shape[-1])
+        np.testing.assert_allclose(
+            ops.column_sums(weights, n_head_kv, n_threads=n_threads), grouped.sum(axis=-2, dtype=np.float64), rtol=1e-5
+        )
+
+
+F32 = np.zeros((2, 3, 4), dtype=np.float32)
+M, O = np.zeros((2, 3), dtype=np.float32), np.zeros((2, 3, 4), dtype=np.float32)  # noqa: E741
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.max_rows(F32.astype(np.float64)), r"^\[max_rows\] a must be float32 or float16, got float64"),
+        (lambda: ops.max_rows(F32.astype(">f4")), r"^\[max_rows\] a must be float32 or float16, got >f4"),
+        (lambda: ops.max_rows([[1.0, 2.0], [3.0]]), r"^\[max_rows\] a must be an array"),
+        (lambda: ops.max_rows(np.float32(1)), r"^\[max_rows\] a must have 1 to 4 axes, got 0"),
+        (lambda: ops.max_rows(F32[None, None]), r"^\[max_rows\] a must have 1 to 4 axes, got 5"),
+        (lambda: ops.max_rows(F32[:, :, :0]), r"^\[max_rows\] a must not be empty, got shape \[2, 3, 0\]"),
+        (lambda: ops.max_rows(F32[:0]), r"^\[max_rows\] a must not be empty"),
+        (lambda: ops.max_rows(F32, n_threads=0), r"^\[max_rows\] n_threads must be an integer from 1 to 512"),
+        (lambda: ops.max_rows(F32, n_threads=513), r"^\[max_rows\] n_threads must be"),
+        (lambda: ops.max_rows(F32, n_threads=1.5), r"^\[max_rows\] n_threads must be"),  # type: ignore[arg-type]
+        (lambda: ops.max_rows(F32, backend="abacus"), r"^\[max_rows\] there is no backend 'abacus', there are 'CPU'"),
+        (lambda: ops.max_rows(F32, backend=3), r"^\[max_rows\] backend must be a name"),  # type: ignore[arg-type]
+        (lambda: ops.get_rows(F32, [[3], [0]]), r"^\[get_rows\] indices must be from 0 to 2, got 0 to 3"),
+        (lambda: ops.get_rows(F32, [[-1], [0]]), r"^\[get_rows\] indices must be from 0 to 2, got -1 to 0"),
+        (lambda: ops.get_rows(F32, [[2**31], [0]]), r"^\[get_rows\] indices must be from 0 to 2"),
+        (lambda: ops.get_rows(F32, np.array([[2**64 - 1], [0]], np.uint64)), r"^\[get_rows\] indices must be from"),
+        (lambda: ops.get_rows(F32, [[0.0], [1.0]]), r"^\[get_rows\] indices must be integers, got float64"),
+        (lambda: ops.get_rows(F32, [[True], [False]]), r"^\[get_rows\] indices must be integers, got bool"),
+        (lambda: ops.get_rows(F32, [0, 1]), r"^\[get_rows\] indices must be of shape \[2, 'k'\], got \[2\]"),
+        (lambda: ops.get_rows(F32, [[0], [1], [2]]), r"^\[get_rows\] indices must be of shape"),
+        (lambda: ops.get_rows(F32[None], [[[[0], [1]]], [[[0], [1]]]]), r"^\[get_rows\] indices must be of shape"),
+        (lambda: ops.get_rows(F32, np.zeros((2, 0), int)), r"^\[get_rows\] indices must not be empty"),
+        (lambda: ops.get_rows(F32[0, 0], [0]), r"^\[get_rows\] a must have 2 to 4 axes, got 1"),
+        (lambda: ops.get_rows(F32, [[0], [0]], type="q8_0"), r"^\[get_rows\] a must be uint8, got float32"),
+        (lambda: ops.get_rows(F32, [[0], [0]], type="q9_0"), r"^\[get_rows\] type must be one of"),
+        (
+            lambda: ops.get_rows(np.zeros((3, 33), np.uint8), [0], type="q8_0"),
+            r"^\[get_rows\] rows of q8_0 are multiples of 34 bytes, got 33",
+        ),
+        (lambda: ops.softmax_state(F32, F32), r"^\[softmax_state\] v must be of shape \[2, 4, 'd'\], got \[2, 3, 4\]"),
+        (lambda: ops.softmax_state(F32[0], F32), r"^\[softmax_state\] v must be of shape"),
+        (lambda: ops.softmax_state(F32, np.zeros((3, 4, 5), np.float32)), r"^\[softmax_state\] v must be of shape"),
+        (lambda: ops.softmax_state(F32, F32[..., None]), r"^\[softmax_state\] v must be of shape"),
+        (lambda: ops.softmax_state(F32.astype(np.float16), F32), r"^\[softmax_state\] logits must be float32"),
+        (lambda: ops.softmax_state(F32, F32.swapaxes(1, 2), scale=0), r"^\[softmax_state\] scale must be"),
+        (lambda: ops.softmax_state(F32, F32.swapaxes(1, 2), scale=-1), r"^\[softmax_state\] scale must be"),
+        (lambda: ops.softmax_state(F32, F32.swapaxes(1, 2), scale=np.nan), r"^\[softmax_state\] scale must be"),
+        (lambda: ops.softmax_state(F32[:, :0], F32.swapaxes(1, 2)), r"^\[softmax_state\] logits must not be empty"),
+        (lambda: ops.fuse((M, M, O), (M[:1], M[:1], O[:1])), r"^\[fuse\] a and b must have the same shape"),
+        (lambda: ops.fuse((M, M, O), (M, M, O[..., :2])), r"^\[fuse\] a and b must have the same shape"),
+        (lambda: ops.fuse((M, M[:1], O), (M, M, O)), r"^\[fuse\] a must be \(m, l, o\) of shapes"),
+        (lambda: ops.fuse((M, M, O), (O, M, O)), r"^\[fuse\] b must be \(m, l, o\) of shapes"),
+        (lambda: ops.fuse((M, M, O), (M, M)), r"^\[fuse\] b must be a tuple \(m, l, o\)"),  # type: ignore[arg-type]
+        (lambda: ops.fuse((M, M, O), None), r"^\[fuse\] b must be a tuple \(m, l, o\)"),  # type: ignore[arg-type]
+        (lambda: ops.column_sums(F32, 3), r"^\[column_sums\] n_head_kv must be an integer from 1 to 2"),
+        (lambda: ops.column_sums(np.ones((3, 2, 2), np.float32), 2), r"^\[column_sums\] n_head_kv must divide"),
+        (lambda: ops.column_sums(F32[0], 1), r"^\[column_sums\] weights must have 3 to 4 axes, got 2"),
+    ],
+)
+def test_bad_arguments(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_other_threads_run_meanwhile() -> None:
+    """The GIL is free while ggml computes: this thread ticks between the start and the end of the other's call."""
+    logits = np.zeros((8, 600, 600), dtype=np.float32)
+    v = np.zeros((8, 600, 600), dtype=np.float32)
+    span: list[float] = []
+
+    def compute() -> None:
+        span.append(time.perf_counter())
+        ops.softmax_state(logits, v)
+        span.append(time.perf_counter())
+
+    worker = threading.Thread(target=compute)
+    worker.start()
+    ticks = []
+    while worker.is_alive():
+        time.sleep(0.0005)
+        ticks.append(time.perf_counter())
+    start, end = span
+    between = [tick for tick in ticks if start < tick < end]
+    assert max(np.diff([start, *between, end])) < 0.8 * (end - start)

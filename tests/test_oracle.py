@@ -1,0 +1,293 @@
+"""The oracle by itself: what it is compared with must be right first. Needs no build of the library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import models
+from compare import assert_memory_is_well_formed, relative_error
+from inputs import ModelByName, chunk_ends, random_tokens, split
+from models import FIXTURE_MODELS
+from oracle import DenseOracle, GGUFModel, OracleTwoPhase, empty_state, fuse, select_memory, softmax_state
+from oracle.kv_rounding import CacheRounding, hadamard, round_bf16, round_q8_0, round_to
+from oracle.layers import rms_norm, rope
+from selection_table import SELECTION_TABLE
+
+F64 = np.float64
+
+
+@pytest.fixture(scope="module", params=FIXTURE_MODELS)
+def model(request: pytest.FixtureRequest, model_by_name: ModelByName) -> GGUFModel:
+    return GGUFModel(model_by_name(request.param))
+
+
+def two_phase(model: GGUFModel, **kwargs: object) -> OracleTwoPhase:
+    defaults: dict[str, object] = {"S": 16, "L": 4, "H": 4, "dtype": F64, "kv_type": "f32"}
+    return OracleTwoPhase(model, **(defaults | kwargs))  # type: ignore[arg-type]
+
+
+# --- softmax states
+
+
+@given(st.integers(1, 5), st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
+@settings(deadline=None, derandomize=True)
+def test_fused_blocks_equal_one_softmax(n_q: int, sizes: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.uniform(-100, 100, (n_q, sum(sizes)))
+    v = rng.standard_normal((sum(sizes), 3))
+    state = empty_state((n_q,), 3, F64)
+    for rows in np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]):
+        state = fuse(state, softmax_state(logits[:, rows], v[rows])[0])
+    whole, _ = softmax_state(logits, v)
+    for got, want in zip(state, whole, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_softmax_state_of_known_values() -> None:
+    state, weights = softmax_state(np.log([[1.0, 3.0]]), np.array([[0.0, 4.0], [8.0, 0.0]]))
+    np.testing.assert_allclose(weights, [[0.25, 0.75]])
+    np.testing.assert_allclose(state.m, np.log([3.0]))
+    np.testing.assert_allclose(state.l, [4 / 3])
+    np.testing.assert_allclose(state.o, [[6.0, 1.0]])
+
+
+def test_empty_block_is_neutral_and_two_empty_blocks_are_empty() -> None:
+    state, _ = softmax_state(np.array([[5.0, -3.0]]), np.eye(2))
+    nothing, weights = softmax_state(np.zeros((1, 0)), np.zeros((0, 2)))
+    assert weights.shape == (1, 0)
+    for fused in (fuse(state, nothing), fuse(nothing, state)):
+        for got, want in zip(fused, state, strict=True):
+            np.testing.assert_array_equal(got, want)
+    fused = fuse(nothing, nothing)
+    assert fused.m == -np.inf
+    assert fused.l == 0
+    assert not fused.o.any()
+
+
+# --- rounding
+
+
+def test_bf16_rounds_to_nearest_even() -> None:
+    step = 2.0**-7
+    x = np.array([1.0, 1 + step / 2, 1 + 3 * step / 2, 1 + step / 2 + 2**-20, -np.inf, np.nan])
+    want = np.array([1.0, 1.0, 1 + 2 * step, 1 + step, -np.inf, np.nan])
+    np.testing.assert_array_equal(round_bf16(x), want)
+
+
+def test_q8_0_has_one_scale_per_32_values(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, 96)).astype(np.float32)
+    x[:, 32:64] *= 1000
+    x[0, 64:] = 0
+    error = np.abs(round_q8_0(x) - x).reshape(3, 3, 32)
+    largest = np.abs(x).reshape(3, 3, 32).max(axis=-1)
+    # Half a step, and the F16 rounding of the scale.
+    assert np.all(error.max(axis=-1) <= largest * (0.5 / 127 + 2.0**-11))
+    assert not error[0, 2].any()
+
+
+def test_rounding_keeps_the_dtype_and_knows_its_types() -> None:
+    x = np.linspace(-1, 1, 32)
+    for name in ("f32", "F16", "bf16", "q8_0"):
+        assert round_to(x, name).dtype == F64
+    np.testing.assert_array_equal(round_to(x, "f16"), x.astype(np.float16))
+    with pytest.raises(ValueError, match="q4_0"):
+        round_to(x, "q4_0")
+
+
+def test_cache_rotation_is_undone_when_read(rng: np.random.Generator) -> None:
+    np.testing.assert_allclose(hadamard(64) @ hadamard(64), np.eye(64), atol=1e-12)
+    x = rng.standard_normal((2, 5, 128))
+    x[..., 7] = 50  # an outlier that plain Q8_0 would pay for
+    for keys in (True, False):
+        rounding = CacheRounding("q8_0", 128, keys=keys)
+        rotated_error = np.abs(rounding(x) - x).mean()
+        assert rotated_error < np.abs(round_q8_0(x) - x).mean() / 2
+    assert CacheRounding("q8_0", 32, keys=True).rotation == 0
+    assert CacheRounding("f16", 64, keys=True).rotation == 0
+
+
+# --- layers
+
+
+def test_rms_norm_and_rope_of_known_values() -> None:
+    np.testing.assert_allclose(rms_norm(np.array([[3.0, 4.0]]), np.array([1.0, 2.0]), 0.0), [[3, 8]] / np.sqrt(12.5))
+    x = np.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 4)
+    positions = np.array([2], dtype=np.int32)
+    c0, s0, c1, s1 = np.cos(2), np.sin(2), np.cos(0.02), np.sin(0.02)
+    neox = [c0 - 3 * s0, 2 * c1 - 4 * s1, s0 + 3 * c0, 2 * s1 + 4 * c1]
+    normal = [c0 - 2 * s0, s0 + 2 * c0, 3 * c1 - 4 * s1, 3 * s1 + 4 * c1]
+    np.testing.assert_allclose(rope(x, positions, 1e4, neox=True).ravel(), neox)
+    np.testing.assert_allclose(rope(x, positions, 1e4, neox=False).ravel(), normal)
+
+
+def test_float32_agrees_with_float64(model: GGUFModel) -> None:
+    tokens = np.array(random_tokens(48), dtype=np.int32)
+    expected = DenseOracle(model, "f32", F64).logits(tokens)
+    bound = {"F32": 1e-5, "F16": 2e-3, "Q8_0": 2e-2}[model.weight_type]
+    assert relative_error(DenseOracle(model, "f32", np.float32).logits(tokens), expected) < bound
+    assert 1 < np.abs(expected).max() < 40, "logits of a fixture model are of order 1 to 10"
+
+
+def test_weights_are_read_as_written(tmp_path: Path) -> None:
+    """The weight types share their values, so their dequantised matrices differ only by rounding."""
+    matrices = {}
+    for weight_type in models.WEIGHT_TYPES:
+        spec = FIXTURE_MODELS[f"llama-gqa2-{weight_type}"]
+        models.write_model(spec, tmp_path / spec.file_name)
+        loaded = GGUFModel(tmp_path / spec.file_name)
+        assert loaded.weight_type == weight_type.upper()
+        matrices[weight_type] = loaded.layers[0].wo.weight(np.float32)
+        assert matrices[weight_type].shape == (
+            loaded.hparams.n_embd,
+            loaded.hparams.n_head[0] * loaded.hparams.head_dim,
+        )
+        np.testing.assert_array_equal(
+            loaded.tok_embd.rows(np.array([7, 3]), np.float32), loaded.tok_embd.weight(np.float32)[[7, 3]]
+        )
+    np.testing.assert_array_equal(matrices["f16"], round_to(matrices["f32"], "f16"))
+    np.testing.assert_allclose(matrices["q8_0"], round_q8_0(matrices["f32"]), atol=1e-6)
+
+
+def test_models_have_distinct_heavy_hitters(model: GGUFModel) -> None:
+    """Otherwise tests of the selection on these models would prove nothing."""
+    oracle = two_phase(model, S=64, L=8, H=8)
+    oracle.eval(random_tokens(64, models.N_VOCAB))
+    for il in model.hparams.attention_layers:
+        scores = oracle.scores(il)
+        assert np.all(scores.max(axis=1) > 5 * np.median(scores, axis=1))
+
+
+# --- selection
+
+
+@pytest.mark.parametrize(("scores", "previous", "S", "c", "L", "H", "A", "kept"), SELECTION_TABLE)
+def test_selection_of_hand_computed_tables(
+    scores: list[float], previous: list[int], S: int, c: int, L: int, H: int, A: int, kept: list[int]
+) -> None:
+    memory = select_memory(
+        np.array(scores, dtype=F64), np.array([*previous, -1], dtype=np.int32), c * S, (c + 1) * S, L=L, H=H, A=A
+    )
+    assert memory.tolist() == kept
+
+
+# --- the two-phase schedule
+
+
+def test_one_chunk_is_dense_attention(model: GGUFModel) -> None:
+    tokens = random_tokens(16, models.N_VOCAB)
+    oracle = two_phase(model)
+    oracle.eval(tokens)
+    assert relative_error(oracle.logits, DenseOracle(model, "f32", F64).logits(np.array(tokens))) < 1e-12
+    assert not oracle.history
+    assert np.all(oracle.memory_indices(0) == -1)
+
+
+def test_one_layer_with_everything_in_memory_is_dense_attention(model_by_name: ModelByName, tmp_path: Path) -> None:
+    """With one layer there are no hidden states that differ between the phases: H ≥ N must give dense attention."""
+    spec = models.ModelSpec("one-layer", "qwen3", 64, 32, (8,), (2,))
+    models.write_model(spec, tmp_path / spec.file_name)
+    model = GGUFModel(tmp_path / spec.file_name)
+    tokens = random_tokens(50)
+    oracle = two_phase(model, L=0, H=64)
+    oracle.eval(tokens)
+    assert relative_error(oracle.logits, DenseOracle(model, "f32", F64).logits(np.array(tokens))) < 1e-12
+
+
+def test_memory_changes_the_logits(model: GGUFModel) -> None:
+    """The bounds in tolerances.py are worth something only if H2O's effect is far above them."""
+    tokens = random_tokens(32, models.N_VOCAB)
+    logits = []
+    for H in (0, 12):
+        oracle = two_phase(model, L=1, H=H)
+        oracle.eval(tokens)
+        logits.append(oracle.logits[16:])
+    assert relative_error(*logits) > 0.05
+
+
+@given(
+    sizes=st.lists(st.integers(2, 25), min_size=2, max_size=6),
+    S=st.integers(4, 20),
+    L=st.integers(0, 4),
+    H=st.integers(1, 10),
+    A=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+@settings(deadline=None, derandomize=True, max_examples=25)
+def test_split_invariance_and_index_properties(
+    model_by_name: ModelByName, sizes: list[int], S: int, L: int, H: int, A: int, seed: int
+) -> None:
+    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    tokens = random_tokens(sum(sizes), models.N_VOCAB, seed)
+    whole = two_phase(model, S=S, L=L, H=H, A=A)
+    whole.eval(tokens)
+    parts = two_phase(model, S=S, L=L, H=H, A=A)
+    logits = []
+    for part in split(tokens, sizes):
+        parts.eval(part)
+        logits.append(parts.logits)
+
+    assert relative_error(np.concatenate(logits), whole.logits) < 1e-10
+    assert parts.chunk_index == whole.chunk_index == -(-len(tokens) // S)
+    ends = chunk_ends(len(tokens), S)
+    assert len(whole.history) == len(parts.history) == len(ends)
+    for end, a, b in zip(ends, whole.history, parts.history, strict=True):
+        for il in model.hparams.attention_layers:
+            np.testing.assert_array_equal(a[il], b[il])
+            assert_memory_is_well_formed(a[il], end=int(end), L=L, H=H, A=A)
+
+
+def test_scores_add_up_to_the_number_of_queries(model: GGUFModel) -> None:
+    """Each softmax row sums to 1: one row per query and head in its chunk, one more to the memory set."""
+    N, S = 60, 16
+    oracle = two_phase(model, S=S)
+    oracle.eval(random_tokens(N, models.N_VOCAB))
+    for il in model.hparams.attention_layers:
+        group = model.hparams.n_head[il] // model.hparams.n_head_kv[il]
+        np.testing.assert_allclose(oracle.scores(il).sum(axis=1), group * (N + (N - S)))
+
+
+def test_decode_is_dense_and_leaves_scores_alone(model: GGUFModel) -> None:
+    """In chunk 0 the cache is a dense one; and a decode step that begins a chunk builds the memory set before it."""
+    tokens = random_tokens(20, models.N_VOCAB)
+    oracle = two_phase(model)
+    oracle.eval(tokens[:10])
+    before = {il: oracle.scores(il).copy() for il in model.hparams.attention_layers}
+    dense = DenseOracle(model, "f32", F64).logits(np.array(tokens))
+    for position in range(10, 20):
+        oracle.decode_step(tokens[position])
+        assert relative_error(oracle.logits, dense[position : position + 1]) < 1e-12
+        assert len(oracle.history) == (position >= 16)
+    for il, scores in before.items():
+        np.testing.assert_array_equal(oracle.scores(il)[:, :10], scores)
+        assert not oracle.scores(il)[:, 10:].any()
+
+
+def test_bf16_scores_are_bf16(model: GGUFModel) -> None:
+    oracle = two_phase(model, score_type="bf16")
+    oracle.eval(random_tokens(40, models.N_VOCAB))
+    exact = two_phase(model)
+    exact.eval(random_tokens(40, models.N_VOCAB))
+    scores = oracle.scores(0)
+    np.testing.assert_array_equal(round_bf16(scores), scores)
+    assert 0 < np.max(np.abs(scores - exact.scores(0)) / exact.scores(0)) < 3 * 2**-8
+
+
+def test_reset_forgets_everything(model: GGUFModel) -> None:
+    used, fresh = two_phase(model), two_phase(model)
+    used.eval(random_tokens(40, models.N_VOCAB, seed=1))
+    used.reset()
+    for oracle in (used, fresh):
+        oracle.eval(random_tokens(40, models.N_VOCAB, seed=2))
+    np.testing.assert_array_equal(used.logits, fresh.logits)
+    assert used.n_tokens == 40
+    assert len(used.history) == 2
+
+
+def test_lone_token_is_not_a_prefill_call(model: GGUFModel) -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        two_phase(model).eval([1])

@@ -1,0 +1,251 @@
+"""Progress, cancelling, Ctrl-C, and threads."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from h2o_llama import H2OConfig, H2OError, Llama
+from inputs import random_tokens
+
+S = 16
+# Takes seconds, in dense attention and with large chunks.
+LONG = 20_000
+SLOW_S = 2048
+
+
+class Stop(Exception):
+    pass
+
+
+def open_tiny(path: Path, **kwargs: Any) -> Llama:
+    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": S, "n_threads": 1, "h2o": H2OConfig(4, 6)}
+    return Llama(path, **(defaults | kwargs))
+
+
+def open_slow(path: Path, h2o: H2OConfig | None) -> Llama:
+    return Llama(path, n_ctx=LONG, n_batch=LONG, n_ubatch=SLOW_S, n_threads=1, h2o=h2o)
+
+
+def stop_at(limit: int, reports: list[int]) -> Callable[[int, int], None]:
+    def progress(n_done: int, n_total: int) -> None:
+        reports.append(n_done)
+        if n_done >= limit:
+            raise Stop
+
+    return progress
+
+
+def state(llm: Llama) -> list[Any]:
+    kv = llm.kv
+    return [kv.n_tokens, *(f(layer) for layer in kv.layers for f in (kv.memory_indices, kv.scores, kv.keys, kv.values))]
+
+
+def assert_same_state(a: list[Any], b: list[Any]) -> None:
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+# --- progress
+
+
+def test_progress_with_h2o(tiny_model: Path) -> None:
+    """Per chunk of each call; calls are of 64 tokens."""
+    with open_tiny(tiny_model) as llm:
+        reports: list[tuple[int, int]] = []
+        llm.eval(random_tokens(100), progress=lambda *report: reports.append(report))
+        assert reports == [(n, 100) for n in (16, 32, 48, 64, 80, 96, 100)]
+
+
+def test_progress_without_h2o(tiny_model: Path) -> None:
+    with open_tiny(tiny_model, h2o=None) as llm:
+        reports: list[tuple[int, int]] = []
+        llm.eval(random_tokens(40), progress=lambda *report: reports.append(report))
+        assert reports == [(16, 40), (32, 40), (40, 40)]
+
+
+def test_progress_of_one_chunk_and_of_a_second_prompt(tiny_model: Path) -> None:
+    with open_tiny(tiny_model) as llm:
+        reports: list[tuple[int, int]] = []
+        llm.eval(random_tokens(10), progress=lambda *report: reports.append(report))
+        assert reports == [(10, 10)]
+        reports.clear()
+        llm.eval(random_tokens(10), progress=lambda *report: reports.append(report))
+        assert reports == [(6, 10), (10, 10)]
+
+
+def test_progress_of_generate_and_completion(tiny_model: Path) -> None:
+    with open_tiny(tiny_model) as llm:
+        reports: list[int] = []
+        next(llm.generate(random_tokens(40), progress=lambda n_done, n: reports.append(n_done)))
+        assert reports == [16, 32, 40]
+        reports.clear()
+        llm(random_tokens(20), max_tokens=3, progress=lambda n_done, n: reports.append(n_done))
+        assert reports == [16, 20]
+
+
+# --- cancelling
+
+
+@pytest.mark.parametrize("limit", [16, 32, 60])
+def test_an_exception_undoes_the_call(tiny_model: Path, limit: int) -> None:
+    """With H2O, to the last score: what follows is as if the cancelled call had never been."""
+    first, second = random_tokens(40), random_tokens(60, seed=1)
+    with open_tiny(tiny_model) as llm, open_tiny(tiny_model) as fresh:
+        llm.eval(first)
+        before = state(llm)
+        reports: list[int] = []
+        with pytest.raises(Stop):
+            llm.eval(second, progress=stop_at(limit, reports))
+        assert reports[-1] >= limit
+        assert_same_state(state(llm), before)
+        with pytest.raises(H2OError, match="no logits"):
+            _ = llm.logits
+        llm.eval(second)
+        fresh.eval(first)
+        fresh.eval(second)
+        assert_same_state(state(llm), state(fresh))
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+def test_finished_calls_stay(tiny_model: Path) -> None:
+    """150 tokens are calls of 64, 64 and 22; the second is cancelled."""
+    tokens = random_tokens(150)
+    with open_tiny(tiny_model) as llm, open_tiny(tiny_model) as fresh:
+        with pytest.raises(Stop):
+            llm.eval(tokens, progress=stop_at(80, []))
+        assert llm.n_tokens == 64
+        llm.eval(tokens[64:])
+        fresh.eval(tokens)
+        np.testing.assert_allclose(llm.logits, fresh.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_cancelling_without_h2o(tiny_model: Path) -> None:
+    tokens = random_tokens(100)
+    with open_tiny(tiny_model, h2o=None) as llm, open_tiny(tiny_model, h2o=None) as fresh:
+        with pytest.raises(Stop):
+            llm.eval(tokens, progress=stop_at(32, []))
+        assert llm.n_tokens == 32
+        llm.eval(tokens[32:])
+        fresh.eval(tokens)
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+def test_generation_after_cancelling_has_nothing_to_go_on_from(tiny_model: Path) -> None:
+    with open_tiny(tiny_model) as llm:
+        with pytest.raises(Stop):
+            llm.eval(random_tokens(40), progress=stop_at(16, []))
+        with pytest.raises(H2OError, match="no logits to sample from"):
+            next(llm.generate([]))
+
+
+@pytest.mark.parametrize("h2o", [None, H2OConfig(64, 64)], ids=["dense", "h2o"])
+def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:
+    with open_slow(tiny_model, h2o) as llm:
+        llm.eval([1, 2, 3])
+        main_thread = threading.main_thread().ident
+        assert main_thread is not None
+        timer = threading.Timer(0.1, lambda: signal.pthread_kill(main_thread, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            llm.eval(random_tokens(LONG - 10))
+        timer.join()
+        # H2O takes the prompt in one call, dense attention takes it by n_ubatch.
+        assert llm.n_tokens < LONG - 10
+        assert (llm.n_tokens - 3) % SLOW_S == 0
+        assert h2o is None or llm.n_tokens == 3
+        llm.reset()
+        llm.eval([1, 2, 3])
+        assert np.isfinite(llm.logits).all()
+
+
+# --- threads
+
+
+def test_eval_releases_the_gil(tiny_model: Path) -> None:
+    with open_slow(tiny_model, None) as llm:
+        stop = threading.Event()
+
+        def progress(n_done: int, n_total: int) -> None:
+            if stop.is_set():
+                raise Stop
+
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                llm.eval(random_tokens(LONG), progress=progress)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        # This thread gets its turns while the other one is computing its first call.
+        ticks = sum(1 for _ in itertools.takewhile(lambda _: thread.is_alive(), map(time.sleep, [0.001] * 100)))
+        stop.set()
+        thread.join()
+        assert ticks == 100
+        assert [type(error) for error in raised] == [Stop]
+
+
+def test_the_second_thread_is_refused_and_the_first_goes_on(tiny_model: Path) -> None:
+    with open_tiny(tiny_model) as llm, open_tiny(tiny_model) as fresh:
+        inside, refused = threading.Event(), threading.Event()
+
+        def progress(n_done: int, n_total: int) -> None:
+            inside.set()
+            refused.wait(10)
+
+        tokens = random_tokens(60)
+        thread = threading.Thread(target=lambda: llm.eval(tokens, progress=progress))
+        thread.start()
+        assert inside.wait(10)
+        uses: list[Callable[[], object]] = [
+            lambda: llm.eval([1]),
+            lambda: llm.reset(),
+            lambda: llm.close(),
+            lambda: llm.logits,
+            lambda: llm.kv.scores(0),
+            lambda: next(llm.generate([1])),
+            lambda: llm("a"),
+        ]
+        for use in uses:
+            with pytest.raises(H2OError, match="is in use"):
+                use()
+        refused.set()
+        thread.join()
+        fresh.eval(tokens)
+        assert_same_state(state(llm), state(fresh))
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+def test_each_thread_with_its_own_context(tiny_model: Path) -> None:
+    tokens = [random_tokens(100, seed=seed) for seed in range(4)]
+    expected = []
+    with open_tiny(tiny_model) as llm:
+        for ids in tokens:
+            llm.reset()
+            llm.eval(ids)
+            expected.append(llm.logits)
+    results: dict[int, Any] = {}
+
+    def work(i: int) -> None:
+        with open_tiny(tiny_model) as own:
+            own.eval(tokens[i])
+            results[i] = own.logits
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(tokens))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, logits in enumerate(expected):
+        np.testing.assert_array_equal(results[i], logits)

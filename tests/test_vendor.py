@@ -1,0 +1,223 @@
+"""vendor/fetch.py on a small made-up source distribution: what it makes, and what each failure says and leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fetch
+from fake_upstream import FILES, KEPT, PATCH, make_layout, sha256
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> fetch.Layout:
+    return make_layout(tmp_path / "checkout")
+
+
+def tree_of(layout: fetch.Layout) -> dict[str, str]:
+    files = (path for path in layout.tree.rglob("*") if path.is_file() and path.name != fetch.STAMP)
+    return {path.relative_to(layout.tree).as_posix(): path.read_text() for path in files}
+
+
+def assert_no_leftovers(layout: fetch.Layout) -> None:
+    known = {layout.requirements, layout.cache, layout.tree}
+    assert set((layout.root / "vendor").iterdir()) <= known
+    assert [path.name for path in layout.cache.iterdir() if path.suffix != ".gz"] == []
+
+
+def test_extracts_only_what_is_built(layout: fetch.Layout) -> None:
+    fetch.fill(layout)
+    assert tree_of(layout) == {name: FILES[name] for name in KEPT}
+    assert_no_leftovers(layout)
+
+
+def test_applies_patches_in_name_order(layout: fetch.Layout) -> None:
+    (layout.root / "patches" / "0002-b.patch").write_text(
+        "Second.\n\n--- a/src/llama.cpp\n+++ b/src/llama.cpp\n@@ -11 +11 @@\n-line 10.5\n+line ten and a half\n"
+    )
+    (layout.root / "patches" / "0001-a.patch").write_text(PATCH)
+    fetch.fill(layout)
+    expected = FILES["src/llama.cpp"].replace("line 10\n", "line 10\nline ten and a half\n")
+    assert tree_of(layout)["src/llama.cpp"] == expected
+
+
+def test_second_run_does_nothing(layout: fetch.Layout) -> None:
+    fetch.fill(layout)
+    before = layout.tree.stat().st_mtime_ns
+    for path in layout.cache.iterdir():
+        path.unlink()  # a second run needs no download
+    assert fetch.fill(layout) == "vendor/llama.cpp is current"
+    assert layout.tree.stat().st_mtime_ns == before
+
+
+def test_changed_patch_touches_only_its_file(layout: fetch.Layout) -> None:
+    fetch.fill(layout)
+    for path in layout.tree.rglob("*"):
+        os.utime(path, (1, 1))
+    (layout.root / "patches" / "0001-a.patch").write_text(PATCH)
+    fetch.fill(layout)
+    assert (layout.tree / "src/unicode.cpp").stat().st_mtime == 1
+    assert (layout.tree / "src/llama.cpp").stat().st_mtime > 1
+    for path in layout.tree.rglob("*"):
+        os.utime(path, (1, 1))
+    (layout.root / "patches" / "0001-a.patch").unlink()
+    fetch.fill(layout)
+    assert (layout.tree / "src/llama.cpp").stat().st_mtime > 1, "an unpatched file must be compiled again too"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        pytest.param("line 8\n", "line 8x\n", "src/llama.cpp, hunk at line 8", id="context differs"),
+        pytest.param("-8,6 +8,7", "-9,6 +9,7", "src/llama.cpp, hunk at line 9", id="offset by one"),
+        pytest.param(
+            "+line 10.5\n line 11\n", "+line 11\n line 12\n", "src/llama.cpp, hunk at line 8", id="after an edit"
+        ),
+        pytest.param("src/llama.cpp", "src/none.cpp", "src/none.cpp does not exist", id="no such file"),
+        pytest.param("--- a/src/llama.cpp", "--- /dev/null", "adds, removes or renames src/llama.cpp", id="new file"),
+        pytest.param(PATCH, "no diff here\n", "is not a unified diff", id="no diff"),
+    ],
+)
+def test_patch_fits_exactly_or_stops(layout: fetch.Layout, old: str, new: str, message: str) -> None:
+    fetch.fill(layout)
+    before = tree_of(layout)
+    (layout.root / "patches" / "0001-a.patch").write_text(PATCH.replace(old, new))
+    with pytest.raises(fetch.VendorError, match=message) as error:
+        fetch.fill(layout)
+    assert "0001-a.patch" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert tree_of(layout) == before
+    assert_no_leftovers(layout)
+
+
+def test_patch_applied_twice_stops(layout: fetch.Layout) -> None:
+    for name in ("0001-a.patch", "0002-a-again.patch"):
+        (layout.root / "patches" / name).write_text(PATCH)
+    with pytest.raises(fetch.VendorError, match=r"0002-a-again\.patch does not apply: src/llama\.cpp"):
+        fetch.fill(layout)
+    assert not layout.tree.exists()
+    assert_no_leftovers(layout)
+
+
+def test_interruption_leaves_no_half_tree(layout: fetch.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch, "apply_patches", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch.fill(layout)
+    assert not layout.tree.exists()
+    assert_no_leftovers(layout)
+
+
+def test_editable_tree_is_left_alone(layout: fetch.Layout) -> None:
+    fetch.fill(layout)
+    (layout.tree / ".git").mkdir()
+    (layout.root / "patches" / "0001-a.patch").write_text(PATCH)
+    before = tree_of(layout)
+    assert fetch.fill(layout) == "vendor/llama.cpp is an editable tree: used as it is"
+    assert tree_of(layout) == before
+
+
+def test_local_source(layout: fetch.Layout, tmp_path: Path) -> None:
+    source = tmp_path / "llama.cpp"
+    for name, text in FILES.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    for path in layout.cache.iterdir():
+        path.unlink()
+    (source / "src/unicode.cpp").write_text("int changed;\n")
+    with pytest.raises(fetch.VendorError, match="is not an unchanged llama.cpp 000000000"):
+        fetch.fill(layout, source)
+    with pytest.raises(fetch.VendorError, match="is not a llama.cpp source folder"):
+        fetch.fill(layout, tmp_path)
+    assert not layout.tree.exists()
+    assert_no_leftovers(layout)
+    (source / "src/unicode.cpp").write_text(FILES["src/unicode.cpp"])
+    fetch.fill(layout, source)
+    assert tree_of(layout) == {name: FILES[name] for name in KEPT}
+
+
+def test_pin_is_checked(layout: fetch.Layout) -> None:
+    layout.requirements.write_text("some-package==1.0\n")
+    with pytest.raises(fetch.VendorError, match="must hold name==version --hash"):
+        fetch.fill(layout)
+
+
+@pytest.fixture
+def index(layout: fetch.Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """pip's only index is this folder, which has the source distribution; the cache is empty."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for path in layout.cache.iterdir():
+        path.rename(folder / path.name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_downloads_once(layout: fetch.Layout, index: Path) -> None:
+    fetch.fill(layout)
+    assert tree_of(layout) == {name: FILES[name] for name in KEPT}
+    assert_no_leftovers(layout)
+    (sdist,) = index.iterdir()
+    sdist.unlink()
+    (layout.root / "patches" / "0001-a.patch").write_text(PATCH)
+    fetch.fill(layout)
+    assert "line 10.5" in tree_of(layout)["src/llama.cpp"]
+
+
+def test_broken_file_in_the_cache_is_downloaded_again(layout: fetch.Layout, index: Path) -> None:
+    cached = layout.cache / "some_package-1.0.tar.gz"
+    cached.write_bytes(b"half a download")
+    fetch.fill(layout)
+    assert tree_of(layout) == {name: FILES[name] for name in KEPT}
+    assert sha256(cached.read_bytes()) == fetch.read_pin(layout.requirements).sha256
+
+
+@pytest.mark.parametrize("keep", [100, -1], ids=["truncated", "last byte missing"])
+def test_broken_download(layout: fetch.Layout, index: Path, keep: int) -> None:
+    (sdist,) = index.iterdir()
+    sdist.write_bytes(sdist.read_bytes()[:keep])
+    with pytest.raises(fetch.VendorError, match=r"some-package 1\.0 does not have the sha256 in .*requirements\.txt"):
+        fetch.fill(layout)
+    assert not layout.tree.exists()
+    assert_no_leftovers(layout)
+
+
+def test_no_network(layout: fetch.Layout, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    with pytest.raises(fetch.VendorError, match="no connection to the package index"):
+        fetch.fill(layout)
+    assert not layout.tree.exists()
+    assert_no_leftovers(layout)
+
+
+def test_not_in_the_index(layout: fetch.Layout, index: Path) -> None:
+    (sdist,) = index.iterdir()
+    sdist.unlink()
+    with pytest.raises(fetch.VendorError, match="cannot be downloaded: No matching distribution"):
+        fetch.fill(layout)
+    assert not layout.tree.exists()
+
+
+def test_command_line_prints_one_line(tmp_path: Path) -> None:
+    environment = {**os.environ, "H2O_LLAMA_SOURCE": str(tmp_path)}
+    checkout = tmp_path / "checkout"
+    (checkout / "vendor").mkdir(parents=True)
+    for name in ("fetch.py", "apply_patch.py", "requirements.txt"):
+        (checkout / "vendor" / name).write_bytes((REPOSITORY / "vendor" / name).read_bytes())
+    result = subprocess.run(
+        [sys.executable, checkout / "vendor" / "fetch.py"], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert result.stderr == f"h2o-llama: H2O_LLAMA_SOURCE={tmp_path} is not a llama.cpp source folder\n"
+    assert result.stdout == ""

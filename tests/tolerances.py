@@ -1,0 +1,80 @@
+"""How far the library may be from the oracle, per weight type and per KV cache type. The only place for such numbers.
+
+The oracle computes with dequantised weights and rounds K, V and the activations of every matrix product as ggml does,
+so what remains is the order of float32 additions, and *flips*: a value that lies next to a rounding boundary and, after
+a difference of 1e-7, is rounded to the other side. A flip costs a whole step of the type, and the layers carry it on.
+Measured on the fixture models with 200 tokens, the largest of all architectures, relative to the largest logit:
+
+    weights  cache   oracle, float32   upstream's dense    oracle, scores,
+                     and float64       and the oracle      float32 and float64
+    F32      F32     6e-7              1e-6                3e-6
+    F32      F16     8e-5              4e-4                8e-4
+    F32      Q8_0    2e-4              8e-3                1e-2
+    F16      F16     5e-4              7e-4                3e-3
+    Q8_0     F16     1e-2              2e-2                3e-2
+
+(Upstream also rounds Q and the softmax weights to the cache's dot-product type; the oracle does not, as a kernel may do
+better.) An error in the algorithm is far outside: leaving out the memory set changes the logits by 1e-1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """`logits`: max |difference| / max |logit|. `scores`: |difference| / (score + SCORE_FLOOR), as for near ties."""
+
+    logits: float
+    scores: float
+    reason: str
+
+
+# Scores are sums of softmax weights: below this, a score is a rest that rounding dominates.
+SCORE_FLOOR = 0.05
+
+WEIGHTS = {
+    "F32": Tolerance(2e-5, 1e-3, "no rounding: float32 additions in another order, and polynomial exp"),
+    "F16": Tolerance(2e-3, 2e-2, "activations rounded to F16 (2^-11) before each product; flips"),
+    "BF16": Tolerance(2e-2, 1e-1, "activations rounded to BF16 (2^-8) before each product; flips"),
+    "Q8_0": Tolerance(5e-2, 2e-1, "activations rounded to 8 bits per block of 32 before each product; flips"),
+}
+
+KV_CACHE = {
+    "F32": Tolerance(0.0, 0.0, "exact"),
+    "F16": Tolerance(1e-3, 5e-3, "K, V, in dense attention also Q, rounded to F16; flips. Design, P5: 1e-3"),
+    "Q8_0": Tolerance(2e-2, 1e-1, "K and V rounded to 8 bits per block of 32; flips"),
+}
+
+# Added when a sequence has decode steps with flash attention: upstream's kernel for one query sums V in F16. Upstream's
+# dense decode alone is up to 4e-3 off on the fixture models (without flash attention: 4e-4).
+FLASH_ATTN_DECODE = Tolerance(6e-3, 5e-2, "sums of V in F16")
+
+# Added for BF16 scores: a flip in one of the additions is a step of 2^-8. A score that many chunks add to has several.
+BF16_SCORES = 4 * 2**-8
+
+# The same library on the same tokens by another path (split prompts, more threads): no rounding differs but for flips.
+SELF_LOGITS_F32 = 1e-4
+
+# Fusion of blocks against one softmax (design, section 3).
+FUSION = 1e-5
+
+
+# The bounds hold for so many layers; the errors of more are independent, and add up like a random walk.
+LAYERS = 4
+
+
+def tolerance(
+    weight_type: str, kv_type: str = "f16", *, n_layer: int = LAYERS, flash_attn_decode: bool = False
+) -> Tolerance:
+    """The bounds for a model with such weights and such a cache: the errors add."""
+    parts = [WEIGHTS[weight_type.upper()], KV_CACHE[kv_type.upper()]]
+    if flash_attn_decode:
+        parts.append(FLASH_ATTN_DECODE)
+    growth = max(1, n_layer / LAYERS) ** 0.5
+    return Tolerance(
+        logits=growth * sum(part.logits for part in parts),
+        scores=growth * sum(part.scores for part in parts),
+        reason="; ".join(part.reason for part in parts),
+    )
