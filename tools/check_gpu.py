@@ -20,7 +20,7 @@ from h2o_llama import H2OConfig, Llama, demo_model_path
 
 def prefill(n_gpu_layers):
     h2o = H2OConfig(local_window=64, heavy_budget=64)
-    with Llama(demo_model_path(), n_ctx=4096, n_ubatch=512, n_gpu_layers=n_gpu_layers, flash_attn="off", h2o=h2o) as llm:
+    with Llama(demo_model_path(), n_ctx=4096, n_ubatch=512, n_gpu_layers=n_gpu_layers, h2o=h2o) as llm:
         llm.eval(llm.tokenize(open(np.__file__, "rb").read()[:4000]), logits="all")
         return llm.logits, [set(row) for layer in llm.kv.layers for row in llm.kv.memory_indices(layer)]
 
