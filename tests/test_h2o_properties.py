@@ -139,7 +139,7 @@ def test_p5_every_model(model_path: Path, oracle_model: GGUFModel, config: Confi
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-@pytest.mark.parametrize(("kv_type", "flash_attn"), [("f16", "off"), ("f16", "on"), ("f16", "auto"), ("q8_0", "on")])
+@pytest.mark.parametrize(("kv_type", "flash_attn"), [("f16", "off"), ("f16", "on"), ("bf16", "auto"), ("q8_0", "on")])
 def test_p5_every_cache_type(model_path: Path, oracle_model: GGUFModel, kv_type: str, flash_attn: str) -> None:
     """Prefill, a decode step, prefill again. With flash attention, dense attention (decode) sums in F16."""
     config = Config(S=16, L=4, H=8, kv_type=kv_type, flash_attn=flash_attn)
