@@ -379,3 +379,11 @@ llm("a", max_tokens=3)
     assert stdout == ""
     assert "llama_model_loader" in stderr
     assert "llama_context" in stderr
+
+
+def test_memory_set_not_below_the_chunk_size_warns(tiny_model: Path) -> None:
+    with (
+        pytest.warns(UserWarning, match="costs more than it saves"),
+        Llama(tiny_model, n_ctx=64, n_ubatch=16, n_batch=32, h2o=H2OConfig(8, 8)),
+    ):
+        pass

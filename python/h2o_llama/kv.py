@@ -171,12 +171,12 @@ class KVView(ABC):
             return kv.scores(self._layer(kv, layer))
 
     def keys(self, layer: int) -> NDArray[np.float32]:
-        """K as it is in the cache (after RoPE), dequantised, float32 [n_head_kv, n_tokens, head_dim]."""
+        """K as the cache holds it (after RoPE), dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim]."""
         with self._open() as kv:
             return kv.get_k(self._layer(kv, layer), 0, kv.info.n_tokens)
 
     def values(self, layer: int) -> NDArray[np.float32]:
-        """V as it is in the cache, dequantised, float32 [n_head_kv, n_tokens, head_dim]."""
+        """V as the cache holds it, dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim]."""
         with self._open() as kv:
             return kv.get_v(self._layer(kv, layer), 0, kv.info.n_tokens)
 

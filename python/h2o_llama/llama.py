@@ -72,6 +72,11 @@ class Llama(ModelView):
         If an argument is bad, or the file is no valid GGUF model file.
     H2OError
         If llama.cpp refuses the model, or H2O cannot work with it.
+
+    Warns
+    -----
+    UserWarning
+        If a memory set is not smaller than a chunk: that costs more than it saves.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 
 from h2o_llama import _check, _core
@@ -65,6 +66,12 @@ class ContextParams:
             )
         # Three tokens cannot be cut into calls of two without leaving one alone, which would be a decode step.
         _check.integer(_OWNER, "n_batch", self.n_batch, 3)
+        if h2o.memory_size >= self.n_ubatch:
+            warnings.warn(
+                f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below the chunk size n_ubatch ({self.n_ubatch}): "
+                "H2O then costs more than it saves",
+                stacklevel=4,
+            )
 
     def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
         """A context for at least n_ctx tokens."""

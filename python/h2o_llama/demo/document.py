@@ -9,8 +9,9 @@ from importlib.abc import InspectLoader
 
 MODULE = "argparse"  # more than 80,000 characters in every supported Python, and nobody has to download it
 
-# (key, value) in the format the demo model was trained on: two digits, four digits.
-SECRETS = ((17, 4829), (42, 7305), (63, 1958), (28, 6142), (91, 3576))
+# (key, value) in the format the demo model was trained on: two digits, four digits. No value begins with the digit
+# that the model guesses for its key when it cannot read the value, or a lucky guess would look like recall.
+SECRETS = ((17, 4829), (42, 5308), (63, 1958), (28, 6142), (91, 3576))
 
 
 @dataclass(frozen=True)
