@@ -1,0 +1,84 @@
+"""Time of building one layer's memory set: 8 KV heads, S 1024, L 256, H 256.
+
+    python benchmarks/memory_set.py
+
+By itself, chunk after chunk with random scores, through `KVCache`; and inside a prefill, from `Llama.kv.stats`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import machine
+from h2o_llama import KVCache
+from measure import CHUNK_SIZE, HEAVY_BUDGET, LOCAL_WINDOW, TWO_PHASE, prefill
+from random_model import ModelSpec, make_prompt, model_file
+
+GOAL_US = 1000
+AIM_US = 100
+
+
+def main(
+    chunks: Annotated[int, typer.Option(help="Chunks to build memory sets of, in each way.", min=2)] = 16,
+    threads: Annotated[int | None, typer.Option(help="Threads of the prefill; by default all.", min=1)] = None,
+) -> None:
+    """Time of building one layer's memory set."""
+    spec = ModelSpec()
+    alone, call = stand_alone(spec, chunks)
+    inside = in_prefill(spec, chunks, threads or machine.n_cores())
+
+    table = Table("memory set of one layer")
+    table.add_column("µs", justify="right")
+    table.add_row("KVCache.build_memory_set, median", f"{alone:.1f}")
+    table.add_row("  of that, a Python call that builds nothing", f"{call:.1f}")
+    table.add_row("in a prefill, mean", f"{inside:.1f}", end_section=True)
+    table.add_row("goal", f"{GOAL_US}")
+    table.add_row("aim", f"{AIM_US}")
+    console = Console()
+    shape = f"{spec.n_head_kv} KV heads, S {CHUNK_SIZE}, L {LOCAL_WINDOW}, H {HEAVY_BUDGET}"
+    console.print(f"{machine.cpu_model()}, {shape}")
+    console.print(table)
+
+
+def stand_alone(spec: ModelSpec, chunks: int) -> tuple[float, float]:
+    """Microseconds of `build_memory_set`, and of a call that checks its argument and returns."""
+    rng = np.random.default_rng(0)
+    cache = KVCache(model_file(spec), chunks * CHUNK_SIZE, CHUNK_SIZE, LOCAL_WINDOW, HEAVY_BUDGET)
+    builds, calls = [], []
+    for chunk in range(chunks):
+        start, end = chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE
+        cache.next_chunk(CHUNK_SIZE)
+        for layer in cache.layers:
+            # Few tokens get most of the attention.
+            scores = rng.pareto(1.5, (spec.n_head_kv, CHUNK_SIZE)).astype(np.float32)
+            cache.init_chunk_scores(layer, start, scores)
+            builds.append(_microseconds(partial(cache.build_memory_set, layer, end)))
+            calls.append(_microseconds(partial(cache.next_chunk, 0)))
+    return median(builds), median(calls)
+
+
+def in_prefill(spec: ModelSpec, chunks: int, n_threads: int) -> float:
+    """Microseconds that a prefill spends per memory set."""
+    prompt = make_prompt(spec, chunks * CHUNK_SIZE)
+    with TWO_PHASE.open(model_file(spec), len(prompt), n_threads) as llm:
+        stats = prefill(llm, prompt, n_threads).stats
+    return 1000 * stats.select_ms / stats.selections
+
+
+def _microseconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return 1e6 * (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    typer.run(main)
