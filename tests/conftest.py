@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before NumPy loads: on matrices this small, BLAS threads cost ten times what they save.
@@ -16,6 +18,14 @@ from inputs import EXTERNAL_MODEL, ModelByName
 from oracle import GGUFModel, UnsupportedModel
 
 MODEL_NAMES = [*models.FIXTURE_MODELS, "demo", *(["external"] if EXTERNAL_MODEL else [])]
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT as in a terminal, for this process and its children. Started in the background, tests would ignore it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture(scope="session")

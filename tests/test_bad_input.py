@@ -70,6 +70,7 @@ ARGUMENTS = [
     _open("record=1", "[Llama] record must be True or False"),
     _open("verbose='no'", "[Llama] verbose must be True or False"),
     _open("n_ctx=2**31 - 1", "[Llama] n_ctx=2147483647 needs"),
+    _open("n_ctx=2**20, n_batch=2**20, n_ubatch=2**20", "[Llama] n_ubatch=1048576 needs about"),
     Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
 ]
 

@@ -292,12 +292,13 @@ def test_process_prints_only_text_on_stdout() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_process_ends_with_130_on_ctrl_c() -> None:
     arguments = ["run", "demo", "--prompt", TEXT, "-n", "30000", "--temp", "0", *ONE_THREAD]
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert len(os.read(process.stdout.fileno(), 1)) == 1  # it generates now
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert len(os.read(process.stdout.fileno(), 1)) == 1  # it generates now
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in stderr

@@ -147,6 +147,7 @@ def test_generation_after_cancelling_has_nothing_to_go_on_from(tiny_model: Path)
             next(llm.generate([]))
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("h2o", [None, H2OConfig(64, 64)], ids=["dense", "h2o"])
 def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:
     with open_slow(tiny_model, h2o) as llm:

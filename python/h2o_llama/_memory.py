@@ -1,4 +1,4 @@
-"""Refuses caches that no memory could hold: the kernel would kill the process while they are being cleared."""
+"""Refuses sizes that no memory could hold: the kernel would kill the process when it comes to use them."""
 
 from __future__ import annotations
 
@@ -42,5 +42,19 @@ def check_kv_size(owner: str, name: str, n_cells: int, model: _core.Model, type_
     if available is not None and needed > available:
         raise ValueError(
             f"[{owner}] {name}={n_cells} needs {needed / 2**30:.1f} GiB for the KV cache, but this machine has "
+            f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
+        )
+
+
+def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
+    """Raise ValueError if two copies of the attention logits of so many queries and keys cannot fit into memory.
+
+    `name` and `value` are the argument that asks for them.
+    """
+    available = physical_memory()
+    needed = 2 * 4 * n_queries * n_keys * model.n_head
+    if available is not None and needed > available:
+        raise ValueError(
+            f"[{owner}] {name}={value} needs about {needed / 2**30:.1f} GiB for attention logits, but this machine has "
             f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
         )

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 from h2o_llama import _check, _core
-from h2o_llama._memory import check_kv_size
+from h2o_llama._memory import check_kv_size, check_logits_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.loading import KV_TYPES
 
@@ -79,12 +79,13 @@ class ContextParams:
         n_cells = n_ctx if self.h2o is None else max(n_ctx, int(self.n_ubatch))
         if self.n_gpu_layers == 0:
             check_kv_size(_OWNER, "n_ctx", n_cells, model, self.type_k, self.type_v)
+            self._check_logits(model, n_cells)
         return _core.Context(
             model=model,
             n_ctx=n_cells,
             n_batch=self.n_batch,
             n_ubatch=self.n_ubatch,
-            n_threads=min(_available_cpus(), _MAX_THREADS) if self.n_threads is None else self.n_threads,
+            n_threads=min(available_cpus(), _MAX_THREADS) if self.n_threads is None else self.n_threads,
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,
@@ -95,6 +96,14 @@ class ContextParams:
             record=bool(self.record),
             verbose=bool(self.verbose),
         )
+
+    def _check_logits(self, model: _core.Model, n_cells: int) -> None:
+        n_batch, n_ubatch = min(int(self.n_batch), n_cells), min(int(self.n_ubatch), n_cells)
+        if self.h2o is not None:
+            # Phase 1 takes a call's chunks together, a quarter of their queries at a time.
+            check_logits_size(_OWNER, model, n_batch // 4, n_ubatch, "n_ubatch", self.n_ubatch)
+        elif self.flash_attn == "off":
+            check_logits_size(_OWNER, model, n_ubatch, n_cells, "n_ubatch", self.n_ubatch)
 
     def split_calls(self, n: int) -> list[tuple[int, int]]:
         """(start, stop) of the calls into llama.cpp that n tokens take.
@@ -109,7 +118,7 @@ class ContextParams:
         return list(zip([0, *stops], stops, strict=False))
 
 
-def _available_cpus() -> int:
+def available_cpus() -> int:
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system

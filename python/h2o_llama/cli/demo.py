@@ -9,10 +9,9 @@ import typer
 from rich.console import Console
 
 from h2o_llama import demo_model_path
-from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.demo.document import build_document
-from h2o_llama.demo.measure import CHUNK_SIZE, H2O, compare
+from h2o_llama.demo.measure import CHUNK_SIZE, H2O, compare, default_threads
 from h2o_llama.demo.tables import LONG_NOTE, LOSSES, answer_table, cost_table, html_facts
 from h2o_llama.report.html import check_target, write_html
 
@@ -26,7 +25,7 @@ LONG_BYTES = 16_384
 def demo(
     html: Annotated[Path, typer.Option(help="Where to write the highlighted document.")] = Path("h2o-demo.html"),
     long: Annotated[bool, typer.Option(help="Also measure a prompt that is twice as long.")] = True,
-    threads: options.Threads = None,
+    threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; half by default.")] = None,
 ) -> None:
     """Hide keys in a document, ask for them with dense attention and with H2O, and show what that costs.
 
@@ -35,20 +34,22 @@ def demo(
     """
     check_target(html)
     console = Console()
+    n_threads = threads or default_threads()
     document = build_document(DOCUMENT_BYTES, DEPTHS)
     console.print(
         f"{len(document.needles)} keys are hidden in {DOCUMENT_BYTES:,} bytes of standard library source (one token "
-        "each), then asked for after its end. Every question is a new prefill, dense and H2O in turn.",
+        "each), then asked for after its end. Every question is a new prefill, dense and H2O in turn, on "
+        f"{n_threads} thread{'s' if n_threads > 1 else ''}.",
         f"H2O: chunks of {CHUNK_SIZE} tokens, memory sets of {H2O.memory_size} (the newest {H2O.local_window} and "
         f"{H2O.heavy_budget} heavy hitters) for every layer and KV head.",
         sep="\n",
     )
     with progress_bars() as update:
-        short = compare(demo_model_path(), document, threads, update)
+        short = compare(demo_model_path(), document, n_threads, update)
     console.print("", cost_table(short), "", answer_table(document, short), *LOSSES, "", sep="\n")
     if long:
         with progress_bars() as update:
-            longer = compare(demo_model_path(), build_document(LONG_BYTES), threads, update)
+            longer = compare(demo_model_path(), build_document(LONG_BYTES), n_threads, update, [short.dense.variant])
         console.print(cost_table(longer), LONG_NOTE, "", sep="\n")
     write_html(html, short.report, html_facts(document, short), [n.line_positions for n in document.needles])
     console.print(
