@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = next((ROOT / "python" / "h2o_llama" / "data").glob("*.gguf"))
 CHUNK = 512
-H2O = ["--h2o-local", "64", "--h2o-heavy", "64", "-b", "4096", "-ub", str(CHUNK)]
+H2O = ["--h2o-local", "64", "--h2o-heavy", "64", "-b", "2048", "-ub", str(CHUNK)]
 
 
 def run(command: list[str | Path], ok: bool = True) -> str:
@@ -80,6 +80,7 @@ def main() -> None:
             output = run([tools / tool, *generate, "--h2o-local", "-1"], ok=False)
             require("must not be negative" in output, f"{tool} does not say what is wrong", output)
 
+        # llama-perplexity evaluates -b/-c sequences at once, and H2O takes one.
         text = Path(folder) / "text.txt"
         text.write_bytes((ROOT / "LICENSE").read_bytes() * 8)
         output = run([tools / "llama-perplexity", "-m", MODEL, "-f", text, "-c", "2048", "-t", "2", *H2O])
