@@ -16,7 +16,7 @@ static bool h2o_debug(const char * name) {
 
 bool h2o_step::operator==(const h2o_step & other) const {
     return phase == other.phase && pos == other.pos && n_tokens == other.n_tokens && offset == other.offset &&
-        n_memory == other.n_memory && keep_intra == other.keep_intra;
+        n_memory == other.n_memory && has_phase2 == other.has_phase2;
 }
 
 //
@@ -73,7 +73,7 @@ llama_kv_cache_h2o::llama_kv_cache_h2o(
     : llama_kv_cache(model, model.hparams, type_k, type_v, v_trans, offload, /*unified =*/ true, kv_size, /*n_seq_max =*/ 1, /*n_pad =*/ 1,
             /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr),
       state(config, kv_size, h2o_layer_dims(model.hparams, get_layer_ids())),
-      model(model), v_trans(v_trans), n_batch(n_batch) {
+      model(model), v_trans(v_trans) {
     if (n_batch > 0) {
         intra = std::make_unique<h2o_intra>(model, get_layer_ids(), n_batch, offload);
     }
@@ -237,15 +237,6 @@ void llama_kv_cache_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, l
     h2o_refuse("loading a state");
 }
 
-void llama_kv_cache_h2o::begin_call(uint32_t n_tokens) {
-    state.begin_call(n_tokens);
-}
-
-void llama_kv_cache_h2o::end_call(uint32_t n_tokens) {
-    state.end_call();
-    state.add_tokens(n_tokens);
-}
-
 void llama_kv_cache_h2o::rollback() {
     state.rollback();
     llama_kv_cache::seq_rm(0, state.n_tokens(), -1);
@@ -299,7 +290,8 @@ bool llama_kv_cache_h2o_context::next() {
         return true;
     }
 
-    kv->end_call(n_tokens_call);
+    kv->state.end_call();
+    kv->state.add_tokens(n_tokens_call);
     begun = false;
 
     return false;
@@ -313,7 +305,7 @@ bool llama_kv_cache_h2o_context::apply() {
     if (!begun) {
         // a decode step changes scores never, and memory sets only if it begins a chunk
         if (step.phase != h2o_step::DECODE || step.pos % kv->state.config.chunk_size == 0) {
-            kv->begin_call(n_tokens_call);
+            kv->state.begin_call(n_tokens_call);
         }
         begun = true;
     }
@@ -346,7 +338,7 @@ bool llama_kv_cache_h2o_context::apply() {
 }
 
 bool llama_kv_cache_h2o_context::has_outputs() const {
-    return !steps[i_step].keep_intra;
+    return !steps[i_step].has_phase2;
 }
 
 bool llama_kv_cache_h2o_context::finish(llm_graph_result * res, ggml_backend_sched_t sched) {
@@ -376,7 +368,7 @@ bool llama_kv_cache_h2o_context::finish(llm_graph_result * res, ggml_backend_sch
             stats.n_tokens_prefill += step.n_tokens;
             stats.t_phase1_us += t_us;
 
-            if (step.keep_intra) {
+            if (step.has_phase2) {
                 n_done = 0;
 
                 static const bool debug_cache = h2o_debug("H2O_DEBUG_CACHE");

@@ -22,7 +22,7 @@ struct h2o_step {
     uint32_t n_tokens;
     uint32_t offset;     // of its first token in the call
     uint32_t n_memory;   // INTER: positions in the memory set, 0 if there is none yet
-    bool     keep_intra; // INTRA: a phase 2 follows that needs (m, l, o)
+    bool     has_phase2; // INTRA: a phase 2 follows, which computes the outputs
 
     bool operator==(const h2o_step & other) const;
 };
@@ -69,8 +69,6 @@ public:
     // a call is a transaction (see h2o_state)
     //
 
-    void begin_call(uint32_t n_tokens);
-    void end_call(uint32_t n_tokens);
     void rollback();
 
     //
@@ -100,7 +98,6 @@ private:
 
     const llama_model & model;
     const bool v_trans;
-    const uint32_t n_batch;
 };
 
 // Goes through the steps of one call.
