@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, Llama
+from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file, read_prompt, tokenize
+from h2o_llama.cli.prompt import model_file, open_model, read_prompt, tokenize
 from h2o_llama.report.html import check_target, write_html
 from h2o_llama.report.memory import memory_report
 from h2o_llama.report.terminal import head_table, highlighted, legend
@@ -43,15 +43,7 @@ def inspect(
     path = model_file(model)
     tokens = tokenize(path, text)
     title = file.name if file and str(file) != "-" else "the text"
-    with Llama(
-        path,
-        n_ctx=len(tokens),
-        n_batch=max(4096, chunk),
-        n_ubatch=chunk,
-        n_threads=threads,
-        n_gpu_layers=gpu_layers,
-        h2o=h2o,
-    ) as llm:
+    with open_model(path, len(tokens), chunk, threads, gpu_layers, h2o) as llm:
         with progress_bars() as update:
             llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
         report = memory_report(llm, tokens, title)

@@ -7,13 +7,28 @@ from pathlib import Path
 
 import typer
 
-from h2o_llama import demo_model_path
+from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.loading import load_model
 
 
 def model_file(name: str) -> Path:
     """The path of a model; 'demo' is the one in this package."""
     return demo_model_path() if name == "demo" else Path(name)
+
+
+def open_model(
+    path: Path, n_ctx: int, chunk: int, threads: int | None, gpu_layers: int, h2o: H2OConfig | None
+) -> Llama:
+    """The model with a context, as the options that `run` and `inspect` share ask for it."""
+    return Llama(
+        path,
+        n_ctx=n_ctx,
+        n_batch=max(4096, chunk),
+        n_ubatch=chunk,
+        n_threads=threads,
+        n_gpu_layers=gpu_layers,
+        h2o=h2o,
+    )
 
 
 def read_prompt(file: Path | None, prompt: str) -> bytes:

@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file, read_prompt, tokenize
+from h2o_llama.cli.prompt import model_file, open_model, read_prompt, tokenize
 
 
 def run(
@@ -45,15 +45,7 @@ def run(
     text = read_prompt(file, prompt)
     path = model_file(model)
     tokens = tokenize(path, text, special)
-    with Llama(
-        path,
-        n_ctx=n_ctx or len(tokens) + n_predict,
-        n_batch=max(4096, chunk),
-        n_ubatch=chunk,
-        n_threads=threads,
-        n_gpu_layers=gpu_layers,
-        h2o=h2o,
-    ) as llm:
+    with open_model(path, n_ctx or len(tokens) + n_predict, chunk, threads, gpu_layers, h2o) as llm:
         start = time.perf_counter()
         with progress_bars() as update:
             llm.eval(tokens, progress=lambda n_done, n_total: update("prompt", n_done, n_total))
