@@ -25,12 +25,13 @@ class H2OConfig:
         H: how many heavy hitters (the positions that received most attention) a memory set holds.
     sink_tokens : int, default 0
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
-    schedule : {"two_phase"}
+    schedule : {"single_pass", "two_phase"}
+        "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
         "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
     decode : {"full"}
         "full": generated tokens attend to the whole cache.
     evict : bool, default False
-        Drop the tokens outside the memory sets from the cache. Not available with these schedules.
+        Drop the tokens outside the memory sets from the cache. Not available yet.
     score_type : {"f32", "bf16"}
         Type in which a position's score (attention received so far) is kept; "bf16" rounds after every addition.
 
@@ -48,7 +49,7 @@ class H2OConfig:
     local_window: int = 256
     heavy_budget: int = 256
     sink_tokens: int = 0
-    schedule: Literal["two_phase"] = "two_phase"
+    schedule: Literal["single_pass", "two_phase"] = "single_pass"
     decode: Literal["full"] = "full"
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
@@ -62,11 +63,11 @@ class H2OConfig:
                 f"[{_OWNER}] local_window + heavy_budget + sink_tokens must be from 1 to {_check.INT32_MAX}, "
                 f"got {self.memory_size}; for dense attention pass h2o=None to Llama"
             )
-        _check.choice(_OWNER, "schedule", self.schedule, ("two_phase",))
+        _check.choice(_OWNER, "schedule", self.schedule, ("single_pass", "two_phase"))
         _check.choice(_OWNER, "decode", self.decode, ("full",))
         _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
         if _check.flag(_OWNER, "evict", self.evict):
-            raise ValueError(f"[{_OWNER}] evict=True does not work with schedule={self.schedule!r}: leave it False")
+            raise ValueError(f"[{_OWNER}] evict=True needs decode='memory', which there is not yet: leave it False")
 
     @property
     def memory_size(self) -> int:

@@ -20,11 +20,14 @@ class KVStats:
 
     Attributes
     ----------
-    phase1_runs, phase2_runs, decode_steps : int
-        Passes through the model: first phases (one per prefill call), second phases (one per chunk) and single tokens.
+    single_pass_runs, phase1_runs, phase2_runs, decode_steps : int
+        Passes through the model: chunks under "single_pass"; under "two_phase" first phases (one per prefill call) and
+        second phases (one per chunk); single tokens.
+    graphs_reused : int
+        How many of these passes used the graph of the one before, instead of building it anew.
     prefill_tokens : int
         Prompt tokens processed.
-    phase1_ms, phase2_ms, decode_ms, select_ms : float
+    single_pass_ms, phase1_ms, phase2_ms, decode_ms, select_ms : float
         Milliseconds in each of them, and in building memory sets.
     selections : int
         Memory sets built (layers times chunks).
@@ -32,10 +35,13 @@ class KVStats:
         Bytes of the K and V cache, the scores, the memory sets, and of the (m, l, o) that phase 1 leaves for phase 2.
     """
 
+    single_pass_runs: int = 0
     phase1_runs: int = 0
     phase2_runs: int = 0
     decode_steps: int = 0
+    graphs_reused: int = 0
     prefill_tokens: int = 0
+    single_pass_ms: float = 0.0
     phase1_ms: float = 0.0
     phase2_ms: float = 0.0
     decode_ms: float = 0.0
@@ -49,10 +55,13 @@ class KVStats:
     @classmethod
     def of(cls, stats: _core.KVStats) -> KVStats:
         return cls(
+            single_pass_runs=stats.n_single_pass,
             phase1_runs=stats.n_phase1,
             phase2_runs=stats.n_phase2,
             decode_steps=stats.n_decode,
+            graphs_reused=stats.n_reused,
             prefill_tokens=stats.n_tokens_prefill,
+            single_pass_ms=stats.t_single_pass_us / 1000,
             phase1_ms=stats.t_phase1_us / 1000,
             phase2_ms=stats.t_phase2_us / 1000,
             decode_ms=stats.t_decode_us / 1000,

@@ -231,7 +231,8 @@ class Llama(ModelView):
         self._logits = None
         for start, stop in self._params.split_calls(len(ids)):
             report = None if progress is None else _Report(progress, start, len(ids))
-            context.decode(ids[start:stop], out[start:stop] if all_logits else out, report)
+            rows = out[start:stop] if all_logits else out[: int(stop == len(ids))]
+            context.decode(ids[start:stop], rows, report)
             if report is not None and self._params.h2o is None:
                 report(stop - start)
         self._logits = out

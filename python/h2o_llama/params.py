@@ -93,6 +93,7 @@ class ContextParams:
             heavy_budget=0 if self.h2o is None else self.h2o.heavy_budget,
             sink_tokens=0 if self.h2o is None else self.h2o.sink_tokens,
             score_type="f32" if self.h2o is None else self.h2o.score_type,
+            schedule="single_pass" if self.h2o is None else self.h2o.schedule,
             record=bool(self.record),
             verbose=bool(self.verbose),
         )

@@ -107,14 +107,14 @@ void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::ar
     llama_context * ctx = get();
 
     const int64_t n      = tokens.size();
-    const int64_t n_rows = logits.ndim() == 2 ? logits.shape(0) : 0;
-    if (n < 1 || n > llama_n_batch(ctx) || (n_rows != n && n_rows != 1) || logits.shape(1) != mdl->n_vocab()) {
+    const int64_t n_rows = logits.ndim() == 2 ? logits.shape(0) : -1;
+    if (n < 1 || n > llama_n_batch(ctx) || (n_rows != n && n_rows != 1 && n_rows != 0) || logits.shape(1) != mdl->n_vocab()) {
         throw std::invalid_argument("[Context.decode] tokens or logits have the wrong shape");
     }
 
     std::vector<llama_token> ids(tokens.data(), tokens.data() + n);
     std::vector<int8_t>      outputs(n, n_rows == n);
-    outputs.back() = 1;
+    outputs.back() = n_rows > 0;
 
     llama_batch batch = llama_batch_get_one(ids.data(), n);
     batch.logits = outputs.data();
@@ -133,7 +133,7 @@ void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::ar
         llama_call call(verbose);
         try {
             status = llama_decode(ctx, batch);
-            if (status == 0) {
+            if (status == 0 && n_rows > 0) {
                 memcpy(dst, llama_get_logits(ctx), n_rows*mdl->n_vocab()*sizeof(float));
             }
         } catch (const std::exception & e) {
@@ -153,7 +153,7 @@ void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::ar
     if (status != 0) {
         throw h2o_error("[Llama.eval] llama.cpp failed (status " + std::to_string(status) + "): " + reason);
     }
-    logits_valid = true;
+    logits_valid = n_rows > 0;
 }
 
 void init_context(py::module_ & m) {
@@ -167,7 +167,7 @@ void init_context(py::module_ & m) {
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
                 uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, const std::string & score_type,
-                bool record, bool verbose) {
+                const std::string & schedule, bool record, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx;
             params.n_batch         = n_batch;
@@ -184,6 +184,7 @@ void init_context(py::module_ & m) {
             params.h2o_heavy_budget = heavy_budget;
             params.h2o_sink_tokens  = sink_tokens;
             params.h2o_score_type   = find_type(score_type);
+            params.h2o_schedule     = schedule == "two_phase" ? LLAMA_H2O_SCHEDULE_TWO_PHASE : LLAMA_H2O_SCHEDULE_SINGLE_PASS;
 
             py::gil_scoped_release no_gil;
             return std::make_shared<context>(std::move(mdl), params, record, verbose);
@@ -191,7 +192,7 @@ void init_context(py::module_ & m) {
             py::arg("model"), py::arg("n_ctx"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("score_type"),
-            py::arg("record"), py::arg("verbose"))
+            py::arg("schedule"), py::arg("record"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("progress"))
         .def("clear", &context::clear)
         .def("close", &context::close)

@@ -123,10 +123,13 @@ void init_kv(py::module_ & m) {
         .def_readonly("n_memory_sets", &llama_h2o_info::n_memory_sets);
 
     py::class_<llama_h2o_stats>(m, "KVStats")
+        .def_readonly("n_single_pass",    &llama_h2o_stats::n_single_pass)
         .def_readonly("n_phase1",         &llama_h2o_stats::n_phase1)
         .def_readonly("n_phase2",         &llama_h2o_stats::n_phase2)
         .def_readonly("n_decode",         &llama_h2o_stats::n_decode)
         .def_readonly("n_tokens_prefill", &llama_h2o_stats::n_tokens_prefill)
+        .def_readonly("n_reused",         &llama_h2o_stats::n_reused)
+        .def_readonly("t_single_pass_us", &llama_h2o_stats::t_single_pass_us)
         .def_readonly("t_phase1_us",      &llama_h2o_stats::t_phase1_us)
         .def_readonly("t_phase2_us",      &llama_h2o_stats::t_phase2_us)
         .def_readonly("t_decode_us",      &llama_h2o_stats::t_decode_us)

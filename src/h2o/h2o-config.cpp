@@ -16,4 +16,7 @@ void h2o_config::validate() const {
     if (score_type != GGML_TYPE_F32 && score_type != GGML_TYPE_BF16) {
         throw std::invalid_argument("[h2o] the score type must be f32 or bf16");
     }
+    if (schedule != LLAMA_H2O_SCHEDULE_SINGLE_PASS && schedule != LLAMA_H2O_SCHEDULE_TWO_PHASE) {
+        throw std::invalid_argument("[h2o] the schedule must be single_pass or two_phase");
+    }
 }

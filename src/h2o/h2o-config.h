@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ggml.h"
+#include "llama.h"
 
 #include <cstdint>
 
@@ -12,6 +12,8 @@ struct h2o_config {
     uint32_t sink_tokens  = 0; // A
 
     ggml_type score_type = GGML_TYPE_F32;
+
+    llama_h2o_schedule schedule = LLAMA_H2O_SCHEDULE_SINGLE_PASS;
 
     bool enabled() const { return memory_size() > 0; }
 

@@ -1,6 +1,5 @@
 #include "h2o-context.h"
 
-#include "h2o-graph.h"
 #include "llama-kv-cache-h2o.h"
 
 #include "llama-cparams.h"
@@ -17,6 +16,7 @@ h2o_config h2o_config_from_params(const llama_context_params & params) {
     res.heavy_budget = params.h2o_heavy_budget;
     res.sink_tokens  = params.h2o_sink_tokens;
     res.score_type   = params.h2o_score_type;
+    res.schedule     = params.h2o_schedule;
 
     if (res.enabled()) {
         res.validate();
@@ -45,6 +45,6 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
 }
 
 uint32_t h2o_graph_max_nodes(const llama_model & model) {
-    // build_intra cuts a call into at most 3 runs of chunks, each in blocks of queries of fewer than 48 nodes each
-    return 3*H2O_QUERY_BLOCKS*48*model.hparams.n_layer_all;
+    // phase 1 cuts a call into at most 3 runs of chunks, the attention of each takes fewer than 256 nodes
+    return 3*256*model.hparams.n_layer_all;
 }

@@ -1,18 +1,12 @@
 #pragma once
 
-#include "llama-kv-cache-h2o.h"
+struct ggml_context;
+struct ggml_tensor;
 
-// Gathers K and V of a layer's memory set, every KV head its own positions, dequantised to F32.
+// Gathers rows of a layer's cache, every KV head its own, dequantised to F32.
+//   k:    [n_embd_head_k, n_kv, n_head_kv]
+//   v:    [n_embd_head_v, n_kv, n_head_kv], or transposed [n_kv, n_embd_head_v, n_head_kv]
+//   rows: I32 [n_rows, n_head_kv]
 
-struct h2o_gather_indices {
-    ggml_tensor * k; // I32 [n_memory, n_head_kv]
-    ggml_tensor * v; // the same tensor, or for a transposed V, whose rows are single elements, I32 [n_memory, n_embd_head_v, n_head_kv]
-};
-
-h2o_gather_indices h2o_gather_build_indices(ggml_context * ctx, const llama_kv_cache_h2o & kv, int32_t il, uint32_t n_memory);
-
-// fill the indices with the layer's current memory set
-void h2o_gather_set_indices(const h2o_gather_indices & indices, const llama_kv_cache_h2o & kv, int32_t il);
-
-ggml_tensor * h2o_gather_build_k(ggml_context * ctx, const llama_kv_cache_h2o & kv, const h2o_gather_indices & indices, int32_t il); // [n_embd_head_k, n_memory, n_head_kv]
-ggml_tensor * h2o_gather_build_v(ggml_context * ctx, const llama_kv_cache_h2o & kv, const h2o_gather_indices & indices, int32_t il); // [n_memory, n_embd_head_v, n_head_kv]
+ggml_tensor * h2o_gather_k(ggml_context * ctx, ggml_tensor * k, ggml_tensor * rows);               // [n_embd_head_k, n_rows, n_head_kv]
+ggml_tensor * h2o_gather_v(ggml_context * ctx, ggml_tensor * v, ggml_tensor * rows, bool v_trans); // [n_rows, n_embd_head_v, n_head_kv]

@@ -5,6 +5,7 @@
 #include "llama-model.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 std::unique_ptr<llm_graph_input_attn_h2o> llm_graph_input_attn_h2o::create(
@@ -28,9 +29,16 @@ llm_graph_input_attn_h2o::llm_graph_input_attn_h2o(
 void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
     llm_graph_input_attn_kv::set_input(ubatch);
 
-    for (const auto & memory : memories) {
-        h2o_gather_set_indices(memory.indices, *kv, memory.il);
+    if (positions) {
+        std::vector<int32_t> data(positions->ne[0]);
+        std::iota(data.begin(), data.end(), step.pos - step.pos%kv->state.config.chunk_size);
+        for (int64_t h = 0; h < positions->ne[1]; ++h) {
+            ggml_backend_tensor_set(positions, data.data(), h*positions->nb[1], positions->nb[1]);
+        }
     }
+
+    kv->stats.n_reused += used;
+    used = true;
 }
 
 bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
@@ -39,14 +47,26 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
         return false;
     }
 
-    // offsets and counts of a step are part of the graph: a graph of one phase never serves the other
     const h2o_step step_new = mctx_new->get_step(params.ubatch.n_tokens);
-    if (step.phase != h2o_step::DECODE) {
-        mctx = mctx_new;
-        return step_new == step;
+    if (step_new.phase != step.phase) {
+        return false;
+    }
+    if (step.phase == h2o_step::DECODE) {
+        return llm_graph_input_attn_kv::can_reuse(params);
     }
 
-    return step_new.phase == h2o_step::DECODE && llm_graph_input_attn_kv::can_reuse(params);
+    const uint32_t S = kv->state.config.chunk_size;
+
+    // single_pass: the keys are a view that depends on no position, so one chunk's graph serves the next chunk.
+    // Views of two_phase hold positions and offsets
+    const bool res = step.phase == h2o_step::SINGLE_PASS ?
+        step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && step_new.pos%S == step.pos%S :
+        step_new == step;
+
+    mctx = mctx_new;
+    step = step_new;
+
+    return res;
 }
 
 llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::cast_sparse(llm_graph_input_attn_kv * inp) {
@@ -62,9 +82,23 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
         throw std::runtime_error("[h2o] H2O does not work with models that have attention biases or attention sinks. Switch H2O off");
     }
 
-    ggml_tensor * cur = step.phase == h2o_step::INTRA ?
-        build_intra(graph, q, k, v, kq_scale, il) :
-        build_inter(graph, q, kq_scale, il);
+    ggml_build_forward_expand(graph.gf, q);
+
+    if (stores_kv()) {
+        ggml_build_forward_expand(graph.gf, v);
+        ggml_build_forward_expand(graph.gf, k);
+
+        ggml_build_forward_expand(graph.gf, mctx->cpy_k(graph.ctx0, k, get_k_idxs(), il));
+        ggml_build_forward_expand(graph.gf, mctx->cpy_v(graph.ctx0, v, get_v_idxs(), il));
+    }
+
+    ggml_tensor * cur = nullptr;
+    switch (step.phase) {
+        case h2o_step::SINGLE_PASS: cur = build_single_pass(graph, q, kq_scale, il); break;
+        case h2o_step::INTRA:       cur = build_intra      (graph, q, kq_scale, il); break;
+        case h2o_step::INTER:       cur = build_inter      (graph, q, kq_scale, il); break;
+        case h2o_step::DECODE:      GGML_ABORT("dense attention is not built here");
+    }
 
     if (!cparams.offload_kqv) {
         // all nodes between the KV store and the attention output are run on the CPU
@@ -76,23 +110,11 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
     return cur;
 }
 
-std::vector<llm_graph_input_attn_h2o::group> llm_graph_input_attn_h2o::groups() const {
+std::vector<llm_graph_input_attn_h2o::run> llm_graph_input_attn_h2o::runs() const {
     const uint32_t S   = kv->state.config.chunk_size;
     const uint32_t end = step.pos + step.n_tokens;
 
-    std::vector<group> res;
-
-    // queries [p, p_end) of every chunk in blocks: a block leaves out the keys after its end, which causality hides.
-    // 4 blocks compute 5/8 of the [S x S] logits and hold 1/4 of them at a time
-    const uint32_t n_block = (S + H2O_QUERY_BLOCKS - 1)/H2O_QUERY_BLOCKS;
-
-    const auto add_blocks = [&](uint32_t chunk_start, uint32_t p, uint32_t p_end, uint32_t n_chunks) {
-        while (p < p_end) {
-            const uint32_t block_end = std::min(p_end, p + n_block - (p - chunk_start)%n_block);
-            res.push_back({ chunk_start, block_end - chunk_start, p - step.pos, block_end - p, n_chunks });
-            p = block_end;
-        }
-    };
+    std::vector<run> res;
 
     uint32_t p = step.pos;
     while (p < end) {
@@ -100,11 +122,11 @@ std::vector<llm_graph_input_attn_h2o::group> llm_graph_input_attn_h2o::groups() 
 
         if (p == chunk_start && end - p >= S) {
             const uint32_t n_chunks = (end - p)/S;
-            add_blocks(chunk_start, p, p + S, n_chunks);
+            res.push_back({ p, S, p - step.pos, S, n_chunks });
             p += n_chunks*S;
         } else {
             const uint32_t p_end = std::min(end, chunk_start + S);
-            add_blocks(chunk_start, p, p_end, 1);
+            res.push_back({ chunk_start, p_end - chunk_start, p - step.pos, p_end - p, 1 });
             p = p_end;
         }
     }
@@ -112,95 +134,92 @@ std::vector<llm_graph_input_attn_h2o::group> llm_graph_input_attn_h2o::groups() 
     return res;
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::build_kq(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * q) const {
-    ggml_context * ctx0 = graph.ctx0;
+h2o_attention llm_graph_input_attn_h2o::build_attention(
+        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, bool causal, float kq_scale, int il) const {
+    const h2o_attention_params params = {
+        /*.k       =*/ kv->keys  (graph.ctx0, il),
+        /*.v       =*/ kv->values(graph.ctx0, il),
+        /*.q       =*/ q,
+        /*.rows    =*/ rows,
+        /*.v_trans =*/ kv->v_is_transposed(),
+        /*.causal  =*/ causal,
+        /*.scale   =*/ kq_scale,
+    };
 
-    ggml_tensor * kq = ggml_mul_mat(ctx0, k, q);
-    ggml_prec_set_acc(kq, GGML_PREC_F32);
-
-    if (hparams.attn_soft_cap) {
-        const float cap = hparams.f_attn_logit_softcapping;
-        kq = ggml_scale(ctx0, ggml_tanh(ctx0, ggml_scale(ctx0, kq, 1.0f/cap)), cap);
-    }
-
-    return kq;
+    return h2o_attention_composed(graph.ctx0, graph.gf, params);
 }
 
-void llm_graph_input_attn_h2o::build_column_sums(const llm_graph_context & graph, ggml_tensor * weights, const group & keys, int il) {
-    ggml_tensor * t = h2o_column_sums_build(graph.ctx0, weights, hparams.n_head_kv(il));
-    ggml_set_output(t);
-    ggml_build_forward_expand(graph.gf, t);
+// score[row] += sum
+void llm_graph_input_attn_h2o::add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const {
+    ggml_context * ctx0 = graph.ctx0;
 
-    colsums.push_back({ il, keys, t });
+    ggml_tensor * t = kv->state.layer(il)->scores;
+
+    ggml_tensor * scores = ggml_view_3d(ctx0, t, 1, t->ne[0], t->ne[1], t->nb[0], t->nb[1], 0);
+    ggml_tensor * added  = ggml_add(ctx0, ggml_get_rows(ctx0, scores, rows), ggml_reshape_3d(ctx0, sums, 1, rows->ne[0], rows->ne[1]));
+
+    ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx0, scores, added, rows));
+}
+
+// one softmax over the memory set and the own chunk
+ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+    ggml_context * ctx0 = graph.ctx0;
+
+    ggml_tensor * rows = kv->key_rows(ctx0, il, step.n_memory, step.pos%kv->state.config.chunk_size + step.n_tokens);
+
+    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, /*causal =*/ true, kq_scale, il);
+
+    add_scores(graph, rows, res.sums, il);
+
+    return ggml_reshape_2d(ctx0, res.o, res.o->ne[0]*res.o->ne[1], step.n_tokens);
 }
 
 // phase 1: [S x S] causal attention of every chunk to itself, whole chunks as one batch
-ggml_tensor * llm_graph_input_attn_h2o::build_intra(
-        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, float kq_scale, int il) {
+ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
     ggml_cgraph  * gf   = graph.gf;
 
-    ggml_build_forward_expand(gf, q);
-    ggml_build_forward_expand(gf, v);
-    ggml_build_forward_expand(gf, k);
+    const uint32_t S         = kv->state.config.chunk_size;
+    const uint32_t pos_first = step.pos/S*S;
+    const int64_t  n_head    = q->ne[1];
+    const int64_t  n_head_kv = hparams.n_head_kv(il);
 
-    ggml_build_forward_expand(gf, mctx->cpy_k(ctx0, k, get_k_idxs(), il));
-    ggml_build_forward_expand(gf, mctx->cpy_v(ctx0, v, get_v_idxs(), il));
+    const auto & cache = kv->intra->get(il);
 
-    const uint32_t S      = kv->state.config.chunk_size;
-    const int64_t  n_head = q->ne[1];
-    const int64_t  d_v    = hparams.n_embd_head_v(il);
-
-    ggml_tensor * keys   = kv->keys  (ctx0, il); // [n_embd_head_k, n_kv, n_head_kv]
-    ggml_tensor * values = kv->values(ctx0, il); // [n_embd_head_v, n_kv, n_head_kv], transposed: [n_kv, n_embd_head_v, n_head_kv]
-
-    for (const auto & g : groups()) {
-        ggml_tensor * k_g = ggml_view_4d(ctx0, keys, keys->ne[0], g.n_k, keys->ne[2], g.n_chunks,
-                keys->nb[1], keys->nb[2], S*keys->nb[1], g.pos_k*keys->nb[1]);
-
-        ggml_tensor * v_g;
-        if (kv->v_is_transposed()) {
-            v_g = ggml_view_4d(ctx0, values, g.n_k, d_v, values->ne[2], g.n_chunks,
-                    values->nb[1], values->nb[2], S*values->nb[0], g.pos_k*values->nb[0]);
-        } else {
-            v_g = ggml_view_4d(ctx0, values, d_v, g.n_k, values->ne[2], g.n_chunks,
-                    values->nb[1], values->nb[2], S*values->nb[1], g.pos_k*values->nb[1]);
-            if (ggml_is_quantized(v_g->type)) {
-                v_g = ggml_cast(ctx0, v_g, GGML_TYPE_F32);
-            }
-            v_g = ggml_cont(ctx0, ggml_transpose(ctx0, v_g));
+    if (!positions) {
+        uint32_t n_head_kv_max = 0;
+        for (const auto & layer : kv->state.layers) {
+            n_head_kv_max = std::max(n_head_kv_max, layer.n_head_kv);
         }
-
-        ggml_tensor * q_g = ggml_view_4d(ctx0, q, q->ne[0], g.n_q, n_head, g.n_chunks,
-                q->nb[2], q->nb[1], S*q->nb[2], g.offset_q*q->nb[2]);
-
-        ggml_tensor * kq = build_kq(graph, k_g, ggml_cont(ctx0, q_g));
-
-        // query i of the group sees keys [0, n_k - n_q + i]
-        kq = ggml_diag_mask_inf(ctx0, kq, g.n_k - g.n_q);
-
-        ggml_tensor * weights = nullptr;
-        const h2o_softmax_state intra = h2o_softmax_state_build(ctx0, kq, kq_scale, v_g, &weights);
-
-        const auto & cache = kv->intra->get(il);
-
-        const auto state_row = [&](ggml_tensor * t) {
-            return ggml_view_4d(ctx0, t, 1, g.n_q, n_head, g.n_chunks, t->nb[0], t->nb[1], S*t->nb[0], g.offset_q*t->nb[0]);
-        };
-
-        // m first: the softmax may overwrite the logits
-        ggml_build_forward_expand(gf, ggml_cpy(ctx0, intra.m, state_row(cache.m)));
-        ggml_build_forward_expand(gf, ggml_cpy(ctx0, intra.l, state_row(cache.l)));
-        ggml_build_forward_expand(gf, ggml_cpy(ctx0, intra.o,
-                ggml_view_4d(ctx0, cache.o, d_v, g.n_q, n_head, g.n_chunks,
-                    cache.o->nb[1], d_v*cache.o->nb[0], S*cache.o->nb[1], g.offset_q*cache.o->nb[1])));
-
-        build_column_sums(graph, weights, g, il);
+        positions = ggml_new_tensor_2d(ctx0, GGML_TYPE_I32, step.pos + step.n_tokens - pos_first, n_head_kv_max);
+        ggml_set_input(positions);
+        ggml_set_name(positions, "h2o_positions");
     }
 
-    ggml_tensor * o = kv->intra->get(il).o;
+    for (const auto & r : runs()) {
+        ggml_tensor * q_r = ggml_view_4d(ctx0, q, q->ne[0], r.n_q, n_head, r.n_chunks,
+                q->nb[2], q->nb[1], S*q->nb[2], r.offset_q*q->nb[2]);
 
-    return ggml_view_2d(ctx0, o, d_v*n_head, step.n_tokens, o->nb[1], 0);
+        ggml_tensor * rows = ggml_view_2d(ctx0, positions, r.n_k*r.n_chunks, n_head_kv, positions->nb[1], (r.pos_k - pos_first)*positions->nb[0]);
+
+        const h2o_attention res = build_attention(graph, q_r, rows, /*causal =*/ true, kq_scale, il);
+
+        const auto state_row = [&](ggml_tensor * t) {
+            return ggml_view_4d(ctx0, t, 1, r.n_q, n_head, r.n_chunks, t->nb[0], t->nb[1], S*t->nb[0], r.offset_q*t->nb[0]);
+        };
+
+        ggml_build_forward_expand(gf, ggml_cpy(ctx0, res.m, state_row(cache.m)));
+        ggml_build_forward_expand(gf, ggml_cpy(ctx0, res.l, state_row(cache.l)));
+        ggml_build_forward_expand(gf, ggml_cpy(ctx0, res.o,
+                ggml_view_2d(ctx0, cache.o, cache.o->ne[0], r.n_q*r.n_chunks, cache.o->nb[1], r.offset_q*cache.o->nb[1])));
+
+        ggml_tensor * t = kv->state.layer(il)->scores;
+        ggml_tensor * scores = ggml_view_3d(ctx0, t, r.n_k, n_head_kv, r.n_chunks, t->nb[1], S*t->nb[0], r.pos_k*t->nb[0]);
+
+        ggml_build_forward_expand(gf, ggml_cpy(ctx0, ggml_add(ctx0, res.sums, ggml_cast(ctx0, scores, GGML_TYPE_F32)), scores));
+    }
+
+    return ggml_view_2d(ctx0, cache.o, cache.o->ne[0], step.n_tokens, cache.o->nb[1], 0);
 }
 
 // phase 2: attention to the memory set, fused with phase 1
@@ -217,19 +236,13 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
         return ggml_view_2d(ctx0, cache.o, d_v*n_head, n_q, cache.o->nb[1], step.offset*cache.o->nb[1]);
     }
 
-    const h2o_gather_indices indices = h2o_gather_build_indices(ctx0, *kv, il, step.n_memory);
-    memories.push_back({ il, indices });
+    ggml_tensor * rows = kv->key_rows(ctx0, il, step.n_memory, 0);
 
-    ggml_tensor * k_memory = h2o_gather_build_k(ctx0, *kv, indices, il);
-    ggml_tensor * v_memory = h2o_gather_build_v(ctx0, *kv, indices, il);
+    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, /*causal =*/ false, kq_scale, il);
 
-    ggml_tensor * kq = build_kq(graph, k_memory, ggml_cont(ctx0, ggml_permute(ctx0, q, 0, 2, 1, 3)));
+    add_scores(graph, rows, res.sums, il);
 
-    ggml_tensor * weights = nullptr;
-    const h2o_softmax_state inter = h2o_softmax_state_build(ctx0, kq, kq_scale, v_memory, &weights);
-
-    ggml_build_forward_expand(graph.gf, inter.m); // before the softmax, which may overwrite the logits
-    build_column_sums(graph, weights, {}, il);
+    const h2o_softmax_state inter = { res.m, res.l, ggml_permute(ctx0, res.o, 0, 2, 1, 3) };
 
     const auto state_row = [&](ggml_tensor * t) {
         return ggml_view_3d(ctx0, t, 1, n_q, n_head, t->nb[0], t->nb[1], step.offset*t->nb[0]);
@@ -244,45 +257,4 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
     ggml_tensor * cur = ggml_permute(ctx0, h2o_softmax_state_fuse(ctx0, intra, inter).o, 0, 2, 1, 3);
 
     return ggml_cont_2d(ctx0, cur, d_v*n_head, n_q);
-}
-
-void llm_graph_input_attn_h2o::add_scores(h2o_state & state) const {
-    const uint32_t S = state.config.chunk_size;
-
-    std::vector<float> data;
-    std::vector<float> sums;
-
-    for (size_t i = 0; i < colsums.size(); ) {
-        h2o_layer & layer = *state.layer(colsums[i].il);
-
-        if (step.phase == h2o_step::INTER) {
-            data.resize(ggml_nelements(colsums[i].t));
-            ggml_backend_tensor_get(colsums[i].t, data.data(), 0, ggml_nbytes(colsums[i].t));
-            state.add_memory_scores(layer, step.n_memory, data.data());
-            i++;
-            continue;
-        }
-
-        // the blocks of a run of chunks stand together, the last one has the most keys; added up first, a score is rounded once
-        size_t end = i + 1;
-        while (end < colsums.size() && colsums[end].il == layer.il && colsums[end].keys.pos_k == colsums[i].keys.pos_k) {
-            end++;
-        }
-        const group & run = colsums[end - 1].keys;
-        sums.assign((size_t) run.n_chunks*layer.n_head_kv*run.n_k, 0.0f);
-
-        for (; i < end; ++i) {
-            data.resize(ggml_nelements(colsums[i].t));
-            ggml_backend_tensor_get(colsums[i].t, data.data(), 0, ggml_nbytes(colsums[i].t));
-
-            const uint32_t n_k = colsums[i].keys.n_k;
-            for (size_t j = 0; j < data.size(); ++j) {
-                sums[j/n_k*run.n_k + j%n_k] += data[j];
-            }
-        }
-
-        for (uint32_t c = 0; c < run.n_chunks; ++c) {
-            state.add_chunk_scores(layer, run.pos_k + c*S, run.n_k, sums.data() + (size_t) c*layer.n_head_kv*run.n_k);
-        }
-    }
 }

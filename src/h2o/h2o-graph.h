@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o-gather.h"
+#include "h2o-attention.h"
 #include "llama-kv-cache-h2o.h"
 
 #include "llama-graph.h"
@@ -8,10 +8,7 @@
 #include <memory>
 #include <vector>
 
-// phase 1 computes the queries of a chunk in this many blocks
-#define H2O_QUERY_BLOCKS 4
-
-// Attention input of an H2O context: knows which step the graph computes, feeds the memory sets, builds the attention.
+// Attention input of an H2O context: knows which step the graph computes, builds its attention, adds to the scores.
 class llm_graph_input_attn_h2o : public llm_graph_input_attn_kv {
 public:
     // nullptr if the memory is not an H2O cache
@@ -34,51 +31,39 @@ public:
     // nullptr if inp attends densely over the whole cache
     static llm_graph_input_attn_h2o * cast_sparse(llm_graph_input_attn_kv * inp);
 
-    // K/V are written once, in phase 1
-    bool stores_kv() const { return step.phase == h2o_step::INTRA; }
+    // phase 2 finds K/V in the cache, phase 1 has written them
+    bool stores_kv() const { return step.phase != h2o_step::INTER; }
 
     // attention output [n_embd_head_v*n_head, n_tokens]
     //   q [n_embd_head_k, n_head, n_tokens], k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
     ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
             ggml_tensor * kq_b, ggml_tensor * sinks, float kq_scale, int il);
 
-    // column sums of the computed step onto the scores
-    void add_scores(h2o_state & state) const;
-
 private:
-    // a block of queries in each of a run of whole chunks, or in a part of a chunk
-    struct group {
+    // queries of a run of whole chunks, or of a part of a chunk
+    struct run {
         uint32_t pos_k;    // first key of the first chunk
         uint32_t n_k;      // keys of a chunk
-        uint32_t offset_q; // first query of the first chunk, in the call
+        uint32_t offset_q; // first query, in the call
         uint32_t n_q;      // queries of a chunk
         uint32_t n_chunks;
     };
 
-    struct column_sums {
-        int32_t       il;
-        group         keys;
-        ggml_tensor * t;   // F32 [n_k, n_head_kv, n_chunks]
-    };
+    std::vector<run> runs() const;
 
-    struct memory_input {
-        int32_t            il;
-        h2o_gather_indices indices;
-    };
+    ggml_tensor * build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
+    ggml_tensor * build_intra      (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
+    ggml_tensor * build_inter      (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
 
-    std::vector<group> groups() const;
+    // q [n_embd_head_k, n_q, n_head, n_block], rows I32 [n_k*n_block, n_head_kv]
+    h2o_attention build_attention(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, bool causal, float kq_scale, int il) const;
 
-    ggml_tensor * build_intra(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, float kq_scale, int il);
-    ggml_tensor * build_inter(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
-
-    ggml_tensor * build_kq(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * q) const;
-
-    void build_column_sums(const llm_graph_context & graph, ggml_tensor * weights, const group & keys, int il);
+    void add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const;
 
     llama_kv_cache_h2o * kv;
     h2o_step step;
 
-    std::vector<column_sums>  colsums;
-    std::vector<memory_input> memories;
-};
+    ggml_tensor * positions = nullptr; // phase 1: I32 [n, n_head_kv], every head: begin of the first chunk to the end of the call
 
+    bool used = false;
+};

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ggml-cpp.h"
+#include "h2o-buffers.h"
 
 #include <cstdint>
 #include <unordered_map>
@@ -17,6 +17,7 @@ public:
         ggml_tensor * o; // F32 [n_embd_head_v*n_head, n_batch] normalised output
     };
 
+    // throws std::runtime_error if there is not enough memory
     h2o_intra(const llama_model & model, const std::vector<uint32_t> & layer_ids, uint32_t n_batch, bool offload);
 
     const tensors & get(int32_t il) const { return layers.at(il); }
@@ -26,5 +27,5 @@ public:
 private:
     std::unordered_map<int32_t, tensors> layers;
 
-    std::vector<std::pair<ggml_context_ptr, ggml_backend_buffer_ptr>> ctxs_bufs;
+    h2o_buffers buffers;
 };

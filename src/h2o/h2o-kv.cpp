@@ -160,10 +160,11 @@ void h2o_kv_set_v(llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32_t p1,
 }
 
 static bool h2o_kv_gather(const llama_kv_cache_h2o & kv, int32_t il, bool is_k, float * dst) {
-    const auto * layer = kv.state.layer(il);
+    const auto * layer  = kv.state.layer(il);
+    const auto   memory = kv.state.memory(*layer);
 
     const size_t M        = kv.state.config.memory_size();
-    const size_t n_memory = std::find(layer->memory.begin(), layer->memory.begin() + M, -1) - layer->memory.begin();
+    const size_t n_memory = std::find(memory.begin(), memory.begin() + M, -1) - memory.begin();
 
     const h2o_kv_tensor storage(kv, il, is_k);
     const size_t n_embd = storage.n_embd;
@@ -176,21 +177,17 @@ static bool h2o_kv_gather(const llama_kv_cache_h2o & kv, int32_t il, bool is_k, 
     ggml_init_params params = { 16*ggml_tensor_overhead() + ggml_graph_overhead_custom(16, false), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };
 
-    const h2o_gather_indices indices = h2o_gather_build_indices(ctx.get(), kv, il, n_memory);
-
-    ggml_tensor * t = is_k ? h2o_gather_build_k(ctx.get(), kv, indices, il) : h2o_gather_build_v(ctx.get(), kv, indices, il);
+    ggml_tensor * rows = kv.key_rows(ctx.get(), il, n_memory, 0);
+    ggml_tensor * t    = is_k ?
+        h2o_gather_k(ctx.get(), kv.keys  (ctx.get(), il), rows) :
+        h2o_gather_v(ctx.get(), kv.values(ctx.get(), il), rows, kv.v_is_transposed());
 
     ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 16, false);
     ggml_build_forward_expand(gf, t);
 
     ggml_backend_ptr        backend { ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr) };
     ggml_backend_buffer_ptr buffer  { backend ? ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) : nullptr };
-    if (!buffer) {
-        return false;
-    }
-
-    h2o_gather_set_indices(indices, kv, il);
-    if (ggml_backend_graph_compute(backend.get(), gf) != GGML_STATUS_SUCCESS) {
+    if (!buffer || ggml_backend_graph_compute(backend.get(), gf) != GGML_STATUS_SUCCESS) {
         return false;
     }
 

@@ -2,20 +2,6 @@
 
 #include <algorithm>
 
-h2o_scores::h2o_scores(ggml_type type, uint32_t n_head_kv, uint32_t kv_size) : type(type), kv_size(kv_size) {
-    const size_t n = (size_t) n_head_kv*kv_size;
-    if (type == GGML_TYPE_F32) {
-        f32.resize(n);
-    } else {
-        bf16.resize(n);
-    }
-}
-
-void h2o_scores::clear() {
-    std::fill(f32.begin(), f32.end(), 0.0f);
-    std::fill(bf16.begin(), bf16.end(), ggml_bf16_t { 0 });
-}
-
 void h2o_scores_reduce_heads(const float * src, uint32_t n_head, uint32_t n_head_kv, uint32_t n_cols, float * dst) {
     const uint32_t n_group = n_head/n_head_kv;
 

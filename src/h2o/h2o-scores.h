@@ -1,27 +1,28 @@
 #pragma once
 
+#include "h2o-buffers.h"
+
 #include "ggml.h"
 
 #include <cstdint>
-#include <vector>
 
-// Accumulated attention mass per KV head and position: [n_head_kv, kv_size], stored as float32 or bfloat16.
+// Host access to a layer's scores, F32 or BF16 [kv_size, n_head_kv]: the attention mass that each position has received.
 // bfloat16 halves the memory and rounds after every addition.
 class h2o_scores {
 public:
-    h2o_scores(ggml_type type, uint32_t n_head_kv, uint32_t kv_size);
+    explicit h2o_scores(ggml_tensor * t) : data(t), is_f32(t->type == GGML_TYPE_F32), kv_size(t->ne[0]) {}
 
-    float get(uint32_t head, uint32_t pos) const {
+    float get(uint32_t head, uint32_t pos) {
         const size_t i = (size_t) head*kv_size + pos;
-        return type == GGML_TYPE_F32 ? f32[i] : ggml_bf16_to_fp32(bf16[i]);
+        return is_f32 ? data.as<float>()[i] : ggml_bf16_to_fp32(data.as<ggml_bf16_t>()[i]);
     }
 
     void set(uint32_t head, uint32_t pos, float value) {
         const size_t i = (size_t) head*kv_size + pos;
-        if (type == GGML_TYPE_F32) {
-            f32[i] = value;
+        if (is_f32) {
+            data.as<float>()[i] = value;
         } else {
-            bf16[i] = ggml_fp32_to_bf16(value);
+            data.as<ggml_bf16_t>()[i] = ggml_fp32_to_bf16(value);
         }
     }
 
@@ -29,16 +30,12 @@ public:
         set(head, pos, get(head, pos) + value);
     }
 
-    void clear();
-
-    size_t n_bytes() const { return f32.size()*sizeof(f32[0]) + bf16.size()*sizeof(bf16[0]); }
+    void store() { data.store(); }
 
 private:
-    ggml_type type;
-    uint32_t  kv_size;
-
-    std::vector<float>       f32;
-    std::vector<ggml_bf16_t> bf16;
+    h2o_host_data data;
+    bool          is_f32;
+    uint32_t      kv_size;
 };
 
 // Sums the column sums of the query heads that share a KV head: src [n_head, n_cols] -> dst [n_head_kv, n_cols].

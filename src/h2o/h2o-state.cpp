@@ -1,29 +1,52 @@
 #include "h2o-state.h"
 
+#include "h2o-scores.h"
 #include "h2o-select.h"
 
+#include "ggml-backend.h"
+
 #include <algorithm>
+#include <numeric>
+#include <string>
 
-h2o_layer::h2o_layer(const h2o_config & config, uint32_t kv_size, int32_t il, uint32_t n_head, uint32_t n_head_kv)
-    : il(il), n_head(n_head), n_head_kv(n_head_kv), scores(config.score_type, n_head_kv, kv_size), memory(n_head_kv*config.memory_size(), -1) {
-}
-
-h2o_state::h2o_state(const h2o_config & config, uint32_t kv_size, const std::vector<layer_dims> & dims) : config(config), kv_size(kv_size) {
-    layers.reserve(dims.size());
+h2o_state::h2o_state(const h2o_config & config, uint32_t kv_size, const std::vector<layer_dims> & dims)
+    : config(config), kv_size(kv_size), buffers(2*dims.size()) {
     for (const auto & d : dims) {
-        layers.emplace_back(config, kv_size, d.il, d.n_head, d.n_head_kv);
+        const std::string suffix = "_l" + std::to_string(d.il);
+
+        h2o_layer layer;
+        layer.il        = d.il;
+        layer.n_head    = d.n_head;
+        layer.n_head_kv = d.n_head_kv;
+        layer.scores    = buffers.add(d.buft, "h2o_scores" + suffix, config.score_type, kv_size, d.n_head_kv);
+        layer.keys      = buffers.add(d.buft, "h2o_keys"   + suffix, GGML_TYPE_I32, config.memory_size() + config.chunk_size, d.n_head_kv);
+
+        layers.push_back(layer);
     }
+    buffers.allocate();
+    clear();
 }
 
 void h2o_state::clear() {
     n_tok   = 0;
     in_call = false;
 
+    const size_t M = config.memory_size();
+    const size_t S = config.chunk_size;
+
     for (auto & layer : layers) {
-        layer.scores.clear();
+        ggml_backend_tensor_memset(layer.scores, 0, 0, ggml_nbytes(layer.scores));
+
+        h2o_host_data data(layer.keys);
+        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+            int32_t * keys = data.as<int32_t>() + h*(M + S);
+            std::fill(keys, keys + M, -1);
+            std::iota(keys + M, keys + M + S, 0);
+        }
+        data.store();
+
         layer.history.clear();
         layer.n_built = 0;
-        std::fill(layer.memory.begin(), layer.memory.end(), -1);
     }
 }
 
@@ -52,43 +75,66 @@ const h2o_layer * h2o_state::layer(int32_t il) const {
     return const_cast<h2o_state *>(this)->layer(il);
 }
 
-void h2o_state::add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t n, const float * colsum) {
+std::vector<int32_t> h2o_state::memory(const h2o_layer & layer) const {
+    const size_t M = config.memory_size();
+    const size_t S = config.chunk_size;
+
+    h2o_host_data data(layer.keys);
+
+    std::vector<int32_t> res(layer.n_head_kv*M, -1);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        for (uint32_t i = 0; i < n; ++i) {
-            layer.scores.add(h, start + i, colsum[(size_t) h*n + i]);
-        }
+        const int32_t * keys = data.as<int32_t>() + h*(M + S);
+        std::copy_if(keys, keys + M, res.begin() + h*M, [](int32_t pos) { return pos >= 0; });
     }
+    return res;
 }
 
-void h2o_state::add_memory_scores(h2o_layer & layer, uint32_t n_cols, const float * colsum) {
-    const size_t M = config.memory_size();
+void h2o_state::add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t n, const float * colsum) {
+    h2o_scores scores(layer.scores);
 
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        const int32_t * memory = layer.memory.data() + h*M;
-        for (uint32_t i = 0; i < n_cols && memory[i] >= 0; ++i) {
-            layer.scores.add(h, memory[i], colsum[(size_t) h*n_cols + i]);
+        for (uint32_t i = 0; i < n; ++i) {
+            scores.add(h, start + i, colsum[(size_t) h*n + i]);
         }
     }
+    scores.store();
+}
+
+void h2o_state::add_memory_scores(h2o_layer & layer, const float * colsum) {
+    const auto pos = memory(layer);
+
+    h2o_scores scores(layer.scores);
+
+    for (size_t i = 0; i < pos.size(); ++i) {
+        if (pos[i] >= 0) {
+            scores.add(i/config.memory_size(), pos[i], colsum[i]);
+        }
+    }
+    scores.store();
 }
 
 void h2o_state::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
     const size_t   M           = config.memory_size();
-    const uint32_t chunk_start = (chunk_end - 1)/config.chunk_size*config.chunk_size;
+    const size_t   S           = config.chunk_size;
+    const uint32_t chunk_start = (chunk_end - 1)/S*S;
 
     const uint32_t n_sink      = std::min(config.sink_tokens, chunk_end);
     const uint32_t local_start = std::max(n_sink, chunk_end - std::min(config.local_window, chunk_end));
 
+    h2o_scores    scores(layer.scores);
+    h2o_host_data data  (layer.keys);
+
     std::vector<int32_t> pos;
     std::vector<float>   score;
+    std::vector<int32_t> heavy;
 
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        int32_t * memory = layer.memory.data() + h*M;
+        int32_t * keys = data.as<int32_t>() + h*(M + S);
 
         pos.clear();
-        for (size_t i = 0; i < M && memory[i] >= 0; ++i) {
-            const uint32_t p = memory[i];
-            if (p >= n_sink && p < std::min(local_start, chunk_start)) {
-                pos.push_back(p);
+        for (size_t i = 0; i < M; ++i) {
+            if (keys[i] >= (int32_t) n_sink && keys[i] < (int32_t) std::min(local_start, chunk_start)) {
+                pos.push_back(keys[i]);
             }
         }
         for (uint32_t p = std::max(chunk_start, n_sink); p < local_start; ++p) {
@@ -97,24 +143,25 @@ void h2o_state::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
 
         score.resize(pos.size());
         for (size_t i = 0; i < pos.size(); ++i) {
-            score[i] = layer.scores.get(h, pos[i]);
+            score[i] = scores.get(h, pos[i]);
         }
 
-        size_t n = 0;
-        for (uint32_t p = 0; p < n_sink; ++p) {
-            memory[n++] = p;
-        }
-        n += h2o_select_heavy(pos.data(), score.data(), pos.size(), config.heavy_budget, memory + n);
-        for (uint32_t p = local_start; p < chunk_end; ++p) {
-            memory[n++] = p;
-        }
-        std::fill(memory + n, memory + M, -1);
+        heavy.resize(std::min<size_t>(pos.size(), config.heavy_budget));
+        const uint32_t n_heavy = h2o_select_heavy(pos.data(), score.data(), pos.size(), config.heavy_budget, heavy.data());
+        const uint32_t n_local = chunk_end - local_start;
+
+        int32_t * dst = std::fill_n(keys, M - n_sink - n_heavy - n_local, -1);
+        std::iota(dst, dst + n_sink, 0);
+        dst = std::copy_n(heavy.begin(), n_heavy, dst + n_sink);
+        std::iota(dst, keys + M, local_start);
+        std::iota(keys + M, keys + M + S, chunk_start + S);
     }
+    data.store();
 
     layer.n_built++;
 
     if (record) {
-        layer.history.push_back(layer.memory);
+        layer.history.push_back(memory(layer));
     }
 }
 
@@ -138,7 +185,6 @@ uint32_t h2o_state::last_chunk_start() const {
 }
 
 void h2o_state::begin_call(uint32_t n_tokens) {
-    const size_t   M           = config.memory_size();
     const uint32_t chunk_start = last_chunk_start();
 
     in_call  = true;
@@ -146,16 +192,20 @@ void h2o_state::begin_call(uint32_t n_tokens) {
 
     snapshot.clear();
     for (const auto & layer : layers) {
+        h2o_host_data keys  (layer.keys);
+        h2o_scores    scores(layer.scores);
+
         snapshot_layer s;
-        s.memory  = layer.memory;
+        s.keys.assign(keys.as<int32_t>(), keys.as<int32_t>() + ggml_nelements(layer.keys));
         s.n_built = layer.n_built;
 
-        for (size_t i = 0; i < layer.memory.size(); ++i) {
-            s.memory_scores.push_back(layer.memory[i] >= 0 ? layer.scores.get(i/M, layer.memory[i]) : 0.0f);
+        const auto pos = memory(layer);
+        for (size_t i = 0; i < pos.size(); ++i) {
+            s.memory_scores.push_back(pos[i] >= 0 ? scores.get(i/config.memory_size(), pos[i]) : 0.0f);
         }
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
             for (uint32_t p = chunk_start; p < n_tok; ++p) {
-                s.chunk_scores.push_back(layer.scores.get(h, p));
+                s.chunk_scores.push_back(scores.get(h, p));
             }
         }
 
@@ -173,37 +223,40 @@ void h2o_state::rollback() {
     }
     in_call = false;
 
-    const size_t   M           = config.memory_size();
     const uint32_t chunk_start = last_chunk_start();
 
     for (size_t il = 0; il < layers.size(); ++il) {
         auto & layer = layers[il];
         auto & s     = snapshot[il];
 
+        ggml_backend_tensor_set(layer.keys, s.keys.data(), 0, ggml_nbytes(layer.keys));
+        layer.n_built = s.n_built;
+        layer.history.resize(std::min<size_t>(layer.history.size(), layer.n_built));
+
+        h2o_scores scores(layer.scores);
+
         // a call changes the scores of its own chunks and of the memory set at its begin. The last chunk is in none yet,
         // even if it is complete, and may enter one in this call
         size_t i_chunk = 0;
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
             for (uint32_t p = chunk_start; p < call_end; ++p) {
-                layer.scores.set(h, p, p < n_tok ? s.chunk_scores[i_chunk++] : 0.0f);
+                scores.set(h, p, p < n_tok ? s.chunk_scores[i_chunk++] : 0.0f);
             }
         }
-        for (size_t i = 0; i < s.memory.size(); ++i) {
-            if (s.memory[i] >= 0) {
-                layer.scores.set(i/M, s.memory[i], s.memory_scores[i]);
+        const auto pos = memory(layer);
+        for (size_t i = 0; i < pos.size(); ++i) {
+            if (pos[i] >= 0) {
+                scores.set(i/config.memory_size(), pos[i], s.memory_scores[i]);
             }
         }
-
-        layer.memory  = std::move(s.memory);
-        layer.n_built = s.n_built;
-        layer.history.resize(std::min<size_t>(layer.history.size(), layer.n_built));
+        scores.store();
     }
 }
 
 size_t h2o_state::n_bytes_scores() const {
     size_t res = 0;
     for (const auto & layer : layers) {
-        res += layer.scores.n_bytes();
+        res += ggml_nbytes(layer.scores);
     }
     return res;
 }
@@ -211,7 +264,7 @@ size_t h2o_state::n_bytes_scores() const {
 size_t h2o_state::n_bytes_memory() const {
     size_t res = 0;
     for (const auto & layer : layers) {
-        res += layer.memory.size()*sizeof(layer.memory[0]);
+        res += ggml_nbytes(layer.keys);
     }
     return res;
 }

@@ -1,23 +1,26 @@
 #pragma once
 
+#include "h2o-buffers.h"
 #include "h2o-config.h"
-#include "h2o-scores.h"
+
+#include "ggml.h"
 
 #include <cstdint>
 #include <vector>
 
-// Scores and memory set of one layer.
+// Scores and memory set of one layer, on the layer's device.
 struct h2o_layer {
-    h2o_layer(const h2o_config & config, uint32_t kv_size, int32_t il, uint32_t n_head, uint32_t n_head_kv);
+    int32_t  il;
+    uint32_t n_head;
+    uint32_t n_head_kv;
 
-    const int32_t il;
-    const uint32_t n_head;
-    const uint32_t n_head_kv;
+    ggml_tensor * scores; // F32 or BF16 [kv_size, n_head_kv]
 
-    h2o_scores scores;
+    // I32 [M + S, n_head_kv]: the current memory set, ascending, padded at the front with -1, then the positions of the
+    // chunk after it: what that chunk attends to is a view, and stays at the same place from chunk to chunk
+    ggml_tensor * keys;
 
-    std::vector<int32_t> memory;          // current memory set [n_head_kv, M], ascending, -1 padded
-    uint32_t             n_built = 0;     // memory sets built so far
+    uint32_t n_built = 0; // memory sets built so far
 
     std::vector<std::vector<int32_t>> history; // all of them, if recorded
 };
@@ -31,8 +34,11 @@ public:
         int32_t  il;
         uint32_t n_head;
         uint32_t n_head_kv;
+
+        ggml_backend_buffer_type_t buft;
     };
 
+    // throws std::runtime_error if there is not enough memory
     h2o_state(const h2o_config & config, uint32_t kv_size, const std::vector<layer_dims> & dims);
 
     void clear();
@@ -51,11 +57,14 @@ public:
     h2o_layer       * layer(int32_t il);
     const h2o_layer * layer(int32_t il) const;
 
+    // current memory set [n_head_kv, M], ascending, -1 padded
+    std::vector<int32_t> memory(const h2o_layer & layer) const;
+
     // score[start + i] += colsum[i], colsum [n_head_kv, n]
     void add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t n, const float * colsum);
 
-    // score[memory[i]] += colsum[i], colsum [n_head_kv, n_cols], n_cols <= M
-    void add_memory_scores(h2o_layer & layer, uint32_t n_cols, const float * colsum);
+    // score[memory[i]] += colsum[i], colsum [n_head_kv, M]
+    void add_memory_scores(h2o_layer & layer, const float * colsum);
 
     // M_c of the chunk that ends at chunk_end, out of the current memory set and the chunk
     void build_memory_set(h2o_layer & layer, uint32_t chunk_end);
@@ -81,13 +90,15 @@ public:
 
 private:
     struct snapshot_layer {
-        std::vector<int32_t> memory;
-        std::vector<float>   memory_scores; // of the positions in memory
+        std::vector<int32_t> keys;
+        std::vector<float>   memory_scores; // of the positions in the memory set
         std::vector<float>   chunk_scores;  // of the last chunk [n_head_kv, n]
         uint32_t             n_built;
     };
 
     uint32_t last_chunk_start() const;
+
+    h2o_buffers buffers;
 
     uint32_t n_tok = 0;
 

@@ -1,6 +1,7 @@
 #include "llama-h2o.h"
 
 #include "h2o-kv.h"
+#include "h2o-scores.h"
 
 #include "llama-context.h"
 #include "llama-impl.h"
@@ -101,21 +102,24 @@ bool llama_h2o_kv_scores(const llama_h2o_kv * kv, int32_t il, float * dst) {
         return false;
     }
 
+    h2o_scores scores(layer->scores);
     for (uint32_t h = 0; h < layer->n_head_kv; ++h) {
         for (uint32_t p = 0; p < state.n_tokens(); ++p) {
-            *dst++ = layer->scores.get(h, p);
+            *dst++ = scores.get(h, p);
         }
     }
     return true;
 }
 
 bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * dst) {
-    const auto * layer = unwrap(kv)->state.layer(il);
+    const auto & state = unwrap(kv)->state;
+    const auto * layer = state.layer(il);
     if (!layer) {
         return false;
     }
 
-    std::copy(layer->memory.begin(), layer->memory.end(), dst);
+    const auto memory = state.memory(*layer);
+    std::copy(memory.begin(), memory.end(), dst);
     return true;
 }
 
@@ -232,14 +236,12 @@ bool llama_h2o_kv_accumulate_memory_scores(llama_h2o_kv * kv, int32_t il, const 
         return false;
     }
 
-    const uint32_t M = state.config.memory_size();
-
-    const auto rows = h2o_colsum_rows(*layer, colsum, n_rows, M);
+    const auto rows = h2o_colsum_rows(*layer, colsum, n_rows, state.config.memory_size());
     if (rows.empty()) {
         return false;
     }
 
-    state.add_memory_scores(*layer, M, rows.data());
+    state.add_memory_scores(*layer, rows.data());
     return true;
 }
 

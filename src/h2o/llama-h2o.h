@@ -27,11 +27,14 @@ struct llama_h2o_info {
 };
 
 struct llama_h2o_stats {
+    uint64_t n_single_pass;      // single_pass ubatches computed
     uint64_t n_phase1;           // phase 1 ubatches computed
     uint64_t n_phase2;           // phase 2 ubatches computed
     uint64_t n_decode;           // decode steps computed
     uint64_t n_tokens_prefill;   // prompt tokens processed
-    int64_t  t_phase1_us;        // time in phase 1, phase 2, decode steps, building memory sets
+    uint64_t n_reused;           // graphs of the above that were used again, not built anew
+    int64_t  t_single_pass_us;   // time in single_pass, phase 1, phase 2, decode steps, building memory sets
+    int64_t  t_phase1_us;
     int64_t  t_phase2_us;
     int64_t  t_decode_us;
     int64_t  t_select_us;
@@ -43,8 +46,8 @@ struct llama_h2o_stats {
 };
 
 // progress of a prefill call: called after every ubatch with the tokens finished so far in this call.
-// phase is 1 or 2; in a call with a second phase n_done stays 0 during phase 1. Return false to cancel: llama_decode
-// returns 2 and the context is as it was before the call.
+// phase is 1 or 2, or 0 in single_pass; in a call with a second phase n_done stays 0 during phase 1. Return false to
+// cancel: llama_decode returns 2 and the context is as it was before the call.
 typedef bool (*llama_h2o_progress_callback)(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * user_data);
 
 // bytes of a context's K and V (or recurrent state), with H2O on or off

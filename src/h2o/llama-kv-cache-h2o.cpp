@@ -1,7 +1,5 @@
 #include "llama-kv-cache-h2o.h"
 
-#include "h2o-graph.h"
-
 #include "llama-hparams.h"
 #include "llama-impl.h"
 #include "llama-model.h"
@@ -40,6 +38,8 @@ void llama_kv_cache_h2o::check_model(const llama_model & model) {
         reason = "uses ALiBi position biases";
     } else if (model.arch == LLM_ARCH_T5) {
         reason = "uses relative position biases";
+    } else if (hparams.attn_soft_cap) {
+        reason = "caps its attention logits";
     } else if (model.arch == LLM_ARCH_GROK) {
         reason = "scales its attention logits in its own way";
     }
@@ -49,12 +49,14 @@ void llama_kv_cache_h2o::check_model(const llama_model & model) {
     }
 }
 
-static std::vector<h2o_state::layer_dims> h2o_layer_dims(const llama_hparams & hparams, const std::vector<uint32_t> & layer_ids) {
+static std::vector<h2o_state::layer_dims> h2o_layer_dims(const llama_model & model, const std::vector<uint32_t> & layer_ids, bool offload) {
+    const auto & hparams = model.hparams;
+
     std::vector<h2o_state::layer_dims> res;
     for (const uint32_t il : layer_ids) {
         // a layer without KV heads has no attention
         if (hparams.n_head_kv(il) > 0) {
-            res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il) });
+            res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il), h2o_layer_buft(model, il, offload) });
         }
     }
     return res;
@@ -72,9 +74,9 @@ llama_kv_cache_h2o::llama_kv_cache_h2o(
     const layer_filter_cb & filter)
     : llama_kv_cache(model, model.hparams, type_k, type_v, v_trans, offload, /*unified =*/ true, kv_size, /*n_seq_max =*/ 1, /*n_pad =*/ 1,
             /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr),
-      state(config, kv_size, h2o_layer_dims(model.hparams, get_layer_ids())),
+      state(config, kv_size, h2o_layer_dims(model, get_layer_ids(), offload)),
       model(model), v_trans(v_trans) {
-    if (n_batch > 0) {
+    if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_unique<h2o_intra>(model, get_layer_ids(), n_batch, offload);
     }
     reset_stats();
@@ -112,6 +114,13 @@ llama_memory_context_ptr llama_kv_cache_h2o::init_batch(llama_batch_allocr & bal
 
     if (n_tokens == 1) {
         add_step({ h2o_step::DECODE, pos, 1, 0, 0, false });
+    } else if (state.config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS) {
+        for (uint32_t offset = 0; offset < n_tokens; offset += steps.back().n_tokens) {
+            const uint32_t p = pos + offset;
+            const uint32_t n = std::min(n_tokens - offset, S - p%S);
+
+            add_step({ h2o_step::SINGLE_PASS, p, n, offset, state.n_memory(p/S*S), false });
+        }
     } else {
         const bool has_phase2 = pos + n_tokens > S;
 
@@ -134,10 +143,13 @@ llama_memory_context_ptr llama_kv_cache_h2o::init_batch(llama_batch_allocr & bal
         }
     }
 
-    for (uint32_t i = 0; i < n_tokens; ++i) {
-        if (ubatches[0].pos[i] != (llama_pos) (pos + i)) {
-            LLAMA_LOG_ERROR("%s: H2O needs consecutive positions: expected %u, got %d\n", __func__, pos + i, ubatches[0].pos[i]);
-            return fail();
+    for (size_t i_step = 0; i_step < steps.size(); ++i_step) {
+        for (uint32_t i = 0; i < steps[i_step].n_tokens; ++i) {
+            const llama_pos expected = steps[i_step].pos + i;
+            if (ubatches[i_step].pos[i] != expected) {
+                LLAMA_LOG_ERROR("%s: H2O needs consecutive positions: expected %d, got %d\n", __func__, expected, ubatches[i_step].pos[i]);
+                return fail();
+            }
         }
     }
 
@@ -258,6 +270,12 @@ ggml_tensor * llama_kv_cache_h2o::keys(ggml_context * ctx, int32_t il) const {
     return ggml_permute(ctx, get_k(ctx, il, get_size(), slots(0, 1)), 0, 2, 1, 3);
 }
 
+ggml_tensor * llama_kv_cache_h2o::key_rows(ggml_context * ctx, int32_t il, uint32_t n_memory, uint32_t n_chunk) const {
+    ggml_tensor * t = state.layer(il)->keys;
+
+    return ggml_view_2d(ctx, t, n_memory + n_chunk, t->ne[1], t->nb[1], (state.config.memory_size() - n_memory)*t->nb[0]);
+}
+
 ggml_tensor * llama_kv_cache_h2o::values(ggml_context * ctx, int32_t il) const {
     return ggml_permute(ctx, get_v(ctx, il, get_size(), slots(0, 1)), 0, 2, 1, 3);
 }
@@ -274,7 +292,8 @@ llama_kv_cache_h2o_context::llama_kv_cache_h2o_context(
         llama_kv_cache::slot_info_vec_t sinfos,
         std::vector<llama_ubatch> ubatches,
         std::vector<h2o_step> steps)
-    : llama_kv_cache_context(kv, std::move(sinfos), std::move(ubatches)), kv(kv), steps(std::move(steps)), n_tokens_call(this->steps[0].n_tokens) {
+    : llama_kv_cache_context(kv, std::move(sinfos), std::move(ubatches)), kv(kv), steps(std::move(steps)),
+      n_tokens_call(this->steps.back().offset + this->steps.back().n_tokens) {
 }
 
 llama_kv_cache_h2o_context::~llama_kv_cache_h2o_context() {
@@ -325,11 +344,14 @@ bool llama_kv_cache_h2o_context::apply() {
     }
 
     static const bool debug_phases = h2o_debug("H2O_DEBUG_PHASES");
+    const uint32_t chunk_idx = step.pos/kv->state.config.chunk_size;
+    if (debug_phases && step.phase == h2o_step::SINGLE_PASS) {
+        fprintf(stderr, "[H2O] single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n", chunk_idx, step.n_tokens, step.pos, step.n_memory);
+    }
     if (debug_phases && step.phase == h2o_step::INTRA) {
         fprintf(stderr, "[H2O] phase=1 ubatch.n_tokens=%u pos=%u\n", step.n_tokens, step.pos);
     }
     if (debug_phases && step.phase == h2o_step::INTER) {
-        const uint32_t chunk_idx = step.pos/kv->state.config.chunk_size;
         fprintf(stderr, "[H2O] phase=2 chunk_idx=%u ubatch.n_tokens=%u has_prev=%d mem_init=%d\n",
                 chunk_idx, step.n_tokens, chunk_idx > 0, kv->state.n_memory_sets() > 0);
     }
@@ -341,16 +363,10 @@ bool llama_kv_cache_h2o_context::has_outputs() const {
     return !steps[i_step].has_phase2;
 }
 
-bool llama_kv_cache_h2o_context::finish(llm_graph_result * res, ggml_backend_sched_t sched) {
+bool llama_kv_cache_h2o_context::finish(ggml_backend_sched_t sched) {
     const auto & step = steps[i_step];
 
     ggml_backend_sched_synchronize(sched);
-
-    for (const auto & input : res->inputs) {
-        if (const auto * input_h2o = dynamic_cast<const llm_graph_input_attn_h2o *>(input.get())) {
-            input_h2o->add_scores(kv->state);
-        }
-    }
 
     auto & stats = kv->stats;
 
@@ -363,6 +379,11 @@ bool llama_kv_cache_h2o_context::finish(llm_graph_result * res, ggml_backend_sch
             stats.n_decode++;
             stats.t_decode_us += t_us;
             return true;
+        case h2o_step::SINGLE_PASS:
+            stats.n_single_pass++;
+            stats.n_tokens_prefill += step.n_tokens;
+            stats.t_single_pass_us += t_us;
+            break;
         case h2o_step::INTRA:
             stats.n_phase1++;
             stats.n_tokens_prefill += step.n_tokens;
@@ -391,9 +412,11 @@ h2o_step llama_kv_cache_h2o_context::get_step(uint32_t n_tokens) const {
         return steps[i_step];
     }
 
-    // reserve: phase 2 of a whole chunk with a full memory set is the larger of the prefill graphs that do not depend on the call
+    // reserve: a whole chunk with a full memory set. The graph of phase 1 depends on the call
     if (n_tokens > 1) {
-        return { h2o_step::INTER, 0, n_tokens, 0, kv->state.n_memory(kv->get_size()), false };
+        const auto phase = kv->state.config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER;
+
+        return { phase, 0, n_tokens, 0, kv->state.n_memory(kv->get_size()), false };
     }
     return { h2o_step::DECODE, 0, 1, 0, 0, false };
 }

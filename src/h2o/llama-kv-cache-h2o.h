@@ -12,16 +12,17 @@
 // One ubatch of a call, see docs/algorithm.md
 struct h2o_step {
     enum phase_t {
-        DECODE = 0, // one token, dense attention over the whole cache
-        INTRA  = 1, // phase 1: the whole call, every chunk attends to itself
-        INTER  = 2, // phase 2: (a piece of) one chunk attends to the memory set, fused with phase 1
+        SINGLE_PASS = 0, // (a piece of) one chunk attends to the memory set and to itself
+        INTRA       = 1, // two_phase, phase 1: the whole call, every chunk attends to itself
+        INTER       = 2, // two_phase, phase 2: (a piece of) one chunk attends to the memory set, fused with phase 1
+        DECODE      = 3, // one token, dense attention over the whole cache
     };
 
     phase_t  phase;
     uint32_t pos;        // position of its first token
     uint32_t n_tokens;
     uint32_t offset;     // of its first token in the call
-    uint32_t n_memory;   // INTER: positions in the memory set, 0 if there is none yet
+    uint32_t n_memory;   // SINGLE_PASS, INTER: positions in the memory set, 0 if there is none yet
     bool     has_phase2; // INTRA: a phase 2 follows, which computes the outputs
 
     bool operator==(const h2o_step & other) const;
@@ -81,10 +82,13 @@ public:
 
     bool v_is_transposed() const { return v_trans; }
 
+    // the last n_memory positions of the memory set and the first n_chunk of the chunk after it, I32 [n_memory + n_chunk, n_head_kv]
+    ggml_tensor * key_rows(ggml_context * ctx, int32_t il, uint32_t n_memory, uint32_t n_chunk) const;
+
     const llama_model & get_model() const { return model; }
 
     h2o_state state;
-    std::unique_ptr<h2o_intra> intra; // none if stand-alone
+    std::unique_ptr<h2o_intra> intra; // two_phase; none if stand-alone
 
     llama_h2o_stats stats = {};
 
@@ -118,7 +122,7 @@ public:
     bool next()  override;
     bool apply() override;
     bool has_outputs() const override;
-    bool finish(llm_graph_result * res, ggml_backend_sched_t sched) override;
+    bool finish(ggml_backend_sched_t sched) override;
 
     llama_kv_cache_h2o * get_kv() const { return kv; }
 

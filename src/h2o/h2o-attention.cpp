@@ -1,0 +1,65 @@
+#include "h2o-attention.h"
+
+#include "h2o-gather.h"
+#include "h2o-softmax.h"
+
+#include "ggml.h"
+
+#include <algorithm>
+
+// A block of queries leaves out the keys after its end, which causality hides: 4 blocks of a chunk's queries compute 5/8
+// of its [S x S] logits and hold 1/4 of them at a time.
+static constexpr int64_t n_query_blocks = 4;
+
+h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
+    ggml_tensor * q = params.q;
+
+    const int64_t n_q       = q->ne[1];
+    const int64_t n_head    = q->ne[2];
+    const int64_t n_block   = q->ne[3];
+    const int64_t n_head_kv = params.rows->ne[1];
+    const int64_t n_k       = params.rows->ne[0]/n_block;
+
+    ggml_tensor * k = h2o_gather_k(ctx, params.k, params.rows);
+    ggml_tensor * v = h2o_gather_v(ctx, params.v, params.rows, params.v_trans);
+
+    h2o_attention res = {};
+
+    const int64_t step = (n_q + n_query_blocks - 1)/n_query_blocks;
+    for (int64_t i = 0; i < n_q; i += step) {
+        const int64_t n_q_i = std::min(step, n_q - i);
+        const int64_t n_k_i = params.causal ? n_k - n_q + i + n_q_i : n_k;
+
+        ggml_tensor * k_i = ggml_view_4d(ctx, k, k->ne[0], n_k_i, n_head_kv, n_block, k->nb[1], k->nb[2], n_k*k->nb[1], 0);
+        ggml_tensor * v_i = ggml_view_4d(ctx, v, n_k_i, v->ne[1], n_head_kv, n_block, v->nb[1], v->nb[2], n_k*v->nb[0], 0);
+        ggml_tensor * q_i = ggml_view_4d(ctx, q, q->ne[0], n_q_i, n_head,    n_block, q->nb[1], q->nb[2], q->nb[3], i*q->nb[1]);
+
+        ggml_tensor * kq = ggml_mul_mat(ctx, k_i, ggml_cont(ctx, q_i));
+        ggml_prec_set_acc(kq, GGML_PREC_F32);
+        if (params.causal) {
+            kq = ggml_diag_mask_inf(ctx, kq, n_k_i - n_q_i);
+        }
+
+        ggml_tensor * weights = nullptr;
+        const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v_i, &weights);
+
+        // m first: the softmax may overwrite the logits
+        ggml_build_forward_expand(gf, state.m);
+        ggml_build_forward_expand(gf, state.l);
+
+        ggml_tensor * sums = ggml_pad(ctx, h2o_column_sums_build(ctx, weights, n_head_kv), n_k - n_k_i, 0, 0, 0);
+        ggml_build_forward_expand(gf, sums);
+        ggml_build_forward_expand(gf, state.o);
+
+        const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };
+
+        res.m    = append(res.m, state.m);
+        res.l    = append(res.l, state.l);
+        res.o    = append(res.o, state.o);
+        res.sums = res.sums ? ggml_add(ctx, res.sums, sums) : sums;
+    }
+
+    res.o = ggml_cont(ctx, ggml_permute(ctx, res.o, 0, 2, 1, 3));
+
+    return res;
+}

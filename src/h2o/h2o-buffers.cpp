@@ -1,0 +1,48 @@
+#include "h2o-buffers.h"
+
+#include "llama-model.h"
+
+#include "ggml-backend.h"
+
+#include <stdexcept>
+
+ggml_backend_buffer_type_t h2o_layer_buft(const llama_model & model, int32_t il, bool offload) {
+    return offload ? ggml_backend_dev_buffer_type(model.dev_layer(il)) : ggml_backend_cpu_buffer_type();
+}
+
+ggml_tensor * h2o_buffers::add(ggml_backend_buffer_type_t buft, const std::string & name, ggml_type type, int64_t ne0, int64_t ne1) {
+    auto & ctx = ctxs[buft];
+    if (!ctx) {
+        ggml_init_params params = {
+            /*.mem_size   =*/ n_tensors_max*ggml_tensor_overhead(),
+            /*.mem_buffer =*/ nullptr,
+            /*.no_alloc   =*/ true,
+        };
+        ctx.reset(ggml_init(params));
+    }
+
+    return ggml_set_name(ggml_new_tensor_2d(ctx.get(), type, ne0, ne1), name.c_str());
+}
+
+void h2o_buffers::allocate() {
+    for (auto & [buft, ctx] : ctxs) {
+        buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
+        if (!buffers.back()) {
+            throw std::runtime_error("[h2o] not enough memory for the scores, the memory sets and the attention state");
+        }
+    }
+}
+
+h2o_host_data::h2o_host_data(ggml_tensor * t) : t(t), ptr(t->data) {
+    if (!ggml_backend_buffer_is_host(t->buffer)) {
+        copy.resize(ggml_nbytes(t));
+        ggml_backend_tensor_get(t, copy.data(), 0, copy.size());
+        ptr = copy.data();
+    }
+}
+
+void h2o_host_data::store() {
+    if (!copy.empty()) {
+        ggml_backend_tensor_set(t, copy.data(), 0, copy.size());
+    }
+}

@@ -1,0 +1,47 @@
+#pragma once
+
+#include "ggml-cpp.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+struct llama_model;
+
+// where a layer's tensors live
+ggml_backend_buffer_type_t h2o_layer_buft(const llama_model & model, int32_t il, bool offload);
+
+// Tensors that live as long as the cache, each on its layer's device.
+class h2o_buffers {
+public:
+    explicit h2o_buffers(size_t n_tensors_max) : n_tensors_max(n_tensors_max) {}
+
+    // F32, I32, ... [ne0, ne1], without memory before allocate()
+    ggml_tensor * add(ggml_backend_buffer_type_t buft, const std::string & name, ggml_type type, int64_t ne0, int64_t ne1);
+
+    // throws std::runtime_error if there is not enough memory
+    void allocate();
+
+private:
+    const size_t n_tensors_max;
+
+    std::map<ggml_backend_buffer_type_t, ggml_context_ptr> ctxs;
+    std::vector<ggml_backend_buffer_ptr> buffers;
+};
+
+// A tensor's data as the host sees it: in place if it is in the host's memory, else a copy that store() writes back.
+class h2o_host_data {
+public:
+    explicit h2o_host_data(ggml_tensor * t);
+
+    template <typename T> T * as() { return static_cast<T *>(ptr); }
+
+    void store();
+
+private:
+    ggml_tensor * t;
+    void        * ptr;
+
+    std::vector<uint8_t> copy;
+};
