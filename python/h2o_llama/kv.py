@@ -29,6 +29,9 @@ class KVStats:
         Prompt tokens processed.
     single_pass_ms, phase1_ms, phase2_ms, decode_ms, select_ms : float
         Milliseconds in each of them, and in building memory sets.
+    gather_ms, attention_ms, score_ms : float
+        With profile=True, milliseconds of the prefill in gathering K and V, in attention (which gathers by itself where
+        it is one operator) and in adding to the scores. The rest is the layers' products, norms and RoPE.
     selections : int
         Memory sets built (layers times chunks).
     kv_bytes, score_bytes, memory_bytes, intra_bytes : int
@@ -46,6 +49,9 @@ class KVStats:
     phase2_ms: float = 0.0
     decode_ms: float = 0.0
     select_ms: float = 0.0
+    gather_ms: float = 0.0
+    attention_ms: float = 0.0
+    score_ms: float = 0.0
     selections: int = 0
     kv_bytes: int = 0
     score_bytes: int = 0
@@ -66,6 +72,9 @@ class KVStats:
             phase2_ms=stats.t_phase2_us / 1000,
             decode_ms=stats.t_decode_us / 1000,
             select_ms=stats.t_select_us / 1000,
+            gather_ms=stats.t_gather_us / 1000,
+            attention_ms=stats.t_attention_us / 1000,
+            score_ms=stats.t_scores_us / 1000,
             selections=stats.n_select,
             kv_bytes=stats.bytes_kv,
             score_bytes=stats.bytes_scores,

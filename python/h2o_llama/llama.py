@@ -59,6 +59,8 @@ class Llama(ModelView):
         What the memory sets hold; None is llama.cpp's dense attention.
     record : bool, default False
         Keep the memory sets of all chunks for `kv.history`.
+    profile : bool, default False
+        Measure the parts of a prefill for `kv.stats`; waiting for each of them takes a little time.
     seed : int, optional
         Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
     verbose : bool, default False
@@ -92,11 +94,12 @@ class Llama(ModelView):
         flash_attn: str = "auto",
         h2o: H2OConfig | None = H2OConfig(),  # noqa: B008 (it is frozen)
         record: bool = False,
+        profile: bool = False,
         seed: int | None = None,
         verbose: bool = False,
     ) -> None:
         self._params = ContextParams(
-            n_ctx, n_batch, n_ubatch, n_threads, n_gpu_layers, type_k, type_v, flash_attn, h2o, record, verbose
+            n_ctx, n_batch, n_ubatch, n_threads, n_gpu_layers, type_k, type_v, flash_attn, h2o, record, profile, verbose
         )
         self._seed = check_seed(_OWNER, seed)
         self._claim = Claim(_OWNER)

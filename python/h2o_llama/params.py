@@ -35,6 +35,7 @@ class ContextParams:
     flash_attn: str
     h2o: H2OConfig | None
     record: bool
+    profile: bool
     verbose: bool
 
     def __post_init__(self) -> None:
@@ -48,6 +49,8 @@ class ContextParams:
         _check.choice(_OWNER, "type_v", self.type_v, KV_TYPES)
         _check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
         _check.flag(_OWNER, "record", self.record)
+        if _check.flag(_OWNER, "profile", self.profile) and self.h2o is None:
+            raise ValueError(f"[{_OWNER}] profile=True measures the parts of H2O: pass h2o=H2OConfig(), or profile=False")
         _check.flag(_OWNER, "verbose", self.verbose)
         if KV_TYPES[self.type_v] and self.flash_attn == "off":
             raise ValueError(f"[{_OWNER}] type_v={self.type_v!r} needs flash attention: pass flash_attn='auto' or 'on'")
@@ -95,6 +98,7 @@ class ContextParams:
             score_type="f32" if self.h2o is None else self.h2o.score_type,
             schedule="single_pass" if self.h2o is None else self.h2o.schedule,
             record=bool(self.record),
+            profile=bool(self.profile),
             verbose=bool(self.verbose),
         )
 

@@ -9,11 +9,15 @@
 
 static constexpr int64_t SIGNAL_INTERVAL_US = 50*1000;
 
-context::context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool verbose) : mdl(mdl), verbose(verbose) {
+context::context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose) : mdl(mdl), verbose(verbose) {
     llama_call call(verbose, llama_call::THROW);
 
     params.abort_callback      = on_abort;
     params.abort_callback_data = this;
+    if (profile) {
+        params.cb_eval           = llama_h2o_profile_callback;
+        params.cb_eval_user_data = &kv;
+    }
 
     // the context uses the model until it is freed
     llama_context * ctx = llama_call::run("[Llama] ", [&] { return llama_init_from_model(mdl->ptr.get(), params); });
@@ -25,7 +29,8 @@ context::context(std::shared_ptr<model> mdl, llama_context_params params, bool r
         throw h2o_error("[Llama] this model has no memory of past tokens: it cannot generate text");
     }
 
-    if (llama_h2o_kv * kv = llama_get_h2o_kv(ptr.get())) {
+    kv = llama_get_h2o_kv(ptr.get());
+    if (kv) {
         llama_h2o_kv_set_record(kv, record);
         llama_h2o_set_progress_callback(kv, on_progress, this);
     }
@@ -167,7 +172,7 @@ void init_context(py::module_ & m) {
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
                 uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, const std::string & score_type,
-                const std::string & schedule, bool record, bool verbose) {
+                const std::string & schedule, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx;
             params.n_batch         = n_batch;
@@ -187,12 +192,12 @@ void init_context(py::module_ & m) {
             params.h2o_schedule     = schedule == "two_phase" ? LLAMA_H2O_SCHEDULE_TWO_PHASE : LLAMA_H2O_SCHEDULE_SINGLE_PASS;
 
             py::gil_scoped_release no_gil;
-            return std::make_shared<context>(std::move(mdl), params, record, verbose);
+            return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("score_type"),
-            py::arg("schedule"), py::arg("record"), py::arg("verbose"))
+            py::arg("schedule"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("progress"))
         .def("clear", &context::clear)
         .def("close", &context::close)

@@ -13,7 +13,7 @@
 // A llama_context with one sequence. Not thread safe: its owner in Python lets one thread in at a time.
 class context {
 public:
-    context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool verbose);
+    context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose);
 
     // Appends the tokens by one llama_decode. logits has a row for each of them, or one row: the last token's, or none.
     // progress(n_done) is called after every chunk, if H2O is on. If it raises, or Ctrl-C is pressed, the call is undone.
@@ -41,6 +41,8 @@ private:
     void undo(uint32_t n_keep);
 
     const bool verbose;
+
+    llama_h2o_kv * kv = nullptr; // none if H2O is off
 
     bool logits_valid = false;
 

@@ -1,6 +1,7 @@
 #include "h2o-attention.h"
 
 #include "h2o-gather.h"
+#include "h2o-profile.h"
 #include "h2o-softmax.h"
 
 #include "ggml.h"
@@ -22,6 +23,10 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
 
     ggml_tensor * k = h2o_gather_k(ctx, params.k, params.rows);
     ggml_tensor * v = h2o_gather_v(ctx, params.v, params.rows, params.v_trans);
+
+    ggml_build_forward_expand(gf, k);
+    ggml_build_forward_expand(gf, v);
+    h2o_profile_ends_part(v, H2O_PART_GATHER);
 
     h2o_attention res = {};
 
@@ -60,6 +65,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     }
 
     res.o = ggml_cont(ctx, ggml_permute(ctx, res.o, 0, 2, 1, 3));
+    h2o_profile_ends_part(res.o, H2O_PART_ATTENTION);
 
     return res;
 }

@@ -1,5 +1,6 @@
 #include "h2o-graph.h"
 
+#include "h2o-profile.h"
 #include "h2o-softmax.h"
 
 #include "llama-model.h"
@@ -91,6 +92,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
         ggml_build_forward_expand(graph.gf, mctx->cpy_k(graph.ctx0, k, get_k_idxs(), il));
         ggml_build_forward_expand(graph.gf, mctx->cpy_v(graph.ctx0, v, get_v_idxs(), il));
     }
+    h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_REST);
 
     ggml_tensor * cur = nullptr;
     switch (step.phase) {
@@ -158,7 +160,9 @@ void llm_graph_input_attn_h2o::add_scores(const llm_graph_context & graph, ggml_
     ggml_tensor * scores = ggml_view_3d(ctx0, t, 1, t->ne[0], t->ne[1], t->nb[0], t->nb[1], 0);
     ggml_tensor * added  = ggml_add(ctx0, ggml_get_rows(ctx0, scores, rows), ggml_reshape_3d(ctx0, sums, 1, rows->ne[0], rows->ne[1]));
 
-    ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx0, scores, added, rows));
+    ggml_tensor * stored = ggml_set_rows(ctx0, scores, added, rows);
+    ggml_build_forward_expand(graph.gf, stored);
+    h2o_profile_ends_part(stored, H2O_PART_SCORES);
 }
 
 // one softmax over the memory set and the own chunk
@@ -169,6 +173,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_contex
 
     const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, /*causal =*/ true, kq_scale, il);
 
+    ggml_build_forward_expand(graph.gf, res.o);
     add_scores(graph, rows, res.sums, il);
 
     return ggml_reshape_2d(ctx0, res.o, res.o->ne[0]*res.o->ne[1], step.n_tokens);
@@ -216,7 +221,9 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & gr
         ggml_tensor * t = kv->state.layer(il)->scores;
         ggml_tensor * scores = ggml_view_3d(ctx0, t, r.n_k, n_head_kv, r.n_chunks, t->nb[1], S*t->nb[0], r.pos_k*t->nb[0]);
 
-        ggml_build_forward_expand(gf, ggml_cpy(ctx0, ggml_add(ctx0, res.sums, ggml_cast(ctx0, scores, GGML_TYPE_F32)), scores));
+        ggml_tensor * stored = ggml_cpy(ctx0, ggml_add(ctx0, res.sums, ggml_cast(ctx0, scores, GGML_TYPE_F32)), scores);
+        ggml_build_forward_expand(gf, stored);
+        h2o_profile_ends_part(stored, H2O_PART_SCORES);
     }
 
     return ggml_view_2d(ctx0, cache.o, cache.o->ne[0], step.n_tokens, cache.o->nb[1], 0);
@@ -240,8 +247,6 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
 
     const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, /*causal =*/ false, kq_scale, il);
 
-    add_scores(graph, rows, res.sums, il);
-
     const h2o_softmax_state inter = { res.m, res.l, ggml_permute(ctx0, res.o, 0, 2, 1, 3) };
 
     const auto state_row = [&](ggml_tensor * t) {
@@ -256,5 +261,11 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
 
     ggml_tensor * cur = ggml_permute(ctx0, h2o_softmax_state_fuse(ctx0, intra, inter).o, 0, 2, 1, 3);
 
-    return ggml_cont_2d(ctx0, cur, d_v*n_head, n_q);
+    cur = ggml_cont_3d(ctx0, cur, d_v, n_head, n_q);
+    ggml_build_forward_expand(graph.gf, cur);
+    h2o_profile_ends_part(cur, H2O_PART_ATTENTION);
+
+    add_scores(graph, rows, res.sums, il);
+
+    return ggml_reshape_2d(ctx0, cur, d_v*n_head, n_q);
 }

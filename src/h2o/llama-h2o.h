@@ -38,6 +38,9 @@ struct llama_h2o_stats {
     int64_t  t_phase2_us;
     int64_t  t_decode_us;
     int64_t  t_select_us;
+    int64_t  t_gather_us;        // of the prefill's time, with llama_h2o_profile_callback: gathering K and V,
+    int64_t  t_attention_us;     // attention (which gathers by itself when it is one operator),
+    int64_t  t_scores_us;        // adding to the scores
     uint64_t n_select;           // memory sets built (layers x chunks)
     uint64_t bytes_kv;           // K and V tensors
     uint64_t bytes_scores;       // score tensors
@@ -57,6 +60,11 @@ LLAMA_API uint64_t llama_h2o_memory_bytes(const struct llama_context * ctx);
 LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv(const struct llama_context * ctx);
 
 LLAMA_API void llama_h2o_set_progress_callback(struct llama_h2o_kv * kv, llama_h2o_progress_callback callback, void * user_data);
+
+// Measures the parts of a prefill (t_gather_us, ...): to be cb_eval in the context's parameters, with a llama_h2o_kv ** as
+// its user data that points to the context's cache at the latest when the context computes. Waiting for each part takes
+// some time of its own.
+LLAMA_API bool llama_h2o_profile_callback(struct ggml_tensor * t, bool ask, void * kv);
 
 // keep the memory sets of every chunk (llama_h2o_kv_history)
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);

@@ -254,6 +254,19 @@ void llama_kv_cache_h2o::rollback() {
     llama_kv_cache::seq_rm(0, state.n_tokens(), -1);
 }
 
+void llama_kv_cache_h2o::profile_part(h2o_part part) {
+    const int64_t t_us = ggml_time_us();
+
+    switch (part) {
+        case H2O_PART_GATHER:    stats.t_gather_us    += t_us - t_part_us; break;
+        case H2O_PART_ATTENTION: stats.t_attention_us += t_us - t_part_us; break;
+        case H2O_PART_SCORES:    stats.t_scores_us    += t_us - t_part_us; break;
+        case H2O_PART_REST:
+        case H2O_PART_COUNT:     break;
+    }
+    t_part_us = t_us;
+}
+
 llama_kv_cache::slot_info llama_kv_cache_h2o::slots(uint32_t pos, uint32_t n_tokens) const {
     slot_info res;
     res.s0 = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "h2o-intra.h"
+#include "h2o-profile.h"
 #include "h2o-state.h"
 #include "llama-h2o.h"
 
@@ -72,6 +73,9 @@ public:
 
     void rollback();
 
+    // adds the time since the last part's end
+    void profile_part(h2o_part part);
+
     //
     // graph_build API
     //
@@ -102,6 +106,8 @@ private:
 
     const llama_model & model;
     const bool v_trans;
+
+    int64_t t_part_us = 0; // end of the last part
 };
 
 // Goes through the steps of one call.
