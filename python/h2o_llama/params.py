@@ -50,7 +50,7 @@ class ContextParams:
         _check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
         _check.flag(_OWNER, "record", self.record)
         if _check.flag(_OWNER, "profile", self.profile) and self.h2o is None:
-            raise ValueError(f"[{_OWNER}] profile=True measures the parts of H2O: pass h2o=H2OConfig(), or profile=False")
+            raise ValueError(f"[{_OWNER}] profile=True measures parts of H2O: leave it False with h2o=None")
         _check.flag(_OWNER, "verbose", self.verbose)
         if KV_TYPES[self.type_v] and self.flash_attn == "off":
             raise ValueError(f"[{_OWNER}] type_v={self.type_v!r} needs flash attention: pass flash_attn='auto' or 'on'")
