@@ -27,6 +27,7 @@ def inspect(
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
+    schedule: options.Schedule = options.DEFAULTS.schedule,
     chunk: options.Chunk = options.CHUNK_SIZE,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
@@ -38,7 +39,7 @@ def inspect(
     """
     if html is not None:
         check_target(html)
-    h2o = H2OConfig(local_window=local, heavy_budget=heavy, sink_tokens=sinks)
+    h2o = H2OConfig(local_window=local, heavy_budget=heavy, sink_tokens=sinks, schedule=schedule)
     text = read_prompt(file, prompt)
     path = model_file(model)
     tokens = tokenize(path, text)

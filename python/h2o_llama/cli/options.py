@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,10 @@ Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of 
 Local = Annotated[int, typer.Option(min=0, help="L: tokens before a chunk that its memory set always holds.")]
 Heavy = Annotated[int, typer.Option(min=0, help="H: heavy hitters that a memory set holds.")]
 Sinks = Annotated[int, typer.Option(min=0, help="A: first tokens of the prompt that every memory set holds.")]
+Schedule = Annotated[
+    Literal["single_pass", "two_phase"],
+    typer.Option(help="Each chunk once, with its memory set; or all chunks alone, then again with the memory sets."),
+]
 Chunk = Annotated[int, typer.Option(min=1, help="S: tokens per chunk.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")]
 GpuLayers = Annotated[int, typer.Option("--gpu-layers", min=-1, help="Layers to keep on the GPU; -1 is all.")]

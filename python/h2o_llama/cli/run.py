@@ -26,6 +26,7 @@ def run(
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
+    schedule: options.Schedule = options.DEFAULTS.schedule,
     chunk: options.Chunk = options.CHUNK_SIZE,
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
@@ -41,7 +42,7 @@ def run(
 
     The text goes to standard output, progress and a line of measurements to standard error.
     """
-    h2o = None if dense else H2OConfig(local_window=local, heavy_budget=heavy, sink_tokens=sinks)
+    h2o = None if dense else H2OConfig(local_window=local, heavy_budget=heavy, sink_tokens=sinks, schedule=schedule)
     text = read_prompt(file, prompt)
     path = model_file(model)
     tokens = tokenize(path, text, special)

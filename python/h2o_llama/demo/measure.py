@@ -36,7 +36,7 @@ class Variant:
 
 
 DENSE = (Variant("dense with flash attention", "on"), Variant("dense without flash attention", "off"))
-SPARSE = Variant("H2O", "off", H2O)
+SPARSE = Variant("H2O", "on", H2O)
 
 
 @dataclass

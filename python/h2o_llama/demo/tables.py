@@ -34,7 +34,6 @@ def cost_table(comparison: Comparison) -> Table:
         ("tokens each one reads", f"{dense.n_tokens:,}", f"{CHUNK_SIZE + H2O.memory_size:,}", "at most"),
         ("KV cache", decimal(dense_bytes.kv_bytes), decimal(h2o_bytes.kv_bytes), "nothing is dropped"),
         ("scores, memory sets", "-", decimal(h2o_bytes.score_bytes + h2o_bytes.memory_bytes), ""),
-        ("phase 1's results", "-", decimal(h2o_bytes.intra_bytes), "kept for phase 2"),
     ):
         table.add_row(*row)
     return table
