@@ -1,4 +1,5 @@
 # Compilers, Python, and for GGML_CUDA the CUDA toolkit.
+include(CheckCXXCompilerFlag)
 include(CheckLanguage)
 
 foreach(language C CXX)

@@ -19,10 +19,15 @@ __all__: list[str] = [
     "KVStats",
     "Model",
     "Sampler",
+    "ops_attention",
+    "ops_attention_isas",
+    "ops_attention_seconds",
     "ops_column_sums",
     "ops_fuse",
     "ops_get_rows",
     "ops_max_rows",
+    "ops_mul_mat_seconds",
+    "ops_set_attention_isa",
     "ops_softmax_state",
     "type_size",
 ]
@@ -251,6 +256,32 @@ class Sampler:
     def accept(self, token: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def sample(self, context: Context) -> int: ...
 
+def ops_attention(
+    q: numpy.ndarray,
+    k: numpy.ndarray,
+    v: numpy.ndarray,
+    type: str,
+    rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    scale: typing.SupportsFloat | typing.SupportsIndex,
+    causal: bool,
+    backend: str,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
+def ops_attention_isas() -> list[str]:
+    """
+    CPU kernels of the attention operator on this machine, the best first.
+    """
+
+def ops_attention_seconds(
+    q: numpy.ndarray,
+    k: numpy.ndarray,
+    v: numpy.ndarray,
+    type: str,
+    rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    causal: bool,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+    repeats: typing.SupportsInt | typing.SupportsIndex,
+) -> list[float]: ...
 def ops_column_sums(
     weights: numpy.ndarray,
     n_head_kv: typing.SupportsInt | typing.SupportsIndex,
@@ -273,6 +304,17 @@ def ops_get_rows(
 def ops_max_rows(
     a: numpy.ndarray, type: str, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> numpy.ndarray: ...
+def ops_mul_mat_seconds(
+    a: numpy.ndarray,
+    b: numpy.ndarray,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+    repeats: typing.SupportsInt | typing.SupportsIndex,
+) -> list[float]: ...
+def ops_set_attention_isa(name: str) -> None:
+    """
+    Use this CPU kernel from now on.
+    """
+
 def ops_softmax_state(
     logits: numpy.ndarray,
     v: numpy.ndarray,

@@ -16,8 +16,12 @@ from h2o_llama import _check, _core
 
 MAX_THREADS = 512  # GGML_MAX_N_THREADS
 
-# bytes per block of each type that get_rows takes as bytes
+# bytes per block of each type that get_rows and attention take as bytes
 _BLOCK_BYTES = {"bf16": 2, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34}
+
+# elements per block
+_BLOCK_SIZE = {"bf16": 1, "q4_0": 32, "q4_1": 32, "q5_0": 32, "q5_1": 32, "q8_0": 32}
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Float32: TypeAlias = NDArray[np.float32]
 
@@ -34,6 +38,22 @@ class SoftmaxState(NamedTuple):
     """[..., n_q] Σ exp(logit - m)"""
     o: Float32
     """[..., n_q, d] Σ exp(logit - m) v / l"""
+
+
+class Attention(NamedTuple):
+    """What `attention` returns, float32. (m, l, o) is an online-softmax state, o with other axes than in SoftmaxState.
+
+    For a query whose logits are all -inf: m = -inf, l = 0, o = 0, and it adds nothing to the sums.
+    """
+
+    o: Float32
+    """[..., n_q, n_head, d_v] weights times values"""
+    sums: Float32
+    """[..., n_head_kv, n_k] weights summed over the queries and the query heads of each KV head"""
+    m: Float32
+    """[..., n_head, n_q] largest logit"""
+    l: Float32  # noqa: E741
+    """[..., n_head, n_q] Σ exp(logit - m)"""
 
 
 def max_rows(a: ArrayLike, *, backend: str = "cpu", n_threads: int = 1) -> NDArray[Any]:
@@ -91,24 +111,13 @@ def get_rows(
     H2OError
         If the backend lacks the operator for this type, or memory runs out.
     """
-    if type is None:
-        array = _array("get_rows", "a", a, ("float32", "float16", "int32"), axes=(2, 4))
-        ggml_type = {"float32": "f32", "float16": "f16", "int32": "i32"}[array.dtype.name]
-    else:
-        ggml_type = _check.choice("get_rows", "type", type, _BLOCK_BYTES)
-        array = _array("get_rows", "a", a, ("uint8",), axes=(2, 4))
-        n_bytes = _BLOCK_BYTES[ggml_type]
-        if array.shape[-1] % n_bytes != 0:
-            raise ValueError(f"[get_rows] rows of {ggml_type} are multiples of {n_bytes} bytes, got {array.shape[-1]}")
-
+    array, ggml_type = _rows_of_type("get_rows", "a", a, type, ("float32", "float16", "int32"), axes=(2, 4))
     rows = _array("get_rows", "indices", indices, None, axes=(1, 4))
     batch = array.shape[:-2]
     also = (batch[0], 1, batch[1]) if len(batch) == 2 else batch
     if rows.shape[:-1] not in (batch, also):
         raise ValueError(f"[get_rows] indices must be of shape {[*batch, 'k']}, got {list(rows.shape)}")
-    low, high = rows.min(), rows.max()
-    if low < 0 or high >= array.shape[-2]:
-        raise ValueError(f"[get_rows] indices must be from 0 to {array.shape[-2] - 1}, got {low} to {high}")
+    _check_indices("get_rows", "indices", rows, array.shape[-2])
 
     return _core.ops_get_rows(array, ggml_type, rows.astype(np.int32), *_place("get_rows", backend, n_threads))
 
@@ -222,6 +231,79 @@ def column_sums(weights: ArrayLike, n_head_kv: int, *, backend: str = "cpu", n_t
     return _core.ops_column_sums(array, heads, *_place("column_sums", backend, n_threads))
 
 
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    rows: ArrayLike,
+    *,
+    scale: float = 1.0,
+    causal: bool = True,
+    type: str | None = None,
+    backend: str = "cpu",
+    n_threads: int = 1,
+) -> Attention:
+    """Attention to keys chosen by index, with the column sums of its softmax, by the operator ``ggml_h2o_attn``.
+
+    Parameters
+    ----------
+    q : float32 [..., n_head, n_q, d_k]
+        Queries; three axes, or four with n_block first.
+    k : float32 or float16 [n_head_kv, n_kv, d_k]
+        Keys. n_head_kv divides n_head: consecutive query heads share a KV head. With `type`, the rows' bytes: uint8.
+    v : as k [n_head_kv, n_kv, d_v]
+        Values.
+    rows : integers [..., n_head_kv, n_k]
+        Rows of k and v, in any order; the leading axis is that of q.
+    scale : float
+        The weights are softmax(scale q·k).
+    causal : bool
+        Query i sees ``rows[: n_k - n_q + i + 1]``, n_q ≤ n_k. If false, every query sees all rows.
+    type : {"bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}, optional
+        Type of k and v whose elements NumPy does not have. ``gguf.quants.quantize`` makes such bytes.
+    backend, n_threads
+        As in `max_rows`.
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong type, shape or range, or an index is not a row of k.
+    H2OError
+        If the backend lacks the operator, or memory runs out.
+    """
+    queries = _array("attention", "q", q, ("float32",), axes=(3, 4))
+    keys, ggml_type = _rows_of_type("attention", "k", k, type, ("float32", "float16"), axes=(3, 3))
+    values, _ = _rows_of_type("attention", "v", v, type, (keys.dtype.name,), axes=(3, 3))
+    n_head, n_q, d_k = queries.shape[-3:]
+    n_head_kv, n_kv = keys.shape[:2]
+    d = keys.shape[2] if type is None else keys.shape[2] // _BLOCK_BYTES[ggml_type] * _BLOCK_SIZE[ggml_type]
+    if n_head % n_head_kv != 0:
+        raise ValueError(f"[attention] the heads of k must divide the {n_head} heads of q, got {n_head_kv}")
+    if d != d_k:
+        raise ValueError(f"[attention] k must have rows of {d_k} elements, as q has, got {d}")
+    if values.shape[:2] != keys.shape[:2]:
+        raise ValueError(f"[attention] v must be of shape {[n_head_kv, n_kv, 'd_v']}, got {list(values.shape)}")
+    indices = _array("attention", "rows", rows, None, axes=(2, 3))
+    if indices.shape[:-1] != (*queries.shape[:-3], n_head_kv):
+        expected = [*queries.shape[:-3], n_head_kv, "n_k"]
+        raise ValueError(f"[attention] rows must be of shape {expected}, got {list(indices.shape)}")
+    _check_indices("attention", "rows", indices, n_kv)
+    is_causal = _check.flag("attention", "causal", causal)
+    if is_causal and indices.shape[-1] < n_q:
+        raise ValueError(
+            f"[attention] rows must hold at least as many keys as there are queries ({n_q}) when causal, "
+            f"got {indices.shape[-1]}"
+        )
+    number = _check.real("attention", "scale", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
+    place = _place("attention", backend, n_threads)
+
+    batch = queries.shape[:-3]
+    if not batch:
+        queries, indices = queries[None], indices[None]
+    outputs = _core.ops_attention(queries, keys, values, ggml_type, indices.astype(np.int32), number, is_causal, *place)
+    return Attention(*(output.reshape(*batch, *output.shape[1:]) for output in outputs))
+
+
 def _place(op: str, backend: object, n_threads: object) -> tuple[str, int]:
     if not isinstance(backend, str):
         raise _check.bad_argument(op, "backend", "a name such as 'cpu'", backend)
@@ -250,6 +332,27 @@ def _array(
     if any(n == 0 for axis, n in enumerate(array.shape, start=-array.ndim) if axis != may_be_empty):
         raise ValueError(f"[{op}] {name} must not be empty, got shape {list(array.shape)}")
     return array
+
+
+def _rows_of_type(
+    op: str, name: str, value: ArrayLike, type: str | None, dtypes: tuple[str, ...], axes: tuple[int, int]
+) -> tuple[NDArray[Any], str]:
+    """`value` as an array and the name of its type in ggml; with `type`, its rows' bytes."""
+    if type is None:
+        array = _array(op, name, value, dtypes, axes)
+        return array, {"float32": "f32", "float16": "f16", "int32": "i32"}[array.dtype.name]
+    ggml_type = _check.choice(op, "type", type, _BLOCK_BYTES)
+    array = _array(op, name, value, ("uint8",), axes)
+    n_bytes = _BLOCK_BYTES[ggml_type]
+    if array.shape[-1] % n_bytes != 0:
+        raise ValueError(f"[{op}] rows of {ggml_type} are multiples of {n_bytes} bytes, got {array.shape[-1]}")
+    return array, ggml_type
+
+
+def _check_indices(op: str, name: str, indices: NDArray[Any], n_rows: int) -> None:
+    low, high = indices.min(), indices.max()
+    if low < 0 or high >= n_rows:
+        raise ValueError(f"[{op}] {name} must be from 0 to {n_rows - 1}, got {low} to {high}")
 
 
 def _state(name: str, state: object) -> tuple[Float32, Float32, Float32]:

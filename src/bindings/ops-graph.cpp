@@ -99,7 +99,7 @@ ggml_tensor * ops_graph::input_rows(const py::array_t<uint8_t> & a, ggml_type ty
 }
 
 void ops_graph::compute(const std::vector<ggml_tensor *> & outputs) {
-    ggml_cgraph * gf = ggml_new_graph_custom(ctx(), N_TENSORS, false);
+    gf = ggml_new_graph_custom(ctx(), N_TENSORS, false);
     for (ggml_tensor * t : outputs) {
         ggml_build_forward_expand(gf, t);
     }
@@ -120,6 +120,10 @@ void ops_graph::compute(const std::vector<ggml_tensor *> & outputs) {
         ggml_backend_tensor_set(input.tensor, input.array.data(), 0, ggml_nbytes(input.tensor));
     }
 
+    compute_again();
+}
+
+void ops_graph::compute_again() {
     ggml_status status;
     {
         py::gil_scoped_release release;
@@ -128,6 +132,16 @@ void ops_graph::compute(const std::vector<ggml_tensor *> & outputs) {
     if (status != GGML_STATUS_SUCCESS) {
         throw h2o_error("[" + op + "] " + ggml_status_to_string(status));
     }
+}
+
+std::vector<double> ops_graph::time(int repeats) {
+    std::vector<double> seconds;
+    for (int i = 0; i < repeats; ++i) {
+        const int64_t start = ggml_time_us();
+        compute_again();
+        seconds.push_back(1e-6*(ggml_time_us() - start));
+    }
+    return seconds;
 }
 
 py::array ops_graph::output(const ggml_tensor * t, const std::vector<py::ssize_t> & shape) const {

@@ -27,6 +27,9 @@ public:
     // Releases the GIL while it computes.
     void compute(const std::vector<ggml_tensor *> & outputs);
 
+    // Computes again, as often as this, and returns the seconds of each time.
+    std::vector<double> time(int repeats);
+
     // an output as an array of this shape
     py::array output(const ggml_tensor * t, const std::vector<py::ssize_t> & shape) const;
 
@@ -41,6 +44,9 @@ private:
     ggml_backend_ptr        backend;
     ggml_context_ptr        ctx_ptr;
     ggml_backend_buffer_ptr buffer;
+    ggml_cgraph *           gf = nullptr;
+
+    void compute_again();
 
     std::vector<input_data> inputs;
 };

@@ -1,10 +1,12 @@
 #include "ops-graph.h"
 #include "types.h"
 
+#include "ggml-h2o-attn.h"
 #include "h2o-softmax.h"
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <tuple>
 
 using shape        = std::vector<py::ssize_t>;
@@ -26,13 +28,17 @@ static py::array max_rows(const py::array & a, const std::string & type, const s
     return graph.output(t, res);
 }
 
+// an array of this type's elements, or of rows' bytes
+static ggml_tensor * input_of_type(ops_graph & graph, const py::array & a, ggml_type type) {
+    return py::isinstance<py::array_t<uint8_t>>(a) ? graph.input_rows(a, type) : graph.input(a, type);
+}
+
 static py::array get_rows(const py::array & a, const std::string & type_name, const py::array_t<int32_t> & indices, const std::string & backend, int n_threads) {
     ops_graph graph("get_rows", backend, n_threads);
 
     const ggml_type type = find_type(type_name);
 
-    ggml_tensor * src = py::isinstance<py::array_t<uint8_t>>(a) ? graph.input_rows(a, type) : graph.input(a, type);
-    ggml_tensor * t   = ggml_get_rows(graph.ctx(), src, graph.input(indices, GGML_TYPE_I32));
+    ggml_tensor * t = ggml_get_rows(graph.ctx(), input_of_type(graph, a, type), graph.input(indices, GGML_TYPE_I32));
     graph.compute({ t });
 
     shape res = shape_of(a);
@@ -100,6 +106,69 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
     return graph.output(t, res);
 }
 
+static ggml_h2o_attn_result attention_build(
+        ops_graph & graph, const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
+        const py::array_t<int32_t> & rows, float scale, bool causal) {
+    const ggml_type type = find_type(type_name);
+
+    return ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type),
+        graph.input(rows, GGML_TYPE_I32), scale, causal);
+}
+
+// q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d], rows is [n_block, n_head_kv, n_k]
+static std::tuple<py::array, py::array, py::array, py::array> attention(
+        const py::array & q, const py::array & k, const py::array & v, const std::string & type,
+        const py::array_t<int32_t> & rows, float scale, bool causal, const std::string & backend, int n_threads) {
+    ops_graph graph("attention", backend, n_threads);
+
+    const ggml_h2o_attn_result res = attention_build(graph, q, k, v, type, rows, scale, causal);
+    graph.compute({ res.o, res.sums, res.m, res.l });
+
+    const shape queries = { q.shape(0), q.shape(1), q.shape(2) };
+
+    return {
+        graph.output(res.o, { q.shape(0), q.shape(2), q.shape(1), (py::ssize_t) res.o->ne[0] }),
+        graph.output(res.sums, shape_of(rows)),
+        graph.output(res.m, queries),
+        graph.output(res.l, queries),
+    };
+}
+
+static std::vector<double> attention_seconds(
+        const py::array & q, const py::array & k, const py::array & v, const std::string & type,
+        const py::array_t<int32_t> & rows, bool causal, int n_threads, int repeats) {
+    ops_graph graph("attention", "cpu", n_threads);
+
+    graph.compute({ attention_build(graph, q, k, v, type, rows, 1.0f, causal).o });
+
+    return graph.time(repeats);
+}
+
+static std::vector<double> mul_mat_seconds(const py::array & a, const py::array & b, int n_threads, int repeats) {
+    ops_graph graph("mul_mat", "cpu", n_threads);
+
+    graph.compute({ ggml_mul_mat(graph.ctx(), graph.input(a, GGML_TYPE_F32), graph.input(b, GGML_TYPE_F32)) });
+
+    return graph.time(repeats);
+}
+
+static std::vector<std::string> attention_isas() {
+    std::vector<std::string> names;
+    for (int i = 0; const char * name = ggml_h2o_attn_isa(i); ++i) {
+        names.push_back(name);
+    }
+    return names;
+}
+
+static void set_attention_isa(const std::string & name) {
+    const auto names = attention_isas();
+    const auto it    = std::find(names.begin(), names.end(), name);
+    if (it == names.end()) {
+        throw std::invalid_argument("[attention] this CPU has no kernel '" + name + "'");
+    }
+    ggml_h2o_attn_set_isa(it - names.begin());
+}
+
 // Arguments are checked in h2o_llama/ops.py.
 void init_ops(py::module_ & m) {
     m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("type"), py::arg("backend"), py::arg("n_threads"));
@@ -107,4 +176,11 @@ void init_ops(py::module_ & m) {
     m.def("ops_softmax_state", &softmax_state, py::arg("logits"), py::arg("v"), py::arg("scale"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_fuse", &fuse, py::arg("a"), py::arg("b"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_column_sums", &column_sums, py::arg("weights"), py::arg("n_head_kv"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("scale"), py::arg("causal"), py::arg("backend"), py::arg("n_threads"));
+
+    // for tests and benchmarks
+    m.def("ops_attention_isas", &attention_isas, "CPU kernels of the attention operator on this machine, the best first.");
+    m.def("ops_set_attention_isa", &set_attention_isa, py::arg("name"), "Use this CPU kernel from now on.");
+    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("causal"), py::arg("n_threads"), py::arg("repeats"));
+    m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"), py::arg("repeats"));
 }

@@ -1,0 +1,153 @@
+// The kernel in float32, with blocks of MR rows times NV vectors of VL floats in registers: these three, and the
+// kernel's NAME and variable KERNEL, are defined by the file that includes this.
+
+#include "h2o-attn-simd.h"
+
+namespace {
+
+constexpr int NR        = NV*VL; // columns of a block
+constexpr int KEY_BLOCK = 256;   // keys of V times NR stay in the L1 cache
+constexpr int TILE_ROWS = 48/MR*MR;
+
+static_assert(H2O_ATTN_PAD % NR == 0 && TILE_ROWS <= H2O_ATTN_MAX_ROWS, "");
+
+// Panels of NR keys: [panel][d][NR]
+void pack_k(const float * rows, int64_t d, int64_t key, int64_t, void * k) {
+    for (int64_t p = 0; p < H2O_ATTN_KEYS; p += NR) {
+        float * panel = (float *) k + (key + p)*h2o_attn_pad(d);
+        for (int64_t i = 0; i < d; ++i) {
+            for (int64_t j = 0; j < NR; ++j) {
+                panel[i*NR + j] = rows[(p + j)*d + i];
+            }
+        }
+    }
+}
+
+// Panels of NR columns: [panel][key][NR]
+void pack_v(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v) {
+    for (int64_t p = 0; p < d; p += NR) {
+        float * panel = (float *) v + p*n_k + key*NR;
+        for (int64_t i = 0; i < H2O_ATTN_KEYS; ++i) {
+            for (int64_t j = 0; j < NR; ++j) {
+                panel[i*NR + j] = p + j < d ? rows[i*d + p + j] : 0.0f;
+            }
+        }
+    }
+}
+
+// c[M][NR] = a[M][n]*b[n][NR], added to c if add
+template <int M>
+void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
+    vec_f sum[M][NV] = {};
+
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < n; ++k) {
+        vec_f row[NV];
+        for (int j = 0; j < NV; ++j) {
+            row[j] = load(b + k*NR + j*VL);
+        }
+        for (int i = 0; i < M; ++i) {
+            for (int j = 0; j < NV; ++j) {
+                sum[i][j] += a[i*lda + k]*row[j];
+            }
+        }
+    }
+
+    for (int i = 0; i < M; ++i) {
+        for (int j = 0; j < NV; ++j) {
+            float * dst = c + i*ldc + j*VL;
+            store(dst, add ? load(dst) + sum[i][j] : sum[i][j]);
+        }
+    }
+}
+
+// x = exp(x - m), l = row sums
+template <int M>
+void exp_rows(float * x, int64_t ld, int64_t n, const float * m, float * l) {
+    vec_f sum[M] = {};
+    for (int64_t j = 0; j < n; j += VL) {
+        for (int i = 0; i < M; ++i) {
+            const vec_f e = exp_negative(load(x + i*ld + j) - m[i]);
+            store(x + i*ld + j, e);
+            sum[i] += e;
+        }
+    }
+    for (int i = 0; i < M; ++i) {
+        l[i] = sum_of(sum[i]);
+    }
+}
+
+// sums += column sums of x/l
+template <int M>
+void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, float * sums) {
+    float f[M];
+    for (int i = 0; i < M; ++i) {
+        f[i] = 1.0f/l[i];
+    }
+    for (int64_t j = 0; j < n; j += VL) {
+        vec_f sum = load(x + j)*f[0];
+        for (int i = 1; i < M; ++i) {
+            sum += load(x + i*ld + j)*f[i];
+        }
+        store(sums + j, load(sums + j) + sum);
+    }
+}
+
+void tile(const h2o_attn_tile & t) {
+    const float * k = (const float *) t.k;
+    const float * v = (const float *) t.v;
+
+    const int64_t d_k_pad = h2o_attn_pad(t.d_k);
+    const int64_t d_v_pad = h2o_attn_pad(t.d_v);
+    const int64_t n_keys  = t.visible[t.n_rows - 1];
+
+    // f(number of rows, first row, keys that some row sees) for blocks of up to MR rows
+    const auto for_blocks = [&](const auto & f) {
+        for (int r = 0; r < t.n_rows; r += MR) {
+            const int m = min_of(MR, t.n_rows - r);
+            with_constant<MR>(m, [&](auto c) { f(c, r, t.visible[r + m - 1]); });
+        }
+    };
+
+    for (int64_t p = 0; p < n_keys; p += NR) {
+        for_blocks([&](auto c, int r, int64_t n) {
+            if (p < n) {
+                multiply<decltype(c)::value>(t.q + r*t.d_k, t.d_k, k + p*d_k_pad, t.d_k, t.logits + r*t.ld + p, t.ld, false);
+            }
+        });
+    }
+
+    for_blocks([&](auto c, int r, int64_t n) {
+        constexpr int M = decltype(c)::value;
+        float * x = t.logits + r*t.ld;
+        n = (n + VL - 1)/VL*VL;
+
+        mask_and_max<M>(x, t.ld, n, t.visible + r, t.m + r);
+        exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
+        add_column_sums<M>(x, t.ld, n, t.l + r, t.sums);
+    });
+
+    for (int64_t key = 0; key < n_keys; key += KEY_BLOCK) {
+        for (int64_t p = 0; p < t.d_v; p += NR) {
+            for_blocks([&](auto c, int r, int64_t n) {
+                if (key < n) {
+                    multiply<decltype(c)::value>(t.logits + r*t.ld + key, t.ld, v + p*t.n_k + key*NR, min_of(n - key, KEY_BLOCK),
+                            t.o + r*d_v_pad + p, d_v_pad, key > 0);
+                }
+            });
+        }
+    }
+
+    for (int r = 0; r < t.n_rows; ++r) {
+        const float f = 1.0f/t.l[r];
+        for (int64_t i = 0; i < t.d_v; ++i) {
+            t.o[r*d_v_pad + i] *= f;
+        }
+    }
+}
+
+const h2o_attn_kernel kernel = { NAME, TILE_ROWS, pack_k, pack_v, tile };
+
+} // namespace
+
+const h2o_attn_kernel * const KERNEL = &kernel;

@@ -1,0 +1,93 @@
+#include "h2o-attn-isa.h"
+
+#include "ggml-h2o-attn.h"
+
+#include <array>
+#include <atomic>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+static bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+}
+
+static bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+
+static bool has_amx() {
+#if defined(__linux__)
+    unsigned eax, ebx, ecx, edx;
+    const bool cpu = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & bit_AMX_TILE) && (edx & bit_AMX_BF16);
+    if (!cpu || !has_avx512()) {
+        return false;
+    }
+
+    // tile configuration and tile data are switched by the system, which a process has to ask for
+    unsigned xcr0, high;
+    __asm__ ("xgetbv" : "=a" (xcr0), "=d" (high) : "c" (0));
+    const unsigned tiles = 3u << 17;
+    const int ARCH_REQ_XCOMP_PERM = 0x1023;
+    const int XFEATURE_XTILEDATA  = 18;
+
+    return (xcr0 & tiles) == tiles && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+#endif
+
+using kernel_list = std::array<const h2o_attn_kernel *, 5>;
+
+static kernel_list find_kernels() {
+    kernel_list list = {};
+    size_t n = 0;
+
+    const auto add = [&](const h2o_attn_kernel * kernel) {
+        if (kernel) {
+            list[n++] = kernel;
+        }
+    };
+
+#if defined(__x86_64__)
+    if (has_amx()) {
+        add(h2o_attn_amx);
+    }
+    if (has_avx512()) {
+        add(h2o_attn_avx512);
+    }
+    if (has_avx2()) {
+        add(h2o_attn_avx2);
+    }
+#endif
+    add(h2o_attn_portable);
+
+    return list;
+}
+
+static std::atomic<int> in_use { 0 };
+
+const h2o_attn_kernel * const * h2o_attn_kernels() {
+    static const kernel_list list = find_kernels();
+    return list.data();
+}
+
+const h2o_attn_kernel & h2o_attn_kernel_in_use() {
+    return *h2o_attn_kernels()[in_use];
+}
+
+const char * ggml_h2o_attn_isa(int i) {
+    const h2o_attn_kernel * kernel = h2o_attn_kernels()[i];
+    return kernel ? kernel->name : nullptr;
+}
+
+void ggml_h2o_attn_set_isa(int i) {
+    in_use = i;
+}

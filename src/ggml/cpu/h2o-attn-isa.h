@@ -1,0 +1,9 @@
+#pragma once
+
+#include "h2o-attn-kernel.h"
+
+// Kernels that this CPU has, the best one first, NULL after the last.
+const h2o_attn_kernel * const * h2o_attn_kernels();
+
+// The one in use.
+const h2o_attn_kernel & h2o_attn_kernel_in_use();

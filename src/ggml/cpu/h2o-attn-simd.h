@@ -1,0 +1,103 @@
+#pragma once
+
+// Vectors of VL floats (defined by the file that includes this), and the softmax of a block of rows with them.
+
+#include "h2o-attn-kernel.h"
+
+namespace {
+
+typedef float   vec_f __attribute__((vector_size(VL*4)));
+typedef int32_t vec_i __attribute__((vector_size(VL*4)));
+
+typedef float   vec_f_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
+typedef int32_t vec_i_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
+
+inline vec_f load(const float * x) {
+    return *(const vec_f_mem *) x;
+}
+
+inline void store(float * x, vec_f v) {
+    *(vec_f_mem *) x = v;
+}
+
+inline vec_f broadcast(float x) {
+    return x - vec_f {};
+}
+
+inline int64_t min_of(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+template <int N>
+struct constant {
+    static constexpr int value = N;
+};
+
+// f(constant<n>()), n from 1 to N
+template <int N, typename F>
+inline void with_constant(int n, const F & f) {
+    if constexpr (N > 1) {
+        if (n < N) {
+            return with_constant<N - 1>(n, f);
+        }
+    }
+    f(constant<N>());
+}
+
+// e^x for x <= 0, 0 below the smallest normal number. After Cephes' expf: x = n*ln(2) + r, e^r by a polynomial.
+inline vec_f exp_negative(vec_f x) {
+    const float round = 12582912.0f; // 1.5*2^23: a sum with it has no fraction, and the integer in its low bits
+
+    const vec_f z = x*1.44269504088896341f + round;
+    const vec_f n = z - round;
+    const vec_f r = (x - n*0.693359375f) + n*2.12194440e-4f;
+
+    vec_f p = broadcast(1.9875691500e-4f);
+    p = p*r + 1.3981999507e-3f;
+    p = p*r + 8.3334519073e-3f;
+    p = p*r + 4.1665795894e-2f;
+    p = p*r + 1.6666665459e-1f;
+    p = p*r + 5.0000001201e-1f;
+    p = p*(r*r) + r + 1.0f;
+
+    const vec_i e = (vec_i) p + ((vec_i) z << 23);
+
+    return (vec_f) (e & (x >= -87.33654f));
+}
+
+// Hides what the rows do not see, up to the end of the block, and finds the largest logit of each row.
+template <int M>
+void mask_and_max(float * x, int64_t ld, int64_t n, const int64_t * visible, float * m) {
+    for (int i = 0; i < M; ++i) {
+        for (int64_t j = visible[i]; j < n; ++j) {
+            x[i*ld + j] = -__builtin_inff();
+        }
+    }
+
+    vec_f max[M];
+    for (int i = 0; i < M; ++i) {
+        max[i] = load(x + i*ld);
+    }
+    for (int64_t j = VL; j < n; j += VL) {
+        for (int i = 0; i < M; ++i) {
+            const vec_f v = load(x + i*ld + j);
+            max[i] = v > max[i] ? v : max[i];
+        }
+    }
+    for (int i = 0; i < M; ++i) {
+        m[i] = max[i][0];
+        for (int j = 1; j < VL; ++j) {
+            m[i] = max[i][j] > m[i] ? max[i][j] : m[i];
+        }
+    }
+}
+
+inline float sum_of(vec_f v) {
+    float sum = 0.0f;
+    for (int j = 0; j < VL; ++j) {
+        sum += v[j];
+    }
+    return sum;
+}
+
+} // namespace

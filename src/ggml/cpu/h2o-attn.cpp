@@ -1,0 +1,358 @@
+#include "ggml-cpu-impl.h"
+#include "ggml-cpu.h"
+#include "ops.h"
+
+#include "ggml-h2o-attn.h"
+#include "h2o-attn-isa.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+// One KV head's keys and values, in float32 or split, are packed once per block of queries. Its rows (query, head of the
+// group) are cut into tiles; the logits of a tile stay in the L2 cache. Runs of tiles are the items of work: every item
+// has column sums of its own, added up in order at the end. None of this depends on the number of threads.
+
+namespace {
+
+constexpr int64_t MAX_ITEMS = 256; // at least one for each KV head
+
+struct attn {
+    attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
+
+    const ggml_tensor * q;
+    const ggml_tensor * k;
+    const ggml_tensor * v;
+    const ggml_tensor * rows;
+    const h2o_attn_kernel & kernel;
+
+    float scale;
+    bool  causal;
+
+    int64_t d_k, d_v, n_q, n_head, n_head_kv, n_block, n_k;
+    int64_t d_k_pad, d_v_pad, n_k_pad;
+    int64_t group;   // query heads of a KV head
+    int64_t n_rows;  // rows of a KV head
+    int64_t n_tiles; // of a KV head
+    int64_t n_items; // of a KV head
+    int64_t n_units; // of H2O_ATTN_KEYS keys, of a KV head
+    int64_t ld;      // of a tile's logits
+
+    // results
+    float * o;
+    float * sums;
+    float * m;
+    float * l;
+
+    // offsets into the work buffer, in floats
+    int64_t off_k, off_v, off_peaks, off_sums, off_thread, thread_size, size;
+
+    // largest |x| of some keys and values; NaN if there is one
+    struct peaks {
+        float k;
+        float v;
+    };
+
+    // the work buffer; [n_head_kv] of each
+    float * packed_k (float * work, int64_t h) const { return work + off_k + h*n_k_pad*d_k_pad; }
+    float * packed_v (float * work, int64_t h) const { return work + off_v + h*n_k_pad*d_v_pad; }
+    peaks * unit_peaks(float * work, int64_t h) const { return (peaks *) (work + off_peaks) + h*n_units; }
+    float * item_sums(float * work, int64_t item) const { return work + off_sums + item*n_k_pad; }
+
+    int64_t n_visible(int64_t row) const { return causal ? n_k - n_q + row/group + 1 : n_k; }
+
+    const int32_t * rows_of(int64_t h, int64_t block) const {
+        return (const int32_t *) ((const char *) rows->data + h*rows->nb[1] + block*rows->nb[2]);
+    }
+
+    void pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t block) const;
+    void compute_item(float * work, float * scratch, int64_t h, int64_t item, int64_t block) const;
+    void add_sums(float * work, int64_t h, int64_t block, int64_t start, int64_t end) const;
+};
+
+int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1)/b;
+}
+
+attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
+    : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]), kernel(kernel) {
+    scale  = ggml_get_op_params_f32(dst, 0);
+    causal = ggml_get_op_params_i32(dst, 1);
+
+    d_k       = q->ne[0];
+    n_q       = q->ne[1];
+    n_head    = q->ne[2];
+    n_block   = q->ne[3];
+    d_v       = v->ne[0];
+    n_k       = rows->ne[0];
+    n_head_kv = rows->ne[1];
+
+    d_k_pad = h2o_attn_pad(d_k);
+    d_v_pad = h2o_attn_pad(d_v);
+    n_k_pad = h2o_attn_pad(n_k);
+
+    group   = n_head/n_head_kv;
+    n_rows  = n_q*group;
+    n_tiles = ceil_div(n_rows, kernel.n_rows);
+    n_items = std::min(n_tiles, std::max<int64_t>(MAX_ITEMS/n_head_kv, 1));
+    n_units = n_k_pad/H2O_ATTN_KEYS;
+
+    // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
+    ld = ceil_div(n_k, 64)*64 + 32;
+
+    o    = (float *) dst->data;
+    sums = o    + d_v*n_head*n_q*n_block;
+    m    = sums + n_k*n_head_kv*n_block;
+    l    = m    + n_q*n_head*n_block;
+
+    const auto place = [this](int64_t n) {
+        const int64_t offset = size;
+        size += ceil_div(n, 16)*16; // cache lines
+        return offset;
+    };
+
+    // what a thread has for itself: a tile, whose logits also hold the rows that are packed
+    const int64_t n_tile = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2);
+    const int64_t n_big  = std::max(H2O_ATTN_MAX_ROWS*ld, H2O_ATTN_KEYS*std::max(d_k, d_v));
+
+    size = 0;
+    off_k     = place(n_head_kv*n_k_pad*d_k_pad);
+    off_v     = place(n_head_kv*n_k_pad*d_v_pad);
+    off_peaks = place(n_head_kv*n_units*2);
+    off_sums  = place(n_head_kv*n_items*n_k_pad);
+
+    off_thread  = size;
+    thread_size = ceil_div(n_tile + n_big, 16)*16;
+    place(n_threads*thread_size);
+}
+
+void row_to_float(const ggml_tensor * t, int64_t row, int64_t head, float * dst) {
+    const char *  src = (const char *) t->data + row*t->nb[1] + head*t->nb[2];
+    const int64_t n   = t->ne[0];
+
+    switch (t->type) {
+        case GGML_TYPE_F32:
+            memcpy(dst, src, n*sizeof(float));
+            break;
+        case GGML_TYPE_F16:
+            ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) src, dst, n);
+            break;
+        case GGML_TYPE_BF16:
+            ggml_cpu_bf16_to_fp32((const ggml_bf16_t *) src, dst, n);
+            break;
+        default:
+            ggml_get_type_traits(t->type)->to_float(src, dst, n);
+    }
+}
+
+// largest |x|, NaN if there is one: without their sign, floats are ordered like integers, and NaN comes last
+float peak(const float * x, int64_t n) {
+    int32_t max = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        int32_t bits;
+        memcpy(&bits, x + i, sizeof(bits));
+        max = std::max(max, bits & INT32_MAX);
+    }
+    float res;
+    memcpy(&res, &max, sizeof(res));
+    return res;
+}
+
+void attn::pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t block) const {
+    const int32_t * idx = rows_of(h, block);
+    const int64_t   key = unit*H2O_ATTN_KEYS;
+    const int64_t   n   = std::min<int64_t>(H2O_ATTN_KEYS, n_k - key);
+
+    const auto pack_rows = [&](const ggml_tensor * t, void (*pack)(const float *, int64_t, int64_t, int64_t, void *), float * packed) {
+        const int64_t d = t->ne[0];
+        for (int64_t i = 0; i < n; ++i) {
+            row_to_float(t, idx[key + i], h, scratch + i*d);
+        }
+        std::fill(scratch + n*d, scratch + H2O_ATTN_KEYS*d, 0.0f);
+        pack(scratch, d, key, n_k_pad, packed);
+
+        return peak(scratch, n*d);
+    };
+
+    unit_peaks(work, h)[unit] = {
+        pack_rows(k, kernel.pack_k, packed_k(work, h)),
+        pack_rows(v, kernel.pack_v, packed_v(work, h)),
+    };
+}
+
+// The same as a kernel's tile, for numbers that are not finite or large enough to overflow.
+void plain_tile(const attn & a, const h2o_attn_tile & t, int64_t h, const int32_t * idx, const float * const * q) {
+    std::vector<float> row(std::max(a.d_k, a.d_v));
+
+    const int64_t n_keys = t.visible[t.n_rows - 1];
+
+    for (int64_t j = 0; j < n_keys; ++j) {
+        row_to_float(a.k, idx[j], h, row.data());
+        for (int r = 0; r < t.n_rows; ++r) {
+            float dot = 0.0f;
+            for (int64_t i = 0; i < a.d_k; ++i) {
+                dot += q[r][i]*row[i];
+            }
+            t.logits[r*t.ld + j] = a.scale*dot;
+        }
+    }
+
+    for (int r = 0; r < t.n_rows; ++r) {
+        float * x = t.logits + r*t.ld;
+
+        float max = -INFINITY;
+        for (int64_t j = 0; j < t.visible[r]; ++j) {
+            max = x[j] > max || std::isnan(x[j]) ? x[j] : max;
+        }
+        float sum = 0.0f;
+        for (int64_t j = 0; j < t.visible[r]; ++j) {
+            x[j] = max == -INFINITY ? 0.0f : expf(x[j] - max);
+            sum += x[j];
+        }
+        for (int64_t j = 0; j < t.visible[r]; ++j) {
+            x[j] = max == -INFINITY ? 0.0f : x[j]/sum;
+            t.sums[j] += x[j];
+        }
+        t.m[r] = max;
+        t.l[r] = sum;
+    }
+
+    std::fill(t.o, t.o + t.n_rows*a.d_v_pad, 0.0f);
+    for (int64_t j = 0; j < n_keys; ++j) {
+        row_to_float(a.v, idx[j], h, row.data());
+        for (int r = 0; r < t.n_rows; ++r) {
+            if (j < t.visible[r] && t.m[r] != -INFINITY) {
+                for (int64_t i = 0; i < a.d_v; ++i) {
+                    t.o[r*a.d_v_pad + i] += t.logits[r*t.ld + j]*row[i];
+                }
+            }
+        }
+    }
+}
+
+void attn::compute_item(float * work, float * scratch, int64_t h, int64_t item, int64_t block) const {
+    float * sums = item_sums(work, h*n_items + item);
+    std::fill(sums, sums + n_k_pad, 0.0f);
+
+    peaks max = { 0.0f, 0.0f };
+    for (int64_t u = 0; u < n_units; ++u) {
+        const peaks & unit = unit_peaks(work, h)[u];
+        max.k = unit.k > max.k || std::isnan(unit.k) ? unit.k : max.k;
+        max.v = unit.v > max.v || std::isnan(unit.v) ? unit.v : max.v;
+    }
+
+    float * tile_q = scratch;
+    float * split  = tile_q + H2O_ATTN_MAX_ROWS*d_k_pad;
+    float * tile_o = split  + H2O_ATTN_MAX_ROWS*d_k_pad;
+    float * tile_m = tile_o + H2O_ATTN_MAX_ROWS*d_v_pad;
+    float * tile_l = tile_m + H2O_ATTN_MAX_ROWS;
+    float * logits = tile_l + H2O_ATTN_MAX_ROWS;
+
+    for (int64_t tile = item*n_tiles/n_items; tile < (item + 1)*n_tiles/n_items; ++tile) {
+        const int64_t row = tile*kernel.n_rows;
+
+        h2o_attn_tile t = {
+            /*.n_rows  =*/ (int) std::min<int64_t>(kernel.n_rows, n_rows - row),
+            /*.d_k     =*/ d_k,
+            /*.d_v     =*/ d_v,
+            /*.n_k     =*/ n_k_pad,
+            /*.q       =*/ tile_q,
+            /*.visible =*/ nullptr,
+            /*.k       =*/ packed_k(work, h),
+            /*.v       =*/ packed_v(work, h),
+            /*.logits  =*/ logits,
+            /*.ld      =*/ ld,
+            /*.split   =*/ split,
+            /*.o       =*/ tile_o,
+            /*.m       =*/ tile_m,
+            /*.l       =*/ tile_l,
+            /*.sums    =*/ sums,
+        };
+
+        int64_t       visible[H2O_ATTN_MAX_ROWS];
+        const float * q_rows [H2O_ATTN_MAX_ROWS];
+        t.visible = visible;
+
+        for (int r = 0; r < t.n_rows; ++r) {
+            const int64_t i    = (row + r)/group;
+            const int64_t head = (row + r)%group + h*group;
+
+            visible[r] = n_visible(row + r);
+            q_rows [r] = (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2] + block*q->nb[3]);
+            for (int64_t j = 0; j < d_k; ++j) {
+                tile_q[r*d_k + j] = scale*q_rows[r][j];
+            }
+        }
+
+        const float max_q   = peak(tile_q, t.n_rows*d_k);
+        const bool  is_tame = max_q < 1e30f && max.k < 1e30f && max.v < 1e30f && max_q*max.k*d_k < 1e37f;
+        if (is_tame) {
+            kernel.tile(t);
+        } else {
+            plain_tile(*this, t, h, rows_of(h, block), q_rows);
+        }
+
+        for (int r = 0; r < t.n_rows; ++r) {
+            const int64_t i    = (row + r)/group;
+            const int64_t head = (row + r)%group + h*group;
+
+            memcpy(o + ((block*n_q + i)*n_head + head)*d_v, tile_o + r*d_v_pad, d_v*sizeof(float));
+            m[(block*n_head + head)*n_q + i] = tile_m[r];
+            l[(block*n_head + head)*n_q + i] = tile_l[r];
+        }
+    }
+}
+
+void attn::add_sums(float * work, int64_t h, int64_t block, int64_t start, int64_t end) const {
+    float * dst = sums + (block*n_head_kv + h)*n_k;
+
+    std::fill(dst + start, dst + end, 0.0f);
+    for (int64_t item = 0; item < n_items; ++item) {
+        const float * src = item_sums(work, h*n_items + item);
+        for (int64_t j = start; j < end; ++j) {
+            dst[j] += src[j];
+        }
+    }
+}
+
+} // namespace
+
+size_t ggml_h2o_attn_work_size(const ggml_tensor * dst, int n_threads) {
+    return attn(dst, h2o_attn_kernel_in_use(), n_threads).size*sizeof(float) + 64;
+}
+
+void ggml_compute_forward_h2o_attn(const ggml_compute_params * params, ggml_tensor * dst) {
+    const int ith = params->ith;
+    const int nth = params->nth;
+
+    const attn a(dst, h2o_attn_kernel_in_use(), nth);
+    GGML_ASSERT(a.size*sizeof(float) + 64 <= params->wsize);
+
+    float * work    = (float *) GGML_PAD((uintptr_t) params->wdata, 64);
+    float * scratch = work + a.off_thread + ith*a.thread_size;
+
+    for (int64_t block = 0; block < a.n_block; ++block) {
+        if (ith == 0) {
+            ggml_threadpool_chunk_set(params->threadpool, nth);
+        }
+
+        for (int64_t i = ith; i < a.n_head_kv*a.n_units; i += nth) {
+            a.pack(work, scratch, i/a.n_units, i%a.n_units, block);
+        }
+
+        ggml_barrier(params->threadpool);
+
+        // the items of a KV head one after another, those that see most keys first
+        for (int64_t i = ith; i < a.n_head_kv*a.n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+            a.compute_item(work, scratch, i/a.n_items, a.n_items - 1 - i%a.n_items, block);
+        }
+
+        ggml_barrier(params->threadpool);
+
+        for (int64_t i = ith; i < a.n_head_kv*a.n_units; i += nth) {
+            const int64_t start = i%a.n_units*H2O_ATTN_KEYS;
+            a.add_sums(work, i/a.n_units, block, start, std::min(start + H2O_ATTN_KEYS, a.n_k));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "ggml.h"
+#include "ggml-backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Views of one F32 tensor. (m, l, o) is an online-softmax state.
+struct ggml_h2o_attn_result {
+    struct ggml_tensor * o;    // [d_v, n_head, n_q, n_block]   attention output
+    struct ggml_tensor * sums; // [n_k, n_head_kv, n_block]     softmax weights, summed over the queries and the heads of a KV head
+    struct ggml_tensor * m;    // [1, n_q, n_head, n_block]     largest logit
+    struct ggml_tensor * l;    // [1, n_q, n_head, n_block]     sum of exp(logit - m)
+};
+
+// Attention of queries to keys chosen by index: weights = softmax(scale*q.k) over the visible keys, o = weights*v.
+//   q:      F32 [d_k, n_q, n_head, n_block], nb[0] == 4
+//   k, v:   [d_k, n_kv, n_head_kv], [d_v, n_kv, n_head_kv], F32 or any type that can be converted to it; whole rows
+//   rows:   I32 [n_k, n_head_kv, n_block], nb[0] == 4: rows of k and v, in any order, all in [0, n_kv)
+//   causal: query i sees rows[0 .. n_k - n_q + i], n_q <= n_k; else every query sees all rows
+// A query whose logits are all -inf: m = -inf, l = 0, o = 0, no weights. NaN is kept. What is not visible has no effect.
+GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
+        struct ggml_context * ctx,
+        struct ggml_tensor  * q,
+        struct ggml_tensor  * k,
+        struct ggml_tensor  * v,
+        struct ggml_tensor  * rows,
+        float                 scale,
+        bool                  causal);
+
+// The CPU backend's kernels, for tests and benchmarks.
+// Name of the i-th that this CPU has, the best one first; NULL after the last.
+GGML_BACKEND_API const char * ggml_h2o_attn_isa(int i);
+
+// Use the i-th one from now on. Not while a graph is being planned or computed. At the start it is the first one.
+GGML_BACKEND_API void ggml_h2o_attn_set_isa(int i);
+
+#ifdef __cplusplus
+}
+#endif
