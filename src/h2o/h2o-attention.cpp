@@ -4,13 +4,27 @@
 #include "h2o-profile.h"
 #include "h2o-softmax.h"
 
-#include "ggml.h"
+#include "ggml-h2o-attn.h"
 
 #include <algorithm>
 
 // A block of queries leaves out the keys after its end, which causality hides: 4 blocks of a chunk's queries compute 5/8
 // of its [S x S] logits and hold 1/4 of them at a time.
 static constexpr int64_t n_query_blocks = 4;
+
+h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params) {
+    const int64_t n_block   = params.q->ne[3];
+    const int64_t n_head_kv = params.rows->ne[1];
+    const int64_t n_k       = params.rows->ne[0]/n_block;
+
+    ggml_tensor * rows = ggml_view_3d(ctx, params.rows, n_k, n_head_kv, n_block, params.rows->nb[1], n_k*params.rows->nb[0], 0);
+
+    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, rows, params.scale, params.causal);
+
+    h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
+
+    return { res.o, res.m, res.l, res.sums };
+}
 
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
     ggml_tensor * q = params.q;

@@ -22,7 +22,7 @@ struct h2o_attention_params {
     float         scale;
 };
 
-// One operator; v is not transposed.
+// One operator, which not every backend has; v is not transposed.
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params);
 
 // The same by ggml's own operators, for any backend. Their order in gf saves memory.

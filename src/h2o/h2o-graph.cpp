@@ -148,6 +148,14 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.scale   =*/ kq_scale,
     };
 
+    if (kv->fused_attention) {
+        const h2o_attention res = h2o_attention_fused(graph.ctx0, params);
+
+        if (ggml_backend_dev_supports_op(kv->device(il), res.o->view_src)) {
+            return res;
+        }
+    }
+
     return h2o_attention_composed(graph.ctx0, graph.gf, params);
 }
 

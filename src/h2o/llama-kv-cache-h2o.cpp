@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-static bool h2o_debug(const char * name) {
+static bool h2o_env(const char * name) {
     const char * value = getenv(name);
     return value && atoi(value) > 0;
 }
@@ -75,7 +75,7 @@ llama_kv_cache_h2o::llama_kv_cache_h2o(
     : llama_kv_cache(model, model.hparams, type_k, type_v, v_trans, offload, /*unified =*/ true, kv_size, /*n_seq_max =*/ 1, /*n_pad =*/ 1,
             /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr),
       state(config, kv_size, h2o_layer_dims(model, get_layer_ids(), offload)),
-      model(model), v_trans(v_trans) {
+      fused_attention(!v_trans && !h2o_env("H2O_NO_FUSED_ATTENTION")), model(model), v_trans(v_trans), offload(offload) {
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_unique<h2o_intra>(model, get_layer_ids(), n_batch, offload);
     }
@@ -279,6 +279,10 @@ llama_kv_cache::slot_info llama_kv_cache_h2o::slots(uint32_t pos, uint32_t n_tok
     return res;
 }
 
+ggml_backend_dev_t llama_kv_cache_h2o::device(int32_t il) const {
+    return offload ? model.dev_layer(il) : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+}
+
 ggml_tensor * llama_kv_cache_h2o::keys(ggml_context * ctx, int32_t il) const {
     return ggml_permute(ctx, get_k(ctx, il, get_size(), slots(0, 1)), 0, 2, 1, 3);
 }
@@ -356,7 +360,7 @@ bool llama_kv_cache_h2o_context::apply() {
         t_start_us = t_end_us;
     }
 
-    static const bool debug_phases = h2o_debug("H2O_DEBUG_PHASES");
+    static const bool debug_phases = h2o_env("H2O_DEBUG_PHASES");
     const uint32_t chunk_idx = step.pos/kv->state.config.chunk_size;
     if (debug_phases && step.phase == h2o_step::SINGLE_PASS) {
         fprintf(stderr, "[H2O] single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n", chunk_idx, step.n_tokens, step.pos, step.n_memory);
@@ -405,7 +409,7 @@ bool llama_kv_cache_h2o_context::finish(ggml_backend_sched_t sched) {
             if (step.has_phase2) {
                 n_done = 0;
 
-                static const bool debug_cache = h2o_debug("H2O_DEBUG_CACHE");
+                static const bool debug_cache = h2o_env("H2O_DEBUG_CACHE");
                 if (debug_cache) {
                     fprintf(stderr, "[H2O] cache ready: n_tokens=%u base_pos=%u layers=%zu\n", step.n_tokens, step.pos, kv->state.layers.size());
                 }

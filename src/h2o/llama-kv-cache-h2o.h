@@ -91,8 +91,14 @@ public:
 
     const llama_model & get_model() const { return model; }
 
+    // where a layer's attention is computed
+    ggml_backend_dev_t device(int32_t il) const;
+
     h2o_state state;
     std::unique_ptr<h2o_intra> intra; // two_phase; none if stand-alone
+
+    // attention is one operator, where the device has it
+    const bool fused_attention;
 
     llama_h2o_stats stats = {};
 
@@ -106,6 +112,7 @@ private:
 
     const llama_model & model;
     const bool v_trans;
+    const bool offload;
 
     int64_t t_part_us = 0; // end of the last part
 };
