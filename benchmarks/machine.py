@@ -11,6 +11,8 @@ import numpy as np
 
 import h2o_llama
 
+MB = 1e6
+
 
 def describe() -> dict[str, str | int | float]:
     """The machine, the versions and the date, for the JSON files."""

@@ -1,4 +1,4 @@
-"""Prefill of one prompt in several settings, and what it costs."""
+"""Prefills of several lengths in several settings, and what they cost."""
 
 from __future__ import annotations
 
@@ -9,70 +9,103 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import H2OConfig, KVStats, Llama
+from h2o_llama import Llama
 from machine import peak_rss
-
-CHUNK_SIZE = 1024
-LOCAL_WINDOW = 256
-HEAVY_BUDGET = 256
-N_BATCH = 4096
+from results import Case, Result, Sample
+from settings import CHUNK_SIZE, DENSE, SETTINGS, SINGLE_PASS, Setting
 
 Tokens = NDArray[np.int32]
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A way to prefill a prompt."""
-
-    name: str
-    flash_attn: str
-    h2o: H2OConfig | None
-
-    @property
-    def is_dense(self) -> bool:
-        return self.h2o is None
-
-    def open(self, model: Path, n_ctx: int, n_threads: int) -> Llama:
-        return Llama(
-            model,
-            n_ctx=n_ctx,
-            n_batch=N_BATCH,
-            n_ubatch=CHUNK_SIZE,
-            n_threads=n_threads,
-            flash_attn=self.flash_attn,
-            h2o=self.h2o,
-        )
-
-
-DENSE_FLASH = Setting("dense, flash attention on", "on", None)
-DENSE_PLAIN = Setting("dense, flash attention off", "off", None)
-TWO_PHASE = Setting("two_phase", "auto", H2OConfig(LOCAL_WINDOW, HEAVY_BUDGET))
-SETTINGS = (DENSE_FLASH, DENSE_PLAIN, TWO_PHASE)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One prefill.
+class Plan:
+    """What to measure.
 
     Attributes
     ----------
-    seconds : float
-        Wall time.
-    cpu_share : float
-        CPU time over wall time and threads. Clearly below 1, other processes took part of the machine.
-    stats : KVStats
-        What `Llama.kv.stats` said after it.
+    lengths : sequence of int
+        Prompt lengths N.
+    repeats : int
+        Prefills of each setting and length: the first in a process of its own, the others alternate in this one.
+    once_above : float
+        Seconds; a prefill that takes longer is not repeated.
+    dense_max : int
+        Dense attention is left out of longer prompts.
+    n_threads : int
     """
 
-    seconds: float
-    cpu_share: float
-    stats: KVStats
+    lengths: Sequence[int]
+    repeats: int
+    once_above: float
+    dense_max: int
+    n_threads: int
+
+    def settings(self, n_tokens: int) -> list[Setting]:
+        return [s for s in SETTINGS if not s.is_dense or n_tokens <= self.dense_max]
+
+
+class Bench:
+    """Measures what a plan says; the figures are in `results`."""
+
+    def __init__(self, model: Path, prompt: Tokens, plan: Plan, report: Report) -> None:
+        self._model = model
+        self._prompt = prompt
+        self._plan = plan
+        self._report = report
+        self.results: dict[Case, Result] = {}
+
+    def run(self) -> None:
+        # Dense attention's first chunk is what the others are compared with. It is measured again next to every N, so
+        # that it stands for the whole run.
+        first = [Case(setting, CHUNK_SIZE) for setting in DENSE]
+        for case in first:
+            self._alone(case)
+        for n_tokens in self._plan.lengths:
+            cases = [Case(setting, n_tokens) for setting in self._plan.settings(n_tokens)]
+            for case in cases:
+                if case not in first:
+                    self._alone(case)
+            short = [c for c in cases if self.results[c].samples[0].seconds <= self._plan.once_above]
+            self._alternate(list(dict.fromkeys(first + short)))
+            for case in cases:
+                # single_pass is the one whose parts must stay constant up to the longest prompt.
+                if not case.setting.is_dense and (case in short or case.setting is SINGLE_PASS):
+                    self._profile(case)
+
+    def _alone(self, case: Case) -> None:
+        """The first prefill, in a new process that does nothing else."""
+        self._report(f"{case}: by itself")
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            arguments = self._model, self._prompt[: case.n_tokens], case.setting, self._plan.n_threads
+            sample, rss = pool.submit(prefill_once, *arguments).result()
+        self.results[case] = Result(case, [sample], rss)
+
+    def _alternate(self, cases: Sequence[Case]) -> None:
+        """The other prefills, taking turns, so that a slow minute hits all settings."""
+        if self._plan.repeats == 1:
+            return
+        with ExitStack() as stack:
+            llms = {case: stack.enter_context(self._open(case)) for case in cases}
+            for i in range(1, self._plan.repeats):
+                for case, llm in llms.items():
+                    self._report(f"{case}: {i + 1} of {self._plan.repeats}")
+                    sample = prefill(llm, self._prompt[: case.n_tokens], self._plan.n_threads)
+                    self.results[case].samples.append(sample)
+
+    def _profile(self, case: Case) -> None:
+        self._report(f"{case}: profile")
+        with self._open(case, profile=True) as llm:
+            self.results[case].profile = prefill(llm, self._prompt[: case.n_tokens], self._plan.n_threads)
+
+    def _open(self, case: Case, profile: bool = False) -> Llama:
+        prompt = self._prompt[: case.n_tokens]
+        return open_warm(self._model, prompt, case.setting, self._plan.n_threads, profile)
 
 
 def prefill(llm: Llama, prompt: Tokens, n_threads: int) -> Sample:
@@ -84,46 +117,14 @@ def prefill(llm: Llama, prompt: Tokens, n_threads: int) -> Sample:
     return Sample(seconds, (time.process_time() - cpu) / seconds / n_threads, llm.kv.stats)
 
 
-def alternate(
-    model: Path, prompt: Tokens, settings: Sequence[Setting], repeats: int, n_threads: int, report: Report
-) -> dict[Setting, list[Sample]]:
-    """Prefill the prompt `repeats` times in each setting, taking turns, so that a slow minute hits all of them."""
-    samples: dict[Setting, list[Sample]] = {setting: [] for setting in settings}
-    with ExitStack() as stack:
-        llms = {s: stack.enter_context(s.open(model, len(prompt), n_threads)) for s in settings}
-        for llm in llms.values():
-            # The first call allocates and touches memory.
-            llm.eval(prompt[:N_BATCH])
-        for _ in range(repeats):
-            for setting, llm in llms.items():
-                sample = prefill(llm, prompt, n_threads)
-                samples[setting].append(sample)
-                report(f"N = {len(prompt):,}, {setting.name}: {sample.seconds:.2f} s")
-    return samples
+def prefill_once(model: Path, prompt: Tokens, setting: Setting, n_threads: int) -> tuple[Sample, int]:
+    """One prefill, and the peak resident set of this process in bytes."""
+    with open_warm(model, prompt, setting, n_threads) as llm:
+        return prefill(llm, prompt, n_threads), peak_rss()
 
 
-def peak_rss_of(model: Path, prompt: Tokens, setting: Setting, n_threads: int) -> int:
-    """Peak resident set, in bytes, of a new process that prefills the prompt once and does nothing else."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_prefill_once, model, prompt, setting, n_threads).result()
-
-
-def _prefill_once(model: Path, prompt: Tokens, setting: Setting, n_threads: int) -> int:
-    with setting.open(model, len(prompt), n_threads) as llm:
-        llm.eval(prompt)
-        return peak_rss()
-
-
-def dense_layers_seconds(model: Path, prompt: Tokens, repeats: int, n_threads: int, report: Report) -> float:
-    """Seconds per token of everything but attention, in a dense prefill.
-
-    Without flash attention, llama.cpp computes all N × N attention logits of a prompt of one ubatch, so the time is
-    aN + bN². Two prompts, of half a ubatch and of a whole one, give a.
-    """
-    half, whole = prompt[: CHUNK_SIZE // 2], prompt[:CHUNK_SIZE]
-    t_half, t_whole = (
-        median(s.seconds for s in alternate(model, p, [DENSE_PLAIN], repeats, n_threads, report)[DENSE_PLAIN])
-        for p in (half, whole)
-    )
-    return (4 * t_half - t_whole) / CHUNK_SIZE
+def open_warm(model: Path, prompt: Tokens, setting: Setting, n_threads: int, profile: bool = False) -> Llama:
+    """A Llama for the prompt that has already computed two chunks: the first call allocates and touches memory."""
+    llm = setting.open(model, len(prompt), n_threads, profile)
+    llm.eval(prompt[: 2 * CHUNK_SIZE])
+    return llm

@@ -34,31 +34,6 @@ class ModelSpec:
     n_ctx_train: int = 131072
 
     @property
-    def dense_work(self) -> int:
-        """Multiply-adds per token of a dense prefill's matrices.
-
-        The last layer's FFN runs only for tokens whose logits are wanted.
-        """
-        return self.n_layer * (self._qo + self._kv + self._ffn) - self._ffn
-
-    @property
-    def two_phase_work(self) -> int:
-        """The same for two_phase: phase 2 repeats all but the K and V projections."""
-        return self.dense_work + self.n_layer * (self._qo + self._ffn) - self._ffn
-
-    @property
-    def _qo(self) -> int:
-        return 2 * self.n_embd * self.n_head * self.head_size
-
-    @property
-    def _kv(self) -> int:
-        return 2 * self.n_embd * self.n_head_kv * self.head_size
-
-    @property
-    def _ffn(self) -> int:
-        return 3 * self.n_embd * self.n_ff
-
-    @property
     def name(self) -> str:
         """A file name that says what is in it."""
         return f"qwen3-{self.n_layer}x{self.n_embd}-{self.n_head}-{self.n_head_kv}-q8_0.gguf"

@@ -1,0 +1,144 @@
+"""What the speed and the memory of a prefill should be, next to what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from machine import MB
+from results import Result, Run, ratio
+from settings import SINGLE_PASS, TWO_PHASE
+
+LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
+OVER_DENSE = {4096: 1.6, 8192: 2.4, 16384: 4.0, 32768: 7.5}
+# Bytes per token. llama.cpp's list of the cache's cells and the prompt take about 165: positions, sets of sequences and
+# nodes of two trees. An attention mask of one chunk, in F16, would take 2,048.
+SCRATCH_GROWTH = 256
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure and its bound.
+
+    Attributes
+    ----------
+    name : str
+    bound : float
+        The least that `measured` should be, or with `at_most` the most.
+    measured : float or None
+        None if the run did not measure it.
+    digits, unit
+        How figures are printed.
+    stretch : float or None
+        A bound beyond the goal.
+    """
+
+    name: str
+    bound: float
+    measured: float | None
+    at_most: bool = False
+    digits: int = 2
+    unit: str = ""
+    stretch: float | None = None
+
+    def show(self, value: float) -> str:
+        return f"{value:,.{self.digits}f}{self.unit}"
+
+    @property
+    def bound_text(self) -> str:
+        text = f"{'≤' if self.at_most else '≥'} {self.show(self.bound)}"
+        return text if self.stretch is None else f"{text} ({self.show(self.stretch)})"
+
+    @property
+    def measured_text(self) -> str:
+        return "–" if self.measured is None else self.show(self.measured)
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.measured is None else self._meets(self.measured, self.bound)
+
+    @property
+    def verdict(self) -> str:
+        """Met or missed, and by how much of the bound."""
+        if self.measured is None:
+            return "not measured"
+        text = f"{'met' if self.met else 'missed'} by {abs(self.measured / self.bound - 1):.1%}"
+        if self.stretch is not None and self._meets(self.measured, self.stretch):
+            text += ", stretch too"
+        return text
+
+    def _meets(self, measured: float, bound: float) -> bool:
+        return measured <= bound if self.at_most else measured >= bound
+
+
+def goals(run: Run) -> list[Goal]:
+    """All goals, in the order of the table."""
+
+    def speed(n_tokens: int) -> float | None:
+        return run.speed(SINGLE_PASS, n_tokens)
+
+    over_first = [
+        Goal(f"single_pass at {n:,} over dense's first 1,024", 1.0, ratio(speed(n), run.first_speed), stretch=1.15)
+        for n in LENGTHS
+    ]
+    over_dense = [
+        Goal(f"single_pass over dense, both at {n:,}", bound, ratio(speed(n), run.dense_speed(n)))
+        for n, bound in OVER_DENSE.items()
+    ]
+    over_single_pass = _over_lengths(run, min, lambda n: ratio(run.speed(TWO_PHASE, n), speed(n)))
+    bookkeeping = _over_lengths(run, max, lambda n: _bookkeeping_percent(run.get(SINGLE_PASS, n)))
+    select_ms = _over_lengths(run, max, lambda n: _select_ms(run.get(SINGLE_PASS, n)))
+    kernel = run.kernel or {}
+    return [
+        *over_first,
+        Goal("single_pass at 131,072 over itself at 4,096", 0.97, ratio(speed(131072), speed(4096))),
+        *over_dense,
+        Goal("fused kernel over float32 matrix product", 0.65, kernel.get("f32")),
+        Goal("the same with BF16 products", 0.8, kernel.get("bf16")),
+        Goal(f"{bookkeeping_parts(run)}, of prefill", 2, bookkeeping, at_most=True, unit=" %"),
+        Goal("memory set, per layer and chunk", 0.1, select_ms, at_most=True, digits=3, unit=" ms"),
+        Goal("two_phase over single_pass", 0.5, over_single_pass),
+        Goal("memory that grows with N besides K, V and scores", SCRATCH_GROWTH, scratch_growth(run), True, 0, " B"),
+    ]
+
+
+def bookkeeping_parts(run: Run) -> str:
+    """What the share counts: a fused operator leaves no gather to measure."""
+    fused = any(r.profile and r.stats.selections and not r.profile.stats.gather_ms for r in run.of(SINGLE_PASS))
+    return "scores and selection (gather is in attention)" if fused else "scores, selection and gather"
+
+
+def scratch_growth(run: Run) -> float | None:
+    """By how many bytes per token single_pass's other memory grew from 4,096 to 131,072 tokens."""
+    short, long = run.get(SINGLE_PASS, 4096), run.get(SINGLE_PASS, 131072)
+    if short is None or long is None:
+        return None
+    return (long.other_rss - short.other_rss) / (long.case.n_tokens - short.case.n_tokens)
+
+
+def scratch_line(run: Run) -> str | None:
+    """The two figures behind `scratch_growth`."""
+    short, long = run.get(SINGLE_PASS, 4096), run.get(SINGLE_PASS, 131072)
+    if short is None or long is None:
+        return None
+    sizes = f"{short.other_rss / MB:,.1f} MB at 4,096 tokens and {long.other_rss / MB:,.1f} MB at 131,072"
+    return f"single_pass: peak RSS less K, V, scores and memory sets is {sizes}."
+
+
+def _over_lengths(
+    run: Run, worst: Callable[[list[float]], float], measure: Callable[[int], float | None]
+) -> float | None:
+    """The worst of the goals' lengths that were measured."""
+    values = [v for n in LENGTHS if (v := measure(n)) is not None]
+    return worst(values) if values else None
+
+
+def _bookkeeping_percent(result: Result | None) -> float | None:
+    if result is None or result.profile is None:
+        return None
+    stats = result.profile.stats
+    return (stats.score_ms + stats.select_ms + stats.gather_ms) / result.profile.seconds / 10
+
+
+def _select_ms(result: Result | None) -> float | None:
+    return None if result is None else result.select_ms
