@@ -57,20 +57,20 @@ class Document:
     needles: tuple[Needle, ...]
 
 
-def standard_library_text(n_bytes: int) -> bytes:
-    """The first `n_bytes` of `MODULE`'s source as ASCII, over again from its start if it is shorter.
+def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
+    """The first `n_bytes` of a module's source as ASCII, over again from its start if it is shorter.
 
     Raises OSError if this interpreter carries no source files.
     """
-    spec = importlib.util.find_spec(MODULE)
-    source = spec.loader.get_source(MODULE) if spec and isinstance(spec.loader, InspectLoader) else None
+    spec = importlib.util.find_spec(module)
+    source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
     if not source:
-        raise OSError(f"this Python has no source of its module {MODULE!r}, which the demo's document is made of")
+        raise OSError(f"this Python has no source of its module {module!r}, which the demo's document is made of")
     text = source.encode("ascii", "replace")
     return (text * (n_bytes // len(text) + 1))[:n_bytes]
 
 
-def build_document(n_bytes: int, depths: Sequence[float] = ()) -> Document:
+def build_document(n_bytes: int, depths: Sequence[float] = (), module: str = MODULE) -> Document:
     """A document of exactly `n_bytes`, with one key hidden at each depth (0 = start, 1 = end, ascending).
 
     Definitions go to the line start that follows their depth. Raises ValueError if there are more depths than secrets
@@ -79,7 +79,7 @@ def build_document(n_bytes: int, depths: Sequence[float] = ()) -> Document:
     if len(depths) > len(SECRETS):
         raise ValueError(f"at most {len(SECRETS)} keys can be hidden, not {len(depths)}")
     secrets = [Needle(key, value, 0) for key, value in SECRETS[: len(depths)]]
-    filler = standard_library_text(n_bytes - sum(len(s.definition) for s in secrets))[:-1] + b"\n"
+    filler = standard_library_text(n_bytes - sum(len(s.definition) for s in secrets), module)[:-1] + b"\n"
 
     text = b""
     done = 0
