@@ -328,7 +328,8 @@ def _array(
         raise ValueError(f"[{op}] {name} must be {expected}, got {array.dtype}")
     low, high = axes
     if not low <= array.ndim <= high:
-        raise ValueError(f"[{op}] {name} must have {low} to {high} axes, got {array.ndim}")
+        expected = f"{low}" if low == high else f"{low} to {high}"
+        raise ValueError(f"[{op}] {name} must have {expected} axes, got {array.ndim}")
     if any(n == 0 for axis, n in enumerate(array.shape, start=-array.ndim) if axis != may_be_empty):
         raise ValueError(f"[{op}] {name} must not be empty, got shape {list(array.shape)}")
     return array

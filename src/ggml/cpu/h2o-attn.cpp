@@ -112,10 +112,6 @@ attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_thread
         return offset;
     };
 
-    // what a thread has for itself: a tile, whose logits also hold the rows that are packed
-    const int64_t n_tile = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2);
-    const int64_t n_big  = std::max(H2O_ATTN_MAX_ROWS*ld, H2O_ATTN_KEYS*std::max(d_k, d_v));
-
     size = 0;
     off_k     = place(n_head_kv*n_k_pad*d_k_pad);
     off_v     = place(n_head_kv*n_k_pad*d_v_pad);
@@ -123,7 +119,7 @@ attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_thread
     off_sums  = place(n_head_kv*n_items*n_k_pad);
 
     off_thread  = size;
-    thread_size = ceil_div(n_tile + n_big, 16)*16;
+    thread_size = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2 + ld); // a tile, or rows to be packed
     place(n_threads*thread_size);
 }
 
