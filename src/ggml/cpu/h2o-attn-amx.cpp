@@ -260,6 +260,7 @@ void tile(const h2o_attn_tile & t) {
         return h2o_attn_pad(t.visible[min_of(r + BLOCK, t.n_rows) - 1]);
     };
 
+    // rows of a block after the last one hold anything, and become rows that nobody reads
     split_rows(t.q, t.n_rows, t.d_k, t.split);
 
     for (int64_t key = 0; key < n_keys; key += BLOCK) {

@@ -24,20 +24,24 @@ static bool has_avx512() {
 
 static bool has_amx() {
 #if defined(__linux__)
+    const unsigned AMX_BF16 = 1u << 22;
+    const unsigned AMX_TILE = 1u << 24;
+
     unsigned eax, ebx, ecx, edx;
-    const bool cpu = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & bit_AMX_TILE) && (edx & bit_AMX_BF16);
-    if (!cpu || !has_avx512()) {
+    if (!has_avx512() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & AMX_BF16) || !(edx & AMX_TILE)) {
         return false;
     }
 
-    // tile configuration and tile data are switched by the system, which a process has to ask for
+    // the system must keep the tiles of each thread (AVX-512 says that there is xgetbv), and the process ask for it
+    const unsigned XTILECFG_AND_XTILEDATA = 3u << 17;
+    const int      ARCH_REQ_XCOMP_PERM    = 0x1023;
+    const int      XFEATURE_XTILEDATA     = 18;
+
     unsigned xcr0, high;
     __asm__ ("xgetbv" : "=a" (xcr0), "=d" (high) : "c" (0));
-    const unsigned tiles = 3u << 17;
-    const int ARCH_REQ_XCOMP_PERM = 0x1023;
-    const int XFEATURE_XTILEDATA  = 18;
 
-    return (xcr0 & tiles) == tiles && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    return (xcr0 & XTILECFG_AND_XTILEDATA) == XTILECFG_AND_XTILEDATA &&
+        syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 #else
     return false;
 #endif

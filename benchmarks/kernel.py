@@ -1,0 +1,156 @@
+"""Speed of the attention operator's CPU kernels, next to the machine's own float32 matrix product.
+
+    python benchmarks/kernel.py                           # on all CPUs
+    python benchmarks/kernel.py --threads 1 --json kernel.json
+
+One chunk of 1,024 queries, 16 heads and 8 KV heads of size 128, K and V in F16, without and with a memory set of 512.
+Only useful operations count: 4·128 for each query head and each key that the query sees. The matrix product is the
+faster of NumPy's and ggml's on the same number of threads. All take turns, so that a slow minute hits all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+import machine
+from h2o_llama import _core
+from measure import CHUNK_SIZE, HEAVY_BUDGET, LOCAL_WINDOW
+
+N_HEAD, N_HEAD_KV, HEAD_SIZE = 16, 8, 128
+MEMORY_SIZES = (0, LOCAL_WINDOW + HEAVY_BUDGET)
+MATRIX_SIZE = 1536
+GOAL = 0.65
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something to time: an attention kernel (memory is M), or a matrix product (memory is None)."""
+
+    name: str
+    memory: int | None
+    flops: float
+    run: Callable[[], float]
+    """Seconds of one computation."""
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / median(self.seconds) / 1e9
+
+    @property
+    def best_gflops(self) -> float:
+        return self.flops / min(self.seconds) / 1e9
+
+
+def main(
+    repeats: Annotated[int, typer.Option(help="Computations of each kind.", min=1)] = 15,
+    threads: Annotated[int | None, typer.Option(help="Threads; by default one for each CPU.", min=1)] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
+) -> None:
+    """Speed of the attention operator's CPU kernels, next to the machine's own float32 matrix product."""
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise typer.BadParameter(f"{json_file} is in no folder", param_hint="--json")
+    n_threads = threads or machine.n_cores()
+    description = machine.describe()
+
+    # NumPy's threads are counted when it is loaded: in a process of its own.
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(n_threads)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as numpy_process:
+        products = matrix_products(numpy_process, n_threads)
+        kernels = [s for memory in MEMORY_SIZES for s in attention_kernels(memory, n_threads)]
+        for i in range(repeats):
+            print(f"{i + 1} of {repeats}", file=sys.stderr)
+            for subject in (*products, *kernels):
+                subject.seconds.append(subject.run())
+
+    reference = max(p.gflops for p in products)
+    console = Console()
+    console.print(f"{description['cpu']}, threads: {n_threads}, repeats: {repeats}")
+    console.print(result_table(products, kernels, reference))
+
+    if json_file is not None:
+        content = {
+            "machine": description,
+            "parameters": {"threads": n_threads, "repeats": repeats},
+            "reference_gflops": reference,
+            "results": [
+                {"name": s.name, "memory": s.memory, "flops": s.flops, "gflops": s.gflops, "seconds": s.seconds}
+                for s in (*products, *kernels)
+            ],
+        }
+        json_file.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def attention_kernels(memory: int, n_threads: int) -> list[Subject]:
+    """Every kernel that this CPU has, with M = memory."""
+    rng = np.random.default_rng(0)
+    n_k = memory + CHUNK_SIZE
+    q = rng.standard_normal((1, N_HEAD, CHUNK_SIZE, HEAD_SIZE), dtype=np.float32) / np.float32(np.sqrt(HEAD_SIZE))
+    k, v = rng.standard_normal((2, 2 * n_k, N_HEAD_KV, HEAD_SIZE), dtype=np.float32).astype(np.float16).swapaxes(1, 2)
+    rows = np.sort(np.argsort(rng.random((1, N_HEAD_KV, 2 * n_k)), axis=-1)[..., :n_k]).astype(np.int32)
+    flops = 4.0 * HEAD_SIZE * N_HEAD * CHUNK_SIZE * (memory + (CHUNK_SIZE + 1) / 2)
+
+    def run(isa: str) -> float:
+        _core.ops_set_attention_isa(isa)
+        return _core.ops_attention_seconds(q, k, v, "f16", rows, True, n_threads, 1)[0]
+
+    return [Subject(isa, memory, flops, partial(run, isa)) for isa in _core.ops_attention_isas()]
+
+
+def matrix_products(numpy_process: ProcessPoolExecutor, n_threads: int) -> list[Subject]:
+    """The machine's own float32 products of two square matrices."""
+    a, b = np.random.default_rng(0).standard_normal((2, MATRIX_SIZE, MATRIX_SIZE), dtype=np.float32)
+    flops = 2.0 * MATRIX_SIZE**3
+    return [
+        Subject("NumPy's product", None, flops, lambda: numpy_process.submit(numpy_seconds, a, b).result()),
+        Subject("ggml's product", None, flops, lambda: _core.ops_mul_mat_seconds(a, b, n_threads, 1)[0]),
+    ]
+
+
+def numpy_seconds(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    """The second of two products: the first one wakes the threads."""
+    a @ b
+    start = time.perf_counter()
+    a @ b
+    return time.perf_counter() - start
+
+
+def result_table(products: list[Subject], kernels: list[Subject], reference: float) -> Table:
+    table = Table("kernel", title="GFLOP/s")
+    for name in ("M", "median", "best", "of the product"):
+        table.add_column(name, justify="right")
+    for s in (*products, *kernels):
+        share = s.gflops / reference
+        in_use = s.name == kernels[0].name
+        goal = "" if not in_use else " ✓" if share >= GOAL else " ✗"
+        table.add_row(
+            s.name,
+            "" if s.memory is None else f"{s.memory:,}",
+            f"{s.gflops:.0f}",
+            f"{s.best_gflops:.0f}",
+            f"{share:.2f}{goal}",
+            end_section=s in (products[-1], *(x for x in kernels if x.name == kernels[-1].name)),
+        )
+    table.caption = f"goal of the kernel in use: {GOAL} of the product"
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)
