@@ -31,7 +31,7 @@ from rich.table import Table
 
 import machine
 from h2o_llama import _core
-from measure import CHUNK_SIZE, HEAVY_BUDGET, LOCAL_WINDOW
+from settings import CHUNK_SIZE, HEAVY_BUDGET, LOCAL_WINDOW
 
 N_HEAD, N_HEAD_KV, HEAD_SIZE = 16, 8, 128
 MEMORY_SIZES = (0, LOCAL_WINDOW + HEAVY_BUDGET)
