@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernel_share import kernel_share
 from machine import MB
 from results import Result, Run, ratio
 from settings import SINGLE_PASS, TWO_PHASE
@@ -88,13 +89,12 @@ def goals(run: Run) -> list[Goal]:
     over_single_pass = _over_lengths(run, min, lambda n: ratio(run.speed(TWO_PHASE, n), speed(n)))
     bookkeeping = _over_lengths(run, max, lambda n: _bookkeeping_percent(run.get(SINGLE_PASS, n)))
     select_ms = _over_lengths(run, max, lambda n: _select_ms(run.get(SINGLE_PASS, n)))
-    kernel = run.kernel or {}
     return [
         *over_first,
         Goal("single_pass at 131,072 over itself at 4,096", 0.97, ratio(speed(131072), speed(4096))),
         *over_dense,
-        Goal("fused kernel over float32 matrix product", 0.65, kernel.get("f32")),
-        Goal("the same with BF16 products", 0.8, kernel.get("bf16")),
+        Goal("fused kernel over float32 matrix product", 0.65, kernel_share(run.kernel, bf16=False)),
+        Goal("the same with BF16 products", 0.8, kernel_share(run.kernel, bf16=True)),
         Goal(f"{bookkeeping_parts(run)}, of prefill", 2, bookkeeping, at_most=True, unit=" %"),
         Goal("memory set, per layer and chunk", 0.1, select_ms, at_most=True, digits=3, unit=" ms"),
         Goal("two_phase over single_pass", 0.5, over_single_pass),

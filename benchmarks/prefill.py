@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.live import Live
 
 import machine
+from kernel_share import measure_kernels
 from measure import Bench, Plan
 from random_model import ModelSpec, make_prompt, model_file
 from results import Run
@@ -72,9 +73,15 @@ def measure(plan: Plan) -> Run:
     prompt = make_prompt(spec, max(CHUNK_SIZE, *plan.lengths))
     # The line changes between prefills only: a thread that redraws it would take time from them.
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        bench = Bench(model_file(spec), prompt, plan, lambda line: live.update(line, refresh=True))
+
+        def report(line: str) -> None:
+            live.update(line, refresh=True)
+
+        report("attention kernels")
+        kernels = measure_kernels(plan.n_threads)
+        bench = Bench(model_file(spec), prompt, plan, report)
         bench.run()
-    return Run(description, asdict(spec), asdict(plan), bench.results, None)
+    return Run(description, asdict(spec), asdict(plan), bench.results, kernels)
 
 
 def _check_output(option: str, path: Path | None) -> None:
