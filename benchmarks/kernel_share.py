@@ -15,10 +15,8 @@ SCRIPT = Path(__file__).with_name("kernel.py")
 BF16_KERNELS = ("amx",)
 
 
-def measure_kernels(n_threads: int) -> dict[str, Any] | None:
+def measure_kernels(n_threads: int) -> dict[str, Any]:
     """All that kernel.py writes. It runs in a process of its own: NumPy's threads are set before NumPy is loaded."""
-    if not SCRIPT.exists():
-        return None
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.json"
         command = [sys.executable, str(SCRIPT), "--threads", str(n_threads), "--json", str(path)]

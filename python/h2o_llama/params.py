@@ -103,12 +103,16 @@ class ContextParams:
         )
 
     def _check_logits(self, model: _core.Model, n_cells: int) -> None:
+        if self.flash_attn != "off":
+            return
         n_batch, n_ubatch = min(int(self.n_batch), n_cells), min(int(self.n_ubatch), n_cells)
-        if self.h2o is not None:
-            # Phase 1 takes a call's chunks together, a quarter of their queries at a time.
-            check_logits_size(_OWNER, model, n_batch // 4, n_ubatch, "n_ubatch", self.n_ubatch)
-        elif self.flash_attn == "off":
-            check_logits_size(_OWNER, model, n_ubatch, n_cells, "n_ubatch", self.n_ubatch)
+        if self.h2o is None:
+            n_queries, n_keys = n_ubatch, n_cells
+        elif self.h2o.schedule == "single_pass":
+            n_queries, n_keys = n_ubatch // 4, min(n_ubatch + self.h2o.memory_size, n_cells)  # a quarter at a time
+        else:
+            n_queries, n_keys = n_batch // 4, n_ubatch  # phase 1 takes a call's chunks together
+        check_logits_size(_OWNER, model, n_queries, n_keys, "n_ubatch", self.n_ubatch)
 
     def split_calls(self, n: int) -> list[tuple[int, int]]:
         """(start, stop) of the calls into llama.cpp that n tokens take.
