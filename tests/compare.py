@@ -53,8 +53,8 @@ def assert_same_memory(actual: Any, expected: Any, scores: Any, margin: float) -
 class FollowLibrary:
     """Lets the oracle go on with the library's memory sets, after checking that they differ only in near ties.
 
-    Without that, one swapped near tie would make all that follows incomparable. An `OracleTwoPhase` takes this object
-    as `choose_memory`; `history` is the library's.
+    Without that, one swapped near tie would make all that follows incomparable. An oracle takes this object as
+    `choose_memory`; `history` is the library's.
     """
 
     def __init__(self, history: Sequence[Any], margin: float) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import models
 from inputs import EXTERNAL_MODEL, ModelByName
-from oracle import GGUFModel, UnsupportedModel
+from oracle import SCHEDULES, GGUFModel, UnsupportedModel
 
 MODEL_NAMES = [*models.FIXTURE_MODELS, "demo", *(["external"] if EXTERNAL_MODEL else [])]
 
@@ -63,12 +63,45 @@ def tiny_model(model_by_name: ModelByName) -> Path:
 
 
 @pytest.fixture(scope="session")
+def one_layer_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("one-layer") / models.ONE_LAYER.file_name
+    models.write_model(models.ONE_LAYER, path)
+    return path
+
+
+@pytest.fixture(scope="session")
 def oracle_model(model_path: Path) -> GGUFModel:
     """The same model for the oracle. A user's model of another architecture has none."""
     try:
         return GGUFModel(model_path)
     except UnsupportedModel as error:
         pytest.skip(f"the oracle cannot compute this model: {error}")
+
+
+@pytest.fixture(scope="session", params=models.FIXTURE_MODELS)
+def fixture_model(request: pytest.FixtureRequest, model_by_name: ModelByName) -> GGUFModel:
+    """Each generated model, for tests of the oracle by itself."""
+    return GGUFModel(model_by_name(request.param))
+
+
+@pytest.fixture(scope="session", params=SCHEDULES)
+def schedule(request: pytest.FixtureRequest) -> str:
+    """Each schedule of H2O."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=["fused", "composed", "transposed"])
+def flash_attn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`flash_attn` for each way in which H2O's attention is computed, by contexts that are made from here on.
+
+    By its own operator; composed of ggml's operators; and composed when the cache holds V transposed.
+    """
+    way: str = request.param
+    monkeypatch.delenv("H2O_NO_FUSED_ATTENTION", raising=False)
+    if way == "composed":
+        monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+    return "off" if way == "transposed" else "on"
 
 
 @pytest.fixture(scope="session")

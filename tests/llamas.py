@@ -12,7 +12,7 @@ import numpy as np
 import h2o_llama
 from compare import FollowLibrary, assert_logits_close, assert_memory_is_well_formed, assert_scores_close
 from inputs import chunk_ends
-from oracle import GGUFModel, OracleTwoPhase
+from oracle import SCHEDULES, GGUFModel, OracleSequence
 from tolerances import BF16_SCORES, Tolerance, tolerance
 
 
@@ -26,12 +26,22 @@ class Config:
     A: int = 0
     score_type: str = "f32"
     kv_type: str = "f32"
-    # llama.cpp takes a quantised V only with flash attention, which rounds an F32 cache to F16 in dense attention.
-    flash_attn: str = "off"
+    # "on": H2O's fused operator; dense attention (decode) rounds to F16. "off": V is transposed, which rules out the
+    # operator, and a quantised V.
+    flash_attn: str = "on"
+    schedule: str = "single_pass"
 
     @property
     def M(self) -> int:
         return self.A + self.L + self.H
+
+    def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
+        """A sequence of the oracle with this configuration."""
+        return SCHEDULES[self.schedule](model, self.S, self.L, self.H, self.A, self.score_type, self.kv_type, **kwargs)
+
+    def softmax_rows(self, n: int) -> int:
+        """Rows per query head of n prompt tokens. In two_phase, all but those of chunk 0 have a second one."""
+        return n + max(n - self.S, 0) if self.schedule == "two_phase" else n
 
     def tolerance(self, model: GGUFModel, calls: Sequence[Sequence[int]] = ()) -> Tolerance:
         """Bounds for these calls, of which those of one token are decode steps."""
@@ -60,6 +70,7 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 local_window=config.L,
                 heavy_budget=config.H,
                 sink_tokens=config.A,
+                schedule=config.schedule,
                 score_type=config.score_type,
             ),
             "record": True,
@@ -76,7 +87,7 @@ def eval_calls(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]]) -> list[Any
     return logits
 
 
-def oracle_calls(oracle: OracleTwoPhase, calls: Sequence[Sequence[int]]) -> list[Any]:
+def oracle_calls(oracle: OracleSequence, calls: Sequence[Sequence[int]]) -> list[Any]:
     logits = []
     for call in calls:
         if len(call) == 1:
@@ -95,16 +106,7 @@ def assert_agrees_with_oracle(
     score_bound = bounds.scores + (BF16_SCORES if config.score_type == "bf16" else 0)
     with open_llama(path, config, **kwargs) as llm:
         actual = eval_calls(llm, calls)
-        oracle = OracleTwoPhase(
-            model,
-            config.S,
-            config.L,
-            config.H,
-            config.A,
-            config.score_type,
-            config.kv_type,
-            choose_memory=FollowLibrary(llm.kv.history, score_bound),
-        )
+        oracle = config.oracle(model, choose_memory=FollowLibrary(llm.kv.history, score_bound))
         expected = oracle_calls(oracle, calls)
 
         assert llm.kv.n_tokens == oracle.n_tokens

@@ -73,6 +73,8 @@ LLAMA_GQA = ModelSpec("llama-gqa2", "llama", 128, 64, (4, 4), (2, 2))
 # deci is llama with head counts per layer. The second layer of DECI_LINEAR has no KV heads: it has no attention.
 DECI_MIXED = ModelSpec("deci-mixed", "deci", 64, 32, (4, 4, 8), (1, 4, 2))
 DECI_LINEAR = ModelSpec("deci-linear", "deci", 64, 32, (4, 4, 4), (2, 0, 2))
+# Its K and V do not depend on what attention computes.
+ONE_LAYER = ModelSpec("one-layer", "qwen3", 64, 64, (8,), (2,))
 
 ARCHITECTURES = (QWEN3_GQA4, QWEN3_MHA, QWEN3_GQA8, LLAMA_GQA)
 # By name, such as "qwen3-gqa4-f16".

@@ -68,9 +68,17 @@ ARGUMENTS = [
     _open("type_v='q8_0', flash_attn='off'", "[Llama] type_v='q8_0' needs flash attention"),
     _open("flash_attn=True", "[Llama] flash_attn must be one of 'auto', 'on', 'off', got True"),
     _open("record=1", "[Llama] record must be True or False"),
+    _open("profile=1", "[Llama] profile must be True or False"),
+    _open("profile=True, h2o=None", "[Llama] profile=True measures parts of H2O"),
     _open("verbose='no'", "[Llama] verbose must be True or False"),
     _open("n_ctx=2**31 - 1", "[Llama] n_ctx=2147483647 needs"),
-    _open("n_ctx=2**20, n_batch=2**20, n_ubatch=2**20", "[Llama] n_ubatch=1048576 needs about"),
+    *(
+        _open(
+            f"n_ctx=2**20, n_batch=2**20, n_ubatch=2**20, flash_attn='off', h2o={h2o}",
+            "[Llama] n_ubatch=1048576 needs about",
+        )
+        for h2o in ("H2OConfig(4, 4)", "H2OConfig(4, 4, schedule='two_phase')", "None")
+    ),
     Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
 ]
 

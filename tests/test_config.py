@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,8 +14,13 @@ from h2o_llama import H2OConfig
 def test_defaults() -> None:
     config = H2OConfig()
     assert (config.local_window, config.heavy_budget, config.sink_tokens) == (256, 256, 0)
-    assert (config.schedule, config.decode, config.evict, config.score_type) == ("two_phase", "full", False, "f32")
+    assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
     assert config.memory_size == 512
+
+
+@pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
+def test_schedules(schedule: Literal["single_pass", "two_phase"]) -> None:
+    assert H2OConfig(schedule=schedule).schedule == schedule
 
 
 @pytest.mark.parametrize(("L", "H", "A"), [(1, 0, 0), (0, 1, 0), (0, 0, 1), (3, 4, 5)])
@@ -49,11 +54,11 @@ def test_frozen() -> None:
         ({"heavy_budget": 10**30}, "heavy_budget must be an integer"),
         ({"local_window": 2**31 - 1}, r"local_window \+ heavy_budget \+ sink_tokens must be from 1"),
         ({"local_window": 0, "heavy_budget": 0}, r"must be from 1 to 2147483647, got 0; .* pass h2o=None"),
-        ({"schedule": "three_phase"}, "schedule must be one of 'two_phase', got 'three_phase'"),
+        ({"schedule": "three_phase"}, "schedule must be one of 'single_pass', 'two_phase', got 'three_phase'"),
         ({"schedule": 2}, "schedule must be one of"),
         ({"decode": "none"}, "decode must be one of 'full', got 'none'"),
         ({"score_type": "f64"}, "score_type must be one of 'f32', 'bf16', got 'f64'"),
-        ({"evict": True}, "evict=True does not work with schedule='two_phase'"),
+        ({"evict": True}, "evict=True needs decode='memory'"),
         ({"evict": 1}, "evict must be True or False, got 1"),
     ],
 )

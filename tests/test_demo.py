@@ -92,10 +92,16 @@ def test_too_short_a_document_is_refused() -> None:
         build_document(120, [0.95, 0.96, 0.97])
 
 
-def test_python_without_sources_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_module, "MODULE", "sys")
+def test_document_of_another_module() -> None:
+    spec = importlib.util.find_spec("difflib")
+    assert spec is not None
+    assert spec.origin is not None
+    assert build_document(N_BYTES, module="difflib").text[:-1] == Path(spec.origin).read_bytes()[: N_BYTES - 1]
+
+
+def test_python_without_sources_is_an_error() -> None:
     with pytest.raises(OSError, match="no source of its module 'sys'"):
-        build_document(N_BYTES, DEPTHS)
+        build_document(N_BYTES, DEPTHS, module="sys")
 
 
 def test_results_cover_every_prompt(comparison: Comparison, document: Document) -> None:

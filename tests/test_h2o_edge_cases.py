@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import models
 from compare import assert_logits_close
 from inputs import is_external, random_tokens, split
 from llamas import (
@@ -21,18 +23,22 @@ from oracle import DenseOracle, GGUFModel
 from tolerances import SELF_LOGITS_F32, tolerance
 
 S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1)
+
+
+@pytest.fixture(scope="module")
+def config(schedule: str) -> Config:
+    return Config(S=S, L=4, H=6, A=1, schedule=schedule)
 
 
 # --- stumbling stones, by name
 
 
-def test_non_uniform_chunks(model_path: Path, oracle_model: GGUFModel) -> None:
+def test_non_uniform_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """Calls that end anywhere: the grid stays absolute, whatever their lengths."""
     sizes = [7, 20, 2, 13, 22] if is_external(model_path) else [7, 20, 2, 33, 13, 48, 16, 5]
     tokens = random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=1)
     calls = split(tokens, sizes)
-    with open_llama(model_path, CONFIG) as llm:
+    with open_llama(model_path, config) as llm:
         n_tokens = 0
         for call in calls:
             (logits,) = eval_calls(llm, [call])
@@ -40,14 +46,14 @@ def test_non_uniform_chunks(model_path: Path, oracle_model: GGUFModel) -> None:
             assert logits.shape == (len(call), llm.n_vocab)
             assert llm.kv.n_tokens == n_tokens
             assert llm.kv.chunk_index == -(-n_tokens // S)
-    assert_agrees_with_oracle(model_path, oracle_model, CONFIG, calls)
+    assert_agrees_with_oracle(model_path, oracle_model, config, calls)
 
 
-def test_exact_sequence_of_chunks(model_path: Path, oracle_model: GGUFModel) -> None:
+def test_exact_sequence_of_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """N = 4S, at once and chunk by chunk: the last chunk builds no memory set until a token follows."""
     tokens = random_tokens(4 * S, oracle_model.hparams.n_vocab, seed=2)
     for calls in ([tokens], split(tokens, [S] * 4), split(tokens, [2 * S] * 2)):
-        with open_llama(model_path, CONFIG) as llm:
+        with open_llama(model_path, config) as llm:
             eval_calls(llm, calls)
             assert llm.kv.n_tokens == 4 * S
             assert llm.kv.chunk_index == 4
@@ -56,32 +62,34 @@ def test_exact_sequence_of_chunks(model_path: Path, oracle_model: GGUFModel) -> 
             assert llm.kv.n_tokens == 4 * S + 1
             assert llm.kv.chunk_index == 5
             assert len(llm.kv.history) == 4
-        assert_agrees_with_oracle(model_path, oracle_model, CONFIG, calls)
+        assert_agrees_with_oracle(model_path, oracle_model, config, calls)
 
 
 @pytest.mark.parametrize("rest", [1, 2, S // 2, S - 1])
-def test_partial_second_chunk(model_path: Path, oracle_model: GGUFModel, rest: int) -> None:
+def test_partial_second_chunk(config: Config, model_path: Path, oracle_model: GGUFModel, rest: int) -> None:
     """N = S + rest: the short chunk attends to M_0, and has a logits row for each of its tokens."""
     tokens = random_tokens(S + rest, oracle_model.hparams.n_vocab, seed=3)
-    with open_llama(model_path, CONFIG) as llm:
+    with open_llama(model_path, config) as llm:
         (logits,) = eval_calls(llm, [tokens])
         assert logits.shape == (S + rest, llm.n_vocab)
         assert llm.kv.n_tokens == S + rest
         assert llm.kv.chunk_index == 2
         assert len(llm.kv.history) == 1
-    assert_agrees_with_oracle(model_path, oracle_model, CONFIG, [tokens])
+    assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-def test_partial_second_chunk_completed_by_the_next_call(model_path: Path, oracle_model: GGUFModel) -> None:
+def test_partial_second_chunk_completed_by_the_next_call(
+    config: Config, model_path: Path, oracle_model: GGUFModel
+) -> None:
     tokens = random_tokens(3 * S + 3, oracle_model.hparams.n_vocab, seed=4)
-    assert_agrees_with_oracle(model_path, oracle_model, CONFIG, split(tokens, [S + 5, S - 5, S, 3]))
-    assert_agrees_with_oracle(model_path, oracle_model, CONFIG, split(tokens, [S + 5, 2 * S - 2]))
+    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [S + 5, S - 5, S, 3]))
+    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [S + 5, 2 * S - 2]))
 
 
-def test_last_logits_are_the_last_row_of_all_logits(tiny_model: Path) -> None:
+def test_last_logits_are_the_last_row_of_all_logits(config: Config, tiny_model: Path) -> None:
     for n in (2, S, S + 1, 2 * S, 2 * S + 2, 5 * S - 1):
         tokens = random_tokens(n, seed=5)
-        with open_llama(tiny_model, CONFIG) as llm:
+        with open_llama(tiny_model, config) as llm:
             llm.eval(tokens)
             assert llm.logits.shape == (1, llm.n_vocab)
             assert llm.logits.dtype == np.float32
@@ -95,14 +103,14 @@ def test_last_logits_are_the_last_row_of_all_logits(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [*range(1, 2 * S + 3), 3 * S - 1, 3 * S, 3 * S + 1, 10 * S])
-def test_every_length(tiny_model: Path, n: int) -> None:
-    """N = 1 is a decode step on an empty cache; N ≤ S runs phase 1 only."""
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), CONFIG, [random_tokens(n, seed=n)])
+def test_every_length(config: Config, tiny_model: Path, n: int) -> None:
+    """N = 1 is a decode step on an empty cache; N ≤ S has no memory set."""
+    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n, seed=n)])
 
 
-def test_the_whole_context(tiny_model: Path) -> None:
+def test_the_whole_context(schedule: str, tiny_model: Path) -> None:
     """N = n_ctx, then nothing more fits: an error, and what was there stays."""
-    config = Config(S=64, L=8, H=8)
+    config = Config(S=64, L=8, H=8, schedule=schedule)
     with open_llama(tiny_model, config, n_ctx=512) as llm:
         (logits,) = eval_calls(llm, [random_tokens(512)])
         assert llm.kv.n_tokens == 512
@@ -115,11 +123,35 @@ def test_the_whole_context(tiny_model: Path) -> None:
         assert llm.kv.n_tokens == 100
 
 
+@pytest.mark.parametrize("n_ctx", [16, 17, 33, 100, 257])
+def test_contexts_of_any_size(config: Config, tiny_model: Path, n_ctx: int) -> None:
+    """Full to the last cell, also when a chunk does not fit into the rest."""
+    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n_ctx)], n_ctx=n_ctx)
+
+
+# --- shapes of heads
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "n_head", "n_head_kv"),
+    [(16, 4, 4), (40, 6, 2), (66, 3, 3), (80, 5, 1), (128, 4, 2), (256, 3, 1), (32, 16, 1)],
+)
+def test_head_sizes_and_groups(
+    config: Config, flash_attn: str, tmp_path: Path, head_dim: int, n_head: int, n_head_kv: int
+) -> None:
+    """Sizes that are no multiple of a SIMD register or tile, and groups that are none either."""
+    spec = models.ModelSpec("heads", "llama", 64, head_dim, (n_head,) * 2, (n_head_kv,) * 2)
+    path = tmp_path / spec.file_name
+    models.write_model(spec, path)
+    config = replace(config, flash_attn=flash_attn)
+    assert_agrees_with_oracle(path, GGUFModel(path), config, split(random_tokens(90, seed=11), [50, 7, 33]))
+
+
 # --- budgets
 
 
 @pytest.mark.parametrize(
-    "config",
+    "budgets",
     [
         Config(S=S, L=1, H=0),
         Config(S=S, L=0, H=1),
@@ -128,29 +160,27 @@ def test_the_whole_context(tiny_model: Path) -> None:
         Config(S=S, L=S, H=0, A=S),
         Config(S=S, L=0, H=0, A=40),
         Config(S=S, L=3, H=1000),
+        Config(S=1, L=1, H=0),
+        Config(S=1, L=0, H=3, A=1),
         Config(S=2, L=1, H=1),
         Config(S=2, L=2, H=3, A=1),
         Config(S=5, L=0, H=9),
     ],
-    ids=str,
+    ids=lambda b: f"{b.S}-{b.L}-{b.H}-{b.A}",
 )
-def test_budgets_at_the_edges(tiny_model: Path, config: Config) -> None:
+def test_budgets_at_the_edges(schedule: str, tiny_model: Path, budgets: Config) -> None:
     """M from 1 to more than the whole prompt. M ≥ S warns that it costs more than it saves."""
+    config = replace(budgets, schedule=schedule)
     calls = split(random_tokens(100, seed=6), [60, 1, 1, 38])
     assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
 
 
-def test_one_layer_with_everything_in_memory_is_dense(tmp_path: Path) -> None:
-    """With one layer both phases have the same hidden states, so H ≥ N gives exactly dense attention."""
-    import models
-
-    spec = models.ModelSpec("one-layer", "qwen3", 64, 32, (8,), (2,))
-    path = tmp_path / spec.file_name
-    models.write_model(spec, path)
+def test_one_layer_with_everything_in_memory_is_dense(schedule: str, one_layer_model: Path) -> None:
+    """H ≥ N gives dense attention in two_phase too: with one layer both its phases have the same hidden states."""
     tokens = random_tokens(150)
-    expected = DenseOracle(GGUFModel(path), "f32").logits(np.array(tokens))
+    expected = DenseOracle(GGUFModel(one_layer_model), "f32").logits(np.array(tokens))
     for sizes in ([150], [40, 110], [75, 75]):
-        with open_llama(path, Config(S=S, L=0, H=200)) as llm:
+        with open_llama(one_layer_model, Config(S=S, L=0, H=200, schedule=schedule)) as llm:
             logits = np.concatenate(eval_calls(llm, split(tokens, sizes)))
             assert_logits_close(logits, expected, tolerance("F32", "F32").logits)
 
@@ -158,32 +188,33 @@ def test_one_layer_with_everything_in_memory_is_dense(tmp_path: Path) -> None:
 # --- generation
 
 
-def test_generated_tokens_fill_chunks(model_path: Path, oracle_model: GGUFModel) -> None:
+def test_generated_tokens_fill_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """Decode steps build the memory sets of the chunks that they complete, from scores that are 0 for generated tokens;
     a second prompt after them attends to those sets."""
     tokens = random_tokens(64, oracle_model.hparams.n_vocab, seed=7)
     calls = split(tokens, [10, *[1] * 30, 24])
-    assert_agrees_with_oracle(model_path, oracle_model, CONFIG, calls)
+    assert_agrees_with_oracle(model_path, oracle_model, config, calls)
 
 
-def test_decode_from_an_empty_cache(tiny_model: Path) -> None:
+def test_decode_from_an_empty_cache(config: Config, tiny_model: Path) -> None:
     """A sequence of decode steps alone is ordinary dense attention."""
+    config = replace(config, flash_attn="off")
     tokens = random_tokens(40, seed=8)
     expected = DenseOracle(GGUFModel(tiny_model), "f32").logits(np.array(tokens))
-    with open_llama(tiny_model, CONFIG) as llm:
+    with open_llama(tiny_model, config) as llm:
         logits = np.concatenate(eval_calls(llm, [[token] for token in tokens]))
         assert_logits_close(logits, expected, tolerance("F32", "F32").logits)
-        assert_history_is_well_formed(llm, CONFIG)
+        assert_history_is_well_formed(llm, config)
         for il in llm.kv.layers:
             assert not llm.kv.scores(il).any()
 
 
-def test_prompt_after_generation_continues_the_grid(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
+def test_prompt_after_generation_continues_the_grid(config: Config, tiny_model: Path) -> None:
+    with open_llama(tiny_model, config) as llm:
         generated = list(islice(llm.generate(random_tokens(20, seed=9), seed=1), 7))
         n = llm.kv.n_tokens
         assert n == 20 + len(generated) == 27
         eval_calls(llm, [random_tokens(30, seed=10)])
         assert llm.kv.n_tokens == n + 30
         assert llm.kv.chunk_index == -(-(n + 30) // S)
-        assert_history_is_well_formed(llm, CONFIG)
+        assert_history_is_well_formed(llm, config)

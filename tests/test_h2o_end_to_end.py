@@ -11,6 +11,7 @@ import pytest
 
 import h2o_llama
 from compare import assert_memory_is_well_formed
+from llamas import Config
 
 N, S, L, H = 4096, 1024, 256, 256
 
@@ -22,28 +23,29 @@ def tokens() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def prefilled(model_path: Path, tokens: list[int]) -> Iterator[h2o_llama.Llama]:
+def prefilled(schedule: str, model_path: Path, tokens: list[int]) -> Iterator[h2o_llama.Llama]:
     with h2o_llama.Llama(
         str(model_path),
         n_ctx=8192,
         n_batch=4096,
         n_ubatch=S,
         n_threads=1,
-        h2o=h2o_llama.H2OConfig(local_window=L, heavy_budget=H),
+        h2o=h2o_llama.H2OConfig(local_window=L, heavy_budget=H, schedule=schedule),
         record=True,
     ) as llm:
         llm.eval(tokens)
         yield llm
 
 
-def test_prefill_of_4096_tokens(prefilled: h2o_llama.Llama) -> None:
+def test_prefill_of_4096_tokens(schedule: str, prefilled: h2o_llama.Llama) -> None:
     kv = prefilled.kv
     assert kv.chunk_index == 4
     assert kv.n_tokens == N
     assert kv.memory_initialized
     assert kv.chunk_size == S
     assert kv.memory_size == L + H
-    assert (kv.stats.phase1_runs, kv.stats.phase2_runs) == (1, 4)
+    runs = (kv.stats.single_pass_runs, kv.stats.phase1_runs, kv.stats.phase2_runs)
+    assert runs == {"single_pass": (4, 0, 0), "two_phase": (0, 1, 4)}[schedule]
     assert np.all(np.isfinite(prefilled.logits))
     assert prefilled.logits.shape == (1, prefilled.n_vocab)
 
@@ -59,19 +61,19 @@ def test_every_layer_has_memory_sets(prefilled: h2o_llama.Llama) -> None:
         np.testing.assert_array_equal(kv.memory_indices(il), kv.history[2][il])
 
 
-def test_scores_add_up_to_the_number_of_queries(prefilled: h2o_llama.Llama) -> None:
+def test_scores_add_up_to_the_number_of_queries(schedule: str, prefilled: h2o_llama.Llama) -> None:
     """Each softmax row sums to 1; a KV head's group size is whole and the same for all its rows."""
     for il in prefilled.kv.layers:
         scores = prefilled.kv.scores(il)
         assert scores.shape[1] == N
         assert np.all(np.isfinite(scores))
         assert np.all(scores >= 0)
-        group = scores.sum(axis=1) / (N + N - S)
+        group = scores.sum(axis=1) / Config(S, L, H, schedule=schedule).softmax_rows(N)
         np.testing.assert_allclose(group, np.round(group[0]), rtol=1e-3)
         assert group[0] > 0.5
 
 
-def test_generation_second_prompt_and_reset(model_path: Path, tokens: list[int]) -> None:
+def test_generation_second_prompt_and_reset(schedule: str, model_path: Path, tokens: list[int]) -> None:
     """The life of a context: prompt, generation over a chunk's end, a second prompt, reset, the first prompt again."""
     with h2o_llama.Llama(
         str(model_path),
@@ -79,7 +81,7 @@ def test_generation_second_prompt_and_reset(model_path: Path, tokens: list[int])
         n_batch=512,
         n_ubatch=64,
         n_threads=1,
-        h2o=h2o_llama.H2OConfig(local_window=16, heavy_budget=16),
+        h2o=h2o_llama.H2OConfig(local_window=16, heavy_budget=16, schedule=schedule),
     ) as llm:
         llm.eval(tokens[:250])
         first = np.array(llm.logits)

@@ -91,10 +91,10 @@ def test_mha_is_group_size_one(model_by_name: ModelByName, rng: np.random.Genera
 
 
 @pytest.mark.parametrize("name", ["deci-mixed-f32", "deci-linear-f32"])
-def test_every_layer_has_its_own_head_counts(model_by_name: ModelByName, name: str) -> None:
+def test_every_layer_has_its_own_head_counts(schedule: str, model_by_name: ModelByName, name: str) -> None:
     """deci-mixed: groups of 4, 1 and 4; deci-linear: a layer without KV heads, which is no layer of the cache."""
     path, spec = model_by_name(name), FIXTURE_MODELS[name]
-    config = Config(S=16, L=4, H=6)
+    config = Config(S=16, L=4, H=6, schedule=schedule)
     tokens = random_tokens(100, seed=1)
     with open_llama(path, config) as llm:
         eval_calls(llm, [tokens])

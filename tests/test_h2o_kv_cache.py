@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import assert_logits_close
-from inputs import ModelByName, limited, random_tokens
+from compare import assert_logits_close, assert_scores_close
+from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, eval_calls, open_llama
-from oracle import GGUFModel, OracleTwoPhase
+from oracle import GGUFModel
 from oracle.kv_rounding import CacheRounding, round_to
 from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
+from tolerances import WEIGHTS
 
 # --- the stand-alone cache
 
@@ -125,11 +126,14 @@ def test_keys_and_values_are_copies(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
-def test_cache_holds_what_the_oracle_holds(model_path: Path, oracle_model: GGUFModel, kv_type: str) -> None:
+def test_cache_holds_what_the_oracle_holds(
+    schedule: str, model_path: Path, oracle_model: GGUFModel, kv_type: str
+) -> None:
     """Upstream's code writes it: rounded, for Q8_0 and heads of 64 in a rotated basis, which reading undoes."""
-    config = Config(S=16, L=4, H=6, kv_type=kv_type, flash_attn="on" if kv_type == "q8_0" else "off")
+    flash_attn = "on" if kv_type == "q8_0" else "off"
+    config = Config(S=16, L=4, H=6, kv_type=kv_type, flash_attn=flash_attn, schedule=schedule)
     tokens = random_tokens(limited(90, model_path), oracle_model.hparams.n_vocab, seed=1)
-    oracle = OracleTwoPhase(oracle_model, config.S, config.L, config.H, kv_type=kv_type)
+    oracle = config.oracle(oracle_model)
     oracle.eval(tokens)
     hp = oracle_model.hparams
     with open_llama(model_path, config) as llm:
@@ -140,6 +144,37 @@ def test_cache_holds_what_the_oracle_holds(model_path: Path, oracle_model: GGUFM
                 assert got.shape == (hp.n_head_kv[il], len(tokens), hp.head_dim)
                 assert got.dtype == np.float32
                 assert_logits_close(got, want, config.tolerance(oracle_model).logits)
+
+
+@pytest.mark.parametrize(
+    ("type_k", "type_v"),
+    [
+        *((t, t) for t in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")),
+        ("f32", "q4_0"),
+        ("q8_0", "f16"),
+        ("f16", "bf16"),
+        ("iq4_nl", "f32"),
+    ],
+)
+def test_every_cache_type_is_read_alike(
+    schedule: str, one_layer_model: Path, monkeypatch: pytest.MonkeyPatch, type_k: str, type_v: str
+) -> None:
+    """By H2O's own operator and by ggml's, with V transposed too where llama.cpp takes the type so.
+
+    One layer: what the cache rounds does not depend on attention, so that no rounding can flip.
+    """
+    found = {}
+    for way in ("fused", "composed", *(["transposed"] if type_v in ("f32", "f16", "bf16") else [])):
+        monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1" if way == "composed" else "0")
+        config = Config(S=16, L=4, H=8, flash_attn="off" if way == "transposed" else "on", schedule=schedule)
+        with open_llama(one_layer_model, config, type_k=type_k, type_v=type_v) as llm:
+            logits = np.concatenate(eval_calls(llm, split(random_tokens(100), [50, 10, 40])))
+            found[way] = (llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0))
+    for way in found:
+        for a, b in zip(found[way][:3], found["fused"][:3], strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert_logits_close(found[way][3], found["fused"][3], WEIGHTS["F32"].logits)
+        assert_scores_close(found[way][4], found["fused"][4], WEIGHTS["F32"].scores)
 
 
 def test_scores_and_indices_are_small_beside_the_cache(model_by_name: ModelByName) -> None:

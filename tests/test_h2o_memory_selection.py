@@ -19,9 +19,6 @@ from oracle import select_memory
 from selection_table import SELECTION_TABLE
 from standalone import LAYER, H, L, M, S, add_chunk, kept, make_cache, n_head_kv, per_head
 
-CONFIG = Config(S=16, L=4, H=4)
-
-
 # --- the stand-alone cache
 
 
@@ -192,29 +189,30 @@ def recorded(path: Path, config: Config, n: int) -> Any:
     return llm
 
 
-def test_prefill_sets_have_metrics_1_5_9_and_10(model_path: Path) -> None:
+def test_prefill_sets_have_metrics_1_5_9_and_10(schedule: str, model_path: Path) -> None:
     """Local window, order, size and bounds of every set of every layer and head of a real prompt."""
-    for config in (CONFIG, Config(S=16, L=0, H=24, A=2), Config(S=16, L=16, H=0), Config(S=16, L=1, H=100)):
+    for L_, H_, A_ in ((4, 4, 0), (0, 24, 2), (16, 0, 0), (1, 100, 0)):
+        config = Config(S=16, L=L_, H=H_, A=A_, schedule=schedule)
         with recorded(model_path, config, limited(120, model_path)) as llm:
             assert_history_is_well_formed(llm, config)
 
 
-def test_prefill_heads_select_independently(model_path: Path) -> None:
+def test_prefill_heads_select_independently(schedule: str, model_path: Path) -> None:
     """Metric 4: more than half of the pairs of neighbours differ in what they keep. A head's neighbour is the layer's
     next head, the last head's is the next layer's first."""
-    with recorded(model_path, CONFIG, limited(120, model_path)) as llm:
+    with recorded(model_path, Config(S=16, L=4, H=4, schedule=schedule), limited(120, model_path)) as llm:
         rows = np.concatenate([llm.kv.memory_indices(il) for il in llm.kv.layers])
         assert np.mean(np.any(rows[1:] != rows[:-1], axis=1)) > 0.5
 
 
-def test_prefill_tokens_survive_three_chunks(model_path: Path) -> None:
+def test_prefill_tokens_survive_three_chunks(schedule: str, model_path: Path) -> None:
     """Metric 3: some heavy hitter of chunk 0 is still in M_2, in some head of some layer, without being local."""
-    with recorded(model_path, Config(S=16, L=2, H=12), 64) as llm:
+    with recorded(model_path, Config(S=16, L=2, H=12, schedule=schedule), 64) as llm:
         assert any(np.any((m[il] >= 0) & (m[il] < 16)) for m in llm.kv.history[2:3] for il in llm.kv.layers)
 
 
-def test_prefill_memory_splits_into_sinks_local_window_and_heavy_hitters(model_path: Path) -> None:
-    config = Config(S=16, L=4, H=6, A=2)
+def test_prefill_memory_splits_into_sinks_local_window_and_heavy_hitters(schedule: str, model_path: Path) -> None:
+    config = Config(S=16, L=4, H=6, A=2, schedule=schedule)
     with recorded(model_path, config, 50) as llm:
         for il in llm.kv.layers:
             for head, row in enumerate(llm.kv.memory_indices(il)):

@@ -1,15 +1,17 @@
-"""Properties P1 and P3 to P6 of the design, section 3, against the oracle of the whole model.
+"""Properties P1 and P3 to P6 of the design, section 3, of both schedules, against the oracle of the whole model.
 
 Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens at most, in chunks of 16.
 """
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compare import assert_logits_close, assert_same_memory
@@ -21,7 +23,7 @@ from llamas import (
     eval_calls,
     open_llama,
 )
-from oracle import DenseOracle, GGUFModel, OracleTwoPhase
+from oracle import DenseOracle, GGUFModel
 from tolerances import SELF_LOGITS_F32
 
 CONFIGS = st.builds(
@@ -37,17 +39,22 @@ SPLITS = st.lists(st.integers(2, 30), min_size=1, max_size=6)
 CALLS = st.lists(st.one_of(st.integers(2, 30), st.just(1)), min_size=2, max_size=8)
 SEEDS = st.integers(0, 10_000)
 
-small = settings(max_examples=50, deadline=None, derandomize=True)
+# `flash_attn` sets an environment variable for all examples alike.
+small = settings(
+    max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 # --- P1: what fits in one chunk is ordinary causal attention
 
 
-def test_p1_prompt_within_one_chunk_is_dense(model_path: Path, oracle_model: GGUFModel) -> None:
+def test_p1_prompt_within_one_chunk_is_dense(
+    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
+) -> None:
     n = limited(100, model_path)
     tokens = random_tokens(n, oracle_model.hparams.n_vocab)
     expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
-    configs = [Config(S=S, L=4, H=4) for S in (n, n + 1, 256)]
+    configs = [Config(S=S, L=4, H=4, flash_attn=flash_attn, schedule=schedule) for S in (n, n + 1, 256)]
     bound = configs[0].tolerance(oracle_model).logits
     for config in configs:
         with open_llama(model_path, config) as llm:
@@ -64,7 +71,10 @@ def test_p1_prompt_within_one_chunk_is_dense(model_path: Path, oracle_model: GGU
 
 @small
 @given(config=CONFIGS, sizes=SPLITS, seed=SEEDS)
-def test_p3_split_invariance(tiny_model: Path, config: Config, sizes: list[int], seed: int) -> None:
+def test_p3_split_invariance(
+    schedule: str, flash_attn: str, tiny_model: Path, config: Config, sizes: list[int], seed: int
+) -> None:
+    config = replace(config, flash_attn=flash_attn, schedule=schedule)
     tokens = random_tokens(sum(sizes), seed=seed)
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
         (expected,) = eval_calls(whole, [tokens])
@@ -78,9 +88,9 @@ def test_p3_split_invariance(tiny_model: Path, config: Config, sizes: list[int],
 
 
 @pytest.mark.parametrize("n", [64, 65, 66, 97, 160])
-def test_p3_prompt_longer_than_n_batch(tiny_model: Path, n: int) -> None:
+def test_p3_prompt_longer_than_n_batch(schedule: str, tiny_model: Path, n: int) -> None:
     """`eval` makes several calls of it, and never leaves a lone token (which would be a decode step)."""
-    config = Config(S=16, L=4, H=6)
+    config = Config(S=16, L=4, H=6, schedule=schedule)
     tokens = random_tokens(n)
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=32) as parts:
         (expected,) = eval_calls(whole, [tokens])
@@ -99,8 +109,9 @@ def test_p3_prompt_longer_than_n_batch(tiny_model: Path, n: int) -> None:
 @small
 @given(config=CONFIGS, sizes=CALLS, seed=SEEDS)
 def test_p4_memory_sets_are_well_formed(
-    model_by_name: ModelByName, config: Config, sizes: list[int], seed: int
+    schedule: str, model_by_name: ModelByName, config: Config, sizes: list[int], seed: int
 ) -> None:
+    config = replace(config, schedule=schedule)
     for name in ("qwen3-gqa4-f32", "deci-mixed-f32"):
         with open_llama(model_by_name(name), config) as llm:
             for call in split(random_tokens(sum(sizes), seed=seed), sizes):
@@ -117,8 +128,9 @@ def test_p4_memory_sets_are_well_formed(
 @small
 @given(config=CONFIGS, sizes=CALLS, seed=SEEDS)
 def test_p5_any_configuration_and_calls(
-    model_by_name: ModelByName, config: Config, sizes: list[int], seed: int
+    schedule: str, flash_attn: str, model_by_name: ModelByName, config: Config, sizes: list[int], seed: int
 ) -> None:
+    config = replace(config, flash_attn=flash_attn, schedule=schedule)
     path = model_by_name("qwen3-gqa4-f32")
     assert_agrees_with_oracle(path, GGUFModel(path), config, split(random_tokens(sum(sizes), seed=seed), sizes))
 
@@ -131,35 +143,48 @@ def test_p5_any_configuration_and_calls(
         Config(S=16, L=16, H=0),
         Config(S=16, L=4, H=60, score_type="bf16"),
     ],
-    ids=str,
+    ids=lambda config: f"{config.L}-{config.H}-{config.A}-{config.score_type}",
 )
-def test_p5_every_model(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
+def test_p5_every_model(
+    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, config: Config
+) -> None:
     n = limited(150, model_path)
     tokens = random_tokens(n, oracle_model.hparams.n_vocab, seed=3)
+    config = replace(config, flash_attn=flash_attn, schedule=schedule)
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-@pytest.mark.parametrize(("kv_type", "flash_attn"), [("f16", "off"), ("f16", "on"), ("bf16", "auto"), ("q8_0", "on")])
-def test_p5_every_cache_type(model_path: Path, oracle_model: GGUFModel, kv_type: str, flash_attn: str) -> None:
+@pytest.mark.parametrize(
+    ("kv_type", "flash_attn"),
+    [
+        *itertools.product(["f16", "bf16"], ["fused", "composed", "transposed"]),
+        # llama.cpp takes a quantised V only with flash attention.
+        *itertools.product(["q8_0"], ["fused", "composed"]),
+    ],
+    indirect=["flash_attn"],
+)
+def test_p5_every_cache_type(
+    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, kv_type: str
+) -> None:
     """Prefill, a decode step, prefill again. With flash attention, dense attention (decode) sums in F16."""
-    config = Config(S=16, L=4, H=8, kv_type=kv_type, flash_attn=flash_attn)
+    config = Config(S=16, L=4, H=8, kv_type=kv_type, flash_attn=flash_attn, schedule=schedule)
     sizes = [40, 1, 1, 22] if is_external(model_path) else [70, 1, 1, 40]
     tokens = random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=4)
     assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, sizes))
 
 
-def test_p5_long_prompt_of_large_chunks(model_by_name: ModelByName) -> None:
+def test_p5_long_prompt_of_large_chunks(schedule: str, model_by_name: ModelByName) -> None:
     """The default sizes of the library: S 1024, L 256, H 256."""
     path = model_by_name("llama-gqa2-f32")
-    config = Config(S=1024, L=256, H=256, kv_type="f16", flash_attn="auto")
+    config = Config(S=1024, L=256, H=256, kv_type="f16", flash_attn="auto", schedule=schedule)
     assert_agrees_with_oracle(path, GGUFModel(path), config, [random_tokens(3000)], n_ctx=4096)
 
 
 # --- P6: sequences do not see each other
 
 
-def test_p6_nothing_survives_reset(model_path: Path) -> None:
-    config = Config(S=16, L=4, H=6, A=1, kv_type="f16")
+def test_p6_nothing_survives_reset(schedule: str, model_path: Path) -> None:
+    config = Config(S=16, L=4, H=6, A=1, kv_type="f16", schedule=schedule)
     n = limited(80, model_path)
     with open_llama(model_path, config) as used, open_llama(model_path, config) as fresh:
         first, second = random_tokens(n, seed=5), random_tokens(n, seed=6)
@@ -180,8 +205,8 @@ def test_p6_nothing_survives_reset(model_path: Path) -> None:
             np.testing.assert_array_equal(used.kv.keys(il), fresh.kv.keys(il))
 
 
-def test_p6_two_contexts_do_not_mix(tiny_model: Path) -> None:
-    config = Config(S=16, L=4, H=6)
+def test_p6_two_contexts_do_not_mix(schedule: str, tiny_model: Path) -> None:
+    config = Config(S=16, L=4, H=6, schedule=schedule)
     prompts = [random_tokens(60, seed=7), random_tokens(60, seed=8)]
     alone = []
     for tokens in prompts:
@@ -194,11 +219,13 @@ def test_p6_two_contexts_do_not_mix(tiny_model: Path) -> None:
                 np.testing.assert_array_equal(logits, expected[call])
 
 
-def test_library_and_oracle_choose_the_same_memory_without_rounding(tiny_model: Path) -> None:
+def test_library_and_oracle_choose_the_same_memory_without_rounding(
+    schedule: str, flash_attn: str, tiny_model: Path
+) -> None:
     """`assert_agrees_with_oracle` forgives near ties; with nothing rounded there should be none here."""
-    config = Config(S=32, L=4, H=12)
+    config = Config(S=32, L=4, H=12, flash_attn=flash_attn, schedule=schedule)
     tokens = random_tokens(200, seed=9)
-    oracle = OracleTwoPhase(GGUFModel(tiny_model), config.S, config.L, config.H, kv_type="f32", dtype=np.float64)
+    oracle = config.oracle(GGUFModel(tiny_model), dtype=np.float64)
     oracle.eval(tokens)
     with open_llama(tiny_model, config) as llm:
         eval_calls(llm, [tokens])

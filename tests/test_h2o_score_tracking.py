@@ -1,4 +1,4 @@
-"""Scores: set by the intra column sums, added to by the inter column sums, per KV head. By hand, then on a model."""
+"""Scores: column sums of the softmax weights, added up per KV head. By hand, then on a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from compare import assert_scores_close
 from inputs import is_external, limited, random_tokens, split
 from llamas import Config, eval_calls, open_llama, oracle_calls
-from oracle import GGUFModel, OracleTwoPhase
+from oracle import GGUFModel
 from oracle.kv_rounding import round_bf16
 from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
 
@@ -107,16 +107,19 @@ def test_bf16_loses_what_f32_keeps(tiny_model: Path) -> None:
 
 # --- a model
 
-CONFIG = Config(S=16, L=4, H=6)
+
+@pytest.fixture(scope="module")
+def config(schedule: str) -> Config:
+    return Config(S=16, L=4, H=6, schedule=schedule)
 
 
-def test_scores_are_the_oracles_after_every_call(model_path: Path, oracle_model: GGUFModel) -> None:
+def test_scores_are_the_oracles_after_every_call(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """Column sums of a chunk that several calls fill, and of the memory set: after every call, not only at the end."""
     sizes = [10, 20, 2, 32] if is_external(model_path) else [10, 20, 2, 40, 7]
     calls = split(random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=1), sizes)
-    bound = CONFIG.tolerance(oracle_model).scores
-    oracle = OracleTwoPhase(oracle_model, CONFIG.S, CONFIG.L, CONFIG.H, kv_type="f32")
-    with open_llama(model_path, CONFIG) as llm:
+    bound = config.tolerance(oracle_model).scores
+    oracle = config.oracle(oracle_model)
+    with open_llama(model_path, config) as llm:
         for call in calls:
             eval_calls(llm, [call])
             # Where the memory sets differ by a near tie, so do the scores from there on.
@@ -126,19 +129,19 @@ def test_scores_are_the_oracles_after_every_call(model_path: Path, oracle_model:
                 assert_scores_close(llm.kv.scores(il), oracle.scores(il), bound)
 
 
-def test_scores_add_up_to_the_number_of_queries(model_path: Path, oracle_model: GGUFModel) -> None:
-    """Each softmax row sums to 1: one row per query and head in its chunk, one more to the memory set."""
+def test_scores_add_up_to_the_number_of_queries(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
+    """Each softmax row sums to 1."""
     n = limited(100, model_path)
     hp = oracle_model.hparams
-    with open_llama(model_path, CONFIG) as llm:
+    with open_llama(model_path, config) as llm:
         eval_calls(llm, [random_tokens(n, hp.n_vocab, seed=2)])
         for il in llm.kv.layers:
-            rows = hp.n_head[il] // hp.n_head_kv[il] * (n + (n - CONFIG.S))
+            rows = hp.n_head[il] // hp.n_head_kv[il] * config.softmax_rows(n)
             np.testing.assert_allclose(llm.kv.scores(il).sum(axis=1), rows, rtol=1e-4)
 
 
-def test_decode_leaves_scores_untouched(model_path: Path) -> None:
-    with open_llama(model_path, CONFIG) as llm:
+def test_decode_leaves_scores_untouched(config: Config, model_path: Path) -> None:
+    with open_llama(model_path, config) as llm:
         eval_calls(llm, [random_tokens(40, seed=3)])
         before = {il: llm.kv.scores(il).copy() for il in llm.kv.layers}
         eval_calls(llm, [[token] for token in random_tokens(20, seed=4)])
@@ -149,8 +152,8 @@ def test_decode_leaves_scores_untouched(model_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_threads", [2, 3])
-def test_threads_do_not_change_the_scores(tiny_model: Path, n_threads: int) -> None:
-    with open_llama(tiny_model, CONFIG) as one, open_llama(tiny_model, CONFIG, n_threads=n_threads) as many:
+def test_threads_do_not_change_the_scores(config: Config, tiny_model: Path, n_threads: int) -> None:
+    with open_llama(tiny_model, config) as one, open_llama(tiny_model, config, n_threads=n_threads) as many:
         for llm in (one, many):
             eval_calls(llm, [random_tokens(40, seed=5)])
         for il in one.kv.layers:

@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import phase_log
 from inputs import ModelByName, random_tokens, split
 from llamas import Config, eval_calls, open_llama
+from phase_log import fields
 
 S = 16
 
-# Runs the calls given on the command line as JSON, with the debug variables set by the parent.
-RUN_CALLS = """
-import json, sys
-import h2o_llama
 
-path, chunk_size, calls = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-config = h2o_llama.H2OConfig(local_window=4, heavy_budget=4)
-with h2o_llama.Llama(path, n_ctx=512, n_batch=256, n_ubatch=chunk_size, n_threads=1, h2o=config) as llm:
-    for call in calls:
-        llm.eval(call)
-"""
+def config(L: int = 4, H: int = 4) -> Config:
+    return Config(S=S, L=L, H=H, schedule="two_phase")
 
 
 def log_of(path: Path, calls: list[list[int]], **env: str) -> list[str]:
-    """H2O's lines on the standard error of a process that runs the calls."""
-    process = subprocess.run(
-        [sys.executable, "-c", RUN_CALLS, str(path), str(S), json.dumps(calls)],
-        env=os.environ | env,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return [line for line in process.stderr.splitlines() if "[H2O]" in line]
-
-
-def fields(line: str) -> dict[str, int]:
-    """The name=number pairs of a log line."""
-    return {name: int(value) for name, value in re.findall(r"([\w.]+)=(\d+)", line)}
+    return phase_log.lines_of(path, config(), calls, **env)
 
 
 def phases(lines: list[str], phase: int) -> list[dict[str, int]]:
@@ -104,13 +79,13 @@ def test_nothing_is_logged_without_the_variables(tiny_model: Path) -> None:
 )
 def test_exact_count_of_phases(tiny_model: Path, n: int, n_batch: int, phase1: int, phase2: int) -> None:
     """Phase 1 once per call of at most n_batch tokens, phase 2 once per chunk of each call that leaves chunk 0."""
-    with open_llama(tiny_model, Config(S=S, L=4, H=4), n_batch=n_batch) as llm:
+    with open_llama(tiny_model, config(), n_batch=n_batch) as llm:
         llm.eval(random_tokens(n))
         assert (llm.kv.stats.phase1_runs, llm.kv.stats.phase2_runs) == (phase1, phase2)
 
 
 def test_decode_runs_no_phase(tiny_model: Path) -> None:
-    with open_llama(tiny_model, Config(S=S, L=4, H=4)) as llm:
+    with open_llama(tiny_model, config()) as llm:
         llm.eval(random_tokens(40))
         before = llm.kv.stats
         assert (before.phase1_runs, before.phase2_runs, before.decode_steps) == (1, 3, 0)
@@ -123,8 +98,8 @@ def test_phase_2_rewrites_no_k_or_v(model_path: Path) -> None:
     """Phase 2's hidden states depend on the memory budget. If it wrote K or V, the cache would too."""
     caches = []
     tokens = random_tokens(4 * S, seed=1)
-    for config in (Config(S=S, L=1, H=0), Config(S=S, L=8, H=16), Config(S=S, L=0, H=100)):
-        with open_llama(model_path, config) as llm:
+    for budgets in (config(1, 0), config(8, 16), config(0, 100)):
+        with open_llama(model_path, budgets) as llm:
             (logits,) = eval_calls(llm, [tokens])
             caches.append([(np.array(llm.kv.keys(il)), np.array(llm.kv.values(il))) for il in llm.kv.layers])
             caches[-1].append((logits, logits))
@@ -138,7 +113,7 @@ def test_phase_2_rewrites_no_k_or_v(model_path: Path) -> None:
 def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
     """Every call, also one that continues a chunk, leaves the cache of earlier tokens bit for bit alone."""
     calls = split(random_tokens(60, seed=2), [20, 10, 1, 29])
-    with open_llama(model_path, Config(S=S, L=4, H=8)) as llm:
+    with open_llama(model_path, config(4, 8)) as llm:
         before: dict[int, tuple[object, object]] = {}
         for call in calls:
             eval_calls(llm, [call])
@@ -151,7 +126,7 @@ def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
 def test_graph_reuse_never_mixes_phases(model_by_name: ModelByName) -> None:
     """Phase 1 and phase 2 of the same number of tokens in alternation, twice: the second time graphs may be reused."""
     calls = split(random_tokens(8 * S, seed=3), [S] * 8)
-    with open_llama(model_by_name("llama-gqa2-f32"), Config(S=S, L=4, H=8)) as llm:
+    with open_llama(model_by_name("llama-gqa2-f32"), config(4, 8)) as llm:
         first = eval_calls(llm, [*calls, [1], [2]])
         llm.reset()
         second = eval_calls(llm, [*calls, [1], [2]])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -79,6 +80,7 @@ def test_defaults() -> None:
         "flash_attn": "auto",
         "h2o": H2OConfig(),
         "record": False,
+        "profile": False,
         "seed": None,
         "verbose": False,
     }
@@ -196,8 +198,9 @@ def test_logits_of_an_earlier_eval_stay_as_they_were(llm: Llama) -> None:
     [(64, 64, 1), (65, 64, 2), (66, 64, 2), (128, 64, 2), (129, 64, 3), (3, 3, 1), (4, 3, 2), (7, 3, 3), (10, 3, 4)],
 )
 def test_a_long_prompt_leaves_no_single_token(tiny_model: Path, n_tokens: int, n_batch: int, calls: int) -> None:
-    """A call of one token would be a decode step."""
-    with open_tiny(tiny_model, n_batch=n_batch, n_ubatch=min(S, n_batch), h2o=H2OConfig(1, 2)) as llm:
+    """A call of one token would be a decode step. Phase 1 runs once per call."""
+    h2o = H2OConfig(1, 2, schedule="two_phase")
+    with open_tiny(tiny_model, n_batch=n_batch, n_ubatch=min(S, n_batch), h2o=h2o) as llm:
         llm.eval(random_tokens(n_tokens))
         stats = llm.kv.stats
         assert (stats.phase1_runs, stats.decode_steps, stats.prefill_tokens) == (calls, 0, n_tokens)
@@ -296,20 +299,44 @@ def test_arrays_are_copies(llm: Llama) -> None:
         assert not np.array_equal(read(0), array)
 
 
-def test_kv_stats(tiny_model: Path) -> None:
-    with open_tiny(tiny_model) as llm:
+@pytest.mark.parametrize(("schedule", "runs"), [("single_pass", (3, 0, 0)), ("two_phase", (0, 1, 3))])
+def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"], runs: tuple[int, int, int]) -> None:
+    with open_tiny(tiny_model, h2o=H2OConfig(L, H, A, schedule=schedule)) as llm:
         llm.eval(random_tokens(40))
         llm.eval([1])
         stats = llm.kv.stats
-    assert (stats.phase1_runs, stats.phase2_runs, stats.decode_steps) == (1, 3, 1)
+    assert (stats.single_pass_runs, stats.phase1_runs, stats.phase2_runs) == runs
+    assert stats.decode_steps == 1
     assert stats.prefill_tokens == 40
     assert stats.selections == 2 * len(LAYERS)
-    assert stats.phase1_ms > 0
-    assert stats.phase2_ms > 0
+    milliseconds = np.array([stats.single_pass_ms, stats.phase1_ms, stats.phase2_ms])
+    np.testing.assert_array_equal(milliseconds > 0, np.array(runs) > 0)
     assert stats.decode_ms > 0
     assert stats.kv_bytes == len(LAYERS) * 256 * N_HEAD_KV * HEAD_DIM * 2 * 2  # K and V, F16
     assert stats.score_bytes == len(LAYERS) * 256 * N_HEAD_KV * 4
     assert stats.memory_bytes >= len(LAYERS) * N_HEAD_KV * M * 4
+
+
+@pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
+def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pass", "two_phase"]) -> None:
+    """The parts of the prefill, on top of the same results; the operator gathers by itself."""
+    h2o = H2OConfig(L, H, A, schedule=schedule)
+    results = []
+    for profile in (True, False):
+        with open_tiny(tiny_model, h2o=h2o, flash_attn=flash_attn, profile=profile) as llm:
+            llm.eval(random_tokens(60))
+            results.append([llm.logits, *(llm.kv.scores(il) for il in LAYERS)])
+            stats = llm.kv.stats
+        parts = (stats.gather_ms, stats.attention_ms, stats.score_ms)
+        if not profile:
+            assert parts == (0, 0, 0)
+            continue
+        assert min(stats.attention_ms, stats.score_ms) > 0
+        assert sum(parts) < stats.single_pass_ms + stats.phase1_ms + stats.phase2_ms
+        composed = flash_attn == "off" or "H2O_NO_FUSED_ATTENTION" in os.environ
+        assert (stats.gather_ms > 0) == composed
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_kv_without_h2o(dense: Llama) -> None:

@@ -1,4 +1,4 @@
-"""The oracle by itself: what it is compared with must be right first. Needs no build of the library."""
+"""The oracle's parts by themselves. Needs no build of the library."""
 
 from __future__ import annotations
 
@@ -10,25 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from compare import assert_memory_is_well_formed, relative_error
-from inputs import ModelByName, chunk_ends, random_tokens, split
+from compare import relative_error
+from inputs import random_tokens
 from models import FIXTURE_MODELS
-from oracle import DenseOracle, GGUFModel, OracleTwoPhase, empty_state, fuse, select_memory, softmax_state
+from oracle import DenseOracle, GGUFModel, empty_state, fuse, select_memory, softmax_state
 from oracle.kv_rounding import CacheRounding, hadamard, round_bf16, round_q8_0, round_to
 from oracle.layers import rms_norm, rope
 from selection_table import SELECTION_TABLE
 
 F64 = np.float64
-
-
-@pytest.fixture(scope="module", params=FIXTURE_MODELS)
-def model(request: pytest.FixtureRequest, model_by_name: ModelByName) -> GGUFModel:
-    return GGUFModel(model_by_name(request.param))
-
-
-def two_phase(model: GGUFModel, **kwargs: object) -> OracleTwoPhase:
-    defaults: dict[str, object] = {"S": 16, "L": 4, "H": 4, "dtype": F64, "kv_type": "f32"}
-    return OracleTwoPhase(model, **(defaults | kwargs))  # type: ignore[arg-type]
 
 
 # --- softmax states
@@ -125,11 +115,11 @@ def test_rms_norm_and_rope_of_known_values() -> None:
     np.testing.assert_allclose(rope(x, positions, 1e4, neox=False).ravel(), normal)
 
 
-def test_float32_agrees_with_float64(model: GGUFModel) -> None:
+def test_float32_agrees_with_float64(fixture_model: GGUFModel) -> None:
     tokens = np.array(random_tokens(48), dtype=np.int32)
-    expected = DenseOracle(model, "f32", F64).logits(tokens)
-    bound = {"F32": 1e-5, "F16": 2e-3, "Q8_0": 2e-2}[model.weight_type]
-    assert relative_error(DenseOracle(model, "f32", np.float32).logits(tokens), expected) < bound
+    expected = DenseOracle(fixture_model, "f32", F64).logits(tokens)
+    bound = {"F32": 1e-5, "F16": 2e-3, "Q8_0": 2e-2}[fixture_model.weight_type]
+    assert relative_error(DenseOracle(fixture_model, "f32", np.float32).logits(tokens), expected) < bound
     assert 1 < np.abs(expected).max() < 40, "logits of a fixture model are of order 1 to 10"
 
 
@@ -153,15 +143,6 @@ def test_weights_are_read_as_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(matrices["q8_0"], round_q8_0(matrices["f32"]), atol=1e-6)
 
 
-def test_models_have_distinct_heavy_hitters(model: GGUFModel) -> None:
-    """Otherwise tests of the selection on these models would prove nothing."""
-    oracle = two_phase(model, S=64, L=8, H=8)
-    oracle.eval(random_tokens(64, models.N_VOCAB))
-    for il in model.hparams.attention_layers:
-        scores = oracle.scores(il)
-        assert np.all(scores.max(axis=1) > 5 * np.median(scores, axis=1))
-
-
 # --- selection
 
 
@@ -173,121 +154,3 @@ def test_selection_of_hand_computed_tables(
         np.array(scores, dtype=F64), np.array([*previous, -1], dtype=np.int32), c * S, (c + 1) * S, L=L, H=H, A=A
     )
     assert memory.tolist() == kept
-
-
-# --- the two-phase schedule
-
-
-def test_one_chunk_is_dense_attention(model: GGUFModel) -> None:
-    tokens = random_tokens(16, models.N_VOCAB)
-    oracle = two_phase(model)
-    oracle.eval(tokens)
-    assert relative_error(oracle.logits, DenseOracle(model, "f32", F64).logits(np.array(tokens))) < 1e-12
-    assert not oracle.history
-    assert np.all(oracle.memory_indices(0) == -1)
-
-
-def test_one_layer_with_everything_in_memory_is_dense_attention(model_by_name: ModelByName, tmp_path: Path) -> None:
-    """With one layer there are no hidden states that differ between the phases: H ≥ N must give dense attention."""
-    spec = models.ModelSpec("one-layer", "qwen3", 64, 32, (8,), (2,))
-    models.write_model(spec, tmp_path / spec.file_name)
-    model = GGUFModel(tmp_path / spec.file_name)
-    tokens = random_tokens(50)
-    oracle = two_phase(model, L=0, H=64)
-    oracle.eval(tokens)
-    assert relative_error(oracle.logits, DenseOracle(model, "f32", F64).logits(np.array(tokens))) < 1e-12
-
-
-def test_memory_changes_the_logits(model: GGUFModel) -> None:
-    """The bounds in tolerances.py are worth something only if H2O's effect is far above them."""
-    tokens = random_tokens(32, models.N_VOCAB)
-    logits = []
-    for H in (0, 12):
-        oracle = two_phase(model, L=1, H=H)
-        oracle.eval(tokens)
-        logits.append(oracle.logits[16:])
-    assert relative_error(*logits) > 0.05
-
-
-@given(
-    sizes=st.lists(st.integers(2, 25), min_size=2, max_size=6),
-    S=st.integers(4, 20),
-    L=st.integers(0, 4),
-    H=st.integers(1, 10),
-    A=st.integers(0, 3),
-    seed=st.integers(0, 1000),
-)
-@settings(deadline=None, derandomize=True, max_examples=25)
-def test_split_invariance_and_index_properties(
-    model_by_name: ModelByName, sizes: list[int], S: int, L: int, H: int, A: int, seed: int
-) -> None:
-    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
-    tokens = random_tokens(sum(sizes), models.N_VOCAB, seed)
-    whole = two_phase(model, S=S, L=L, H=H, A=A)
-    whole.eval(tokens)
-    parts = two_phase(model, S=S, L=L, H=H, A=A)
-    logits = []
-    for part in split(tokens, sizes):
-        parts.eval(part)
-        logits.append(parts.logits)
-
-    assert relative_error(np.concatenate(logits), whole.logits) < 1e-10
-    assert parts.chunk_index == whole.chunk_index == -(-len(tokens) // S)
-    ends = chunk_ends(len(tokens), S)
-    assert len(whole.history) == len(parts.history) == len(ends)
-    for end, a, b in zip(ends, whole.history, parts.history, strict=True):
-        for il in model.hparams.attention_layers:
-            np.testing.assert_array_equal(a[il], b[il])
-            assert_memory_is_well_formed(a[il], end=int(end), L=L, H=H, A=A)
-
-
-def test_scores_add_up_to_the_number_of_queries(model: GGUFModel) -> None:
-    """Each softmax row sums to 1: one row per query and head in its chunk, one more to the memory set."""
-    N, S = 60, 16
-    oracle = two_phase(model, S=S)
-    oracle.eval(random_tokens(N, models.N_VOCAB))
-    for il in model.hparams.attention_layers:
-        group = model.hparams.n_head[il] // model.hparams.n_head_kv[il]
-        np.testing.assert_allclose(oracle.scores(il).sum(axis=1), group * (N + (N - S)))
-
-
-def test_decode_is_dense_and_leaves_scores_alone(model: GGUFModel) -> None:
-    """In chunk 0 the cache is a dense one; and a decode step that begins a chunk builds the memory set before it."""
-    tokens = random_tokens(20, models.N_VOCAB)
-    oracle = two_phase(model)
-    oracle.eval(tokens[:10])
-    before = {il: oracle.scores(il).copy() for il in model.hparams.attention_layers}
-    dense = DenseOracle(model, "f32", F64).logits(np.array(tokens))
-    for position in range(10, 20):
-        oracle.decode_step(tokens[position])
-        assert relative_error(oracle.logits, dense[position : position + 1]) < 1e-12
-        assert len(oracle.history) == (position >= 16)
-    for il, scores in before.items():
-        np.testing.assert_array_equal(oracle.scores(il)[:, :10], scores)
-        assert not oracle.scores(il)[:, 10:].any()
-
-
-def test_bf16_scores_are_bf16(model: GGUFModel) -> None:
-    oracle = two_phase(model, score_type="bf16")
-    oracle.eval(random_tokens(40, models.N_VOCAB))
-    exact = two_phase(model)
-    exact.eval(random_tokens(40, models.N_VOCAB))
-    scores = oracle.scores(0)
-    np.testing.assert_array_equal(round_bf16(scores), scores)
-    assert 0 < np.max(np.abs(scores - exact.scores(0)) / exact.scores(0)) < 3 * 2**-8
-
-
-def test_reset_forgets_everything(model: GGUFModel) -> None:
-    used, fresh = two_phase(model), two_phase(model)
-    used.eval(random_tokens(40, models.N_VOCAB, seed=1))
-    used.reset()
-    for oracle in (used, fresh):
-        oracle.eval(random_tokens(40, models.N_VOCAB, seed=2))
-    np.testing.assert_array_equal(used.logits, fresh.logits)
-    assert used.n_tokens == 40
-    assert len(used.history) == 2
-
-
-def test_lone_token_is_not_a_prefill_call(model: GGUFModel) -> None:
-    with pytest.raises(ValueError, match="at least two"):
-        two_phase(model).eval([1])

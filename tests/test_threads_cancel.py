@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -26,9 +26,13 @@ class Stop(Exception):
     pass
 
 
-def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": S, "n_threads": 1, "h2o": H2OConfig(4, 6)}
-    return Llama(path, **(defaults | kwargs))
+@pytest.fixture
+def h2o(schedule: Literal["single_pass", "two_phase"]) -> H2OConfig:
+    return H2OConfig(4, 6, schedule=schedule)
+
+
+def open_tiny(path: Path, h2o: H2OConfig | None) -> Llama:
+    return Llama(path, n_ctx=256, n_batch=64, n_ubatch=S, n_threads=1, h2o=h2o)
 
 
 def open_slow(path: Path, h2o: H2OConfig | None) -> Llama:
@@ -57,23 +61,23 @@ def assert_same_state(a: list[Any], b: list[Any]) -> None:
 # --- progress
 
 
-def test_progress_with_h2o(tiny_model: Path) -> None:
+def test_progress_with_h2o(h2o: H2OConfig, tiny_model: Path) -> None:
     """Per chunk of each call; calls are of 64 tokens."""
-    with open_tiny(tiny_model) as llm:
+    with open_tiny(tiny_model, h2o) as llm:
         reports: list[tuple[int, int]] = []
         llm.eval(random_tokens(100), progress=lambda *report: reports.append(report))
         assert reports == [(n, 100) for n in (16, 32, 48, 64, 80, 96, 100)]
 
 
 def test_progress_without_h2o(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, h2o=None) as llm:
+    with open_tiny(tiny_model, None) as llm:
         reports: list[tuple[int, int]] = []
         llm.eval(random_tokens(40), progress=lambda *report: reports.append(report))
         assert reports == [(16, 40), (32, 40), (40, 40)]
 
 
-def test_progress_of_one_chunk_and_of_a_second_prompt(tiny_model: Path) -> None:
-    with open_tiny(tiny_model) as llm:
+def test_progress_of_one_chunk_and_of_a_second_prompt(h2o: H2OConfig, tiny_model: Path) -> None:
+    with open_tiny(tiny_model, h2o) as llm:
         reports: list[tuple[int, int]] = []
         llm.eval(random_tokens(10), progress=lambda *report: reports.append(report))
         assert reports == [(10, 10)]
@@ -82,8 +86,8 @@ def test_progress_of_one_chunk_and_of_a_second_prompt(tiny_model: Path) -> None:
         assert reports == [(6, 10), (10, 10)]
 
 
-def test_progress_of_generate_and_completion(tiny_model: Path) -> None:
-    with open_tiny(tiny_model) as llm:
+def test_progress_of_generate_and_completion(h2o: H2OConfig, tiny_model: Path) -> None:
+    with open_tiny(tiny_model, h2o) as llm:
         reports: list[int] = []
         next(llm.generate(random_tokens(40), progress=lambda n_done, n: reports.append(n_done)))
         assert reports == [16, 32, 40]
@@ -96,10 +100,10 @@ def test_progress_of_generate_and_completion(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [16, 32, 60])
-def test_an_exception_undoes_the_call(tiny_model: Path, limit: int) -> None:
+def test_an_exception_undoes_the_call(h2o: H2OConfig, tiny_model: Path, limit: int) -> None:
     """With H2O, to the last score: what follows is as if the cancelled call had never been."""
     first, second = random_tokens(40), random_tokens(60, seed=1)
-    with open_tiny(tiny_model) as llm, open_tiny(tiny_model) as fresh:
+    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
         llm.eval(first)
         before = state(llm)
         reports: list[int] = []
@@ -116,10 +120,26 @@ def test_an_exception_undoes_the_call(tiny_model: Path, limit: int) -> None:
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
-def test_finished_calls_stay(tiny_model: Path) -> None:
+def test_a_cancelled_prompt_leaves_no_trace_in_another(h2o: H2OConfig, tiny_model: Path) -> None:
+    """Its K and V lie in the cells that the next prompt fills, which is shorter, in an open chunk, and goes on."""
+    first, cancelled, second = (random_tokens(n, seed=n) for n in (40, 60, 20))
+    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
+        for target in (llm, fresh):
+            target.eval(first)
+        for limit in (8, 24, 60):
+            with pytest.raises(Stop):
+                llm.eval(cancelled, progress=stop_at(limit, []))
+        for target in (llm, fresh):
+            for call in (second, [1], [2], second):
+                target.eval(call)
+        assert_same_state(state(llm), state(fresh))
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+def test_finished_calls_stay(h2o: H2OConfig, tiny_model: Path) -> None:
     """150 tokens are calls of 64, 64 and 22; the second is cancelled."""
     tokens = random_tokens(150)
-    with open_tiny(tiny_model) as llm, open_tiny(tiny_model) as fresh:
+    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
         with pytest.raises(Stop):
             llm.eval(tokens, progress=stop_at(80, []))
         assert llm.n_tokens == 64
@@ -130,7 +150,7 @@ def test_finished_calls_stay(tiny_model: Path) -> None:
 
 def test_cancelling_without_h2o(tiny_model: Path) -> None:
     tokens = random_tokens(100)
-    with open_tiny(tiny_model, h2o=None) as llm, open_tiny(tiny_model, h2o=None) as fresh:
+    with open_tiny(tiny_model, None) as llm, open_tiny(tiny_model, None) as fresh:
         with pytest.raises(Stop):
             llm.eval(tokens, progress=stop_at(32, []))
         assert llm.n_tokens == 32
@@ -139,8 +159,8 @@ def test_cancelling_without_h2o(tiny_model: Path) -> None:
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
-def test_generation_after_cancelling_has_nothing_to_go_on_from(tiny_model: Path) -> None:
-    with open_tiny(tiny_model) as llm:
+def test_generation_after_cancelling_has_nothing_to_go_on_from(h2o: H2OConfig, tiny_model: Path) -> None:
+    with open_tiny(tiny_model, h2o) as llm:
         with pytest.raises(Stop):
             llm.eval(random_tokens(40), progress=stop_at(16, []))
         with pytest.raises(H2OError, match="no logits to sample from"):
@@ -148,7 +168,11 @@ def test_generation_after_cancelling_has_nothing_to_go_on_from(tiny_model: Path)
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("h2o", [None, H2OConfig(64, 64)], ids=["dense", "h2o"])
+@pytest.mark.parametrize(
+    "h2o",
+    [None, H2OConfig(64, 64, schedule="single_pass"), H2OConfig(64, 64, schedule="two_phase")],
+    ids=["dense", "single_pass", "two_phase"],
+)
 def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:
     with open_slow(tiny_model, h2o) as llm:
         llm.eval([1, 2, 3])
@@ -197,8 +221,8 @@ def test_eval_releases_the_gil(tiny_model: Path) -> None:
         assert [type(error) for error in raised] == [Stop]
 
 
-def test_the_second_thread_is_refused_and_the_first_goes_on(tiny_model: Path) -> None:
-    with open_tiny(tiny_model) as llm, open_tiny(tiny_model) as fresh:
+def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny_model: Path) -> None:
+    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
         inside, refused = threading.Event(), threading.Event()
 
         def progress(n_done: int, n_total: int) -> None:
@@ -228,10 +252,10 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(tiny_model: Path) ->
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
-def test_each_thread_with_its_own_context(tiny_model: Path) -> None:
+def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> None:
     tokens = [random_tokens(100, seed=seed) for seed in range(4)]
     expected = []
-    with open_tiny(tiny_model) as llm:
+    with open_tiny(tiny_model, h2o) as llm:
         for ids in tokens:
             llm.reset()
             llm.eval(ids)
@@ -239,7 +263,7 @@ def test_each_thread_with_its_own_context(tiny_model: Path) -> None:
     results: dict[int, Any] = {}
 
     def work(i: int) -> None:
-        with open_tiny(tiny_model) as own:
+        with open_tiny(tiny_model, h2o) as own:
             own.eval(tokens[i])
             results[i] = own.logits
 

@@ -4,18 +4,27 @@ It reads the GGUF with the `gguf` package and shares no code with the library. C
 with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
 
     DenseOracle(model).logits(tokens)            ordinary causal attention
-    OracleTwoPhase(model, S, L, H, A).eval(...)  the two-phase schedule, one prefill call at a time
+    OracleSinglePass(model, S, L, H, A)          H2O: eval(tokens) is one prefill call, decode_step(token) one token
+    OracleTwoPhase(model, S, L, H, A)            the same with the other schedule
 """
 
 from .dense import DenseOracle
 from .gguf_model import GGUFModel, UnsupportedModel
 from .selection import select_memory
+from .sequence import OracleSequence
+from .single_pass import OracleSinglePass
 from .softmax_state import SoftmaxState, empty_state, fuse, softmax_state
 from .two_phase import OracleTwoPhase
 
+# By the library's names.
+SCHEDULES: dict[str, type[OracleSequence]] = {"single_pass": OracleSinglePass, "two_phase": OracleTwoPhase}
+
 __all__ = [
+    "SCHEDULES",
     "DenseOracle",
     "GGUFModel",
+    "OracleSequence",
+    "OracleSinglePass",
     "OracleTwoPhase",
     "SoftmaxState",
     "UnsupportedModel",

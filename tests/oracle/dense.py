@@ -34,14 +34,12 @@ def dense_forward(model: GGUFModel, cache: OracleKVCache, tokens: IntArray, dtyp
     """Append the tokens to the cache and return their last hidden states [len(tokens), n_embd]."""
     start = cache.n_tokens
     positions = np.arange(start, start + len(tokens), dtype=np.int32)
-    x = layers.embed(model, tokens, dtype)
-    for il in range(model.hparams.n_layer):
-        if model.hparams.n_head_kv[il] == 0:
-            x = layers.layer_without_attention(model, il, x)
-            continue
-        q = layers.query(model, il, x, positions)
+
+    def attention(il: int, x: Array) -> Array:
         cache.append(il, *layers.key_value(model, il, x, positions))
-        x = layers.after_attention(model, il, x, _causal(q, cache, il, positions))
+        return _causal(layers.query(model, il, x, positions), cache, il, positions)
+
+    x = layers.forward(model, tokens, dtype, attention)
     cache.n_tokens += len(tokens)
     return x
 

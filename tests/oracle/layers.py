@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from .arrays import Array, IntArray
 from .gguf_model import GGUFModel, HParams, Layer
+
+# (layer, its input x) -> the heads' outputs [n_head, n_tokens, head_dim].
+Attention = Callable[[int, Array], Array]
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -40,8 +46,15 @@ def swiglu(x: Array, layer: Layer) -> Array:
     return layer.ffn_down(gate / (1 + np.exp(-gate)) * layer.ffn_up(x))
 
 
-def embed(model: GGUFModel, tokens: IntArray, dtype: type) -> Array:
-    return model.tok_embd.rows(tokens, dtype)
+def forward(model: GGUFModel, tokens: IntArray, dtype: Any, attention: Attention) -> Array:
+    """The last hidden states [n_tokens, n_embd]."""
+    x = model.tok_embd.rows(tokens, dtype)
+    for il in range(model.hparams.n_layer):
+        if model.hparams.n_head_kv[il] == 0:
+            x = layer_without_attention(model, il, x)
+        else:
+            x = after_attention(model, il, x, attention(il, x))
+    return x
 
 
 def query(model: GGUFModel, il: int, x: Array, positions: IntArray) -> Array:

@@ -2,112 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 
 from . import layers
 from .arrays import Array, IntArray
 from .attention import attend
-from .dense import dense_forward
-from .gguf_model import GGUFModel
-from .kv_cache import OracleKVCache
-from .kv_rounding import round_bf16
-from .selection import select_memory
+from .sequence import OracleSequence
 from .softmax_state import SoftmaxState, fuse
 
-# (chunk, layer, proposed memory set [n_head_kv, M], scores [n_head_kv, n]) -> the memory set to use. Lets a test follow
-# the library where two scores are closer than rounding errors, after it has checked that they are.
-ChooseMemory = Callable[[int, int, IntArray, Array], IntArray]
 
+class OracleTwoPhase(OracleSequence):
+    """Phase 1 writes K and V and starts the scores; phase 2 runs the layers again and fuses."""
 
-class OracleTwoPhase:
-    """One sequence under H2O. Positions are absolute; chunk c is [cS, (c+1)S)."""
-
-    def __init__(
-        self,
-        model: GGUFModel,
-        S: int,
-        L: int,
-        H: int,
-        A: int = 0,
-        score_type: str = "f32",
-        kv_type: str = "f16",
-        dtype: Any = np.float32,
-        choose_memory: ChooseMemory | None = None,
-    ) -> None:
-        self.model = model
-        self.S, self.L, self.H, self.A = S, L, H, A
-        self.M = A + L + H
-        self.score_type = score_type
-        self.kv_type = kv_type
-        self.dtype = dtype
-        self.choose_memory = choose_memory
-        self.reset()
-
-    def reset(self) -> None:
-        self.cache = OracleKVCache(self.model.hparams, self.kv_type)
-        self.history: list[dict[int, IntArray]] = []
-        self.logits: Array = np.zeros((0, self.model.hparams.n_vocab), self.dtype)
-        self._scores = {
-            il: np.zeros((self.model.hparams.n_head_kv[il], 0), self.dtype)
-            for il in self.model.hparams.attention_layers
-        }
-
-    @property
-    def n_tokens(self) -> int:
-        return self.cache.n_tokens
-
-    @property
-    def chunk_index(self) -> int:
-        return -(-self.n_tokens // self.S)
-
-    def scores(self, layer: int) -> Array:
-        """[n_head_kv, n_tokens]."""
-        return self._scores[layer]
-
-    def memory_indices(self, layer: int) -> IntArray:
-        """The newest memory set [n_head_kv, M]; all -1 before the first is built."""
-        if not self.history:
-            return np.full((self.model.hparams.n_head_kv[layer], self.M), -1, np.int32)
-        return self.history[-1][layer]
-
-    def eval(self, tokens: Sequence[int] | IntArray) -> None:
-        """One prefill call of at least two tokens. `logits` then has a row for each of them."""
-        ids = np.asarray(tokens, dtype=np.int32)
-        if len(ids) < 2:
-            raise ValueError("a prefill call has at least two tokens; decode_step() takes one")
+    def _prefill(self, tokens: IntArray) -> Array:
         start = self.n_tokens
-        intra, x = self._phase1(ids, start)
-        if start + len(ids) > self.S:
-            x = np.concatenate([self._phase2(ids, start, piece, intra) for piece in self._pieces(start, len(ids))])
-        self.logits = layers.output_logits(self.model, x)
-
-    def decode_step(self, token: int) -> None:
-        """Dense attention of one token to the whole cache; scores stay as they are. `logits` has one row."""
-        self._begin_chunk(self.n_tokens)
-        self._extend_scores(1)
-        x = dense_forward(self.model, self.cache, np.asarray([token], dtype=np.int32), self.dtype)
-        self.logits = layers.output_logits(self.model, x)
-
-    def _pieces(self, start: int, n: int) -> list[tuple[int, int]]:
-        """Ranges of positions of [start, start + n), cut at the absolute chunk grid."""
-        cuts = [start, *range((start // self.S + 1) * self.S, start + n, self.S), start + n]
-        return list(itertools.pairwise(cuts))
+        intra, x = self._phase1(tokens, start)
+        if start + len(tokens) <= self.S:
+            return x
+        pieces = self._pieces(start, len(tokens))
+        return np.concatenate([self._phase2(tokens, start, piece, intra) for piece in pieces])
 
     def _phase1(self, tokens: IntArray, start: int) -> tuple[dict[int, SoftmaxState], Array]:
         """Intra attention of the whole call: states per layer, and the last hidden states."""
-        hp = self.model.hparams
         positions = np.arange(start, start + len(tokens), dtype=np.int32)
-        self._extend_scores(len(tokens))
         states = {}
-        x = layers.embed(self.model, tokens, self.dtype)
-        for il in range(hp.n_layer):
-            if hp.n_head_kv[il] == 0:
-                x = layers.layer_without_attention(self.model, il, x)
-                continue
+
+        def attention(il: int, x: Array) -> Array:
             q = layers.query(self.model, il, x, positions)
             self.cache.append(il, *layers.key_value(self.model, il, x, positions))
             parts = [
@@ -115,7 +35,10 @@ class OracleTwoPhase:
                 for first, last in self._pieces(start, len(tokens))
             ]
             states[il] = SoftmaxState(*(np.concatenate(field, axis=1) for field in zip(*parts, strict=True)))
-            x = layers.after_attention(self.model, il, x, states[il].o)
+            return states[il].o
+
+        self._extend_scores(len(tokens))
+        x = layers.forward(self.model, tokens, self.dtype, attention)
         self.cache.n_tokens += len(tokens)
         return states, x
 
@@ -130,59 +53,22 @@ class OracleTwoPhase:
 
     def _phase2(self, tokens: IntArray, start: int, piece: tuple[int, int], intra: dict[int, SoftmaxState]) -> Array:
         """Hidden states of one piece, its intra attention fused with that to the memory set."""
-        hp = self.model.hparams
         first, last = piece
         self._begin_chunk(first)
         rows = slice(first - start, last - start)
         positions = np.arange(first, last, dtype=np.int32)
-        x = layers.embed(self.model, tokens[rows], self.dtype)
-        for il in range(hp.n_layer):
-            if hp.n_head_kv[il] == 0:
-                x = layers.layer_without_attention(self.model, il, x)
-                continue
+
+        def attention(il: int, x: Array) -> Array:
             state = SoftmaxState(*(field[:, rows] for field in intra[il]))
             if first >= self.S:
                 state = fuse(self._inter(il, layers.query(self.model, il, x, positions)), state)
-            x = layers.after_attention(self.model, il, x, state.o)
-        return x
+            return state.o
+
+        return layers.forward(self.model, tokens[rows], self.dtype, attention)
 
     def _inter(self, il: int, q: Array) -> SoftmaxState:
         """Attention to the whole memory set, scored."""
-        memory = self.history[-1][il]
-        n_valid = int((memory[0] >= 0).sum())  # the same for every head
-        indices = memory[:, :n_valid]
-        state, colsum = attend(q, *self.cache.gather(il, indices))
-        self._add_scores(il, indices, colsum)
+        memory = self._memory(il)
+        state, colsum = attend(q, *self.cache.gather(il, memory))
+        self._add_scores(il, memory, colsum)
         return state
-
-    def _begin_chunk(self, position: int) -> None:
-        """Lazy build: the first token of chunk c makes M_{c-1}, from the scores as they are now."""
-        chunk, offset = divmod(position, self.S)
-        if offset or not chunk:
-            return
-        end = chunk * self.S
-        built = {}
-        for il, scores in self._scores.items():
-            memory = np.stack(
-                [
-                    select_memory(row[:end], previous, end - self.S, end, L=self.L, H=self.H, A=self.A)
-                    for row, previous in zip(scores, self.memory_indices(il), strict=True)
-                ]
-            )
-            if self.choose_memory is not None:
-                memory = self.choose_memory(chunk - 1, il, memory, scores[:, :end])
-            built[il] = memory
-        self.history.append(built)
-
-    def _extend_scores(self, n: int) -> None:
-        for il, scores in self._scores.items():
-            self._scores[il] = np.pad(scores, ((0, 0), (0, n)))
-
-    def _add_scores(self, il: int, positions: IntArray, colsum: Array) -> None:
-        """positions broadcasts to colsum [n_head_kv, n]; no position occurs twice in a row."""
-        scores = self._scores[il]
-        where = np.broadcast_to(positions, colsum.shape)
-        total = np.take_along_axis(scores, where, axis=1) + colsum
-        if self.score_type == "bf16":
-            total = round_bf16(total).astype(self.dtype)
-        np.put_along_axis(scores, where, total, axis=1)

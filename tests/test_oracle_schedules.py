@@ -1,0 +1,273 @@
+"""The oracle's schedules by themselves: what the library is compared with must be right first. Needs no build of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import models
+from compare import assert_memory_is_well_formed, relative_error
+from inputs import ModelByName, chunk_ends, random_tokens, split
+from oracle import SCHEDULES, DenseOracle, GGUFModel, OracleSequence, layers
+from oracle.arrays import Array, IntArray
+from oracle.dense import dense_forward
+from oracle.kv_cache import OracleKVCache
+from oracle.kv_rounding import round_bf16, round_to
+
+F64 = np.float64
+
+
+def sequence(schedule: str, model: GGUFModel, **kwargs: Any) -> OracleSequence:
+    defaults: dict[str, Any] = {"S": 16, "L": 4, "H": 4, "dtype": F64, "kv_type": "f32"}
+    return SCHEDULES[schedule](model, **(defaults | kwargs))
+
+
+def dense_logits(model: GGUFModel, tokens: list[int]) -> Array:
+    return DenseOracle(model, "f32", F64).logits(np.array(tokens))
+
+
+# --- both schedules
+
+
+def test_models_have_distinct_heavy_hitters(schedule: str, fixture_model: GGUFModel) -> None:
+    """Otherwise tests of the selection on these models would prove nothing."""
+    oracle = sequence(schedule, fixture_model, S=64, L=8, H=8)
+    oracle.eval(random_tokens(64, models.N_VOCAB))
+    for il in fixture_model.hparams.attention_layers:
+        scores = oracle.scores(il)
+        assert np.all(scores.max(axis=1) > 5 * np.median(scores, axis=1))
+
+
+def test_one_chunk_is_dense_attention(schedule: str, fixture_model: GGUFModel) -> None:
+    tokens = random_tokens(16, models.N_VOCAB)
+    oracle = sequence(schedule, fixture_model)
+    oracle.eval(tokens)
+    assert relative_error(oracle.logits, dense_logits(fixture_model, tokens)) < 1e-12
+    assert not oracle.history
+    assert np.all(oracle.memory_indices(0) == -1)
+
+
+def test_memory_changes_the_logits(schedule: str, fixture_model: GGUFModel) -> None:
+    """The bounds in tolerances.py are worth something only if H2O's effect is far above them."""
+    tokens = random_tokens(32, models.N_VOCAB)
+    logits = []
+    for H in (0, 12):
+        oracle = sequence(schedule, fixture_model, L=1, H=H)
+        oracle.eval(tokens)
+        logits.append(oracle.logits[16:])
+    assert relative_error(*logits) > 0.05
+
+
+def test_the_schedules_differ(fixture_model: GGUFModel) -> None:
+    """From the second chunk and the second layer on: a test that takes one for the other must fail."""
+    logits = []
+    for schedule in SCHEDULES:
+        oracle = sequence(schedule, fixture_model)
+        oracle.eval(random_tokens(48, models.N_VOCAB))
+        logits.append(oracle.logits)
+    assert relative_error(logits[0][:16], logits[1][:16]) < 1e-12
+    assert relative_error(logits[0][16:], logits[1][16:]) > 0.05
+
+
+@given(
+    sizes=st.lists(st.integers(2, 25), min_size=2, max_size=6),
+    S=st.integers(4, 20),
+    L=st.integers(0, 4),
+    H=st.integers(1, 10),
+    A=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+@settings(deadline=None, derandomize=True, max_examples=25)
+def test_split_invariance_and_index_properties(
+    schedule: str, model_by_name: ModelByName, sizes: list[int], S: int, L: int, H: int, A: int, seed: int
+) -> None:
+    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    tokens = random_tokens(sum(sizes), models.N_VOCAB, seed)
+    whole = sequence(schedule, model, S=S, L=L, H=H, A=A)
+    whole.eval(tokens)
+    parts = sequence(schedule, model, S=S, L=L, H=H, A=A)
+    logits = []
+    for part in split(tokens, sizes):
+        parts.eval(part)
+        logits.append(parts.logits)
+
+    assert relative_error(np.concatenate(logits), whole.logits) < 1e-10
+    assert parts.chunk_index == whole.chunk_index == -(-len(tokens) // S)
+    ends = chunk_ends(len(tokens), S)
+    assert len(whole.history) == len(parts.history) == len(ends)
+    for end, a, b in zip(ends, whole.history, parts.history, strict=True):
+        for il in model.hparams.attention_layers:
+            np.testing.assert_array_equal(a[il], b[il])
+            assert_memory_is_well_formed(a[il], end=int(end), L=L, H=H, A=A)
+
+
+def test_decode_is_dense_and_leaves_scores_alone(schedule: str, fixture_model: GGUFModel) -> None:
+    """In chunk 0 the cache is a dense one; and a decode step that begins a chunk builds the memory set before it."""
+    tokens = random_tokens(20, models.N_VOCAB)
+    oracle = sequence(schedule, fixture_model)
+    oracle.eval(tokens[:10])
+    before = {il: oracle.scores(il).copy() for il in fixture_model.hparams.attention_layers}
+    dense = dense_logits(fixture_model, tokens)
+    for position in range(10, 20):
+        oracle.decode_step(tokens[position])
+        assert relative_error(oracle.logits, dense[position : position + 1]) < 1e-12
+        assert len(oracle.history) == (position >= 16)
+    for il, scores in before.items():
+        np.testing.assert_array_equal(oracle.scores(il)[:, :10], scores)
+        assert not oracle.scores(il)[:, 10:].any()
+
+
+def test_bf16_scores_are_bf16(schedule: str, fixture_model: GGUFModel) -> None:
+    oracle = sequence(schedule, fixture_model, score_type="bf16")
+    oracle.eval(random_tokens(40, models.N_VOCAB))
+    exact = sequence(schedule, fixture_model, choose_memory=lambda chunk, il, *_: oracle.history[chunk][il])
+    exact.eval(random_tokens(40, models.N_VOCAB))
+    scores = oracle.scores(0)
+    np.testing.assert_array_equal(round_bf16(scores), scores)
+    assert 0 < np.max(np.abs(scores - exact.scores(0)) / exact.scores(0)) < 3 * 2**-8
+
+
+def test_reset_forgets_everything(schedule: str, fixture_model: GGUFModel) -> None:
+    used, fresh = sequence(schedule, fixture_model), sequence(schedule, fixture_model)
+    used.eval(random_tokens(40, models.N_VOCAB, seed=1))
+    used.reset()
+    for oracle in (used, fresh):
+        oracle.eval(random_tokens(40, models.N_VOCAB, seed=2))
+    np.testing.assert_array_equal(used.logits, fresh.logits)
+    assert used.n_tokens == 40
+    assert len(used.history) == 2
+
+
+def test_lone_token_is_not_a_prefill_call(schedule: str, fixture_model: GGUFModel) -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        sequence(schedule, fixture_model).eval([1])
+
+
+# --- two_phase
+
+
+def test_two_phase_with_one_layer_and_everything_in_memory_is_dense(one_layer_model: Path) -> None:
+    """With one layer there are no hidden states that differ between the phases: H ≥ N must give dense attention."""
+    model = GGUFModel(one_layer_model)
+    tokens = random_tokens(50)
+    oracle = sequence("two_phase", model, L=0, H=64)
+    oracle.eval(tokens)
+    assert relative_error(oracle.logits, dense_logits(model, tokens)) < 1e-12
+
+
+def test_two_phase_scores_add_up_to_the_number_of_queries(fixture_model: GGUFModel) -> None:
+    """Each softmax row sums to 1: one row per query and head in its chunk, one more to the memory set."""
+    N, S = 60, 16
+    oracle = sequence("two_phase", fixture_model, S=S)
+    oracle.eval(random_tokens(N, models.N_VOCAB))
+    for il in fixture_model.hparams.attention_layers:
+        group = fixture_model.hparams.n_head[il] // fixture_model.hparams.n_head_kv[il]
+        np.testing.assert_allclose(oracle.scores(il).sum(axis=1), group * (N + (N - S)))
+
+
+# --- single_pass
+
+
+def test_single_pass_with_everything_in_memory_is_dense(fixture_model: GGUFModel) -> None:
+    """P2: logits, and the K and V of every layer, which are what dense attention writes."""
+    tokens = random_tokens(60, models.N_VOCAB)
+    dense = OracleKVCache(fixture_model.hparams, "f32")
+    x = dense_forward(fixture_model, dense, np.array(tokens), F64)
+    for L, H, A in ((0, 60, 0), (60, 0, 0), (16, 40, 4)):
+        oracle = sequence("single_pass", fixture_model, L=L, H=H, A=A)
+        for call in split(tokens, [20, 2, 38]):
+            oracle.eval(call)
+        assert relative_error(oracle.logits, layers.output_logits(fixture_model, x)[22:]) < 1e-12
+        for il in fixture_model.hparams.attention_layers:
+            for got, want in zip(oracle.cache.read(il, slice(60)), dense.read(il, slice(60)), strict=True):
+                assert relative_error(got, want) < 1e-12
+
+
+def test_single_pass_scores_add_up_to_the_number_of_queries(fixture_model: GGUFModel) -> None:
+    """Each query has one softmax row per query head, over memory and chunk together, which sums to 1."""
+    oracle = sequence("single_pass", fixture_model)
+    for n_seen, call in ((30, random_tokens(30, models.N_VOCAB)), (60, random_tokens(30, models.N_VOCAB, seed=1))):
+        oracle.eval(call)
+        for il in fixture_model.hparams.attention_layers:
+            group = fixture_model.hparams.n_head[il] // fixture_model.hparams.n_head_kv[il]
+            np.testing.assert_allclose(oracle.scores(il).sum(axis=1), group * n_seen)
+
+
+class NaiveSinglePass:
+    """The schedule from its definition, one query and one head at a time, and layer by layer.
+
+    A layer's memory sets depend on that layer alone, so the whole prompt can go through it before the next layer.
+    """
+
+    def __init__(self, model: GGUFModel, S: int, L: int, H: int, A: int) -> None:
+        self.model = model
+        self.S, self.L, self.H, self.A = S, L, H, A
+        # Per layer: scores [n_head_kv, n], and the memory set of every complete chunk but the last, for every head.
+        self.scores: dict[int, Array] = {}
+        self.memory: dict[int, list[list[list[int]]]] = {}
+        self.kv: dict[int, tuple[Array, Array]] = {}
+
+    def logits(self, tokens: IntArray) -> Array:
+        positions = np.arange(len(tokens), dtype=np.int32)
+
+        def attention(il: int, x: Array) -> Array:
+            # As the cache rounds them: the same flips of activations in both.
+            k, v = (round_to(a, "f32") for a in layers.key_value(self.model, il, x, positions))
+            self.kv[il] = (k, v)
+            return self._attention(il, layers.query(self.model, il, x, positions), *self.kv[il])
+
+        return layers.output_logits(self.model, layers.forward(self.model, tokens, F64, attention))
+
+    def _attention(self, il: int, q: Array, k: Array, v: Array) -> Array:
+        n_head_kv, n, _ = k.shape
+        group = len(q) // n_head_kv
+        out = np.zeros_like(q)
+        self.scores[il] = np.zeros((n_head_kv, n))
+        self.memory[il] = []
+        memory: list[list[int]] = [[] for _ in range(n_head_kv)]
+        for x in range(n):
+            chunk_start = x - x % self.S
+            if x == chunk_start and x > 0:
+                memory = [self._select(self.scores[il][g], memory[g], x) for g in range(n_head_kv)]
+                self.memory[il].append(memory)
+            for h in range(len(q)):
+                g = h // group
+                keys = memory[g] + list(range(chunk_start, x + 1))
+                weights = np.array([np.exp(q[h, x] @ k[g, key]) for key in keys])
+                weights /= weights.sum()
+                for weight, key in zip(weights, keys, strict=True):
+                    out[h, x] += weight * v[g, key]
+                    self.scores[il][g, key] += weight
+        return out
+
+    def _select(self, scores: Array, previous: list[int], end: int) -> list[int]:
+        """What the first token of the chunk that begins at `end` may attend to. No two scores are equal."""
+        always = [p for p in range(end) if p < self.A or p >= end - self.L]
+        others = [p for p in [*previous, *range(end - self.S, end)] if p not in always]
+        return sorted([*always, *sorted(set(others), key=lambda p: scores[p])[-self.H :]])
+
+
+@pytest.mark.parametrize("sizes", [[75], [10, 30, 2, 33]], ids=str)
+def test_single_pass_is_what_its_definition_says(fixture_model: GGUFModel, sizes: list[int]) -> None:
+    """Five chunks, the last one open, against a loop over queries, heads and keys."""
+    S, L, H, A = 16, 3, 6, 2
+    tokens = random_tokens(sum(sizes), models.N_VOCAB, seed=1)
+    naive = NaiveSinglePass(fixture_model, S, L, H, A)
+    expected = naive.logits(np.array(tokens))
+    oracle = sequence("single_pass", fixture_model, S=S, L=L, H=H, A=A)
+    logits = []
+    for call in split(tokens, sizes):
+        oracle.eval(call)
+        logits.append(oracle.logits)
+
+    assert relative_error(np.concatenate(logits), expected) < 1e-12
+    for il in fixture_model.hparams.attention_layers:
+        assert [built[il].tolist() for built in oracle.history] == naive.memory[il]
+        np.testing.assert_allclose(oracle.scores(il), naive.scores[il], rtol=1e-12)
+        for got, want in zip(oracle.cache.read(il, slice(0, len(tokens))), naive.kv[il], strict=True):
+            assert relative_error(got, want) < 1e-12
