@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernel_share import kernel_share
 from machine import MB
 from results import Result, Run, ratio
-from settings import SINGLE_PASS, TWO_PHASE
+from settings import SHORT, SINGLE_PASS, TWO_PHASE
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 OVER_DENSE = {4096: 1.6, 8192: 2.4, 16384: 4.0, 32768: 7.5}
@@ -91,7 +91,7 @@ def goals(run: Run) -> list[Goal]:
     select_ms = _over_lengths(run, max, lambda n: _select_ms(run.get(SINGLE_PASS, n)))
     return [
         *over_first,
-        Goal("single_pass at 131,072 over itself at 4,096", 0.97, ratio(speed(131072), speed(4096))),
+        Goal("single_pass at 131,072 over itself at 4,096", 0.97, ratio(speed(131072), speed(SHORT))),
         *over_dense,
         Goal("fused kernel over float32 matrix product", 0.65, kernel_share(run.kernel, bf16=False)),
         Goal("the same with BF16 products", 0.8, kernel_share(run.kernel, bf16=True)),
@@ -110,7 +110,7 @@ def bookkeeping_parts(run: Run) -> str:
 
 def scratch_growth(run: Run) -> float | None:
     """By how many bytes per token single_pass's other memory grew from 4,096 to 131,072 tokens."""
-    short, long = run.get(SINGLE_PASS, 4096), run.get(SINGLE_PASS, 131072)
+    short, long = run.get(SINGLE_PASS, SHORT), run.get(SINGLE_PASS, 131072)
     if short is None or long is None:
         return None
     return (long.other_rss - short.other_rss) / (long.case.n_tokens - short.case.n_tokens)
@@ -118,7 +118,7 @@ def scratch_growth(run: Run) -> float | None:
 
 def scratch_line(run: Run) -> str | None:
     """The two figures behind `scratch_growth`."""
-    short, long = run.get(SINGLE_PASS, 4096), run.get(SINGLE_PASS, 131072)
+    short, long = run.get(SINGLE_PASS, SHORT), run.get(SINGLE_PASS, 131072)
     if short is None or long is None:
         return None
     sizes = f"{short.other_rss / MB:,.1f} MB at 4,096 tokens and {long.other_rss / MB:,.1f} MB at 131,072"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from h2o_llama import Llama
 from machine import peak_rss
 from results import Case, Result, Sample
-from settings import CHUNK_SIZE, DENSE, SETTINGS, SINGLE_PASS, Setting
+from settings import CHUNK_SIZE, DENSE, SETTINGS, SHORT, SINGLE_PASS, Setting
 
 Tokens = NDArray[np.int32]
 Report = Callable[[str], None]
@@ -33,7 +33,7 @@ class Plan:
     repeats : int
         Prefills of each setting and length: the first in a process of its own, the others alternate in this one.
     once_above : float
-        Seconds; a prefill that takes longer is not repeated.
+        Seconds; a prefill that takes longer is not repeated, unless it is single_pass.
     dense_max : int
         Dense attention is left out of longer prompts.
     n_threads : int
@@ -60,22 +60,25 @@ class Bench:
         self.results: dict[Case, Result] = {}
 
     def run(self) -> None:
-        # Dense attention's first chunk is what the others are compared with. It is measured again next to every N, so
-        # that it stands for the whole run.
-        first = [Case(setting, CHUNK_SIZE) for setting in DENSE]
-        for case in first:
+        # What the others are compared with: dense attention's first chunk, and single_pass at a short length. They are
+        # measured again next to every N, so that they stand for the whole run.
+        references = [*(Case(setting, CHUNK_SIZE) for setting in DENSE), Case(SINGLE_PASS, SHORT)]
+        for case in references:
             self._alone(case)
         for n_tokens in self._plan.lengths:
             cases = [Case(setting, n_tokens) for setting in self._plan.settings(n_tokens)]
             for case in cases:
-                if case not in first:
+                if case not in references:
                     self._alone(case)
-            short = [c for c in cases if self.results[c].samples[0].seconds <= self._plan.once_above]
-            self._alternate(list(dict.fromkeys(first + short)))
-            for case in cases:
-                # single_pass is the one whose parts must stay constant up to the longest prompt.
-                if not case.setting.is_dense and (case in short or case.setting is SINGLE_PASS):
+            # single_pass is the one whose speed must stay constant up to the longest prompt.
+            again = [c for c in cases if c.setting is SINGLE_PASS or self._is_short(c)]
+            self._alternate(list(dict.fromkeys(references + again)))
+            for case in again:
+                if not case.setting.is_dense:
                     self._profile(case)
+
+    def _is_short(self, case: Case) -> bool:
+        return self.results[case].samples[0].seconds <= self._plan.once_above
 
     def _alone(self, case: Case) -> None:
         """The first prefill, in a new process that does nothing else."""

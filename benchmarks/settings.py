@@ -11,6 +11,7 @@ CHUNK_SIZE = 1024
 LOCAL_WINDOW = 256
 HEAVY_BUDGET = 256
 N_BATCH = 4096
+SHORT = 4096  # the length that single_pass is compared with at longer ones
 
 
 @dataclass(frozen=True)

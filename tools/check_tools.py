@@ -1,6 +1,6 @@
 """Run upstream's command-line tools with the H2O flags: python tools/check_tools.py build/…/bin
 
-Every tool reads the demo model and a prompt of four chunks. The debug log must show both phases over all of it
+Every tool reads the demo model and a prompt of four chunks, with each schedule. The debug log must show that it was so
 (llama-cli passes the end of a prompt in calls of its own), and a bad value must be refused with a message.
 """
 
@@ -41,8 +41,13 @@ def require(condition: bool, what: str, output: str) -> None:
         sys.exit(f"check_tools: {what}\n{output}")
 
 
-def require_phases(tool: str, output: str) -> None:
-    """Every phase 1 is followed by phase 2 of the same tokens (but for a call within one chunk), up to chunk 3."""
+def require_schedule(schedule: str, tool: str, output: str) -> None:
+    """single_pass: all chunks in order. two_phase: every phase 1 is followed by phase 2 of the same tokens (but for a
+    call within one chunk). Both up to chunk 3."""
+    if schedule == "single_pass":
+        found = [int(chunk) for chunk in re.findall(r"\[H2O\] single_pass chunk_idx=(\d+)", output)]
+        require(sorted(set(found)) == [0, 1, 2, 3] and found == sorted(found), f"{tool}: chunks {found}", output)
+        return
     calls: list[list[int]] = []
     chunks = [-1]
     for phase, chunk, tokens in re.findall(r"\[H2O\] phase=([12]) (?:chunk_idx=(\d+) )?ubatch\.n_tokens=(\d+)", output):
@@ -76,16 +81,23 @@ def main() -> None:
                 "--no-warmup",
                 "-st",
             ]
-            require_phases(tool, run([tools / tool, *generate, *H2O]))
+            for schedule in ("single_pass", "two_phase"):
+                output = run([tools / tool, *generate, *H2O, "--h2o-schedule", schedule])
+                require_schedule(schedule, tool, output)
             output = run([tools / tool, *generate, "--h2o-local", "-1"], ok=False)
             require("must not be negative" in output, f"{tool} does not say what is wrong", output)
+            output = run([tools / tool, *generate, "--h2o-schedule", "both"], ok=False)
+            require("must be single_pass or two_phase" in output, f"{tool} does not say what is wrong", output)
 
         # llama-perplexity evaluates -b/-c sequences at once, and H2O takes one.
         text = Path(folder) / "text.txt"
         text.write_bytes((ROOT / "LICENSE").read_bytes() * 8)
         output = run([tools / "llama-perplexity", "-m", MODEL, "-f", text, "-c", "2048", "-t", "2", *H2O])
-        require("Final estimate: PPL" in output and "phase=2" in output, "llama-perplexity printed no estimate", output)
-        output = run([tools / "llama-bench", "-m", MODEL, "-p", "2048", "-n", "4", "-r", "1", "-t", "2", *H2O])
+        require(
+            "Final estimate: PPL" in output and "single_pass" in output, "llama-perplexity printed no estimate", output
+        )
+        bench = [tools / "llama-bench", "-m", MODEL, "-p", "2048", "-n", "4", "-r", "1", "-t", "2"]
+        output = run([*bench, *H2O, "--h2o-schedule", "two_phase"])
         require("pp2048" in output and "phase=2" in output, "llama-bench printed no result", output)
     print("check_tools: llama-cli, llama-completion, llama-perplexity and llama-bench run with H2O")
 

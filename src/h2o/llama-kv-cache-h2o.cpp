@@ -351,13 +351,12 @@ bool llama_kv_cache_h2o_context::apply() {
         return false;
     }
 
+    const int64_t t_select_us = ggml_time_us();
     if (step.phase != h2o_step::INTRA && kv->state.begin_chunk(step.pos)) {
-        const int64_t t_end_us = ggml_time_us();
+        t_start_us = ggml_time_us();
 
-        kv->stats.t_select_us += t_end_us - t_start_us;
+        kv->stats.t_select_us += t_start_us - t_select_us;
         kv->stats.n_select    += kv->state.layers.size();
-
-        t_start_us = t_end_us;
     }
 
     static const bool debug_phases = h2o_env("H2O_DEBUG_PHASES");
