@@ -91,7 +91,8 @@ def losses(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[n
     x = logits.astype(np.float64)
     x -= x.max(axis=-1, keepdims=True)
     picked: NDArray[np.float64] = x[np.arange(len(targets)), targets]
-    return np.log(np.exp(x).sum(axis=-1)) - picked
+    total: NDArray[np.float64] = np.log(np.exp(x).sum(axis=-1))
+    return total - picked
 
 
 def measure(llm: Llama, document: Document) -> Sample:
