@@ -54,7 +54,8 @@ class Llama(ModelView):
     type_k, type_v : str, default "f16"
         Types of the K and V cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "iq4_nl".
     flash_attn : {"auto", "on", "off"}
-        Flash attention, for what H2O does not compute. A quantised V needs it.
+        Flash attention where H2O is off and for single tokens; H2O's own attention is then one operator where the
+        device has it, and with "off" composed of several, which is slower. A quantised V needs it.
     h2o : H2OConfig or None, default H2OConfig()
         What the memory sets hold; None is llama.cpp's dense attention.
     record : bool, default False
