@@ -6,12 +6,12 @@
 
 #include <stdexcept>
 
-ggml_backend_buffer_type_t h2o_layer_buft(const llama_model & model, int32_t il, bool offload) {
-    return offload ? ggml_backend_dev_buffer_type(model.dev_layer(il)) : ggml_backend_cpu_buffer_type();
+ggml_backend_dev_t h2o_layer_device(const llama_model & model, int32_t il, bool offload) {
+    return offload ? model.dev_layer(il) : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
 }
 
-ggml_tensor * h2o_buffers::add(ggml_backend_buffer_type_t buft, const std::string & name, ggml_type type, int64_t ne0, int64_t ne1) {
-    auto & ctx = ctxs[buft];
+ggml_tensor * h2o_buffers::add(ggml_backend_dev_t device, const std::string & name, ggml_type type, int64_t ne0, int64_t ne1) {
+    auto & ctx = ctxs[ggml_backend_dev_buffer_type(device)];
     if (!ctx) {
         ggml_init_params params = {
             /*.mem_size   =*/ n_tensors_max*ggml_tensor_overhead(),

@@ -9,8 +9,8 @@
 
 struct llama_model;
 
-// where a layer's tensors live
-ggml_backend_buffer_type_t h2o_layer_buft(const llama_model & model, int32_t il, bool offload);
+// where a layer's attention is computed, and its tensors live
+ggml_backend_dev_t h2o_layer_device(const llama_model & model, int32_t il, bool offload);
 
 // Tensors that live as long as the cache, each on its layer's device.
 class h2o_buffers {
@@ -18,7 +18,7 @@ public:
     explicit h2o_buffers(size_t n_tensors_max) : n_tensors_max(n_tensors_max) {}
 
     // F32, I32, ... [ne0, ne1], without memory before allocate()
-    ggml_tensor * add(ggml_backend_buffer_type_t buft, const std::string & name, ggml_type type, int64_t ne0, int64_t ne1);
+    ggml_tensor * add(ggml_backend_dev_t device, const std::string & name, ggml_type type, int64_t ne0, int64_t ne1);
 
     // throws std::runtime_error if there is not enough memory
     void allocate();

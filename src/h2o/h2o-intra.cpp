@@ -9,15 +9,15 @@ h2o_intra::h2o_intra(const llama_model & model, const std::vector<uint32_t> & la
     const auto & hparams = model.hparams;
 
     for (const uint32_t il : layer_ids) {
-        auto * buft = h2o_layer_buft(model, il, offload);
+        auto * device = h2o_layer_device(model, il, offload);
 
         const int64_t     n_head = hparams.n_head(il);
         const std::string suffix = "_l" + std::to_string(il);
 
         layers[il] = {
-            /*.m =*/ buffers.add(buft, "h2o_intra_m" + suffix, GGML_TYPE_F32, n_batch, n_head),
-            /*.l =*/ buffers.add(buft, "h2o_intra_l" + suffix, GGML_TYPE_F32, n_batch, n_head),
-            /*.o =*/ buffers.add(buft, "h2o_intra_o" + suffix, GGML_TYPE_F32, hparams.n_embd_head_v(il)*n_head, n_batch),
+            /*.m =*/ buffers.add(device, "h2o_intra_m" + suffix, GGML_TYPE_F32, n_batch, n_head),
+            /*.l =*/ buffers.add(device, "h2o_intra_l" + suffix, GGML_TYPE_F32, n_batch, n_head),
+            /*.o =*/ buffers.add(device, "h2o_intra_o" + suffix, GGML_TYPE_F32, hparams.n_embd_head_v(il)*n_head, n_batch),
         };
     }
     buffers.allocate();

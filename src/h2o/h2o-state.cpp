@@ -18,8 +18,8 @@ h2o_state::h2o_state(const h2o_config & config, uint32_t kv_size, const std::vec
         layer.il        = d.il;
         layer.n_head    = d.n_head;
         layer.n_head_kv = d.n_head_kv;
-        layer.scores    = buffers.add(d.buft, "h2o_scores" + suffix, config.score_type, kv_size, d.n_head_kv);
-        layer.keys      = buffers.add(d.buft, "h2o_keys"   + suffix, GGML_TYPE_I32, config.memory_size() + config.chunk_size, d.n_head_kv);
+        layer.scores    = buffers.add(d.device, "h2o_scores" + suffix, config.score_type, kv_size, d.n_head_kv);
+        layer.keys      = buffers.add(d.device, "h2o_keys"   + suffix, GGML_TYPE_I32, config.memory_size() + config.chunk_size, d.n_head_kv);
 
         layers.push_back(layer);
     }

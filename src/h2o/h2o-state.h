@@ -35,7 +35,7 @@ public:
         uint32_t n_head;
         uint32_t n_head_kv;
 
-        ggml_backend_buffer_type_t buft;
+        ggml_backend_dev_t device;
     };
 
     // throws std::runtime_error if there is not enough memory

@@ -56,7 +56,7 @@ static std::vector<h2o_state::layer_dims> h2o_layer_dims(const llama_model & mod
     for (const uint32_t il : layer_ids) {
         // a layer without KV heads has no attention
         if (hparams.n_head_kv(il) > 0) {
-            res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il), h2o_layer_buft(model, il, offload) });
+            res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il), h2o_layer_device(model, il, offload) });
         }
     }
     return res;
@@ -280,7 +280,7 @@ llama_kv_cache::slot_info llama_kv_cache_h2o::slots(uint32_t pos, uint32_t n_tok
 }
 
 ggml_backend_dev_t llama_kv_cache_h2o::device(int32_t il) const {
-    return offload ? model.dev_layer(il) : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    return h2o_layer_device(model, il, offload);
 }
 
 ggml_tensor * llama_kv_cache_h2o::keys(ggml_context * ctx, int32_t il) const {
