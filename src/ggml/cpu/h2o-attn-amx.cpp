@@ -112,6 +112,14 @@ void split_rows(const float * x, int n_rows, int64_t d, float * dst) {
     }
 }
 
+// the 2x2 tiles of c += those of a times those of b
+inline void add_products() {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
 // c[32][32] = a[32][n]*b[n][32]; a is split in rows, b in tiles
 void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc) {
     float * c1 = c + 16*ldc;
@@ -131,31 +139,19 @@ void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * 
         _tile_loadd(5, a1,         lda);
         _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
         _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
-        _tile_dpbf16ps(0, 4, 6); // hi*lo
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        add_products(); // hi*lo
 
         _tile_loadd(6, b,        VL*sizeof(float));
         _tile_loadd(7, b + TILE, VL*sizeof(float));
-        _tile_dpbf16ps(0, 4, 6); // hi*hi
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        add_products(); // hi*hi
 
         _tile_loadd(4, a  + VL, lda);
         _tile_loadd(5, a1 + VL, lda);
-        _tile_dpbf16ps(0, 4, 6); // lo*hi
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        add_products(); // lo*hi
 
         _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
         _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
-        _tile_dpbf16ps(0, 4, 6); // lo*lo
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        add_products(); // lo*lo
     }
 
     _tile_stored(0, c,       ldc);
