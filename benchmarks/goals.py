@@ -110,19 +110,23 @@ def bookkeeping_parts(run: Run) -> str:
 
 def scratch_growth(run: Run) -> float | None:
     """By how many bytes per token single_pass's other memory grew from 4,096 to 131,072 tokens."""
-    short, long = run.get(SINGLE_PASS, SHORT), run.get(SINGLE_PASS, 131072)
-    if short is None or long is None:
+    if (ends := _scratch_ends(run)) is None:
         return None
+    short, long = ends
     return (long.other_rss - short.other_rss) / (long.case.n_tokens - short.case.n_tokens)
 
 
 def scratch_line(run: Run) -> str | None:
     """The two figures behind `scratch_growth`."""
-    short, long = run.get(SINGLE_PASS, SHORT), run.get(SINGLE_PASS, 131072)
-    if short is None or long is None:
+    if (ends := _scratch_ends(run)) is None:
         return None
-    sizes = f"{short.other_rss / MB:,.1f} MB at 4,096 tokens and {long.other_rss / MB:,.1f} MB at 131,072"
-    return f"single_pass: peak RSS less K, V, scores and memory sets is {sizes}."
+    short, long = (f"{r.other_rss / MB:,.1f} MB at {r.case.n_tokens:,}" for r in ends)
+    return f"single_pass: peak RSS less K, V, scores and memory sets is {short} tokens and {long}."
+
+
+def _scratch_ends(run: Run) -> tuple[Result, Result] | None:
+    short, long = run.get(SINGLE_PASS, SHORT), run.get(SINGLE_PASS, LENGTHS[-1])
+    return None if short is None or long is None else (short, long)
 
 
 def _over_lengths(

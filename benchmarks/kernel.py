@@ -31,6 +31,7 @@ from rich.table import Table
 
 import machine
 from h2o_llama import _core
+from output import check_output
 from settings import CHUNK_SIZE, HEAVY_BUDGET, LOCAL_WINDOW
 
 N_HEAD, N_HEAD_KV, HEAD_SIZE = 16, 8, 128
@@ -65,8 +66,7 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Speed of the attention operator's CPU kernels, next to the machine's own float32 matrix product."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise typer.BadParameter(f"{json_file} is in no folder", param_hint="--json")
+    check_output("--json", json_file)
     n_threads = threads or machine.n_cores()
     description = machine.describe()
 
@@ -109,7 +109,7 @@ def attention_kernels(memory: int, n_threads: int) -> list[Subject]:
 
     def run(isa: str) -> float:
         _core.ops_set_attention_isa(isa)
-        return _core.ops_attention_seconds(q, k, v, "f16", rows, True, n_threads, 1)[0]
+        return _core.ops_attention_seconds(q, k, v, "f16", rows, True, n_threads)
 
     return [Subject(isa, memory, flops, partial(run, isa)) for isa in _core.ops_attention_isas()]
 
@@ -120,7 +120,7 @@ def matrix_products(numpy_process: ProcessPoolExecutor, n_threads: int) -> list[
     flops = 2.0 * MATRIX_SIZE**3
     return [
         Subject("NumPy's product", None, flops, lambda: numpy_process.submit(numpy_seconds, a, b).result()),
-        Subject("ggml's product", None, flops, lambda: _core.ops_mul_mat_seconds(a, b, n_threads, 1)[0]),
+        Subject("ggml's product", None, flops, lambda: _core.ops_mul_mat_seconds(a, b, n_threads)),
     ]
 
 

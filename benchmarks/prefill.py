@@ -23,6 +23,7 @@ from rich.live import Live
 import machine
 from kernel_share import measure_kernels
 from measure import Bench, Plan
+from output import check_output
 from random_model import ModelSpec, make_prompt, model_file
 from results import Run
 from settings import CHUNK_SIZE
@@ -47,8 +48,8 @@ def main(
     ] = None,
 ) -> None:
     """Prefill speed and memory of H2O's schedules and of dense attention."""
-    _check_output("--json", json_file)
-    _check_output("--plot", plot_file)
+    check_output("--json", json_file)
+    check_output("--plot", plot_file)
     if plot_file is not None and plot_file.suffix not in (".png", ".svg"):
         raise typer.BadParameter(f"{plot_file} is neither .png nor .svg", param_hint="--plot")
     if plot_file is not None and find_spec("matplotlib") is None:
@@ -82,11 +83,6 @@ def measure(plan: Plan) -> Run:
         bench = Bench(model_file(spec), prompt, plan, report)
         bench.run()
     return Run(description, asdict(spec), asdict(plan), bench.results, kernels)
-
-
-def _check_output(option: str, path: Path | None) -> None:
-    if path is not None and not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"{path} is in no folder", param_hint=option)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from rich.table import Table
 import machine
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.demo.document import Document, build_document
+from output import check_output
 
 CHUNK_SIZE = 512
 LENGTHS = [2048, 4096, 8192]
@@ -153,6 +154,7 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Compare the schedules' quality on the demo model."""
+    check_output("--json", json_file)
     modules = MODULES[:documents]
     table = Table("N", "", "nats/byte", "over dense", "perplexity", "recall in the prompt", "recall after it")
     table.title = f"Demo model, S {CHUNK_SIZE}, L 128, H 128, {documents} documents"

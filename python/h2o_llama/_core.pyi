@@ -280,8 +280,7 @@ def ops_attention_seconds(
     rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
     causal: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
-    repeats: typing.SupportsInt | typing.SupportsIndex,
-) -> list[float]: ...
+) -> float: ...
 def ops_column_sums(
     weights: numpy.ndarray,
     n_head_kv: typing.SupportsInt | typing.SupportsIndex,
@@ -305,11 +304,8 @@ def ops_max_rows(
     a: numpy.ndarray, type: str, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> numpy.ndarray: ...
 def ops_mul_mat_seconds(
-    a: numpy.ndarray,
-    b: numpy.ndarray,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-    repeats: typing.SupportsInt | typing.SupportsIndex,
-) -> list[float]: ...
+    a: numpy.ndarray, b: numpy.ndarray, n_threads: typing.SupportsInt | typing.SupportsIndex
+) -> float: ...
 def ops_set_attention_isa(name: str) -> None:
     """
     Use this CPU kernel from now on.

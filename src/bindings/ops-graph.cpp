@@ -134,14 +134,11 @@ void ops_graph::compute_again() {
     }
 }
 
-std::vector<double> ops_graph::time(int repeats) {
-    std::vector<double> seconds;
-    for (int i = 0; i < repeats; ++i) {
-        const int64_t start = ggml_time_us();
-        compute_again();
-        seconds.push_back(1e-6*(ggml_time_us() - start));
-    }
-    return seconds;
+double ops_graph::compute_seconds() {
+    const int64_t start = ggml_time_us();
+    compute_again();
+
+    return 1e-6*(ggml_time_us() - start);
 }
 
 py::array ops_graph::output(const ggml_tensor * t, const std::vector<py::ssize_t> & shape) const {

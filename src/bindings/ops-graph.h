@@ -27,8 +27,8 @@ public:
     // Releases the GIL while it computes.
     void compute(const std::vector<ggml_tensor *> & outputs);
 
-    // Computes again, as often as this, and returns the seconds of each time.
-    std::vector<double> time(int repeats);
+    // Computes again, and returns the seconds it took.
+    double compute_seconds();
 
     // an output as an array of this shape
     py::array output(const ggml_tensor * t, const std::vector<py::ssize_t> & shape) const;

@@ -134,22 +134,22 @@ static std::tuple<py::array, py::array, py::array, py::array> attention(
     };
 }
 
-static std::vector<double> attention_seconds(
+static double attention_seconds(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type,
-        const py::array_t<int32_t> & rows, bool causal, int n_threads, int repeats) {
+        const py::array_t<int32_t> & rows, bool causal, int n_threads) {
     ops_graph graph("attention", "cpu", n_threads);
 
     graph.compute({ attention_build(graph, q, k, v, type, rows, 1.0f, causal).o });
 
-    return graph.time(repeats);
+    return graph.compute_seconds();
 }
 
-static std::vector<double> mul_mat_seconds(const py::array & a, const py::array & b, int n_threads, int repeats) {
+static double mul_mat_seconds(const py::array & a, const py::array & b, int n_threads) {
     ops_graph graph("mul_mat", "cpu", n_threads);
 
     graph.compute({ ggml_mul_mat(graph.ctx(), graph.input(a, GGML_TYPE_F32), graph.input(b, GGML_TYPE_F32)) });
 
-    return graph.time(repeats);
+    return graph.compute_seconds();
 }
 
 static std::vector<std::string> attention_isas() {
@@ -181,6 +181,6 @@ void init_ops(py::module_ & m) {
     // for tests and benchmarks
     m.def("ops_attention_isas", &attention_isas, "CPU kernels of the attention operator on this machine, the best first.");
     m.def("ops_set_attention_isa", &set_attention_isa, py::arg("name"), "Use this CPU kernel from now on.");
-    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("causal"), py::arg("n_threads"), py::arg("repeats"));
-    m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"), py::arg("repeats"));
+    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("causal"), py::arg("n_threads"));
+    m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));
 }
