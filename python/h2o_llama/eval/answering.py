@@ -1,0 +1,16 @@
+"""Greedy answers."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from h2o_llama import Llama
+
+
+def answer(llm: Llama, tokens: list[int], n_generate: int, dense_tail: int) -> bytes:
+    """Append a question to the sequence and say the most probable n_generate tokens, fewer if the model ends its text.
+
+    The last `dense_tail` tokens of the question attend to everything kept; without H2O all do anyway.
+    """
+    llm.eval(tokens, dense_tail=0 if llm.h2o is None else min(dense_tail, len(tokens)))
+    return llm.detokenize(list(islice(llm.generate([], temperature=0), n_generate)))
