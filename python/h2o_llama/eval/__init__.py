@@ -1,0 +1,8 @@
+"""What sparse attention costs on a model and a text: every number with dense attention's beside it."""
+
+from h2o_llama.eval.continuation import Continuation
+from h2o_llama.eval.perplexity import Perplexity
+from h2o_llama.eval.runs import evaluate
+from h2o_llama.eval.settings import Setting, references, sweep
+
+__all__ = ["Continuation", "Perplexity", "Setting", "evaluate", "references", "sweep"]

@@ -1,0 +1,128 @@
+"""Losses of a model and of an approximation to it, token by token, in llama-perplexity's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# float64 numbers of a block of rows, 16 MiB.
+_BLOCK = 2**21
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What dense attention and a setting give to each token of a text. All arrays have the same shape.
+
+    Attributes
+    ----------
+    nats, nats_dense : float64
+        Negative log-probability of the token that came next.
+    kld : float64
+        KL divergence of the setting's distribution from dense attention's, KL(dense ‖ setting), in nats.
+    same_top : bool
+        Whether both find the same token most probable.
+    """
+
+    nats: NDArray[np.float64]
+    nats_dense: NDArray[np.float64]
+    kld: NDArray[np.float64]
+    same_top: NDArray[np.bool_]
+
+    def __getitem__(self, index: slice | tuple[slice, ...]) -> Losses:
+        """A part of every array."""
+        return Losses(self.nats[index], self.nats_dense[index], self.kld[index], self.same_top[index])
+
+    def reshape(self, *shape: int) -> Losses:
+        """The same tokens in another shape."""
+        return Losses(
+            self.nats.reshape(shape),
+            self.nats_dense.reshape(shape),
+            self.kld.reshape(shape),
+            self.same_top.reshape(shape),
+        )
+
+    def summary(self) -> dict[str, float | int]:
+        """Means over all tokens and their standard errors, as llama-perplexity computes them.
+
+        Tokens count as independent; differences are paired. An error of one token is 0.
+        """
+        added, added_se = _mean_and_error(self.nats - self.nats_dense)
+        kld, kld_se = _mean_and_error(self.kld)
+        same_top, same_top_se = _mean_and_error(self.same_top.astype(np.float64))
+        return {
+            "n_scored": self.nats.size,
+            "ppl": float(np.exp(self.nats.mean())),
+            "ppl_dense": float(np.exp(self.nats_dense.mean())),
+            "ppl_ratio": float(np.exp(added)),
+            "ppl_ratio_se": float(np.exp(added) * added_se),
+            "nats_added": added,
+            "nats_added_se": added_se,
+            "kld_mean": kld,
+            "kld_mean_se": kld_se,
+            "kld_median": float(np.median(self.kld)),
+            "kld_99": float(np.quantile(self.kld, 0.99)),
+            "same_top": same_top,
+            "same_top_se": same_top_se,
+        }
+
+
+def join(parts: Sequence[Losses]) -> Losses:
+    """One after the other, along the first axis."""
+    return Losses(
+        np.concatenate([p.nats for p in parts]),
+        np.concatenate([p.nats_dense for p in parts]),
+        np.concatenate([p.kld for p in parts]),
+        np.concatenate([p.same_top for p in parts]),
+    )
+
+
+def compare(
+    dense: NDArray[np.float32], others: Sequence[NDArray[np.float32]], targets: NDArray[np.int32]
+) -> list[Losses]:
+    """Losses of each of `others` beside dense attention's.
+
+    Parameters
+    ----------
+    dense : float32 [n, n_vocab]
+        Logits of dense attention.
+    others : sequence of float32 [n, n_vocab]
+        Logits of the settings.
+    targets : int32 [n]
+        The token that came next.
+    """
+    n_rows = max(1, _BLOCK // dense.shape[1])
+    parts: list[list[Losses]] = [[] for _ in others]
+    for start in range(0, len(targets), n_rows):
+        rows = slice(start, start + n_rows)
+        log_p = log_softmax(dense[rows])
+        p = np.exp(log_p)
+        nats_dense = _picked(log_p, targets[rows])
+        top = log_p.argmax(axis=-1)
+        for part, logits in zip(parts, others, strict=True):
+            log_q = log_softmax(logits[rows])
+            nats = _picked(log_q, targets[rows])
+            same_top = log_q.argmax(axis=-1) == top
+            np.subtract(log_p, log_q, out=log_q)
+            part.append(Losses(nats, nats_dense, np.einsum("ij,ij->i", p, log_q), same_top))
+    return [join(part) for part in parts]
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Log-probabilities of each row, computed in float64: [n, n_vocab] of both."""
+    x = logits.astype(np.float64)
+    x -= x.max(axis=-1, keepdims=True)
+    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return x
+
+
+def _picked(log_p: NDArray[np.float64], targets: NDArray[np.int32]) -> NDArray[np.float64]:
+    nats: NDArray[np.float64] = -log_p[np.arange(len(targets)), targets]
+    return nats
+
+
+def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
+    error = values.std(ddof=1) / np.sqrt(values.size) if values.size > 1 else 0.0
+    return float(values.mean()), float(error)

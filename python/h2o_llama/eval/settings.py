@@ -1,0 +1,111 @@
+"""What is measured: configurations of H2O, and references to judge them by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal, get_args
+
+from h2o_llama import _check
+from h2o_llama.config import H2OConfig
+
+_OWNER = "eval"
+
+Memory = Literal["random", "upper_bound"]
+Reference = Literal["random", "window", "upper-bound"]
+
+# Attention sinks of the reference "window", as in StreamingLLM (Xiao et al. 2024, arXiv:2309.17453).
+_WINDOW_SINKS = 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to compute attention.
+
+    Parameters
+    ----------
+    name : str
+        What tables and rows call it.
+    h2o : H2OConfig or None
+        None is dense attention.
+    memory : {"random", "upper_bound"}, optional
+        Who chooses the H heavy hitters of a memory set. By default H2O itself. "random": H at random out of the last
+        memory set and the chunk. "upper_bound": the H positions before the local window that the next chunk's queries
+        give most to, under dense attention.
+    """
+
+    name: str
+    h2o: H2OConfig | None
+    memory: Memory | None = None
+
+    @classmethod
+    def of(cls, h2o: H2OConfig, memory: Memory | None = None) -> Setting:
+        """With a name that tells schedule, choice and budgets, such as "single_pass mean A4 L128 H128"."""
+        if memory is not None:
+            choice = memory.replace("_", " ")
+        elif h2o.heavy_budget == 0:
+            choice = "window"
+        else:
+            choice = "" if h2o.scorer == "sum" else h2o.scorer
+        budgets = (("A", h2o.sink_tokens), ("L", h2o.local_window), ("H", h2o.heavy_budget))
+        words = [h2o.schedule, choice, *(f"{letter}{n}" for letter, n in budgets if n > 0)]
+        return cls(" ".join(word for word in words if word), h2o, memory)
+
+
+DENSE = Setting("dense", None)
+
+
+def sweep(
+    *,
+    local: Sequence[int],
+    heavy: Sequence[int],
+    sinks: Sequence[int] = (0,),
+    schedule: Sequence[Literal["single_pass", "two_phase"]] = ("single_pass",),
+    scorer: Sequence[str] = ("sum",),
+) -> list[Setting]:
+    """The settings of all combinations, the last argument changing fastest.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or an argument is empty.
+    """
+    settings = [
+        Setting.of(H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, schedule=name, scorer=score))
+        for L, H, A, name, score in product(local, heavy, sinks, schedule, scorer)
+    ]
+    if not settings:
+        raise ValueError(f"[{_OWNER}] there is no setting: give at least one value for each part of the sweep")
+    return list(dict.fromkeys(settings))
+
+
+def references(h2o: H2OConfig, kinds: Sequence[Reference], chunk_size: int) -> list[Setting]:
+    """Settings with the same M to judge `h2o` by.
+
+    "random" and "upper-bound" choose the heavy hitters as `Setting` says; "window" has none: the first tokens of the
+    sequence, at most 4, and the last before the chunk.
+
+    Raises
+    ------
+    ValueError
+        If a kind is unknown, or the window would be longer than a chunk.
+    """
+    return [_reference(h2o, kind, chunk_size) for kind in dict.fromkeys(kinds)]
+
+
+def _reference(h2o: H2OConfig, kind: Reference, chunk_size: int) -> Setting:
+    _check.choice(_OWNER, "reference", kind, get_args(Reference))
+    h2o = replace(h2o, scorer="sum")
+    if kind == "random":
+        return Setting.of(h2o, "random")
+    if kind == "upper-bound":
+        return Setting.of(h2o, "upper_bound")
+    sinks = min(_WINDOW_SINKS, h2o.memory_size - 1)
+    window = h2o.memory_size - sinks
+    if window > chunk_size:
+        raise ValueError(
+            f"[{_OWNER}] the reference 'window' needs a window of {window} tokens for the same M, but a local window "
+            f"is at most a chunk ({chunk_size}): use larger chunks, smaller budgets, or leave this reference out"
+        )
+    return Setting.of(replace(h2o, sink_tokens=sinks, local_window=window, heavy_budget=0))

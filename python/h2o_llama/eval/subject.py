@@ -1,0 +1,67 @@
+"""What is measured: a model and a text, and the contexts that read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from h2o_llama._memory import kv_bytes_at_least, physical_memory
+from h2o_llama.eval.lockstep import piece_tokens
+from h2o_llama.eval.reference_llama import ReferenceLlama
+from h2o_llama.eval.settings import Setting
+from h2o_llama.eval.text import Text
+from h2o_llama.llama import Llama
+
+
+class Subject:
+    """One set of weights, one text, and contexts that differ in their attention only.
+
+    Attributes
+    ----------
+    weights : Llama
+        A small context; all others share its weights.
+    text : Text
+    chunk_size : int
+        S.
+    seed : int
+        Of everything that is drawn.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Llama,
+        text: bytes,
+        *,
+        chunk_size: int,
+        n_threads: int | None,
+        n_gpu_layers: int,
+        seed: int,
+    ) -> None:
+        self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
+        self.weights = Llama(model, n_ctx=256, n_batch=256, n_ubatch=256, h2o=None, **self._common)
+        self.text = Text(self.weights, text)
+        self.chunk_size = chunk_size
+        self.seed = seed
+
+    def close(self) -> None:
+        """Free the weights."""
+        self.weights.close()
+
+    def open(self, setting: Setting, n_ctx: int) -> Llama:
+        """A context for `n_ctx` tokens."""
+        context = {"n_ctx": n_ctx, "n_batch": max(4096, self.chunk_size), "n_ubatch": self.chunk_size, **self._common}
+        if setting.h2o is not None and setting.memory is not None:
+            return ReferenceLlama(self.weights, setting.h2o, setting.memory, self.seed, **context)
+        return Llama(self.weights, h2o=setting.h2o, **context)
+
+    def rounds(self, settings: Sequence[Setting], n_ctx: int, contexts_each: int = 1) -> list[Sequence[Setting]]:
+        """The settings, as many at a time as fit into half of the machine's memory beside dense attention."""
+        core = self.weights.core_model
+        # Logits are in llama.cpp's buffers for a chunk and here for a piece.
+        logits = 4 * core.n_vocab * (self.chunk_size + piece_tokens(core.n_vocab))
+        each = kv_bytes_at_least(core, n_ctx, "f16", "f16") + logits
+        others = 1 + any(s.memory == "upper_bound" for s in settings)  # that rule reads the text by itself
+        room = (physical_memory() or 0) // 2 - core.size - others * each
+        size = max(1, room // (each * contexts_each))
+        return [settings[i : i + size] for i in range(0, len(settings), size)]

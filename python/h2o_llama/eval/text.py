@@ -1,0 +1,80 @@
+"""The text that is measured, as tokens, and the windows that it is cut into."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama.demo.document import standard_library_text
+from h2o_llama.llama import Llama
+
+# Their sources are longer than a piece in every supported Python.
+_MODULES = (
+    "argparse",
+    "difflib",
+    "doctest",
+    "inspect",
+    "mailbox",
+    "optparse",
+    "pickle",
+    "pydoc",
+    "shutil",
+    "smtplib",
+    "socket",
+    "statistics",
+    "subprocess",
+    "tarfile",
+    "threading",
+    "traceback",
+)
+_PIECE_BYTES = 32_768
+
+
+def default_text() -> bytes:
+    """The beginnings of some modules of this Python's standard library, 512 KiB of source.
+
+    Raises OSError if this interpreter carries no source files.
+    """
+    return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES)
+
+
+class Text:
+    """A text, tokenised once as llama-perplexity does it.
+
+    Attributes
+    ----------
+    tokens : int32 [n]
+        Token ids, with those that the model expects around a text.
+    sha256 : str
+        Of the text's bytes.
+    """
+
+    def __init__(self, llm: Llama, text: bytes) -> None:
+        self.tokens: NDArray[np.int32] = np.array(llm.tokenize(text), dtype=np.int32)
+        self.sha256 = hashlib.sha256(text).hexdigest()
+        self._bos = next(iter(llm.tokenize(b"")), None)
+
+    def n_windows(self, size: int, most: int) -> int:
+        """How many windows of `size` tokens the text has, at most `most`.
+
+        Raises
+        ------
+        ValueError
+            If it has none.
+        """
+        n = len(self.tokens) // size
+        if n == 0:
+            raise ValueError(
+                f"[eval] the text has {len(self.tokens):,} tokens, but a window needs {size:,}: give a longer text or "
+                "a smaller length"
+            )
+        return min(n, most)
+
+    def windows(self, size: int, n: int) -> NDArray[np.int32]:
+        """The first n windows, int32 [n, size]. A BOS, if the model begins texts so, replaces their first token."""
+        windows: NDArray[np.int32] = self.tokens[: n * size].reshape(n, size).copy()
+        if self._bos is not None:
+            windows[:, 0] = self._bos
+        return windows
