@@ -109,7 +109,7 @@ def attention_kernels(memory: int, n_threads: int) -> list[Subject]:
 
     def run(isa: str) -> float:
         _core.ops_set_attention_isa(isa)
-        return _core.ops_attention_seconds(q, k, v, "f16", rows, True, n_threads)
+        return _core.ops_attention_seconds(q, k, v, "f16", rows, None, True, n_threads)
 
     return [Subject(isa, memory, flops, partial(run, isa)) for isa in _core.ops_attention_isas()]
 

@@ -62,7 +62,9 @@ def gather(x: Array, rows: Array, group: int) -> Array:
     return np.repeat(x.astype(np.float64)[np.arange(len(x))[None, :, None], rows], group, axis=1)
 
 
-def reference(q: Array, k: Array, v: Array, rows: Array, scale: float = 1.0, causal: bool = True) -> ops.Attention:
+def reference(
+    q: Array, k: Array, v: Array, rows: Array, scale: float = 1.0, causal: bool = True, limits: Array | None = None
+) -> ops.Attention:
     """All in float64; what is hidden is left out and not multiplied by 0."""
     n_block, n_head, n_q, _ = q.shape
     n_head_kv, n_k = rows.shape[1:]
@@ -81,7 +83,11 @@ def reference(q: Array, k: Array, v: Array, rows: Array, scale: float = 1.0, cau
             n = np.count_nonzero(visible[i])
             o[:, i] = (weights[:, :, i, None, :n] @ values[:, :, :n])[:, :, 0]
         o[empty.swapaxes(1, 2)] = 0
-    sums = weights.reshape(n_block, n_head_kv, group * n_q, n_k).sum(axis=2)
+    weights = weights.reshape(n_block, n_head_kv, group, n_q, n_k)
+    if limits is not None:
+        counted = rows[:, :, None, None] <= limits[:, None, None, :, None]
+        weights = np.where(counted, weights, 0)
+    sums = weights.sum(axis=(2, 3))
     return ops.Attention(o, sums, m, l)
 
 
@@ -155,13 +161,113 @@ class TestEqualsNumpy:
             np.testing.assert_array_equal(x, y[0])
 
 
+def limited_inputs(rng: np.random.Generator, sizes: Sizes) -> tuple[tuple[Array, Array, Array, Array], Array]:
+    """random_inputs with ascending rows, and limits that are negative, inside and beyond, in any order."""
+    q, k, v, rows = random_inputs(rng, sizes)
+    limits = rng.integers(-sizes.n_k // 2, 3 * sizes.n_k // 2, (sizes.n_block, sizes.n_q))
+    special = rng.choice([0, 1, 2, 3], limits.shape, p=[0.7, 0.1, 0.1, 0.1])
+    limits = np.choose(special, [limits, -(2**31), -1, 2**31 - 1])
+    return (q, k, v, np.sort(rows, axis=-1)), limits
+
+
+def assert_equal_but_sums(got: ops.Attention, want: ops.Attention) -> None:
+    for x, y in zip((got.o, got.m, got.l), (want.o, want.m, want.l), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+class TestLimits:
+    """Which queries count in the sums: o, m and l keep their bits."""
+
+    def check(self, inputs: tuple[Array, Array, Array, Array], limits: Array, isa: str, causal: bool = True) -> None:
+        got = ops.attention(*inputs, limits=limits, causal=causal, n_threads=2)
+        assert_equal_but_sums(got, ops.attention(*inputs, causal=causal))
+        want = reference(*inputs, causal=causal, limits=limits)
+        delta = 3 * ROUNDING[isa]  # of the weights: that of the logits, whose size is up to about 2
+        np.testing.assert_allclose(got.sums, want.sums, rtol=delta, atol=0.01 * delta)
+        np.testing.assert_array_equal(got.sums == 0, want.sums == 0)
+
+    @pytest.mark.parametrize("causal", [True, False])
+    @pytest.mark.parametrize("group", [1, 2, 3, 7])
+    def test_groups(self, rng: np.random.Generator, isa: str, group: int, causal: bool) -> None:
+        inputs, limits = limited_inputs(rng, Sizes(3, group, 45, 52, n_block=2))
+        self.check(inputs, limits, isa, causal)
+
+    @pytest.mark.parametrize(("n_q", "memory"), [(1, 0), (1, 300), (2, 31), (33, 0), (200, 333)])
+    def test_sizes(self, rng: np.random.Generator, isa: str, n_q: int, memory: int) -> None:
+        inputs, limits = limited_inputs(rng, Sizes(n_q=n_q, memory=memory, d_k=40, d_v=72))
+        self.check(inputs, limits, isa)
+
+    @pytest.mark.parametrize("isa_name", ISAS)
+    @given(data=st.data())
+    @settings(max_examples=30, deadline=None, derandomize=True)
+    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
+        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+        sizes = Sizes(draw(1, 3), draw(1, 5), draw(1, 70), draw(0, 140), draw(1, 70), draw(1, 70), draw(1, 2))
+        causal, seed = data.draw(st.booleans()), draw(0, 1000)
+        inputs, limits = limited_inputs(np.random.default_rng(seed), sizes)
+        _core.ops_set_attention_isa(isa_name)
+        try:
+            self.check(inputs, limits, isa_name, causal)
+        finally:
+            _core.ops_set_attention_isa(ISAS[0])
+
+    @pytest.mark.parametrize("distance", [0, 1, 17, 64, 200])
+    def test_queries_a_distance_later(self, rng: np.random.Generator, isa: str, distance: int) -> None:
+        """The keys are 96 memory rows and the chunk [160, 288); its queries count for keys at least that far back."""
+        q, k, v, _ = random_inputs(rng, Sizes(n_q=128, memory=160))
+        memory = np.sort(np.argsort(rng.random((1, 2, 160)), axis=-1)[..., :96], axis=-1)
+        positions = np.arange(160, 288)
+        rows = np.concatenate([memory, np.broadcast_to(positions, (1, 2, 128))], axis=-1)
+        self.check((q, k, v, rows), positions[None] - distance, isa)
+
+    @pytest.mark.parametrize("window", [0, 1, 16, 100])
+    def test_last_queries(self, rng: np.random.Generator, isa: str, window: int) -> None:
+        """Limits of -1 or beyond: the sums of the last queries alone."""
+        (q, k, v, rows), _ = limited_inputs(rng, Sizes(n_q=100))
+        limits = np.where(np.arange(100) < 100 - window, -1, 1000)[None]
+        self.check((q, k, v, rows), limits, isa)
+        got = ops.attention(q, k, v, rows, limits=limits).sums
+        assert got.sum(dtype=np.float64) == pytest.approx(4 * window, rel=ROUNDING[isa])
+
+    def test_that_exclude_nothing(self, rng: np.random.Generator, isa: str) -> None:
+        """The same bits as without limits."""
+        inputs, limits = limited_inputs(rng, Sizes(3, 2, 130, 75))
+        want = ops.attention(*inputs)
+        for limit in (inputs[1].shape[1] - 1, 2**31 - 1):
+            for x, y in zip(ops.attention(*inputs, limits=np.full_like(limits, limit)), want, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+    def test_equal_rows_count_together(self, rng: np.random.Generator, isa: str) -> None:
+        (q, k, v, rows), limits = limited_inputs(rng, Sizes())
+        self.check((q, k, v, rows // 9), limits // 9, isa)
+
+    def test_without_blocks(self, rng: np.random.Generator) -> None:
+        (q, k, v, rows), limits = limited_inputs(rng, Sizes())
+        got, want = ops.attention(q[0], k, v, rows[0], limits=limits[0]), ops.attention(q, k, v, rows, limits=limits)
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_array_equal(x, y[0])
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    @pytest.mark.parametrize("where", ["q", "k", "v"])
+    def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float) -> None:
+        """NaN does not reach the sums through a query that does not count."""
+        (q, k, v, rows), limits = limited_inputs(rng, Sizes(n_q=60, memory=3))
+        if where == "q":
+            q[0, 2, 30, 7] = bad
+        else:
+            (k if where == "k" else v)[1, rows[0, 1, 40], 7] = bad
+        got = ops.attention(q, k, v, rows, limits=limits)
+        assert_equal_but_sums(got, ops.attention(q, k, v, rows))
+        np.testing.assert_allclose(got.sums, reference(q, k, v, rows, limits=limits).sums, rtol=1e-4, atol=1e-4)
+
+
 class TestThreads:
     @pytest.mark.parametrize("sizes", [Sizes(), Sizes(3, 5, 130, 70, 33, 100, 2), Sizes(1, 1, 1, 5)], ids=str)
     def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
-        inputs = random_inputs(rng, sizes)
-        want = ops.attention(*inputs, n_threads=1)
+        inputs, limits = limited_inputs(rng, sizes)
+        want = ops.attention(*inputs, limits=limits, n_threads=1)
         for n_threads in (2, 3, 8):
-            for x, y in zip(ops.attention(*inputs, n_threads=n_threads), want, strict=True):
+            for x, y in zip(ops.attention(*inputs, limits=limits, n_threads=n_threads), want, strict=True):
                 np.testing.assert_array_equal(x, y)
 
     def test_same_bits_for_a_query_alone(self, rng: np.random.Generator, isa: str) -> None:
@@ -316,6 +422,7 @@ class TestExtremes:
 Q = np.zeros((2, 4, 3, 8), dtype=np.float32)
 K = np.zeros((2, 10, 8), dtype=np.float32)
 ROWS = np.zeros((2, 2, 5), dtype=np.int32)
+LIMITS = np.zeros((2, 3), dtype=np.int64)
 
 
 @pytest.mark.parametrize(
@@ -355,6 +462,27 @@ ROWS = np.zeros((2, 2, 5), dtype=np.int32)
         (
             lambda: ops.attention(Q, K, K, ROWS[..., :2]),
             r"^\[attention\] rows must hold at least .* queries \(3\) when causal",
+        ),
+        (
+            lambda: ops.attention(Q, K, K, ROWS, limits=LIMITS * 1.0),
+            r"^\[attention\] limits must be integers, got float64",
+        ),
+        (
+            lambda: ops.attention(Q, K, K, ROWS, limits=LIMITS[0]),
+            r"^\[attention\] limits must be of shape \[2, 3\], got \[3\]",
+        ),
+        (
+            lambda: ops.attention(Q, K, K, ROWS, limits=LIMITS[:, :2]),
+            r"^\[attention\] limits must be of shape \[2, 3\]",
+        ),
+        (lambda: ops.attention(Q[0], K, K, ROWS[0], limits=LIMITS), r"^\[attention\] limits must be of shape \[3\]"),
+        (
+            lambda: ops.attention(Q, K, K, ROWS, limits=LIMITS + 2**31),
+            r"^\[attention\] limits must be int32 numbers, got 2147483648 to 2147483648",
+        ),
+        (
+            lambda: ops.attention(Q, K, K, ROWS + np.arange(5, 0, -1), limits=LIMITS),
+            r"^\[attention\] rows must ascend in each head when there are limits",
         ),
         (lambda: ops.attention(Q, K, K, ROWS, causal=1), r"^\[attention\] causal must be True or False"),  # type: ignore[arg-type]
         (lambda: ops.attention(Q, K, K, ROWS, scale=np.inf), r"^\[attention\] scale must be a finite number"),

@@ -262,6 +262,7 @@ def ops_attention(
     v: numpy.ndarray,
     type: str,
     rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     scale: typing.SupportsFloat | typing.SupportsIndex,
     causal: bool,
     backend: str,
@@ -278,6 +279,7 @@ def ops_attention_seconds(
     v: numpy.ndarray,
     type: str,
     rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     causal: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> float: ...

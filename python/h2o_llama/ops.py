@@ -22,6 +22,7 @@ _BLOCK_BYTES = {"bf16": 2, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0
 # elements per block
 _BLOCK_SIZE = {"bf16": 1, "q4_0": 32, "q4_1": 32, "q5_0": 32, "q5_1": 32, "q8_0": 32}
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_INT32 = np.iinfo(np.int32)
 
 Float32: TypeAlias = NDArray[np.float32]
 
@@ -49,7 +50,7 @@ class Attention(NamedTuple):
     o: Float32
     """[..., n_q, n_head, d_v] weights times values"""
     sums: Float32
-    """[..., n_head_kv, n_k] weights summed over the queries and the query heads of each KV head"""
+    """[..., n_head_kv, n_k] weights summed over the queries that count and the query heads of each KV head"""
     m: Float32
     """[..., n_head, n_q] largest logit"""
     l: Float32  # noqa: E741
@@ -237,6 +238,7 @@ def attention(
     v: ArrayLike,
     rows: ArrayLike,
     *,
+    limits: ArrayLike | None = None,
     scale: float = 1.0,
     causal: bool = True,
     type: str | None = None,
@@ -255,6 +257,10 @@ def attention(
         Values.
     rows : integers [..., n_head_kv, n_k]
         Rows of k and v, in any order; the leading axis is that of q.
+    limits : integers [..., n_q], optional
+        Query i counts in the sum of a key only if the key's row is at most ``limits[i]``: any int32 numbers, with a
+        negative one it counts nowhere. The leading axis is that of q. Each head's rows must then be ascending. By
+        default every query counts. o, m and l do not depend on it.
     scale : float
         The weights are softmax(scale q·k).
     causal : bool
@@ -267,7 +273,8 @@ def attention(
     Raises
     ------
     ValueError
-        If an argument has the wrong type, shape or range, or an index is not a row of k.
+        If an argument has the wrong type, shape or range, an index is not a row of k, or rows do not ascend although
+        there are limits.
     H2OError
         If the backend lacks the operator, or memory runs out.
     """
@@ -295,12 +302,16 @@ def attention(
             f"got {indices.shape[-1]}"
         )
     number = _check.real("attention", "scale", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
+    bounds = None if limits is None else _limits(limits, (*queries.shape[:-3], n_q), indices)
     place = _place("attention", backend, n_threads)
 
     batch = queries.shape[:-3]
     if not batch:
         queries, indices = queries[None], indices[None]
-    outputs = _core.ops_attention(queries, keys, values, ggml_type, indices.astype(np.int32), number, is_causal, *place)
+        bounds = bounds if bounds is None else bounds[None]
+    outputs = _core.ops_attention(
+        queries, keys, values, ggml_type, indices.astype(np.int32), bounds, number, is_causal, *place
+    )
     return Attention(*(output.reshape(*batch, *output.shape[1:]) for output in outputs))
 
 
@@ -354,6 +365,18 @@ def _check_indices(op: str, name: str, indices: NDArray[Any], n_rows: int) -> No
     low, high = indices.min(), indices.max()
     if low < 0 or high >= n_rows:
         raise ValueError(f"[{op}] {name} must be from 0 to {n_rows - 1}, got {low} to {high}")
+
+
+def _limits(value: ArrayLike, shape: tuple[int, ...], indices: NDArray[Any]) -> NDArray[np.int32]:
+    limits = _array("attention", "limits", value, None, axes=(1, 2))
+    if limits.shape != shape:
+        raise ValueError(f"[attention] limits must be of shape {list(shape)}, got {list(limits.shape)}")
+    low, high = limits.min(), limits.max()
+    if low < _INT32.min or high > _INT32.max:
+        raise ValueError(f"[attention] limits must be int32 numbers, got {low} to {high}")
+    if (indices[..., 1:] < indices[..., :-1]).any():
+        raise ValueError("[attention] rows must ascend in each head when there are limits. Sort them")
+    return np.ascontiguousarray(limits, dtype=np.int32)
 
 
 def _state(name: str, state: object) -> tuple[Float32, Float32, Float32]:

@@ -14,6 +14,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * k,
         struct ggml_tensor  * v,
         struct ggml_tensor  * rows,
+        struct ggml_tensor  * limits,
         float                 scale,
         bool                  causal) {
     const int64_t n_q       = q->ne[1];
@@ -26,6 +27,8 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     GGML_ASSERT(q->type == GGML_TYPE_F32 && rows->type == GGML_TYPE_I32);
     GGML_ASSERT(q->nb[0] == sizeof(float) && rows->nb[0] == sizeof(int32_t));
     GGML_ASSERT(rows->ne[2] == n_block && rows->ne[3] == 1);
+    GGML_ASSERT(!limits || (limits->type == GGML_TYPE_I32 && ggml_is_contiguous(limits)));
+    GGML_ASSERT(!limits || (limits->ne[0] == n_q && limits->ne[1] == n_block && ggml_is_matrix(limits)));
     assert_rows(k, rows);
     assert_rows(v, rows);
     GGML_ASSERT(k->ne[0] == q->ne[0] && k->ne[1] == v->ne[1]);
@@ -46,6 +49,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     result->src[1] = k;
     result->src[2] = v;
     result->src[3] = rows;
+    result->src[4] = limits;
 
     const size_t size = sizeof(float);
 

@@ -19,11 +19,31 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
 
     ggml_tensor * rows = ggml_view_3d(ctx, params.rows, n_k, n_head_kv, n_block, params.rows->nb[1], n_k*params.rows->nb[0], 0);
 
-    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, rows, params.scale, params.causal);
+    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, rows, params.limits, params.scale, params.causal);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 
     return { res.o, res.m, res.l, res.sums };
+}
+
+// The weights, set to 0 in place where a query does not count. Row numbers are exact in float32 up to 2^24.
+//   weights:  [n_k, n_q, n_head, n_block]
+//   neg_rows: F32 [n_k, 1, n_head_kv, n_block], minus the rows
+//   ends:     F32 [1, n_q, 1, n_block], limits + 1
+static ggml_tensor * count_weights(ggml_context * ctx, ggml_tensor * weights, ggml_tensor * neg_rows, ggml_tensor * ends) {
+    const int64_t n_k       = weights->ne[0];
+    const int64_t n_q       = weights->ne[1];
+    const int64_t n_head    = weights->ne[2];
+    const int64_t n_block   = weights->ne[3];
+    const int64_t n_head_kv = neg_rows->ne[2];
+
+    ggml_tensor * counts = ggml_step(ctx, ggml_add(ctx, ggml_repeat_4d(ctx, neg_rows, n_k, n_q, n_head_kv, n_block), ends));
+
+    // the query heads of a KV head share its mask
+    counts  = ggml_reshape_4d(ctx, counts,  n_k, n_q, 1,                n_head_kv*n_block);
+    weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head/n_head_kv, n_head_kv*n_block);
+
+    return ggml_reshape_4d(ctx, ggml_mul_inplace(ctx, weights, counts), n_k, n_q, n_head, n_block);
 }
 
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
@@ -41,6 +61,13 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     ggml_build_forward_expand(gf, k);
     ggml_build_forward_expand(gf, v);
     h2o_profile_ends_part(v, H2O_PART_GATHER);
+
+    ggml_tensor * neg_rows = nullptr;
+    ggml_tensor * ends     = nullptr;
+    if (params.limits) {
+        neg_rows = ggml_neg(ctx, ggml_cast(ctx, params.rows, GGML_TYPE_F32));
+        ends     = ggml_scale_bias(ctx, ggml_cast(ctx, params.limits, GGML_TYPE_F32), 1.0f, 1.0f);
+    }
 
     h2o_attention res = {};
 
@@ -62,13 +89,18 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         ggml_tensor * weights = nullptr;
         const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v_i, &weights);
 
-        // m first: the softmax may overwrite the logits
+        // m first: the softmax may overwrite the logits; o before the weights are changed
         ggml_build_forward_expand(gf, state.m);
         ggml_build_forward_expand(gf, state.l);
+        ggml_build_forward_expand(gf, state.o);
 
+        if (params.limits) {
+            weights = count_weights(ctx, weights,
+                    ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[1], n_k*neg_rows->nb[0], 0),
+                    ggml_view_4d(ctx, ends, 1, n_q_i, 1, n_block, ends->nb[0], ends->nb[1], ends->nb[1], i*ends->nb[0]));
+        }
         ggml_tensor * sums = ggml_pad(ctx, h2o_column_sums_build(ctx, weights, n_head_kv), n_k - n_k_i, 0, 0, 0);
         ggml_build_forward_expand(gf, sums);
-        ggml_build_forward_expand(gf, state.o);
 
         const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };
 

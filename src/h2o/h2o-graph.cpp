@@ -143,6 +143,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.v       =*/ kv->values(graph.ctx0, il),
         /*.q       =*/ q,
         /*.rows    =*/ rows,
+        /*.limits  =*/ nullptr,
         /*.v_trans =*/ kv->v_is_transposed(),
         /*.causal  =*/ causal,
         /*.scale   =*/ kq_scale,

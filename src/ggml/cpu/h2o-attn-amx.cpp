@@ -180,24 +180,36 @@ void exp_rows(float * x, int64_t ld, int64_t n, const float * m, float * l) {
     }
 }
 
-// sums += column sums of x/l
+// sums += column sums of x/l, where row i counts in the first counted[i] columns
 template <int M>
-void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, float * sums) {
-    float f[M];
+void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, const int64_t * counted, float * sums) {
+    float   f[M];
+    int64_t n_all  = n; // columns in which every row counts
+    int64_t n_some = 0; // columns in which any does
     for (int i = 0; i < M; ++i) {
-        f[i] = 1.0f/l[i];
+        f[i]   = 1.0f/l[i];
+        n_all  = min_of(n_all,  counted[i]);
+        n_some = max_of(n_some, min_of(n, counted[i]));
     }
-    for (int64_t j = 0; j < n; j += BLOCK) {
+
+    int64_t j = 0;
+    const auto add = [&](const auto & counts) {
         vec_f sum_a = {};
         vec_f sum_b = {};
         for (int i = 0; i < M; ++i) {
             const vec_i hi = (vec_i) load(x + i*ld + j);
             const vec_i lo = (vec_i) load(x + i*ld + j + VL);
-            sum_a += ((vec_f) (hi << 16) + (vec_f) (lo << 16))*f[i];
-            sum_b += ((vec_f) upper(hi)  + (vec_f) upper(lo) )*f[i];
+            sum_a += counts((vec_f) (hi << 16) + (vec_f) (lo << 16), i, j)*f[i];
+            sum_b += counts((vec_f) upper(hi)  + (vec_f) upper(lo),  i, j + VL)*f[i];
         }
         store(sums + j,      load(sums + j)      + sum_a);
         store(sums + j + VL, load(sums + j + VL) + sum_b);
+    };
+    for (; j + BLOCK <= n_all; j += BLOCK) {
+        add([](vec_f e, int, int64_t) { return e; });
+    }
+    for (; j < n_some; j += BLOCK) {
+        add([&](vec_f e, int i, int64_t column) { return first_lanes(e, counted[i] - column); });
     }
 }
 
@@ -276,7 +288,7 @@ void tile(const h2o_attn_tile & t) {
 
             mask_and_max<M>(x, t.ld, n, t.visible + r, t.m + r);
             exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
-            add_column_sums<M>(x, t.ld, n, t.l + r, t.sums);
+            add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
         });
     }
 

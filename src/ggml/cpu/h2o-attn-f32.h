@@ -77,19 +77,31 @@ void exp_rows(float * x, int64_t ld, int64_t n, const float * m, float * l) {
     }
 }
 
-// sums += column sums of x/l
+// sums += column sums of x/l, where row i counts in the first counted[i] columns
 template <int M>
-void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, float * sums) {
-    float f[M];
+void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, const int64_t * counted, float * sums) {
+    float   f[M];
+    int64_t n_all  = n; // columns in which every row counts
+    int64_t n_some = 0; // columns in which any does
     for (int i = 0; i < M; ++i) {
-        f[i] = 1.0f/l[i];
+        f[i]   = 1.0f/l[i];
+        n_all  = min_of(n_all,  counted[i]);
+        n_some = max_of(n_some, min_of(n, counted[i]));
     }
-    for (int64_t j = 0; j < n; j += VL) {
-        vec_f sum = load(x + j)*f[0];
-        for (int i = 1; i < M; ++i) {
-            sum += load(x + i*ld + j)*f[i];
+
+    int64_t j = 0;
+    const auto add = [&](const auto & counts) {
+        vec_f sum = {};
+        for (int i = 0; i < M; ++i) {
+            sum += counts(load(x + i*ld + j), i)*f[i];
         }
         store(sums + j, load(sums + j) + sum);
+    };
+    for (; j + VL <= n_all; j += VL) {
+        add([](vec_f e, int) { return e; });
+    }
+    for (; j < n_some; j += VL) {
+        add([&](vec_f e, int i) { return first_lanes(e, counted[i] - j); });
     }
 }
 
@@ -124,7 +136,7 @@ void tile(const h2o_attn_tile & t) {
 
         mask_and_max<M>(x, t.ld, n, t.visible + r, t.m + r);
         exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
-        add_column_sums<M>(x, t.ld, n, t.l + r, t.sums);
+        add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
     });
 
     for (int64_t key = 0; key < n_keys; key += KEY_BLOCK) {

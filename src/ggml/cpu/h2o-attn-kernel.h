@@ -26,6 +26,7 @@ struct h2o_attn_tile {
 
     const float   * q;       // [n_rows][d_k], multiplied by the scale
     const int64_t * visible; // [n_rows] keys that each row sees, ascending
+    const int64_t * counted; // [n_rows] keys whose sums each row adds to if it sees them
     const void    * k;       // packed
     const void    * v;       // packed
 

@@ -28,6 +28,10 @@ inline int64_t min_of(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+inline int64_t max_of(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 template <int N>
 struct constant {
     static constexpr int value = N;
@@ -90,6 +94,15 @@ void mask_and_max(float * x, int64_t ld, int64_t n, const int64_t * visible, flo
             m[i] = max[i][j] > m[i] ? max[i][j] : m[i];
         }
     }
+}
+
+// the first n lanes of x, zeros in the others
+inline vec_f first_lanes(vec_f x, int64_t n) {
+    vec_i lane;
+    for (int j = 0; j < VL; ++j) {
+        lane[j] = j;
+    }
+    return (vec_f) ((vec_i) x & (lane < (int32_t) n));
 }
 
 inline float sum_of(vec_f v) {

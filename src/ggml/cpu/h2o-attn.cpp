@@ -25,6 +25,7 @@ struct attn {
     const ggml_tensor * k;
     const ggml_tensor * v;
     const ggml_tensor * rows;
+    const ggml_tensor * limits; // or NULL
     const h2o_attn_kernel & kernel;
 
     float scale;
@@ -62,6 +63,15 @@ struct attn {
 
     int64_t n_visible(int64_t row) const { return causal ? n_k - n_q + row/group + 1 : n_k; }
 
+    // the first keys, those whose sums count the row
+    int64_t n_counted(int64_t row, int64_t h, int64_t block) const {
+        if (!limits) {
+            return n_k_pad;
+        }
+        const int32_t * idx = rows_of(h, block);
+        return std::upper_bound(idx, idx + n_k, ((const int32_t *) limits->data)[block*n_q + row/group]) - idx;
+    }
+
     const int32_t * rows_of(int64_t h, int64_t block) const {
         return (const int32_t *) ((const char *) rows->data + h*rows->nb[1] + block*rows->nb[2]);
     }
@@ -76,7 +86,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }
 
 attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
-    : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]), kernel(kernel) {
+    : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]), limits(dst->src[4]), kernel(kernel) {
     scale  = ggml_get_op_params_f32(dst, 0);
     causal = ggml_get_op_params_i32(dst, 1);
 
@@ -208,6 +218,8 @@ void plain_tile(const attn & a, const h2o_attn_tile & t, int64_t h, const int32_
         }
         for (int64_t j = 0; j < t.visible[r]; ++j) {
             x[j] = max == -INFINITY ? 0.0f : x[j]/sum;
+        }
+        for (int64_t j = 0; j < std::min(t.visible[r], t.counted[r]); ++j) {
             t.sums[j] += x[j];
         }
         t.m[r] = max;
@@ -255,6 +267,7 @@ void attn::compute_item(float * work, float * scratch, int64_t h, int64_t item, 
             /*.n_k     =*/ n_k_pad,
             /*.q       =*/ tile_q,
             /*.visible =*/ nullptr,
+            /*.counted =*/ nullptr,
             /*.k       =*/ packed_k(work, h),
             /*.v       =*/ packed_v(work, h),
             /*.logits  =*/ logits,
@@ -267,14 +280,17 @@ void attn::compute_item(float * work, float * scratch, int64_t h, int64_t item, 
         };
 
         int64_t       visible[H2O_ATTN_MAX_ROWS];
+        int64_t       counted[H2O_ATTN_MAX_ROWS];
         const float * q_rows [H2O_ATTN_MAX_ROWS];
         t.visible = visible;
+        t.counted = counted;
 
         for (int r = 0; r < t.n_rows; ++r) {
             const int64_t i    = (row + r)/group;
             const int64_t head = (row + r)%group + h*group;
 
             visible[r] = n_visible(row + r);
+            counted[r] = n_counted(row + r, h, block);
             q_rows [r] = (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2] + block*q->nb[3]);
             for (int64_t j = 0; j < d_k; ++j) {
                 tile_q[r*d_k + j] = scale*q_rows[r][j];
