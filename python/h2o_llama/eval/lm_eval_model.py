@@ -1,0 +1,211 @@
+"""lm-evaluation-harness on an h2o-llama model.
+
+    python -m h2o_llama.eval.lm_eval_model --model h2o-llama --tasks hellaswag \\
+        --model_args pretrained=model.gguf,n_ctx=8192,local_window=256,heavy_budget=256
+
+is lm_eval's own command line, which knows the model "h2o-llama" then. It needs pip install "h2o-llama[eval]".
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from h2o_llama import H2OConfig, Llama, _check
+from h2o_llama.eval.lockstep import piece_tokens
+from h2o_llama.eval.losses import log_softmax
+
+try:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import register_model
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+except ImportError as error:
+    raise ImportError('lm-evaluation-harness is missing: pip install "h2o-llama[eval]"') from error
+
+_OWNER = "H2OLM"
+_MAX_GEN_TOKENS = 256  # lm_eval's default
+_H2O_OPTIONS = [field.name for field in fields(H2OConfig)]
+_LLAMA_OPTIONS = [name for name in inspect.signature(Llama).parameters if name not in ("model_path", "h2o")]
+
+
+@register_model("h2o-llama")
+class H2OLM(TemplateLM):  # type: ignore[misc]
+    """The model "h2o-llama" of lm-evaluation-harness.
+
+    `loglikelihood` computes what generation would: the context is read as a prompt whose last `dense_tail` tokens
+    attend to everything kept, and so does the continuation. `loglikelihood_rolling` reads the whole text as a prompt,
+    without a dense tail. Texts that do not fit into n_ctx lose their beginning.
+
+    Parameters
+    ----------
+    pretrained : str
+        A GGUF file.
+    h2o : {"on", "off"}
+        "off" is llama.cpp's dense attention; dense_tail and the fields of `H2OConfig` do not matter then.
+    dense_tail : int, default 128
+        See above.
+    batch_size, max_batch_size, device : optional
+        What lm_eval passes to every model. There are no batches; n_gpu_layers says what a GPU computes.
+    **options
+        The fields of `H2OConfig` (local_window, heavy_budget, sink_tokens, …) and the arguments of `Llama` (n_ctx,
+        n_ubatch, n_threads, …).
+
+    Raises
+    ------
+    ValueError, OSError, H2OError
+        As `Llama` and `H2OConfig`; ValueError if there is no such option.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        h2o: str = "on",
+        dense_tail: int = 128,
+        batch_size: object = None,
+        max_batch_size: object = None,
+        device: object = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        unknown = [name for name in options if name not in _H2O_OPTIONS + _LLAMA_OPTIONS]
+        if unknown:
+            known = ", ".join(["pretrained", "h2o", "dense_tail", *_H2O_OPTIONS, *_LLAMA_OPTIONS])
+            raise ValueError(f"[{_OWNER}] there is no option {unknown[0]!r}: the options are {known}")
+        config = {name: options.pop(name) for name in _H2O_OPTIONS if name in options}
+        is_on = _check.choice(_OWNER, "h2o", h2o, ("on", "off")) == "on"
+        self._dense_tail = _check.integer(_OWNER, "dense_tail", dense_tail, 0) if is_on else 0
+        self._llm = Llama(pretrained, h2o=H2OConfig(**config) if is_on else None, **options)
+
+    # --- tokens
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        return self._llm.token_eos
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What a text without context follows: the token that begins a text, or else the one that ends one."""
+        return self._llm.token_bos if self._llm.token_bos >= 0 else self._llm.token_eos
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What lm_eval's caches tell models apart by."""
+        return self._llm.model_path
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: object) -> list[int]:
+        """Token ids, by default with those that the model expects around a text."""
+        return self._llm.tokenize(string, add_special=add_special_tokens is not False)
+
+    # --- requests
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        results = []
+        # Several continuations of one token, as the letters of a multiple choice, need one prefill.
+        last_read: list[int] = []
+        for request, context, continuation in tqdm(requests, desc="loglikelihood", disable=disable_tqdm):
+            n = len(continuation)
+            if not 1 <= n <= self._llm.n_ctx:
+                raise ValueError(
+                    f"[{_OWNER}] a continuation must have from 1 to n_ctx={self._llm.n_ctx} tokens of its own, "
+                    f"got {n} of {request[1][:40]!r}"
+                )
+            read = [*context, *continuation][-self._llm.n_ctx - 1 : -1]
+            if n > 1:
+                rows = self._log_probabilities(read, n, self._dense_tail + n - 1)
+            else:
+                if read != last_read:
+                    last_read, last_rows = read, list(self._log_probabilities(read, 1, self._dense_tail))
+                rows = iter(last_rows)
+            results.append(_score(rows, continuation))
+            self.cache_hook.add_partial("loglikelihood", request, results[-1])
+        return results
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Log-likelihood of whole texts, in windows of n_ctx tokens that do not overlap."""
+        results = []
+        for request in tqdm(requests, desc="loglikelihood_rolling", disable=disable_tqdm):
+            (text,) = request.args
+            total = 0.0
+            for window in get_rolling_token_windows(
+                self.tok_encode(text, add_special_tokens=False), self.prefix_token_id, self._llm.n_ctx, 1
+            ):
+                context, continuation = make_disjoint_window(window)
+                read = [*context, *continuation][:-1]
+                total += _score(self._log_probabilities(read, len(continuation), 0), continuation)[0]
+            results.append(total)
+            self.cache_hook.add_partial("loglikelihood_rolling", (text,), total)
+        return results
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Texts up to a stop string, greedy unless the task samples."""
+        results = []
+        for request in tqdm(requests, desc="generate_until", disable=disable_tqdm):
+            context, options = request.args
+            n = options.get("max_gen_toks", _MAX_GEN_TOKENS)
+            if n >= self._llm.n_ctx:
+                raise ValueError(
+                    f"[{_OWNER}] n_ctx={self._llm.n_ctx} has no room for max_gen_toks={n}: use a larger one"
+                )
+            prompt = self.tok_encode(context)[n - self._llm.n_ctx :]
+            until = options.get("until") or []
+            completion = self._llm(
+                prompt,
+                n,
+                stop=[stop for stop in ([until] if isinstance(until, str) else until) if stop],
+                dense_tail=min(self._dense_tail, len(prompt)),
+                temperature=options.get("temperature", 1.0) if options.get("do_sample") else 0.0,
+            )
+            results.append(completion["choices"][0]["text"])
+            self.cache_hook.add_partial("generate_until", request.args, results[-1])
+        return results
+
+    def _log_probabilities(self, tokens: list[int], n: int, dense_tail: int) -> Iterator[NDArray[np.float64]]:
+        """Log-probabilities of what follows each of the last n tokens, [rows, n_vocab], a few rows at a time."""
+        self._llm.reset()
+        for start, stop in _calls(len(tokens), n, piece_tokens(self._llm.n_vocab)):
+            n_dense = min(stop - start, max(0, stop - len(tokens) + dense_tail)) if self._llm.h2o is not None else 0
+            scored = max(0, len(tokens) - n - start)
+            self._llm.eval(tokens[start:stop], logits="all" if scored < stop - start else "last", dense_tail=n_dense)
+            if scored < stop - start:
+                yield log_softmax(self._llm.logits[scored:])
+
+
+def _calls(n_tokens: int, n_scored: int, most: int) -> list[tuple[int, int]]:
+    """(start, stop) of the calls that read a text: what is scored in pieces of at most `most` tokens, three or more.
+
+    No call has a single token, which would be a decode step, unless the text has no other.
+    """
+    first = max(0, n_tokens - max(n_scored, 2))
+    first = 0 if first == 1 else first
+    n = math.ceil((n_tokens - first) / most)
+    bounds = [first + (n_tokens - first) * i // n for i in range(n + 1)]
+    return [(0, first)] * (first > 0) + list(pairwise(bounds))
+
+
+def _score(rows: Iterable[NDArray[np.float64]], tokens: Sequence[int]) -> tuple[float, bool]:
+    """Sum of the tokens' log-probabilities, and whether each one is the most probable."""
+    total, is_greedy, n_done = 0.0, True, 0
+    for log_p in rows:
+        picked = tokens[n_done : n_done + len(log_p)]
+        total += float(log_p[np.arange(len(picked)), picked].sum())
+        is_greedy &= log_p.argmax(axis=-1).tolist() == picked
+        n_done += len(picked)
+    return total, is_greedy
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
