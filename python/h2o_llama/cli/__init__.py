@@ -6,6 +6,7 @@ import typer
 
 from h2o_llama.cli import demo, info, inspect, run
 from h2o_llama.cli.errors import Commands
+from h2o_llama.cli.eval import eval_model
 
 app = typer.Typer(
     name="h2o-llama",
@@ -18,3 +19,4 @@ app = typer.Typer(
 )
 for command in (demo.demo, run.run, inspect.inspect, info.info):
     app.command()(command)
+app.command("eval")(eval_model)

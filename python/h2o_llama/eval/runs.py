@@ -85,12 +85,15 @@ def evaluate(
                 "chunk is read densely, and there would be too little after it to tell settings apart"
             )
     path = None if json_file is None else Path(json_file)
-    known = [] if path is None else read_rows(path)
+    known: list[Row] = []
+    if path is not None:
+        append_rows(path, [])  # if it cannot be written, fail before anything is measured
+        known = read_rows(path)
     source = default_text() if text is None else text.encode() if isinstance(text, str) else text
     subject = Subject(model, source, chunk_size=chunk_size, n_threads=n_threads, n_gpu_layers=n_gpu_layers, seed=seed)
     try:
         plan = [(n, task, task.variants(subject, n)) for n in n_tokens for task in tasks]
-        rows = []
+        rows: list[Row] = []
         for n, task, variants in plan:
             identities = {s.name: [_identity(subject, s, n, task, v) for v in variants] for s in settings}
             missing = [s for s in settings if not all(find_row(known, i) for i in identities[s.name])]

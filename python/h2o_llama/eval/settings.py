@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal, get_args
+from typing import Literal
 
 from h2o_llama import _check
 from h2o_llama.config import H2OConfig
@@ -13,7 +13,7 @@ from h2o_llama.config import H2OConfig
 _OWNER = "eval"
 
 Memory = Literal["random", "upper_bound"]
-Reference = Literal["random", "window", "upper-bound"]
+REFERENCES = ("random", "window", "upper-bound")
 
 # Attention sinks of the reference "window", as in StreamingLLM (Xiao et al. 2024, arXiv:2309.17453).
 _WINDOW_SINKS = 4
@@ -60,8 +60,8 @@ def sweep(
     *,
     local: Sequence[int],
     heavy: Sequence[int],
-    sinks: Sequence[int] = (0,),
-    schedule: Sequence[Literal["single_pass", "two_phase"]] = ("single_pass",),
+    sinks: Sequence[int] = (H2OConfig.sink_tokens,),
+    schedule: Sequence[str] = (H2OConfig.schedule,),
     scorer: Sequence[str] = ("sum",),
 ) -> list[Setting]:
     """The settings of all combinations, the last argument changing fastest.
@@ -72,31 +72,33 @@ def sweep(
         If a value is out of range, or an argument is empty.
     """
     settings = [
-        Setting.of(H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, schedule=name, scorer=score))
-        for L, H, A, name, score in product(local, heavy, sinks, schedule, scorer)
+        Setting.of(H2OConfig(L, H, A, schedule=order, scorer=score))  # type: ignore[arg-type]  # it checks them
+        for L, H, A, order, score in product(local, heavy, sinks, schedule, scorer)
     ]
     if not settings:
         raise ValueError(f"[{_OWNER}] there is no setting: give at least one value for each part of the sweep")
     return list(dict.fromkeys(settings))
 
 
-def references(h2o: H2OConfig, kinds: Sequence[Reference], chunk_size: int) -> list[Setting]:
-    """Settings with the same M to judge `h2o` by.
+def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[Setting]:
+    """Settings with the same M to judge another by.
 
-    "random" and "upper-bound" choose the heavy hitters as `Setting` says; "window" has none: the first tokens of the
-    sequence, at most 4, and the last before the chunk.
+    "random" and "upper-bound" choose the heavy hitters as `Setting` says; "window" has none, but the first tokens of
+    the sequence, at most 4, and the last before the chunk.
 
     Raises
     ------
     ValueError
-        If a kind is unknown, or the window would be longer than a chunk.
+        If a kind is unknown, the setting is dense, or the window would be longer than a chunk.
     """
+    if setting.h2o is None:
+        raise ValueError(f"[{_OWNER}] a reference needs a setting with H2O, got {setting.name!r}")
+    h2o = replace(setting.h2o, scorer="sum")
     return [_reference(h2o, kind, chunk_size) for kind in dict.fromkeys(kinds)]
 
 
-def _reference(h2o: H2OConfig, kind: Reference, chunk_size: int) -> Setting:
-    _check.choice(_OWNER, "reference", kind, get_args(Reference))
-    h2o = replace(h2o, scorer="sum")
+def _reference(h2o: H2OConfig, kind: str, chunk_size: int) -> Setting:
+    _check.choice(_OWNER, "reference", kind, REFERENCES)
     if kind == "random":
         return Setting.of(h2o, "random")
     if kind == "upper-bound":

@@ -1,0 +1,157 @@
+"""`h2o-llama eval`: what sparse attention costs on a model and a text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import typer
+from rich.console import Console
+
+from h2o_llama.cli import options
+from h2o_llama.cli.progress import progress_bars
+from h2o_llama.cli.prompt import model_file
+from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, evaluate, references, sweep
+from h2o_llama.eval.tables import tables
+from h2o_llama.eval.task import Row, Task
+
+T = TypeVar("T")
+
+_SWEPT = "Settings to measure"
+_TEXT = "Perplexity and continuation"
+_RECALL = "Recall"
+_QUESTIONS = "Questions from a file"
+
+
+def eval_model(
+    model: options.Model,
+    text: Annotated[
+        Path | None, typer.Option(help="Text file; - is standard input. By default Python's sources.")
+    ] = None,
+    n_tokens: Annotated[str, typer.Option(help="Lengths N, such as 2048,8192; by default four chunks.")] = "",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")] = None,
+    local: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="L, one or more: 64,128.")] = str(
+        options.DEFAULTS.local_window
+    ),
+    heavy: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="H, one or more.")] = str(
+        options.DEFAULTS.heavy_budget
+    ),
+    sinks: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="A, one or more.")] = str(
+        options.DEFAULTS.sink_tokens
+    ),
+    schedule: Annotated[
+        str, typer.Option(rich_help_panel=_SWEPT, help="single_pass, two_phase, or both.")
+    ] = options.DEFAULTS.schedule,
+    scorer: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="How tokens are scored, one or more.")] = "sum",
+    reference: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_SWEPT, help="random, window, upper-bound: other memory of the first setting's M."
+        ),
+    ] = "",
+    windows: Annotated[
+        int, typer.Option(rich_help_panel=_TEXT, min=0, help="Pieces of the text at most; 0: leave both out.")
+    ] = 4,
+    continuation: Annotated[
+        int, typer.Option(rich_help_panel=_TEXT, min=0, help="Tokens after the prompt; 0: leave it out.")
+    ] = 256,
+    recall: Annotated[
+        str, typer.Option(rich_help_panel=_RECALL, help="What to hide and ask: single, multi-key, pairs, …")
+    ] = "",
+    depths: Annotated[str, typer.Option(rich_help_panel=_RECALL, help="Where to hide it.")] = "0,0.25,0.5,0.75,1",
+    samples: Annotated[int, typer.Option(rich_help_panel=_RECALL, min=1, help="Documents for each depth.")] = 4,
+    question: Annotated[
+        Literal["after", "before"], typer.Option(rich_help_panel=_RECALL, help="Ask after it only, or before it too.")
+    ] = "after",
+    style: Annotated[
+        Literal["auto", "english", "keys"],
+        typer.Option(rich_help_panel=_RECALL, help="Wording; keys is all that the demo model knows."),
+    ] = "auto",
+    jsonl: Annotated[
+        Path | None, typer.Option(rich_help_panel=_QUESTIONS, help="Lines of {context, question, answers}.")
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(rich_help_panel=_QUESTIONS, help="exact-match, contains, contains-all, f1, rouge-l.")
+    ] = "contains",
+    max_tokens: Annotated[
+        int, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Tokens of an answer at most.")
+    ] = 64,
+    limit: Annotated[int | None, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Only the first lines.")] = None,
+    dense_tail: Annotated[
+        int, typer.Option(min=0, help="Recall, questions: last tokens of a prompt that attend to everything kept.")
+    ] = 128,
+    chunk: options.Chunk = options.CHUNK_SIZE,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+) -> None:
+    """Measure what sparse attention costs: perplexity, KL divergence, continuation, recall, questions.
+
+    Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
+    """
+    settings = sweep(
+        local=_values("--local", local, int),
+        heavy=_values("--heavy", heavy, int),
+        sinks=_values("--sinks", sinks, int),
+        schedule=_values("--schedule", schedule, str),
+        scorer=_values("--scorer", scorer, str),
+    )
+    tasks: list[Task] = []
+    if windows > 0:
+        tasks.append(Perplexity(windows))
+        if continuation > 0:
+            tasks.append(Continuation(continuation, windows))
+    if recall:
+        kinds, places = _values("--recall", recall, str), _values("--depths", depths, float)
+        tasks.append(Recall(kinds, places, samples, dense_tail, question, style))
+    if jsonl is not None:
+        tasks.append(Jsonl(jsonl, _values("--metric", metric, str), max_tokens, dense_tail, limit))
+    if not tasks:
+        raise typer.BadParameter("there is nothing to measure: give --windows, --recall or --jsonl")
+    draw = None if plot is None else _drawing(plot)
+
+    with progress_bars() as update:
+        rows = evaluate(
+            model_file(model),
+            [*settings, *references(settings[0], _values("--reference", reference, str), chunk)],
+            text=None if text is None else _read(text),
+            n_tokens=_values("--n-tokens", n_tokens, int) or [4 * chunk],
+            tasks=tasks,
+            chunk_size=chunk,
+            n_threads=threads,
+            n_gpu_layers=gpu_layers,
+            seed=seed,
+            json_file=json_file,
+            progress=update,
+        )
+    console = Console()
+    for table in tables(rows):
+        console.print(table)
+    if draw is not None:
+        for path in draw(rows):
+            console.print(f"Written: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _drawing(folder: Path) -> Callable[[list[Row]], list[Path]]:
+    """What draws rows into a folder. Fails here, before anything is measured, if matplotlib or the folder cannot be."""
+    from h2o_llama.plots import eval_plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return lambda rows: eval_plots(rows, folder)
+
+
+def _values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
+    """The values of a list such as "64,128"."""
+    try:
+        return [kind(word.strip()) for word in text.split(",") if word.strip()]
+    except ValueError:
+        raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None
+
+
+def _read(path: Path) -> bytes:
+    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()

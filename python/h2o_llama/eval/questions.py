@@ -1,0 +1,158 @@
+"""The tasks "recall" and "jsonl": questions about documents, whose answers are generated and scored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from h2o_llama import _check
+from h2o_llama.eval.jsonl import measure_jsonl, read_jsonl
+from h2o_llama.eval.metrics import check_metrics
+from h2o_llama.eval.recall import RecallCell, measure_recall
+from h2o_llama.eval.settings import DENSE, Setting
+from h2o_llama.eval.subject import Subject
+from h2o_llama.eval.task import Progress, Row
+from h2o_llama.eval.tasks import KINDS
+from h2o_llama.llama import Llama
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Needles in documents made for the purpose; see `h2o_llama.eval.recall.measure_recall`.
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        What is hidden and asked; a row for each.
+    depths : sequence of float, default 0, 0.25, 0.5, 0.75, 1
+        Where, from 0 for the document's start to 1 for its end.
+    samples : int, default 4
+        Documents for each kind and depth.
+    dense_tail : int, default 128
+        The last tokens of the prompt that attend to everything kept; 0: the question is read as the rest.
+    question : {"after", "before"}
+        Where the question stands.
+    style : str, default "auto"
+        The wording.
+    """
+
+    kinds: Sequence[str]
+    depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    samples: int = 4
+    dense_tail: int = 128
+    question: Literal["after", "before"] = "after"
+    style: Literal["auto", "english", "keys"] = "auto"
+    name = "recall"
+    contexts_each = 1
+
+    def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
+        """A row for each kind."""
+        if not self.kinds:
+            raise _check.bad_argument("eval", "kinds", "one or more of " + ", ".join(KINDS), self.kinds)
+        for kind in self.kinds:
+            _check.choice("eval", "kind", kind, KINDS)
+        common = {
+            "depths": list(self.depths),
+            "samples": self.samples,
+            "dense_tail": self.dense_tail,
+            "question": self.question,
+            "style": self.style,
+        }
+        return [{"kind": kind, **common} for kind in self.kinds]
+
+    def measure(
+        self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
+    ) -> Mapping[str, Sequence[Row]]:
+        """Results by the settings' names, for each kind."""
+        with _contexts(subject, settings, n_tokens) as llms:
+            cells = measure_recall(
+                llms,
+                kinds=self.kinds,
+                n_tokens=n_tokens,
+                depths=self.depths,
+                samples=self.samples,
+                seed=subject.seed,
+                style=self.style,
+                dense_tail=self.dense_tail,
+                question=self.question,
+                progress=progress,
+            )
+        return {s.name: [_recall_row(cells[s.name], cells[DENSE.name], kind) for kind in self.kinds] for s in settings}
+
+
+def _recall_row(cells: Sequence[RecallCell], dense: Sequence[RecallCell], kind: str) -> Row:
+    pairs = [(cell, other) for cell, other in zip(cells, dense, strict=True) if cell.kind == kind]
+    n = [cell.n for cell, _ in pairs]
+    return {
+        "recall": float(np.average([cell.recall for cell, _ in pairs], weights=n)),
+        "recall_dense": float(np.average([other.recall for _, other in pairs], weights=n)),
+        "n": sum(n),
+        "cells": [
+            {"depth": cell.depth, "recall": cell.recall, "recall_dense": other.recall, "n": cell.n}
+            for cell, other in pairs
+        ],
+    }
+
+
+@dataclass(frozen=True)
+class Jsonl:
+    """Questions from a file; see `h2o_llama.eval.jsonl.measure_jsonl`.
+
+    Parameters
+    ----------
+    path : Path
+        Lines of {"context", "question", "answers"}, as LongBench or RULER publish them.
+    metrics : sequence of str
+        How answers are scored.
+    max_tokens : int, default 64
+        The longest answer.
+    dense_tail : int, default 128
+        The last tokens of the prompt that attend to everything kept.
+    limit : int, optional
+        Only so many lines, the first.
+    """
+
+    path: Path
+    metrics: Sequence[str]
+    max_tokens: int = 64
+    dense_tail: int = 128
+    limit: int | None = None
+    name = "jsonl"
+    contexts_each = 1
+
+    def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
+        """One row."""
+        check_metrics("eval", self.metrics)
+        read_jsonl(self.path, self.limit)
+        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        options = {"max_tokens": self.max_tokens, "dense_tail": self.dense_tail, "limit": self.limit}
+        return [{"file": self.path.name, "file_sha256": digest, "metrics": list(self.metrics), **options}]
+
+    def measure(
+        self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
+    ) -> Mapping[str, Sequence[Row]]:
+        """Results by the settings' names. Prompts longer than N are cut."""
+        with _contexts(subject, settings, n_tokens) as llms:
+            scores = measure_jsonl(
+                llms,
+                self.path,
+                metrics=self.metrics,
+                max_tokens=self.max_tokens,
+                dense_tail=self.dense_tail,
+                limit=self.limit,
+                progress=progress,
+            )
+        dense = {f"{name}_dense": scores[DENSE.name][name] for name in self.metrics}
+        return {s.name: [{**scores[s.name], **dense}] for s in settings}
+
+
+@contextmanager
+def _contexts(subject: Subject, settings: Sequence[Setting], n_tokens: int) -> Iterator[dict[str, Llama]]:
+    with ExitStack() as stack:
+        yield {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in (DENSE, *settings)}
