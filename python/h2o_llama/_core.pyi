@@ -29,6 +29,7 @@ __all__: list[str] = [
     "ops_mul_mat_seconds",
     "ops_set_attention_isa",
     "ops_softmax_state",
+    "scorer_names",
     "type_size",
 ]
 
@@ -87,6 +88,8 @@ class Context:
         local_window: typing.SupportsInt | typing.SupportsIndex,
         heavy_budget: typing.SupportsInt | typing.SupportsIndex,
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
+        scorer: str,
+        pooling: typing.SupportsInt | typing.SupportsIndex,
         score_type: str,
         schedule: str,
         record: bool,
@@ -99,6 +102,7 @@ class Context:
         self,
         tokens: numpy.typing.NDArray[numpy.int32],
         logits: numpy.typing.NDArray[numpy.float32],
+        dense_tail: typing.SupportsInt | typing.SupportsIndex,
         progress: typing.Any,
     ) -> None: ...
     @property
@@ -150,6 +154,8 @@ class KVStats:
     @property
     def n_single_pass(self) -> int: ...
     @property
+    def n_tail(self) -> int: ...
+    @property
     def n_tokens_prefill(self) -> int: ...
     @property
     def t_attention_us(self) -> int: ...
@@ -167,6 +173,8 @@ class KVStats:
     def t_select_us(self) -> int: ...
     @property
     def t_single_pass_us(self) -> int: ...
+    @property
+    def t_tail_us(self) -> int: ...
 
 class KV:
     @staticmethod
@@ -179,6 +187,8 @@ class KV:
         local_window: typing.SupportsInt | typing.SupportsIndex,
         heavy_budget: typing.SupportsInt | typing.SupportsIndex,
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
+        scorer: str,
+        pooling: typing.SupportsInt | typing.SupportsIndex,
         score_type: str,
         type_k: str,
         type_v: str,
@@ -231,6 +241,9 @@ class KV:
         start: typing.SupportsInt | typing.SupportsIndex,
         k: numpy.typing.NDArray[numpy.float32],
         v: numpy.typing.NDArray[numpy.float32],
+    ) -> None: ...
+    def set_memory_indices(
+        self, layer: typing.SupportsInt | typing.SupportsIndex, indices: numpy.typing.NDArray[numpy.int32]
     ) -> None: ...
     @property
     def info(self) -> KVInfo: ...
@@ -320,6 +333,11 @@ def ops_softmax_state(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
+def scorer_names() -> list[str]:
+    """
+    How heavy hitters can be chosen, the default first.
+    """
+
 def type_size(type: str) -> float:
     """
     Bytes per element.

@@ -118,6 +118,7 @@ class CompletionRun:
     stop: list[str]
     sampling: Sampling
     progress: Callable[[int, int], object] | None
+    dense_tail: int
     n_generated: int = 0
     finish_reason: FinishReason = None
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4()}")
@@ -144,7 +145,9 @@ class CompletionRun:
         yield self.echo
         self.llm.reset()
         buffer = TextBuffer(self.stop)
-        tokens = self.llm.generate(self.prompt, progress=self.progress, **asdict(self.sampling))
+        tokens = self.llm.generate(
+            self.prompt, progress=self.progress, dense_tail=self.dense_tail, **asdict(self.sampling)
+        )
         for token in islice(tokens, self.max_tokens):
             self.n_generated += 1
             yield buffer.push(self.llm.detokenize([token]))

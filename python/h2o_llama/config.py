@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from h2o_llama import _check
+from h2o_llama import _check, _core
 
 _OWNER = "H2OConfig"
+
+SCORERS = tuple(_core.scorer_names())
+"""How heavy hitters can be chosen, the default first."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,20 @@ class H2OConfig:
     local_window : int, default 256
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 256
-        H: how many heavy hitters (the positions that received most attention) a memory set holds.
+        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds.
     sink_tokens : int, default 0
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
+    scorer : str, default "key_diff"
+        How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
+        of the KV head, and the sums are over queries that saw p.
+        "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), keys unlike the others of their chunk (KeyDiff, Park
+        et al. 2025, arXiv:2504.15364); needs no attention weights.
+        "sum": the sum of w (H2O). "mean": that divided by the number of queries. "decay": the sum, of which half is
+        forgotten from chunk to chunk. "last_window": the sum over the last 64 queries of the last chunk (SnapKV, Li et
+        al. 2024, arXiv:2404.14469). "distant": the mean over the queries at least L positions after p.
+    pooling : int, default 3
+        A position ranks as high as the best candidate up to this many positions away: what matters is kept with its
+        neighbours (SnapKV pools 7 positions, which is 3).
     schedule : {"single_pass", "two_phase"}
         "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
         "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
@@ -49,13 +63,15 @@ class H2OConfig:
     local_window: int = 256
     heavy_budget: int = 256
     sink_tokens: int = 0
+    scorer: str = SCORERS[0]
+    pooling: int = 3
     schedule: Literal["single_pass", "two_phase"] = "single_pass"
     decode: Literal["full"] = "full"
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
 
     def __post_init__(self) -> None:
-        for name in ("local_window", "heavy_budget", "sink_tokens"):
+        for name in ("local_window", "heavy_budget", "sink_tokens", "pooling"):
             # NumPy integers become int, so that equal configurations look equal.
             object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), 0))
         if not 1 <= self.memory_size <= _check.INT32_MAX:
@@ -63,6 +79,8 @@ class H2OConfig:
                 f"[{_OWNER}] local_window + heavy_budget + sink_tokens must be from 1 to {_check.INT32_MAX}, "
                 f"got {self.memory_size}; for dense attention pass h2o=None to Llama"
             )
+        _check.integer(_OWNER, "pooling", self.pooling, 0, _check.INT32_MAX)
+        _check.choice(_OWNER, "scorer", self.scorer, SCORERS)
         _check.choice(_OWNER, "schedule", self.schedule, ("single_pass", "two_phase"))
         _check.choice(_OWNER, "decode", self.decode, ("full",))
         _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))

@@ -23,11 +23,13 @@ class KVStats:
     single_pass_runs, phase1_runs, phase2_runs, decode_steps : int
         Passes through the model: chunks under "single_pass"; under "two_phase" first phases (one per prefill call) and
         second phases (one per chunk); single tokens.
+    tail_runs : int
+        Passes for tokens of a dense tail, one for each chunk that it reaches into.
     graphs_reused : int
         How many of these passes used the graph of the one before, instead of building it anew.
     prefill_tokens : int
         Prompt tokens processed.
-    single_pass_ms, phase1_ms, phase2_ms, decode_ms, select_ms : float
+    single_pass_ms, phase1_ms, phase2_ms, decode_ms, tail_ms, select_ms : float
         Milliseconds in each of them, and in building memory sets.
     gather_ms, attention_ms, score_ms : float
         With profile=True, milliseconds of the prefill in gathering K and V, in attention (which gathers by itself where
@@ -42,12 +44,14 @@ class KVStats:
     phase1_runs: int = 0
     phase2_runs: int = 0
     decode_steps: int = 0
+    tail_runs: int = 0
     graphs_reused: int = 0
     prefill_tokens: int = 0
     single_pass_ms: float = 0.0
     phase1_ms: float = 0.0
     phase2_ms: float = 0.0
     decode_ms: float = 0.0
+    tail_ms: float = 0.0
     select_ms: float = 0.0
     gather_ms: float = 0.0
     attention_ms: float = 0.0
@@ -65,12 +69,14 @@ class KVStats:
             phase1_runs=stats.n_phase1,
             phase2_runs=stats.n_phase2,
             decode_steps=stats.n_decode,
+            tail_runs=stats.n_tail,
             graphs_reused=stats.n_reused,
             prefill_tokens=stats.n_tokens_prefill,
             single_pass_ms=stats.t_single_pass_us / 1000,
             phase1_ms=stats.t_phase1_us / 1000,
             phase2_ms=stats.t_phase2_us / 1000,
             decode_ms=stats.t_decode_us / 1000,
+            tail_ms=stats.t_tail_us / 1000,
             select_ms=stats.t_select_us / 1000,
             gather_ms=stats.t_gather_us / 1000,
             attention_ms=stats.t_attention_us / 1000,
@@ -181,9 +187,11 @@ class KVView(ABC):
             return row[is_local], row[~is_local & (row >= kv.info.sink_tokens)]
 
     def scores(self, layer: int) -> NDArray[np.float32]:
-        """Attention mass that each position has received so far, float32 [n_head_kv, n_tokens].
+        """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
 
-        The sum of softmax weights over all queries that saw the position and over the query heads of the KV head.
+        With "sum" and "mean" the attention mass that the position has received: the sum of softmax weights over all
+        queries that saw it and over the query heads of the KV head. "decay", "last_window" and "distant" count some of
+        it. With "key_diff" how much its key differs from those of its chunk, 0 until the next chunk begins.
         """
         with self._open() as kv:
             return kv.scores(self._layer(kv, layer))

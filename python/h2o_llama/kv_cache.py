@@ -34,6 +34,8 @@ class KVCache(KVView):
         How many tokens the cache can hold.
     chunk_size, local_window, heavy_budget, sink_tokens : int
         S, L, H and A, see `H2OConfig`.
+    scorer, pooling : str, int
+        How heavy hitters are chosen, see `H2OConfig`; the default is the plain sum of what is put in.
     score_type : {"f32", "bf16"}
         Type of the scores.
     type_k, type_v : str
@@ -59,12 +61,14 @@ class KVCache(KVView):
         local_window: int,
         heavy_budget: int,
         sink_tokens: int = 0,
+        scorer: str = "sum",
+        pooling: int = 0,
         score_type: str = "f32",
         type_k: str = "f16",
         type_v: str = "f16",
         v_trans: bool = False,
     ) -> None:
-        config = H2OConfig(local_window, heavy_budget, sink_tokens, score_type=score_type)  # type: ignore[arg-type]
+        config = H2OConfig(local_window, heavy_budget, sink_tokens, scorer, pooling, score_type=score_type)  # type: ignore[arg-type]
         kv_size = _check.integer(self._owner, "kv_size", kv_size, 1)
         chunk_size = _check.integer(self._owner, "chunk_size", chunk_size, 1)
         if config.local_window > chunk_size:
@@ -88,6 +92,8 @@ class KVCache(KVView):
             config.local_window,
             config.heavy_budget,
             config.sink_tokens,
+            config.scorer,
+            config.pooling,
             config.score_type,
             type_k,
             type_v,

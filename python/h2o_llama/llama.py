@@ -29,6 +29,9 @@ Progress = Callable[[int, int], object]
 
 _OWNER = "Llama"
 
+DENSE_TAIL = 128
+"""Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
+
 
 class Llama(ModelView):
     """A GGUF model with one sequence of tokens, and H2O sparse attention over it.
@@ -38,8 +41,8 @@ class Llama(ModelView):
 
     Parameters
     ----------
-    model_path : str or os.PathLike
-        A GGUF file.
+    model_path : str, os.PathLike or Llama
+        A GGUF file; or an open `Llama` with the same n_gpu_layers, to share its weights.
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for.
     n_batch : int, default 4096
@@ -84,7 +87,7 @@ class Llama(ModelView):
 
     def __init__(
         self,
-        model_path: str | os.PathLike[str],
+        model_path: str | os.PathLike[str] | Llama,
         n_ctx: int = 0,
         n_batch: int = 4096,
         n_ubatch: int = 1024,
@@ -104,8 +107,16 @@ class Llama(ModelView):
         )
         self._seed = check_seed(_OWNER, seed)
         self._claim = Claim(_OWNER)
-        self._model = load_model(model_path, n_gpu_layers, verbose)
-        self._model_path = os.fspath(model_path)
+        if isinstance(model_path, Llama):
+            if n_gpu_layers != model_path._params.n_gpu_layers:
+                raise _check.bad_argument(
+                    _OWNER, "n_gpu_layers", f"that of the shared model ({model_path._params.n_gpu_layers})", n_gpu_layers
+                )
+            self._model: _core.Model | None = model_path.core_model
+            self._model_path = model_path.model_path
+        else:
+            self._model = load_model(model_path, n_gpu_layers, verbose)
+            self._model_path = os.fspath(model_path)
         if self._model.has_encoder:
             raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
         self._n_ctx = int(n_ctx) or self._model.n_ctx_train
@@ -199,7 +210,13 @@ class Llama(ModelView):
         """A look inside the KV cache."""
         return LlamaKV(self, self._params.record)
 
-    def eval(self, tokens: Tokens, logits: Literal["last", "all"] = "last", progress: Progress | None = None) -> None:
+    def eval(
+        self,
+        tokens: Tokens,
+        logits: Literal["last", "all"] = "last",
+        progress: Progress | None = None,
+        dense_tail: int = 0,
+    ) -> None:
         """Append tokens to the sequence and compute their logits.
 
         One token is a decode step, several are a prefill. More than n_batch tokens take several calls into llama.cpp.
@@ -212,6 +229,9 @@ class Llama(ModelView):
             Whether `Llama.logits` is [1, n_vocab] afterwards, or [n, n_vocab].
         progress : callable, optional
             Called as progress(n_done, n) after every chunk. What it raises ends the eval and is raised again.
+        dense_tail : int, default 0
+            The last so many of these tokens attend to everything in the sequence, as with h2o=None: for the question at
+            the end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
 
         Raises
         ------
@@ -226,17 +246,23 @@ class Llama(ModelView):
             ids = self._check_prompt("Llama.eval", tokens, context.n_tokens)
             if len(ids) == 0:
                 raise ValueError("[Llama.eval] tokens must not be empty")
-            self._eval(context, ids, logits == "all", self._check_progress("Llama.eval", progress))
+            tail = self._check_tail("Llama.eval", dense_tail, context.n_tokens + len(ids))
+            self._eval(context, ids, logits == "all", self._check_progress("Llama.eval", progress), tail)
 
     def _eval(
-        self, context: _core.Context, ids: NDArray[np.int32], all_logits: bool, progress: Progress | None
+        self,
+        context: _core.Context,
+        ids: NDArray[np.int32],
+        all_logits: bool,
+        progress: Progress | None,
+        dense_tail: int,
     ) -> None:
         out = np.empty((len(ids) if all_logits else 1, self.n_vocab), dtype=np.float32)
         self._logits = None
         for start, stop in self._params.split_calls(len(ids)):
             report = None if progress is None else _Report(progress, start, len(ids))
             rows = out[start:stop] if all_logits else out[: int(stop == len(ids))]
-            context.decode(ids[start:stop], rows, report)
+            context.decode(ids[start:stop], rows, max(0, dense_tail - (len(ids) - stop)), report)
             if report is not None and self._params.h2o is None:
                 report(stop - start)
         self._logits = out
@@ -255,6 +281,9 @@ class Llama(ModelView):
             raise _check.bad_argument(owner, "progress", "callable or None", progress)
         return progress
 
+    def _check_tail(self, owner: str, dense_tail: int, n_tokens: int) -> int:
+        return self._params.check_dense_tail(self.core_model, owner, dense_tail, n_tokens)
+
     # --- generation
 
     def generate(
@@ -269,6 +298,7 @@ class Llama(ModelView):
         presence_penalty: float = 0.0,
         seed: int | None = None,
         progress: Progress | None = None,
+        dense_tail: int = DENSE_TAIL,
     ) -> Iterator[int]:
         """Append tokens to the sequence, then generate more, one at a time.
 
@@ -281,8 +311,8 @@ class Llama(ModelView):
             Token ids; empty to go on after the last eval.
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed
             See `h2o_llama.sampling.Sampling`. Penalties count the tokens given and generated here.
-        progress : callable, optional
-            As in `eval`, for the tokens given.
+        progress, dense_tail
+            As in `eval`, for the tokens given: by default the last 128 of them attend to everything.
 
         Raises
         ------
@@ -295,14 +325,17 @@ class Llama(ModelView):
         progress = self._check_progress("Llama.generate", progress)
         with self.use_context() as context:
             ids = self._check_prompt("Llama.generate", tokens, context.n_tokens)
-        return self._generate(ids, sampling, progress)
+            tail = self._check_tail("Llama.generate", dense_tail, context.n_tokens + len(ids))
+        return self._generate(ids, sampling, progress, tail)
 
-    def _generate(self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None) -> Iterator[int]:
+    def _generate(
+        self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None, dense_tail: int
+    ) -> Iterator[int]:
         sampler = sampling.make_sampler(self.n_vocab)
         for token in ids.tolist():
             sampler.accept(token)
         if len(ids) > 0:
-            self.eval(ids, progress=progress)
+            self.eval(ids, progress=progress, dense_tail=dense_tail)
         while True:
             with self.use_context() as context:
                 if context.n_tokens >= self._n_ctx:
@@ -310,7 +343,7 @@ class Llama(ModelView):
                 token = sampler.sample(context)
                 if self.core_model.is_eog(token):
                     return
-                self._eval(context, np.array([token], dtype=np.int32), False, None)
+                self._eval(context, np.array([token], dtype=np.int32), False, None, 0)
             yield token
 
     @overload
@@ -323,6 +356,7 @@ class Llama(ModelView):
         stop: str | Sequence[str] | None = ...,
         echo: bool = ...,
         progress: Progress | None = ...,
+        dense_tail: int = ...,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion: ...
 
@@ -336,6 +370,7 @@ class Llama(ModelView):
         stop: str | Sequence[str] | None = ...,
         echo: bool = ...,
         progress: Progress | None = ...,
+        dense_tail: int = ...,
         **sampling: Unpack[SamplingOptions],
     ) -> Iterator[CompletionChunk]: ...
 
@@ -348,6 +383,7 @@ class Llama(ModelView):
         stop: str | Sequence[str] | None = None,
         echo: bool = False,
         progress: Progress | None = None,
+        dense_tail: int = DENSE_TAIL,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion | Iterator[CompletionChunk]:
         """Complete a text, as OpenAI's completions do. The sequence begins afresh: what it held is gone.
@@ -364,8 +400,8 @@ class Llama(ModelView):
             The text ends before any of these.
         echo : bool, default False
             Put the prompt in front of the text.
-        progress : callable, optional
-            As in `eval`, for the prompt.
+        progress, dense_tail
+            As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
         **sampling
             temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
             `generate`.
@@ -397,6 +433,7 @@ class Llama(ModelView):
             stop=check_stop(stop),
             sampling=Sampling(**sampling),
             progress=self._check_progress(owner, progress),
+            dense_tail=self._check_tail(owner, dense_tail, len(ids)),
         )
         return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
 

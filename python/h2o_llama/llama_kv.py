@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from h2o_llama import _core
+from h2o_llama import _check, _core
 from h2o_llama.errors import H2OError
 from h2o_llama.kv import KVStats, KVView, read_history
 
@@ -48,6 +48,46 @@ class LlamaKV(KVView):
         with self._llm.use_context() as context:
             kv = _core.KV.of_context(context)
             return KVStats(kv_bytes=context.kv_bytes) if kv is None else KVStats.of(kv.stats)
+
+    def set_memory_indices(self, layer: int, indices: ArrayLike) -> None:
+        """Replace the memory set that the next chunk attends to, by a choice of your own.
+
+        Possible when a chunk has just been completed: eval S tokens, set the memory sets of some or all layers, eval on.
+        Layers that are not set keep the choice of `H2OConfig.scorer`.
+
+        Parameters
+        ----------
+        layer : int
+            Layer.
+        indices : array_like, integer [n_head_kv, M]
+            For every KV head min(M, n_tokens) positions of the sequence, strictly ascending, padded at the end with -1.
+
+        Raises
+        ------
+        ValueError
+            If they are anything else.
+        H2OError
+            If the sequence does not end where a chunk ends.
+        """
+        with self._open() as kv:
+            layer, info = self._layer(kv, layer), kv.info
+            if info.n_tokens == 0 or info.n_tokens % info.chunk_size:
+                raise H2OError(
+                    f"[{self._owner}] a memory set can be set when a chunk of {info.chunk_size} tokens has just been "
+                    f"completed, but the sequence has {info.n_tokens} tokens: eval up to the chunk's end first"
+                )
+            array = np.asarray(indices)
+            shape, n = (kv.n_head_kv(layer), info.memory_size), min(info.memory_size, info.n_tokens)
+            if array.shape != shape or array.dtype.kind not in "iu":
+                raise _check.bad_argument(self._owner, "indices", f"an integer array of shape {shape}", indices)
+            kept = array[:, :n]
+            is_valid = kept.min() >= 0 and kept.max() < info.n_tokens and (np.diff(kept.astype(np.int64)) > 0).all()
+            if not is_valid or (array[:, n:] != -1).any():
+                raise ValueError(
+                    f"[{self._owner}] every row of indices must hold {n} strictly ascending positions from 0 to "
+                    f"{info.n_tokens - 1}, then only -1"
+                )
+            kv.set_memory_indices(layer, np.ascontiguousarray(array, dtype=np.int32))
 
     @property
     def history(self) -> list[Mapping[int, NDArray[np.int32]]]:

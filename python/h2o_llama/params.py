@@ -95,6 +95,8 @@ class ContextParams:
             local_window=0 if self.h2o is None else self.h2o.local_window,
             heavy_budget=0 if self.h2o is None else self.h2o.heavy_budget,
             sink_tokens=0 if self.h2o is None else self.h2o.sink_tokens,
+            scorer="" if self.h2o is None else self.h2o.scorer,
+            pooling=0 if self.h2o is None else self.h2o.pooling,
             score_type="f32" if self.h2o is None else self.h2o.score_type,
             schedule="single_pass" if self.h2o is None else self.h2o.schedule,
             record=bool(self.record),
@@ -113,6 +115,14 @@ class ContextParams:
         else:
             n_queries, n_keys = n_batch // 4, n_ubatch  # phase 1 takes a call's chunks together
         check_logits_size(_OWNER, model, n_queries, n_keys, "n_ubatch", self.n_ubatch)
+
+    def check_dense_tail(self, model: _core.Model, owner: str, dense_tail: int, n_tokens: int) -> int:
+        """`dense_tail` of a call after which there are n_tokens, checked."""
+        tail = _check.integer(owner, "dense_tail", dense_tail, 0, _check.INT32_MAX)
+        if tail > 0 and self.h2o is not None and self.flash_attn == "off":
+            n_queries = min(tail, int(self.n_ubatch)) // 4  # a quarter at a time
+            check_logits_size(owner, model, n_queries, n_tokens, "dense_tail", tail)
+        return tail
 
     def split_calls(self, n: int) -> list[tuple[int, int]]:
         """(start, stop) of the calls into llama.cpp that n tokens take.

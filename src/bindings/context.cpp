@@ -108,7 +108,7 @@ void context::undo(uint32_t n_keep) {
     }
 }
 
-void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, py::object progress) {
+void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, uint32_t dense_tail, py::object progress) {
     llama_context * ctx = get();
 
     const int64_t n      = tokens.size();
@@ -130,6 +130,9 @@ void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::ar
 
     this->progress = std::move(progress);
     error = nullptr;
+    if (kv) {
+        llama_h2o_set_dense_tail(kv, dense_tail);
+    }
 
     int32_t     status;
     std::string reason;
@@ -171,8 +174,8 @@ void init_context(py::module_ & m) {
         .def(py::init([](
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
-                uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, const std::string & score_type,
-                const std::string & schedule, bool record, bool profile, bool verbose) {
+                uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens,
+                const std::string & scorer, uint32_t pooling, const std::string & score_type, const std::string & schedule, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx;
             params.n_batch         = n_batch;
@@ -188,6 +191,8 @@ void init_context(py::module_ & m) {
             params.h2o_local_window = local_window;
             params.h2o_heavy_budget = heavy_budget;
             params.h2o_sink_tokens  = sink_tokens;
+            params.h2o_scorer       = scorer.c_str();
+            params.h2o_pooling      = pooling;
             params.h2o_score_type   = find_type(score_type);
             params.h2o_schedule     = schedule == "two_phase" ? LLAMA_H2O_SCHEDULE_TWO_PHASE : LLAMA_H2O_SCHEDULE_SINGLE_PASS;
 
@@ -196,9 +201,9 @@ void init_context(py::module_ & m) {
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
-            py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("score_type"),
-            py::arg("schedule"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
-        .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("progress"))
+            py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("scorer"), py::arg("pooling"),
+            py::arg("score_type"), py::arg("schedule"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
+        .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("progress"))
         .def("clear", &context::clear)
         .def("close", &context::close)
         .def_property_readonly("n_tokens",   &context::n_tokens)

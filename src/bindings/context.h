@@ -17,7 +17,7 @@ public:
 
     // Appends the tokens by one llama_decode. logits has a row for each of them, or one row: the last token's, or none.
     // progress(n_done) is called after every chunk, if H2O is on. If it raises, or Ctrl-C is pressed, the call is undone.
-    void decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, py::object progress);
+    void decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, uint32_t dense_tail, py::object progress);
 
     void clear();
     void close();

@@ -31,6 +31,11 @@ static i32_array memory_indices(const h2o_kv & self, int32_t il) {
     return dst;
 }
 
+static void set_memory_indices(h2o_kv & self, int32_t il, const py::array_t<int32_t, py::array::c_style> & indices) {
+    check(indices.ndim() == 2 && indices.shape(0) == n_head_kv(self, il) && indices.shape(1) == llama_h2o_kv_info(self.get()).memory_size);
+    check(llama_h2o_kv_set_memory_indices(self.get(), il, indices.data()));
+}
+
 static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
     i32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size });
     check(llama_h2o_kv_history(self.get(), chunk, il, dst.mutable_data()));
@@ -89,13 +94,15 @@ static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array 
 
 static h2o_kv make_standalone(
         const model & mdl, uint32_t kv_size, uint32_t chunk_size, uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens,
-        const std::string & score_type, const std::string & type_k, const std::string & type_v, bool v_trans) {
+        const std::string & scorer, uint32_t pooling, const std::string & score_type, const std::string & type_k, const std::string & type_v, bool v_trans) {
     llama_h2o_kv_params params = {};
     params.kv_size      = kv_size;
     params.chunk_size   = chunk_size;
     params.local_window = local_window;
     params.heavy_budget = heavy_budget;
     params.sink_tokens  = sink_tokens;
+    params.scorer       = scorer.c_str();
+    params.pooling      = pooling;
     params.score_type   = find_type(score_type);
     params.type_k       = find_type(type_k);
     params.type_v       = find_type(type_v);
@@ -127,12 +134,14 @@ void init_kv(py::module_ & m) {
         .def_readonly("n_phase1",         &llama_h2o_stats::n_phase1)
         .def_readonly("n_phase2",         &llama_h2o_stats::n_phase2)
         .def_readonly("n_decode",         &llama_h2o_stats::n_decode)
+        .def_readonly("n_tail",           &llama_h2o_stats::n_tail)
         .def_readonly("n_tokens_prefill", &llama_h2o_stats::n_tokens_prefill)
         .def_readonly("n_reused",         &llama_h2o_stats::n_reused)
         .def_readonly("t_single_pass_us", &llama_h2o_stats::t_single_pass_us)
         .def_readonly("t_phase1_us",      &llama_h2o_stats::t_phase1_us)
         .def_readonly("t_phase2_us",      &llama_h2o_stats::t_phase2_us)
         .def_readonly("t_decode_us",      &llama_h2o_stats::t_decode_us)
+        .def_readonly("t_tail_us",        &llama_h2o_stats::t_tail_us)
         .def_readonly("t_select_us",      &llama_h2o_stats::t_select_us)
         .def_readonly("t_gather_us",      &llama_h2o_stats::t_gather_us)
         .def_readonly("t_attention_us",   &llama_h2o_stats::t_attention_us)
@@ -142,6 +151,14 @@ void init_kv(py::module_ & m) {
         .def_readonly("bytes_scores",     &llama_h2o_stats::bytes_scores)
         .def_readonly("bytes_memory",     &llama_h2o_stats::bytes_memory)
         .def_readonly("bytes_intra",      &llama_h2o_stats::bytes_intra);
+
+    m.def("scorer_names", [] {
+        std::vector<std::string> names;
+        while (const char * name = llama_h2o_scorer_name(names.size())) {
+            names.push_back(name);
+        }
+        return names;
+    }, "How heavy hitters can be chosen, the default first.");
 
     py::class_<h2o_kv>(m, "KV")
         .def_static("of_context", [](const context & ctx) -> std::optional<h2o_kv> {
@@ -153,7 +170,7 @@ void init_kv(py::module_ & m) {
         }, py::arg("context"))
         .def_static("standalone", &make_standalone,
             py::arg("model"), py::arg("kv_size"), py::arg("chunk_size"), py::arg("local_window"), py::arg("heavy_budget"),
-            py::arg("sink_tokens"), py::arg("score_type"), py::arg("type_k"), py::arg("type_v"), py::arg("v_trans"))
+            py::arg("sink_tokens"), py::arg("scorer"), py::arg("pooling"), py::arg("score_type"), py::arg("type_k"), py::arg("type_v"), py::arg("v_trans"))
         .def_property_readonly("info",  [](const h2o_kv & self) { return llama_h2o_kv_info (self.get()); })
         .def_property_readonly("stats", [](const h2o_kv & self) { return llama_h2o_kv_stats(self.get()); })
         .def_property_readonly("layers", [](const h2o_kv & self) {
@@ -168,6 +185,7 @@ void init_kv(py::module_ & m) {
         .def("head_size_k", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_k(self.get(), il); }, py::arg("layer"))
         .def("head_size_v", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_v(self.get(), il); }, py::arg("layer"))
         .def("memory_indices", &memory_indices, py::arg("layer"))
+        .def("set_memory_indices", &set_memory_indices, py::arg("layer"), py::arg("indices").noconvert())
         .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
         .def("scores",         &scores,         py::arg("layer"))
         .def("get_k",          &get_k,          py::arg("layer"), py::arg("start"), py::arg("stop"))

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "h2o-scorer.h"
+
 #include "llama.h"
 
 #include <cstdint>
@@ -10,6 +12,10 @@ struct h2o_config {
     uint32_t local_window = 0; // L
     uint32_t heavy_budget = 0; // H
     uint32_t sink_tokens  = 0; // A
+
+    const h2o_scorer * scorer = h2o_scorers().front();
+
+    uint32_t pooling = 0; // a candidate ranks as high as the best one up to so many positions away
 
     ggml_type score_type = GGML_TYPE_F32;
 

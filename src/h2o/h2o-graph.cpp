@@ -32,14 +32,52 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
 
     if (positions) {
         std::vector<int32_t> data(positions->ne[0]);
-        std::iota(data.begin(), data.end(), step.pos - step.pos%kv->state.config.chunk_size);
+        std::iota(data.begin(), data.end(), first_position());
         for (int64_t h = 0; h < positions->ne[1]; ++h) {
             ggml_backend_tensor_set(positions, data.data(), h*positions->nb[1], positions->nb[1]);
         }
     }
 
+    if (limits) {
+        const auto & config = kv->state.config;
+
+        std::vector<int32_t> data(step.n_tokens);
+        for (uint32_t i = 0; i < step.n_tokens; ++i) {
+            data[i] = config.scorer->limit(step.pos + i, config);
+        }
+        ggml_backend_tensor_set(limits, data.data(), 0, ggml_nbytes(limits));
+    }
+
     kv->stats.n_reused += used;
     used = true;
+}
+
+// phase 1 looks at whole chunks, a dense tail at the whole sequence
+uint32_t llm_graph_input_attn_h2o::first_position() const {
+    return step.phase == h2o_step::TAIL ? 0 : step.pos - step.pos%kv->state.config.chunk_size;
+}
+
+ggml_tensor * llm_graph_input_attn_h2o::get_positions(const llm_graph_context & graph) {
+    if (!positions) {
+        uint32_t n_head_kv_max = 0;
+        for (const auto & layer : kv->state.layers) {
+            n_head_kv_max = std::max(n_head_kv_max, layer.n_head_kv);
+        }
+        positions = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, step.pos + step.n_tokens - first_position(), n_head_kv_max);
+        ggml_set_input(positions);
+        ggml_set_name(positions, "h2o_positions");
+    }
+    return positions;
+}
+
+// nullptr if every query counts
+ggml_tensor * llm_graph_input_attn_h2o::get_limits(const llm_graph_context & graph) {
+    if (!limits && kv->state.config.scorer->limits_queries()) {
+        limits = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, step.n_tokens);
+        ggml_set_input(limits);
+        ggml_set_name(limits, "h2o_limits");
+    }
+    return limits;
 }
 
 bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
@@ -99,6 +137,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
         case h2o_step::SINGLE_PASS: cur = build_single_pass(graph, q, kq_scale, il); break;
         case h2o_step::INTRA:       cur = build_intra      (graph, q, kq_scale, il); break;
         case h2o_step::INTER:       cur = build_inter      (graph, q, kq_scale, il); break;
+        case h2o_step::TAIL:        cur = build_tail       (graph, q, kq_scale, il); break;
         case h2o_step::DECODE:      GGML_ABORT("dense attention is not built here");
     }
 
@@ -137,13 +176,13 @@ std::vector<llm_graph_input_attn_h2o::run> llm_graph_input_attn_h2o::runs() cons
 }
 
 h2o_attention llm_graph_input_attn_h2o::build_attention(
-        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, bool causal, float kq_scale, int il) const {
+        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits, bool causal, float kq_scale, int il) const {
     const h2o_attention_params params = {
         /*.k       =*/ kv->keys  (graph.ctx0, il),
         /*.v       =*/ kv->values(graph.ctx0, il),
         /*.q       =*/ q,
         /*.rows    =*/ rows,
-        /*.limits  =*/ nullptr,
+        /*.limits  =*/ limits,
         /*.v_trans =*/ kv->v_is_transposed(),
         /*.causal  =*/ causal,
         /*.scale   =*/ kq_scale,
@@ -162,6 +201,10 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
 
 // score[row] += sum
 void llm_graph_input_attn_h2o::add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const {
+    if (!kv->state.config.scorer->uses_attention()) {
+        return;
+    }
+
     ggml_context * ctx0 = graph.ctx0;
 
     ggml_tensor * t = kv->state.layer(il)->scores;
@@ -174,18 +217,31 @@ void llm_graph_input_attn_h2o::add_scores(const llm_graph_context & graph, ggml_
     h2o_profile_ends_part(stored, H2O_PART_SCORES);
 }
 
-// one softmax over the memory set and the own chunk
-ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+ggml_tensor * llm_graph_input_attn_h2o::build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
 
-    ggml_tensor * rows = kv->key_rows(ctx0, il, step.n_memory, step.pos%kv->state.config.chunk_size + step.n_tokens);
-
-    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, /*causal =*/ true, kq_scale, il);
+    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, get_limits(graph), /*causal =*/ true, kq_scale, il);
 
     ggml_build_forward_expand(graph.gf, res.o);
     add_scores(graph, rows, res.sums, il);
 
     return ggml_reshape_2d(ctx0, res.o, res.o->ne[0]*res.o->ne[1], step.n_tokens);
+}
+
+// one softmax over the memory set and the own chunk
+ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+    ggml_tensor * rows = kv->key_rows(graph.ctx0, il, step.n_memory, step.pos%kv->state.config.chunk_size + step.n_tokens);
+
+    return build_scored(graph, q, rows, kq_scale, il);
+}
+
+// the same over everything up to here
+ggml_tensor * llm_graph_input_attn_h2o::build_tail(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+    ggml_tensor * all = get_positions(graph);
+
+    ggml_tensor * rows = ggml_view_2d(graph.ctx0, all, all->ne[0], hparams.n_head_kv(il), all->nb[1], 0);
+
+    return build_scored(graph, q, rows, kq_scale, il);
 }
 
 // phase 1: [S x S] causal attention of every chunk to itself, whole chunks as one batch
@@ -194,29 +250,23 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & gr
     ggml_cgraph  * gf   = graph.gf;
 
     const uint32_t S         = kv->state.config.chunk_size;
-    const uint32_t pos_first = step.pos/S*S;
     const int64_t  n_head    = q->ne[1];
     const int64_t  n_head_kv = hparams.n_head_kv(il);
 
     const auto & cache = kv->intra->get(il);
 
-    if (!positions) {
-        uint32_t n_head_kv_max = 0;
-        for (const auto & layer : kv->state.layers) {
-            n_head_kv_max = std::max(n_head_kv_max, layer.n_head_kv);
-        }
-        positions = ggml_new_tensor_2d(ctx0, GGML_TYPE_I32, step.pos + step.n_tokens - pos_first, n_head_kv_max);
-        ggml_set_input(positions);
-        ggml_set_name(positions, "h2o_positions");
-    }
+    ggml_tensor * all    = get_positions(graph);
+    ggml_tensor * limits = get_limits(graph);
 
     for (const auto & r : runs()) {
         ggml_tensor * q_r = ggml_view_4d(ctx0, q, q->ne[0], r.n_q, n_head, r.n_chunks,
                 q->nb[2], q->nb[1], S*q->nb[2], r.offset_q*q->nb[2]);
 
-        ggml_tensor * rows = ggml_view_2d(ctx0, positions, r.n_k*r.n_chunks, n_head_kv, positions->nb[1], (r.pos_k - pos_first)*positions->nb[0]);
+        ggml_tensor * rows = ggml_view_2d(ctx0, all, r.n_k*r.n_chunks, n_head_kv, all->nb[1], (r.pos_k - first_position())*all->nb[0]);
 
-        const h2o_attention res = build_attention(graph, q_r, rows, /*causal =*/ true, kq_scale, il);
+        ggml_tensor * limits_r = limits ? ggml_view_2d(ctx0, limits, r.n_q, r.n_chunks, S*limits->nb[0], r.offset_q*limits->nb[0]) : nullptr;
+
+        const h2o_attention res = build_attention(graph, q_r, rows, limits_r, /*causal =*/ true, kq_scale, il);
 
         const auto state_row = [&](ggml_tensor * t) {
             return ggml_view_4d(ctx0, t, 1, r.n_q, n_head, r.n_chunks, t->nb[0], t->nb[1], S*t->nb[0], r.offset_q*t->nb[0]);
@@ -226,6 +276,10 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & gr
         ggml_build_forward_expand(gf, ggml_cpy(ctx0, res.l, state_row(cache.l)));
         ggml_build_forward_expand(gf, ggml_cpy(ctx0, res.o,
                 ggml_view_2d(ctx0, cache.o, cache.o->ne[0], r.n_q*r.n_chunks, cache.o->nb[1], r.offset_q*cache.o->nb[1])));
+
+        if (!kv->state.config.scorer->uses_attention()) {
+            continue;
+        }
 
         ggml_tensor * t = kv->state.layer(il)->scores;
         ggml_tensor * scores = ggml_view_3d(ctx0, t, r.n_k, n_head_kv, r.n_chunks, t->nb[1], S*t->nb[0], r.pos_k*t->nb[0]);
@@ -254,7 +308,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
 
     ggml_tensor * rows = kv->key_rows(ctx0, il, step.n_memory, 0);
 
-    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, /*causal =*/ false, kq_scale, il);
+    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, get_limits(graph), /*causal =*/ false, kq_scale, il);
 
     const h2o_softmax_state inter = { res.m, res.l, ggml_permute(ctx0, res.o, 0, 2, 1, 3) };
 

@@ -54,16 +54,28 @@ private:
     ggml_tensor * build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
     ggml_tensor * build_intra      (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
     ggml_tensor * build_inter      (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
+    ggml_tensor * build_tail       (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
 
-    // q [n_embd_head_k, n_q, n_head, n_block], rows I32 [n_k*n_block, n_head_kv]
-    h2o_attention build_attention(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, bool causal, float kq_scale, int il) const;
+    // attention of all queries of the step, scored: [n_embd_head_v*n_head, n_tokens]
+    ggml_tensor * build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il);
+
+    // the inputs, made when they are first asked for
+    ggml_tensor * get_positions(const llm_graph_context & graph);
+    ggml_tensor * get_limits   (const llm_graph_context & graph);
+
+    // q [n_embd_head_k, n_q, n_head, n_block], rows I32 [n_k*n_block, n_head_kv], limits I32 [n_q, n_block] or nullptr
+    h2o_attention build_attention(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits,
+            bool causal, float kq_scale, int il) const;
 
     void add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const;
 
     llama_kv_cache_h2o * kv;
     h2o_step step;
 
-    ggml_tensor * positions = nullptr; // phase 1: I32 [n, n_head_kv], every head: begin of the first chunk to the end of the call
+    uint32_t first_position() const;
+
+    ggml_tensor * positions = nullptr; // I32 [n, n_head_kv], for every head first_position() ... the end of the step
+    ggml_tensor * limits    = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries
 
     bool used = false;
 };

@@ -6,6 +6,7 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <string>
 
@@ -113,55 +114,110 @@ void h2o_state::add_memory_scores(h2o_layer & layer, const float * colsum) {
     scores.store();
 }
 
-void h2o_state::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
-    const size_t   M           = config.memory_size();
-    const size_t   S           = config.chunk_size;
-    const uint32_t chunk_start = (chunk_end - 1)/S*S;
+void h2o_state::score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end) {
+    const auto     k = read_keys(layer.il, chunk_start, chunk_end);
+    const uint32_t n = chunk_end - chunk_start;
+    const size_t   d = k.size()/layer.n_head_kv/n;
 
+    h2o_scores scores(layer.scores);
+
+    std::vector<float> score(n);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        config.scorer->score_keys(k.data() + h*n*d, n, d, score.data());
+        for (uint32_t i = 0; i < n; ++i) {
+            scores.set(h, chunk_start + i, score[i]);
+        }
+    }
+    scores.store();
+}
+
+std::vector<int32_t> h2o_state::choose(uint32_t head, uint32_t chunk_end, h2o_scores & scores, const int32_t * memory) const {
+    const uint32_t chunk_start = (chunk_end - 1)/config.chunk_size*config.chunk_size;
     const uint32_t n_sink      = std::min(config.sink_tokens, chunk_end);
     const uint32_t local_start = std::max(n_sink, chunk_end - std::min(config.local_window, chunk_end));
+
+    std::vector<int32_t> pos;
+    std::copy_if(memory, memory + config.memory_size(), std::back_inserter(pos), [&](int32_t p) {
+        return p >= (int32_t) n_sink && p < (int32_t) std::min(local_start, chunk_start);
+    });
+    for (uint32_t p = std::max(chunk_start, n_sink); p < local_start; ++p) {
+        pos.push_back(p);
+    }
+
+    std::vector<float> rank(pos.size());
+    for (size_t i = 0; i < pos.size(); ++i) {
+        rank[i] = config.scorer->rank(scores.get(head, pos[i]), pos[i], chunk_end, config);
+    }
+    h2o_pool_ranks(pos.data(), pos.size(), config.pooling, rank.data());
+
+    const uint32_t n_heavy = std::min<size_t>(pos.size(), config.heavy_budget);
+
+    std::vector<int32_t> res(n_sink + n_heavy + chunk_end - local_start);
+    std::iota(res.begin(), res.begin() + n_sink, 0);
+    h2o_select_heavy(pos.data(), rank.data(), pos.size(), config.heavy_budget, res.data() + n_sink);
+    std::iota(res.begin() + n_sink + n_heavy, res.end(), local_start);
+
+    return res;
+}
+
+void h2o_state::write_keys(int32_t * keys, const std::vector<int32_t> & memory, uint32_t chunk_start) const {
+    const size_t M = config.memory_size();
+
+    std::fill(keys, keys + M - memory.size(), -1);
+    std::copy(memory.begin(), memory.end(), keys + M - memory.size());
+    std::iota(keys + M, keys + M + config.chunk_size, chunk_start);
+}
+
+void h2o_state::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
+    const uint32_t chunk_start = (chunk_end - 1)/config.chunk_size*config.chunk_size;
+
+    if (!config.scorer->uses_attention()) {
+        score_keys(layer, chunk_start, chunk_end);
+    }
 
     h2o_scores    scores(layer.scores);
     h2o_host_data data  (layer.keys);
 
-    std::vector<int32_t> pos;
-    std::vector<float>   score;
-    std::vector<int32_t> heavy;
+    const float carry = config.scorer->carry();
 
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        int32_t * keys = data.as<int32_t>() + h*(M + S);
+        int32_t * keys = data.as<int32_t>() + h*layer.keys->ne[0];
 
-        pos.clear();
-        for (size_t i = 0; i < M; ++i) {
-            if (keys[i] >= (int32_t) n_sink && keys[i] < (int32_t) std::min(local_start, chunk_start)) {
-                pos.push_back(keys[i]);
+        const auto chosen = choose(h, chunk_end, scores, keys);
+        write_keys(keys, chosen, chunk_start + config.chunk_size);
+
+        if (carry != 1.0f) {
+            for (const int32_t p : chosen) {
+                scores.set(h, p, carry*scores.get(h, p));
             }
         }
-        for (uint32_t p = std::max(chunk_start, n_sink); p < local_start; ++p) {
-            pos.push_back(p);
-        }
-
-        score.resize(pos.size());
-        for (size_t i = 0; i < pos.size(); ++i) {
-            score[i] = scores.get(h, pos[i]);
-        }
-
-        heavy.resize(std::min<size_t>(pos.size(), config.heavy_budget));
-        const uint32_t n_heavy = h2o_select_heavy(pos.data(), score.data(), pos.size(), config.heavy_budget, heavy.data());
-        const uint32_t n_local = chunk_end - local_start;
-
-        int32_t * dst = std::fill_n(keys, M - n_sink - n_heavy - n_local, -1);
-        std::iota(dst, dst + n_sink, 0);
-        dst = std::copy_n(heavy.begin(), n_heavy, dst + n_sink);
-        std::iota(dst, keys + M, local_start);
-        std::iota(keys + M, keys + M + S, chunk_start + S);
     }
     data.store();
+    if (carry != 1.0f) {
+        scores.store();
+    }
 
     layer.n_built++;
 
     if (record) {
         layer.history.push_back(memory(layer));
+    }
+}
+
+void h2o_state::set_memory(h2o_layer & layer, const int32_t * memory) {
+    const size_t M = config.memory_size();
+
+    begin_chunk(n_tok);
+
+    h2o_host_data data(layer.keys);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        const int32_t * row = memory + h*M;
+        write_keys(data.as<int32_t>() + h*layer.keys->ne[0], std::vector<int32_t>(row, row + n_memory(n_tok)), n_tok);
+    }
+    data.store();
+
+    if (record) {
+        layer.history.back().assign(memory, memory + layer.n_head_kv*M);
     }
 }
 
@@ -184,11 +240,10 @@ uint32_t h2o_state::last_chunk_start() const {
     return n_tok == 0 ? 0 : (n_tok - 1)/config.chunk_size*config.chunk_size;
 }
 
-void h2o_state::begin_call(uint32_t n_tokens) {
-    const uint32_t chunk_start = last_chunk_start();
-
-    in_call  = true;
-    call_end = n_tok + n_tokens;
+void h2o_state::begin_call(uint32_t n_tokens, bool all_scores) {
+    in_call        = true;
+    call_end       = n_tok + n_tokens;
+    snapshot_start = all_scores ? 0 : last_chunk_start();
 
     snapshot.clear();
     for (const auto & layer : layers) {
@@ -204,7 +259,7 @@ void h2o_state::begin_call(uint32_t n_tokens) {
             s.memory_scores.push_back(pos[i] >= 0 ? scores.get(i/config.memory_size(), pos[i]) : 0.0f);
         }
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            for (uint32_t p = chunk_start; p < n_tok; ++p) {
+            for (uint32_t p = snapshot_start; p < n_tok; ++p) {
                 s.chunk_scores.push_back(scores.get(h, p));
             }
         }
@@ -223,8 +278,6 @@ void h2o_state::rollback() {
     }
     in_call = false;
 
-    const uint32_t chunk_start = last_chunk_start();
-
     for (size_t il = 0; il < layers.size(); ++il) {
         auto & layer = layers[il];
         auto & s     = snapshot[il];
@@ -235,11 +288,11 @@ void h2o_state::rollback() {
 
         h2o_scores scores(layer.scores);
 
-        // a call changes the scores of its own chunks and of the memory set at its begin. The last chunk is in none yet,
-        // even if it is complete, and may enter one in this call
+        // a call changes the scores of its own chunks and of the memory set at its begin, a dense tail those of all
+        // positions. The last chunk is in no memory set yet, even if it is complete, and may enter one in this call
         size_t i_chunk = 0;
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            for (uint32_t p = chunk_start; p < call_end; ++p) {
+            for (uint32_t p = snapshot_start; p < call_end; ++p) {
                 scores.set(h, p, p < n_tok ? s.chunk_scores[i_chunk++] : 0.0f);
             }
         }

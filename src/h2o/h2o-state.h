@@ -6,7 +6,10 @@
 #include "ggml.h"
 
 #include <cstdint>
+#include <functional>
 #include <vector>
+
+class h2o_scores;
 
 // Scores and memory set of one layer, on the layer's device.
 struct h2o_layer {
@@ -69,10 +72,15 @@ public:
     // M_c of the chunk that ends at chunk_end, out of the current memory set and the chunk
     void build_memory_set(h2o_layer & layer, uint32_t chunk_end);
 
+    // Replaces the layer's memory set for the chunk that begins at n_tokens(), where a chunk must begin; others are built.
+    // memory [n_head_kv, M], ascending, -1 padded, n_memory(n_tokens()) positions for every head.
+    void set_memory(h2o_layer & layer, const int32_t * memory);
+
     // lazy build: if position pos begins a chunk, its predecessor's memory set is built, once. Returns whether it was.
     bool begin_chunk(uint32_t pos);
 
-    void begin_call(uint32_t n_tokens);
+    // all_scores: the call may change the scores of any position
+    void begin_call(uint32_t n_tokens, bool all_scores);
     void end_call();
     void rollback();
 
@@ -88,15 +96,26 @@ public:
 
     bool record = false; // keep the history of memory sets
 
+    // K of a layer's positions [p0, p1), float32 [n_head_kv, p1 - p0, n_embd_head_k], for scorers that look at keys
+    std::function<std::vector<float>(int32_t il, uint32_t p0, uint32_t p1)> read_keys;
+
 private:
     struct snapshot_layer {
         std::vector<int32_t> keys;
         std::vector<float>   memory_scores; // of the positions in the memory set
-        std::vector<float>   chunk_scores;  // of the last chunk [n_head_kv, n]
+        std::vector<float>   chunk_scores;  // from snapshot_start on [n_head_kv, n]
         uint32_t             n_built;
     };
 
     uint32_t last_chunk_start() const;
+
+    void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
+
+    // a head's memory set: the scorer's choice
+    std::vector<int32_t> choose(uint32_t head, uint32_t chunk_end, h2o_scores & scores, const int32_t * memory) const;
+
+    // keys of one head: the memory set and the positions of the chunk that begins at chunk_start
+    void write_keys(int32_t * keys, const std::vector<int32_t> & memory, uint32_t chunk_start) const;
 
     h2o_buffers buffers;
 
@@ -105,5 +124,6 @@ private:
     bool     in_call  = false;
     uint32_t call_end = 0;
 
+    uint32_t snapshot_start = 0;
     std::vector<snapshot_layer> snapshot;
 };

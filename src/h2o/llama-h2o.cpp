@@ -38,6 +38,15 @@ llama_h2o_kv * llama_get_h2o_kv(const llama_context * ctx) {
     return wrap(dynamic_cast<llama_kv_cache_h2o *>(llama_get_memory(ctx)));
 }
 
+const char * llama_h2o_scorer_name(int32_t i) {
+    const auto & scorers = h2o_scorers();
+    return i >= 0 && i < (int32_t) scorers.size() ? scorers[i]->name() : nullptr;
+}
+
+void llama_h2o_set_dense_tail(llama_h2o_kv * kv, uint32_t n) {
+    unwrap(kv)->dense_tail = n;
+}
+
 void llama_h2o_set_progress_callback(llama_h2o_kv * kv, llama_h2o_progress_callback callback, void * user_data) {
     unwrap(kv)->progress      = callback;
     unwrap(kv)->progress_data = user_data;
@@ -123,6 +132,27 @@ bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * 
     return true;
 }
 
+bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_t * src) {
+    auto & state = unwrap(kv)->state;
+    auto * layer = state.layer(il);
+    if (!layer || state.n_tokens() == 0 || state.n_tokens() % state.config.chunk_size != 0) {
+        return false;
+    }
+
+    const int32_t * row = src;
+    for (uint32_t h = 0; h < layer->n_head_kv; ++h, row += state.config.memory_size()) {
+        const uint32_t n = state.n_memory(state.n_tokens());
+
+        const bool ascends = std::adjacent_find(row, row + n, [](int32_t a, int32_t b) { return a >= b; }) == row + n;
+        if (row[0] < 0 || row[n - 1] >= (int32_t) state.n_tokens() || !ascends) {
+            return false;
+        }
+    }
+
+    state.set_memory(*layer, src);
+    return true;
+}
+
 bool llama_h2o_kv_history(const llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst) {
     const auto * layer = unwrap(kv)->state.layer(il);
     if (!layer || chunk >= layer->history.size()) {
@@ -164,6 +194,8 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
         config.local_window = params.local_window;
         config.heavy_budget = params.heavy_budget;
         config.sink_tokens  = params.sink_tokens;
+        config.scorer       = &h2o_find_scorer(params.scorer ? params.scorer : "");
+        config.pooling      = params.pooling;
         config.score_type   = params.score_type;
         config.validate();
 

@@ -4,7 +4,7 @@
 //
 // H2O is switched on by the fields h2o_* of llama_context_params (llama.h): it is on when
 // h2o_local_window + h2o_heavy_budget + h2o_sink_tokens > 0. The chunk size S is n_ubatch.
-// Layers are model layer indices. Positions are absolute positions in the sequence.
+// Heavy hitters are chosen by h2o_scorer, a name of llama_h2o_scorer_name(). Layers are model layer indices. Positions are absolute positions in the sequence.
 
 #include "llama.h"
 
@@ -31,12 +31,14 @@ struct llama_h2o_stats {
     uint64_t n_phase1;           // phase 1 ubatches computed
     uint64_t n_phase2;           // phase 2 ubatches computed
     uint64_t n_decode;           // decode steps computed
+    uint64_t n_tail;             // ubatches of dense tails computed
     uint64_t n_tokens_prefill;   // prompt tokens processed
     uint64_t n_reused;           // graphs of the above that were used again, not built anew
-    int64_t  t_single_pass_us;   // time in single_pass, phase 1, phase 2, decode steps, building memory sets
+    int64_t  t_single_pass_us;   // time in single_pass, phase 1, phase 2, decode steps, dense tails, building memory sets
     int64_t  t_phase1_us;
     int64_t  t_phase2_us;
     int64_t  t_decode_us;
+    int64_t  t_tail_us;
     int64_t  t_select_us;
     int64_t  t_gather_us;        // of the prefill's time, with llama_h2o_profile_callback: gathering K and V,
     int64_t  t_attention_us;     // attention (which gathers by itself when it is one operator),
@@ -48,8 +50,11 @@ struct llama_h2o_stats {
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2
 };
 
+// name of the i-th scorer, the default first; NULL after the last
+LLAMA_API const char * llama_h2o_scorer_name(int32_t i);
+
 // progress of a prefill call: called after every ubatch with the tokens finished so far in this call.
-// phase is 1 or 2, or 0 in single_pass; in a call with a second phase n_done stays 0 during phase 1. Return false to
+// phase is 1 or 2, or 0 in single_pass, 4 in a dense tail; in a call with a second phase n_done stays 0 during phase 1. Return false to
 // cancel: llama_decode returns 2 and the context is as it was before the call.
 typedef bool (*llama_h2o_progress_callback)(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * user_data);
 
@@ -60,6 +65,9 @@ LLAMA_API uint64_t llama_h2o_memory_bytes(const struct llama_context * ctx);
 LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv(const struct llama_context * ctx);
 
 LLAMA_API void llama_h2o_set_progress_callback(struct llama_h2o_kv * kv, llama_h2o_progress_callback callback, void * user_data);
+
+// The last n tokens of every prefill call from now on attend to everything in the cache; 0 at first.
+LLAMA_API void llama_h2o_set_dense_tail(struct llama_h2o_kv * kv, uint32_t n);
 
 // Measures the parts of a prefill (t_gather_us, ...): to be cb_eval in the context's parameters, with a llama_h2o_kv ** as
 // its user data that points to the context's cache at the latest when the context computes. Waiting for each part takes
@@ -89,6 +97,10 @@ LLAMA_API bool llama_h2o_kv_scores(const struct llama_h2o_kv * kv, int32_t il, f
 // current memory set [n_head_kv, M], ascending positions, -1 padded
 LLAMA_API bool llama_h2o_kv_memory_indices(const struct llama_h2o_kv * kv, int32_t il, int32_t * dst);
 
+// Replaces the memory set for the chunk after the last one, which must be complete: [n_head_kv, M], for every head
+// min(M, n_tokens) positions, ascending, in [0, n_tokens), -1 padded. Writes nothing and returns false if they are not.
+LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t il, const int32_t * src);
+
 // memory set M_c [n_head_kv, M] of an earlier chunk; needs llama_h2o_kv_set_record before
 LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
 
@@ -106,6 +118,8 @@ struct llama_h2o_kv_params {
     uint32_t       local_window;
     uint32_t       heavy_budget;
     uint32_t       sink_tokens;
+    const char *   scorer;       // NULL: the default
+    uint32_t       pooling;
     enum ggml_type score_type;   // GGML_TYPE_F32 or GGML_TYPE_BF16
     enum ggml_type type_k;
     enum ggml_type type_v;

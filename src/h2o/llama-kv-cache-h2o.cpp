@@ -1,5 +1,7 @@
 #include "llama-kv-cache-h2o.h"
 
+#include "h2o-kv.h"
+
 #include "llama-hparams.h"
 #include "llama-impl.h"
 #include "llama-model.h"
@@ -79,10 +81,17 @@ llama_kv_cache_h2o::llama_kv_cache_h2o(
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_unique<h2o_intra>(model, get_layer_ids(), n_batch, offload);
     }
+    state.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1) {
+        const auto & hparams = this->model.hparams;
+
+        std::vector<float> res((size_t) hparams.n_head_kv(il)*(p1 - p0)*hparams.n_embd_head_k(il));
+        h2o_kv_get_k(*this, il, p0, p1, res.data());
+        return res;
+    };
     reset_stats();
 
-    LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB\n", __func__,
-            config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens,
+    LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, pooling %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB\n", __func__,
+            config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.scorer->name(), config.pooling,
             stats.bytes_scores/1024.0/1024.0, stats.bytes_memory/1024.0/1024.0, stats.bytes_intra/1024.0/1024.0);
 }
 
@@ -112,35 +121,40 @@ llama_memory_context_ptr llama_kv_cache_h2o::init_batch(llama_batch_allocr & bal
 
     balloc.split_reset();
 
+    // the tokens [offset, end) of the call, cut where chunks begin
+    const auto add_pieces = [&](h2o_step::phase_t phase, uint32_t offset, uint32_t end) {
+        while (offset < end) {
+            const uint32_t p = pos + offset;
+            const uint32_t n = std::min(end - offset, S - p%S);
+
+            add_step({ phase, p, n, offset, phase == h2o_step::TAIL ? 0 : state.n_memory(p/S*S), false });
+            offset += n;
+        }
+    };
+
+    const uint32_t n_sparse = n_tokens - std::min(dense_tail, n_tokens);
+
     if (n_tokens == 1) {
         add_step({ h2o_step::DECODE, pos, 1, 0, 0, false });
     } else if (state.config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS) {
-        for (uint32_t offset = 0; offset < n_tokens; offset += steps.back().n_tokens) {
-            const uint32_t p = pos + offset;
-            const uint32_t n = std::min(n_tokens - offset, S - p%S);
-
-            add_step({ h2o_step::SINGLE_PASS, p, n, offset, state.n_memory(p/S*S), false });
-        }
+        add_pieces(h2o_step::SINGLE_PASS, 0, n_sparse);
+        add_pieces(h2o_step::TAIL, n_sparse, n_tokens);
     } else {
-        const bool has_phase2 = pos + n_tokens > S;
+        const bool has_phase2 = n_sparse > 0 && pos + n_sparse > S;
 
-        add_step({ h2o_step::INTRA, pos, n_tokens, 0, 0, has_phase2 });
-
+        if (n_sparse > 0) {
+            add_step({ h2o_step::INTRA, pos, n_sparse, 0, 0, has_phase2 });
+        }
         if (has_phase2) {
             // the outputs come from phase 2
-            for (uint32_t i = 0; i < n_tokens; ++i) {
+            for (uint32_t i = 0; i < n_sparse; ++i) {
                 ubatches[0].output[i] = 0;
             }
 
             balloc.split_reset();
-
-            for (uint32_t offset = 0; offset < n_tokens; offset += steps.back().n_tokens) {
-                const uint32_t p = pos + offset;
-                const uint32_t n = std::min(n_tokens - offset, S - p%S);
-
-                add_step({ h2o_step::INTER, p, n, offset, state.n_memory(p/S*S), false });
-            }
+            add_pieces(h2o_step::INTER, 0, n_sparse);
         }
+        add_pieces(h2o_step::TAIL, n_sparse, n_tokens);
     }
 
     for (size_t i_step = 0; i_step < steps.size(); ++i_step) {
@@ -341,7 +355,7 @@ bool llama_kv_cache_h2o_context::apply() {
     if (!begun) {
         // a decode step changes scores never, and memory sets only if it begins a chunk
         if (step.phase != h2o_step::DECODE || step.pos % kv->state.config.chunk_size == 0) {
-            kv->state.begin_call(n_tokens_call);
+            kv->state.begin_call(n_tokens_call, steps.back().phase == h2o_step::TAIL);
         }
         begun = true;
     }
@@ -363,6 +377,9 @@ bool llama_kv_cache_h2o_context::apply() {
     const uint32_t chunk_idx = step.pos/kv->state.config.chunk_size;
     if (debug_phases && step.phase == h2o_step::SINGLE_PASS) {
         fprintf(stderr, "[H2O] single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n", chunk_idx, step.n_tokens, step.pos, step.n_memory);
+    }
+    if (debug_phases && step.phase == h2o_step::TAIL) {
+        fprintf(stderr, "[H2O] dense tail chunk_idx=%u ubatch.n_tokens=%u pos=%u\n", chunk_idx, step.n_tokens, step.pos);
     }
     if (debug_phases && step.phase == h2o_step::INTRA) {
         fprintf(stderr, "[H2O] phase=1 ubatch.n_tokens=%u pos=%u\n", step.n_tokens, step.pos);
@@ -399,6 +416,11 @@ bool llama_kv_cache_h2o_context::finish(ggml_backend_sched_t sched) {
             stats.n_single_pass++;
             stats.n_tokens_prefill += step.n_tokens;
             stats.t_single_pass_us += t_us;
+            break;
+        case h2o_step::TAIL:
+            stats.n_tail++;
+            stats.n_tokens_prefill += step.n_tokens;
+            stats.t_tail_us += t_us;
             break;
         case h2o_step::INTRA:
             stats.n_phase1++;

@@ -17,6 +17,7 @@ struct h2o_step {
         INTRA       = 1, // two_phase, phase 1: the whole call, every chunk attends to itself
         INTER       = 2, // two_phase, phase 2: (a piece of) one chunk attends to the memory set, fused with phase 1
         DECODE      = 3, // one token, dense attention over the whole cache
+        TAIL        = 4, // (a piece of) one chunk attends to everything before it and to itself
     };
 
     phase_t  phase;
@@ -99,6 +100,8 @@ public:
 
     // attention is one operator, where the device has it
     const bool fused_attention;
+
+    uint32_t dense_tail = 0; // last tokens of every prefill call that attend to everything
 
     llama_h2o_stats stats = {};
 
