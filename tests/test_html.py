@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from h2o_llama.report import measures, membership
+from h2o_llama.report.captured import CapturedMass
+from h2o_llama.report.history import MemoryHistory
 from h2o_llama.report.html import render_html, write_html
 from h2o_llama.report.memory import SHADES, HeadMemory, MemoryReport, shades, top_texts
 from h2o_llama.report.pieces import split_pieces
@@ -29,6 +34,9 @@ class Page(HTMLParser):
         self.scripts: list[str] = []
         self.tags: set[str] = set()
         self.attributes: set[str] = set()
+        self.ids: list[str | None] = []
+        self.links: list[str] = []
+        self.titles: list[str | None] = []
         self.feed(html)
         self.close()
         assert not self.stack, f"not closed: {self.stack}"
@@ -36,6 +44,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes.update(name for name, _ in attrs)
+        self.titles += [value for name, value in attrs if name == "title"]
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.links += [value or "" for name, value in attrs if name == "href"]
         if tag not in VOID_TAGS:
             self.stack.append((tag, dict(attrs)))
         if tag == "mark":
@@ -44,6 +55,10 @@ class Page(HTMLParser):
             self.marks.append(("", [int(p) for p in (values["data-p"] or "").split()]))
         if tag == "script":
             self.scripts.append("")
+
+    def titled(self, title: str) -> list[str | None]:
+        """The tooltips that are this text."""
+        return [t for t in self.titles if t == title]
 
     def handle_endtag(self, tag: str) -> None:
         assert [t for t, _ in self.stack[-1:]] == [tag], f"</{tag}> closes {self.stack[-1:]}"
@@ -106,13 +121,122 @@ def test_marks_are_exactly_the_heavy_hitters(seed: int) -> None:
     assert set(marked) == kept
 
 
+def with_pictures(report: MemoryReport, n_sets: int = 4) -> MemoryReport:
+    """The report with a history that ends with its memory set, and with captured mass."""
+    heads = tuple((h.layer, h.head) for h in report.heads)
+    size = max(len(h.heavy) for h in report.heads)
+    heavy = np.full((n_sets, len(heads), size), -1, np.int32)
+    rng = np.random.default_rng(0)
+    for c in range(n_sets):
+        for row, h in enumerate(report.heads):
+            end = (c + 1) * report.chunk_size - len(report.local)
+            kept = h.heavy if c == n_sets - 1 else rng.choice(end, min(end, len(h.heavy)), replace=False)
+            heavy[c, row, : len(kept)] = np.sort(kept)
+    return replace(
+        report,
+        history=MemoryHistory(heads, heavy, report.chunk_size, len(report.local), size, len(report.sinks)),
+        captured=CapturedMass(
+            heads, rng.uniform(0, 0.5, (n_sets, len(heads))), rng.uniform(0.5, 1, (n_sets, len(heads)))
+        ),
+    )
+
+
+def cells_of(html: str) -> list[tuple[int, int, int, int]]:
+    """(column, start, stop, shade) of the membership picture."""
+    found = re.findall(r'<rect class="s(\d)" x="(\d+)" y="(\d+)" width="1" height="(\d+)"/>', html)
+    return [(int(x), int(y), int(y) + int(height), int(shade)) for shade, x, y, height in found]
+
+
 def test_script_data_holds_every_head() -> None:
     report = random_report(0)
-    heads = json.loads(Page(render_html(report)).scripts[0])
+    heads = json.loads(Page(render_html(report)).scripts[0])["heads"]
     assert [(h["layer"], h["head"]) for h in heads] == [(0, 0), (0, 1), (1, 0), (1, 1), (5, 0), (5, 1)]
     for data, head in zip(heads, report.heads, strict=True):
         assert data["positions"] == head.heavy.tolist()
         assert data["scores"] == head.scores.tolist()
+
+
+def test_script_data_tells_since_when_a_position_is_kept() -> None:
+    report = report_of([b"x"] * 30, {(0, 0): [9, 3, 17]})
+    heavy = np.array([[[3, 4, 5]], [[3, 9, 10]], [[3, 9, 17]]], np.int32)
+    report = replace(report, history=MemoryHistory(((0, 0),), heavy, 8, 2, 3, 0))
+    (head,) = json.loads(Page(render_html(report)).scripts[0])["heads"]
+    assert dict(zip(head["positions"], head["since"], strict=True)) == {9: 1, 3: 0, 17: 2}
+
+
+def test_membership_cells_are_shaded_by_halves_of_the_largest_share() -> None:
+    report = report_of([b"x"] * 30, {(0, 0): [0]})
+    heavy = np.full((3, 1, 16), -1, np.int32)
+    heavy[0, 0, :4] = range(4)
+    heavy[1, 0, :5] = [0, 1, 8, 9, 10]
+    heavy[2, 0, :1] = [0]
+    html = render_html(replace(report, history=MemoryHistory(((0, 0),), heavy, 8, 2, 16, 0)))
+    data = json.loads(Page(html).scripts[0])["membership"]
+    assert data["edges"] == list(range(25))
+    assert [len(counts) for counts in data["counts"][0]] == [4, 11, 1]
+    assert [cell for cell in cells_of(html) if cell[3]] == [
+        (c, p, p + 1, 5) for c, positions in enumerate(([0, 1, 2, 3], [0, 1, 8, 9, 10], [0])) for p in positions
+    ]
+    coarse = membership._shade(np.array([0, 0.01, 1 / 16, 0.1, 0.25, 0.26, 0.5, 0.51, 1]))
+    assert coarse.tolist() == [0, 1, 1, 2, 3, 4, 4, 5, 5]
+
+
+def test_membership_picture_and_its_data_agree() -> None:
+    report = with_pictures(random_report(3))
+    assert report.history is not None
+    html = render_html(report)
+    data = json.loads(Page(html).scripts[0])["membership"]
+    ends = [64, 128, 192, 256]
+    want = [(c, a) for c, end in enumerate(ends) for a in data["edges"][:-1] if a < end]
+    cells = cells_of(html)
+    assert [(x, start) for x, start, _, _ in cells] == want
+    kept = report.history.heavy
+    for x, start, stop, shade in cells:
+        assert bool(shade) == bool(((kept[x] >= start) & (kept[x] < stop)).any())
+    assert [sum(map(sum, head)) for head in data["counts"]] == (kept >= 0).sum(axis=(0, 2)).tolist()
+
+
+def test_maps_show_the_numbers_of_every_head() -> None:
+    report = with_pictures(random_report(3))
+    assert report.history is not None
+    assert report.captured is not None
+    html = render_html(report)
+    values = measures.stability(report.history)
+    table = html[html.index("<h3>Stability</h3>") :]
+    table = table[: table.index("</table>")]
+    cells = re.findall(r'data-head="(\d+) (\d+)">(\d+)</td>', table)
+    assert [(int(a), int(b)) for a, b, _ in cells] == list(report.history.heads)
+    assert [int(number) for _, _, number in cells] == [round(100 * v) for v in values]
+    shades = re.findall(r'<td class="s(\d)"', table)
+    assert shades[int(values.argmin())] == "1"
+    assert shades[int(values.argmax())] == "5"
+    assert f"{100 * report.captured.captured[1].mean():.1f} %</td>" in html
+
+
+def test_maps_of_layers_with_different_heads_have_gaps() -> None:
+    report = with_pictures(report_of([b"x"] * 40, {(0, 0): [1, 2], (2, 0): [1, 3], (2, 1): [5, 6]}))
+    page = Page(render_html(report))
+    assert len(page.titled("layer 0, KV head 1: nothing to measure")) == 6
+    assert page.titled("layer 0, layer 0: nothing to measure")
+
+
+@pytest.mark.parametrize("heavy", [{(0, 0): []}, {(0, 0): [1, 2]}])
+def test_pages_of_one_head_or_one_memory_set_are_whole(heavy: dict[tuple[int, int], list[int]]) -> None:
+    for n_sets in (1, 4):
+        html = render_html(with_pictures(report_of([b"x"] * 40, heavy), n_sets))
+        page = Page(html)
+        assert ("<h3>Stability</h3>" in html) == bool(heavy[0, 0])
+        assert "nan" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+        assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+
+
+def test_large_report_makes_a_small_page() -> None:
+    n_sets, S, n_heads, H = 40, 512, 64, 32
+    rng = np.random.default_rng(0)
+    heavy = {(i, h): np.sort(rng.choice(S * n_sets, H, replace=False)).tolist() for i in range(8) for h in range(8)}
+    report = with_pictures(report_of([b"word "] * (S * n_sets + 1), heavy, chunk_size=S, local=32), n_sets)
+    assert len(report.heads) == n_heads
+    assert len(render_html(report)) < 2_000_000
 
 
 def test_document_text_is_unchanged() -> None:
@@ -141,10 +265,12 @@ def test_top_text_with_markup_is_escaped_in_the_table() -> None:
 
 
 def test_page_loads_nothing() -> None:
-    html = render_html(random_report(0))
+    html = render_html(with_pictures(random_report(0)))
     page = Page(html)
     assert not page.tags & {"link", "img", "iframe", "object", "base"}
-    assert not page.attributes & {"src", "href", "srcset", "action"}
+    assert not page.attributes & {"src", "srcset", "action"}
+    assert page.links
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
     assert "url(" not in html
     assert "@import" not in html
     assert "http" not in html.replace(page.document, "")
@@ -208,9 +334,10 @@ def test_shades_of_several_heads_count_them() -> None:
     assert shades(report, report.heads) == {1: 1, 2: 5, 3: 2, 4: 1}
 
 
-def test_top_texts_are_ordered_by_total_score() -> None:
-    report = report_of(byte_tokens(b"abababcx" * 2), {(0, 0): [6, 0, 2, 1]})
-    assert top_texts(report, report.heads[0], 2) == [("a", 2), ("c", 1)]
+def test_top_texts_are_the_most_frequent_then_the_highest_ranked() -> None:
+    report = report_of(byte_tokens(b"abababcx" * 2), {(0, 0): [6, 0, 3, 2, 1]})
+    assert top_texts(report, report.heads[0], 3) == [("a", 2), ("b", 2), ("c", 1)]
+    assert top_texts(report, report.heads[0], 1) == [("a", 2)]
 
 
 def test_unknown_head_is_a_value_error() -> None:

@@ -8,13 +8,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig
+from h2o_llama import H2OConfig, Llama
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file, open_model, read_prompt, tokenize
+from h2o_llama.cli.prompt import model_file, read_prompt, tokenize
+from h2o_llama.report.captured import captured_mass
+from h2o_llama.report.history import memory_history
 from h2o_llama.report.html import check_target, write_html
 from h2o_llama.report.memory import memory_report
 from h2o_llama.report.terminal import head_table, highlighted, legend
+
+# Dense attention costs the square of the length: up to so many tokens nobody has to ask for it.
+MASS_TOKENS = 8192
 
 
 def inspect(
@@ -24,6 +29,13 @@ def inspect(
     layer: Annotated[int | None, typer.Option(min=0, help="Only this layer.")] = None,
     head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an HTML page here too, with all layers and heads.")] = None,
+    mass: Annotated[
+        bool | None,
+        typer.Option(
+            help="Read the text with dense attention too, and tell how much of it goes to what was kept. By default "
+            f"for an HTML page of up to {MASS_TOKENS:,} tokens."
+        ),
+    ] = None,
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
@@ -44,10 +56,29 @@ def inspect(
     path = model_file(model)
     tokens = tokenize(path, text)
     title = file.name if file and str(file) != "-" else "the text"
-    with open_model(path, len(tokens), chunk, threads, gpu_layers, h2o) as llm:
-        with progress_bars() as update:
-            llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
-        report = memory_report(llm, tokens, title)
+    if mass is None:
+        mass = html is not None and len(tokens) <= MASS_TOKENS
+    with (
+        Llama(
+            path,
+            n_ctx=len(tokens),
+            n_batch=max(4096, chunk),
+            n_ubatch=chunk,
+            n_threads=threads,
+            n_gpu_layers=gpu_layers,
+            h2o=h2o,
+            record=True,
+        ) as llm,
+        progress_bars() as update,
+    ):
+        llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
+        history = memory_history(llm)
+        captured = None
+        if mass and history.n_sets > 0:
+            captured = captured_mass(
+                llm, tokens, history, n_threads=threads, progress=lambda n, n_total: update("dense", n, n_total)
+            )
+        report = memory_report(llm, tokens, title, history, captured)
         description = llm.desc
 
     console = Console()

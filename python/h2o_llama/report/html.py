@@ -4,53 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from h2o_llama.report.memory import SHADES, MemoryReport, shades, top_texts
+from h2o_llama.report.captured import mean_over_heads
+from h2o_llama.report.document import runs
+from h2o_llama.report.history import stays
+from h2o_llama.report.maps import history_maps, mass_maps
+from h2o_llama.report.membership import Membership, membership
+from h2o_llama.report.memory import SHADES, MemoryReport, top_texts
 from h2o_llama.report.pieces import visible
 
 
-@dataclass
-class _Run:
-    """Consecutive pieces of one region (sinks, local, open or old) and chunk, all noted or none."""
-
-    region: str
-    chunk: int
-    is_noted: bool
-    begins_chunk: bool
-    parts: list[dict[str, Any]] = field(default_factory=list)
-
-
-def _runs(report: MemoryReport, notes: Sequence[range]) -> Iterator[_Run]:
-    """The document in order: a part is text that no head keeps, or a piece which heads keep as heavy hitter."""
-    static_shades = shades(report, report.heads)
-    run: _Run | None = None
-    for piece in report.pieces:
-        region, chunk = report.region(piece.start), piece.start // report.chunk_size
-        is_noted = any(piece.start in note for note in notes)
-        if run is None or (run.region, run.chunk, run.is_noted) != (region, chunk, is_noted):
-            if run is not None:
-                yield run
-            run = _Run(region, chunk, is_noted, begins_chunk=run is None or run.chunk != chunk)
-        kept = [p for p in range(piece.start, piece.end) if p in static_shades]
-        if kept:
-            run.parts.append({"positions": kept, "shade": max(static_shades[p] for p in kept), "text": piece.text})
-        elif run.parts and not run.parts[-1]["positions"]:
-            run.parts[-1]["text"] += piece.text
-        else:
-            run.parts.append({"positions": [], "text": piece.text})
-    if run is not None:
-        yield run
-
-
-def _script_data(report: MemoryReport) -> list[dict[str, Any]]:
+def _script_data(report: MemoryReport, picture: Membership | None) -> dict[str, Any]:
     """What the page's script needs of every head. Scores keep three digits."""
-    return [
+    heads: list[dict[str, Any]] = [
         {
             "layer": h.layer,
             "head": h.head,
@@ -59,6 +31,11 @@ def _script_data(report: MemoryReport) -> list[dict[str, Any]]:
         }
         for h in report.heads
     ]
+    if report.history is not None and report.history.n_sets > 0:
+        for row, h in enumerate(report.heads):
+            stay = stays(report.history, row)
+            heads[row]["since"] = stay.first[np.searchsorted(stay.positions, h.heavy)].tolist()
+    return {"heads": heads, "membership": None if picture is None else picture.data}
 
 
 def _table_rows(report: MemoryReport) -> list[dict[str, Any]]:
@@ -69,16 +46,26 @@ def _table_rows(report: MemoryReport) -> list[dict[str, Any]]:
 
 
 def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), notes: Sequence[range] = ()) -> str:
-    """The page. `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around."""
+    """The page. `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around.
+
+    It shows how the memory sets changed if the report has a history, and the mass that they held if it has that.
+    """
+    history, captured = report.history, report.captured
+    has_heavy = history is not None and bool(history.heavy.size)
+    picture = membership(history) if history is not None and has_heavy else None
     environment = Environment(
         loader=PackageLoader("h2o_llama.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("report.html.j2").render(
         report=report,
         facts=facts,
-        runs=list(_runs(report, notes)),
+        runs=list(runs(report, notes)),
         rows=_table_rows(report),
-        script_data=_script_data(report),
+        script_data=_script_data(report, picture),
+        membership=picture,
+        maps=history_maps(history) if history is not None and has_heavy else [],
+        mass_maps=mass_maps(captured) if captured is not None and len(captured.captured) else [],
+        mass_by_chunk=[] if captured is None else mean_over_heads(captured),
         n_shades=SHADES,
         visible=visible,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_llama.report.captured import CapturedMass
+from h2o_llama.report.history import MemoryHistory
 from h2o_llama.report.pieces import Piece, split_pieces
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class MemoryReport:
 
     The memory sets hold positions below `memory_end`, where the last chunk begins; that chunk is read directly.
     Sinks and local window are the same for every head, so they are here once; both are empty before the first
-    memory set is built.
+    memory set is built. `history` and `captured`, with the same heads in the same order, are there if they were asked
+    for.
     """
 
     title: str
@@ -47,6 +50,8 @@ class MemoryReport:
     sinks: range
     local: range
     heads: tuple[HeadMemory, ...]
+    history: MemoryHistory | None = None
+    captured: CapturedMass | None = None
 
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
         """The heads of one layer, one head of every layer, one head, or all. Raises ValueError if there is none."""
@@ -77,7 +82,13 @@ class MemoryReport:
         return np.repeat(np.arange(len(self.pieces)), [p.end - p.start for p in self.pieces])
 
 
-def memory_report(llm: Llama, tokens: Sequence[int], title: str) -> MemoryReport:
+def memory_report(
+    llm: Llama,
+    tokens: Sequence[int],
+    title: str,
+    history: MemoryHistory | None = None,
+    captured: CapturedMass | None = None,
+) -> MemoryReport:
     """What `llm` kept of `tokens`, which are all that it has evaluated since its last reset."""
     kv = llm.kv
     heads = []
@@ -101,6 +112,8 @@ def memory_report(llm: Llama, tokens: Sequence[int], title: str) -> MemoryReport
         sinks=sinks,
         local=local,
         heads=tuple(heads),
+        history=history,
+        captured=captured,
     )
 
 
@@ -118,12 +131,9 @@ def shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
 
 
 def top_texts(report: MemoryReport, head: HeadMemory, n: int) -> list[tuple[str, int]]:
-    """The texts whose heavy hitters have the highest total score, with how many tokens each of them is."""
-    totals: dict[str, float] = defaultdict(float)
-    counts: dict[str, int] = defaultdict(int)
-    for position, score in zip(head.heavy, head.scores, strict=True):
-        text = report.pieces[report.piece_of[position]].text
-        totals[text] += float(score)
-        counts[text] += 1
-    best = sorted(totals, key=lambda text: (-totals[text], text))[:n]
-    return [(text, counts[text]) for text in best]
+    """The most frequent texts of a head's heavy hitters, with how many tokens each of them is.
+
+    Of equally frequent ones, that with the highest score comes first.
+    """
+    texts = (report.pieces[report.piece_of[position]].text for position in head.heavy)
+    return Counter(texts).most_common(n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -9,6 +10,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from h2o_llama.report.measures import mean, stability
 from h2o_llama.report.memory import HeadMemory, MemoryReport, shades, top_texts
 from h2o_llama.report.pieces import Piece, visible
 
@@ -18,15 +20,28 @@ _REGION_STYLES = {"open": Style(), "local": Style(color="blue"), "sinks": Style(
 
 
 def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
-    """One row per head: what it keeps, and the texts of its heavy hitters by score."""
-    table = Table("Layer", "KV head", "Kept", "Heavy hitters", "Heavy hitters' texts, highest scores first")
-    for column in table.columns[:4]:
+    """One row per head: what it keeps, and the most frequent texts of its heavy hitters.
+
+    Also its stability if the report has a history, and the share of dense attention that it holds if that was measured.
+    """
+    shares: dict[str, dict[tuple[int, int], float]] = {}
+    if report.history is not None:
+        shares["Stable"] = dict(zip(report.history.heads, stability(report.history), strict=True))
+    if report.captured is not None:
+        shares["Mass"] = dict(zip(report.captured.heads, mean(report.captured.captured, axis=0), strict=True))
+    table = Table("Layer", "KV head", "Kept", "Heavy hitters", *shares, "Heavy hitters' texts, most frequent first")
+    for column in table.columns[:-1]:
         column.justify = "right"
     always = len(report.local) + len(report.sinks)
     for h in heads:
+        percents = (_percent(values[h.layer, h.head]) for values in shares.values())
         tops = "  ".join(f"{visible(text)} ×{n}" for text, n in top_texts(report, h, 6))
-        table.add_row(str(h.layer), str(h.head), str(always + len(h.heavy)), str(len(h.heavy)), Text(tops))
+        table.add_row(str(h.layer), str(h.head), str(always + len(h.heavy)), str(len(h.heavy)), *percents, Text(tops))
     return table
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.0f} %"
 
 
 def highlighted(report: MemoryReport, heads: Sequence[HeadMemory], brackets: bool = False) -> Text:
