@@ -1,0 +1,14 @@
+"""Plots with matplotlib, for notebooks and reports. Needs `pip install "h2o-llama[plot]"`.
+
+Every function returns a new figure and leaves pyplot alone; in a notebook a figure shows itself.
+"""
+
+from importlib.util import find_spec
+
+if find_spec("matplotlib") is None:
+    raise ImportError('[h2o_llama.plots] needs matplotlib: pip install "h2o-llama[plot]"')
+
+from h2o_llama.plots.evaluation import eval_plots
+from h2o_llama.plots.memory import captured_mass, membership, overlap, stability
+
+__all__ = ["captured_mass", "eval_plots", "membership", "overlap", "stability"]

@@ -1,0 +1,166 @@
+"""Plots of what `h2o-llama eval` measured."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from h2o_llama.plots.style import DENSE_LINE, heat_map, line_style, new_figure
+
+Row = Mapping[str, Any]
+
+
+def eval_plots(rows: Sequence[Row], directory: Path) -> list[Path]:
+    """Draw what the rows hold, as SVG files.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        As `h2o-llama eval --json` writes them.
+    directory : Path
+        Where the files go; it is made if it is missing.
+
+    Returns
+    -------
+    list of Path
+        "perplexity-N.svg", perplexity and KL divergence by position, for every N; "recall-KIND-QUESTION-tail-T.svg",
+        recall by length and depth, for every kind of question; "sweep-N.svg", what a setting adds to perplexity against
+        its memory size, for every N with several sizes.
+
+    Raises
+    ------
+    ValueError
+        If the rows are of several models.
+    OSError
+        If a file cannot be written.
+    """
+    models = sorted({str(row["model"]) for row in rows})
+    if len(models) > 1:
+        raise ValueError(f"[eval_plots] rows must be of one model, got {', '.join(models)}: draw each by itself")
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in _figures(rows):
+        paths.append(directory / f"{name}.svg")
+        figure.savefig(paths[-1])
+    return paths
+
+
+def _figures(rows: Sequence[Row]) -> Iterable[tuple[str, Figure]]:
+    perplexity = [row for row in rows if row["task"] == "perplexity" and row["h2o"] is not None]
+    for n_tokens, group in _grouped(perplexity, lambda row: row["n_tokens"]):
+        yield f"perplexity-{n_tokens}", _perplexity(n_tokens, group)
+        if len({_memory_size(row) for row in group}) > 1:
+            yield f"sweep-{n_tokens}", _sweep(n_tokens, group)
+    recall = [row for row in rows if row["task"] == "recall"]
+    for (kind, question, tail), group in _grouped(recall, lambda r: (r["kind"], r["question"], r["dense_tail"])):
+        name = re.sub(r"[^a-z0-9]+", "-", f"recall-{kind}-{question}-tail-{tail}".lower())
+        yield name, _recall(kind, question, tail, group)
+
+
+def _perplexity(n_tokens: int, rows: Sequence[Row]) -> Figure:
+    """Perplexity and KL divergence by position: a line per setting."""
+    figure, (top, bottom) = new_figure(8, 7, 2, 1)
+    first = rows[0]["buckets"]
+    top.plot(_middles(first), [b["ppl_dense"] for b in first], label="dense", **DENSE_LINE)
+    for i, row in enumerate(rows):
+        style = line_style(i, len(rows))
+        top.plot(_middles(row["buckets"]), [b["ppl"] for b in row["buckets"]], label=row["setting"], **style)
+        bottom.plot(_middles(row["buckets"]), [b["kld_mean"] for b in row["buckets"]], **style)
+    top.set(title=f"By position, windows of {n_tokens:,} tokens", ylabel="perplexity")
+    bottom.set(ylabel="KL divergence from dense (nats per token)", ylim=(0, None))
+    edges = [first[0]["start"], *(bucket["stop"] for bucket in first)]
+    for axes in (top, bottom):
+        axes.set_xticks(range(len(edges)), [f"{edge:,}" for edge in edges])
+        axes.set(xlabel="position (tokens)", xlim=(0, len(edges) - 1))
+        axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    return figure
+
+
+def _middles(buckets: Sequence[Row]) -> list[float]:
+    """Buckets are drawn equally wide: each is twice as long as the one before."""
+    return [i + 0.5 for i in range(len(buckets))]
+
+
+def _sweep(n_tokens: int, rows: Sequence[Row]) -> Figure:
+    """Added perplexity against the memory size: a line per schedule and choice of heavy hitters."""
+    figure, (axes,) = new_figure(8, 5)
+    groups = _grouped(rows, _choice)
+    for i, (name, group) in enumerate(groups):
+        group.sort(key=_memory_size)
+        axes.errorbar(
+            [_memory_size(row) for row in group],
+            [100 * (row["ppl_ratio"] - 1) for row in group],
+            yerr=[100 * row["ppl_ratio_se"] for row in group],
+            capsize=3,
+            label=name,
+            **line_style(i, len(groups)),
+        )
+    sizes = sorted({_memory_size(row) for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.axhline(0, **DENSE_LINE)
+    axes.set(
+        title=f"What a memory set costs, windows of {n_tokens:,} tokens",
+        xlabel="M, positions in a memory set",
+        ylabel="perplexity over dense (%), ± standard error",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def _recall(kind: str, question: str, tail: int, rows: Sequence[Row]) -> Figure:
+    """Recall by length and depth: a map per setting, and dense first."""
+    lengths = sorted({row["n_tokens"] for row in rows})
+    depths = sorted({cell["depth"] for row in rows for cell in row["cells"]})
+    maps: dict[str, dict[tuple[float, int], float]] = defaultdict(dict)
+    for row in rows:
+        for cell in row["cells"]:
+            place = (cell["depth"], row["n_tokens"])
+            maps["dense"][place] = cell["recall_dense"]
+            maps[row["setting"]][place] = cell["recall"]
+    n_columns = min(3, len(maps))
+    n_rows = -(-len(maps) // n_columns)
+    width, height = max(2.5, 0.7 * len(lengths) + 1), max(2, 0.35 * len(depths) + 1)
+    figure, axes = new_figure(n_columns * width + 1.5, n_rows * height + 0.6, n_rows, n_columns)
+    names = [f"{n:,}" for n in lengths]
+    for panel, (setting, found) in zip(axes, maps.items(), strict=False):
+        table = [[found.get((depth, n), float("nan")) for n in lengths] for depth in depths]
+        image = heat_map(panel, table, names, [f"{100 * depth:.0f} %" for depth in depths])
+        panel.set_title(setting, fontsize="small")
+        panel.set(xlabel="tokens", ylabel="depth")
+    for panel in axes[len(maps) :]:
+        panel.set_axis_off()
+    dense_tail = f"dense tail of {tail}" if tail else "no dense tail"
+    figure.suptitle(f"Recall, {kind}, question {question} the document, {dense_tail}", fontsize="medium")
+    figure.colorbar(image, ax=axes, label="share of answers that are right")
+    return figure
+
+
+def _memory_size(row: Row) -> int:
+    h2o = row["h2o"]
+    return int(h2o["sink_tokens"] + h2o["local_window"] + h2o["heavy_budget"])
+
+
+def _choice(row: Row) -> str:
+    """Schedule, and who chooses the heavy hitters."""
+    h2o = row["h2o"]
+    chooser = row["memory"] or ("window" if h2o["heavy_budget"] == 0 else h2o["scorer"])
+    return f"{h2o['schedule']} {chooser}".replace("_", " ")
+
+
+def _grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[tuple[Any, list[Row]]]:
+    """Rows with the same key, keys in the order in which they come."""
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return list(groups.items())

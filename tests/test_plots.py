@@ -1,0 +1,194 @@
+"""The plots: what they draw, read back from the figures; pyplot is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
+
+from h2o_llama import plots
+from h2o_llama.plots.style import line_style
+from h2o_llama.report.captured import CapturedMass
+from h2o_llama.report.history import MemoryHistory
+
+HEADS = ((0, 0), (0, 1), (2, 0))
+
+
+def small_history(heads: tuple[tuple[int, int], ...] = HEADS) -> MemoryHistory:
+    """Two memory sets with two heavy hitters each: the first stays, the second is replaced."""
+    heavy = np.array([[[0, 1]], [[0, 9]]], np.int32).repeat(len(heads), axis=1)
+    return MemoryHistory(heads, heavy, chunk_size=8, local_window=2, heavy_budget=2, sink_tokens=0)
+
+
+def perplexity_row(setting: str, *, scorer: str = "sum", H: int = 64, memory: str | None = None, n: int = 512) -> Any:
+    edges = [0, 128, 256, n]
+    return {
+        "task": "perplexity",
+        "setting": setting,
+        "model": "m",
+        "n_tokens": n,
+        "h2o": {"local_window": 64, "heavy_budget": H, "sink_tokens": 0, "schedule": "single_pass", "scorer": scorer},
+        "memory": memory,
+        "ppl_ratio": 1 + 4 / (64 + H),
+        "ppl_ratio_se": 0.001,
+        "buckets": [
+            {"start": a, "stop": b, "ppl": 5.0 + i, "ppl_dense": 4.0 + i, "kld_mean": 0.1 * i}
+            for i, (a, b) in enumerate(pairwise(edges))
+        ],
+    }
+
+
+def recall_row(setting: str, n: int, recall: float, kind: str = "multi-key") -> Any:
+    cells = [{"depth": d, "recall": recall * d, "recall_dense": 1.0, "n": 4} for d in (0.0, 0.5, 1.0)]
+    where = {"kind": kind, "question": "after", "dense_tail": 128}
+    return {"task": "recall", "setting": setting, "model": "m", "n_tokens": n, "h2o": {}, "cells": cells, **where}
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, rows: list[Any], directory: Path) -> dict[str, Figure]:
+    """The figures of `eval_plots`, by file name."""
+    figures: dict[str, Figure] = {}
+    save = Figure.savefig
+
+    def keep(figure: Figure, path: Path) -> None:
+        figures[path.name] = figure
+        save(figure, path)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    paths = plots.eval_plots(rows, directory)
+    assert [path.name for path in paths] == list(figures)
+    assert all(path.read_text().lstrip().startswith("<?xml") for path in paths)
+    return figures
+
+
+# --- memory sets
+
+
+def test_membership_has_a_line_per_position_from_its_first_set_to_its_last() -> None:
+    figure = plots.membership(small_history(), 2, 0)
+    (lines,) = figure.axes[0].collections
+    assert [segment.tolist() for segment in lines.get_segments()] == [
+        [[-0.4, 0], [1.4, 0]],
+        [[-0.4, 1], [0.4, 1]],
+        [[0.6, 9], [1.4, 9]],
+    ]
+    assert [bar.get_y() for bar in figure.axes[0].patches] == [6, 14]
+    with pytest.raises(ValueError, match="no layer 1"):
+        plots.membership(small_history(), 1, 0)
+
+
+def test_stability_is_a_map_of_layers_and_heads() -> None:
+    axes = plots.stability(small_history()).axes[0]
+    np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), [[1 / 3, 1 / 3], [1 / 3, np.nan]])
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "2"]
+    assert [text.get_text() for text in axes.texts] == ["0.33"] * 3
+
+
+@pytest.mark.parametrize("n_layers", [1, 20])
+def test_overlap_is_a_map_of_heads(n_layers: int) -> None:
+    heads = tuple((layer, head) for layer in range(n_layers) for head in range(2))
+    axes = plots.overlap(small_history(heads)).axes[0]
+    assert axes.images[0].get_array().shape == (2 * n_layers, 2 * n_layers)
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == (["0.0", "0.1"] if n_layers == 1 else [f"{layer}.0" for layer in range(20)])
+
+
+def test_captured_mass_is_by_chunk_and_by_head() -> None:
+    captured = CapturedMass(HEADS, np.array([[0.2, 0.4, 0.6], [0.1, 0.2, 0.3]]), np.full((2, 3), 0.9))
+    by_chunk, held, best, _ = plots.captured_mass(captured).axes
+    lines = {str(line.get_label()): line for line in by_chunk.lines}
+    assert lines["held"].get_xdata().tolist() == [1, 2]
+    np.testing.assert_allclose(lines["held"].get_ydata(), [40, 20])
+    np.testing.assert_allclose(lines["best possible"].get_ydata(), [90, 90])
+    np.testing.assert_allclose(held.images[0].get_array().filled(-1), [[15, 30], [45, -1]])
+    assert held.images[0].get_clim() == best.images[0].get_clim() == (0, pytest.approx(90))
+
+
+def test_captured_mass_of_one_chunk_draws_nothing() -> None:
+    nothing = np.empty((0, 3))
+    figure = plots.captured_mass(CapturedMass(HEADS, nothing, nothing))
+    assert len(figure.axes[0].lines[0].get_xdata()) == 0
+
+
+# --- rows of an evaluation
+
+
+def test_perplexity_has_a_line_per_setting_beside_dense(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = [perplexity_row("a"), perplexity_row("b", scorer="mean")]
+    figures = drawn(monkeypatch, rows, tmp_path / "new" / "folder")
+    assert list(figures) == ["perplexity-512.svg"]  # one memory size is no sweep
+    top, bottom = figures["perplexity-512.svg"].axes
+    assert {str(line.get_label()): line.get_ydata().tolist() for line in top.lines} == {
+        "dense": [4, 5, 6],
+        "a": [5, 6, 7],
+        "b": [5, 6, 7],
+    }
+    assert [label.get_text() for label in top.get_xticklabels()] == ["0", "128", "256", "512"]
+    assert len(bottom.lines) == 2
+
+
+def test_sweep_is_against_the_memory_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = [
+        perplexity_row("a", H=192),
+        perplexity_row("b", H=64),
+        perplexity_row("c", H=64, scorer="mean"),
+        perplexity_row("d", H=64, memory="upper_bound"),
+        perplexity_row("e", H=0),
+        perplexity_row("f", H=64, n=1024),
+    ]
+    figures = drawn(monkeypatch, rows, tmp_path)
+    assert list(figures) == ["perplexity-512.svg", "sweep-512.svg", "perplexity-1024.svg"]
+    (axes,) = figures["sweep-512.svg"].axes
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["single pass sum", "single pass mean", "single pass upper bound", "single pass window"]
+    line = axes.containers[0].lines[0]
+    assert line.get_xdata().tolist() == [128, 256]
+    np.testing.assert_allclose(line.get_ydata().astype(float), [100 * 4 / 128, 100 * 4 / 256])
+
+
+def test_recall_has_a_map_per_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = [recall_row("a", 1024, 0.5), recall_row("a", 512, 1.0), recall_row("b", 512, 0.2)]
+    figures = drawn(monkeypatch, [*rows, recall_row("a", 512, 1.0, "single")], tmp_path)
+    assert list(figures) == ["recall-multi-key-after-tail-128.svg", "recall-single-after-tail-128.svg"]
+    panels = {axes.get_title(): axes for axes in figures["recall-multi-key-after-tail-128.svg"].axes if axes.images}
+    assert list(panels) == ["dense", "a", "b"]
+    maps = {name: axes.images[0].get_array().filled(np.nan) for name, axes in panels.items()}
+    np.testing.assert_allclose(maps["dense"], np.ones((3, 2)))
+    np.testing.assert_allclose(maps["a"], [[0, 0], [0.5, 0.25], [1, 0.5]])
+    np.testing.assert_allclose(maps["b"], [[0, np.nan], [0.1, np.nan], [0.2, np.nan]])
+    assert [label.get_text() for label in panels["a"].get_yticklabels()] == ["0 %", "50 %", "100 %"]
+
+
+def test_other_rows_draw_nothing(tmp_path: Path) -> None:
+    assert plots.eval_plots([{"task": "jsonl", "setting": "a", "model": "m"}], tmp_path) == []
+
+
+def test_rows_of_two_models_are_refused(tmp_path: Path) -> None:
+    rows = [perplexity_row("a"), perplexity_row("a") | {"model": "other"}]
+    with pytest.raises(ValueError, match="one model, got m, other"):
+        plots.eval_plots(rows, tmp_path)
+
+
+# --- matplotlib
+
+
+def test_lines_differ_without_colour() -> None:
+    styles = [line_style(i, 40) for i in range(40)]
+    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 40
+
+
+def test_pyplot_is_left_alone_and_a_missing_matplotlib_is_named() -> None:
+    run = [sys.executable, "-c"]
+    used = "import h2o_llama.plots, sys; assert 'matplotlib.pyplot' not in sys.modules"
+    subprocess.run([*run, used], check=True)
+    without = "import sys; sys.modules['matplotlib'] = None\nimport h2o_llama.plots"
+    done = subprocess.run([*run, without], capture_output=True, text=True)
+    assert 'pip install "h2o-llama[plot]"' in done.stderr.splitlines()[-1]
