@@ -24,15 +24,15 @@ def assert_logits_close(actual: Any, expected: Any, bound: float) -> None:
 
 def assert_scores_close(actual: Any, expected: Any, bound: float) -> None:
     assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
-    error = np.abs(actual - expected) / (expected + SCORE_FLOOR)
+    error = np.abs(actual - expected) / (np.abs(expected) + SCORE_FLOOR)
     worst = np.unravel_index(np.argmax(error), error.shape)
     assert np.max(error) <= bound, (
         f"score of [head, position] {[int(i) for i in worst]} is {actual[worst]:.6g}, expected {expected[worst]:.6g}"
     )
 
 
-def assert_same_memory(actual: Any, expected: Any, scores: Any, margin: float) -> None:
-    """Equal memory sets [n_head_kv, M], but for tokens whose scores are within `margin` of each other."""
+def assert_same_memory(actual: Any, expected: Any, ranks: Any, margin: float) -> None:
+    """Equal memory sets [n_head_kv, M], but for tokens whose ranks are within `margin` of each other."""
     assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
     for head, (got, want) in enumerate(zip(actual, expected, strict=True)):
         extra, missing = np.setdiff1d(got, want), np.setdiff1d(want, got)
@@ -40,13 +40,12 @@ def assert_same_memory(actual: Any, expected: Any, scores: Any, margin: float) -
         if len(extra) == 0:
             assert np.array_equal(got, want), f"head {head}: same set in another order: {got}"
             continue
-        assert 0 <= extra.min() <= extra.max() < scores.shape[1], f"head {head}: positions {extra} are not candidates"
+        assert 0 <= extra.min() <= extra.max() < ranks.shape[1], f"head {head}: positions {extra} are not candidates"
         # All that was swapped must be next to the threshold: better tokens than `expected` holds are an error too, as
         # then they were no candidates.
-        swapped = scores[head, np.concatenate([extra, missing])]
-        assert np.ptp(swapped) <= margin * (swapped.max() + SCORE_FLOOR), (
-            f"head {head}: kept {extra} with scores {scores[head, extra]}, "
-            f"not {missing} with scores {scores[head, missing]}"
+        swapped = ranks[head, np.concatenate([extra, missing])]
+        assert np.ptp(swapped) <= margin * (np.abs(swapped).max() + SCORE_FLOOR), (
+            f"head {head}: kept {extra} with ranks {ranks[head, extra]}, not {missing} with ranks {ranks[head, missing]}"
         )
 
 
@@ -61,10 +60,10 @@ class FollowLibrary:
         self.history = history
         self.margin = margin
 
-    def __call__(self, chunk: int, layer: int, proposed: Any, scores: Any) -> Any:
+    def __call__(self, chunk: int, layer: int, proposed: Any, ranks: Any) -> Any:
         actual = np.asarray(self.history[chunk][layer])
         try:
-            assert_same_memory(actual, proposed, scores, self.margin)
+            assert_same_memory(actual, proposed, ranks, self.margin)
         except AssertionError as error:
             raise AssertionError(f"memory set of chunk {chunk}, layer {layer}: {error}") from None
         return actual

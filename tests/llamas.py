@@ -30,6 +30,8 @@ class Config:
     # operator, and a quantised V.
     flash_attn: str = "on"
     schedule: str = "single_pass"
+    scorer: str = "sum"
+    pooling: int = 0
 
     @property
     def M(self) -> int:
@@ -37,7 +39,9 @@ class Config:
 
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
-        return SCHEDULES[self.schedule](model, self.S, self.L, self.H, self.A, self.score_type, self.kv_type, **kwargs)
+        selection = {"scorer": self.scorer, "pooling": self.pooling}
+        sizes = (self.S, self.L, self.H, self.A)
+        return SCHEDULES[self.schedule](model, *sizes, self.score_type, self.kv_type, **selection, **kwargs)
 
     def softmax_rows(self, n: int) -> int:
         """Rows per query head of n prompt tokens. In two_phase, all but those of chunk 0 have a second one."""
@@ -70,6 +74,8 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 local_window=config.L,
                 heavy_budget=config.H,
                 sink_tokens=config.A,
+                scorer=config.scorer,
+                pooling=config.pooling,
                 schedule=config.schedule,
                 score_type=config.score_type,
             ),

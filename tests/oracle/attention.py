@@ -8,11 +8,13 @@ from .arrays import Array, BoolArray
 from .softmax_state import SoftmaxState, softmax_state
 
 
-def attend(q: Array, k: Array, v: Array, allowed: BoolArray | None = None) -> tuple[SoftmaxState, Array]:
+def attend(
+    q: Array, k: Array, v: Array, allowed: BoolArray | None = None, counts: BoolArray | None = None
+) -> tuple[SoftmaxState, Array]:
     """State per query head, and the column sums of the softmax weights per KV head.
 
     q [n_head, n_q, d] (already scaled); k, v [n_head_kv, n_k, d]; allowed [n_q, n_k], True where a query may see a
-    key. Returns a state with m and l [n_head, n_q], o [n_head, n_q, d], and column sums [n_head_kv, n_k]: the weight
+    key; counts, broadcast to [n_head_kv, n_q, n_k]: True where the pair counts in the column sums. Returns a state with m and l [n_head, n_q], o [n_head, n_q, d], and column sums [n_head_kv, n_k]: the weight
     that each key received from all queries and all query heads of its group.
     """
     n_head, n_q, d = q.shape
@@ -23,6 +25,9 @@ def attend(q: Array, k: Array, v: Array, allowed: BoolArray | None = None) -> tu
     if allowed is not None:
         logits = np.where(allowed, logits, logits.dtype.type(-np.inf))
     state, weights = softmax_state(logits.reshape(n_head_kv, group * n_q, n_k), v)
+    if counts is not None:
+        counted = np.broadcast_to(counts, (n_head_kv, n_q, n_k))[:, None]
+        weights = (weights.reshape(n_head_kv, group, n_q, n_k) * counted).reshape(weights.shape)
     return (
         SoftmaxState(state.m.reshape(n_head, n_q), state.l.reshape(n_head, n_q), state.o.reshape(n_head, n_q, d)),
         weights.sum(axis=1),

@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 
 from . import layers
-from .arrays import Array, IntArray
+from .arrays import Array, BoolArray, IntArray
+from .attention import attend
 from .dense import dense_forward
 from .gguf_model import GGUFModel
 from .kv_cache import OracleKVCache
 from .kv_rounding import round_bf16
-from .selection import select_memory
+from .scorers import SCORERS, key_difference
+from .selection import candidate_ranks, select_ranked
 
-# (chunk, layer, proposed memory set [n_head_kv, M], scores [n_head_kv, n]) -> the memory set to use. Lets a test follow
-# the library where two scores are closer than rounding errors, after it has checked that they are.
+# (chunk, layer, proposed memory set [n_head_kv, M], ranks [n_head_kv, n]) -> the memory set to use. Lets a test follow
+# the library where two ranks are closer than rounding errors, after it has checked that they are.
 ChooseMemory = Callable[[int, int, IntArray, Array], IntArray]
 
 
@@ -36,6 +38,8 @@ class OracleSequence(ABC):
         kv_type: str = "f16",
         dtype: Any = np.float32,
         choose_memory: ChooseMemory | None = None,
+        scorer: str = "sum",
+        pooling: int = 0,
     ) -> None:
         self.model = model
         self.S, self.L, self.H, self.A = S, L, H, A
@@ -44,6 +48,8 @@ class OracleSequence(ABC):
         self.kv_type = kv_type
         self.dtype = dtype
         self.choose_memory = choose_memory
+        self.scorer = SCORERS[scorer]
+        self.pooling = pooling
         self.reset()
 
     def reset(self) -> None:
@@ -73,12 +79,40 @@ class OracleSequence(ABC):
             return np.full((self.model.hparams.n_head_kv[layer], self.M), -1, np.int32)
         return self.history[-1][layer]
 
-    def eval(self, tokens: Sequence[int] | IntArray) -> None:
-        """One prefill call of at least two tokens. `logits` then has a row for each of them."""
+    def eval(self, tokens: Sequence[int] | IntArray, dense_tail: int = 0) -> None:
+        """One prefill call of at least two tokens. `logits` then has a row for each of them.
+
+        The last `dense_tail` of them attend to all positions before them.
+        """
         ids = np.asarray(tokens, dtype=np.int32)
         if len(ids) < 2:
             raise ValueError("a prefill call has at least two tokens; decode_step() takes one")
-        self.logits = layers.output_logits(self.model, self._prefill(ids))
+        n_sparse = len(ids) - min(dense_tail, len(ids))
+        parts = [self._prefill(ids[:n_sparse])] if n_sparse else []
+        if n_sparse < len(ids):
+            start, tail = self.n_tokens, ids[n_sparse:]
+            parts += [self._dense(tail[a - start : b - start]) for a, b in self._pieces(start, len(tail))]
+        self.logits = layers.output_logits(self.model, np.concatenate(parts))
+
+    def _dense(self, tokens: IntArray) -> Array:
+        """Append tokens that lie in one chunk and attend to everything, scored. Returns their last hidden states."""
+        first, last = self.n_tokens, self.n_tokens + len(tokens)
+        self._begin_chunk(first)
+        self._extend_scores(len(tokens))
+        positions = np.arange(first, last, dtype=np.int32)
+        keys = np.arange(last)
+
+        def attention(il: int, x: Array) -> Array:
+            self.cache.append(il, *layers.key_value(self.model, il, x, positions))
+            k, v = self.cache.read(il, slice(0, last))
+            q = layers.query(self.model, il, x, positions)
+            state, colsum = attend(q, k, v, keys <= positions[:, None], self._counts(positions, keys))
+            self._add_scores(il, keys[None, :], colsum)
+            return state.o
+
+        x = layers.forward(self.model, tokens, self.dtype, attention)
+        self.cache.n_tokens = last
+        return x
 
     def decode_step(self, token: int) -> None:
         """Dense attention of one token to the whole cache; scores stay as they are. `logits` has one row."""
@@ -110,16 +144,34 @@ class OracleSequence(ABC):
         end = chunk * self.S
         built = {}
         for il, scores in self._scores.items():
-            memory = np.stack(
-                [
-                    select_memory(row[:end], previous, end - self.S, end, L=self.L, H=self.H, A=self.A)
-                    for row, previous in zip(scores, self.memory_indices(il), strict=True)
-                ]
-            )
+            if self.scorer.from_keys:
+                k, _ = self.cache.read(il, slice(end - self.S, end))
+                scores[:, end - self.S : end] = self._as_score(key_difference(k))
+            memory, ranks = self._select(il, end)
             if self.choose_memory is not None:
-                memory = self.choose_memory(chunk - 1, il, memory, scores[:, :end])
+                memory = self.choose_memory(chunk - 1, il, memory, ranks)
             built[il] = memory
+            for row, kept in zip(scores, memory, strict=True):
+                row[kept[kept >= 0]] = self._as_score(self.scorer.carry * row[kept[kept >= 0]])
         self.history.append(built)
+
+    def _select(self, il: int, end: int) -> tuple[IntArray, Array]:
+        """The memory set [n_head_kv, M] of the chunk that ends at `end`, and the ranks [n_head_kv, end]."""
+        memory, ranks = [], []
+        for row, previous in zip(self._scores[il], self.memory_indices(il), strict=True):
+            chunk = (previous, end - self.S, end)
+            rank = candidate_ranks(row[:end], *chunk, L=self.L, A=self.A, scorer=self.scorer, pooling=self.pooling)
+            memory.append(select_ranked(rank, *chunk, L=self.L, H=self.H, A=self.A))
+            ranks.append(rank)
+        return np.stack(memory), np.stack(ranks)
+
+    def _counts(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        """Which queries [n_q] count for which keys [n_k] or [n_head_kv, n_k]: [.., n_q, n_k]."""
+        return self.scorer.counts(queries[:, None], keys[..., None, :], self.S, self.L)
+
+    def _as_score(self, x: Array) -> Array:
+        rounded: Array = round_bf16(x).astype(self.dtype) if self.score_type == "bf16" else x
+        return rounded
 
     def _extend_scores(self, n: int) -> None:
         for il, scores in self._scores.items():
@@ -127,9 +179,9 @@ class OracleSequence(ABC):
 
     def _add_scores(self, il: int, positions: IntArray, colsum: Array) -> None:
         """positions broadcasts to colsum [n_head_kv, n]; no position occurs twice in a row."""
+        if self.scorer.from_keys:
+            return
         scores = self._scores[il]
         where = np.broadcast_to(positions, colsum.shape)
         total = np.take_along_axis(scores, where, axis=1) + colsum
-        if self.score_type == "bf16":
-            total = round_bf16(total).astype(self.dtype)
-        np.put_along_axis(scores, where, total, axis=1)
+        np.put_along_axis(scores, where, self._as_score(total), axis=1)

@@ -41,6 +41,6 @@ class OracleSinglePass(OracleSequence):
         # Every head sees the same keys of the chunk, and all of its memory set: that is older than any query.
         in_memory = np.ones((len(positions), memory.shape[1]), dtype=bool)
         allowed = np.concatenate([in_memory, chunk <= positions[:, None]], axis=1)
-        state, colsum = attend(q, *self.cache.gather(il, keys), allowed)
+        state, colsum = attend(q, *self.cache.gather(il, keys), allowed, self._counts(positions, keys))
         self._add_scores(il, keys, colsum)
         return state.o

@@ -46,9 +46,9 @@ class OracleTwoPhase(OracleSequence):
         """Causal attention of the positions [first, last) to their own chunk, scored."""
         chunk_start = first // self.S * self.S
         k, v = self.cache.read(il, slice(chunk_start, last))
-        allowed = np.arange(chunk_start, last) <= np.arange(first, last)[:, None]
-        state, colsum = attend(q, k, v, allowed)
-        self._add_scores(il, np.arange(chunk_start, last)[None, :], colsum)
+        queries, keys = np.arange(first, last), np.arange(chunk_start, last)
+        state, colsum = attend(q, k, v, keys <= queries[:, None], self._counts(queries, keys))
+        self._add_scores(il, keys[None, :], colsum)
         return state
 
     def _phase2(self, tokens: IntArray, start: int, piece: tuple[int, int], intra: dict[int, SoftmaxState]) -> Array:
@@ -61,14 +61,14 @@ class OracleTwoPhase(OracleSequence):
         def attention(il: int, x: Array) -> Array:
             state = SoftmaxState(*(field[:, rows] for field in intra[il]))
             if first >= self.S:
-                state = fuse(self._inter(il, layers.query(self.model, il, x, positions)), state)
+                state = fuse(self._inter(il, layers.query(self.model, il, x, positions), positions), state)
             return state.o
 
         return layers.forward(self.model, tokens[rows], self.dtype, attention)
 
-    def _inter(self, il: int, q: Array) -> SoftmaxState:
+    def _inter(self, il: int, q: Array, positions: IntArray) -> SoftmaxState:
         """Attention to the whole memory set, scored."""
         memory = self._memory(il)
-        state, colsum = attend(q, *self.cache.gather(il, memory))
+        state, colsum = attend(q, *self.cache.gather(il, memory), counts=self._counts(positions, memory))
         self._add_scores(il, memory, colsum)
         return state

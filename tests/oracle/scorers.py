@@ -1,0 +1,70 @@
+"""How heavy hitters are ranked: the library's scorers, written down once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .arrays import Array, BoolArray, IntArray
+
+
+def _all(queries: IntArray, keys: IntArray, S: int, L: int) -> BoolArray:
+    return np.ones(np.broadcast_shapes(queries.shape, keys.shape), dtype=bool)
+
+
+def _distant(queries: IntArray, keys: IntArray, S: int, L: int) -> BoolArray:
+    return queries - keys >= L
+
+
+def _last_64(queries: IntArray, keys: IntArray, S: int, L: int) -> BoolArray:
+    in_window = queries % S + 64 >= S
+    return np.broadcast_to(in_window, np.broadcast_shapes(queries.shape, keys.shape))
+
+
+def _score(scores: Array, positions: IntArray, end: int, L: int) -> Array:
+    return scores
+
+
+def _mean(scores: Array, positions: IntArray, end: int, L: int) -> Array:
+    return scores / (end - positions)
+
+
+def _distant_mean(scores: Array, positions: IntArray, end: int, L: int) -> Array:
+    return scores / (end - L - positions)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """`counts` says which pairs of (query, key) positions add to a score, S and L given; `rank` makes ranks of scores
+    [n] of candidates at positions [n] for the set built at `end`; `carry` is what a kept score is multiplied by."""
+
+    counts: Callable[[IntArray, IntArray, int, int], BoolArray] = _all
+    rank: Callable[[Array, IntArray, int, int], Array] = _score
+    carry: float = 1.0
+    from_keys: bool = False
+
+
+SCORERS = {
+    "sum": Scorer(),
+    "mean": Scorer(rank=_mean),
+    "decay": Scorer(carry=0.5),
+    "last_window": Scorer(counts=_last_64, carry=0.0),
+    "distant": Scorer(counts=_distant, rank=_distant_mean),
+    "key_diff": Scorer(from_keys=True),
+}
+
+
+def key_difference(k: Array) -> Array:
+    """Minus the cosine to the mean direction, times its length: keys [n_head_kv, n, d] of a chunk -> [n_head_kv, n]."""
+    directions = k / np.linalg.norm(k, axis=-1, keepdims=True)
+    mean = directions.mean(axis=1, keepdims=True)
+    scores: Array = -(directions * mean).sum(axis=-1)
+    return scores
+
+
+def pooled(ranks: Array, positions: IntArray, radius: int) -> Array:
+    """Every candidate takes the highest rank within `radius` positions of it."""
+    is_near = np.abs(positions[:, None] - positions) <= radius
+    return np.array([np.fmax.reduce(ranks[near]) for near in is_near], dtype=ranks.dtype)
