@@ -1,0 +1,293 @@
+"""The adapter by which lm-evaluation-harness drives a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from h2o_llama import H2OConfig, Llama, demo_model_path
+
+os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+lm_eval = pytest.importorskip("lm_eval")
+
+from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.tasks import TaskManager  # noqa: E402
+
+from h2o_llama.eval import lm_eval_model  # noqa: E402
+from h2o_llama.eval.lm_eval_model import H2OLM  # noqa: E402
+
+N_CTX = 256
+S = 32
+TEXT = "".join(f"def f{i}(x):\n    return {i} * x\n" for i in range(20))
+CONTEXT, CONTINUATION = TEXT[:170], TEXT[170:190]
+OPTIONS: dict[str, Any] = {"n_ctx": N_CTX, "n_ubatch": S, "n_threads": 1}
+MEMORY = {"local_window": 4, "heavy_budget": 4}
+
+
+def open_lm(**changes: Any) -> H2OLM:
+    return H2OLM(str(demo_model_path()), **(OPTIONS | MEMORY | changes))
+
+
+def log_p(h2o: bool, text: str, dense_tail: int, prefix: list[int] | None = None) -> NDArray[np.float64]:
+    """Log-probabilities [n, n_vocab] of what follows each byte of a text, read in one call."""
+    with Llama(demo_model_path(), h2o=H2OConfig(**MEMORY) if h2o else None, **OPTIONS) as llm:
+        llm.eval([*(prefix or []), *text.encode()], logits="all", dense_tail=dense_tail)
+        logits = llm.logits.astype(np.float64)
+    highest = logits.max(axis=-1, keepdims=True)
+    logits -= highest + np.log(np.exp(logits - highest).sum(axis=-1, keepdims=True))
+    return logits
+
+
+def request(kind: str, *arguments: Any) -> Any:
+    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0)
+
+
+def loglikelihoods(lm: H2OLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:
+    results: list[tuple[float, bool]] = lm.loglikelihood([request("loglikelihood", *p) for p in pairs], True)
+    return results
+
+
+def picked(rows: NDArray[np.float64], text: str) -> float:
+    return float(rows[np.arange(len(text)), list(text.encode())].sum())
+
+
+# --- log-likelihoods
+
+
+@pytest.mark.parametrize(("h2o", "tail"), [("off", 128), ("on", 0), ("on", 10), ("on", 300)])
+def test_loglikelihood_of_a_continuation(h2o: str, tail: int) -> None:
+    """The last `tail` tokens of the context, and the continuation after its first prediction, read all that is kept."""
+    n = len(CONTINUATION)
+    ((value, is_greedy),) = loglikelihoods(open_lm(h2o=h2o, dense_tail=tail), (CONTEXT, CONTINUATION))
+    n_read = len(CONTEXT) + n - 1
+    n_dense = min(n_read, tail + n - 1) if h2o == "on" else 0
+    rows = log_p(h2o == "on", (CONTEXT + CONTINUATION)[:-1], n_dense)[-n:]
+    assert value == pytest.approx(picked(rows, CONTINUATION), abs=2e-2)
+    assert is_greedy == (rows.argmax(axis=-1).tolist() == list(CONTINUATION.encode()))
+
+
+def test_h2o_and_the_dense_tail_make_a_difference() -> None:
+    """Or the test above could not fail."""
+    values = [
+        loglikelihoods(open_lm(h2o=h2o, dense_tail=tail), (CONTEXT, CONTINUATION))[0][0]
+        for h2o, tail in (("off", 0), ("on", 0), ("on", 40))
+    ]
+    assert min(abs(a - b) for i, a in enumerate(values) for b in values[:i]) > 0.1
+
+
+@pytest.mark.parametrize("tail", [0, 8])
+def test_what_is_generated_is_greedy(tail: int) -> None:
+    lm = open_lm(dense_tail=tail)
+    options = {"max_gen_toks": 12, "until": []}
+    (text,) = lm.generate_until([request("generate_until", CONTEXT, options)], True)
+    assert len(text) == 12
+    wrong = chr(ord(text[0]) + 1) + text[1:]
+    assert [is_greedy for _, is_greedy in loglikelihoods(lm, (CONTEXT, text), (CONTEXT, wrong))] == [True, False]
+
+
+def test_continuations_of_one_token_need_one_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = open_lm(dense_tail=0)
+    reads: list[int] = []
+    read = lm._log_probabilities
+    monkeypatch.setattr(
+        lm, "_log_probabilities", lambda tokens, *args: reads.append(len(tokens)) or read(tokens, *args)
+    )
+    values = loglikelihoods(lm, *((CONTEXT, letter) for letter in "abc"), (CONTEXT[:-1], "a"))
+    rows = log_p(True, CONTEXT, 0)
+    expected = [rows[-1, ord("a")], rows[-1, ord("b")], rows[-1, ord("c")], rows[-2, ord("a")]]
+    np.testing.assert_allclose([value for value, _ in values], expected, atol=5e-3)
+    assert reads == [len(CONTEXT), len(CONTEXT) - 1]
+
+
+def test_a_text_without_context_follows_the_token_that_begins_texts() -> None:
+    lm = open_lm(h2o="off")
+    ((value, _),) = loglikelihoods(lm, ("", "def f"))
+    assert value == pytest.approx(picked(log_p(False, "def ", 0, [lm.prefix_token_id]), "def f"), abs=5e-3)
+
+
+def test_long_contexts_lose_their_beginning() -> None:
+    lm = open_lm(h2o="off")
+    long, short = loglikelihoods(lm, (TEXT[:300], TEXT[300:310]), (TEXT[310 - N_CTX - 1 : 300], TEXT[300:310]))
+    assert long == short
+
+
+def test_a_continuation_must_fit() -> None:
+    with pytest.raises(ValueError, match=rf"from 1 to n_ctx={N_CTX} tokens of its own, got {N_CTX + 1}"):
+        loglikelihoods(open_lm(), ("a", "b" * (N_CTX + 1)))
+
+
+@pytest.mark.parametrize(("h2o", "n"), [("on", 200), ("off", 200), ("off", 1), ("off", 0)])
+def test_rolling_reads_the_text_as_a_prompt(h2o: str, n: int) -> None:
+    lm = open_lm(h2o=h2o)
+    (value,) = lm.loglikelihood_rolling([request("loglikelihood_rolling", TEXT[:n])], True)
+    expected = picked(log_p(h2o == "on", TEXT[: n - 1], 0, [lm.prefix_token_id]), TEXT[:n]) if n else 0.0
+    assert value == pytest.approx(expected, abs=5e-2)
+
+
+def test_rolling_reads_long_texts_in_windows() -> None:
+    lm = open_lm(h2o="off")
+    (value,) = lm.loglikelihood_rolling([request("loglikelihood_rolling", TEXT[: N_CTX + 30])], True)
+    first = picked(log_p(False, TEXT[: N_CTX - 1], 0, [lm.prefix_token_id]), TEXT[:N_CTX])
+    # The second window is full: it begins 30 tokens later.
+    second = picked(log_p(False, TEXT[29 : N_CTX + 29], 0)[-30:], TEXT[N_CTX : N_CTX + 30])
+    assert value == pytest.approx(first + second, abs=5e-2)
+
+
+def test_the_size_of_pieces_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    rolling = [request("loglikelihood_rolling", TEXT[:150])]
+    lm = open_lm(dense_tail=5)
+    whole = [loglikelihoods(lm, (CONTEXT, CONTINUATION))[0][0], *lm.loglikelihood_rolling(rolling, True)]
+    monkeypatch.setattr(lm_eval_model, "piece_tokens", lambda n_vocab: 3)
+    pieces = [loglikelihoods(lm, (CONTEXT, CONTINUATION))[0][0], *lm.loglikelihood_rolling(rolling, True)]
+    np.testing.assert_allclose(pieces, whole, atol=5e-2)
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_scored", "most", "calls"),
+    [
+        (10, 4, 9, [(0, 6), (6, 10)]),
+        (10, 1, 9, [(0, 8), (8, 10)]),
+        (10, 8, 3, [(0, 2), (2, 4), (4, 7), (7, 10)]),
+        (10, 9, 5, [(0, 5), (5, 10)]),
+        (4, 4, 3, [(0, 2), (2, 4)]),
+        (3, 1, 3, [(0, 3)]),
+        (1, 1, 3, [(0, 1)]),
+    ],
+)
+def test_no_call_has_a_single_token(n_tokens: int, n_scored: int, most: int, calls: list[tuple[int, int]]) -> None:
+    assert lm_eval_model._calls(n_tokens, n_scored, most) == calls
+
+
+# --- generation
+
+
+def test_generation_ends_before_a_stop_string() -> None:
+    lm = open_lm(h2o="off")
+    requests = [
+        request("generate_until", CONTEXT, options)
+        for options in ({"max_gen_toks": 30}, {"max_gen_toks": 30, "until": "\n"}, {"max_gen_toks": 30, "until": [""]})
+    ]
+    free, stopped, unstopped = lm.generate_until(requests, True)
+    assert len(free) == 30
+    assert stopped == free.split("\n")[0] != free
+    assert unstopped == free
+
+
+def test_long_prompts_make_room_for_the_answer() -> None:
+    lm = open_lm(h2o="off")
+    options = {"max_gen_toks": 20, "until": []}
+    prompts = (TEXT[:300], TEXT[300 - (N_CTX - 20) : 300])
+    long, short = lm.generate_until([request("generate_until", prompt, options) for prompt in prompts], True)
+    assert long == short
+    assert len(long) == 20
+    with pytest.raises(ValueError, match=f"no room for max_gen_toks={N_CTX}"):
+        lm.generate_until([request("generate_until", "a", {"max_gen_toks": N_CTX})], True)
+
+
+# --- options
+
+
+def test_options_reach_the_model() -> None:
+    lm = H2OLM.create_from_arg_string(
+        f"pretrained={demo_model_path()},n_ctx=300,n_ubatch=32,n_threads=1,local_window=4,heavy_budget=4,sink_tokens=2,"
+        "schedule=two_phase",
+        {"batch_size": 1, "device": "cpu"},
+    )
+    assert lm._llm.n_ctx == 300
+    assert lm._llm.h2o == H2OConfig(4, 4, 2, schedule="two_phase")
+    assert open_lm(h2o="off")._llm.h2o is None
+    assert lm.tokenizer_name == str(demo_model_path())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"window": 3}, "no option 'window': the options are pretrained, h2o, dense_tail, local_window, .*n_ctx"),
+        ({"h2o": "yes"}, "h2o must be one of 'on', 'off'"),
+        ({"dense_tail": -1}, "dense_tail must be"),
+    ],
+)
+def test_bad_options_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_lm(**changes)
+
+
+def test_a_missing_lm_eval_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, lm_eval_model.__name__)
+    monkeypatch.setitem(sys.modules, "lm_eval.api.instance", None)
+    with pytest.raises(ImportError, match=r'pip install "h2o-llama\[eval\]"'):
+        import h2o_llama.eval.lm_eval_model  # noqa: F401
+
+
+# --- through lm_eval itself
+
+TASKS = {
+    "choice": {
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{text}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{choices.index(answer)}}",
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+    },
+    "answer": {
+        "output_type": "generate_until",
+        "doc_to_text": "{{text}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": [";"], "max_gen_toks": 8},
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    },
+    "text": {
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{text}}",
+        "metric_list": [{"metric": "byte_perplexity"}],
+    },
+}
+
+
+@pytest.fixture
+def task_folder(tmp_path: Path) -> Path:
+    """Three tasks about keys in a text, without anything to download."""
+    docs = [
+        {"text": f"{TEXT[:90]}k{key}={value};\n{TEXT[90:180]}k{key}?", "answer": value, "choices": ["1111", value]}
+        for key, value in ((17, "4829"), (42, "5308"), (63, "1958"))
+    ]
+    data = tmp_path / "docs.json"
+    data.write_text("\n".join(map(json.dumps, docs)))
+    for name, task in TASKS.items():
+        common = {
+            "task": f"keys_{name}",
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(data)}, "cache_dir": str(tmp_path / "cache")},
+            "test_split": "test",
+            "target_delimiter": "",
+        }
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(common | task))  # JSON is YAML
+    return tmp_path
+
+
+@pytest.mark.parametrize("h2o", ["on", "off"])
+def test_lm_eval_drives_the_model(task_folder: Path, h2o: str) -> None:
+    tasks = TaskManager(include_path=str(task_folder), include_defaults=False)
+    results = lm_eval.simple_evaluate(
+        model="h2o-llama",
+        model_args=f"pretrained={demo_model_path()},h2o={h2o},dense_tail=16,n_ctx={N_CTX},n_ubatch={S},n_threads=1,"
+        "local_window=4,heavy_budget=4",
+        tasks=["keys_choice", "keys_answer", "keys_text"],
+        task_manager=tasks,
+        bootstrap_iters=0,
+    )["results"]
+    assert results["keys_choice"]["acc,none"] == 1.0
+    assert results["keys_answer"]["exact_match,none"] == 1.0
+    docs = [json.loads(line) for line in (task_folder / "docs.json").read_text().splitlines()]
+    lm = open_lm(h2o=h2o)
+    nats = -sum(lm.loglikelihood_rolling([request("loglikelihood_rolling", doc["text"]) for doc in docs], True))
+    n_bytes = sum(len(doc["text"]) for doc in docs)
+    assert results["keys_text"]["byte_perplexity,none"] == pytest.approx(np.exp(nats / n_bytes), rel=1e-6)
