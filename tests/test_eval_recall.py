@@ -122,9 +122,8 @@ def test_answers_count_in_either_case() -> None:
 class Scripted:
     """A model that says what it was told to, a token per byte, and writes down what it read."""
 
-    def __init__(self, texts: list[bytes], h2o: H2OConfig | None) -> None:
+    def __init__(self, texts: list[bytes]) -> None:
         self.texts = iter(texts)
-        self.h2o = h2o
         self.read: list[tuple[bytes, int]] = []
 
     def reset(self) -> None:
@@ -144,16 +143,15 @@ class Scripted:
         return iter(next(self.texts))
 
 
-@pytest.mark.parametrize(("h2o", "tails"), [(WINDOW, [7, 3]), (None, [0, 0])])
-def test_turns_are_asked_one_after_the_other(h2o: H2OConfig | None, tails: list[int]) -> None:
+def test_turns_are_asked_one_after_the_other() -> None:
     item = Item("multi-query", 0, 0.0, b"document\n", (Turn(b"a?", (b"12",), 2), Turn(b"\nb?", (b"34", b"5"), 4)))
-    llm: Any = Scripted([b"12 never said", b"5 34 too late"], h2o)
+    llm: Any = Scripted([b"12 never said", b"5 34 too late"])
     assert share_found(llm, item, dense_tail=7) == 1.0
-    assert llm.read == [(b"<document\na?", tails[0]), (b"\nb?", tails[1])]
-    llm = Scripted([b" 12", b"54 5"], h2o)
+    assert llm.read == [(b"<document\na?", 7), (b"\nb?", 7)]
+    llm = Scripted([b" 12", b"54 5"])
     assert share_found(llm, item, dense_tail=7) == pytest.approx(1 / 3)
 
 
-def test_a_model_may_end_its_text(llms: dict[str, Llama]) -> None:
-    llm: Any = Scripted([b"ab"], None)
+def test_a_model_may_end_its_text() -> None:
+    llm: Any = Scripted([b"ab"])
     assert answer(llm, [1, 2], 5, dense_tail=0) == b"ab"

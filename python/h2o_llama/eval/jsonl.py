@@ -14,6 +14,7 @@ import numpy as np
 from h2o_llama import Llama, _check
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.metrics import check_metrics
+from h2o_llama.llama import DENSE_TAIL
 
 _OWNER = "measure_jsonl"
 
@@ -94,7 +95,7 @@ def measure_jsonl(
     *,
     metrics: Sequence[str],
     max_tokens: int = 64,
-    dense_tail: int = 128,
+    dense_tail: int = DENSE_TAIL,
     limit: int | None = None,
     template: str | None = None,
     progress: Callable[[int, int], object] | None = None,

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from h2o_llama import H2OConfig, Llama, _check
 from h2o_llama.eval.lockstep import piece_tokens
 from h2o_llama.eval.losses import log_softmax
+from h2o_llama.llama import DENSE_TAIL
 
 try:
     from lm_eval.api.instance import Instance
@@ -69,7 +70,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         self,
         pretrained: str,
         h2o: str = "on",
-        dense_tail: int = 128,
+        dense_tail: int = DENSE_TAIL,
         batch_size: object = None,
         max_batch_size: object = None,
         device: object = None,
@@ -82,7 +83,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             raise ValueError(f"[{_OWNER}] there is no option {unknown[0]!r}: the options are {known}")
         config = {name: options.pop(name) for name in _H2O_OPTIONS if name in options}
         is_on = _check.choice(_OWNER, "h2o", h2o, ("on", "off")) == "on"
-        self._dense_tail = _check.integer(_OWNER, "dense_tail", dense_tail, 0) if is_on else 0
+        self._dense_tail = _check.integer(_OWNER, "dense_tail", dense_tail, 0)
         self._llm = Llama(pretrained, h2o=H2OConfig(**config) if is_on else None, **options)
 
     # --- tokens
@@ -164,7 +165,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
                 prompt,
                 n,
                 stop=[stop for stop in ([until] if isinstance(until, str) else until) if stop],
-                dense_tail=min(self._dense_tail, len(prompt)),
+                dense_tail=self._dense_tail,
                 temperature=options.get("temperature", 1.0) if options.get("do_sample") else 0.0,
             )
             results.append(completion["choices"][0]["text"])
@@ -175,10 +176,11 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         """Log-probabilities of what follows each of the last n tokens, [rows, n_vocab], a few rows at a time."""
         self._llm.reset()
         for start, stop in _calls(len(tokens), n, piece_tokens(self._llm.n_vocab)):
-            n_dense = min(stop - start, max(0, stop - len(tokens) + dense_tail)) if self._llm.h2o is not None else 0
+            tail = max(0, dense_tail - (len(tokens) - stop))
             scored = max(0, len(tokens) - n - start)
-            self._llm.eval(tokens[start:stop], logits="all" if scored < stop - start else "last", dense_tail=n_dense)
-            if scored < stop - start:
+            has_scored = scored < stop - start
+            self._llm.eval(tokens[start:stop], logits="all" if has_scored else "last", dense_tail=tail)
+            if has_scored:
                 yield log_softmax(self._llm.logits[scored:])
 
 

@@ -13,6 +13,7 @@ from h2o_llama.eval.answering import answer
 from h2o_llama.eval.tasks import Item, Turn, make_item
 from h2o_llama.eval.tasks.item import QuestionPlace, has_depth
 from h2o_llama.eval.tasks.keys import MODEL_NAME
+from h2o_llama.llama import DENSE_TAIL
 
 _OWNER = "measure_recall"
 
@@ -52,7 +53,7 @@ def measure_recall(
     samples: int,
     seed: int = 0,
     style: str = "auto",
-    dense_tail: int = 128,
+    dense_tail: int = DENSE_TAIL,
     question: QuestionPlace = "after",
     haystack: bytes | None = None,
     progress: Callable[[int, int], object] | None = None,
