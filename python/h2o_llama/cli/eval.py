@@ -13,6 +13,7 @@ from rich.console import Console
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
+from h2o_llama.config import SCORERS
 from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, evaluate, references, sweep
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Row, Task
@@ -47,7 +48,12 @@ def eval_model(
     schedule: Annotated[
         str, typer.Option(rich_help_panel=_SWEPT, help="single_pass, two_phase, or both.")
     ] = options.DEFAULTS.schedule,
-    scorer: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="How tokens are scored, one or more.")] = "sum",
+    scorer: Annotated[
+        str, typer.Option(rich_help_panel=_SWEPT, help=f"How heavy hitters are chosen: {', '.join(SCORERS)}.")
+    ] = options.DEFAULTS.scorer,
+    pooling: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="Neighbours kept with them, one or more.")] = str(
+        options.DEFAULTS.pooling
+    ),
     reference: Annotated[
         str,
         typer.Option(
@@ -100,6 +106,7 @@ def eval_model(
         sinks=_values("--sinks", sinks, int),
         schedule=_values("--schedule", schedule, str),
         scorer=_values("--scorer", scorer, str),
+        pooling=_values("--pooling", pooling, int),
     )
     tasks: list[Task] = []
     if windows > 0:

@@ -41,16 +41,15 @@ class Setting:
 
     @classmethod
     def of(cls, h2o: H2OConfig, memory: Memory | None = None) -> Setting:
-        """With a name that tells schedule, choice and budgets, such as "single_pass mean A4 L128 H128"."""
+        """With a name that tells schedule, choice and budgets, such as "single_pass mean pool3 A4 L128 H128"."""
         if memory is not None:
-            choice = memory.replace("_", " ")
+            choice = [memory.replace("_", " ")]
         elif h2o.heavy_budget == 0:
-            choice = "window"
+            choice = ["window"]
         else:
-            choice = "" if h2o.scorer == "sum" else h2o.scorer
+            choice = [h2o.scorer, *([f"pool{h2o.pooling}"] if h2o.pooling > 0 else [])]
         budgets = (("A", h2o.sink_tokens), ("L", h2o.local_window), ("H", h2o.heavy_budget))
-        words = [h2o.schedule, choice, *(f"{letter}{n}" for letter, n in budgets if n > 0)]
-        return cls(" ".join(word for word in words if word), h2o, memory)
+        return cls(" ".join([h2o.schedule, *choice, *(f"{letter}{n}" for letter, n in budgets if n > 0)]), h2o, memory)
 
 
 DENSE = Setting("dense", None)
@@ -62,7 +61,8 @@ def sweep(
     heavy: Sequence[int],
     sinks: Sequence[int] = (H2OConfig.sink_tokens,),
     schedule: Sequence[str] = (H2OConfig.schedule,),
-    scorer: Sequence[str] = ("sum",),
+    scorer: Sequence[str] = (H2OConfig.scorer,),
+    pooling: Sequence[int] = (H2OConfig.pooling,),
 ) -> list[Setting]:
     """The settings of all combinations, the last argument changing fastest.
 
@@ -72,8 +72,8 @@ def sweep(
         If a value is out of range, or an argument is empty.
     """
     settings = [
-        Setting.of(H2OConfig(L, H, A, schedule=order, scorer=score))  # type: ignore[arg-type]  # it checks them
-        for L, H, A, order, score in product(local, heavy, sinks, schedule, scorer)
+        Setting.of(H2OConfig(L, H, A, schedule=order, scorer=rank, pooling=pool))  # type: ignore[arg-type]
+        for L, H, A, order, rank, pool in product(local, heavy, sinks, schedule, scorer, pooling)
     ]
     if not settings:
         raise ValueError(f"[{_OWNER}] there is no setting: give at least one value for each part of the sweep")
@@ -93,7 +93,7 @@ def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[
     """
     if setting.h2o is None:
         raise ValueError(f"[{_OWNER}] a reference needs a setting with H2O, got {setting.name!r}")
-    h2o = replace(setting.h2o, scorer="sum")
+    h2o = replace(setting.h2o, scorer="sum", pooling=0)  # neither counts
     return [_reference(h2o, kind, chunk_size) for kind in dict.fromkeys(kinds)]
 
 

@@ -1,0 +1,123 @@
+"""`h2o-llama eval` from end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from h2o_llama.cli import app
+from h2o_llama.demo.document import standard_library_text
+
+PLAIN = ["--scorer", "sum", "--pooling", "0"]
+SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *PLAIN, "--n-tokens", "256", "--threads", "1"]
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["eval", *(str(a) for a in arguments)])
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.py"
+    path.write_bytes(standard_library_text(700))
+    return path
+
+
+def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    options = ["--text", text_file, *SMALL, "--heavy", "16,32", "--reference", "window", "--continuation", "32"]
+    result = run("demo", *options, "--recall", "single", "--samples", "1", "--depths", "0,0.5", "--json", out)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    rows = json.loads(out.read_text())
+    names = ["single_pass sum L16 H16", "single_pass sum L16 H32", "single_pass window A4 L28"]
+    assert [row["setting"] for row in rows if row["task"] == "perplexity"] == names
+    assert [row["setting"] for row in rows if row["task"] == "continuation"] == [n for n in names for _ in range(2)]
+    assert [row["setting"] for row in rows if row["task"] == "recall"] == names
+    for row in rows:
+        assert row["setting"] in result.stdout
+        if row["task"] != "recall":
+            assert f"{row['ppl']:.3f}" in result.stdout
+            assert f"{row['ppl_dense']:.3f}" in result.stdout
+            assert f"{row['kld_mean']:.4f} ± {row['kld_mean_se']:.4f}" in result.stdout
+    assert "Perplexity of 2 × 256 tokens, S 64" in result.stdout
+    assert "Recall, single, 256 tokens" in result.stdout
+
+    again = run("demo", *options, "--recall", "single", "--samples", "1", "--depths", "0,0.5", "--json", out)
+    assert again.stdout == result.stdout
+    assert json.loads(out.read_text()) == rows
+
+
+def test_default_text_and_length() -> None:
+    result = run("demo", "--chunk", "64", "--local", "16", "--heavy", "16", "-t", "1", "--continuation", "0")
+    assert result.exit_code == 0, result.stderr
+    assert "Perplexity of 4 × 256 tokens" in result.stdout
+    assert "after prompts" not in result.stdout
+
+
+def test_questions_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps({"context": "k17=4829;\n", "question": "k17?", "answers": ["4829"]}) + "\n")
+    result = run("demo", *SMALL, "--windows", "0", "--jsonl", path, "--max-tokens", "4")
+    assert result.exit_code == 0, result.stderr
+    assert "questions.jsonl: 1 questions, 0 cut to 256 tokens" in result.stdout
+
+
+def test_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = run("demo", *SMALL, "--continuation", "0", "--windows", "1", "--plot", tmp_path / "plots")
+    assert result.exit_code == 0, result.stderr
+    written = list((tmp_path / "plots").iterdir())
+    assert written
+    assert all(str(path) in result.stdout for path in written)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (["--local", "16,x"], "--local must be numbers"),
+        (["--n-tokens", "many"], "--n-tokens must be numbers"),
+        (["--recall", "single", "--depths", "deep"], "--depths must be numbers"),
+        (["--windows", "0"], "nothing to measure"),
+        (["--question", "during"], "--question"),
+    ],
+)
+def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
+    result = run("demo", *SMALL, *options)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert match in " ".join(result.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (["--text", "missing.txt"], "missing.txt: No such file"),
+        (["--n-tokens", "100"], "at least two chunks"),
+        (["--n-tokens", "999936"], "the text has 524,288 tokens, but a window needs 999,936"),
+        (["--local", "65"], "local_window"),
+        (["--scorer", "nonsense"], "scorer"),
+        (["--schedule", "nonsense"], "schedule"),
+        (["--reference", "nonsense"], "reference"),
+        (["--recall", "nonsense"], "kind"),
+        (["--jsonl", "missing.jsonl"], "missing.jsonl: No such file"),
+        (["--json", "missing/rows.json"], "No such file"),
+    ],
+)
+def test_errors_are_one_line(options: list[str], match: str) -> None:
+    result = run("demo", *SMALL, *options)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("h2o-llama: ")
+    assert match in result.stderr
+
+
+def test_bad_model_is_one_line(text_file: Path) -> None:
+    result = run(text_file, *SMALL)
+    assert result.exit_code == 1
+    assert "GGUF" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,293 @@
+"""Perplexity, KL divergence and continuation: against numbers computed by hand and by single calls."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from h2o_llama import H2OConfig
+from h2o_llama.eval import Continuation, Perplexity, Setting, evaluate, lockstep, losses, subject
+from h2o_llama.eval.lockstep import pieces
+from h2o_llama.eval.losses import Losses, compare
+from h2o_llama.eval.text import Text, default_text
+from inputs import random_tokens
+
+S = 64
+N = 256
+SPARSE = Setting("sparse", H2OConfig(local_window=8, heavy_budget=8))
+TWO_PHASE = Setting("two phases", H2OConfig(local_window=8, heavy_budget=8, schedule="two_phase"))
+EVERYTHING = Setting("everything", H2OConfig(local_window=0, heavy_budget=1024))
+# 2 windows of N and a rest; a token per byte.
+TEXT = bytes(random_tokens(2 * N + 70, n_vocab=128))
+
+
+def log_probabilities(row: Any) -> list[float]:
+    total = math.fsum(math.exp(float(x)) for x in row)
+    return [float(x) - math.log(total) for x in row]
+
+
+def measure(path: Path, *settings: Setting, **arguments: Any) -> list[dict[str, Any]]:
+    given: dict[str, Any] = {"text": TEXT, "n_tokens": [N], "tasks": [Perplexity()], "chunk_size": S, "n_threads": 1}
+    return evaluate(path, settings, **(given | arguments))
+
+
+def open_llama(path: Path, h2o: H2OConfig | None, n_ctx: int = N) -> h2o_llama.Llama:
+    return h2o_llama.Llama(path, n_ctx=n_ctx, n_ubatch=S, n_threads=1, h2o=h2o)
+
+
+# --- losses
+
+
+@pytest.fixture
+def logits(rng: np.random.Generator) -> list[Any]:
+    """Of dense attention and two settings, [6, 5]."""
+    return [3 * rng.standard_normal((6, 5), dtype=np.float32) for _ in range(3)]
+
+
+@pytest.mark.parametrize("block", [1, 10, 1000])
+def test_losses_of_each_token(logits: list[Any], block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_BLOCK", block)  # numbers at a time: a row, two, all
+    targets = np.array([0, 4, 2, 2, 1, 3], dtype=np.int32)
+    dense, *others = logits
+    for other, got in zip(others, compare(dense, others, targets), strict=True):
+        for i, target in enumerate(targets):
+            log_p, log_q = log_probabilities(dense[i]), log_probabilities(other[i])
+            assert got.nats_dense[i] == pytest.approx(-log_p[target], rel=1e-6)
+            assert got.nats[i] == pytest.approx(-log_q[target], rel=1e-6)
+            divergence = sum(math.exp(p) * (p - q) for p, q in zip(log_p, log_q, strict=True))
+            assert got.kld[i] == pytest.approx(divergence, rel=1e-6)
+            assert got.same_top[i] == (log_p.index(max(log_p)) == log_q.index(max(log_q)))
+
+
+def test_losses_of_huge_logits_are_finite() -> None:
+    dense = np.array([[3e4, -3e4, 0.0]], dtype=np.float32)
+    (got,) = compare(dense, [dense[:, ::-1]], np.array([0], dtype=np.int32))
+    assert got.nats[0] == pytest.approx(3e4)
+    assert got.kld[0] == pytest.approx(3e4)
+
+
+def test_summary_is_that_of_llama_perplexity(rng: np.random.Generator) -> None:
+    n = 200
+    dense = rng.exponential(size=n)
+    nats = dense + 0.1 * rng.standard_normal(n)
+    kld = rng.exponential(size=n)
+    same_top = rng.random(n) < 0.8
+    got = Losses(nats, dense, kld, same_top).summary()
+
+    # tools/perplexity/perplexity.cpp: mean_and_uncertainty and covariance.
+    def mean_and_variance(values: Any) -> tuple[float, float]:
+        mean = math.fsum(values) / n
+        return mean, (math.fsum(v * v for v in values) / n - mean * mean) / (n - 1)
+
+    (mean, variance), (mean_dense, variance_dense) = mean_and_variance(nats), mean_and_variance(dense)
+    covariance = (math.fsum(nats * dense) / n - mean * mean_dense) / (n - 1)
+    error = math.sqrt(variance + variance_dense - 2 * covariance)
+    assert got["n_scored"] == n
+    assert got["ppl"] == pytest.approx(math.exp(mean))
+    assert got["ppl_dense"] == pytest.approx(math.exp(mean_dense))
+    assert got["nats_added"] == pytest.approx(mean - mean_dense)
+    assert got["nats_added_se"] == pytest.approx(error)
+    assert got["ppl_ratio"] == pytest.approx(math.exp(mean - mean_dense))
+    assert got["ppl_ratio_se"] == pytest.approx(math.exp(mean - mean_dense) * error)
+    assert got["kld_mean"] == pytest.approx(mean_and_variance(kld)[0])
+    assert got["kld_mean_se"] == pytest.approx(math.sqrt(mean_and_variance(kld)[1]))
+    ordered = sorted(kld)
+    assert got["kld_median"] == pytest.approx((ordered[n // 2] + ordered[n // 2 - 1]) / 2)
+    at = 0.99 * (n - 1)
+    assert got["kld_99"] == pytest.approx(ordered[197] + (at - 197) * (ordered[198] - ordered[197]))
+    share = sum(same_top) / n
+    assert got["same_top"] == pytest.approx(share)
+    assert got["same_top_se"] == pytest.approx(math.sqrt(share * (1 - share) / (n - 1)))
+
+
+# --- text and pieces
+
+
+def text_of(tokens: list[int], *, bos: int | None = None) -> Text:
+    begin = [] if bos is None else [bos]
+    model: Any = SimpleNamespace(tokenize=lambda text: begin + (tokens if text else []))
+    return Text(model, b"some text")
+
+
+def test_windows_follow_each_other() -> None:
+    text = text_of(list(range(11)))
+    assert text.n_windows(3, 10) == 3
+    assert text.n_windows(3, 2) == 2
+    np.testing.assert_array_equal(text.windows(3, 2), [[0, 1, 2], [3, 4, 5]])
+    assert text.sha256 == hashlib.sha256(b"some text").hexdigest()
+
+
+def test_bos_replaces_the_first_token_of_every_window() -> None:
+    text = text_of([11, 12, 13, 14, 15], bos=1)
+    np.testing.assert_array_equal(text.windows(3, 2), [[1, 11, 12], [1, 14, 15]])
+
+
+def test_too_short_a_text_says_how_long_it_is() -> None:
+    with pytest.raises(ValueError, match="the text has 1,100 tokens, but a window needs 2,048"):
+        text_of([5] * 1100).n_windows(2048, 4)
+
+
+def test_default_text_is_long_and_does_not_repeat() -> None:
+    text = default_text()
+    assert len(text) == 512 * 1024
+    assert text.isascii()
+    assert max(text.count(text[i : i + 200]) for i in range(0, len(text), 16_384)) == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "most", "expected"),
+    [
+        (0, 16, 100, [(0, 8), (8, 16)]),
+        (0, 13, 100, [(0, 8), (8, 13)]),
+        (3, 20, 100, [(3, 8), (8, 16), (16, 20)]),
+        (0, 8, 4, [(0, 4), (4, 8)]),
+        (0, 8, 3, [(0, 2), (2, 5), (5, 8)]),
+        (8, 12, 3, [(8, 10), (10, 12)]),
+        (5, 5, 3, []),
+    ],
+)
+def test_pieces(start: int, stop: int, most: int, expected: list[tuple[int, int]]) -> None:
+    assert pieces(start, stop, 8, most) == expected
+
+
+def test_pieces_never_have_a_single_token() -> None:
+    for stop in range(2, 60):
+        for most in range(3, 12):
+            if stop % 17 != 1:
+                sizes = [b - a for a, b in pieces(0, stop, 17, most)]
+                assert min(sizes) >= 2
+                assert max(sizes) <= most
+                assert sum(sizes) == stop
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 9), (7, 20), (3, 4)])
+def test_a_token_alone_in_its_chunk_is_refused(start: int, stop: int) -> None:
+    with pytest.raises(ValueError, match="single one of them in a chunk of 8"):
+        pieces(start, stop, 8, 100)
+
+
+# --- perplexity
+
+
+def test_perplexity_is_that_of_single_calls(tiny_model: Path) -> None:
+    (row,) = measure(tiny_model, SPARSE)
+    tokens = np.frombuffer(TEXT, np.uint8)[: 2 * N].reshape(2, N)
+    nats: dict[str, list[float]] = {"sparse": [], "dense": []}
+    tops: dict[str, list[int]] = {"sparse": [], "dense": []}
+    divergences = []
+    for window in tokens:
+        rows = {}
+        for name, h2o in (("sparse", SPARSE.h2o), ("dense", None)):
+            with open_llama(tiny_model, h2o) as llm:
+                assert llm.tokenize(window.tobytes()) == window.tolist()
+                llm.eval(window, logits="all")
+                rows[name] = np.array([log_probabilities(logits) for logits in llm.logits])
+            nats[name] += (-rows[name][np.arange(N - 1), window[1:]]).tolist()
+            tops[name] += rows[name][N // 2 : -1].argmax(axis=1).tolist()
+        p, q = rows["dense"][N // 2 : -1], rows["sparse"][N // 2 : -1]
+        divergences += (np.exp(p) * (p - q)).sum(axis=1).tolist()
+    scored = {name: np.reshape(values, (2, N - 1))[:, N // 2 :] for name, values in nats.items()}
+
+    assert (row["windows"], row["n_scored"]) == (2, 2 * (N // 2 - 1))
+    assert row["ppl"] == pytest.approx(math.exp(scored["sparse"].mean()), rel=1e-4)
+    assert row["ppl_dense"] == pytest.approx(math.exp(scored["dense"].mean()), rel=1e-4)
+    assert row["nats_added"] == pytest.approx((scored["sparse"] - scored["dense"]).mean(), rel=1e-3)
+    assert row["kld_mean"] == pytest.approx(np.mean(divergences), rel=1e-3)
+    assert row["same_top"] == pytest.approx(np.mean(np.equal(tops["sparse"], tops["dense"])))
+    assert row["kld_mean"] > 0.01
+
+    assert [(b["start"], b["stop"], b["n"]) for b in row["buckets"]] == [(0, 64, 128), (64, 128, 128), (128, 255, 254)]
+    for bucket in row["buckets"]:
+        part = np.reshape(nats["sparse"], (2, N - 1))[:, bucket["start"] : bucket["stop"]]
+        assert bucket["ppl"] == pytest.approx(math.exp(part.mean()), rel=1e-4)
+    # The first chunk has no memory set: it is dense.
+    assert row["buckets"][0]["kld_mean"] < 1e-5
+    assert row["buckets"][0]["same_top"] == 1
+
+
+def test_buckets_of_a_chunk_that_is_no_power_of_two(tiny_model: Path) -> None:
+    (row,) = measure(tiny_model, SPARSE, chunk_size=100, n_tokens=[210])
+    assert [(b["start"], b["stop"]) for b in row["buckets"]] == [(0, 64), (64, 128), (128, 209)]
+
+
+@pytest.mark.parametrize("task", [Perplexity(), Continuation(40)])
+def test_memory_for_everything_is_dense_attention(task: Any, tiny_model: Path) -> None:
+    for row in measure(tiny_model, EVERYTHING, tasks=[task]):
+        assert row["kld_mean"] < 1e-4  # dense attention rounds K and V to F16
+        assert row["ppl_ratio"] == pytest.approx(1, abs=5e-3)
+        assert row["same_top"] == 1
+
+
+def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [Perplexity(1), Continuation(50, 1)]
+    whole = measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks)
+    monkeypatch.setattr(lockstep, "_PIECE_BYTES", 10 * 4 * 260)  # ten tokens
+    for row, other in zip(whole, measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks), strict=True):
+        assert other["ppl"] == pytest.approx(row["ppl"], rel=1e-5)
+        assert other["ppl_dense"] == pytest.approx(row["ppl_dense"], rel=1e-3)  # dense attention rounds to F16
+        assert other["kld_mean"] == pytest.approx(row["kld_mean"], rel=1e-2)
+        assert other["n_scored"] == row["n_scored"]
+
+
+def test_settings_that_do_not_fit_are_measured_one_after_the_other(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = set()
+    together = measure(tiny_model, SPARSE, TWO_PHASE, progress=lambda name, *_: labels.add(name))
+    assert labels == {"perplexity, 256 tokens"}
+    labels.clear()
+    monkeypatch.setattr(subject, "physical_memory", lambda: 2**20)
+    apart = measure(tiny_model, SPARSE, TWO_PHASE, progress=lambda name, *_: labels.add(name))
+    assert labels == {"perplexity, 256 tokens (1 of 2)", "perplexity, 256 tokens (2 of 2)"}
+    assert [row["kld_mean"] for row in apart] == [row["kld_mean"] for row in together]
+
+
+def test_progress_counts_the_tokens_of_all_contexts(tiny_model: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    measure(tiny_model, SPARSE, TWO_PHASE, progress=lambda *call: calls.append(call))
+    done = [n_done for _, n_done, _ in calls]
+    assert {n_total for _, _, n_total in calls} == {2 * N * 3}
+    assert done == sorted(done)
+    assert done[-1] == 2 * N * 3
+
+
+def test_costs(tiny_model: Path) -> None:
+    sparse, two_phase = measure(tiny_model, SPARSE, TWO_PHASE)
+    # 3 layers, K and V, 2 KV heads of 32 F16 values.
+    assert sparse["kv_bytes_dense"] == 3 * 2 * 2 * 32 * 2 * N
+    assert sparse["kv_bytes"] > sparse["kv_bytes_dense"]
+    assert two_phase["kv_bytes"] > sparse["kv_bytes"]  # what phase 1 leaves
+    assert min(sparse["tokens_per_s"], sparse["tokens_per_s_dense"]) > 0
+
+
+# --- continuation
+
+
+@pytest.mark.parametrize("prompt", [N, N + 20])
+def test_continuation_is_that_of_single_calls(prompt: int, tiny_model: Path) -> None:
+    length = 40
+    full, memory = measure(tiny_model, SPARSE, n_tokens=[prompt], tasks=[Continuation(length, windows=1)])
+    assert (full["over"], memory["over"]) == ("full", "memory")
+    window = np.frombuffer(TEXT, np.uint8)[: prompt + length]
+    targets = window[prompt + 1 :]
+
+    def perplexity(h2o: H2OConfig | None, dense_tail: int) -> float:
+        with open_llama(tiny_model, h2o, n_ctx=len(window)) as llm:
+            llm.eval(window[:prompt])
+            llm.eval(window[prompt:], logits="all", dense_tail=dense_tail)
+            nats = [-log_probabilities(row)[t] for row, t in zip(llm.logits[:-1], targets, strict=True)]
+        return math.exp(sum(nats) / len(nats))
+
+    for row, dense_tail in ((full, length), (memory, 0)):
+        assert row["n_scored"] == length - 1
+        assert row["prompt_tokens"] == prompt
+        assert row["ppl"] == pytest.approx(perplexity(SPARSE.h2o, dense_tail), rel=1e-3)
+        assert row["ppl_dense"] == pytest.approx(perplexity(None, 0), rel=1e-3)
+    assert full["kld_mean"] < memory["kld_mean"]

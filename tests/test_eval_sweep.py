@@ -1,0 +1,355 @@
+"""Settings, references, and runs over many settings that can be gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare import assert_memory_is_well_formed
+from h2o_llama import H2OConfig, Llama, demo_model_path
+from h2o_llama.attention_mass import chunk_masses
+from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, Setting, evaluate, references, sweep
+from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
+from h2o_llama.eval.rows import append_rows
+from inputs import random_tokens
+
+S = 64
+N = 256
+H2O = H2OConfig(local_window=8, heavy_budget=8, sink_tokens=2)
+PLAIN: dict[str, Any] = {"scorer": ["sum"], "pooling": [0]}
+SETTINGS = sweep(local=[8], heavy=[4, 8], **PLAIN)
+TEXT = bytes(random_tokens(N + 64, n_vocab=128))
+
+
+def measure(path: Path, settings: list[Setting] = SETTINGS, **arguments: Any) -> list[dict[str, Any]]:
+    given: dict[str, Any] = {"text": TEXT, "n_tokens": [N], "tasks": [Perplexity()], "chunk_size": S, "n_threads": 1}
+    return evaluate(path, settings, **(given | arguments))
+
+
+# --- settings
+
+
+def test_a_sweep_has_all_combinations_by_name() -> None:
+    settings = sweep(local=[64, 128], heavy=[32], sinks=[0, 4], schedule=["single_pass", "two_phase"], **PLAIN)
+    assert [s.name for s in settings] == [
+        "single_pass sum L64 H32",
+        "two_phase sum L64 H32",
+        "single_pass sum A4 L64 H32",
+        "two_phase sum A4 L64 H32",
+        "single_pass sum L128 H32",
+        "two_phase sum L128 H32",
+        "single_pass sum A4 L128 H32",
+        "two_phase sum A4 L128 H32",
+    ]
+    assert settings[5].h2o == H2OConfig(128, 32, scorer="sum", pooling=0, schedule="two_phase")
+
+
+def test_a_sweep_names_scorer_and_pooling() -> None:
+    assert [s.name for s in sweep(local=[8], heavy=[8], scorer=["sum", "mean"], pooling=[0, 3])] == [
+        "single_pass sum L8 H8",
+        "single_pass sum pool3 L8 H8",
+        "single_pass mean L8 H8",
+        "single_pass mean pool3 L8 H8",
+    ]
+
+
+def test_a_sweep_has_no_setting_twice() -> None:
+    assert len(sweep(local=[8, 8], heavy=[8])) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"local": [], "heavy": [8]}, "no setting"),
+        ({"local": [-1], "heavy": [8]}, "local_window"),
+        ({"local": [8], "heavy": [8], "schedule": ["thrice"]}, "schedule"),
+        ({"local": [8], "heavy": [8], "scorer": ["guess"]}, "scorer"),
+    ],
+)
+def test_bad_sweeps(arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        sweep(**arguments)
+
+
+def test_references_have_the_same_memory_size() -> None:
+    random, window, upper_bound = references(Setting("it", H2O), ["random", "window", "upper-bound"], S)
+    assert (random.memory, window.memory, upper_bound.memory) == ("random", None, "upper_bound")
+    assert random.h2o == upper_bound.h2o
+    for setting in (random, window, upper_bound):
+        assert setting.h2o is not None
+        assert setting.h2o.memory_size == H2O.memory_size
+    assert window.h2o == H2OConfig(local_window=14, heavy_budget=0, sink_tokens=4, scorer="sum", pooling=0)
+    assert [s.name for s in (random, window, upper_bound)] == [
+        "single_pass random A2 L8 H8",
+        "single_pass window A4 L14",
+        "single_pass upper bound A2 L8 H8",
+    ]
+
+
+def test_bad_references() -> None:
+    with pytest.raises(ValueError, match=r"window of 65 tokens .* at most a chunk \(64\)"):
+        references(Setting("it", H2OConfig(60, 9)), ["window"], S)
+    with pytest.raises(ValueError, match="'random', 'window', 'upper-bound'"):
+        references(Setting("it", H2O), ["upper_bound"], S)
+    with pytest.raises(ValueError, match="needs a setting with H2O"):
+        references(Setting("dense", None), ["random"], S)
+
+
+# --- memory sets of references
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # sink 0, local window 6 and 7, best two of the others: 3 and 5
+        ([9, 1, 2, 5, 3, 4, 0, 0], [0, 3, 5, 6, 7]),
+        # equal values: the lower positions
+        ([0, 1, 1, 1, 1, 1, 0, 0], [0, 1, 2, 6, 7]),
+        # -inf cannot be chosen
+        ([0, -np.inf, 1, -np.inf, -np.inf, 2, 0, 0], [0, 2, 5, 6, 7]),
+        # fewer positions than M
+        ([1, 2, 3], [0, 1, 2, -1, -1]),
+    ],
+)
+def test_memory_set_by_hand(values: list[float], expected: list[int]) -> None:
+    other = [0.0] * len(values)
+    h2o = H2OConfig(local_window=2, heavy_budget=2, sink_tokens=1)
+    got = memory_set(np.array([values, other], dtype=np.float32), h2o)
+    assert got.dtype == np.int32
+    assert got[0].tolist() == expected
+    assert got[1].tolist() == ([0, 1, 2, 6, 7] if len(values) > 5 else expected)
+
+
+def history(path: Path, memory: Any, tokens: list[int], *, seed: int = 0, calls: int = 1) -> list[dict[int, Any]]:
+    """Memory sets after reading the tokens in so many calls."""
+    weights = Llama(path, n_ctx=256, h2o=None)
+    context: dict[str, Any] = {"n_ctx": 512, "n_ubatch": S, "n_threads": 1, "record": True}
+    with weights, ReferenceLlama(weights, H2O, memory, seed, **context) as llm:
+        if calls > 1:
+            llm.plan(tokens)
+        for part in np.array_split(tokens, calls):
+            llm.eval(part)
+        return [dict(sets) for sets in llm.kv.history]
+
+
+def assert_same_history(got: list[dict[int, Any]], expected: list[dict[int, Any]]) -> None:
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        for layer in b:
+            np.testing.assert_array_equal(a[layer], b[layer])
+
+
+def test_random_memory(tiny_model: Path) -> None:
+    tokens = random_tokens(N + 10)
+    sets = history(tiny_model, "random", tokens)
+    assert len(sets) == 4
+    for chunk, layers in enumerate(sets):
+        end = (chunk + 1) * S
+        for layer, memory in layers.items():
+            assert_memory_is_well_formed(memory, end=end, L=8, H=8, A=2)
+            for head, row in enumerate(memory):
+                last = set() if chunk == 0 else set(sets[chunk - 1][layer][head].tolist())
+                assert set(row.tolist()) <= last | set(range(end - S, end)) | {0, 1}
+    drawn = {tuple(row[2:10]) for row in sets[0][0]} | {tuple(row[2:10]) for row in sets[0][1]}
+    assert len(drawn) == 4  # heads and layers draw apart
+    assert_same_history(history(tiny_model, "random", tokens), sets)
+    other = history(tiny_model, "random", tokens, seed=1)
+    assert any(not np.array_equal(a[0], b[0]) for a, b in zip(sets, other, strict=True))
+
+
+def test_upper_bound_is_what_the_next_chunk_attends_to(tiny_model: Path) -> None:
+    tokens = random_tokens(N + 10)
+    sets = history(tiny_model, "upper_bound", tokens)
+    with Llama(tiny_model, n_ctx=256, h2o=None) as weights:
+        masses = list(chunk_masses(weights, tokens, chunk_size=S, n_threads=1))
+    assert len(sets) == 4
+    for chunk, layers in enumerate(sets):
+        end = (chunk + 1) * S
+        for layer, memory in layers.items():
+            assert_memory_is_well_formed(memory, end=end, L=8, H=8, A=2)
+            for head, row in enumerate(memory):
+                mass = masses[chunk + 1][layer][head]
+                chosen = [p for p in row.tolist() if 2 <= p < end - 8]
+                left_out = sorted(set(range(2, end - 8)) - set(chosen))
+                assert len(chosen) == 8
+                assert mass[chosen].min() >= mass[left_out].max()
+
+
+@pytest.mark.parametrize("memory", ["random", "upper_bound"])
+def test_references_do_not_depend_on_the_calls(memory: Any, tiny_model: Path) -> None:
+    tokens = random_tokens(N + 10)
+    assert_same_history(history(tiny_model, memory, tokens, calls=7), history(tiny_model, memory, tokens))
+
+
+def test_a_single_last_token_is_no_decode_step(tiny_model: Path) -> None:
+    with Llama(tiny_model, n_ctx=256, h2o=None) as weights:
+        llm = ReferenceLlama(weights, H2O, "upper_bound", 0, n_ctx=N, n_ubatch=S, n_threads=1)
+        with llm:
+            llm.eval(random_tokens(2 * S + 1), logits="all")
+            assert llm.logits.shape == (2 * S + 1, llm.n_vocab)
+            assert llm.kv.stats.decode_steps == 0
+
+
+def test_the_upper_bound_is_the_best_on_real_text() -> None:
+    mine = sweep(local=[16], heavy=[16])[0]
+    settings = [mine, *references(mine, ["random", "window", "upper-bound"], S)]
+    rows = measure(demo_model_path(), settings, text=None, n_tokens=[512], tasks=[Perplexity(1)])
+    divergence = {row["setting"]: row["kld_mean"] for row in rows}
+    assert len(divergence) == 4
+    assert min(divergence, key=lambda name: divergence[name]) == "single_pass upper bound L16 H16"
+
+
+# --- rows and files
+
+
+def test_a_row_says_what_it_is(tiny_model: Path) -> None:
+    row = measure(tiny_model)[1]
+    assert row["task"] == "perplexity"
+    assert row["setting"] == "single_pass sum L8 H8"
+    assert (row["n_tokens"], row["chunk_size"], row["windows"], row["seed"]) == (N, S, 1, 0)
+    assert row["model"] == tiny_model.name
+    assert row["model_bytes"] == tiny_model.stat().st_size
+    assert row["h2o"]["heavy_budget"] == 8
+    assert row["memory"] is None
+    json.dumps(row)
+
+
+def test_a_second_run_measures_only_what_is_missing(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.json"
+    first = measure(tiny_model, SETTINGS[:1], json_file=path)
+    assert json.loads(path.read_text()) == first
+
+    measured: list[str] = []
+    original = Perplexity.measure
+
+    def spy(task: Perplexity, subject: Any, settings: Any, *rest: Any) -> Any:
+        measured.extend(s.name for s in settings)
+        return original(task, subject, settings, *rest)
+
+    monkeypatch.setattr(Perplexity, "measure", spy)
+    both = measure(tiny_model, json_file=path)
+    assert measured == ["single_pass sum L8 H8"]
+    assert both[0] == first[0]
+    assert json.loads(path.read_text()) == both
+    assert measure(tiny_model, json_file=path) == both
+    assert len(measured) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": TEXT[1:]},
+        {"seed": 1},
+        {"chunk_size": 32},
+        {"n_tokens": [192]},
+        {"tasks": [Continuation(20)]},
+    ],
+)
+def test_other_options_are_other_rows(change: dict[str, Any], tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    before = measure(tiny_model, SETTINGS[:1], json_file=path)
+    new = measure(tiny_model, SETTINGS[:1], json_file=path, **change)
+    assert new[0] != before[0]
+    assert json.loads(path.read_text()) == before + new
+
+
+def test_finished_rows_survive_a_failure(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("power cut")
+
+    monkeypatch.setattr(Continuation, "measure", fail)
+    path = tmp_path / "rows.json"
+    with pytest.raises(RuntimeError, match="power cut"):
+        measure(tiny_model, json_file=path, tasks=[Perplexity(), Continuation(20)])
+    assert [row["task"] for row in json.loads(path.read_text())] == ["perplexity"] * 2
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.json"]
+
+
+def test_rows_that_others_add_are_kept(tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    foreign = {"task": "perplexity", "setting": "of another run"}
+
+    def add_once(*_: Any) -> None:
+        if foreign not in json.loads(path.read_text()):
+            append_rows(path, [foreign])
+
+    rows = measure(tiny_model, json_file=path, progress=add_once)
+    assert json.loads(path.read_text()) == [foreign, *rows]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'[{"name": "x"}]', b"not json", b"\xff\xfe"])
+def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="precious is no list of rows"):
+        measure(tiny_model, json_file=path)
+    assert path.read_bytes() == content
+
+
+def test_a_target_that_cannot_be_written_fails_before_any_work(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="missing"):
+        measure(tiny_model, json_file=tmp_path / "missing" / "rows.json", progress=lambda *_: pytest.fail("work"))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"settings": []}, "at least one, each with its own name"),
+        ({"settings": SETTINGS + SETTINGS}, "its own name"),
+        ({"settings": [Setting("dense", None)]}, "leave it out"),
+        ({"n_tokens": [100]}, "at least two chunks, got 100 with chunks of 64"),
+        ({"n_tokens": [129]}, "single one of them"),
+        ({"n_tokens": [N, 2 * N]}, "the text has 320 tokens, but a window needs 512"),
+        ({"tasks": [Continuation(66)]}, "the text has 320 tokens, but a window needs 322"),
+        ({"chunk_size": 1}, "chunk_size"),
+        ({"tasks": [Recall(["nonsense"])]}, "kind must be one of 'single'"),
+        ({"tasks": [Recall([])]}, "kinds"),
+        ({"tasks": [Jsonl(Path(__file__), ["contains"])]}, "line 1"),
+        ({"tasks": [Jsonl(Path(__file__), ["nonsense"])]}, "metric must be one of 'exact-match'"),
+    ],
+)
+def test_bad_arguments_fail_before_any_work(change: dict[str, Any], match: str, tiny_model: Path) -> None:
+    with pytest.raises(ValueError, match=match):
+        measure(tiny_model, progress=lambda *_: pytest.fail("work"), **change)
+
+
+# --- tasks of others
+
+
+def test_an_open_model_is_used_and_stays_open(tiny_model: Path) -> None:
+    with Llama(tiny_model, n_ctx=256, h2o=None) as llm:
+        rows = evaluate(llm, SETTINGS, text=TEXT, n_tokens=[N], chunk_size=S, n_threads=1, tasks=[Perplexity()])
+        llm.eval([1, 2, 3])
+    assert rows[0]["kld_mean"] == measure(tiny_model)[0]["kld_mean"]
+
+
+def test_recall() -> None:
+    task = Recall(["single", "multi-key"], depths=(0.0, 1.0), samples=1)
+    settings = [*sweep(local=[32], heavy=[32]), *references(SETTINGS[0], ["random"], 128)]
+    rows = evaluate(demo_model_path(), settings, n_tokens=[600], tasks=[task], chunk_size=128, n_threads=1)
+    assert [(row["setting"], row["kind"]) for row in rows] == [
+        (s.name, kind) for s in settings for kind in ("single", "multi-key")
+    ]
+    for row in rows:
+        assert [cell["depth"] for cell in row["cells"]] == [0.0, 1.0]
+        assert row["recall_dense"] == np.mean([cell["recall_dense"] for cell in row["cells"]])
+        assert row["recall"] == np.mean([cell["recall"] for cell in row["cells"]])
+        assert row["n"] == 2
+    # The question after the document attends to everything kept.
+    assert rows[0]["recall_dense"] == 1
+    assert rows[0]["recall"] == 1
+
+
+def test_questions_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps({"context": "x" * 300, "question": "k17?", "answers": ["y"]}) + "\n")
+    task = Jsonl(path, ["contains"], max_tokens=4)
+    (row,) = evaluate(demo_model_path(), SETTINGS[:1], n_tokens=[256], tasks=[task], chunk_size=S, n_threads=1)
+    assert (row["file"], row["n"], row["n_cut"]) == ("questions.jsonl", 1, 1)
+    assert {row["contains"], row["contains_dense"]} <= {0.0, 1.0}
