@@ -84,36 +84,41 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
     return h2o_llama.Llama(str(path), n_ctx=n_ctx, **(arguments | kwargs))
 
 
-def eval_calls(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]]) -> list[Any]:
+def eval_calls(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: int = 0) -> list[Any]:
     """Logits [len(call), n_vocab] of every call. A call of one token is a decode step."""
     logits = []
     for call in calls:
-        llm.eval(call, logits="all")
+        llm.eval(call, logits="all", dense_tail=dense_tail)
         logits.append(np.array(llm.logits))
     return logits
 
 
-def oracle_calls(oracle: OracleSequence, calls: Sequence[Sequence[int]]) -> list[Any]:
+def oracle_calls(oracle: OracleSequence, calls: Sequence[Sequence[int]], dense_tail: int = 0) -> list[Any]:
     logits = []
     for call in calls:
         if len(call) == 1:
             oracle.decode_step(call[0])
         else:
-            oracle.eval(call)
+            oracle.eval(call, dense_tail)
         logits.append(oracle.logits)
     return logits
 
 
 def assert_agrees_with_oracle(
-    path: Path, model: GGUFModel, config: Config, calls: Sequence[Sequence[int]], **kwargs: Any
+    path: Path,
+    model: GGUFModel,
+    config: Config,
+    calls: Sequence[Sequence[int]],
+    dense_tail: int = 0,
+    **kwargs: Any,
 ) -> None:
     """Property P5: logits of every call, every memory set, scores, and the cache itself."""
     bounds = config.tolerance(model, calls)
     score_bound = bounds.scores + (BF16_SCORES if config.score_type == "bf16" else 0)
     with open_llama(path, config, **kwargs) as llm:
-        actual = eval_calls(llm, calls)
+        actual = eval_calls(llm, calls, dense_tail)
         oracle = config.oracle(model, choose_memory=FollowLibrary(llm.kv.history, score_bound))
-        expected = oracle_calls(oracle, calls)
+        expected = oracle_calls(oracle, calls, dense_tail)
 
         assert llm.kv.n_tokens == oracle.n_tokens
         assert llm.kv.chunk_index == oracle.chunk_index

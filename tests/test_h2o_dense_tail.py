@@ -1,0 +1,172 @@
+"""`dense_tail`: the last tokens of a call attend to everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import h2o_llama
+from compare import assert_logits_close
+from h2o_llama import H2OConfig, Llama, demo_model_path
+from h2o_llama.demo.document import build_document
+from h2o_llama.llama import DENSE_TAIL
+from inputs import limited, random_tokens
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from oracle import DenseOracle, GGUFModel
+from tolerances import SELF_LOGITS_F32
+
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1)
+
+
+@pytest.mark.parametrize("tail", [1, 5, S, 40])
+def test_agrees_with_the_oracle(
+    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, tail: int
+) -> None:
+    """Tails inside a chunk, over a chunk's end and over several chunks; logits, K, V, scores and memory sets."""
+    config = replace(CONFIG, flash_attn=flash_attn, schedule=schedule)
+    tokens = random_tokens(limited(85, model_path), oracle_model.hparams.n_vocab, seed=1)
+    assert_agrees_with_oracle(model_path, oracle_model, config, [tokens[:30], tokens[30:]], tail)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4),
+    tail=st.integers(0, 70),
+    scorer=st.sampled_from(h2o_llama.config.SCORERS),
+    seed=st.integers(0, 99),
+)
+def test_any_calls_and_tail(
+    schedule: str, tiny_model: Path, sizes: list[int], tail: int, scorer: str, seed: int
+) -> None:
+    """Prompts after a tail, and decode steps: what a tail leaves behind is what the oracle says."""
+    config = replace(CONFIG, schedule=schedule, scorer=scorer, pooling=1)
+    tokens = random_tokens(sum(sizes), seed=seed)
+    ends = np.cumsum(sizes)
+    calls = [tokens[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls, tail)
+
+
+def test_a_tail_of_everything_is_dense_attention(
+    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
+) -> None:
+    config = replace(CONFIG, flash_attn=flash_attn, schedule=schedule)
+    tokens = random_tokens(limited(100, model_path), oracle_model.hparams.n_vocab, seed=2)
+    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
+    with open_llama(model_path, config) as llm:
+        (logits,) = eval_calls(llm, [tokens], dense_tail=len(tokens))
+    assert_logits_close(logits, expected, config.tolerance(oracle_model).logits)
+
+
+def test_one_call_or_two(schedule: str, tiny_model: Path) -> None:
+    """The tail may come in a call of its own, or several; a call longer than n_batch takes several too."""
+    tokens = random_tokens(150, seed=3)
+    config = replace(CONFIG, schedule=schedule)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config, n_batch=32) as parts:
+        (expected,) = eval_calls(llm, [tokens], dense_tail=50)
+        scores = {il: llm.kv.scores(il) for il in llm.kv.layers}
+        (actual,) = eval_calls(parts, [tokens], dense_tail=50)
+        assert_logits_close(actual, expected, SELF_LOGITS_F32)
+        llm.reset()
+        llm.eval(tokens[:100])
+        actual = np.concatenate(eval_calls(llm, [tokens[100:103], tokens[103:]], dense_tail=100))
+        assert_logits_close(actual, expected[100:], SELF_LOGITS_F32)
+        for il in llm.kv.layers:
+            np.testing.assert_allclose(llm.kv.scores(il), scores[il], rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_before_the_tail_do_not_change(schedule: str, tiny_model: Path) -> None:
+    tokens = random_tokens(90, seed=4)
+    with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
+        (without,) = eval_calls(llm, [tokens])
+        llm.reset()
+        (with_tail,) = eval_calls(llm, [tokens], dense_tail=20)
+        np.testing.assert_array_equal(with_tail[:70], without[:70])
+        assert np.all(np.any(with_tail[70:] != without[70:], axis=1))
+
+
+def test_stats_tell_of_tails(schedule: str, tiny_model: Path) -> None:
+    """40 tokens before the end of 90: 50 ... 63, 64 ... 79 and 80 ... 89."""
+    with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
+        llm.eval(random_tokens(90), dense_tail=40)
+        stats = llm.kv.stats
+        assert stats.tail_runs == 3
+        assert stats.tail_ms > 0
+        assert stats.prefill_tokens == 90
+        assert stats.single_pass_runs == (4 if schedule == "single_pass" else 0)
+        assert (stats.phase1_runs, stats.phase2_runs) == ((1, 4) if schedule == "two_phase" else (0, 0))
+
+
+@pytest.mark.parametrize("n_done_at_end", [50, 64, 80])
+def test_a_call_cancelled_in_its_tail_is_undone(schedule: str, tiny_model: Path, n_done_at_end: int) -> None:
+    """Scores of all positions, also of those outside the memory set, are as before."""
+    before, tokens = random_tokens(70, seed=5), random_tokens(90, seed=6)
+
+    def stop(n_done: int, n_total: int) -> None:
+        if n_done >= n_done_at_end:
+            raise KeyboardInterrupt
+
+    with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
+        llm.eval(before)
+        scores = {il: llm.kv.scores(il) for il in llm.kv.layers}
+        sets = {il: llm.kv.memory_indices(il) for il in llm.kv.layers}
+        with pytest.raises(KeyboardInterrupt):
+            llm.eval(tokens, dense_tail=60, progress=stop)
+        assert llm.n_tokens == 70
+        for il in llm.kv.layers:
+            np.testing.assert_array_equal(llm.kv.scores(il), scores[il])
+            np.testing.assert_array_equal(llm.kv.memory_indices(il), sets[il])
+        (again,) = eval_calls(llm, [tokens], dense_tail=60)
+    with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
+        llm.eval(before)
+        (expected,) = eval_calls(llm, [tokens], dense_tail=60)
+    np.testing.assert_array_equal(again, expected)
+
+
+def test_without_h2o_a_tail_changes_nothing(tiny_model: Path) -> None:
+    tokens = random_tokens(60)
+    with open_llama(tiny_model, None) as llm:
+        (expected,) = eval_calls(llm, [tokens])
+        llm.reset()
+        (actual,) = eval_calls(llm, [tokens], dense_tail=30)
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("tail", [-1, 1.5, "8", None, 2**40])
+def test_bad_tails(tiny_model: Path, tail: object) -> None:
+    with open_llama(tiny_model, CONFIG) as llm:
+        for call in (
+            lambda: llm.eval([1, 2, 3], dense_tail=tail),  # type: ignore[arg-type]
+            lambda: llm.generate([1, 2, 3], dense_tail=tail),  # type: ignore[arg-type]
+            lambda: llm([1, 2, 3], dense_tail=tail),  # type: ignore[call-overload]
+        ):
+            with pytest.raises(ValueError, match="dense_tail must be an integer"):
+                call()
+        assert llm.n_tokens == 0
+
+
+# --- what it is for
+
+
+def test_a_question_after_the_document_is_answered_as_dense_attention_answers_it() -> None:
+    """The demo model, keys at five depths, all but the last far outside the memory set."""
+    document = build_document(2500, (0.02, 0.2, 0.4, 0.6, 0.95))
+    h2o = H2OConfig(16, 16, scorer="sum")
+    with (
+        Llama(demo_model_path(), n_ctx=2600, n_ubatch=256, n_threads=1, h2o=h2o) as llm,
+        Llama(llm, n_ctx=2600, n_ubatch=256, n_threads=1, h2o=None) as dense,
+    ):
+        for needle in document.needles:
+            prompt = document.text + needle.question
+            answers = {}
+            for name, model, tail in (("dense", dense, 0), ("tail", llm, DENSE_TAIL), ("none", llm, 0)):
+                answer = model(prompt, max_tokens=4, temperature=0.0, dense_tail=tail)
+                answers[name] = answer["choices"][0]["text"].encode()
+            assert answers["dense"] == needle.answer
+            assert answers["tail"] == needle.answer
+            assert (answers["none"] == needle.answer) == (needle is document.needles[-1])

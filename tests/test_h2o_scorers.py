@@ -1,0 +1,193 @@
+"""Scorers and pooling: tables computed by hand, then whole models against the oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare import assert_logits_close
+from h2o_llama.config import SCORERS
+from inputs import limited, random_tokens, split
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from oracle import GGUFModel
+from oracle.attention import attend
+from oracle.scorers import SCORERS as ORACLE_SCORERS
+from oracle.scorers import key_difference
+from standalone import LAYER, add_chunk, kept, make_cache, n_head_kv, per_head
+from tolerances import SELF_LOGITS_F32
+
+# Chunks of 4, no local window, H 2. Scores of chunk 0; what attention from chunk 1 adds to the two that are kept; scores
+# of chunk 1; the sets after both, worked out by hand.
+SCORER_TABLE = [
+    # 8 + 1 and 6 + 1 beat everything in the chunk.
+    pytest.param("sum", [8, 1, 6, 1], [1, 1], [5, 3, 2, 1], [0, 2], [0, 2], id="sum"),
+    # 8/4, 1/3, 6/2, 3/1: 2 and 3. Then 6.5/6, 4/5; 5/4, 3/3, 2/2, 3/1: the last first, then 4.
+    pytest.param("mean", [8, 1, 6, 3], [0.5, 1], [5, 3, 2, 3], [2, 3], [4, 7], id="mean"),
+    # 8 and 6 become 4 and 3, then 5 and 3.5: 0 stays, 4 comes.
+    pytest.param("decay", [8, 1, 6, 1], [1, 0.5], [4, 3, 2, 1], [0, 2], [0, 4], id="decay"),
+    # What was is forgotten: 1 and 2.5 against 2, 1, 0, 3.
+    pytest.param("last_window", [8, 1, 6, 1], [1, 2.5], [2, 1, 0, 3], [0, 2], [2, 7], id="last_window"),
+]
+
+
+@pytest.mark.parametrize(("scorer", "first", "inter", "second", "after_first", "after_second"), SCORER_TABLE)
+def test_scorers_by_hand(
+    tiny_model: Path, scorer: str, first: Any, inter: Any, second: Any, after_first: Any, after_second: Any
+) -> None:
+    cache = make_cache(tiny_model, chunk_size=4, local_window=0, heavy_budget=2, scorer=scorer)
+    add_chunk(cache, per_head(cache, first))
+    assert kept(cache) == after_first
+    cache.accumulate_memory_scores(LAYER, per_head(cache, inter))
+    add_chunk(cache, per_head(cache, second))
+    assert kept(cache) == after_second
+
+
+def test_distant_by_hand(tiny_model: Path) -> None:
+    """Positions 0 to 3 before a local window of 2: divided by 4, 3, 2 and 1 queries that are at least 2 later."""
+    cache = make_cache(tiny_model, chunk_size=6, local_window=2, heavy_budget=2, scorer="distant")
+    add_chunk(cache, per_head(cache, [8, 5, 4.2, 1.9, 99, 99]))
+    assert kept(cache) == [0, 2, 4, 5]
+
+
+def test_key_diff_by_hand(tiny_model: Path) -> None:
+    """Six keys: four along one axis, one across, one against. The last two differ most, whatever their length."""
+    cache = make_cache(tiny_model, chunk_size=6, local_window=0, heavy_budget=2, scorer="key_diff", type_k="f32")
+    k = np.zeros((n_head_kv(cache), 6, cache.gather_k_memory(LAYER).shape[2]), np.float32)
+    k[:, :4, 0] = [1, 2, 3, 4]
+    k[:, 4, 1] = 100
+    k[:, 5, 0] = -0.01
+    cache.set_kv(LAYER, 0, k, np.zeros_like(k))
+    add_chunk(cache, np.zeros((n_head_kv(cache), 6), np.float32))
+    assert kept(cache) == [4, 5]
+    # The mean direction is (4 - 1)/6 along the axis, 1/6 across.
+    np.testing.assert_allclose(cache.scores(LAYER)[0], [-0.5] * 4 + [-1 / 6, 0.5], rtol=1e-6)
+
+
+def test_a_key_of_zeros_is_like_any_other(tiny_model: Path) -> None:
+    cache = make_cache(tiny_model, chunk_size=4, local_window=0, heavy_budget=2, scorer="key_diff", type_k="f32")
+    add_chunk(cache, np.zeros((n_head_kv(cache), 4), np.float32))
+    assert kept(cache) == [0, 1]
+    np.testing.assert_array_equal(cache.scores(LAYER), np.zeros((n_head_kv(cache), 4), np.float32))
+
+
+POOLING_TABLE = [
+    pytest.param([0, 0, 9, 0, 0, 5, 0, 0], 0, [2, 5, 7], id="none"),
+    # 1, 2 and 3 all rank 9: ties go to the lower position.
+    pytest.param([0, 0, 9, 0, 0, 5, 0, 0], 1, [1, 2, 7], id="radius 1"),
+    pytest.param([7, 0, 9, 0, 0, 5, 0, 0], 2, [0, 1, 7], id="radius 2"),
+    # A position in the local window lends nothing: it is no candidate.
+    pytest.param([0, 0, 0, 3, 2, 1, 0, 99], 1, [2, 3, 7], id="local window"),
+    pytest.param([np.nan, 1, np.nan, 3, 0, 0, 0, 0], 1, [2, 3, 7], id="NaN takes its neighbour's rank"),
+    pytest.param([1, 2, 3, 4, 5, 6, 7, 8], 2**31 - 1, [0, 1, 7], id="a radius beyond everything"),
+]
+
+
+@pytest.mark.parametrize(("scores", "pooling", "expected"), POOLING_TABLE)
+def test_pooling_by_hand(tiny_model: Path, scores: list[float], pooling: int, expected: list[int]) -> None:
+    cache = make_cache(tiny_model, chunk_size=8, local_window=1, heavy_budget=2, pooling=pooling)
+    add_chunk(cache, per_head(cache, scores))
+    assert kept(cache) == expected
+
+
+def test_pooling_measures_positions_not_places(tiny_model: Path) -> None:
+    """1 and 4 are next to each other among the candidates, but three positions apart: only 5 is pooled with 4."""
+    cache = make_cache(tiny_model, chunk_size=8, local_window=0, heavy_budget=4, pooling=1)
+    add_chunk(cache, per_head(cache, [9, 0, 0, 0, 0, 8, 0, 0]))
+    assert kept(cache) == [0, 1, 4, 5]
+    cache.accumulate_memory_scores(LAYER, per_head(cache, [-9, 0, 5, -8]))
+    add_chunk(cache, per_head(cache, [0, 0, 3, 0, 0, 0, 0, 0]))
+    assert kept(cache) == [4, 5, 9, 10]
+
+
+# --- the oracle's own
+
+
+def test_oracle_counts_by_a_naive_loop(rng: np.random.Generator) -> None:
+    """Weights of one chunk's queries, counted pair by pair."""
+    S, L, n_head, n_head_kv_, d = 80, 7, 4, 2, 8
+    queries, keys = np.arange(S, 2 * S), np.arange(60, 2 * S)
+    q, k, v = (rng.standard_normal((h, n, d)) for h, n in ((n_head, S), (n_head_kv_, 100), (n_head_kv_, 100)))
+    allowed = keys <= queries[:, None]
+    for name, scorer in ORACLE_SCORERS.items():
+        _, colsum = attend(q, k, v, allowed, scorer.counts(queries[:, None], keys[None, :], S, L))
+        expected = np.zeros((n_head_kv_, len(keys)))
+        for head in range(n_head):
+            for i, x in enumerate(queries):
+                logits = np.array([q[head, i] @ k[head // 2, j] if keys[j] <= x else -np.inf for j in range(len(keys))])
+                weights = np.exp(logits - logits.max())
+                for j, p in enumerate(keys):
+                    is_counted = {"distant": x - p >= L, "last_window": x >= 2 * S - 64}.get(name, True)
+                    expected[head // 2, j] += is_counted * weights[j] / weights.sum()
+        np.testing.assert_allclose(colsum, expected, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+def test_oracle_key_difference_by_a_naive_loop(rng: np.random.Generator) -> None:
+    k = rng.standard_normal((2, 9, 5))
+    for head, scores in enumerate(key_difference(k)):
+        directions = [row / np.sqrt((row**2).sum()) for row in k[head]]
+        mean = sum(directions) / 9
+        np.testing.assert_allclose(scores, [-(direction @ mean) for direction in directions], rtol=1e-12)
+
+
+# --- whole models
+
+
+def test_the_oracle_knows_every_scorer() -> None:
+    assert set(ORACLE_SCORERS) == set(SCORERS)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_every_scorer_on_every_model(
+    scorer: str, schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
+) -> None:
+    config = Config(S=16, L=4, H=8, A=1, scorer=scorer, pooling=1, flash_attn=flash_attn, schedule=schedule)
+    tokens = random_tokens(limited(70, model_path), oracle_model.hparams.n_vocab, seed=5)
+    assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
+
+
+@pytest.mark.parametrize("scorer", ["distant", "last_window", "key_diff"])
+@pytest.mark.parametrize("score_type", ["f32", "bf16"])
+def test_chunks_longer_than_the_last_window(
+    scorer: str, score_type: str, schedule: str, flash_attn: str, tiny_model: Path
+) -> None:
+    """In several calls, with decode steps; S 96 is more than the 64 queries that count."""
+    config = Config(
+        S=96, L=10, H=20, scorer=scorer, score_type=score_type, pooling=3, flash_attn=flash_attn, schedule=schedule
+    )
+    calls = split(random_tokens(400, seed=6), [50, 1, 150, 1, 2, 196])
+    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0"])
+def test_key_diff_of_a_rounded_cache(kv_type: str, tiny_model: Path) -> None:
+    config = Config(S=16, L=4, H=8, scorer="key_diff", kv_type=kv_type)
+    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(90, seed=7)])
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_p3_split_invariance_of_every_scorer(scorer: str, schedule: str, tiny_model: Path) -> None:
+    config = Config(S=24, L=5, H=7, scorer=scorer, pooling=2, schedule=schedule)
+    tokens = random_tokens(130, seed=8)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
+        (expected,) = eval_calls(whole, [tokens])
+        actual = np.concatenate(eval_calls(parts, split(tokens, [2, 30, 16, 3, 79])))
+        for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
+            for il in whole.kv.layers:
+                np.testing.assert_array_equal(a[il], b[il])
+        assert_logits_close(actual, expected, SELF_LOGITS_F32)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_scorers_change_what_is_kept(scorer: str, tiny_model: Path) -> None:
+    """Each but the sum keeps something else than the sum does, in some layer."""
+    tokens = random_tokens(200, seed=9)
+    found = []
+    for name in ("sum", scorer):
+        with open_llama(tiny_model, Config(S=80, L=8, H=8, scorer=name)) as llm:
+            eval_calls(llm, [tokens])
+            found.append([llm.kv.memory_indices(il) for il in llm.kv.layers])
+    is_same = all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+    assert is_same == (scorer == "sum")
