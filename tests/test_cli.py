@@ -242,6 +242,26 @@ def test_inspect_writes_html(text_file: Path, tmp_path: Path) -> None:
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "What H2O kept of text.py" in html
     assert "function_" in html
+    assert "<h3>Stability</h3>" in html
+    assert "<h3>Best possible</h3>" in html
+
+
+def test_inspect_measures_the_mass_if_asked_to_or_for_a_page(text_file: Path, tmp_path: Path) -> None:
+    command = ["inspect", "demo", "--file", str(text_file), *SMALL]
+    assert "Stable" in invoke(*command).stdout
+    assert "Mass" not in invoke(*command).stdout
+    result = invoke(*command, "--mass")
+    assert re.search(r"│ +\d+ │ +\d+ │ +32 │ +16 │ +\d+ % │ +\d+ % │", result.stdout)
+    assert invoke(*command, "--no-mass", "--html", tmp_path / "page.html").exit_code == 0
+    assert "<h3>Best possible</h3>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:
+    command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
+    by_sum = invoke(*command, "--scorer", "sum", "--pooling", "0")
+    assert "ranked by sum with pooling 0" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert invoke(*command, "--scorer", "mean", "--pooling", "0").stdout != by_sum.stdout
+    assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of")
 
 
 def test_inspect_of_one_chunk_says_so() -> None:

@@ -225,7 +225,9 @@ def test_pages_of_one_head_or_one_memory_set_are_whole(heavy: dict[tuple[int, in
     for n_sets in (1, 4):
         html = render_html(with_pictures(report_of([b"x"] * 40, heavy), n_sets))
         page = Page(html)
-        assert ("<h3>Stability</h3>" in html) == bool(heavy[0, 0])
+        assert ("<h3>Chunk beginnings</h3>" in html) == bool(heavy[0, 0])
+        assert ("<h3>Stability</h3>" in html) == (bool(heavy[0, 0]) and n_sets > 1)
+        assert "<h3>Agreement" not in html
         assert "nan" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
         assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
 
@@ -319,8 +321,10 @@ def test_noted_positions_are_framed() -> None:
 
 def test_document_of_one_chunk_says_so() -> None:
     html = render_html(report_of(byte_tokens(b"short"), {(0, 0): []}))
+    page = Page(html)
     assert "fits into one chunk" in html
-    assert Page(html).marks == []
+    assert page.document == "short"
+    assert page.marks == page.scripts == page.links == []
 
 
 def test_shades_of_one_head_follow_the_rank() -> None:

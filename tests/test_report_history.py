@@ -167,6 +167,7 @@ def test_share_of_chunk_beginnings() -> None:
 def test_one_set_or_one_head_is_too_few_to_compare() -> None:
     history = history_of([[0, 1]], heads=((0, 0),))
     assert np.isnan(measures.stability(history)).all()
+    assert np.isnan(measures.mean_age(history)).all()
     assert np.isnan(measures.overlap_in_layer(history, measures.overlap(history))).all()
 
 

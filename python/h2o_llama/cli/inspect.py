@@ -12,6 +12,7 @@ from h2o_llama import H2OConfig, Llama
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_prompt, tokenize
+from h2o_llama.config import SCORERS
 from h2o_llama.report.captured import captured_mass
 from h2o_llama.report.history import memory_history
 from h2o_llama.report.html import check_target, write_html
@@ -39,6 +40,12 @@ def inspect(
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
+    scorer: Annotated[
+        str, typer.Option(metavar="NAME", help="How heavy hitters are ranked: " + ", ".join(SCORERS) + ".")
+    ] = options.DEFAULTS.scorer,
+    pooling: Annotated[
+        int, typer.Option(min=0, help="Rank a token as high as the best one so many positions around it.")
+    ] = options.DEFAULTS.pooling,
     schedule: options.Schedule = options.DEFAULTS.schedule,
     chunk: options.Chunk = options.CHUNK_SIZE,
     threads: options.Threads = None,
@@ -51,7 +58,7 @@ def inspect(
     """
     if html is not None:
         check_target(html)
-    h2o = H2OConfig(local_window=local, heavy_budget=heavy, sink_tokens=sinks, schedule=schedule)
+    h2o = H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule)
     text = read_prompt(file, prompt)
     path = model_file(model)
     tokens = tokenize(path, text)
@@ -93,5 +100,6 @@ def inspect(
         console.print(head_table(report, heads), legend(report, brackets))
         console.print(highlighted(report, heads, brackets), soft_wrap=True)
     if html is not None:
-        write_html(html, report, [("Model", description)])
+        ranked = f"ranked by {scorer} with pooling {pooling}, schedule {schedule}"
+        write_html(html, report, [("Heavy hitters", ranked), ("Model", description)])
         console.print(f"Written: {html}", soft_wrap=True, highlight=False, markup=False)

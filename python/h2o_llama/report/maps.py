@@ -24,7 +24,7 @@ class Unit:
 
 
 PERCENT = Unit(lambda v: f"{100 * v:.0f}", lambda v: f"{100 * v:.1f} %")
-CHUNKS = Unit(lambda v: f"{v:.1f}", lambda v: f"{v:.1f} chunks")
+CHUNKS = Unit(lambda v: f"{v:.1f}" if v < 10 else f"{v:.0f}", lambda v: f"{v:.1f} chunks")
 
 Heads = tuple[tuple[int, int], ...]
 
@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Map:
-    """A table of cells. The lightest shade begins at the number `low`, the darkest ends at `high`.
+    """A table of cells. The weakest shade begins at the number `low`, the strongest ends at `high`.
 
     Rows are layers; columns are KV heads if `of_heads`, else layers.
     """
@@ -55,12 +55,12 @@ class Map:
 
 
 def history_maps(history: MemoryHistory) -> list[Map]:
-    """What the memory sets of a history have in common."""
+    """What the memory sets of a history have in common; without maps in which there is nothing to measure."""
     pairs = measures.overlap(history)
     layers = _layers(history.heads)
     n_sets, heads = history.n_sets, history.heads
     chance = PERCENT.full(measures.chance_of_chunk_start(history))
-    return [
+    maps = [
         _of_heads(
             "Stability",
             "Heavy hitters that stay from one chunk to the next: those in both memory sets, as a share of those in "
@@ -87,8 +87,8 @@ def history_maps(history: MemoryHistory) -> list[Map]:
         ),
         _of_heads(
             "Chunk beginnings",
-            f"Heavy hitters among the first {measures.CHUNK_START} tokens of a chunk. These see little besides "
-            f"themselves, which can draw attention that they do not deserve. By chance: {chance}.",
+            f"Heavy hitters among the first {measures.CHUNK_START} tokens of a chunk. Where chunks begin means nothing "
+            f"to the text: far more than by chance ({chance}) is an artefact.",
             heads,
             measures.chunk_start_share(history),
             PERCENT,
@@ -102,6 +102,7 @@ def history_maps(history: MemoryHistory) -> list[Map]:
             PERCENT,
         ),
     ]
+    return [m for m in maps if any(cell.shade for _, cells in m.rows for cell in cells)]
 
 
 def mass_maps(captured: CapturedMass) -> list[Map]:

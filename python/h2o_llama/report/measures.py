@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from h2o_llama.report.history import MemoryHistory
 
-# The first tokens of a chunk see little besides themselves, so attention within a chunk piles up there.
+# Where a chunk begins means nothing to the text, but these tokens are seen by many queries that see little else.
 CHUNK_START = 8
 
 
@@ -65,9 +65,9 @@ def overlap_in_layer(history: MemoryHistory, pairs: NDArray[np.float64]) -> NDAr
 def mean_age(history: MemoryHistory) -> NDArray[np.float64]:
     """How many chunks ago the heavy hitters of the last memory set were read, on average, float64 [n_heads].
 
-    0 is the newest chunk, n_sets - 1 the first.
+    0 is the newest chunk, n_sets - 1 the first. NaN with fewer than two memory sets, and for a head that keeps none.
     """
-    if history.n_sets == 0:
+    if history.n_sets < 2:
         return np.full(len(history.heads), np.nan)
     kept = history.heavy[-1]
     return mean(np.where(kept >= 0, history.n_sets - 1 - kept // history.chunk_size, np.nan), axis=-1)

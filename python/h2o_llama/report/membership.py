@@ -34,8 +34,8 @@ class Membership:
         ("sinks" or "local", column, start, stop) of what is always kept.
     cells : list of (int, int, int, int)
         (column, start, stop, shade) of every bin, by the mean over all heads.
-    darkest : float
-        The share of a bin's positions that the darkest shade ends at. Every lighter one ends at half the share of the
+    strongest : float
+        The share of a bin's positions that the strongest shade ends at. Every weaker one ends at half the share of the
         next; shade 0 is for bins without heavy hitters.
     data : dict
         What the page's script needs to draw single heads.
@@ -46,7 +46,7 @@ class Membership:
     columns: list[tuple[int, int]]
     bands: list[tuple[str, int, int, int]]
     cells: list[tuple[int, int, int, int]]
-    darkest: float
+    strongest: float
     data: dict[str, Any]
 
 
@@ -56,8 +56,8 @@ def membership(history: MemoryHistory) -> Membership:
     sets, edges = bins.sets.tolist(), bins.edges.tolist()
     ends = [(c + 1) * history.chunk_size for c in sets]
     share = bins.counts.mean(axis=1) / np.diff(bins.edges)
-    darkest = float(share.max())
-    shade = _shade(share / darkest if darkest else share)
+    strongest = float(share.max())
+    shade = _shade(share / strongest if strongest else share)
     bands = []
     for column, end in enumerate(ends):
         bands.append(("local", column, max(0, end - history.local_window), end))
@@ -73,7 +73,7 @@ def membership(history: MemoryHistory) -> Membership:
             for b, (start, stop) in enumerate(pairwise(edges))
             if start < end
         ],
-        darkest=darkest,
+        strongest=strongest,
         data={
             "sets": sets,
             "edges": edges,

@@ -73,7 +73,7 @@ function paintCells(selected) {
   // Each shade is for twice the share of the one before.
   const shade = share => share > 0 ? Math.max(1, shades - Math.floor(Math.log2(most / share))) : 0;
   cells.forEach((cell, i) => cell.setAttribute("class", "s" + shade(shares[i])));
-  byId("darkest").textContent = percent(most);
+  byId("strongest").textContent = percent(most);
   byId("whose").textContent = (selected.length === 1 ? "of " : "mean of ") + whose(selected.length);
 }
 
