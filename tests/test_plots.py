@@ -31,12 +31,14 @@ def small_history(heads: tuple[tuple[int, int], ...] = HEADS) -> MemoryHistory:
 
 def perplexity_row(setting: str, *, scorer: str = "sum", H: int = 64, memory: str | None = None, n: int = 512) -> Any:
     edges = [0, 128, 256, n]
+    h2o: dict[str, Any] = {"local_window": 64, "heavy_budget": H, "sink_tokens": 0}
+    h2o |= {"schedule": "single_pass", "scorer": scorer, "pooling": 3}
     return {
         "task": "perplexity",
         "setting": setting,
         "model": "m",
         "n_tokens": n,
-        "h2o": {"local_window": 64, "heavy_budget": H, "sink_tokens": 0, "schedule": "single_pass", "scorer": scorer},
+        "h2o": h2o,
         "memory": memory,
         "ppl_ratio": 1 + 4 / (64 + H),
         "ppl_ratio_se": 0.001,
@@ -148,7 +150,12 @@ def test_sweep_is_against_the_memory_size(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert list(figures) == ["perplexity-512.svg", "sweep-512.svg", "perplexity-1024.svg"]
     (axes,) = figures["sweep-512.svg"].axes
     names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["single pass sum", "single pass mean", "single pass upper bound", "single pass window"]
+    assert names == [
+        "single pass sum, pooling 3",
+        "single pass mean, pooling 3",
+        "single pass upper bound",
+        "single pass window",
+    ]
     line = axes.containers[0].lines[0]
     assert line.get_xdata().tolist() == [128, 256]
     np.testing.assert_allclose(line.get_ydata().astype(float), [100 * 4 / 128, 100 * 4 / 256])
@@ -181,8 +188,8 @@ def test_rows_of_two_models_are_refused(tmp_path: Path) -> None:
 
 
 def test_lines_differ_without_colour() -> None:
-    styles = [line_style(i, 40) for i in range(40)]
-    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 40
+    styles = [line_style(i) for i in range(42)]
+    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 42
 
 
 def test_pyplot_is_left_alone_and_a_missing_matplotlib_is_named() -> None:

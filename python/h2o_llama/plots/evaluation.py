@@ -65,11 +65,11 @@ def _figures(rows: Sequence[Row]) -> Iterable[tuple[str, Figure]]:
 
 def _perplexity(n_tokens: int, rows: Sequence[Row]) -> Figure:
     """Perplexity and KL divergence by position: a line per setting."""
-    figure, (top, bottom) = new_figure(8, 7, 2, 1)
+    figure, (top, bottom) = new_figure(8, 7 + 0.11 * len(rows), 2, 1)  # with room for the legend
     first = rows[0]["buckets"]
     top.plot(_middles(first), [b["ppl_dense"] for b in first], label="dense", **DENSE_LINE)
     for i, row in enumerate(rows):
-        style = line_style(i, len(rows))
+        style = line_style(i)
         top.plot(_middles(row["buckets"]), [b["ppl"] for b in row["buckets"]], label=row["setting"], **style)
         bottom.plot(_middles(row["buckets"]), [b["kld_mean"] for b in row["buckets"]], **style)
     top.set(title=f"By position, windows of {n_tokens:,} tokens", ylabel="perplexity")
@@ -100,7 +100,7 @@ def _sweep(n_tokens: int, rows: Sequence[Row]) -> Figure:
             yerr=[100 * row["ppl_ratio_se"] for row in group],
             capsize=3,
             label=name,
-            **line_style(i, len(groups)),
+            **line_style(i),
         )
     sizes = sorted({_memory_size(row) for row in rows})
     axes.set_xscale("log", base=2)
@@ -152,10 +152,13 @@ def _memory_size(row: Row) -> int:
 
 
 def _choice(row: Row) -> str:
-    """Schedule, and who chooses the heavy hitters."""
+    """Schedule, and how the heavy hitters are chosen."""
     h2o = row["h2o"]
-    chooser = row["memory"] or ("window" if h2o["heavy_budget"] == 0 else h2o["scorer"])
-    return f"{h2o['schedule']} {chooser}".replace("_", " ")
+    if row["memory"] is not None:
+        choice = row["memory"]
+    else:
+        choice = f"{h2o['scorer']}, pooling {h2o['pooling']}" if h2o["heavy_budget"] else "window"
+    return f"{h2o['schedule']} {choice}".replace("_", " ")
 
 
 def _grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[tuple[Any, list[Row]]]:

@@ -95,8 +95,8 @@ def captured_mass(captured: CapturedMass) -> Figure:
     _, layers, heads = tables[0]
     figure, (by_chunk, *maps) = new_figure(12, max(3.5, 0.3 * len(layers) + 1.5), 1, 3)
     chunks, held, best = zip(*mean_over_heads(captured), strict=True) if len(captured.captured) else ((), (), ())
-    by_chunk.plot(chunks, np.array(best) * 100, label="best possible", **line_style(1, 2))
-    by_chunk.plot(chunks, np.array(held) * 100, label="held", **line_style(0, 2))
+    by_chunk.plot(chunks, np.array(best) * 100, label="best possible", **line_style(1))
+    by_chunk.plot(chunks, np.array(held) * 100, label="held", **line_style(0))
     by_chunk.set(title="Mean of all heads", xlabel="chunk", ylabel="attention to older tokens (%)", ylim=(0, 100))
     by_chunk.xaxis.set_major_locator(MaxNLocator(integer=True))
     by_chunk.legend()

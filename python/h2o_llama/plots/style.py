@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -14,7 +13,8 @@ from numpy.typing import ArrayLike
 
 _DASHES: list[Any] = ["-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1))]
 _MARKERS = "os^DvPX"
-_LINE_COLOURS = colormaps["cividis"]
+# Okabe and Ito's colours for all kinds of colour vision, without the yellow, which is too light for lines.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 _MAP = "cividis"
 
 # More cells than that are too small for their numbers.
@@ -28,13 +28,13 @@ def new_figure(width: float, height: float, n_rows: int = 1, n_columns: int = 1)
     return figure, list(axes.flat)
 
 
-def line_style(index: int, n: int) -> dict[str, Any]:
-    """Dashes, marker and colour of the index-th of n lines."""
+def line_style(index: int) -> dict[str, Any]:
+    """Dashes, marker and colour of the index-th line; the dashes and the marker repeat after 42 lines."""
     return {
         "linestyle": _DASHES[index % len(_DASHES)],
         "marker": _MARKERS[index % len(_MARKERS)],
-        "markersize": 4,
-        "color": _LINE_COLOURS(0.85 * index / max(1, n - 1)),
+        "markersize": 5,
+        "color": _COLOURS[index % len(_COLOURS)],
     }
 
 
