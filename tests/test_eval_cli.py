@@ -28,7 +28,17 @@ def text_file(tmp_path: Path) -> Path:
 
 def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    options = ["--text", text_file, *SMALL, "--heavy", "16,32", "--reference", "window", "--continuation", "32"]
+    options: list[str | Path] = [
+        "--text",
+        text_file,
+        *SMALL,
+        "--heavy",
+        "16,32",
+        "--reference",
+        "window",
+        "--continuation",
+        "32",
+    ]
     result = run("demo", *options, "--recall", "single", "--samples", "1", "--depths", "0,0.5", "--json", out)
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""

@@ -222,7 +222,7 @@ def test_memory_for_everything_is_dense_attention(task: Any, tiny_model: Path) -
     for row in measure(tiny_model, EVERYTHING, tasks=[task]):
         assert row["kld_mean"] < 1e-4  # dense attention rounds K and V to F16
         assert row["ppl_ratio"] == pytest.approx(1, abs=5e-3)
-        assert row["same_top"] == 1
+        assert row["same_top"] > 0.95  # but for near ties
 
 
 def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,8 @@ def history(path: Path, memory: Any, tokens: list[int], *, seed: int = 0, calls:
     """Memory sets after reading the tokens in so many calls."""
     weights = Llama(path, n_ctx=256, h2o=None)
     context: dict[str, Any] = {"n_ctx": 512, "n_ubatch": S, "n_threads": 1, "record": True}
-    with weights, ReferenceLlama(weights, H2O, memory, seed, **context) as llm:
+    llm = ReferenceLlama(weights, H2O, memory, seed, **context)
+    with weights, llm:
         if calls > 1:
             llm.plan(tokens)
         for part in np.array_split(tokens, calls):
@@ -187,8 +188,7 @@ def test_references_do_not_depend_on_the_calls(memory: Any, tiny_model: Path) ->
 
 def test_a_single_last_token_is_no_decode_step(tiny_model: Path) -> None:
     with Llama(tiny_model, n_ctx=256, h2o=None) as weights:
-        llm = ReferenceLlama(weights, H2O, "upper_bound", 0, n_ctx=N, n_ubatch=S, n_threads=1)
-        with llm:
+        with ReferenceLlama(weights, H2O, "upper_bound", 0, n_ctx=N, n_ubatch=S, n_threads=1) as llm:
             llm.eval(random_tokens(2 * S + 1), logits="all")
             assert llm.logits.shape == (2 * S + 1, llm.n_vocab)
             assert llm.kv.stats.decode_steps == 0
