@@ -64,7 +64,7 @@ def inspect(
     tokens = tokenize(path, text)
     title = file.name if file and str(file) != "-" else "the text"
     if mass is None:
-        mass = html is not None and len(tokens) <= MASS_TOKENS
+        mass = html is not None and len(tokens) <= MASS_TOKENS and chunk > 1
     with (
         Llama(
             path,

@@ -35,7 +35,7 @@ def _script_data(report: MemoryReport, picture: Membership | None) -> dict[str, 
         for row, h in enumerate(report.heads):
             stay = stays(report.history, row)
             heads[row]["since"] = stay.first[np.searchsorted(stay.positions, h.heavy)].tolist()
-    return {"heads": heads, "membership": None if picture is None else picture.data}
+    return {"heads": heads, "membership": None if picture is None else picture.data, "shades": SHADES}
 
 
 def _table_rows(report: MemoryReport) -> list[dict[str, Any]]:
@@ -51,8 +51,9 @@ def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), not
     It shows how the memory sets changed if the report has a history, and the mass that they held if it has that.
     """
     history, captured = report.history, report.captured
-    has_heavy = history is not None and bool(history.heavy.size)
-    picture = membership(history) if history is not None and has_heavy else None
+    if history is not None and history.heavy.size == 0:
+        history = None
+    picture = None if history is None else membership(history)
     environment = Environment(
         loader=PackageLoader("h2o_llama.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -63,7 +64,7 @@ def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), not
         rows=_table_rows(report),
         script_data=_script_data(report, picture),
         membership=picture,
-        maps=history_maps(history) if history is not None and has_heavy else [],
+        maps=[] if history is None else history_maps(history),
         mass_maps=mass_maps(captured) if captured is not None and len(captured.captured) else [],
         mass_by_chunk=[] if captured is None else mean_over_heads(captured),
         n_shades=SHADES,

@@ -28,8 +28,8 @@ class Membership:
         Where the last chunk with a memory set ends.
     ticks : list of int
         Positions to write at the axis, evenly spaced from 0 to n_positions.
-    columns : list of (int, int)
-        (memory set, end of its chunk).
+    columns : list of int
+        The memory sets.
     bands : list of (str, int, int, int)
         ("sinks" or "local", column, start, stop) of what is always kept.
     cells : list of (int, int, int, int)
@@ -43,7 +43,7 @@ class Membership:
 
     n_positions: int
     ticks: list[int]
-    columns: list[tuple[int, int]]
+    columns: list[int]
     bands: list[tuple[str, int, int, int]]
     cells: list[tuple[int, int, int, int]]
     strongest: float
@@ -51,13 +51,13 @@ class Membership:
 
 
 def membership(history: MemoryHistory) -> Membership:
-    """The picture of a history with at least one memory set."""
+    """The picture of a history with at least one heavy hitter."""
     bins = count_in_bins(history, max(1, min(_MAX_BINS, int(math.sqrt(_MAX_CELLS / len(history.heads))))))
     sets, edges = bins.sets.tolist(), bins.edges.tolist()
     ends = [(c + 1) * history.chunk_size for c in sets]
     share = bins.counts.mean(axis=1) / np.diff(bins.edges)
     strongest = float(share.max())
-    shade = _shade(share / strongest if strongest else share)
+    shade = _shade(share / strongest)
     bands = []
     for column, end in enumerate(ends):
         bands.append(("local", column, max(0, end - history.local_window), end))
@@ -65,7 +65,7 @@ def membership(history: MemoryHistory) -> Membership:
     return Membership(
         n_positions=ends[-1],
         ticks=[ends[-1] * i // 4 for i in range(5)],
-        columns=list(zip(sets, ends, strict=True)),
+        columns=sets,
         bands=[band for band in bands if band[2] < band[3]],
         cells=[
             (column, start, min(stop, end), int(shade[column, b]))
