@@ -28,18 +28,9 @@ def text_file(tmp_path: Path) -> Path:
 
 def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    options: list[str | Path] = [
-        "--text",
-        text_file,
-        *SMALL,
-        "--heavy",
-        "16,32",
-        "--reference",
-        "window",
-        "--continuation",
-        "32",
-    ]
-    result = run("demo", *options, "--recall", "single", "--samples", "1", "--depths", "0,0.5", "--json", out)
+    command: list[str | Path] = ["demo", "--text", text_file, *SMALL, "--heavy", "16,32", "--reference", "window"]
+    command += ["--continuation", "32", "--recall", "single", "--samples", "1", "--depths", "0,0.5", "--json", out]
+    result = run(*command)
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
     rows = json.loads(out.read_text())
@@ -56,7 +47,7 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     assert "Perplexity of 2 × 256 tokens, S 64" in result.stdout
     assert "Recall, single, 256 tokens" in result.stdout
 
-    again = run("demo", *options, "--recall", "single", "--samples", "1", "--depths", "0,0.5", "--json", out)
+    again = run(*command)
     assert again.stdout == result.stdout
     assert json.loads(out.read_text()) == rows
 

@@ -187,11 +187,11 @@ def test_references_do_not_depend_on_the_calls(memory: Any, tiny_model: Path) ->
 
 
 def test_a_single_last_token_is_no_decode_step(tiny_model: Path) -> None:
-    with Llama(tiny_model, n_ctx=256, h2o=None) as weights:
-        with ReferenceLlama(weights, H2O, "upper_bound", 0, n_ctx=N, n_ubatch=S, n_threads=1) as llm:
-            llm.eval(random_tokens(2 * S + 1), logits="all")
-            assert llm.logits.shape == (2 * S + 1, llm.n_vocab)
-            assert llm.kv.stats.decode_steps == 0
+    weights = Llama(tiny_model, n_ctx=256, h2o=None)
+    with weights, ReferenceLlama(weights, H2O, "upper_bound", 0, n_ctx=N, n_ubatch=S, n_threads=1) as llm:
+        llm.eval(random_tokens(2 * S + 1), logits="all")
+        assert llm.logits.shape == (2 * S + 1, llm.n_vocab)
+        assert llm.kv.stats.decode_steps == 0
 
 
 def test_the_upper_bound_is_the_best_on_real_text() -> None:
