@@ -154,6 +154,12 @@ def test_overlap_is_the_mean_jaccard_of_two_heads() -> None:
     )
 
 
+def test_overlap_of_many_sets_is_the_mean_of_some() -> None:
+    sets = [[[0, 1], [0, 1] if c % 2 else [2, 3]] for c in range(64)]
+    assert measures.overlap(history_of(*sets, heads=((0, 0), (0, 1))))[0, 1] == 1  # every fourth, the last among them
+    assert measures.overlap(history_of(*sets[:31], heads=((0, 0), (0, 1))))[0, 1] == pytest.approx(15 / 31)
+
+
 def test_age_counts_chunks_back_from_the_last_set() -> None:
     np.testing.assert_allclose(measures.mean_age(HISTORY), [(2 + 2 + 1 + 0) / 4, (2 + 1 + 0 + 0) / 4, 0])
 
