@@ -112,7 +112,7 @@ def test_summary_is_that_of_llama_perplexity(rng: np.random.Generator) -> None:
 
 def text_of(tokens: list[int], *, bos: int | None = None) -> Text:
     begin = [] if bos is None else [bos]
-    model: Any = SimpleNamespace(tokenize=lambda text: begin + (tokens if text else []))
+    model: Any = SimpleNamespace(tokenize=lambda text: begin + (tokens if text else []), token_bos=1)
     return Text(model, b"some text")
 
 

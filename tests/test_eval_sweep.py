@@ -59,6 +59,8 @@ def test_a_sweep_names_scorer_and_pooling() -> None:
 
 def test_a_sweep_has_no_setting_twice() -> None:
     assert len(sweep(local=[8, 8], heavy=[8])) == 1
+    # Without heavy hitters there is nothing to rank.
+    assert [s.name for s in sweep(local=[8], heavy=[0], scorer=["sum", "mean"])] == ["single_pass window L8"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_references_have_the_same_memory_size() -> None:
     for setting in (random, window, upper_bound):
         assert setting.h2o is not None
         assert setting.h2o.memory_size == H2O.memory_size
-    assert window.h2o == H2OConfig(local_window=14, heavy_budget=0, sink_tokens=4, scorer="sum", pooling=0)
+    assert window.h2o == H2OConfig(local_window=14, heavy_budget=0, sink_tokens=4, pooling=0)
     assert [s.name for s in (random, window, upper_bound)] == [
         "single_pass random A2 L8 H8",
         "single_pass window A4 L14",
@@ -308,6 +310,9 @@ def test_a_target_that_cannot_be_written_fails_before_any_work(tiny_model: Path,
         ({"n_tokens": [N, 2 * N]}, "the text has 320 tokens, but a window needs 512"),
         ({"tasks": [Continuation(66)]}, "the text has 320 tokens, but a window needs 322"),
         ({"chunk_size": 1}, "chunk_size"),
+        ({"tasks": [Perplexity(0)]}, "windows must be an integer of at least 1"),
+        ({"tasks": [Continuation(0)]}, "length must be an integer of at least 2"),
+        ({"tasks": [Recall(["single"], depths=[1.5])]}, "depth"),
         ({"tasks": [Recall(["nonsense"])]}, "kind must be one of 'single'"),
         ({"tasks": [Recall([])]}, "kinds"),
         ({"tasks": [Jsonl(Path(__file__), ["contains"])]}, "line 1"),

@@ -15,8 +15,10 @@ from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
 from h2o_llama.config import SCORERS
 from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, evaluate, references, sweep
+from h2o_llama.eval.metrics import METRICS
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Row, Task
+from h2o_llama.eval.tasks import KINDS
 
 T = TypeVar("T")
 
@@ -67,7 +69,7 @@ def eval_model(
         int, typer.Option(rich_help_panel=_TEXT, min=0, help="Tokens after the prompt; 0: leave it out.")
     ] = 256,
     recall: Annotated[
-        str, typer.Option(rich_help_panel=_RECALL, help="What to hide and ask: single, multi-key, pairs, …")
+        str, typer.Option(rich_help_panel=_RECALL, help=f"What to hide and ask: {', '.join(KINDS)}.")
     ] = "",
     depths: Annotated[str, typer.Option(rich_help_panel=_RECALL, help="Where to hide it.")] = "0,0.25,0.5,0.75,1",
     samples: Annotated[int, typer.Option(rich_help_panel=_RECALL, min=1, help="Documents for each depth.")] = 4,
@@ -82,7 +84,7 @@ def eval_model(
         Path | None, typer.Option(rich_help_panel=_QUESTIONS, help="Lines of {context, question, answers}.")
     ] = None,
     metric: Annotated[
-        str, typer.Option(rich_help_panel=_QUESTIONS, help="exact-match, contains, contains-all, f1, rouge-l.")
+        str, typer.Option(rich_help_panel=_QUESTIONS, help=f"How answers are scored: {', '.join(METRICS)}.")
     ] = "contains",
     max_tokens: Annotated[
         int, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Tokens of an answer at most.")
@@ -125,7 +127,7 @@ def eval_model(
     with progress_bars() as update:
         rows = evaluate(
             model_file(model),
-            [*settings, *references(settings[0], _values("--reference", reference, str), chunk)],
+            list(dict.fromkeys([*settings, *references(settings[0], _values("--reference", reference, str), chunk)])),
             text=None if text is None else _read(text),
             n_tokens=_values("--n-tokens", n_tokens, int) or [4 * chunk],
             tasks=tasks,

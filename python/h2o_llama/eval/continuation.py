@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from h2o_llama import _check
 from h2o_llama.eval.lockstep import Reader, pieces, read_windows
 from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
@@ -38,7 +39,7 @@ class Continuation:
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """A row for each "over"."""
-        size = n_tokens + self.length
+        size = n_tokens + _check.integer("eval", "length", self.length, 2)
         for start, stop in ((0, n_tokens), (n_tokens, size)):
             pieces(start, stop, subject.chunk_size, size)
         common = {"text_sha256": subject.text.sha256, "windows": subject.text.n_windows(size, self.windows)}

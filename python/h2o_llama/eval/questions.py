@@ -57,6 +57,8 @@ class Recall:
             raise _check.bad_argument("eval", "kinds", "one or more of " + ", ".join(KINDS), self.kinds)
         for kind in self.kinds:
             _check.choice("eval", "kind", kind, KINDS)
+        for depth in self.depths:
+            _check.real("eval", "depth", depth, 0, 1)
         common = {
             "depths": list(self.depths),
             "samples": self.samples,

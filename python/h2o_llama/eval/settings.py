@@ -41,7 +41,12 @@ class Setting:
 
     @classmethod
     def of(cls, h2o: H2OConfig, memory: Memory | None = None) -> Setting:
-        """With a name that tells schedule, choice and budgets, such as "single_pass mean pool3 A4 L128 H128"."""
+        """With a name that tells schedule, choice and budgets, such as "single_pass mean pool3 A4 L128 H128".
+
+        Where H2O chooses nothing, `h2o` gets the default scorer, so that equal measurements are equal settings.
+        """
+        if memory is not None or h2o.heavy_budget == 0:
+            h2o = replace(h2o, scorer=H2OConfig.scorer, pooling=0)
         if memory is not None:
             choice = [memory.replace("_", " ")]
         elif h2o.heavy_budget == 0:
@@ -93,8 +98,7 @@ def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[
     """
     if setting.h2o is None:
         raise ValueError(f"[{_OWNER}] a reference needs a setting with H2O, got {setting.name!r}")
-    h2o = replace(setting.h2o, scorer="sum", pooling=0)  # neither counts
-    return [_reference(h2o, kind, chunk_size) for kind in dict.fromkeys(kinds)]
+    return [_reference(setting.h2o, kind, chunk_size) for kind in dict.fromkeys(kinds)]
 
 
 def _reference(h2o: H2OConfig, kind: str, chunk_size: int) -> Setting:

@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_llama import _check
 from h2o_llama.demo.document import standard_library_text
 from h2o_llama.llama import Llama
 
@@ -54,16 +55,17 @@ class Text:
     def __init__(self, llm: Llama, text: bytes) -> None:
         self.tokens: NDArray[np.int32] = np.array(llm.tokenize(text), dtype=np.int32)
         self.sha256 = hashlib.sha256(text).hexdigest()
-        self._bos = next(iter(llm.tokenize(b"")), None)
+        self._bos = llm.token_bos if llm.tokenize(b"")[:1] == [llm.token_bos] else None
 
     def n_windows(self, size: int, most: int) -> int:
-        """How many windows of `size` tokens the text has, at most `most`.
+        """How many windows of `size` tokens the text has, at most `most`, which is at least 1.
 
         Raises
         ------
         ValueError
-            If it has none.
+            If it has none, or `most` is bad.
         """
+        most = _check.integer("eval", "windows", most, 1)
         n = len(self.tokens) // size
         if n == 0:
             raise ValueError(
