@@ -270,6 +270,21 @@ class TestThreads:
             for x, y in zip(ops.attention(*inputs, limits=limits, n_threads=n_threads), want, strict=True):
                 np.testing.assert_array_equal(x, y)
 
+    def test_same_bits_for_a_head_alone(self, rng: np.random.Generator, isa: str) -> None:
+        """With so many keys, one thread packs one KV head at a time, two threads two and then one, others all three."""
+        (q, k, v, _), limits = limited_inputs(rng, Sizes(3, 2, 5, 0, 256, 256, n_block=2))
+        rows = np.sort(rng.integers(0, k.shape[1], (2, 3, 17_000)), axis=-1)
+        alone = [
+            ops.attention(q[:, 2 * h : 2 * h + 2], k[h : h + 1], v[h : h + 1], rows[:, h : h + 1], limits=limits)
+            for h in range(3)
+        ]
+        want = [
+            np.concatenate(parts, axis=axis) for parts, axis in zip(zip(*alone, strict=True), (2, 1, 1, 1), strict=True)
+        ]
+        for n_threads in (1, 2, 3, 8):
+            for x, y in zip(ops.attention(q, k, v, rows, limits=limits, n_threads=n_threads), want, strict=True):
+                np.testing.assert_array_equal(x, y)
+
     def test_same_bits_for_a_query_alone(self, rng: np.random.Generator, isa: str) -> None:
         """A query's result does not depend on the others that are computed with it."""
         q, k, v, rows = random_inputs(rng, Sizes(n_q=150))

@@ -15,9 +15,10 @@
 
 namespace {
 
-constexpr int BLOCK     = 32;  // rows and columns of 2x2 tiles; also numbers in a run
-constexpr int TILE      = 256; // pairs in a tile
-constexpr int MR        = 8;   // rows in one softmax block
+constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a run
+constexpr int TILE      = 256;  // pairs in a tile
+constexpr int KEY_BLOCK = 2048; // logits of so many keys stay in the L2 cache
+constexpr int MR        = 8;    // rows in one softmax block
 constexpr int TILE_ROWS = 64;
 
 static_assert(BLOCK == H2O_ATTN_PAD && BLOCK == H2O_ATTN_KEYS && TILE_ROWS <= H2O_ATTN_MAX_ROWS, "");
@@ -120,17 +121,24 @@ inline void add_products() {
     _tile_dpbf16ps(3, 5, 7);
 }
 
-// c[32][32] = a[32][n]*b[n][32]; a is split in rows, b in tiles
-void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc) {
+// c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles
+void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
     float * c1 = c + 16*ldc;
 
     lda *= sizeof(float);
     ldc *= sizeof(float);
 
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    if (add) {
+        _tile_loadd(0, c,       ldc);
+        _tile_loadd(1, c  + VL, ldc);
+        _tile_loadd(2, c1,      ldc);
+        _tile_loadd(3, c1 + VL, ldc);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
 
     for (int64_t i = 0; i < n; i += BLOCK, a += BLOCK, b += 4*TILE) {
         const float * a1 = (const float *) ((const char *) a + 16*lda);
@@ -274,7 +282,7 @@ void tile(const h2o_attn_tile & t) {
     for (int64_t key = 0; key < n_keys; key += BLOCK) {
         for (int r = 0; r < t.n_rows; r += BLOCK) {
             if (key < n_visible(r)) {
-                multiply(t.split + r*d_k_pad, d_k_pad, k + key*d_k_pad, d_k_pad, t.logits + r*t.ld + key, t.ld);
+                multiply(t.split + r*d_k_pad, d_k_pad, k + key*d_k_pad, d_k_pad, t.logits + r*t.ld + key, t.ld, false);
             }
         }
     }
@@ -292,9 +300,14 @@ void tile(const h2o_attn_tile & t) {
         });
     }
 
-    for (int r = 0; r < t.n_rows; r += BLOCK) {
+    for (int64_t key = 0; key < n_keys; key += KEY_BLOCK) {
         for (int64_t i = 0; i < t.d_v; i += BLOCK) {
-            multiply(t.logits + r*t.ld, t.ld, v + i*t.n_k, n_visible(r), t.o + r*d_v_pad + i, d_v_pad);
+            for (int r = 0; r < t.n_rows; r += BLOCK) {
+                if (key < n_visible(r)) {
+                    multiply(t.logits + r*t.ld + key, t.ld, v + i*t.n_k + key*BLOCK, min_of(n_visible(r) - key, KEY_BLOCK),
+                            t.o + r*d_v_pad + i, d_v_pad, key > 0);
+                }
+            }
         }
     }
 

@@ -13,10 +13,13 @@
 // One KV head's keys and values, in float32 or split, are packed once per block of queries. Its rows (query, head of the
 // group) are cut into tiles; the logits of a tile stay in the L2 cache. Runs of tiles are the items of work: every item
 // has column sums of its own, added up in order at the end. None of this depends on the number of threads.
+//
+// With many keys, the KV heads are computed in rounds, which share the room for packed keys and values.
 
 namespace {
 
-constexpr int64_t MAX_ITEMS = 256; // at least one for each KV head
+constexpr int64_t MAX_ITEMS  = 256;         // at least one for each KV head
+constexpr int64_t MAX_PACKED = 8*1024*1024; // floats of packed K and V, unless one KV head takes more
 
 struct attn {
     attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
@@ -38,6 +41,7 @@ struct attn {
     int64_t n_tiles; // of a KV head
     int64_t n_items; // of a KV head
     int64_t n_units; // of H2O_ATTN_KEYS keys, of a KV head
+    int64_t n_round; // KV heads at once
     int64_t ld;      // of a tile's logits
 
     // results
@@ -55,11 +59,11 @@ struct attn {
         float v;
     };
 
-    // the work buffer; [n_head_kv] of each
-    float * packed_k (float * work, int64_t h) const { return work + off_k + h*n_k_pad*d_k_pad; }
-    float * packed_v (float * work, int64_t h) const { return work + off_v + h*n_k_pad*d_v_pad; }
-    peaks * unit_peaks(float * work, int64_t h) const { return (peaks *) (work + off_peaks) + h*n_units; }
-    float * item_sums(float * work, int64_t item) const { return work + off_sums + item*n_k_pad; }
+    // the work buffer; [n_round] of each
+    float * packed_k  (float * work, int64_t h) const { return work + off_k + h%n_round*n_k_pad*d_k_pad; }
+    float * packed_v  (float * work, int64_t h) const { return work + off_v + h%n_round*n_k_pad*d_v_pad; }
+    peaks * unit_peaks(float * work, int64_t h) const { return (peaks *) (work + off_peaks) + h%n_round*n_units; }
+    float * item_sums (float * work, int64_t h, int64_t item) const { return work + off_sums + (h%n_round*n_items + item)*n_k_pad; }
 
     int64_t n_visible(int64_t row) const { return causal ? n_k - n_q + row/group + 1 : n_k; }
 
@@ -108,6 +112,10 @@ attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_thread
     n_items = std::min(n_tiles, std::max<int64_t>(MAX_ITEMS/n_head_kv, 1));
     n_units = n_k_pad/H2O_ATTN_KEYS;
 
+    // at least one item for each thread
+    n_round = std::max(MAX_PACKED/(n_k_pad*(d_k_pad + d_v_pad)), ceil_div(n_threads, n_items));
+    n_round = std::min(n_round, n_head_kv);
+
     // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
     ld = ceil_div(n_k, 64)*64 + 32;
 
@@ -123,10 +131,10 @@ attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_thread
     };
 
     size = 0;
-    off_k     = place(n_head_kv*n_k_pad*d_k_pad);
-    off_v     = place(n_head_kv*n_k_pad*d_v_pad);
-    off_peaks = place(n_head_kv*n_units*2);
-    off_sums  = place(n_head_kv*n_items*n_k_pad);
+    off_k     = place(n_round*n_k_pad*d_k_pad);
+    off_v     = place(n_round*n_k_pad*d_v_pad);
+    off_peaks = place(n_round*n_units*2);
+    off_sums  = place(n_round*n_items*n_k_pad);
 
     off_thread  = size;
     thread_size = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2 + ld); // a tile, or rows to be packed
@@ -240,7 +248,7 @@ void plain_tile(const attn & a, const h2o_attn_tile & t, int64_t h, const int32_
 }
 
 void attn::compute_item(float * work, float * scratch, int64_t h, int64_t item, int64_t block) const {
-    float * sums = item_sums(work, h*n_items + item);
+    float * sums = item_sums(work, h, item);
     std::fill(sums, sums + n_k_pad, 0.0f);
 
     peaks max = { 0.0f, 0.0f };
@@ -321,7 +329,7 @@ void attn::add_sums(float * work, int64_t h, int64_t block, int64_t start, int64
 
     std::fill(dst + start, dst + end, 0.0f);
     for (int64_t item = 0; item < n_items; ++item) {
-        const float * src = item_sums(work, h*n_items + item);
+        const float * src = item_sums(work, h, item);
         for (int64_t j = start; j < end; ++j) {
             dst[j] += src[j];
         }
@@ -345,26 +353,31 @@ void ggml_compute_forward_h2o_attn(const ggml_compute_params * params, ggml_tens
     float * scratch = work + a.off_thread + ith*a.thread_size;
 
     for (int64_t block = 0; block < a.n_block; ++block) {
-        if (ith == 0) {
-            ggml_threadpool_chunk_set(params->threadpool, nth);
-        }
+        for (int64_t first = 0; first < a.n_head_kv; first += a.n_round) {
+            const int64_t n = std::min(a.n_round, a.n_head_kv - first);
 
-        for (int64_t i = ith; i < a.n_head_kv*a.n_units; i += nth) {
-            a.pack(work, scratch, i/a.n_units, i%a.n_units, block);
-        }
+            if (ith == 0) {
+                ggml_threadpool_chunk_set(params->threadpool, nth);
+            }
 
-        ggml_barrier(params->threadpool);
+            // the heads of a token stand together in the cache
+            for (int64_t i = ith; i < n*a.n_units; i += nth) {
+                a.pack(work, scratch, first + i%n, i/n, block);
+            }
 
-        // the items of a KV head one after another, those that see most keys first
-        for (int64_t i = ith; i < a.n_head_kv*a.n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-            a.compute_item(work, scratch, i/a.n_items, a.n_items - 1 - i%a.n_items, block);
-        }
+            ggml_barrier(params->threadpool);
 
-        ggml_barrier(params->threadpool);
+            // the items of a KV head one after another, those that see most keys first
+            for (int64_t i = ith; i < n*a.n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+                a.compute_item(work, scratch, first + i/a.n_items, a.n_items - 1 - i%a.n_items, block);
+            }
 
-        for (int64_t i = ith; i < a.n_head_kv*a.n_units; i += nth) {
-            const int64_t start = i%a.n_units*H2O_ATTN_KEYS;
-            a.add_sums(work, i/a.n_units, block, start, std::min(start + H2O_ATTN_KEYS, a.n_k));
+            ggml_barrier(params->threadpool);
+
+            for (int64_t i = ith; i < n*a.n_units; i += nth) {
+                const int64_t start = i%a.n_units*H2O_ATTN_KEYS;
+                a.add_sums(work, first + i/a.n_units, block, start, std::min(start + H2O_ATTN_KEYS, a.n_k));
+            }
         }
     }
 }
