@@ -249,6 +249,23 @@ def test_settings_that_do_not_fit_are_measured_one_after_the_other(
     assert [row["kld_mean"] for row in apart] == [row["kld_mean"] for row in together]
 
 
+def test_as_many_settings_at_a_time_as_fit_into_half_of_the_memory(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = subject.Subject(tiny_model, TEXT, chunk_size=S, n_threads=1, n_gpu_layers=0, seed=0)
+    monkeypatch.setattr(subject, "kv_bytes_at_least", lambda *_: 2**30)
+    # Weights and logits are less than the last half: 5 contexts fit, one of them for dense attention.
+    monkeypatch.setattr(subject, "physical_memory", lambda: 11 * 2**30)
+    reference = Setting("reference", SPARSE.h2o, "upper_bound")  # which needs one more
+    settings = [SPARSE] * 5
+    assert [len(some) for some in it.rounds(settings, N)] == [4, 1]
+    assert [len(some) for some in it.rounds(settings, N, contexts_each=2)] == [2, 2, 1]
+    assert [len(some) for some in it.rounds([*settings, reference], N)] == [3, 3]
+    monkeypatch.setattr(subject, "physical_memory", lambda: None)
+    assert [len(some) for some in it.rounds(settings, N)] == [1] * 5
+    it.close()
+
+
 def test_progress_counts_the_tokens_of_all_contexts(tiny_model: Path) -> None:
     calls: list[tuple[str, int, int]] = []
     measure(tiny_model, SPARSE, TWO_PHASE, progress=lambda *call: calls.append(call))

@@ -196,6 +196,21 @@ def test_a_single_last_token_is_no_decode_step(tiny_model: Path) -> None:
         assert llm.kv.stats.decode_steps == 0
 
 
+def test_a_dense_tail_over_a_chunk_end(tiny_model: Path) -> None:
+    tokens = random_tokens(2 * S + 4)
+    weights = Llama(tiny_model, n_ctx=256, h2o=None)
+    with weights, ReferenceLlama(weights, H2O, "random", 0, n_ctx=N, n_ubatch=S, n_threads=1) as llm:
+        llm.eval(tokens, logits="all", dense_tail=10)
+        whole = llm.logits
+        llm.reset()
+        llm.plan(tokens)
+        parts = []
+        for part, dense_tail in ((tokens[: 2 * S - 6], 0), (tokens[2 * S - 6 :], 10)):
+            llm.eval(part, logits="all", dense_tail=dense_tail)
+            parts.append(llm.logits)
+        np.testing.assert_allclose(whole, np.concatenate(parts), rtol=0, atol=1e-3)
+
+
 def test_the_upper_bound_is_the_best_on_real_text() -> None:
     mine = sweep(local=[16], heavy=[16])[0]
     settings = [mine, *references(mine, ["random", "window", "upper-bound"], S)]
