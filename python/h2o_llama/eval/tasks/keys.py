@@ -49,7 +49,12 @@ def _draft(rng: Random, filler: Filler, asked: list[float], others: list[float])
     needles = [(depth, b"k%d=%d;\n" % fact) for depth, fact in zip(depths, facts, strict=True)]
     asks = [_ask(key, value) for key, value in facts[: len(asked)]]
     rng.shuffle(asks)
-    return Draft(lambda n: hide(filler(n), needles), tuple(asks))
+
+    def document(n: int) -> bytes:
+        first, *rest = filler(n)  # in training a definition always followed a line
+        return first + hide(rest, needles)
+
+    return Draft(document, tuple(asks))
 
 
 def _ask(key: int, value: int) -> Ask:
