@@ -96,6 +96,13 @@ def test_bad_arguments_are_refused(llms: dict[str, Llama], changes: dict[str, An
         measure(llms, **changes)
 
 
+def test_what_is_wrong_shows_before_anything_is_computed(llms: dict[str, Llama]) -> None:
+    calls: list[tuple[int, int]] = []
+    with pytest.raises(ValueError, match="style 'keys' has the kinds"):
+        measure(llms, kinds=["single", "words"], progress=lambda n_done, n: calls.append((n_done, n)))
+    assert calls == []
+
+
 def test_no_models_are_refused() -> None:
     with pytest.raises(ValueError, match="llms must be at least one model"):
         measure({})

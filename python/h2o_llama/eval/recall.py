@@ -113,22 +113,28 @@ def measure_recall(
         style = "keys" if one.metadata.get("general.name") == MODEL_NAME else "english"
 
     places = [(kind, depth) for kind in kinds for depth in (depths if has_depth(kind) else [0.0])]
+
+    def item_of(kind: str, depth: float, sample: int) -> Item:
+        return make_item(
+            kind,
+            n_tokens=n_tokens,
+            depth=depth,
+            seed=f"{seed} {sample}",
+            style=style,
+            count_tokens=lambda text: len(one.tokenize(text)),
+            question=question,
+            haystack=haystack,
+        )
+
+    for place in places:
+        item_of(*place, 0)  # what is wrong shows before anything is computed
     n_prompts = len(places) * samples * len(llms)
     n_done = 0
     cells: dict[str, list[RecallCell]] = {name: [] for name in llms}
     for kind, depth in places:
         shares: dict[str, list[float]] = {name: [] for name in llms}
         for sample in range(samples):
-            item = make_item(
-                kind,
-                n_tokens=n_tokens,
-                depth=depth,
-                seed=f"{seed} {sample}",
-                style=style,
-                count_tokens=lambda text: len(one.tokenize(text)),
-                question=question,
-                haystack=haystack,
-            )
+            item = item_of(kind, depth, sample)
             for name, llm in llms.items():
                 shares[name].append(share_found(llm, item, dense_tail))
                 n_done += 1
