@@ -19,6 +19,7 @@ from h2o_llama.eval.metrics import METRICS
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Row, Task
 from h2o_llama.eval.tasks import KINDS
+from h2o_llama.llama import DENSE_TAIL
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ def eval_model(
     limit: Annotated[int | None, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Only the first lines.")] = None,
     dense_tail: Annotated[
         int, typer.Option(min=0, help="Recall, questions: last tokens of a prompt that attend to everything kept.")
-    ] = 128,
+    ] = DENSE_TAIL,
     chunk: options.Chunk = options.CHUNK_SIZE,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     threads: options.Threads = None,

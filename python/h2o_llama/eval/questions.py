@@ -19,7 +19,7 @@ from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Progress, Row
 from h2o_llama.eval.tasks import KINDS
-from h2o_llama.llama import Llama
+from h2o_llama.llama import DENSE_TAIL, Llama
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Recall:
     kinds: Sequence[str]
     depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)
     samples: int = 4
-    dense_tail: int = 128
+    dense_tail: int = DENSE_TAIL
     question: Literal["after", "before"] = "after"
     style: Literal["auto", "english", "keys"] = "auto"
     name = "recall"
@@ -123,7 +123,7 @@ class Jsonl:
     path: Path
     metrics: Sequence[str]
     max_tokens: int = 64
-    dense_tail: int = 128
+    dense_tail: int = DENSE_TAIL
     limit: int | None = None
     name = "jsonl"
     contexts_each = 1
