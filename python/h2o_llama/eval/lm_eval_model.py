@@ -134,7 +134,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         return results
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of whole texts, in windows of n_ctx tokens that do not overlap."""
+        """Log-likelihood of whole texts, in windows of at most n_ctx tokens; each token is scored once."""
         results = []
         for request in tqdm(requests, desc="loglikelihood_rolling", disable=disable_tqdm):
             (text,) = request.args
