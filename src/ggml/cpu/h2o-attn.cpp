@@ -11,8 +11,8 @@
 #include <vector>
 
 // One KV head's keys and values, in float32 or split, are packed once per block of queries. Its rows (query, head of the
-// group) are cut into tiles; the logits of a tile stay in the L2 cache. Runs of tiles are the items of work: every item
-// has column sums of its own, added up in order at the end. None of this depends on the number of threads.
+// group) are cut into tiles, whose logits stay in the L2 cache unless keys are many. Runs of tiles are the items of work: each
+// item has column sums of its own, added up in order at the end. None of this depends on the number of threads.
 //
 // With many keys, the KV heads are computed in rounds, which share the room for packed keys and values.
 
