@@ -45,7 +45,8 @@ def assert_same_memory(actual: Any, expected: Any, ranks: Any, margin: float) ->
         # then they were no candidates.
         swapped = ranks[head, np.concatenate([extra, missing])]
         assert np.ptp(swapped) <= margin * (np.abs(swapped).max() + SCORE_FLOOR), (
-            f"head {head}: kept {extra} with ranks {ranks[head, extra]}, not {missing} with ranks {ranks[head, missing]}"
+            f"head {head}: kept {extra} with ranks {ranks[head, extra]}, "
+            f"not {missing} with ranks {ranks[head, missing]}"
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from compare import assert_logits_close
 from h2o_llama.config import SCORERS
-from inputs import limited, random_tokens, split
+from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel
 from oracle.attention import attend
@@ -19,8 +19,8 @@ from oracle.scorers import key_difference
 from standalone import LAYER, add_chunk, kept, make_cache, n_head_kv, per_head
 from tolerances import SELF_LOGITS_F32
 
-# Chunks of 4, no local window, H 2. Scores of chunk 0; what attention from chunk 1 adds to the two that are kept; scores
-# of chunk 1; the sets after both, worked out by hand.
+# Chunks of 4, no local window, H 2. Scores of chunk 0; what attention from chunk 1 adds to the two that are kept;
+# scores of chunk 1; the sets after both, worked out by hand.
 SCORER_TABLE = [
     # 8 + 1 and 6 + 1 beat everything in the chunk.
     pytest.param("sum", [8, 1, 6, 1], [1, 1], [5, 3, 2, 1], [0, 2], [0, 2], id="sum"),
@@ -191,3 +191,18 @@ def test_scorers_change_what_is_kept(scorer: str, tiny_model: Path) -> None:
             found.append([llm.kv.memory_indices(il) for il in llm.kv.layers])
     is_same = all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
     assert is_same == (scorer == "sum")
+
+
+@pytest.mark.parametrize("name", ["qwen3-gqa4-f32", "llama-gqa2-f32"])
+def test_key_diff_does_not_see_where_in_its_chunk_a_key_is(name: str, model_by_name: ModelByName) -> None:
+    """In the first layer a key depends on its token and RoPE only: equal tokens have equal scores, the others differ."""
+    tokens = [5] * 64
+    tokens[1] = tokens[30] = 9
+    with open_llama(model_by_name(name), Config(S=32, L=0, H=2, scorer="key_diff")) as llm:
+        llm.eval(tokens)
+        scores = llm.kv.scores(0)[:, :32]
+        np.testing.assert_array_equal(llm.kv.memory_indices(0), np.tile([1, 30], (len(scores), 1)))
+    common = np.delete(scores, [1, 30], axis=1)
+    assert np.ptp(common, axis=1).max() < 1e-5
+    np.testing.assert_allclose(scores[:, 1], scores[:, 30], atol=1e-5)
+    assert np.all(scores[:, 1] > common.max(axis=1) + 0.1)

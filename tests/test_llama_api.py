@@ -320,7 +320,7 @@ def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"
 @pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
 def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pass", "two_phase"]) -> None:
     """The parts of the prefill, on top of the same results; the operator gathers by itself."""
-    h2o = H2OConfig(L, H, A, schedule=schedule)
+    h2o = H2OConfig(L, H, A, scorer="sum", schedule=schedule)
     results = []
     for profile in (True, False):
         with open_tiny(tiny_model, h2o=h2o, flash_attn=flash_attn, profile=profile) as llm:

@@ -31,8 +31,8 @@ class H2OConfig:
     scorer : str, default "key_diff"
         How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
         of the KV head, and the sums are over queries that saw p.
-        "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), keys unlike the others of their chunk (KeyDiff, Park
-        et al. 2025, arXiv:2504.15364); needs no attention weights.
+        "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
+        chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364); needs no attention weights.
         "sum": the sum of w (H2O). "mean": that divided by the number of queries. "decay": the sum, of which half is
         forgotten from chunk to chunk. "last_window": the sum over the last 64 queries of the last chunk (SnapKV, Li et
         al. 2024, arXiv:2404.14469). "distant": the mean over the queries at least L positions after p.

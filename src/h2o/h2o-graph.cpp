@@ -122,6 +122,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
     }
 
     ggml_build_forward_expand(graph.gf, q);
+    kv->set_rope(il, k);
 
     if (stores_kv()) {
         ggml_build_forward_expand(graph.gf, v);

@@ -96,7 +96,8 @@ public:
 
     bool record = false; // keep the history of memory sets
 
-    // K of a layer's positions [p0, p1), float32 [n_head_kv, p1 - p0, n_embd_head_k], for scorers that look at keys
+    // K of a layer's positions [p0, p1), float32 [n_head_kv, p1 - p0, n_embd_head_k], for scorers that look at keys; all
+    // rotated by RoPE as that of p0 is
     std::function<std::vector<float>(int32_t il, uint32_t p0, uint32_t p1)> read_keys;
 
 private:

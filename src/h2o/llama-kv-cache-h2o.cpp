@@ -81,13 +81,7 @@ llama_kv_cache_h2o::llama_kv_cache_h2o(
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_unique<h2o_intra>(model, get_layer_ids(), n_batch, offload);
     }
-    state.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1) {
-        const auto & hparams = this->model.hparams;
-
-        std::vector<float> res((size_t) hparams.n_head_kv(il)*(p1 - p0)*hparams.n_embd_head_k(il));
-        h2o_kv_get_k(*this, il, p0, p1, res.data());
-        return res;
-    };
+    state.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1) { return aligned_keys(il, p0, p1); };
     reset_stats();
 
     LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, pooling %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB\n", __func__,
@@ -289,6 +283,26 @@ llama_kv_cache::slot_info llama_kv_cache_h2o::slots(uint32_t pos, uint32_t n_tok
     res.strm[0] = 0;
     for (uint32_t i = 0; i < n_tokens; ++i) {
         res.idxs[0].push_back(pos + i);
+    }
+    return res;
+}
+
+void llama_kv_cache_h2o::set_rope(int32_t il, const ggml_tensor * k) {
+    if (!state.config.scorer->uses_attention() && ropes.find(il) == ropes.end()) {
+        ropes.emplace(il, h2o_rope(k));
+    }
+}
+
+std::vector<float> llama_kv_cache_h2o::aligned_keys(int32_t il, uint32_t p0, uint32_t p1) {
+    const size_t n_head_kv = model.hparams.n_head_kv(il);
+    const size_t n         = p1 - p0;
+    const size_t d         = model.hparams.n_embd_head_k(il);
+
+    std::vector<float> res(n_head_kv*n*d);
+    h2o_kv_get_k(*this, il, p0, p1, res.data());
+
+    for (size_t h = 0; h < n_head_kv; ++h) {
+        ropes[il].align(res.data() + h*n*d, n, d);
     }
     return res;
 }

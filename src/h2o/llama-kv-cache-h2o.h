@@ -2,11 +2,13 @@
 
 #include "h2o-intra.h"
 #include "h2o-profile.h"
+#include "h2o-rope.h"
 #include "h2o-state.h"
 #include "llama-h2o.h"
 
 #include "llama-kv-cache.h"
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -90,6 +92,9 @@ public:
     // the last n_memory positions of the memory set and the first n_chunk of the chunk after it, I32 [n_memory + n_chunk, n_head_kv]
     ggml_tensor * key_rows(ggml_context * ctx, int32_t il, uint32_t n_memory, uint32_t n_chunk) const;
 
+    // k is the node of the layer's graph whose rows go to the cache
+    void set_rope(int32_t il, const ggml_tensor * k);
+
     const llama_model & get_model() const { return model; }
 
     // where a layer's attention is computed
@@ -113,9 +118,13 @@ private:
 
     void reset_stats();
 
+    std::vector<float> aligned_keys(int32_t il, uint32_t p0, uint32_t p1);
+
     const llama_model & model;
     const bool v_trans;
     const bool offload;
+
+    std::map<int32_t, h2o_rope> ropes; // of the layers
 
     int64_t t_part_us = 0; // end of the last part
 };

@@ -14,8 +14,9 @@ def attend(
     """State per query head, and the column sums of the softmax weights per KV head.
 
     q [n_head, n_q, d] (already scaled); k, v [n_head_kv, n_k, d]; allowed [n_q, n_k], True where a query may see a
-    key; counts, broadcast to [n_head_kv, n_q, n_k]: True where the pair counts in the column sums. Returns a state with m and l [n_head, n_q], o [n_head, n_q, d], and column sums [n_head_kv, n_k]: the weight
-    that each key received from all queries and all query heads of its group.
+    key; counts, broadcast to [n_head_kv, n_q, n_k], True where the pair counts in the column sums. Returns a state with
+    m and l [n_head, n_q], o [n_head, n_q, d], and column sums [n_head_kv, n_k]: the weight that each key received from
+    all queries and all query heads of its group.
     """
     n_head, n_q, d = q.shape
     n_head_kv, n_k, _ = k.shape

@@ -146,7 +146,8 @@ class OracleSequence(ABC):
         for il, scores in self._scores.items():
             if self.scorer.from_keys:
                 k, _ = self.cache.read(il, slice(end - self.S, end))
-                scores[:, end - self.S : end] = self._as_score(key_difference(k))
+                unrotated = layers.without_rope(self.model, k, np.arange(end - self.S, end))
+                scores[:, end - self.S : end] = self._as_score(key_difference(unrotated))
             memory, ranks = self._select(il, end)
             if self.choose_memory is not None:
                 memory = self.choose_memory(chunk - 1, il, memory, ranks)

@@ -25,7 +25,8 @@ static float dot(const float * a, const float * b, uint32_t n) {
 }
 
 // How much a key differs from the others of its chunk: KeyDiff (Park et al. 2025, arXiv:2504.15364). Needs no attention.
-//   rank(p) = -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k as the cache holds it, after RoPE
+//   rank(p) = -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without the rotations of RoPE
+// RoPE would turn the keys at the ends of a chunk away from the mean, and they would rank high for their place alone.
 const h2o_scorer & h2o_scorer_key_diff() {
     static const struct : h2o_scorer {
         const char * name() const override { return "key_diff"; }

@@ -1,0 +1,138 @@
+#include "h2o-rope.h"
+
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
+
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <numeric>
+
+// the RoPE on the way to k; a quantized cache rotates k after it, by a product
+static const ggml_tensor * h2o_find_rope(const ggml_tensor * k) {
+    for (const ggml_tensor * t = k; t; t = t->op == GGML_OP_MUL_MAT ? t->src[1] : t->src[0]) {
+        switch (t->op) {
+            case GGML_OP_ROPE:    return t;
+            case GGML_OP_RESHAPE:
+            case GGML_OP_MUL_MAT: break;
+            default:              return nullptr;
+        }
+    }
+    return nullptr;
+}
+
+h2o_rope::h2o_rope(const ggml_tensor * k) {
+    const ggml_tensor * rope = h2o_find_rope(k);
+    if (!rope) {
+        return;
+    }
+
+    const int32_t * params = rope->op_params;
+
+    // positions of text are the same in all sections of a multi-section RoPE, which then pairs like NeoX's
+    is_interleaved = params[2] == GGML_ROPE_TYPE_NORMAL;
+    n_dims         = params[1];
+    n_ctx_orig     = params[4];
+
+    const auto f32 = [params](int i) {
+        float res;
+        memcpy(&res, params + i, sizeof(res));
+        return res;
+    };
+    freq_base   = f32(5);
+    freq_scale  = f32(6);
+    ext_factor  = f32(7);
+    attn_factor = f32(8);
+    beta_fast   = f32(9);
+    beta_slow   = f32(10);
+
+    if (rope->src[2]) {
+        factors.resize(n_dims/2);
+        ggml_backend_tensor_get(rope->src[2], factors.data(), 0, factors.size()*sizeof(float));
+    }
+}
+
+// RoPE of vectors that are 1 in the first place of every pair: cosine and sine of each angle, times some length
+void h2o_rope::make_angles(uint32_t n) {
+    const int64_t n_pairs = n_dims/2;
+
+    ggml_init_params params = { 8*ggml_tensor_overhead() + ggml_graph_overhead_custom(8, false), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    ggml_tensor * x         = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_dims, 1, n);
+    ggml_tensor * positions = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, n);
+    ggml_tensor * t_factors = factors.empty() ? nullptr : ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, n_pairs);
+    ggml_tensor * turned    = ggml_rope_ext(ctx.get(), x, positions, t_factors, n_dims,
+            is_interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, n_ctx_orig, freq_base, freq_scale,
+            ext_factor, attn_factor, beta_fast, beta_slow);
+
+    ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 8, false);
+    ggml_build_forward_expand(gf, turned);
+
+    ggml_backend_ptr        backend { ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr) };
+    ggml_backend_buffer_ptr buffer  { ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) };
+    if (!buffer) {
+        throw std::bad_alloc();
+    }
+
+    const auto first  = [&](int64_t j) { return is_interleaved ? 2*j     : j; };
+    const auto second = [&](int64_t j) { return is_interleaved ? 2*j + 1 : j + n_pairs; };
+
+    std::vector<float> data((size_t) n*n_dims, 0.0f);
+    for (uint32_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < n_pairs; ++j) {
+            data[(size_t) i*n_dims + first(j)] = 1.0f;
+        }
+    }
+    std::vector<int32_t> index(n);
+    std::iota(index.begin(), index.end(), 0);
+
+    ggml_backend_tensor_set(x,         data.data(),  0, ggml_nbytes(x));
+    ggml_backend_tensor_set(positions, index.data(), 0, ggml_nbytes(positions));
+    if (t_factors) {
+        ggml_backend_tensor_set(t_factors, factors.data(), 0, ggml_nbytes(t_factors));
+    }
+    ggml_backend_graph_compute(backend.get(), gf);
+    ggml_backend_tensor_get(turned, data.data(), 0, ggml_nbytes(turned));
+
+    cosines.resize(n*n_pairs);
+    sines  .resize(n*n_pairs);
+    for (uint32_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < n_pairs; ++j) {
+            const float c = data[(size_t) i*n_dims + first(j)];
+            const float s = data[(size_t) i*n_dims + second(j)];
+
+            cosines[i*n_pairs + j] = c/std::hypot(c, s);
+            sines  [i*n_pairs + j] = s/std::hypot(c, s);
+        }
+    }
+}
+
+void h2o_rope::align(float * k, uint32_t n, uint32_t d) {
+    const size_t n_pairs = n_dims/2;
+
+    if (cosines.size() < n*n_pairs) {
+        make_angles(n);
+    }
+
+    for (uint32_t i = 0; i < n; ++i) {
+        float       * row = k + (size_t) i*d;
+        const float * c   = cosines.data() + i*n_pairs;
+        const float * s   = sines  .data() + i*n_pairs;
+
+        const auto turn = [](float & a, float & b, float c, float s) {
+            const float x = a;
+            a = x*c + b*s;
+            b = b*c - x*s;
+        };
+        if (is_interleaved) {
+            for (size_t j = 0; j < n_pairs; ++j) {
+                turn(row[2*j], row[2*j + 1], c[j], s[j]);
+            }
+        } else {
+            for (size_t j = 0; j < n_pairs; ++j) {
+                turn(row[j], row[j + n_pairs], c[j], s[j]);
+            }
+        }
+    }
+}
