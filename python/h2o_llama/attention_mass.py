@@ -82,6 +82,5 @@ def _dense_llama(model: Llama, n_tokens: int, chunk_size: int, n_threads: int | 
             n_batch=max(chunk_size, 3),
             n_ubatch=chunk_size,
             n_threads=n_threads,
-            n_gpu_layers=model._params.n_gpu_layers,
             h2o=H2OConfig(local_window=0, heavy_budget=n_tokens, scorer="sum"),
         )

@@ -42,7 +42,7 @@ class Llama(ModelView):
     Parameters
     ----------
     model_path : str, os.PathLike or Llama
-        A GGUF file; or an open `Llama` with the same n_gpu_layers, to share its weights.
+        A GGUF file; or an open `Llama`, to share its weights: either may be closed before the other.
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for.
     n_batch : int, default 4096
@@ -52,8 +52,9 @@ class Llama(ModelView):
         The most tokens computed at once. With H2O this is the chunk size S.
     n_threads : int, optional
         Threads to compute with; by default one for each CPU this process may use.
-    n_gpu_layers : int, default 0
-        Layers to keep on the GPU, -1 for all, if the package was built for one.
+    n_gpu_layers : int, optional
+        Layers to keep on the GPU, -1 for all, if the package was built for one; by default none. Shared weights stay
+        where they are: the default is the other `Llama`'s, and nothing else is possible.
     type_k, type_v : str, default "f16"
         Types of the K and V cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "iq4_nl".
     flash_attn : {"auto", "on", "off"}
@@ -92,7 +93,7 @@ class Llama(ModelView):
         n_batch: int = 4096,
         n_ubatch: int = 1024,
         n_threads: int | None = None,
-        n_gpu_layers: int = 0,
+        n_gpu_layers: int | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: str = "auto",
@@ -102,16 +103,17 @@ class Llama(ModelView):
         seed: int | None = None,
         verbose: bool = False,
     ) -> None:
+        if n_gpu_layers is None:
+            n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else 0
         self._params = ContextParams(
             n_ctx, n_batch, n_ubatch, n_threads, n_gpu_layers, type_k, type_v, flash_attn, h2o, record, profile, verbose
         )
         self._seed = check_seed(_OWNER, seed)
         self._claim = Claim(_OWNER)
         if isinstance(model_path, Llama):
-            if n_gpu_layers != model_path._params.n_gpu_layers:
-                raise _check.bad_argument(
-                    _OWNER, "n_gpu_layers", f"that of the shared model ({model_path._params.n_gpu_layers})", n_gpu_layers
-                )
+            if n_gpu_layers != model_path.n_gpu_layers:
+                expected = f"that of the shared weights ({model_path.n_gpu_layers}), or left out"
+                raise _check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
             self._model: _core.Model | None = model_path.core_model
             self._model_path = model_path.model_path
         else:
@@ -180,6 +182,11 @@ class Llama(ModelView):
     @property
     def model_path(self) -> str:
         return self._model_path
+
+    @property
+    def n_gpu_layers(self) -> int:
+        """Layers asked for on the GPU; -1 is all."""
+        return self._params.n_gpu_layers
 
     @property
     def n_ctx(self) -> int:

@@ -52,8 +52,8 @@ class LlamaKV(KVView):
     def set_memory_indices(self, layer: int, indices: ArrayLike) -> None:
         """Replace the memory set that the next chunk attends to, by a choice of your own.
 
-        Possible when a chunk has just been completed: eval S tokens, set the memory sets of some or all layers, eval on.
-        Layers that are not set keep the choice of `H2OConfig.scorer`.
+        Possible when a chunk has just been completed: eval S tokens, set the memory sets of some or all layers, eval
+        on. Layers that are not set keep the choice of `H2OConfig.scorer`.
 
         Parameters
         ----------
