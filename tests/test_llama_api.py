@@ -25,7 +25,7 @@ N_VOCAB = models.N_VOCAB
 LAYERS, N_HEAD, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 8, 2, 32  # QWEN3_GQA4
 
 
-def open_tiny(path: Path, **kwargs: Any) -> Llama:
+def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
     defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": S, "n_threads": 1, "h2o": H2OConfig(L, H, A)}
     return Llama(path, **(defaults | kwargs))
 
@@ -74,7 +74,7 @@ def test_defaults() -> None:
         "n_batch": 4096,
         "n_ubatch": 1024,
         "n_threads": None,
-        "n_gpu_layers": 0,
+        "n_gpu_layers": None,
         "type_k": "f16",
         "type_v": "f16",
         "flash_attn": "auto",
@@ -98,6 +98,7 @@ def test_model_properties(llm: Llama, tiny_model: Path) -> None:
     assert (llm.token_bos, llm.token_eos) == (models.EOS, models.EOS)
     assert llm.n_params * 4 == llm.model_bytes  # F32
     assert llm.h2o == H2OConfig(L, H, A)
+    assert llm.n_gpu_layers == 0
 
 
 def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
@@ -138,6 +139,46 @@ def test_numpy_integers_are_integers(tiny_model: Path) -> None:
     with open_tiny(tiny_model, n_ctx=np.int64(64), n_ubatch=np.uint8(S), n_batch=np.int32(64)) as llm:
         llm.eval(np.arange(40, dtype=np.uint16))
         assert (llm.n_tokens, llm.n_ctx, llm.kv.chunk_size) == (40, 64, S)
+
+
+# --- shared weights
+
+
+def test_shared_weights_give_the_same_logits(llm: Llama) -> None:
+    """Two sequences at the same time, each with its own attention."""
+    tokens = random_tokens(40)
+    with open_tiny(llm) as twin, open_tiny(llm, h2o=None) as dense:
+        assert twin.core_model is dense.core_model is llm.core_model
+        assert twin.model_path == llm.model_path
+        dense.eval(tokens[::-1])
+        llm.eval(tokens)
+        twin.eval(tokens)
+        assert (llm.n_tokens, twin.n_tokens, dense.n_tokens) == (40, 40, 40)
+        np.testing.assert_array_equal(twin.logits, llm.logits)
+        np.testing.assert_array_equal(twin.kv.memory_indices(0), llm.kv.memory_indices(0))
+        dense.reset()
+        dense.eval(tokens)
+        assert not np.array_equal(dense.logits, llm.logits)
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_shared_weights_outlive_whoever_is_closed_first(tiny_model: Path, closed: int) -> None:
+    first = open_tiny(tiny_model)
+    both = [first, open_tiny(first)]
+    both[closed].eval(random_tokens(40))
+    logits = both[closed].logits
+    both.pop(closed).close()
+    with both[0] as other:
+        other.eval(random_tokens(40))
+        np.testing.assert_array_equal(other.logits, logits)
+
+
+def test_shared_weights_stay_on_their_device(tiny_model: Path) -> None:
+    """A package built for the CPU takes any number of GPU layers."""
+    with open_tiny(tiny_model, n_gpu_layers=1) as llm, open_tiny(llm) as twin, open_tiny(twin, n_gpu_layers=1) as third:
+        assert [x.n_gpu_layers for x in (llm, twin, third)] == [1, 1, 1]
+        with pytest.raises(ValueError, match=r"n_gpu_layers must be that of the shared weights \(1\).*, got 0"):
+            open_tiny(llm, n_gpu_layers=0)
 
 
 # --- text
