@@ -9,13 +9,22 @@ import numpy as np
 import pytest
 
 from h2o_llama import H2OConfig
+from h2o_llama.config import SCORERS
 
 
 def test_defaults() -> None:
     config = H2OConfig()
     assert (config.local_window, config.heavy_budget, config.sink_tokens) == (256, 256, 0)
     assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
+    assert (config.scorer, config.pooling) == ("key_diff", 3)
     assert config.memory_size == 512
+
+
+def test_scorers() -> None:
+    assert SCORERS == ("key_diff", "sum", "mean", "decay", "last_window", "distant")
+    for scorer in SCORERS:
+        assert H2OConfig(scorer=scorer).scorer == scorer
+        assert f'"{scorer}": ' in str(H2OConfig.__doc__)
 
 
 @pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
@@ -56,6 +65,16 @@ def test_frozen() -> None:
         ({"local_window": 0, "heavy_budget": 0}, r"must be from 1 to 2147483647, got 0; .* pass h2o=None"),
         ({"schedule": "three_phase"}, "schedule must be one of 'single_pass', 'two_phase', got 'three_phase'"),
         ({"schedule": 2}, "schedule must be one of"),
+        (
+            {"scorer": "best"},
+            "scorer must be one of 'key_diff', 'sum', 'mean', 'decay', 'last_window', 'distant', got 'best'",
+        ),
+        ({"scorer": ""}, "scorer must be one of"),
+        ({"scorer": None}, "scorer must be one of"),
+        ({"pooling": -1}, "pooling must be an integer of at least 0, got -1"),
+        ({"pooling": 1.5}, "pooling must be an integer"),
+        ({"pooling": True}, "pooling must be an integer of at least 0, got True"),
+        ({"pooling": 2**31}, "pooling must be an integer"),
         ({"decode": "none"}, "decode must be one of 'full', got 'none'"),
         ({"score_type": "f64"}, "score_type must be one of 'f32', 'bf16', got 'f64'"),
         ({"evict": True}, "evict=True needs decode='memory'"),

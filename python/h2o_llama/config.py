@@ -79,7 +79,6 @@ class H2OConfig:
                 f"[{_OWNER}] local_window + heavy_budget + sink_tokens must be from 1 to {_check.INT32_MAX}, "
                 f"got {self.memory_size}; for dense attention pass h2o=None to Llama"
             )
-        _check.integer(_OWNER, "pooling", self.pooling, 0, _check.INT32_MAX)
         _check.choice(_OWNER, "scorer", self.scorer, SCORERS)
         _check.choice(_OWNER, "schedule", self.schedule, ("single_pass", "two_phase"))
         _check.choice(_OWNER, "decode", self.decode, ("full",))
