@@ -62,6 +62,14 @@ ARGUMENTS = [
     _open("h2o=H2OConfig(-1, 4)", "[H2OConfig] local_window"),
     _open("h2o=H2OConfig(nan, 4)", "[H2OConfig] local_window"),
     _open("h2o=H2OConfig(4, 2**70)", "[H2OConfig] heavy_budget"),
+    *(
+        _open(f"h2o=H2OConfig(4, 4, scorer={scorer})", "[H2OConfig] scorer must be one of 'key_diff', 'sum', 'mean'")
+        for scorer in ("'best'", "''", "b'sum'", "0", "None")
+    ),
+    *(
+        _open(f"h2o=H2OConfig(4, 4, pooling={pooling})", "[H2OConfig] pooling must be an integer of at least 0")
+        for pooling in ("-1", "nan", "1.5", "2**31", "'3'", "None")
+    ),
     _open("h2o=512", "[Llama] h2o must be an H2OConfig or None"),
     _open("type_k='f8'", "[Llama] type_k must be one of 'f32', 'f16'"),
     _open("type_v=1", "[Llama] type_v must be one of"),
@@ -105,6 +113,11 @@ CALLS = [
     _call("eval([1], logits='some')", "logits must be one of 'last', 'all', got 'some'"),
     _call("eval([1], logits=None)", "logits must be one of"),
     _call("eval([1], progress=3)", "progress must be callable or None, got 3"),
+    *(
+        _call(f"{call}, dense_tail={tail})", f"[Llama.{name}] dense_tail must be an integer of at least 0")
+        for name, call in (("eval", "eval([1]"), ("generate", "generate([1]"), ("__call__", "__call__('a'"))
+        for tail in ("-1", "nan", "2**31", "True", "'8'", "None")
+    ),
     _call("generate([1] * 126)", "126 tokens after 3 do not fit"),
     _call("generate([260])", "tokens[0]"),
     _call("generate([1], temperature=-1)", "temperature must be a finite number"),
@@ -143,6 +156,26 @@ CALLS = [
     _call("kv.heavy_hitters(0, 2)", "[Llama.kv] head must be an integer from 0 to 1, got 2"),
     _call("kv.heavy_hitters(0, -1)", "head must be"),
     _call("kv.local_window_of(3, 0)", "layer 3 has no K/V"),
+    _call(
+        "kv.set_memory_indices(0, np.zeros((2, 8), int))",
+        "when a chunk of 16 tokens has just been completed, but the sequence has 3 tokens",
+        "H2OError",
+    ),
+    *(
+        _call(f"eval([1] * 13)\n    llm.kv.set_memory_indices({arguments})", fragment)
+        for arguments, fragment in (
+            ("0, np.zeros((2, 7), int)", "[Llama.kv] indices must be an integer array of shape (2, 8)"),
+            ("0, np.zeros((2, 8))", "indices must be an integer array of shape (2, 8)"),
+            ("0, np.zeros((2, 8), bool)", "indices must be an integer array of shape (2, 8)"),
+            ("0, [[0, 1], [2]]", "indices must be an integer array of shape (2, 8)"),
+            ("0, 'all'", "indices must be an integer array of shape (2, 8)"),
+            ("0, np.zeros((2, 8), int)", "8 strictly ascending positions from 0 to 15"),
+            ("0, np.tile(np.arange(9, 17), (2, 1))", "8 strictly ascending positions from 0 to 15"),
+            ("0, np.tile(np.arange(-1, 7), (2, 1))", "8 strictly ascending positions from 0 to 15"),
+            ("0, np.tile(np.arange(8, dtype=np.uint64) + 2**63, (2, 1))", "8 strictly ascending positions"),
+            ("3, np.tile(np.arange(8), (2, 1))", "layer 3 has no K/V"),
+        )
+    ),
     _call("kv.history", "pass record=True to Llama", "H2OError"),
 ]
 
@@ -158,6 +191,10 @@ CACHE = [
             ("chunk_size=nan", "[KVCache] chunk_size"),
             ("local_window=17", "[KVCache] local_window must be at most chunk_size (16), got 17"),
             ("local_window=0, heavy_budget=0", "[H2OConfig]"),
+            ("scorer='best'", "scorer must be one of 'key_diff', 'sum', 'mean'"),
+            ("scorer=1", "scorer must be one of"),
+            ("pooling=-1", "pooling must be an integer of at least 0, got -1"),
+            ("pooling=2**31", "pooling must be"),
             ("score_type='q8_0'", "score_type must be one of"),
             ("type_k='int8'", "type_k must be one of"),
             ("v_trans=True, type_v='q8_0'", "v_trans=True needs"),
@@ -206,7 +243,9 @@ STATE = [
             "kv.n_tokens",
             "kv.stats",
             "llm.kv.layers",
+            "kv.set_memory_indices(0, np.zeros((2, 8), int))",
             "KVCache(llm, 64, 16, 4, 4)",
+            "open_model(llm)",
         )
     ),
     Case(
@@ -214,6 +253,12 @@ STATE = [
         "llm = open_model()\ng = llm.generate([1])\nllm.close()\nnext(g)",
         "ValueError",
         "closed",
+    ),
+    Case(
+        "other-device-than-shared-weights",
+        "open_model(open_model(), n_gpu_layers=1)",
+        "ValueError",
+        "[Llama] n_gpu_layers must be that of the shared weights (0), or left out, got 1",
     ),
     Case("logits-before-eval", "open_model().logits", "H2OError", "there are no logits: call eval first"),
     Case("logits-after-reset", "llm = open_model()\nllm.eval([1])\nllm.reset()\nllm.logits", "H2OError", "no logits"),
@@ -226,7 +271,15 @@ STATE = [
             "H2OError",
             "[Llama] is in use",
         )
-        for code in ("llm.eval([1])", "llm.reset()", "llm.close()", "llm.n_tokens", "llm.kv.scores(0)", "llm('a')")
+        for code in (
+            "llm.eval([1])",
+            "llm.reset()",
+            "llm.close()",
+            "llm.n_tokens",
+            "llm.kv.scores(0)",
+            "llm.kv.set_memory_indices(0, [])",
+            "llm('a')",
+        )
     ),
     Case(
         "two-threads",

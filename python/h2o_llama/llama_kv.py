@@ -76,8 +76,11 @@ class LlamaKV(KVView):
                     f"[{self._owner}] a memory set can be set when a chunk of {info.chunk_size} tokens has just been "
                     f"completed, but the sequence has {info.n_tokens} tokens: eval up to the chunk's end first"
                 )
-            array = np.asarray(indices)
             shape, n = (kv.n_head_kv(layer), info.memory_size), min(info.memory_size, info.n_tokens)
+            try:
+                array = np.asarray(indices)
+            except ValueError:  # ragged
+                array = np.empty(0)
             if array.shape != shape or array.dtype.kind not in "iu":
                 raise _check.bad_argument(self._owner, "indices", f"an integer array of shape {shape}", indices)
             kept = array[:, :n]
