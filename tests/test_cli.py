@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import h2o_llama
+from h2o_llama import H2OConfig
 from h2o_llama.cli import app, demo
 from h2o_llama.cli.run import _stream
+from h2o_llama.demo.document import build_document
 
 ONE_THREAD = ["--threads", "1"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *ONE_THREAD]
@@ -40,6 +43,34 @@ def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "text.py"
     path.write_text(TEXT)
     return path
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The model files that are loaded."""
+    paths: list[Path] = []
+    load = h2o_llama.llama.load_model
+
+    def spy(path: Path, *args: Any) -> Any:
+        paths.append(path)
+        return load(path, *args)
+
+    monkeypatch.setattr(h2o_llama.llama, "load_model", spy)
+    return paths
+
+
+@pytest.fixture
+def evals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[H2OConfig | None, int]]:
+    """Configuration and dense tail of every prompt."""
+    calls: list[tuple[H2OConfig | None, int]] = []
+    evaluate = h2o_llama.Llama.eval
+
+    def spy(llm: h2o_llama.Llama, tokens: list[int], dense_tail: int = 0, **kwargs: Any) -> None:
+        calls.append((llm.h2o, dense_tail))
+        evaluate(llm, tokens, dense_tail=dense_tail, **kwargs)
+
+    monkeypatch.setattr(h2o_llama.Llama, "eval", spy)
+    return calls
 
 
 # --- help and usage
@@ -122,6 +153,25 @@ def test_bad_html_target_is_one_line_before_any_work(command: list[str], tmp_pat
     assert_one_line_error(invoke(*command, "--html", tmp_path), "directory")
 
 
+@pytest.mark.parametrize(
+    ("missing", "options", "extra"),
+    [
+        ("matplotlib", ["--plot", "plots"], "plot"),
+        ("lm_eval.tasks.qasper.metrics", ["--jsonl", "some.jsonl", "--metric", "f1"], "eval"),
+    ],
+)
+def test_missing_extra_is_one_line(
+    missing: str, options: list[str], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "h2o_llama.plots", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    (tmp_path / "some.jsonl").write_text('{"context": "a", "question": "b", "answers": ["c"]}\n')
+    command = ["eval", "demo", *SMALL, "--n-tokens", "128", "--windows", "1"]
+    assert_one_line_error(invoke(*command, *options), re.escape(f'pip install "h2o-llama[{extra}]"'))
+    assert not (tmp_path / "plots").exists()
+
+
 def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
@@ -153,6 +203,11 @@ def test_info_says_why_h2o_does_not_work(unsupported_memory_model: Path) -> None
     assert re.search(r"H2O +does not work: .{20,}", result.stdout)
 
 
+def test_info_loads_the_model_once(loads: list[Path]) -> None:
+    invoke("info", "demo")
+    assert len(loads) == 1
+
+
 # --- run
 
 
@@ -182,6 +237,49 @@ def test_prompt_follows_the_file(tmp_path: Path) -> None:
         "run", "demo", "--file", tmp_path / "secret", "--prompt", "k33?", "-n", "4", "--temp", "0", *ONE_THREAD
     )
     assert result.stdout == "5190\n"
+
+
+def test_run_takes_every_option_of_h2o(evals: list[tuple[H2OConfig | None, int]], text_file: Path) -> None:
+    command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
+    invoke(*command, "--sinks", "2", "--scorer", "mean", "--pooling", "1", "--schedule", "two_phase")
+    assert evals == [(H2OConfig(16, 16, 2, scorer="mean", pooling=1, schedule="two_phase"), 128)]
+    assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'key_diff', 'sum'")
+
+
+@pytest.mark.parametrize(
+    ("options", "tail"),
+    [
+        (["--file", "FILE"], 128),
+        (["--file", "FILE", "--prompt", "x" * 100], 128),
+        (["--file", "FILE", "--prompt", "x" * 200], 200),
+        (["--prompt", "x" * 200], 128),
+        (["--file", "FILE", "--prompt", "x" * 200, "--dense-tail", "7"], 7),
+        (["--file", "FILE", "--dense-tail", "0"], 0),
+    ],
+)
+def test_run_reads_the_question_densely(
+    evals: list[tuple[H2OConfig | None, int]], text_file: Path, options: list[str], tail: int
+) -> None:
+    options = [str(text_file) if option == "FILE" else option for option in options]
+    assert invoke("run", "demo", *options, "-n", "1", *SMALL).exit_code == 0
+    assert [dense_tail for _, dense_tail in evals] == [tail]
+
+
+def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:
+    """The key is in the first chunk; a memory set of the last 16 tokens before a chunk does not have it."""
+    document = build_document(2500, [0.02])
+    (needle,) = document.needles
+    (tmp_path / "document").write_bytes(document.text)
+    command = ["run", "demo", "--file", str(tmp_path / "document"), "--prompt", needle.question.decode(), "-n", "4"]
+    command += ["--temp", "0", "--chunk", "256", "--local", "16", "--heavy", "0", *ONE_THREAD]
+    assert invoke(*command).stdout == f"{needle.value}\n"
+    assert invoke(*command, "--dense-tail", "0").stdout != f"{needle.value}\n"
+
+
+@pytest.mark.parametrize("command", [["run", "-n", "2"], ["inspect"]])
+def test_the_model_is_loaded_once(loads: list[Path], command: list[str]) -> None:
+    assert invoke(*command, "demo", "--prompt", TEXT, *SMALL).exit_code == 0
+    assert loads == [h2o_llama.demo_model_path()]
 
 
 def test_one_chunk_says_the_same_dense_and_with_h2o() -> None:

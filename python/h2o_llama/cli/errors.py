@@ -28,6 +28,6 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the reader of our output has gone; typer ends silently
-        except (H2OError, OSError, ValueError, MemoryError) as error:
+        except (H2OError, OSError, ValueError, ImportError, MemoryError) as error:
             typer.echo(f"h2o-llama: {describe(error)}", err=True)
             raise typer.Exit(1) from error

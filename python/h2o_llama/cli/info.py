@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -20,21 +18,21 @@ _SMALL = H2OConfig(local_window=64, heavy_budget=64)
 def info(model: options.Model) -> None:
     """Describe a model: its sizes, its heads, its KV cache, and whether H2O works with it."""
     path = model_file(model)
-    llm, verdict = _open(path)
-    with llm:
-        rows = [("File", str(path)), *_facts(llm), ("H2O", verdict)]
+    with Llama(path, n_ctx=_N_CTX, n_ubatch=_N_CTX, h2o=None) as llm:
+        rows = [("File", str(path)), *_facts(llm), ("H2O", _verdict(llm))]
     table = Table(show_header=False, box=None)
     for name, value in rows:
         table.add_row(Text(name, style="bold"), Text(value))
     Console().print(table)
 
 
-def _open(path: Path) -> tuple[Llama, str]:
-    """The model with H2O if that works, and what to say about it."""
+def _verdict(llm: Llama) -> str:
+    """Whether H2O works with the model, and if not, why."""
     try:
-        return Llama(path, n_ctx=_N_CTX, n_ubatch=_N_CTX, h2o=_SMALL), "works"
+        with Llama(llm, n_ctx=_N_CTX, n_ubatch=_N_CTX, h2o=_SMALL):
+            return "works"
     except H2OError as error:
-        return Llama(path, n_ctx=_N_CTX, n_ubatch=_N_CTX, h2o=None), f"does not work: {error}"
+        return f"does not work: {error}"
 
 
 def _facts(llm: Llama) -> list[tuple[str, str]]:

@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, Llama
+from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file, read_prompt, tokenize
-from h2o_llama.config import SCORERS
+from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
 from h2o_llama.report.captured import captured_mass
 from h2o_llama.report.history import memory_history
 from h2o_llama.report.html import check_target, write_html
@@ -40,12 +39,8 @@ def inspect(
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
-    scorer: Annotated[
-        str, typer.Option(metavar="NAME", help="How heavy hitters are ranked: " + ", ".join(SCORERS) + ".")
-    ] = options.DEFAULTS.scorer,
-    pooling: Annotated[
-        int, typer.Option(min=0, help="Rank a token as high as the best one so many positions around it.")
-    ] = options.DEFAULTS.pooling,
+    scorer: options.Scorer = options.DEFAULTS.scorer,
+    pooling: options.Pooling = options.DEFAULTS.pooling,
     schedule: options.Schedule = options.DEFAULTS.schedule,
     chunk: options.Chunk = options.CHUNK_SIZE,
     threads: options.Threads = None,
@@ -60,24 +55,13 @@ def inspect(
         check_target(html)
     h2o = H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule)
     text = read_prompt(file, prompt)
-    path = model_file(model)
-    tokens = tokenize(path, text)
+    with open_weights(model, gpu_layers) as weights:
+        tokens = tokenize(weights, text)
+        llm = open_context(weights, len(tokens), chunk, threads, h2o, record=True)
     title = file.name if file and str(file) != "-" else "the text"
     if mass is None:
         mass = html is not None and len(tokens) <= MASS_TOKENS and chunk > 1
-    with (
-        Llama(
-            path,
-            n_ctx=len(tokens),
-            n_batch=max(4096, chunk),
-            n_ubatch=chunk,
-            n_threads=threads,
-            n_gpu_layers=gpu_layers,
-            h2o=h2o,
-            record=True,
-        ) as llm,
-        progress_bars() as update,
-    ):
+    with llm, progress_bars() as update:
         llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
         history = memory_history(llm)
         captured = None

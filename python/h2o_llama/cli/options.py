@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from h2o_llama import H2OConfig
+from h2o_llama.config import SCORERS
+from h2o_llama.llama import DENSE_TAIL
 
 DEFAULTS = H2OConfig()
 CHUNK_SIZE = 1024
@@ -18,9 +20,19 @@ Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of 
 Local = Annotated[int, typer.Option(min=0, help="L: tokens before a chunk that its memory set always holds.")]
 Heavy = Annotated[int, typer.Option(min=0, help="H: heavy hitters that a memory set holds.")]
 Sinks = Annotated[int, typer.Option(min=0, help="A: first tokens of the prompt that every memory set holds.")]
+Scorer = Annotated[str, typer.Option(metavar="NAME", help=f"How heavy hitters are ranked: {', '.join(SCORERS)}.")]
+Pooling = Annotated[int, typer.Option(min=0, help="Rank a token as high as the best one so many positions around it.")]
 Schedule = Annotated[
     Literal["single_pass", "two_phase"],
     typer.Option(help="Each chunk once, with its memory set; or all chunks alone, then again with the memory sets."),
+]
+DenseTail = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        show_default=f"{DENSE_TAIL}, and all of --prompt after a --file",
+        help="Last tokens of the text that attend to everything before them.",
+    ),
 ]
 Chunk = Annotated[int, typer.Option(min=1, help="S: tokens per chunk.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")]

@@ -8,7 +8,6 @@ from pathlib import Path
 import typer
 
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama.loading import load_model
 
 
 def model_file(name: str) -> Path:
@@ -16,18 +15,17 @@ def model_file(name: str) -> Path:
     return demo_model_path() if name == "demo" else Path(name)
 
 
-def open_model(
-    path: Path, n_ctx: int, chunk: int, threads: int | None, gpu_layers: int, h2o: H2OConfig | None
+def open_weights(name: str, gpu_layers: int) -> Llama:
+    """The model with the least context: how large one must be is known when it has cut the text into tokens."""
+    return Llama(model_file(name), n_ctx=1, n_batch=1, n_ubatch=1, n_gpu_layers=gpu_layers, h2o=None)
+
+
+def open_context(
+    weights: Llama, n_ctx: int, chunk: int, threads: int | None, h2o: H2OConfig | None, record: bool = False
 ) -> Llama:
     """The model with a context, as the options that `run` and `inspect` share ask for it."""
     return Llama(
-        path,
-        n_ctx=n_ctx,
-        n_batch=max(4096, chunk),
-        n_ubatch=chunk,
-        n_threads=threads,
-        n_gpu_layers=gpu_layers,
-        h2o=h2o,
+        weights, n_ctx=n_ctx, n_batch=max(4096, chunk), n_ubatch=chunk, n_threads=threads, h2o=h2o, record=record
     )
 
 
@@ -41,12 +39,9 @@ def read_prompt(file: Path | None, prompt: str) -> bytes:
     return text + prompt.encode()
 
 
-def tokenize(model: Path, text: bytes, special: bool = False) -> list[int]:
-    """Token ids of a text, before there is a context: its size depends on how many they are.
-
-    Raises ValueError if the text has no tokens.
-    """
-    tokens = load_model(model, n_gpu_layers=0, verbose=False).tokenize(text, True, special)
+def tokenize(llm: Llama, text: bytes, special: bool = False) -> list[int]:
+    """Token ids of a text. Raises ValueError if there are none."""
+    tokens = llm.tokenize(text, parse_special=special)
     if not tokens:
         raise ValueError("the text is empty")
     return tokens

@@ -15,7 +15,8 @@ from rich.filesize import decimal
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file, open_model, read_prompt, tokenize
+from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
+from h2o_llama.llama import DENSE_TAIL
 
 
 def run(
@@ -26,7 +27,10 @@ def run(
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
+    scorer: options.Scorer = options.DEFAULTS.scorer,
+    pooling: options.Pooling = options.DEFAULTS.pooling,
     schedule: options.Schedule = options.DEFAULTS.schedule,
+    dense_tail: options.DenseTail = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
@@ -42,14 +46,18 @@ def run(
 
     The text goes to standard output, progress and a line of measurements to standard error.
     """
-    h2o = None if dense else H2OConfig(local_window=local, heavy_budget=heavy, sink_tokens=sinks, schedule=schedule)
+    h2o = None if dense else H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule)
     text = read_prompt(file, prompt)
-    path = model_file(model)
-    tokens = tokenize(path, text, special)
-    with open_model(path, n_ctx or len(tokens) + n_predict, chunk, threads, gpu_layers, h2o) as llm:
+    with open_weights(model, gpu_layers) as weights:
+        tokens = tokenize(weights, text, special)
+        if dense_tail is None:
+            n_asked = 0 if file is None else len(weights.tokenize(prompt, add_special=False, parse_special=special))
+            dense_tail = max(DENSE_TAIL, n_asked)
+        llm = open_context(weights, n_ctx or len(tokens) + n_predict, chunk, threads, h2o)
+    with llm:
         start = time.perf_counter()
         with progress_bars() as update:
-            llm.eval(tokens, progress=lambda n_done, n_total: update("prompt", n_done, n_total))
+            llm.eval(tokens, progress=lambda n_done, n_total: update("prompt", n_done, n_total), dense_tail=dense_tail)
         prefilled = time.perf_counter()
         n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed), n_predict))
         generated = time.perf_counter()
