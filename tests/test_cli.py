@@ -382,7 +382,9 @@ def test_demo_prints_tables_and_writes_html(tmp_path: Path, monkeypatch: pytest.
     for key, value in ((17, 4829), (42, 5308), (63, 1958), (28, 6142), (91, 3576)):
         assert re.search(rf"k{key} +│ +[\d,]+ │ {value} ", result.stdout)
     assert "h2o-demo.html" in result.stdout
-    assert "4829 at position" in (tmp_path / "h2o-demo.html").read_text(encoding="utf-8")
+    page = (tmp_path / "h2o-demo.html").read_text(encoding="utf-8")
+    assert "4829 at position" in page
+    assert "<h3>Stability</h3>" in page
 
 
 def test_demo_without_the_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from rich.console import Console
 from h2o_llama import KVStats, demo_model_path
 from h2o_llama.demo import document as document_module
 from h2o_llama.demo.document import SECRETS, Document, Needle, build_document, standard_library_text
-from h2o_llama.demo.measure import CHUNK_SIZE, DENSE, H2O, ROOM, SPARSE, Comparison, Result, compare
+from h2o_llama.demo.measure import CHUNK_SIZE, DENSE, H2O, ROOM, SPARSE, TAIL, Comparison, Result, compare
 from h2o_llama.demo.tables import answer_table, cost_table, html_facts
 from h2o_llama.report.memory import HeadMemory, MemoryReport
 
@@ -107,7 +108,8 @@ def test_python_without_sources_is_an_error() -> None:
 def test_results_cover_every_prompt(comparison: Comparison, document: Document) -> None:
     assert comparison.dense.variant in DENSE
     assert comparison.sparse.variant == SPARSE
-    for result in (comparison.dense, comparison.sparse):
+    assert comparison.tail.variant == TAIL
+    for result in (comparison.dense, comparison.sparse, comparison.tail):
         assert result.n_tokens == N_BYTES + len(b"k17?")
         assert len(result.seconds) == len(document.needles)
         assert min(result.seconds) > 0
@@ -116,9 +118,9 @@ def test_results_cover_every_prompt(comparison: Comparison, document: Document) 
 
 def test_bytes_are_those_of_the_caches(comparison: Comparison) -> None:
     assert comparison.dense.stats.score_bytes == 0
-    assert comparison.sparse.stats.score_bytes > 0
+    assert comparison.sparse.stats.score_bytes == comparison.tail.stats.score_bytes > 0
     # 4 layers, K and V, 2 KV heads of 64 F16 values; llama.cpp rounds the number of cells up to 256.
-    for result in (comparison.dense, comparison.sparse):
+    for result in (comparison.dense, comparison.sparse, comparison.tail):
         assert result.stats.kv_bytes % (4 * 2 * 2 * 64 * 2) == 0
         assert 0 <= result.stats.kv_bytes // (4 * 2 * 2 * 64 * 2) - (N_BYTES + ROOM) < 256
 
@@ -127,8 +129,10 @@ def test_dense_attention_finds_keys_this_near(comparison: Comparison, document: 
     assert _n_right(comparison.dense.answers, document) >= 4
 
 
-def test_h2o_finds_keys_when_the_question_reads_the_whole_cache(comparison: Comparison, document: Document) -> None:
-    assert _n_right(comparison.late_answers, document) >= 4
+def test_a_dense_tail_finds_what_dense_attention_finds(comparison: Comparison, document: Document) -> None:
+    assert _n_right(comparison.tail.answers, document) >= 4
+    assert comparison.tail.stats.tail_runs > 0
+    assert comparison.sparse.stats.tail_runs == 0
 
 
 def _n_right(answers: list[bytes], document: Document) -> int:
@@ -137,9 +141,10 @@ def _n_right(answers: list[bytes], document: Document) -> int:
 
 def test_document_without_needles_is_measured_once() -> None:
     result = compare(demo_model_path(), build_document(600), 1, lambda *call: None)
-    assert result.dense.n_tokens == result.sparse.n_tokens == 600
-    assert len(result.dense.seconds) == len(result.sparse.seconds) == 1
-    assert result.dense.answers == result.sparse.answers == result.late_answers == []
+    for each in (result.dense, result.sparse, result.tail):
+        assert each.n_tokens == 600
+        assert len(each.seconds) == 1
+        assert each.answers == []
 
 
 def test_report_is_of_the_prompt_without_its_answer(comparison: Comparison, document: Document) -> None:
@@ -153,13 +158,16 @@ def test_report_is_of_the_prompt_without_its_answer(comparison: Comparison, docu
         assert len(head.heavy) == H2O.heavy_budget
         assert np.all(np.diff(head.scores) <= 0)
         assert head.heavy.max() < report.local.start
+    assert report.history is not None
+    assert report.history.n_sets == 2
+    assert sorted(report.heads[3].heavy) == report.history.heavy[-1, 3].tolist()
 
 
 def test_progress_ends_at_the_total(comparison: Comparison, progress_calls: list[tuple[str, int, int]]) -> None:
     n_tokens = N_BYTES + 4
-    for variant in (*DENSE, SPARSE):
+    for variant in (*DENSE, SPARSE, TAIL):
         calls = [(n_done, n_total) for name, n_done, n_total in progress_calls if name == variant.name]
-        is_kept = variant in (comparison.dense.variant, SPARSE)
+        is_kept = variant in (comparison.dense.variant, SPARSE, TAIL)
         assert calls == sorted(calls)
         assert (n_tokens, n_tokens) in calls
         assert calls[-1] == ((5 * n_tokens, 5 * n_tokens) if is_kept else (n_tokens, n_tokens))
@@ -186,16 +194,21 @@ def _printed(*tables: object) -> str:
 def _comparison(dense_seconds: float, sparse_seconds: float, answers: list[bytes]) -> Comparison:
     heads = [[10, 11, 12, 13], []]
     dense = Result(DENSE[0], 40, KVStats(), [dense_seconds], [b"1234"] * 3)
-    sparse = Result(SPARSE, 40, KVStats(), [sparse_seconds], answers)
-    return Comparison(dense, sparse, [b"1234", b"5678", b"9999"], _report(heads))
+    sparse = Result(SPARSE, 40, KVStats(score_bytes=700, memory_bytes=300), [sparse_seconds], answers)
+    tail = Result(TAIL, 40, KVStats(), [2 * sparse_seconds], [b"1234", b"5678", b"9999"])
+    return Comparison(dense, sparse, tail, _report(heads))
 
 
 NEEDLES = Document(b"." * 40, (Needle(11, 1234, 6), Needle(22, 5678, 18), Needle(33, 9999, 32)))
 
 
 def test_cost_table_admits_that_h2o_is_slower() -> None:
-    assert "H2O is 2.00x faster" in _printed(cost_table(_comparison(4.0, 2.0, [])))
-    assert "H2O is 2.00x slower" in _printed(cost_table(_comparison(2.0, 4.0, [])))
+    printed = _printed(cost_table(_comparison(6.0, 2.0, [])))
+    assert re.search(r"against dense .* 3\.00x faster .* 1\.50x faster", printed)
+    assert re.search(r"tokens/s .* 7 .* 20 .* 10 ", printed)
+    assert re.search(r"scores, memory sets .* - .* 1\.0 kB .* 0 bytes", printed)
+    printed = _printed(cost_table(_comparison(2.0, 4.0, [])))
+    assert re.search(r"against dense .* 2\.00x slower .* 4\.00x slower", printed)
 
 
 def test_answer_table_marks_wrong_answers() -> None:
@@ -215,4 +228,5 @@ def test_answer_table_marks_wrong_answers() -> None:
 def test_html_facts_name_every_key() -> None:
     facts = dict(html_facts(NEEDLES, _comparison(1, 1, [b"1234", b"0000", b"9999"])))
     assert facts["k11"].startswith("1234 at position 6")
-    assert facts["k22"].endswith("heads that keep each digit: 0 0 0 0; asked in the prompt: 0000 wrong")
+    assert facts["k22"].endswith("heads that keep each digit: 0 0 0 0; H2O: 0000 wrong; H2O, dense tail: 5678 right")
+    assert facts["Heavy hitters"] == "ranked by key_diff with pooling 3, schedule single_pass"

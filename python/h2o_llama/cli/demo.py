@@ -38,10 +38,10 @@ def demo(
     document = build_document(DOCUMENT_BYTES, DEPTHS)
     console.print(
         f"{len(document.needles)} keys are hidden in {DOCUMENT_BYTES:,} bytes of standard library source (one token "
-        "each), then asked for after its end. Every question is a new prefill, dense and H2O in turn, on "
-        f"{n_threads} thread{'s' if n_threads > 1 else ''}.",
+        "each), then asked for after its end. Every question is a new prefill, by dense attention and by H2O in turn, "
+        f"on {n_threads} thread{'s' if n_threads > 1 else ''}.",
         f"H2O: chunks of {CHUNK_SIZE} tokens, memory sets of {H2O.memory_size} (the newest {H2O.local_window} and "
-        f"{H2O.heavy_budget} heavy hitters) for every layer and KV head.",
+        f"{H2O.heavy_budget} heavy hitters, ranked by {H2O.scorer}) for every layer and KV head.",
         sep="\n",
     )
     with progress_bars() as update:

@@ -12,7 +12,9 @@ from typing import Literal
 
 from h2o_llama import H2OConfig, KVStats, Llama
 from h2o_llama.demo.document import Document
+from h2o_llama.llama import DENSE_TAIL
 from h2o_llama.params import available_cpus
+from h2o_llama.report.history import memory_history
 from h2o_llama.report.memory import MemoryReport, memory_report
 
 # A chunk reads itself and 256 older tokens.
@@ -20,7 +22,7 @@ CHUNK_SIZE = 512
 H2O = H2OConfig(local_window=128, heavy_budget=128)
 
 VALUE_DIGITS = 4
-ROOM = 256  # for the questions and answers after a document
+ROOM = 16  # for a question and its answer after a document
 
 # Called with a variant's name, the tokens that it has done and those that it will do altogether.
 Progress = Callable[[str, int, int], None]
@@ -33,10 +35,12 @@ class Variant:
     name: str
     flash_attn: Literal["on", "off"]
     h2o: H2OConfig | None = None
+    dense_tail: int = 0
 
 
 DENSE = (Variant("dense with flash attention", "on"), Variant("dense without flash attention", "off"))
 SPARSE = Variant("H2O", "on", H2O)
+TAIL = Variant("H2O, dense tail", "on", H2O, DENSE_TAIL)
 
 
 @dataclass
@@ -62,15 +66,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Dense (the faster variant) and H2O.
+    """Dense (the faster variant), and H2O without and with a dense tail.
 
-    `late_answers` are H2O's when the document alone is prefilled and the questions follow token by token. `report` is
-    what H2O kept of the last prompt.
+    `report` is what H2O without one kept of the last prompt.
     """
 
     dense: Result
     sparse: Result
-    late_answers: list[bytes]
+    tail: Result
     report: MemoryReport
 
 
@@ -82,12 +85,12 @@ def default_threads() -> int:
 def compare(
     model: Path, document: Document, n_threads: int, progress: Progress, dense: Sequence[Variant] = DENSE
 ) -> Comparison:
-    """Prefill the document with each needle's question after it, or alone if it has none, dense and H2O in turn.
+    """Prefill the document with each needle's question after it, or alone if it has none, with all variants in turn.
 
     Of several dense variants, the fastest at the first prompt goes on.
     """
     prompts = [document.text + needle.question for needle in document.needles] or [document.text]
-    variants = [*dense, SPARSE]
+    variants = [*dense, SPARSE, TAIL]
     with ExitStack() as stack:
         llms = {v: stack.enter_context(_open(model, v, len(document.text) + ROOM, n_threads)) for v in variants}
         results = {v: Result(v, len(llms[v].tokenize(prompts[0]))) for v in variants}
@@ -97,18 +100,18 @@ def compare(
                 tokens = llm.tokenize(prompt)
                 llm.reset()
                 start = time.perf_counter()
-                llm.eval(tokens, progress=_advance(progress, variant.name, i, len(prompts)))
+                report_progress = _advance(progress, variant.name, i, len(prompts))
+                llm.eval(tokens, progress=report_progress, dense_tail=variant.dense_tail)
                 result.seconds.append(time.perf_counter() - start)
                 result.stats = llm.kv.stats
                 if variant == SPARSE:
-                    report = memory_report(llm, tokens, "the demo's document")
+                    report = memory_report(llm, tokens, "the demo's document", memory_history(llm))
                 if document.needles:
                     result.answers.append(_greedy(llm))
             if i == 0:
                 fastest = min(dense, key=lambda v: results[v].best_seconds)
-                variants = [fastest, SPARSE]
-        late_answers = _ask_late(llms[SPARSE], document)
-    return Comparison(results[fastest], results[SPARSE], late_answers, report)
+                variants = [fastest, SPARSE, TAIL]
+    return Comparison(results[fastest], results[SPARSE], results[TAIL], report)
 
 
 def _open(model: Path, variant: Variant, n_ctx: int, n_threads: int) -> Llama:
@@ -119,6 +122,7 @@ def _open(model: Path, variant: Variant, n_ctx: int, n_threads: int) -> Llama:
         n_threads=n_threads,
         flash_attn=variant.flash_attn,
         h2o=variant.h2o,
+        record=variant == SPARSE,
     )
 
 
@@ -131,23 +135,3 @@ def _advance(progress: Progress, name: str, n_before: int, n_prompts: int) -> Ca
 def _greedy(llm: Llama) -> bytes:
     """The most probable answer, as long as a value is."""
     return llm.detokenize(list(islice(llm.generate([], temperature=0), VALUE_DIGITS)))
-
-
-def _ask_late(llm: Llama, document: Document) -> list[bytes]:
-    """Prefill the document, then ask for one needle after the other by decode steps, which read the whole cache."""
-    answers: list[bytes] = []
-    if not document.needles:
-        return answers
-    llm.reset()
-    llm.eval(llm.tokenize(document.text))
-    for needle in document.needles:
-        _decode(llm, needle.question)
-        answers.append(_greedy(llm))
-        _decode(llm, b";\n")
-    return answers
-
-
-def _decode(llm: Llama, text: bytes) -> None:
-    """Append a text one token at a time."""
-    for token in llm.tokenize(text):
-        llm.eval([token])

@@ -7,49 +7,54 @@ from rich.table import Table
 from rich.text import Text
 
 from h2o_llama.demo.document import Document, Needle
-from h2o_llama.demo.measure import CHUNK_SIZE, H2O, Comparison
+from h2o_llama.demo.measure import CHUNK_SIZE, H2O, SPARSE, TAIL, Comparison, Result
 from h2o_llama.report.memory import MemoryReport
 from h2o_llama.report.pieces import visible
 
 LOSSES = (
-    "Asked in the prompt: the question reads its own chunk and the memory sets; a digit that no head keeps is lost to "
-    "it. Later digits are generated, which reads the whole cache: they may be right where the first is wrong. A right "
-    "answer whose first digit no head keeps is a lucky guess.",
-    "Asked after it: the document alone is prefilled with H2O; the question follows token by token, and every token "
-    "reads the whole cache.",
+    "H2O: the question reads its own chunk and the memory sets, and cannot tell a value that they do not hold. Digits "
+    "after the first are generated, which reads the whole cache: they may be right where the first is wrong.",
+    f"H2O, dense tail: the last {TAIL.dense_tail} tokens of the prompt, the question among them, read everything, as "
+    "llm(prompt) and h2o-llama run have it.",
 )
 LONG_NOTE = "Time and bytes only: the model was not trained for this length, so nothing is asked."
 
 
 def cost_table(comparison: Comparison) -> Table:
     """Time and bytes side by side."""
-    dense, h2o = comparison.dense, comparison.sparse
-    dense_bytes, h2o_bytes = dense.stats, h2o.stats
-    table = Table("", "dense", h2o.variant.name, "")
+    dense, h2o, tail = comparison.dense, comparison.sparse, comparison.tail
+    n_read = f"{CHUNK_SIZE + H2O.memory_size:,}"
+    n_last = f"; the last {TAIL.dense_tail}: {tail.n_tokens:,}"
+    table = Table("", "dense", SPARSE.name, TAIL.name)
     table.title, table.title_justify = f"Prefill of {dense.n_tokens:,} tokens ({dense.variant.name})", "left"
-    table.columns[1].justify = table.columns[2].justify = "right"
-    for row in (
-        ("time", f"{dense.best_seconds:.2f} s", f"{h2o.best_seconds:.2f} s", _speed_in_words(comparison)),
-        ("tokens/s", f"{dense.tokens_per_second:,.0f}", f"{h2o.tokens_per_second:,.0f}", ""),
-        ("tokens each one reads", f"{dense.n_tokens:,}", f"{CHUNK_SIZE + H2O.memory_size:,}", "at most"),
-        ("KV cache", decimal(dense_bytes.kv_bytes), decimal(h2o_bytes.kv_bytes), "nothing is dropped"),
-        ("scores, memory sets", "-", decimal(h2o_bytes.score_bytes + h2o_bytes.memory_bytes), ""),
-    ):
-        table.add_row(*row)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("time", *(f"{r.best_seconds:.2f} s" for r in (dense, h2o, tail)))
+    table.add_row("tokens/s", *(f"{r.tokens_per_second:,.0f}" for r in (dense, h2o, tail)))
+    table.add_row("against dense", "", *(_speed_in_words(r, dense) for r in (h2o, tail)))
+    table.add_row("tokens each one reads, at most", f"{dense.n_tokens:,}", n_read, n_read + n_last)
+    table.add_row("KV cache: nothing is dropped", *(decimal(r.stats.kv_bytes) for r in (dense, h2o, tail)))
+    table.add_row("scores, memory sets", "-", *(decimal(_own_bytes(r)) for r in (h2o, tail)))
     return table
 
 
-def _speed_in_words(comparison: Comparison) -> str:
-    """Which is faster, and how much."""
-    ratio = comparison.dense.best_seconds / comparison.sparse.best_seconds
-    return f"H2O is {ratio:.2f}x faster" if ratio >= 1 else f"H2O is {1 / ratio:.2f}x slower"
+def _speed_in_words(result: Result, dense: Result) -> str:
+    """How much faster or slower than dense."""
+    ratio = dense.best_seconds / result.best_seconds
+    return f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower"
+
+
+def _own_bytes(result: Result) -> int:
+    """What H2O holds besides K and V."""
+    return result.stats.score_bytes + result.stats.memory_bytes
 
 
 def answer_table(document: Document, comparison: Comparison) -> Table:
     """Every key's question: what was said, and who still had the value."""
-    asked = ("dense", "H2O, asked in the prompt", "H2O, asked after it")
     n_heads = len(comparison.report.heads)
-    table = Table("key", "tokens back", "value", *asked, f"of {n_heads} heads keep each digit")
+    results = (comparison.dense, comparison.sparse, comparison.tail)
+    names = ("dense", SPARSE.name, TAIL.name)
+    table = Table("key", "tokens back", "value", *names, f"of {n_heads} heads keep each digit")
     table.title, table.title_justify = "Which value has the key?", "left"
     table.columns[1].justify = "right"
     for i, needle in enumerate(document.needles):
@@ -57,9 +62,7 @@ def answer_table(document: Document, comparison: Comparison) -> Table:
             f"k{needle.key}",
             f"{len(document.text) - needle.start:,}",
             str(needle.value),
-            _said(comparison.dense.answers[i], needle),
-            _said(comparison.sparse.answers[i], needle),
-            _said(comparison.late_answers[i], needle),
+            *(_said(result.answers[i], needle) for result in results),
             _kept(comparison.report, needle),
         )
     return table
@@ -79,10 +82,11 @@ def _kept(report: MemoryReport, needle: Needle) -> str:
 
 
 def html_facts(document: Document, comparison: Comparison) -> list[tuple[str, str]]:
-    """Lines about the hidden keys for the HTML page."""
-    facts = []
-    for needle, answer in zip(document.needles, comparison.sparse.answers, strict=True):
+    """Lines for the HTML page: how heavy hitters were ranked, and the hidden keys."""
+    facts = [("Heavy hitters", f"ranked by {H2O.scorer} with pooling {H2O.pooling}, schedule {H2O.schedule}")]
+    for i, needle in enumerate(document.needles):
         where = f"{needle.value} at position {needle.start:,}, framed below"
         kept = f"heads that keep each digit: {_kept(comparison.report, needle)}"
-        facts.append((f"k{needle.key}", f"{where}; {kept}; asked in the prompt: {_said(answer, needle)}"))
+        said = (f"{r.variant.name}: {_said(r.answers[i], needle)}" for r in (comparison.sparse, comparison.tail))
+        facts.append((f"k{needle.key}", "; ".join([where, kept, *said])))
     return facts
