@@ -8,6 +8,7 @@ endfunction()
 h2o_add_sources(ggml-base src/ggml src/ggml/*.c   src/ggml/*.cpp)
 h2o_add_sources(ggml-cpu  src/ggml src/ggml/cpu/*.c src/ggml/cpu/*.cpp)
 h2o_add_sources(llama     src/h2o  src/h2o/*.cpp src/h2o/scorers/*.cpp)
+target_link_libraries(llama PRIVATE ggml-cpu) # conversion of F16 and dot products
 target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-attn.h
 target_include_directories(llama     PUBLIC src/h2o)  # llama-h2o.h
 

@@ -195,7 +195,7 @@ def test_scorers_change_what_is_kept(scorer: str, tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3-gqa4-f32", "llama-gqa2-f32"])
 def test_key_diff_does_not_see_where_in_its_chunk_a_key_is(name: str, model_by_name: ModelByName) -> None:
-    """In the first layer a key depends on its token and RoPE only: equal tokens have equal scores, the others differ."""
+    """In the first layer a key depends on its token and RoPE only: equal tokens have equal scores."""
     tokens = [5] * 64
     tokens[1] = tokens[30] = 9
     with open_llama(model_by_name(name), Config(S=32, L=0, H=2, scorer="key_diff")) as llm:

@@ -6,6 +6,7 @@
 #include "llama-model.h"
 
 #include "ggml-cpp.h"
+#include "ggml-cpu.h"
 
 #include <algorithm>
 #include <cmath>
@@ -49,6 +50,8 @@ static void h2o_kv_rotate(float * data, size_t n, uint32_t n_rot) {
 static void h2o_kv_decode_row(ggml_type type, const void * src, float * dst, int64_t n) {
     if (type == GGML_TYPE_F32) {
         std::copy_n((const float *) src, n, dst);
+    } else if (type == GGML_TYPE_F16) {
+        ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) src, dst, n); // faster than the type's to_float
     } else {
         ggml_get_type_traits(type)->to_float(src, dst, n);
     }
@@ -149,6 +152,30 @@ void h2o_kv_get_k(const llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32
 
 void h2o_kv_get_v(const llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
     h2o_kv_tensor(kv, il, false).get(p0, p1, dst);
+}
+
+void h2o_kv_get_k_rows(const llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & dst) {
+    const h2o_kv_tensor storage(kv, il, true);
+
+    const ggml_tensor * t     = storage.t;
+    const size_t        n_pos = p1 - p0;
+    const size_t        row   = t->nb[1];
+
+    std::vector<uint8_t> copy;
+    const uint8_t * data = (const uint8_t *) t->data + p0*row;
+    if (!ggml_backend_buffer_is_host(t->buffer)) {
+        copy.resize(n_pos*row);
+        ggml_backend_tensor_get(t, copy.data(), p0*row, copy.size());
+        data = copy.data();
+    }
+
+    const size_t n_row = storage.n_head*storage.n_embd;
+
+    dst.resize(n_pos*n_row);
+    for (size_t p = 0; p < n_pos; ++p) {
+        h2o_kv_decode_row(t->type, data + p*row, dst.data() + p*n_row, n_row);
+    }
+    h2o_kv_rotate(dst.data(), dst.size(), storage.n_rot);
 }
 
 void h2o_kv_set_k(llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32_t p1, const float * src) {

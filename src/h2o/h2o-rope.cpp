@@ -21,7 +21,7 @@ static const ggml_tensor * h2o_find_rope(const ggml_tensor * k) {
     return nullptr;
 }
 
-h2o_rope::h2o_rope(const ggml_tensor * k) {
+h2o_rope::h2o_rope(const ggml_tensor * k, uint32_t n_max) : n_max(n_max) {
     const ggml_tensor * rope = h2o_find_rope(k);
     if (!rope) {
         return;
@@ -52,9 +52,17 @@ h2o_rope::h2o_rope(const ggml_tensor * k) {
     }
 }
 
+bool h2o_rope::operator==(const h2o_rope & other) const {
+    return is_interleaved == other.is_interleaved && n_dims == other.n_dims && n_ctx_orig == other.n_ctx_orig &&
+        freq_base == other.freq_base && freq_scale == other.freq_scale && ext_factor == other.ext_factor &&
+        attn_factor == other.attn_factor && beta_fast == other.beta_fast && beta_slow == other.beta_slow &&
+        factors == other.factors;
+}
+
 // RoPE of vectors that are 1 in the first place of every pair: cosine and sine of each angle, times some length
-void h2o_rope::make_angles(uint32_t n) {
+void h2o_rope::make_angles() {
     const int64_t n_pairs = n_dims/2;
+    const size_t  n       = n_max;
 
     ggml_init_params params = { 8*ggml_tensor_overhead() + ggml_graph_overhead_custom(8, false), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };
@@ -78,10 +86,10 @@ void h2o_rope::make_angles(uint32_t n) {
     const auto first  = [&](int64_t j) { return is_interleaved ? 2*j     : j; };
     const auto second = [&](int64_t j) { return is_interleaved ? 2*j + 1 : j + n_pairs; };
 
-    std::vector<float> data((size_t) n*n_dims, 0.0f);
-    for (uint32_t i = 0; i < n; ++i) {
+    std::vector<float> data(n*n_dims, 0.0f);
+    for (size_t i = 0; i < n; ++i) {
         for (int64_t j = 0; j < n_pairs; ++j) {
-            data[(size_t) i*n_dims + first(j)] = 1.0f;
+            data[i*n_dims + first(j)] = 1.0f;
         }
     }
     std::vector<int32_t> index(n);
@@ -97,10 +105,10 @@ void h2o_rope::make_angles(uint32_t n) {
 
     cosines.resize(n*n_pairs);
     sines  .resize(n*n_pairs);
-    for (uint32_t i = 0; i < n; ++i) {
+    for (size_t i = 0; i < n; ++i) {
         for (int64_t j = 0; j < n_pairs; ++j) {
-            const float c = data[(size_t) i*n_dims + first(j)];
-            const float s = data[(size_t) i*n_dims + second(j)];
+            const float c = data[i*n_dims + first(j)];
+            const float s = data[i*n_dims + second(j)];
 
             cosines[i*n_pairs + j] = c/std::hypot(c, s);
             sines  [i*n_pairs + j] = s/std::hypot(c, s);
@@ -108,30 +116,32 @@ void h2o_rope::make_angles(uint32_t n) {
     }
 }
 
-void h2o_rope::align(float * k, uint32_t n, uint32_t d) {
+// a + ib is turned by -angle
+static inline void turn_back(float & a, float & b, float cosine, float sine) {
+    const float x = a;
+    a = x*cosine + b*sine;
+    b = b*cosine - x*sine;
+}
+
+void h2o_rope::align(float * k, uint32_t n, uint32_t n_head, uint32_t d) {
     const size_t n_pairs = n_dims/2;
 
-    if (cosines.size() < n*n_pairs) {
-        make_angles(n);
+    if (cosines.empty() && n_pairs > 0) {
+        make_angles();
     }
 
-    for (uint32_t i = 0; i < n; ++i) {
-        float       * row = k + (size_t) i*d;
-        const float * c   = cosines.data() + i*n_pairs;
-        const float * s   = sines  .data() + i*n_pairs;
+    for (size_t row = 0; row < (size_t) n*n_head; ++row) {
+        float       * x = k + row*d;
+        const float * c = cosines.data() + row/n_head*n_pairs;
+        const float * s = sines  .data() + row/n_head*n_pairs;
 
-        const auto turn = [](float & a, float & b, float c, float s) {
-            const float x = a;
-            a = x*c + b*s;
-            b = b*c - x*s;
-        };
         if (is_interleaved) {
             for (size_t j = 0; j < n_pairs; ++j) {
-                turn(row[2*j], row[2*j + 1], c[j], s[j]);
+                turn_back(x[2*j], x[2*j + 1], c[j], s[j]);
             }
         } else {
             for (size_t j = 0; j < n_pairs; ++j) {
-                turn(row[j], row[j + n_pairs], c[j], s[j]);
+                turn_back(x[j], x[j + n_pairs], c[j], s[j]);
             }
         }
     }

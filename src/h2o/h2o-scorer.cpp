@@ -9,7 +9,7 @@ int64_t h2o_scorer::limit(uint32_t pos, const h2o_config &) const {
     return pos;
 }
 
-void h2o_scorer::score_keys(const float *, uint32_t, uint32_t, float *) const {
+void h2o_scorer::score_keys(const float *, uint32_t, uint32_t, size_t, float *) const {
     throw std::logic_error("[h2o] this scorer scores attention, not keys");
 }
 

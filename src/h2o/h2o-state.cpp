@@ -115,15 +115,16 @@ void h2o_state::add_memory_scores(h2o_layer & layer, const float * colsum) {
 }
 
 void h2o_state::score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end) {
-    const auto     k = read_keys(layer.il, chunk_start, chunk_end);
+    read_keys(layer.il, chunk_start, chunk_end, key_rows);
+
     const uint32_t n = chunk_end - chunk_start;
-    const size_t   d = k.size()/layer.n_head_kv/n;
+    const size_t   d = key_rows.size()/n/layer.n_head_kv;
 
     h2o_scores scores(layer.scores);
 
     std::vector<float> score(n);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        config.scorer->score_keys(k.data() + h*n*d, n, d, score.data());
+        config.scorer->score_keys(key_rows.data() + h*d, n, d, layer.n_head_kv*d, score.data());
         for (uint32_t i = 0; i < n; ++i) {
             scores.set(h, chunk_start + i, score[i]);
         }

@@ -96,9 +96,9 @@ public:
 
     bool record = false; // keep the history of memory sets
 
-    // K of a layer's positions [p0, p1), float32 [n_head_kv, p1 - p0, n_embd_head_k], for scorers that look at keys; all
-    // rotated by RoPE as that of p0 is
-    std::function<std::vector<float>(int32_t il, uint32_t p0, uint32_t p1)> read_keys;
+    // Puts K of a layer's positions [p0, p1) into k, float32 [p1 - p0, n_head_kv, d], all rotated by RoPE as that of p0 is. For
+    // scorers that look at keys.
+    std::function<void(int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k)> read_keys;
 
 private:
     struct snapshot_layer {
@@ -119,6 +119,8 @@ private:
     void write_keys(int32_t * keys, const std::vector<int32_t> & memory, uint32_t chunk_start) const;
 
     h2o_buffers buffers;
+
+    std::vector<float> key_rows; // of one chunk and layer; its memory is used again
 
     uint32_t n_tok = 0;
 

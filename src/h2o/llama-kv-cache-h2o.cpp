@@ -81,7 +81,7 @@ llama_kv_cache_h2o::llama_kv_cache_h2o(
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_unique<h2o_intra>(model, get_layer_ids(), n_batch, offload);
     }
-    state.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1) { return aligned_keys(il, p0, p1); };
+    state.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) { read_aligned_keys(il, p0, p1, k); };
     reset_stats();
 
     LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, pooling %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB\n", __func__,
@@ -288,23 +288,26 @@ llama_kv_cache::slot_info llama_kv_cache_h2o::slots(uint32_t pos, uint32_t n_tok
 }
 
 void llama_kv_cache_h2o::set_rope(int32_t il, const ggml_tensor * k) {
-    if (!state.config.scorer->uses_attention() && ropes.find(il) == ropes.end()) {
-        ropes.emplace(il, h2o_rope(k));
+    if (state.config.scorer->uses_attention() || ropes.count(il)) {
+        return;
     }
+
+    auto rope = std::make_shared<h2o_rope>(k, state.config.chunk_size);
+    for (const auto & [il_other, other] : ropes) {
+        if (*other == *rope) {
+            rope = other;
+        }
+    }
+    ropes[il] = rope;
 }
 
-std::vector<float> llama_kv_cache_h2o::aligned_keys(int32_t il, uint32_t p0, uint32_t p1) {
-    const size_t n_head_kv = model.hparams.n_head_kv(il);
-    const size_t n         = p1 - p0;
-    const size_t d         = model.hparams.n_embd_head_k(il);
+void llama_kv_cache_h2o::read_aligned_keys(int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) const {
+    h2o_kv_get_k_rows(*this, il, p0, p1, k);
 
-    std::vector<float> res(n_head_kv*n*d);
-    h2o_kv_get_k(*this, il, p0, p1, res.data());
-
-    for (size_t h = 0; h < n_head_kv; ++h) {
-        ropes[il].align(res.data() + h*n*d, n, d);
+    const auto rope = ropes.find(il);
+    if (rope != ropes.end()) {
+        rope->second->align(k.data(), p1 - p0, model.hparams.n_head_kv(il), model.hparams.n_embd_head_k(il));
     }
-    return res;
 }
 
 ggml_backend_dev_t llama_kv_cache_h2o::device(int32_t il) const {

@@ -118,13 +118,13 @@ private:
 
     void reset_stats();
 
-    std::vector<float> aligned_keys(int32_t il, uint32_t p0, uint32_t p1);
+    void read_aligned_keys(int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) const;
 
     const llama_model & model;
     const bool v_trans;
     const bool offload;
 
-    std::map<int32_t, h2o_rope> ropes; // of the layers
+    std::map<int32_t, std::shared_ptr<h2o_rope>> ropes; // of the layers, equal ones shared
 
     int64_t t_part_us = 0; // end of the last part
 };

@@ -1,26 +1,15 @@
 #include "scorers.h"
 
+#include "ggml-cpu.h"
+
 #include <cmath>
 #include <vector>
 
-// in an order of additions that the compiler can vectorise
 static float dot(const float * a, const float * b, uint32_t n) {
-    constexpr uint32_t N_LANES = 16;
+    static const auto vec_dot = ggml_get_type_traits_cpu(GGML_TYPE_F32)->vec_dot;
 
-    float lanes[N_LANES] = {};
-    uint32_t i = 0;
-    for (; i + N_LANES <= n; i += N_LANES) {
-        for (uint32_t j = 0; j < N_LANES; ++j) {
-            lanes[j] += a[i + j]*b[i + j];
-        }
-    }
-    float res = 0.0f;
-    for (const float lane : lanes) {
-        res += lane;
-    }
-    for (; i < n; ++i) {
-        res += a[i]*b[i];
-    }
+    float res;
+    vec_dot(n, &res, 0, a, 0, b, 0, 1);
     return res;
 }
 
@@ -33,21 +22,21 @@ const h2o_scorer & h2o_scorer_key_diff() {
 
         bool uses_attention() const override { return false; }
 
-        void score_keys(const float * k, uint32_t n, uint32_t d, float * score) const override {
+        void score_keys(const float * k, uint32_t n, uint32_t d, size_t stride, float * score) const override {
             std::vector<float> inv_norm(n);
             std::vector<float> mean(d);
 
             for (uint32_t i = 0; i < n; ++i) {
-                const float * row = k + (size_t) i*d;
+                const float * row = k + i*stride;
 
                 const float sum = dot(row, row, d);
                 inv_norm[i] = sum > 0.0f ? 1.0f/std::sqrt(sum) : 0.0f;
                 for (uint32_t j = 0; j < d; ++j) {
-                    mean[j] += row[j]*inv_norm[i]/n;
+                    mean[j] += inv_norm[i]/n*row[j];
                 }
             }
             for (uint32_t i = 0; i < n; ++i) {
-                score[i] = -dot(k + (size_t) i*d, mean.data(), d)*inv_norm[i];
+                score[i] = -dot(k + i*stride, mean.data(), d)*inv_norm[i];
             }
         }
     } scorer;
