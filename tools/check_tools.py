@@ -1,11 +1,13 @@
 """Run upstream's command-line tools with the H2O flags: python tools/check_tools.py build/…/bin
 
 Every tool reads the demo model and a prompt of four chunks, with each schedule. The debug log must show that it was so
-(llama-cli passes the end of a prompt in calls of its own), and a bad value must be refused with a message.
+(llama-cli passes the end of a prompt in calls of its own), and a bad value must be refused with a message. What
+`h2o_llama.eval` measures must be what llama-perplexity measures on the same tokens.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -13,10 +15,26 @@ import sys
 import tempfile
 from pathlib import Path
 
+from h2o_llama import H2OConfig
+from h2o_llama.demo.document import standard_library_text
+from h2o_llama.eval import Perplexity, Setting, evaluate
+
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = next((ROOT / "python" / "h2o_llama" / "data").glob("*.gguf"))
 CHUNK = 512
 H2O = ["--h2o-local", "64", "--h2o-heavy", "64", "-b", "2048", "-ub", str(CHUNK)]
+
+EVALUATED = (
+    H2OConfig(local_window=32, heavy_budget=64),
+    H2OConfig(local_window=64, heavy_budget=32, sink_tokens=4, scorer="sum", pooling=0, schedule="two_phase"),
+)
+# Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits.
+STATISTICS = {
+    "ppl": r"Mean PPL\(Q\) +: +([\d.]+)",
+    "ppl_dense": r"Mean PPL\(base\) +: +([\d.]+)",
+    "kld_mean": r"Mean +KLD: +([\d.]+)",
+    "same_top": r"Same top p: +([\d.]+)",
+}
 
 
 def run(command: list[str | Path], ok: bool = True) -> str:
@@ -60,6 +78,31 @@ def require_schedule(schedule: str, tool: str, output: str) -> None:
     require(complete and max(chunks) == 3, f"{tool}: phases {calls}, chunks {chunks[1:]}", output)
 
 
+def check_perplexity(tool: Path, folder: Path) -> None:
+    """Two windows of four chunks; and a scorer that there is not."""
+    n_tokens, chunk = 1024, 256
+    text = standard_library_text(2 * n_tokens)
+    file, logits = folder / "windows.txt", folder / "dense"
+    file.write_bytes(text)
+    command: list[str | Path] = [tool, "-m", MODEL, "-f", file, "-t", "2", "--kl-divergence-base", logits]
+    command += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
+    run(command)
+    for h2o in EVALUATED:
+        flags = ["--h2o-local", str(h2o.local_window), "--h2o-heavy", str(h2o.heavy_budget)]
+        flags += ["--h2o-sinks", str(h2o.sink_tokens), "--h2o-scorer", h2o.scorer, "--h2o-pooling", str(h2o.pooling)]
+        output = run([*command, "--kl-divergence", *flags, "--h2o-schedule", h2o.schedule])
+        (row,) = evaluate(
+            MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], tasks=[Perplexity(2)], chunk_size=chunk
+        )
+        row["same_top"] *= 100
+        for key, pattern in STATISTICS.items():
+            found = re.search(pattern, output)
+            close = found is not None and math.isclose(float(found[1]), row[key], rel_tol=1e-3)
+            require(close, f"{row['setting']}: eval's {key} is {row[key]}, llama-perplexity's is another", output)
+    output = run([*command, "--kl-divergence", "--h2o-heavy", "64", "--h2o-scorer", "best"], ok=False)
+    require("there is no scorer best, only key_diff" in output, "llama-perplexity does not say what is wrong", output)
+
+
 def main() -> None:
     tools = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +139,8 @@ def main() -> None:
         require(
             "Final estimate: PPL" in output and "single_pass" in output, "llama-perplexity printed no estimate", output
         )
-        bench = [tools / "llama-bench", "-m", MODEL, "-p", "2048", "-n", "4", "-r", "1", "-t", "2"]
+        check_perplexity(tools / "llama-perplexity", Path(folder))
+        bench: list[str | Path] = [tools / "llama-bench", "-m", MODEL, "-p", "2048", "-n", "4", "-r", "1", "-t", "2"]
         output = run([*bench, *H2O, "--h2o-schedule", "two_phase"])
         require("pp2048" in output and "phase=2" in output, "llama-bench printed no result", output)
     print("check_tools: llama-cli, llama-completion, llama-perplexity and llama-bench run with H2O")
