@@ -14,7 +14,7 @@ from h2o_llama.config import SCORERS
 
 def test_defaults() -> None:
     config = H2OConfig()
-    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (256, 256, 0)
+    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (384, 128, 0)
     assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
     assert (config.scorer, config.pooling) == ("key_diff", 3)
     assert config.memory_size == 512

@@ -22,9 +22,9 @@ class H2OConfig:
 
     Parameters
     ----------
-    local_window : int, default 256
+    local_window : int, default 384
         L: the last L positions of a chunk are always in its memory set. At most S.
-    heavy_budget : int, default 256
+    heavy_budget : int, default 128
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds.
     sink_tokens : int, default 0
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
@@ -60,8 +60,8 @@ class H2OConfig:
     arXiv:2306.14048.
     """
 
-    local_window: int = 256
-    heavy_budget: int = 256
+    local_window: int = 384
+    heavy_budget: int = 128
     sink_tokens: int = 0
     scorer: str = SCORERS[0]
     pooling: int = 3

@@ -19,7 +19,7 @@ from h2o_llama.report.memory import MemoryReport, memory_report
 
 # A chunk reads itself and 256 older tokens.
 CHUNK_SIZE = 512
-H2O = H2OConfig(local_window=128, heavy_budget=128)
+H2O = H2OConfig(local_window=192, heavy_budget=64)
 
 VALUE_DIGITS = 4
 ROOM = 16  # for a question and its answer after a document
