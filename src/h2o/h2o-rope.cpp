@@ -46,7 +46,8 @@ h2o_rope::h2o_rope(const ggml_tensor * k, uint32_t n_max) : n_max(n_max) {
     beta_fast   = f32(9);
     beta_slow   = f32(10);
 
-    if (rope->src[2]) {
+    // without a buffer the model only serves to estimate memory
+    if (rope->src[2] && rope->src[2]->buffer) {
         factors.resize(n_dims/2);
         ggml_backend_tensor_get(rope->src[2], factors.data(), 0, factors.size()*sizeof(float));
     }
