@@ -1,4 +1,4 @@
-"""Arguments and options that `run` and `inspect` share."""
+"""Arguments and options of the commands that read a text."""
 
 from __future__ import annotations
 
