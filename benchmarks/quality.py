@@ -5,7 +5,7 @@
     python benchmarks/quality.py /tmp/quality --quick          # a few windows: to see that it works
 
 Finished measurements stay in quality.json: what was cut off goes on, and what is in the file is not measured again.
-Needs matplotlib: pip install "h2o-llama[bench]".
+Remove the file after a change to the core. Needs matplotlib: pip install "h2o-llama[bench]".
 """
 
 from __future__ import annotations

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from h2o_llama.eval import Setting
 from h2o_llama.eval.task import Row
 from h2o_llama.llama import DENSE_TAIL
-from quality_plan import DEPTHS, MIDDLE, ONE_KIND, SHORT, default, plain_sum, reference
+from quality_plan import DEPTHS, MIDDLE, ONE_KIND, SHORT, compared, default
 from quality_rows import Rows
-from quality_tables import WINDOW, markdown, percent
+from quality_tables import choice, markdown, percent, signed
 
 AFTER = 0.98
 TAIL_SHARE = 0.05
 CHUNK_STARTS = 2  # times chance
 
 
-def goals(rows: Rows, time: Row) -> str:
-    """A table. `time` is that of the dense tail on the demo model."""
-    return markdown(
-        ["goal", "measured", ""],
-        [*_better(rows), _after(rows), _tail_share(time), _chunk_starts(rows)],
-    )
+def goals(rows: Rows, times: Sequence[Row]) -> str:
+    """A table. `times` are those of the dense tail on two models."""
+    lines = [*_better(rows), _after(rows), *(_tail_share(time) for time in times), _chunk_starts(rows)]
+    return markdown(["goal", "measured", ""], lines)
 
 
 def _better(rows: Rows) -> list[list[str]]:
     """The default against what has the same budgets, in nats per token on the same windows."""
-    h2o = default()
-    others = {
-        "plain sum": Setting.of(plain_sum(h2o)),
-        "H at random": reference(h2o, "random"),
-        WINDOW: reference(h2o, "window"),
-    }
+    chosen, *others = compared()
     lines = []
-    for name, other in others.items():
-        added = rows.difference(Setting.of(h2o), other, SHORT)
+    for other in others:
+        added = rows.difference(chosen, other)
         # Less than two standard errors may be chance.
         verdict = "met" if added.mean < -2 * added.error else "missed" if added.mean > 2 * added.error else "undecided"
-        lines.append(
-            [
-                f"default better than: {name}, N {SHORT:,}",
-                f"{added.mean:+.4f} ± {added.error:.4f} nats per byte",
-                verdict,
-            ]
-        )
+        difference = f"{signed(added.mean, 4)} ± {added.error:.4f} nats per byte"
+        lines.append([f"default better than: {choice(other)}, N {SHORT:,}", difference, verdict])
     return lines
 
 
@@ -57,7 +46,7 @@ def _after(rows: Rows) -> list[str]:
     return [
         f"question after the document, dense tail of {DENSE_TAIL}, every depth, N up to {rows.lengths[-1]:,}: "
         f"≥ {AFTER} of dense",
-        f"{worst:.2f} at depth {DEPTHS[shares.index(worst)]:.0%}, {n} questions",
+        f"{worst:.2f} at depth {percent(DEPTHS[shares.index(worst)], 0)}, {n} questions",
         _verdict(worst, AFTER, worst >= AFTER),
     ]
 
@@ -65,7 +54,8 @@ def _after(rows: Rows) -> list[str]:
 def _tail_share(time: Row) -> list[str]:
     share = time["share"]
     return [
-        f"dense tail of {DENSE_TAIL} at N {time['n_tokens']:,}: ≤ {percent(TAIL_SHARE, 0)} of prefill's time",
+        f"dense tail of {DENSE_TAIL} at N {time['n_tokens']:,}: ≤ {percent(TAIL_SHARE, 0)} of prefill's time "
+        f"(`{time['model']}`)",
         percent(share),
         _verdict(share, TAIL_SHARE, share <= TAIL_SHARE),
     ]

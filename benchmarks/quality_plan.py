@@ -30,6 +30,8 @@ DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # So far back that only a memory set can have it: at least two chunks before the question.
 FAR_DEPTHS = (0.0, 0.25, 0.5)
 TAILS = (0, 2, 4, 8, 16, 32, 64, 128)
+# The name of the text that is read for the goals.
+GOAL_TEXT = "text of the goals"
 # Bytes of a window of 2,048 that are a prompt; the others continue it.
 PROMPT = 1792
 
@@ -78,6 +80,8 @@ class Effort:
     ----------
     windows : dict of int to int
         Lengths N, and windows of text of each.
+    goal_windows : int
+        Windows of the shortest length for the default against the references: their differences are small.
     samples : int
         Documents for each length, kind and depth of recall; twice as many where the default must be as good as dense.
     prefills : int
@@ -85,12 +89,13 @@ class Effort:
     """
 
     windows: dict[int, int]
+    goal_windows: int
     samples: int
     prefills: int
 
 
-FULL = Effort({SHORT: 24, MIDDLE: 16, LONG: 12}, 6, 9)
-QUICK = Effort({SHORT: 2, MIDDLE: 2}, 1, 1)
+FULL = Effort({SHORT: 24, MIDDLE: 16, LONG: 10}, 160, 4, 9)
+QUICK = Effort({SHORT: 2, MIDDLE: 2}, 4, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,11 @@ class Step:
 
 
 def text(n_tokens: int, windows: int) -> bytes:
-    """Windows of N bytes, each the beginning of another module. The demo model's tokens are bytes."""
-    return b"".join(standard_library_text(n_tokens, module) for module in MODULES[:windows])
+    """Windows of N bytes, each from another module as long as there are any. The demo model's tokens are bytes."""
+    rounds = -(-windows // len(MODULES))
+    sources = [standard_library_text(rounds * n_tokens, module) for module in MODULES]
+    pieces = [source[i * n_tokens : (i + 1) * n_tokens] for i in range(rounds) for source in sources]
+    return b"".join(pieces[:windows])
 
 
 def budgets(memory_size: int, local_share: float) -> H2OConfig:
@@ -167,6 +175,11 @@ def main_settings() -> list[Setting]:
     return alternatives(default())
 
 
+def compared() -> list[Setting]:
+    """The default, and what it must be better than."""
+    return [*main_settings(), reference(default(), "random")]
+
+
 def continued() -> list[Setting]:
     """What may fill a cache differently: schedules and choices."""
     return [s for schedule in SCHEDULES for s in alternatives(replace(default(), schedule=schedule))]
@@ -180,13 +193,17 @@ def started() -> list[Setting]:
 def steps(effort: Effort, n_threads: int) -> Iterator[Step]:
     """Everything but times, in the order of the report."""
 
-    def step(title: str, settings: Sequence[Setting], n_tokens: int, tasks: Sequence[Task]) -> Step:
+    def step(
+        title: str, settings: Sequence[Setting], n_tokens: int, tasks: Sequence[Task], windows: int | None = None
+    ) -> Step:
         length = max(n_tokens, SHORT)
-        return Step(title, settings, n_tokens, tasks, text(length, effort.windows[length]))
+        return Step(title, settings, n_tokens, tasks, text(length, windows or effort.windows[length]))
 
     def recall(kinds: Sequence[str], depths: Sequence[float], dense_tail: int, times: int = 1) -> Recall:
         return Recall(kinds, depths, times * effort.samples, dense_tail)
 
+    many = Text(effort.goal_windows, GOAL_TEXT)
+    yield step("goals", compared(), SHORT, [many], effort.goal_windows)
     texts = {n: Text(windows) for n, windows in effort.windows.items()}
     far = recall(KINDS, FAR_DEPTHS, 0)
     yield step("choices", choices(), SHORT, [texts[SHORT], far])

@@ -9,12 +9,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-from h2o_llama.eval import Setting
 from h2o_llama.llama import DENSE_TAIL
 from h2o_llama.plots.style import heat_map, line_style, new_figure
-from quality_plan import DEPTHS, LOCAL_SHARES, MEMORY_SIZES, ONE_KIND, SHORT, alternatives, budgets, default
+from quality_plan import DEPTHS, LOCAL_SHARES, MEMORY_SIZES, ONE_KIND, SHORT, alternatives, budgets, main_settings
 from quality_rows import Rows
-from quality_tables import ALTERNATIVES, SPLITS, found
+from quality_tables import SPLITS, WINDOW, alternatives_names, found, percent
 
 
 def draw(rows: Rows, folder: Path) -> list[Path]:
@@ -32,7 +31,8 @@ def _sizes(rows: Rows) -> Figure:
     share, split = LOCAL_SHARES[1], SPLITS[1]
     ways = list(zip(*(alternatives(budgets(size, share)) for size in MEMORY_SIZES), strict=True))
     figure, (text, recall) = new_figure(10, 4.2, 1, 2)
-    for i, (name, settings) in enumerate(zip(ALTERNATIVES, ways, strict=True)):
+    names = [name.replace("`", "") for name in alternatives_names()]
+    for i, (name, settings) in enumerate(zip(names, ways, strict=True)):
         losses = [rows.ratio(s, SHORT) for s in settings]
         style = line_style(i)
         text.errorbar(
@@ -58,19 +58,21 @@ def _sizes(rows: Rows) -> Figure:
 
 
 def _depths(rows: Rows) -> Figure:
-    """Recall by length and depth: dense, and the default with and without a dense tail."""
-    kind, setting = ONE_KIND[0], Setting.of(default())
-    after = [rows.by_depth(setting, n, kind, DENSE_TAIL) for n in rows.lengths]
-    within = [rows.by_depth(setting, n, kind, 0) for n in rows.lengths]
+    """Recall by length and depth: dense, and what a dense tail does."""
+    kind = ONE_KIND[0]
+    chosen, _, window = main_settings()
+    after = [rows.by_depth(chosen, n, kind, DENSE_TAIL) for n in rows.lengths]
     panels = {
         "dense": [[c["recall_dense"] for c in cells] for cells in after],
         f"default, dense tail of {DENSE_TAIL}": [[c["recall"] for c in cells] for cells in after],
-        "default, no dense tail": [[c["recall"] for c in cells] for cells in within],
     }
-    figure, axes = new_figure(10, 3.2, 1, len(panels))
+    for name, setting in (("default, no dense tail", chosen), (f"{WINDOW}, no dense tail", window)):
+        panels[name] = [[c["recall"] for c in rows.by_depth(setting, n, kind, 0)] for n in rows.lengths]
+    figure, axes = new_figure(12, 3.2, 1, len(panels))
     for panel, (title, table) in zip(axes, panels.items(), strict=True):
         names = [f"{n:,}" for n in rows.lengths]
-        image = heat_map(panel, np.transpose(table), names, [f"{depth:.0%}" for depth in DEPTHS])
-        panel.set(title=title, xlabel="N (tokens)", ylabel="depth of the key")
+        image = heat_map(panel, np.transpose(table), names, [percent(depth, 0) for depth in DEPTHS])
+        panel.set_title(title, fontsize="small")
+        panel.set(xlabel="N (tokens)", ylabel="depth of the key")
     figure.colorbar(image, ax=axes, label="recall")
     return figure

@@ -14,7 +14,7 @@ from h2o_llama.eval import Setting
 from h2o_llama.eval.task import Row
 from h2o_llama.llama import DENSE_TAIL
 from quality_goals import goals
-from quality_plan import CHUNK_SIZE, KINDS, SCHEDULES, SHORT, default
+from quality_plan import CHUNK_SIZE, GOAL_TEXT, KINDS, SCHEDULES, SHORT, default
 from quality_plots import draw
 from quality_rows import Rows
 from random_model import ModelSpec
@@ -35,12 +35,13 @@ def write_report(measured: Sequence[Row], folder: Path) -> list[Path]:
         machine=times[0]["machine"],
         lengths=rows.lengths,
         windows=[rows.text(Setting.of(default()), n)["windows"] for n in rows.lengths],
+        goal_windows=rows.find(GOAL_TEXT)["windows"],
         samples=_samples(rows),
         h2o=h2o,
         default=tables.choice(Setting.of(h2o)),
         chunk_size=CHUNK_SIZE,
         dense_tail=DENSE_TAIL,
-        goals=goals(rows, times[0]),
+        goals=goals(rows, times),
         smallest=tables.smallest(rows),
         choices={schedule: tables.choices(rows, schedule) for schedule in SCHEDULES},
         sizes_text=tables.sizes(partial(tables.loss, rows)),
@@ -49,9 +50,11 @@ def write_report(measured: Sequence[Row], folder: Path) -> list[Path]:
         after=tables.after(rows),
         continuation=tables.continuation(rows),
         tails=tables.tails(rows),
+        times=times,
         tail_times=tables.tail_times(times),
         chunk_starts=tables.chunk_starts(rows),
         chance=tables.percent(8 / CHUNK_SIZE),
+        tail_share_of_attention=tables.percent(DENSE_TAIL / (times[0]["chunk_size"] / 2 + h2o.memory_size)),
     )
     report = folder / "quality.md"
     report.write_text(text, encoding="utf-8")

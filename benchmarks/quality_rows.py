@@ -10,7 +10,7 @@ import numpy as np
 from h2o_llama.eval import Setting
 from h2o_llama.eval.rows import find_row
 from h2o_llama.eval.task import Row
-from quality_plan import DEPTHS, FAR_DEPTHS
+from quality_plan import DEPTHS, FAR_DEPTHS, GOAL_TEXT
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Rows:
         added = Estimate.of(self.text(setting, n_tokens)["added"])
         return Estimate(float(np.expm1(added.mean)), float(np.exp(added.mean) * added.error))
 
-    def difference(self, setting: Setting, other: Setting, n_tokens: int) -> Estimate:
-        """Nats per token that a setting costs more than another on the same windows."""
-        added = [np.array(self.text(s, n_tokens)["added"]) for s in (setting, other)]
+    def difference(self, setting: Setting, other: Setting) -> Estimate:
+        """Nats per token that a setting costs more than another on the same windows, the many of the goals."""
+        added = [np.array(self.find(GOAL_TEXT, s)["added"]) for s in (setting, other)]
         return Estimate.of((added[0] - added[1]).tolist())
 
     def far(self, setting: Setting, n_tokens: int, kind: str, dense_tail: int) -> float:

@@ -38,8 +38,6 @@ from quality_rows import Estimate, Rows
 
 SPLITS = ("1:1", "3:1", "7:1")
 WINDOW = "first 4 and last M − 4"
-# What `alternatives` gives.
-ALTERNATIVES = ("default", "plain sum", WINDOW)
 
 # By what cells are ranked, the lowest best, and what is printed.
 Cell = tuple[float, str]
@@ -47,16 +45,23 @@ Cell = tuple[float, str]
 
 def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table, numbers to the right."""
-    cells = [columns, ["---", *["--:"] * (len(columns) - 1)], *lines]
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
+    rule = "|---|" + "--:|" * (len(columns) - 1)
+    head, *rest = ("| " + " | ".join(cells) + " |" for cells in (columns, *lines))
+    return "\n".join([head, rule, *rest])
 
 
 def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f} %"
 
 
-def signed(estimate: Estimate) -> str:
-    return f"{100 * estimate.mean:+.1f} ± {100 * estimate.error:.1f} %"
+def signed(value: float, digits: int) -> str:
+    """With a sign, but no negative zero."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
+
+
+def over_dense(ratio: Estimate) -> str:
+    """What is added to perplexity."""
+    return f"{signed(100 * ratio.mean, 1)} ± {percent(ratio.error)}"
 
 
 def choice(setting: Setting) -> str:
@@ -67,6 +72,11 @@ def choice(setting: Setting) -> str:
     if setting.h2o.heavy_budget == 0:
         return WINDOW
     return f"`{setting.h2o.scorer}`" + (f", pooling {setting.h2o.pooling}" if setting.h2o.pooling else "")
+
+
+def alternatives_names() -> list[str]:
+    """Names of `alternatives`."""
+    return [choice(s) for s in alternatives(default())]
 
 
 def choices(rows: Rows, schedule: Schedule) -> str:
@@ -93,14 +103,14 @@ def sizes(cell: Callable[[Setting], Cell]) -> str:
     for size in MEMORY_SIZES:
         chosen, plain, window = zip(*(alternatives(budgets(size, share)) for share in LOCAL_SHARES), strict=True)
         lines.append([str(size), *_mark_best([cell(s) for s in (*chosen, *plain, window[0])])])
-    names = [f"{name}, {split}" for name in ALTERNATIVES[:2] for split in SPLITS]
-    return markdown(["M", *names, WINDOW], lines)
+    *split, window_name = alternatives_names()
+    return markdown(["M", *(f"{name}, {parts}" for name in split for parts in SPLITS), window_name], lines)
 
 
 def loss(rows: Rows, setting: Setting) -> Cell:
     """Perplexity over dense."""
     estimate = rows.ratio(setting, SHORT)
-    return estimate.mean, signed(estimate)
+    return estimate.mean, over_dense(estimate)
 
 
 def found(rows: Rows, setting: Setting, kinds: Sequence[str] = KINDS) -> Cell:
@@ -109,7 +119,7 @@ def found(rows: Rows, setting: Setting, kinds: Sequence[str] = KINDS) -> Cell:
 
 
 def smallest(rows: Rows) -> str:
-    """The smallest M that is good enough for something, with the split that is best at it."""
+    """The smallest M that is good enough for something."""
     needs: dict[str, Callable[[Setting], bool]] = {
         "perplexity at most 5 % over dense": lambda s: loss(rows, s)[0] <= 0.05,
         "perplexity at most 2 % over dense": lambda s: loss(rows, s)[0] <= 0.02,
@@ -121,19 +131,19 @@ def smallest(rows: Rows) -> str:
             rows.far(s, SHORT, ONE_KIND[0], DENSE_TAIL) >= 0.98
         ),
     }
-    lines = []
-    for name, is_enough in needs.items():
-        line = [name]
-        for way in range(len(ALTERNATIVES)):
-            enough = [
-                f"{size}" if way == 2 else f"{size} ({split})"
-                for size in MEMORY_SIZES
-                for split, share in zip(SPLITS, LOCAL_SHARES, strict=True)
-                if is_enough(alternatives(budgets(size, share))[way])
-            ]
-            line.append(enough[0] if enough else f"more than {MEMORY_SIZES[-1]}")
-        lines.append(line)
-    return markdown(["what is asked of it", *ALTERNATIVES], lines)
+    names = alternatives_names()
+    lines = [[name, *(_smallest(is_enough, way) for way in range(len(names)))] for name, is_enough in needs.items()]
+    return markdown(["what is asked of it", *names], lines)
+
+
+def _smallest(is_enough: Callable[[Setting], bool], way: int) -> str:
+    """The smallest M of one of the `alternatives`, with the splits for which it is enough."""
+    for size in MEMORY_SIZES:
+        settings = [alternatives(budgets(size, share))[way] for share in LOCAL_SHARES]
+        enough = [split for split, setting in zip(SPLITS, settings, strict=True) if is_enough(setting)]
+        if enough:
+            return f"{size}" if settings[0] == settings[1] else f"{size} ({', '.join(enough)})"
+    return f"more than {MEMORY_SIZES[-1]}"
 
 
 def lengths(rows: Rows) -> str:
@@ -144,7 +154,13 @@ def lengths(rows: Rows) -> str:
             cells = rows.by_depth(setting, n, ONE_KIND[0], 0)
             text = rows.text(setting, n)
             lines.append(
-                [f"{n:,}", choice(setting), signed(rows.ratio(setting, n)), f"{text['kld_mean']:.3f}", _by_depth(cells)]
+                [
+                    f"{n:,}",
+                    choice(setting),
+                    over_dense(rows.ratio(setting, n)),
+                    f"{text['kld_mean']:.3f}",
+                    _by_depth(cells),
+                ]
             )
     columns = ["heavy hitters", "perplexity over dense", "KL", "asked in the prompt, by depth"]
     return markdown(["N", *columns], lines)
@@ -154,7 +170,7 @@ def after(rows: Rows) -> str:
     """Recall of a question with a dense tail after the document."""
     cells = {n: rows.by_depth(main_settings()[0], n, ONE_KIND[0], DENSE_TAIL) for n in rows.lengths}
     lines = [[f"{n:,}", *(f"{c['recall']:.2f} / {c['recall_dense']:.2f}" for c in row)] for n, row in cells.items()]
-    return markdown(["N", *(f"{depth:.0%}" for depth in DEPTHS)], lines)
+    return markdown(["N", *(percent(depth, 0) for depth in DEPTHS)], lines)
 
 
 def continuation(rows: Rows) -> str:
@@ -165,7 +181,7 @@ def continuation(rows: Rows) -> str:
         line = [f"`{setting.h2o.schedule}`", choice(setting)]
         for over in ("full", "memory"):
             row = rows.find("continuation", setting, n_tokens=PROMPT, over=over)
-            line.append(signed(Estimate(row["ppl_ratio"] - 1, row["ppl_ratio_se"])))
+            line.append(over_dense(Estimate(row["ppl_ratio"] - 1, row["ppl_ratio_se"])))
         lines.append(line)
     return markdown(["schedule", "heavy hitters", "reading all K/V", "reading the memory set"], lines)
 
@@ -173,7 +189,7 @@ def continuation(rows: Rows) -> str:
 def tails(rows: Rows) -> str:
     """Recall against the length of the dense tail."""
     lines = [[str(tail), *(f"{rows.far(s, SHORT, ONE_KIND[0], tail):.2f}" for s in main_settings())] for tail in TAILS]
-    return markdown(["dense tail", *ALTERNATIVES], lines)
+    return markdown(["dense tail", *alternatives_names()], lines)
 
 
 def tail_times(times: Sequence[Row]) -> str:

@@ -30,7 +30,7 @@ class Text:
     """
 
     windows: int
-    name = "text"
+    name: str = "text"
     contexts_each = 1
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
