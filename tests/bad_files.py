@@ -179,7 +179,12 @@ FILES = [
     Case("file-folder", "open_model(FOLDER)", "ValueError", "is a folder or a special file"),
     Case("file-device", "open_model('/dev/zero')", "ValueError", "is a folder or a special file"),
     Case("file-path-with-nul", "open_model('a\\0b')", "FileNotFoundError", "there is no file"),
-    Case("file-path-int", "open_model(3)", "ValueError", "[Llama] model_path must be the path of a GGUF file, got 3"),
+    Case(
+        "file-path-int",
+        "open_model(3)",
+        "ValueError",
+        "[Llama] model_path must be the path of a GGUF file, or an open Llama, got 3",
+    ),
     Case("file-path-none", "open_model(None)", "ValueError", "model_path"),
     _file_case("empty", "ValueError", "is empty"),
     _file_case("text", "ValueError", "invalid magic characters"),

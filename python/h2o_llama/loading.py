@@ -34,7 +34,7 @@ def load_model(model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: b
         If llama.cpp refuses it; the message has its reason.
     """
     if not isinstance(model_path, str | os.PathLike):
-        raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file", model_path)
+        raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Llama", model_path)
     path = Path(model_path)
     if not path.exists():
         raise FileNotFoundError(f"[Llama] there is no file {path}")

@@ -4,6 +4,7 @@
 
 #include "llama.h"
 
+#include <algorithm>
 #include <cstdint>
 
 // Parameters of H2O chunked sparse attention. The chunk grid is absolute: chunk c holds positions [c*S, (c + 1)*S).
@@ -25,6 +26,11 @@ struct h2o_config {
 
     // M = A + L + H
     uint64_t memory_size() const { return (uint64_t) sink_tokens + local_window + heavy_budget; }
+
+    // Phase 1 shows the first tokens of a chunk next to nothing, so they become a sink for their chunk: attention goes to
+    // them, and their keys are unlike the others. But only the sequence has a sink: how many of a chunk are never heavy
+    // hitters, unless all others are.
+    uint32_t n_chunk_sink() const { return schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE ? std::min(8u, chunk_size/16) : 0; }
 
     // throws std::invalid_argument, naming the parameter
     void validate() const;

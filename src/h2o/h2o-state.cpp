@@ -6,6 +6,7 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <numeric>
 #include <string>
@@ -147,7 +148,11 @@ std::vector<int32_t> h2o_state::choose(uint32_t head, uint32_t chunk_end, h2o_sc
 
     std::vector<float> rank(pos.size());
     for (size_t i = 0; i < pos.size(); ++i) {
-        rank[i] = config.scorer->rank(scores.get(head, pos[i]), pos[i], chunk_end, config);
+        const uint32_t p = pos[i];
+
+        const bool is_chunk_sink = p >= config.chunk_size && p % config.chunk_size < config.n_chunk_sink();
+
+        rank[i] = is_chunk_sink ? -INFINITY : config.scorer->rank(scores.get(head, p), p, chunk_end, config);
     }
     h2o_pool_ranks(pos.data(), pos.size(), config.pooling, rank.data());
 

@@ -18,10 +18,13 @@ def candidate_ranks(
     A: int,
     scorer: Scorer = SCORERS["sum"],
     pooling: int = 0,
+    S: int = 1,
+    chunk_sink: int = 0,
 ) -> Array:
     """Ranks of positions [0, end) of one KV head, -inf where a position is no candidate for a heavy hitter.
 
-    `scores` covers positions [0, end), `previous` is M_{c-1} (padding allowed), the chunk is [chunk_start, end).
+    `scores` covers positions [0, end), `previous` is M_{c-1} (padding allowed), the chunk is [chunk_start, end). The first
+    `chunk_sink` positions of chunks of S, but for the first chunk, have no rank of their own.
     """
     always = {*range(min(A, end)), *range(max(end - L, 0), end)}
     seen = set(previous[previous >= 0].tolist()) | set(range(chunk_start, end))
@@ -29,6 +32,7 @@ def candidate_ranks(
     ranks = np.full(end, -np.inf, dtype=scores.dtype)
     if len(positions):
         own = scorer.rank(scores[positions], positions, end, L)
+        own = np.where((positions >= S) & (positions % S < chunk_sink), -np.inf, own)
         ranks[positions] = pooled(own, positions, pooling)
     return ranks
 

@@ -27,6 +27,11 @@ ChooseMemory = Callable[[int, int, IntArray, Array], IntArray]
 class OracleSequence(ABC):
     """Positions are absolute; chunk c is [cS, (c+1)S)."""
 
+    @property
+    def chunk_sink(self) -> int:
+        """So many first positions of every chunk but the first are heavy hitters only if there are no others."""
+        return 0
+
     def __init__(
         self,
         model: GGUFModel,
@@ -161,7 +166,16 @@ class OracleSequence(ABC):
         memory, ranks = [], []
         for row, previous in zip(self._scores[il], self.memory_indices(il), strict=True):
             chunk = (previous, end - self.S, end)
-            rank = candidate_ranks(row[:end], *chunk, L=self.L, A=self.A, scorer=self.scorer, pooling=self.pooling)
+            rank = candidate_ranks(
+                row[:end],
+                *chunk,
+                L=self.L,
+                A=self.A,
+                scorer=self.scorer,
+                pooling=self.pooling,
+                S=self.S,
+                chunk_sink=self.chunk_sink,
+            )
             memory.append(select_ranked(rank, *chunk, L=self.L, H=self.H, A=self.A))
             ranks.append(rank)
         return np.stack(memory), np.stack(ranks)

@@ -14,6 +14,10 @@ from .softmax_state import SoftmaxState, fuse
 class OracleTwoPhase(OracleSequence):
     """Phase 1 writes K and V and starts the scores; phase 2 runs the layers again and fuses."""
 
+    @property
+    def chunk_sink(self) -> int:
+        return min(8, self.S // 16)
+
     def _prefill(self, tokens: IntArray) -> Array:
         start = self.n_tokens
         intra, x = self._phase1(tokens, start)

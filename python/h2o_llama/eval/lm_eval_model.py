@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from h2o_llama import H2OConfig, Llama, _check
 from h2o_llama.eval.lockstep import piece_tokens
@@ -29,6 +28,7 @@ try:
     from lm_eval.api.model import TemplateLM
     from lm_eval.api.registry import register_model
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+    from tqdm import tqdm
 except ImportError as error:
     raise ImportError('lm-evaluation-harness is missing: pip install "h2o-llama[eval]"') from error
 

@@ -29,7 +29,7 @@ def evaluate(
     tasks: Sequence[Task] = (Perplexity(), Continuation()),
     chunk_size: int = 1024,
     n_threads: int | None = None,
-    n_gpu_layers: int = 0,
+    n_gpu_layers: int | None = None,
     seed: int = 0,
     json_file: str | os.PathLike[str] | None = None,
     progress: Callable[[str, int, int], object] | None = None,

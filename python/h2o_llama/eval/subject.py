@@ -35,7 +35,7 @@ class Subject:
         *,
         chunk_size: int,
         n_threads: int | None,
-        n_gpu_layers: int,
+        n_gpu_layers: int | None,
         seed: int,
     ) -> None:
         self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
