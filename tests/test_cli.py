@@ -241,8 +241,8 @@ def test_prompt_follows_the_file(tmp_path: Path) -> None:
 
 def test_run_takes_every_option_of_h2o(evals: list[tuple[H2OConfig | None, int]], text_file: Path) -> None:
     command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
-    invoke(*command, "--sinks", "2", "--scorer", "mean", "--pooling", "1", "--schedule", "two_phase")
-    assert evals == [(H2OConfig(16, 16, 2, scorer="mean", pooling=1, schedule="two_phase"), 128)]
+    invoke(*command, "--sinks", "2", "--scorer", "distant", "--pooling", "1", "--schedule", "two_phase")
+    assert evals == [(H2OConfig(16, 16, 2, scorer="distant", pooling=1, schedule="two_phase"), 128)]
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'key_diff', 'sum'")
 
 
@@ -358,7 +358,7 @@ def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:
     command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
     by_sum = invoke(*command, "--scorer", "sum", "--pooling", "0")
     assert "ranked by sum with pooling 0" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert invoke(*command, "--scorer", "mean", "--pooling", "0").stdout != by_sum.stdout
+    assert invoke(*command, "--scorer", "distant", "--pooling", "0").stdout != by_sum.stdout
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of")
 
 

@@ -21,7 +21,7 @@ def test_defaults() -> None:
 
 
 def test_scorers() -> None:
-    assert SCORERS == ("key_diff", "sum", "mean", "decay", "last_window", "distant")
+    assert SCORERS == ("key_diff", "sum", "distant")
     for scorer in SCORERS:
         assert H2OConfig(scorer=scorer).scorer == scorer
         assert f'"{scorer}": ' in str(H2OConfig.__doc__)
@@ -67,7 +67,7 @@ def test_frozen() -> None:
         ({"schedule": 2}, "schedule must be one of"),
         (
             {"scorer": "best"},
-            "scorer must be one of 'key_diff', 'sum', 'mean', 'decay', 'last_window', 'distant', got 'best'",
+            "scorer must be one of 'key_diff', 'sum', 'distant', got 'best'",
         ),
         ({"scorer": ""}, "scorer must be one of"),
         ({"scorer": None}, "scorer must be one of"),

@@ -49,18 +49,18 @@ def test_a_sweep_has_all_combinations_by_name() -> None:
 
 
 def test_a_sweep_names_scorer_and_pooling() -> None:
-    assert [s.name for s in sweep(local=[8], heavy=[8], scorer=["sum", "mean"], pooling=[0, 3])] == [
+    assert [s.name for s in sweep(local=[8], heavy=[8], scorer=["sum", "distant"], pooling=[0, 3])] == [
         "single_pass sum L8 H8",
         "single_pass sum pool3 L8 H8",
-        "single_pass mean L8 H8",
-        "single_pass mean pool3 L8 H8",
+        "single_pass distant L8 H8",
+        "single_pass distant pool3 L8 H8",
     ]
 
 
 def test_a_sweep_has_no_setting_twice() -> None:
     assert len(sweep(local=[8, 8], heavy=[8])) == 1
     # Without heavy hitters there is nothing to rank.
-    assert [s.name for s in sweep(local=[8], heavy=[0], scorer=["sum", "mean"])] == ["single_pass window L8"]
+    assert [s.name for s in sweep(local=[8], heavy=[0], scorer=["sum", "distant"])] == ["single_pass window L8"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,31 +17,6 @@ from oracle.scorers import SCORERS as ORACLE_SCORERS
 from oracle.scorers import key_difference
 from standalone import LAYER, add_chunk, kept, make_cache, n_head_kv, per_head
 from tolerances import SELF_LOGITS_F32
-
-# Chunks of 4, no local window, H 2. Scores of chunk 0; what attention from chunk 1 adds to the two that are kept;
-# scores of chunk 1; the sets after both, worked out by hand.
-SCORER_TABLE = [
-    # 8 + 1 and 6 + 1 beat everything in the chunk.
-    pytest.param("sum", [8, 1, 6, 1], [1, 1], [5, 3, 2, 1], [0, 2], [0, 2], id="sum"),
-    # 8/4, 1/3, 6/2, 3/1: 2 and 3. Then 6.5/6, 4/5; 5/4, 3/3, 2/2, 3/1: the last first, then 4.
-    pytest.param("mean", [8, 1, 6, 3], [0.5, 1], [5, 3, 2, 3], [2, 3], [4, 7], id="mean"),
-    # 8 and 6 become 4 and 3, then 5 and 3.5: 0 stays, 4 comes.
-    pytest.param("decay", [8, 1, 6, 1], [1, 0.5], [4, 3, 2, 1], [0, 2], [0, 4], id="decay"),
-    # What was is forgotten: 1 and 2.5 against 2, 1, 0, 3.
-    pytest.param("last_window", [8, 1, 6, 1], [1, 2.5], [2, 1, 0, 3], [0, 2], [2, 7], id="last_window"),
-]
-
-
-@pytest.mark.parametrize(("scorer", "first", "inter", "second", "after_first", "after_second"), SCORER_TABLE)
-def test_scorers_by_hand(
-    tiny_model: Path, scorer: str, first: Any, inter: Any, second: Any, after_first: Any, after_second: Any
-) -> None:
-    cache = make_cache(tiny_model, chunk_size=4, local_window=0, heavy_budget=2, scorer=scorer)
-    add_chunk(cache, per_head(cache, first))
-    assert kept(cache) == after_first
-    cache.accumulate_memory_scores(LAYER, per_head(cache, inter))
-    add_chunk(cache, per_head(cache, second))
-    assert kept(cache) == after_second
 
 
 def test_distant_by_hand(tiny_model: Path) -> None:
@@ -119,7 +93,7 @@ def test_oracle_counts_by_a_naive_loop(rng: np.random.Generator) -> None:
                 logits = np.array([q[head, i] @ k[head // 2, j] if keys[j] <= x else -np.inf for j in range(len(keys))])
                 weights = np.exp(logits - logits.max())
                 for j, p in enumerate(keys):
-                    is_counted = {"distant": x - p >= L, "last_window": x >= 2 * S - 64}.get(name, True)
+                    is_counted = name != "distant" or x - p >= L
                     expected[head // 2, j] += is_counted * weights[j] / weights.sum()
         np.testing.assert_allclose(colsum, expected, rtol=1e-10, atol=1e-12, err_msg=name)
 
@@ -148,12 +122,12 @@ def test_every_scorer_on_every_model(
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-@pytest.mark.parametrize("scorer", ["distant", "last_window", "key_diff"])
+@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("score_type", ["f32", "bf16"])
-def test_chunks_longer_than_the_last_window(
+def test_scorers_in_several_calls(
     scorer: str, score_type: str, schedule: str, flash_attn: str, tiny_model: Path
 ) -> None:
-    """In several calls, with decode steps; S 96 is more than the 64 queries that count."""
+    """With decode steps in between."""
     config = Config(
         S=96, L=10, H=20, scorer=scorer, score_type=score_type, pooling=3, flash_attn=flash_attn, schedule=schedule
     )

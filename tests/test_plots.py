@@ -124,7 +124,7 @@ def test_captured_mass_of_one_chunk_draws_nothing() -> None:
 
 
 def test_perplexity_has_a_line_per_setting_beside_dense(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    rows = [perplexity_row("a"), perplexity_row("b", scorer="mean")]
+    rows = [perplexity_row("a"), perplexity_row("b", scorer="distant")]
     figures = drawn(monkeypatch, rows, tmp_path / "new" / "folder")
     assert list(figures) == ["perplexity-512.svg"]  # one memory size is no sweep
     top, bottom = figures["perplexity-512.svg"].axes
@@ -141,7 +141,7 @@ def test_sweep_is_against_the_memory_size(monkeypatch: pytest.MonkeyPatch, tmp_p
     rows = [
         perplexity_row("a", H=192),
         perplexity_row("b", H=64),
-        perplexity_row("c", H=64, scorer="mean"),
+        perplexity_row("c", H=64, scorer="distant"),
         perplexity_row("d", H=64, memory="upper_bound"),
         perplexity_row("e", H=0),
         perplexity_row("f", H=64, n=1024),

@@ -33,9 +33,8 @@ class H2OConfig:
         of the KV head, and the sums are over queries that saw p.
         "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
         chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364); needs no attention weights.
-        "sum": the sum of w (H2O). "mean": that divided by the number of queries. "decay": the sum, of which half is
-        forgotten from chunk to chunk. "last_window": the sum over the last 64 queries of the last chunk (SnapKV, Li et
-        al. 2024, arXiv:2404.14469). "distant": the mean over the queries at least L positions after p.
+        "sum": the sum of w (H2O).
+        "distant": the mean of w over the queries at least L positions after p.
     pooling : int, default 3
         A position ranks as high as the best candidate up to this many positions away: what matters is kept with its
         neighbours (SnapKV pools 7 positions, which is 3).

@@ -189,9 +189,9 @@ class KVView(ABC):
     def scores(self, layer: int) -> NDArray[np.float32]:
         """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
 
-        With "sum" and "mean" the attention mass that the position has received: the sum of softmax weights over all
-        queries that saw it and over the query heads of the KV head. "decay", "last_window" and "distant" count some of
-        it. With "key_diff" how much its key differs from those of its chunk, 0 until the next chunk begins.
+        With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
+        saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
+        With "key_diff" how much its key differs from those of its chunk, 0 until the next chunk begins.
         """
         with self._open() as kv:
             return kv.scores(self._layer(kv, layer))

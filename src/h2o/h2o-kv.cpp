@@ -154,28 +154,29 @@ void h2o_kv_get_v(const llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32
     h2o_kv_tensor(kv, il, false).get(p0, p1, dst);
 }
 
-void h2o_kv_get_k_rows(const llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & dst) {
+void h2o_kv_get_k_rows(const llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & dst,
+        const std::function<void(uint32_t i, float * row)> & finish) {
     const h2o_kv_tensor storage(kv, il, true);
 
     const ggml_tensor * t     = storage.t;
     const size_t        n_pos = p1 - p0;
-    const size_t        row   = t->nb[1];
+    const size_t        n_row = (size_t) storage.n_head*storage.n_embd;
 
     std::vector<uint8_t> copy;
-    const uint8_t * data = (const uint8_t *) t->data + p0*row;
+    const uint8_t * data = (const uint8_t *) t->data + p0*t->nb[1];
     if (!ggml_backend_buffer_is_host(t->buffer)) {
-        copy.resize(n_pos*row);
-        ggml_backend_tensor_get(t, copy.data(), p0*row, copy.size());
+        copy.resize(n_pos*t->nb[1]);
+        ggml_backend_tensor_get(t, copy.data(), p0*t->nb[1], copy.size());
         data = copy.data();
     }
 
-    const size_t n_row = storage.n_head*storage.n_embd;
-
     dst.resize(n_pos*n_row);
-    for (size_t p = 0; p < n_pos; ++p) {
-        h2o_kv_decode_row(t->type, data + p*row, dst.data() + p*n_row, n_row);
+    for (size_t i = 0; i < n_pos; ++i) {
+        float * row = dst.data() + i*n_row;
+        h2o_kv_decode_row(t->type, data + i*t->nb[1], row, n_row);
+        h2o_kv_rotate(row, n_row, storage.n_rot);
+        finish(i, row);
     }
-    h2o_kv_rotate(dst.data(), dst.size(), storage.n_rot);
 }
 
 void h2o_kv_set_k(llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32_t p1, const float * src) {

@@ -21,59 +21,42 @@ static const ggml_tensor * h2o_find_rope(const ggml_tensor * k) {
     return nullptr;
 }
 
-h2o_rope::h2o_rope(const ggml_tensor * k, uint32_t n_max) : n_max(n_max) {
-    const ggml_tensor * rope = h2o_find_rope(k);
-    if (!rope) {
-        return;
-    }
-
-    const int32_t * params = rope->op_params;
-
-    // positions of text are the same in all sections of a multi-section RoPE, which then pairs like NeoX's
-    is_interleaved = params[2] == GGML_ROPE_TYPE_NORMAL;
-    n_dims         = params[1];
-    n_ctx_orig     = params[4];
-
-    const auto f32 = [params](int i) {
-        float res;
-        memcpy(&res, params + i, sizeof(res));
-        return res;
-    };
-    freq_base   = f32(5);
-    freq_scale  = f32(6);
-    ext_factor  = f32(7);
-    attn_factor = f32(8);
-    beta_fast   = f32(9);
-    beta_slow   = f32(10);
-
+h2o_rope::h2o_rope(const ggml_tensor * k, uint32_t n_max) {
     // without a buffer the model only serves to estimate memory
-    if (rope->src[2] && rope->src[2]->buffer) {
-        factors.resize(n_dims/2);
-        ggml_backend_tensor_get(rope->src[2], factors.data(), 0, factors.size()*sizeof(float));
+    const ggml_tensor * rope = h2o_find_rope(k);
+    if (rope && (!rope->src[2] || rope->src[2]->buffer)) {
+        make_angles(rope, n_max);
     }
 }
 
 bool h2o_rope::operator==(const h2o_rope & other) const {
-    return is_interleaved == other.is_interleaved && n_dims == other.n_dims && n_ctx_orig == other.n_ctx_orig &&
-        freq_base == other.freq_base && freq_scale == other.freq_scale && ext_factor == other.ext_factor &&
-        attn_factor == other.attn_factor && beta_fast == other.beta_fast && beta_slow == other.beta_slow &&
-        factors == other.factors;
+    return is_interleaved == other.is_interleaved && n_dims == other.n_dims && cosines == other.cosines && sines == other.sines;
 }
 
 // RoPE of vectors that are 1 in the first place of every pair: cosine and sine of each angle, times some length
-void h2o_rope::make_angles() {
+void h2o_rope::make_angles(const ggml_tensor * rope, size_t n) {
+    const int32_t * op_params = rope->op_params;
+
+    const auto f32 = [op_params](int i) {
+        float res;
+        memcpy(&res, op_params + i, sizeof(res));
+        return res;
+    };
+
+    n_dims         = op_params[1];
+    is_interleaved = op_params[2] == GGML_ROPE_TYPE_NORMAL;
+
     const int64_t n_pairs = n_dims/2;
-    const size_t  n       = n_max;
 
     ggml_init_params params = { 8*ggml_tensor_overhead() + ggml_graph_overhead_custom(8, false), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };
 
+    // positions of text are the same in all sections of a multi-section RoPE, which then pairs like NeoX's
     ggml_tensor * x         = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_dims, 1, n);
     ggml_tensor * positions = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, n);
-    ggml_tensor * t_factors = factors.empty() ? nullptr : ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, n_pairs);
-    ggml_tensor * turned    = ggml_rope_ext(ctx.get(), x, positions, t_factors, n_dims,
-            is_interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, n_ctx_orig, freq_base, freq_scale,
-            ext_factor, attn_factor, beta_fast, beta_slow);
+    ggml_tensor * factors   = rope->src[2] ? ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, n_pairs) : nullptr;
+    ggml_tensor * turned    = ggml_rope_ext(ctx.get(), x, positions, factors, n_dims,
+            is_interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, op_params[4], f32(5), f32(6), f32(7), f32(8), f32(9), f32(10));
 
     ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 8, false);
     ggml_build_forward_expand(gf, turned);
@@ -98,8 +81,10 @@ void h2o_rope::make_angles() {
 
     ggml_backend_tensor_set(x,         data.data(),  0, ggml_nbytes(x));
     ggml_backend_tensor_set(positions, index.data(), 0, ggml_nbytes(positions));
-    if (t_factors) {
-        ggml_backend_tensor_set(t_factors, factors.data(), 0, ggml_nbytes(t_factors));
+    if (factors) {
+        std::vector<float> frequency_factors(n_pairs);
+        ggml_backend_tensor_get(rope->src[2], frequency_factors.data(), 0, ggml_nbytes(factors));
+        ggml_backend_tensor_set(factors, frequency_factors.data(), 0, ggml_nbytes(factors));
     }
     ggml_backend_graph_compute(backend.get(), gf);
     ggml_backend_tensor_get(turned, data.data(), 0, ggml_nbytes(turned));
@@ -118,31 +103,26 @@ void h2o_rope::make_angles() {
 }
 
 // a + ib is turned by -angle
-static inline void turn_back(float & a, float & b, float cosine, float sine) {
+static inline void turn_pair_back(float & a, float & b, float cosine, float sine) {
     const float x = a;
     a = x*cosine + b*sine;
     b = b*cosine - x*sine;
 }
 
-void h2o_rope::align(float * k, uint32_t n, uint32_t n_head, uint32_t d) {
+void h2o_rope::turn_back(uint32_t n, float * k, uint32_t n_head, uint32_t d) const {
     const size_t n_pairs = n_dims/2;
 
-    if (cosines.empty() && n_pairs > 0) {
-        make_angles();
-    }
+    const float * c = cosines.data() + n*n_pairs;
+    const float * s = sines  .data() + n*n_pairs;
 
-    for (size_t row = 0; row < (size_t) n*n_head; ++row) {
-        float       * x = k + row*d;
-        const float * c = cosines.data() + row/n_head*n_pairs;
-        const float * s = sines  .data() + row/n_head*n_pairs;
-
+    for (float * x = k; x < k + (size_t) n_head*d; x += d) {
         if (is_interleaved) {
             for (size_t j = 0; j < n_pairs; ++j) {
-                turn_back(x[2*j], x[2*j + 1], c[j], s[j]);
+                turn_pair_back(x[2*j], x[2*j + 1], c[j], s[j]);
             }
         } else {
             for (size_t j = 0; j < n_pairs; ++j) {
-                turn_back(x[j], x[j + n_pairs], c[j], s[j]);
+                turn_pair_back(x[j], x[j + n_pairs], c[j], s[j]);
             }
         }
     }

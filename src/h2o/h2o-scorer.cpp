@@ -9,7 +9,7 @@ int64_t h2o_scorer::limit(uint32_t pos, const h2o_config &) const {
     return pos;
 }
 
-void h2o_scorer::score_keys(const float *, uint32_t, uint32_t, size_t, float *) const {
+void h2o_scorer::score_keys(const float *, uint32_t, uint32_t, uint32_t, float *) const {
     throw std::logic_error("[h2o] this scorer scores attention, not keys");
 }
 
@@ -21,9 +21,6 @@ const std::vector<const h2o_scorer *> & h2o_scorers() {
     static const std::vector<const h2o_scorer *> res = {
         &h2o_scorer_key_diff(),
         &h2o_scorer_sum(),
-        &h2o_scorer_mean(),
-        &h2o_scorer_decay(),
-        &h2o_scorer_last_window(),
         &h2o_scorer_distant(),
     };
     return res;

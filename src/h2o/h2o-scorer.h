@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,14 +21,11 @@ public:
     virtual bool    limits_queries() const { return false; }
     virtual int64_t limit(uint32_t pos, const h2o_config & config) const;
 
-    // score [n] of the keys [n, d] of one KV head in a complete chunk, stride floats apart; only if not uses_attention()
-    virtual void score_keys(const float * k, uint32_t n, uint32_t d, size_t stride, float * score) const;
+    // score [n_head, n] of the keys [n, n_head, d] of a complete chunk; only if not uses_attention()
+    virtual void score_keys(const float * k, uint32_t n, uint32_t n_head, uint32_t d, float * score) const;
 
     // The rank of a candidate at position pos for the memory set of the chunk that ends at chunk_end; the highest are kept.
     virtual float rank(float score, uint32_t pos, uint32_t chunk_end, const h2o_config & config) const;
-
-    // the part of its score that a kept position takes into the next chunk
-    virtual float carry() const { return 1.0f; }
 };
 
 // all of them, the default first

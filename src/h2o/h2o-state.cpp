@@ -116,18 +116,18 @@ void h2o_state::add_memory_scores(h2o_layer & layer, const float * colsum) {
 }
 
 void h2o_state::score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end) {
-    read_keys(layer.il, chunk_start, chunk_end, key_rows);
+    auto & k = key_rows;
+    read_keys(layer.il, chunk_start, chunk_end, k);
 
     const uint32_t n = chunk_end - chunk_start;
-    const size_t   d = key_rows.size()/n/layer.n_head_kv;
+
+    std::vector<float> score((size_t) layer.n_head_kv*n);
+    config.scorer->score_keys(k.data(), n, layer.n_head_kv, k.size()/n/layer.n_head_kv, score.data());
 
     h2o_scores scores(layer.scores);
-
-    std::vector<float> score(n);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        config.scorer->score_keys(key_rows.data() + h*d, n, d, layer.n_head_kv*d, score.data());
         for (uint32_t i = 0; i < n; ++i) {
-            scores.set(h, chunk_start + i, score[i]);
+            scores.set(h, chunk_start + i, score[h*n + i]);
         }
     }
     scores.store();
@@ -184,24 +184,12 @@ void h2o_state::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
     h2o_scores    scores(layer.scores);
     h2o_host_data data  (layer.keys);
 
-    const float carry = config.scorer->carry();
-
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         int32_t * keys = data.as<int32_t>() + h*layer.keys->ne[0];
 
-        const auto chosen = choose(h, chunk_end, scores, keys);
-        write_keys(keys, chosen, chunk_start + config.chunk_size);
-
-        if (carry != 1.0f) {
-            for (const int32_t p : chosen) {
-                scores.set(h, p, carry*scores.get(h, p));
-            }
-        }
+        write_keys(keys, choose(h, chunk_end, scores, keys), chunk_start + config.chunk_size);
     }
     data.store();
-    if (carry != 1.0f) {
-        scores.store();
-    }
 
     layer.n_built++;
 

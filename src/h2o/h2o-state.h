@@ -120,7 +120,7 @@ private:
 
     h2o_buffers buffers;
 
-    std::vector<float> key_rows; // of one chunk and layer; its memory is used again
+    std::vector<float> key_rows; // of a chunk; kept, as new memory is slow at first
 
     uint32_t n_tok = 0;
 

@@ -302,12 +302,16 @@ void llama_kv_cache_h2o::set_rope(int32_t il, const ggml_tensor * k) {
 }
 
 void llama_kv_cache_h2o::read_aligned_keys(int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) const {
-    h2o_kv_get_k_rows(*this, il, p0, p1, k);
+    const uint32_t n_head_kv = model.hparams.n_head_kv(il);
+    const uint32_t d         = model.hparams.n_embd_head_k(il);
 
     const auto rope = ropes.find(il);
-    if (rope != ropes.end()) {
-        rope->second->align(k.data(), p1 - p0, model.hparams.n_head_kv(il), model.hparams.n_embd_head_k(il));
-    }
+
+    h2o_kv_get_k_rows(*this, il, p0, p1, k, [&](uint32_t i, float * row) {
+        if (rope != ropes.end()) {
+            rope->second->turn_back(i, row, n_head_kv, d);
+        }
+    });
 }
 
 ggml_backend_dev_t llama_kv_cache_h2o::device(int32_t il) const {

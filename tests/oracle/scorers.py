@@ -18,17 +18,8 @@ def _distant(queries: IntArray, keys: IntArray, S: int, L: int) -> BoolArray:
     return queries - keys >= L
 
 
-def _last_64(queries: IntArray, keys: IntArray, S: int, L: int) -> BoolArray:
-    in_window = queries % S + 64 >= S
-    return np.broadcast_to(in_window, np.broadcast_shapes(queries.shape, keys.shape))
-
-
 def _score(scores: Array, positions: IntArray, end: int, L: int) -> Array:
     return scores
-
-
-def _mean(scores: Array, positions: IntArray, end: int, L: int) -> Array:
-    return scores / (end - positions)
 
 
 def _distant_mean(scores: Array, positions: IntArray, end: int, L: int) -> Array:
@@ -38,19 +29,15 @@ def _distant_mean(scores: Array, positions: IntArray, end: int, L: int) -> Array
 @dataclass(frozen=True)
 class Scorer:
     """`counts` says which pairs of (query, key) positions add to a score, S and L given; `rank` makes ranks of scores
-    [n] of candidates at positions [n] for the set built at `end`; `carry` is what a kept score is multiplied by."""
+    [n] of candidates at positions [n] for the set built at `end`."""
 
     counts: Callable[[IntArray, IntArray, int, int], BoolArray] = _all
     rank: Callable[[Array, IntArray, int, int], Array] = _score
-    carry: float = 1.0
     from_keys: bool = False
 
 
 SCORERS = {
     "sum": Scorer(),
-    "mean": Scorer(rank=_mean),
-    "decay": Scorer(carry=0.5),
-    "last_window": Scorer(counts=_last_64, carry=0.0),
     "distant": Scorer(counts=_distant, rank=_distant_mean),
     "key_diff": Scorer(from_keys=True),
 }

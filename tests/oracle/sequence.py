@@ -157,8 +157,6 @@ class OracleSequence(ABC):
             if self.choose_memory is not None:
                 memory = self.choose_memory(chunk - 1, il, memory, ranks)
             built[il] = memory
-            for row, kept in zip(scores, memory, strict=True):
-                row[kept[kept >= 0]] = self._as_score(self.scorer.carry * row[kept[kept >= 0]])
         self.history.append(built)
 
     def _select(self, il: int, end: int) -> tuple[IntArray, Array]:

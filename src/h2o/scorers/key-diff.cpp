@@ -22,21 +22,28 @@ const h2o_scorer & h2o_scorer_key_diff() {
 
         bool uses_attention() const override { return false; }
 
-        void score_keys(const float * k, uint32_t n, uint32_t d, size_t stride, float * score) const override {
-            std::vector<float> inv_norm(n);
-            std::vector<float> mean(d);
+        // goes through k in its order: rows of one head are often 4096 bytes apart, which no cache likes
+        void score_keys(const float * k, uint32_t n, uint32_t n_head, uint32_t d, float * score) const override {
+            std::vector<float> mean((size_t) n_head*d);
 
+            const float * row = k;
             for (uint32_t i = 0; i < n; ++i) {
-                const float * row = k + i*stride;
+                for (uint32_t h = 0; h < n_head; ++h, row += d) {
+                    const float sum      = dot(row, row, d);
+                    const float inv_norm = sum > 0.0f ? 1.0f/std::sqrt(sum) : 0.0f;
 
-                const float sum = dot(row, row, d);
-                inv_norm[i] = sum > 0.0f ? 1.0f/std::sqrt(sum) : 0.0f;
-                for (uint32_t j = 0; j < d; ++j) {
-                    mean[j] += inv_norm[i]/n*row[j];
+                    score[h*n + i] = inv_norm;
+                    for (uint32_t j = 0; j < d; ++j) {
+                        mean[h*d + j] += inv_norm/n*row[j];
+                    }
                 }
             }
+
+            row = k;
             for (uint32_t i = 0; i < n; ++i) {
-                score[i] = -dot(k + i*stride, mean.data(), d)*inv_norm[i];
+                for (uint32_t h = 0; h < n_head; ++h, row += d) {
+                    score[h*n + i] *= -dot(row, mean.data() + h*d, d);
+                }
             }
         }
     } scorer;

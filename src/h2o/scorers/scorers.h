@@ -3,8 +3,5 @@
 #include "h2o-scorer.h"
 
 const h2o_scorer & h2o_scorer_sum();
-const h2o_scorer & h2o_scorer_mean();
-const h2o_scorer & h2o_scorer_decay();
-const h2o_scorer & h2o_scorer_last_window();
 const h2o_scorer & h2o_scorer_distant();
 const h2o_scorer & h2o_scorer_key_diff();
