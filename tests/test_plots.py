@@ -152,7 +152,7 @@ def test_sweep_is_against_the_memory_size(monkeypatch: pytest.MonkeyPatch, tmp_p
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names == [
         "single pass sum, pooling 3",
-        "single pass mean, pooling 3",
+        "single pass distant, pooling 3",
         "single pass upper bound",
         "single pass window",
     ]

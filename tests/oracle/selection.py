@@ -23,8 +23,8 @@ def candidate_ranks(
 ) -> Array:
     """Ranks of positions [0, end) of one KV head, -inf where a position is no candidate for a heavy hitter.
 
-    `scores` covers positions [0, end), `previous` is M_{c-1} (padding allowed), the chunk is [chunk_start, end). The first
-    `chunk_sink` positions of chunks of S, but for the first chunk, have no rank of their own.
+    `scores` covers positions [0, end), `previous` is M_{c-1} (padding allowed), the chunk is [chunk_start, end).
+    The first `chunk_sink` positions of chunks of S, but for the first chunk, have no rank of their own.
     """
     always = {*range(min(A, end)), *range(max(end - L, 0), end)}
     seen = set(previous[previous >= 0].tolist()) | set(range(chunk_start, end))
