@@ -49,6 +49,7 @@ class ModelSpec:
     n_head_kv: tuple[int, ...]
     n_ff: int = 128
     rope_base: float = 10000.0
+    rope_factors: tuple[float, ...] = ()  # one for each pair of dimensions, as Llama 3 has them
     tied: bool = False
     weight_type: str = "f32"
 
@@ -70,6 +71,7 @@ QWEN3_MHA = ModelSpec("qwen3-mha", "qwen3", 96, 32, (4, 4), (4, 4), rope_base=1e
 # Head size 64: llama.cpp rotates K and V in a Q8_0 cache.
 QWEN3_GQA8 = ModelSpec("qwen3-gqa8", "qwen3", 64, 64, (8, 8), (1, 1), rope_base=1e6)
 LLAMA_GQA = ModelSpec("llama-gqa2", "llama", 128, 64, (4, 4), (2, 2))
+LLAMA3_GQA = replace(LLAMA_GQA, name="llama3-gqa2", rope_factors=tuple(np.linspace(1, 8, 32)))
 # deci is llama with head counts per layer. The second layer of DECI_LINEAR has no KV heads: it has no attention.
 DECI_MIXED = ModelSpec("deci-mixed", "deci", 64, 32, (4, 4, 8), (1, 4, 2))
 DECI_LINEAR = ModelSpec("deci-linear", "deci", 64, 32, (4, 4, 4), (2, 0, 2))
@@ -82,6 +84,7 @@ FIXTURE_MODELS = {
     spec.full_name: spec
     for spec in (
         *(replace(spec, weight_type=weight_type) for spec in ARCHITECTURES for weight_type in WEIGHT_TYPES),
+        LLAMA3_GQA,
         DECI_MIXED,
         DECI_LINEAR,
     )
@@ -100,6 +103,8 @@ def write_model(spec: ModelSpec, path: Path) -> None:
     weights.add_matrix("token_embd", embedding)
     if not spec.tied:
         weights.add_matrix("output", weights.normal(N_VOCAB, n_embd) * LOGIT_GAIN / np.sqrt(n_embd))
+    if spec.rope_factors:
+        writer.add_tensor("rope_freqs.weight", np.array(spec.rope_factors, np.float32))
     weights.add_norm("output_norm", n_embd, LOGIT_GAIN / np.sqrt(2 * n_embd) if spec.tied else 1.0)
 
     # Qwen3 normalises Q and K, so their spread comes from the norms' weights; elsewhere it comes from the matrices.

@@ -22,8 +22,9 @@ static const ggml_tensor * h2o_find_rope(const ggml_tensor * k) {
 }
 
 h2o_rope::h2o_rope(const ggml_tensor * k, uint32_t n_max) {
-    // without a buffer the model only serves to estimate memory
     const ggml_tensor * rope = h2o_find_rope(k);
+
+    // without a buffer the model only serves to estimate memory
     if (rope && (!rope->src[2] || rope->src[2]->buffer)) {
         make_angles(rope, n_max);
     }
