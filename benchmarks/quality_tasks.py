@@ -35,13 +35,13 @@ class Text:
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        return [{"text_sha256": subject.text.sha256, "windows": subject.text.n_windows(n_tokens, self.windows)}]
+        return [subject.text.identity(n_tokens, self.windows)]
 
     def measure(
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names."""
-        windows = subject.text.windows(n_tokens, subject.text.n_windows(n_tokens, self.windows))
+        windows = subject.text.windows(n_tokens, self.windows)
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, n_tokens))
             readers = {s.name: Reader(stack.enter_context(subject.open(s, n_tokens))) for s in settings}
@@ -69,13 +69,13 @@ class ChunkStarts:
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        return [{"text_sha256": subject.text.sha256, "windows": subject.text.n_windows(n_tokens, self.windows)}]
+        return [subject.text.identity(n_tokens, self.windows)]
 
     def measure(
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names."""
-        windows = subject.text.windows(n_tokens, subject.text.n_windows(n_tokens, self.windows))
+        windows = subject.text.windows(n_tokens, self.windows)
         rows = {}
         for i, setting in enumerate(settings):
             shares, later = [], []

@@ -15,7 +15,7 @@ h2o_config h2o_config_from_params(const llama_context_params & params) {
     res.local_window = params.h2o_local_window;
     res.heavy_budget = params.h2o_heavy_budget;
     res.sink_tokens  = params.h2o_sink_tokens;
-    res.scorer       = &h2o_find_scorer(params.h2o_scorer ? params.h2o_scorer : "");
+    res.scorer       = &h2o_find_scorer(params.h2o_scorer);
     res.pooling      = params.h2o_pooling;
     res.score_type   = params.h2o_score_type;
     res.schedule     = params.h2o_schedule;

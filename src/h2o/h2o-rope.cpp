@@ -30,15 +30,18 @@ h2o_rope::h2o_rope(const ggml_tensor * k, uint32_t n_max) {
     }
 }
 
-bool h2o_rope::operator==(const h2o_rope & other) const {
-    return is_interleaved == other.is_interleaved && n_dims == other.n_dims && cosines == other.cosines && sines == other.sines;
+bool h2o_rope::is_of(const ggml_tensor * k) const {
+    const ggml_tensor * rope = h2o_find_rope(k);
+
+    return rope ? n_dims > 0 && factors == rope->src[2] && memcmp(op_params, rope->op_params, sizeof(op_params)) == 0 : n_dims == 0;
 }
 
 // RoPE of vectors that are 1 in the first place of every pair: cosine and sine of each angle, times some length
 void h2o_rope::make_angles(const ggml_tensor * rope, size_t n) {
-    const int32_t * op_params = rope->op_params;
+    memcpy(op_params, rope->op_params, sizeof(op_params));
+    factors = rope->src[2];
 
-    const auto f32 = [op_params](int i) {
+    const auto f32 = [this](int i) {
         float res;
         memcpy(&res, op_params + i, sizeof(res));
         return res;
@@ -55,8 +58,8 @@ void h2o_rope::make_angles(const ggml_tensor * rope, size_t n) {
     // positions of text are the same in all sections of a multi-section RoPE, which then pairs like NeoX's
     ggml_tensor * x         = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_dims, 1, n);
     ggml_tensor * positions = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, n);
-    ggml_tensor * factors   = rope->src[2] ? ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, n_pairs) : nullptr;
-    ggml_tensor * turned    = ggml_rope_ext(ctx.get(), x, positions, factors, n_dims,
+    ggml_tensor * t_factors = factors ? ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, n_pairs) : nullptr;
+    ggml_tensor * turned    = ggml_rope_ext(ctx.get(), x, positions, t_factors, n_dims,
             is_interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, op_params[4], f32(5), f32(6), f32(7), f32(8), f32(9), f32(10));
 
     ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 8, false);
@@ -84,8 +87,8 @@ void h2o_rope::make_angles(const ggml_tensor * rope, size_t n) {
     ggml_backend_tensor_set(positions, index.data(), 0, ggml_nbytes(positions));
     if (factors) {
         std::vector<float> frequency_factors(n_pairs);
-        ggml_backend_tensor_get(rope->src[2], frequency_factors.data(), 0, ggml_nbytes(factors));
-        ggml_backend_tensor_set(factors, frequency_factors.data(), 0, ggml_nbytes(factors));
+        ggml_backend_tensor_get(factors,   frequency_factors.data(), 0, ggml_nbytes(t_factors));
+        ggml_backend_tensor_set(t_factors, frequency_factors.data(), 0, ggml_nbytes(t_factors));
     }
     ggml_backend_graph_compute(backend.get(), gf);
     ggml_backend_tensor_get(turned, data.data(), 0, ggml_nbytes(turned));

@@ -12,13 +12,17 @@ public:
     // of the RoPE that made k, a node of the layer's graph, if there is one
     h2o_rope(const ggml_tensor * k, uint32_t n_max);
 
-    bool operator==(const h2o_rope & other) const;
+    // whether the RoPE that made k is this one
+    bool is_of(const ggml_tensor * k) const;
 
     // Turns k [n_head, d] back by n < n_max positions.
     void turn_back(uint32_t n, float * k, uint32_t n_head, uint32_t d) const;
 
 private:
     void make_angles(const ggml_tensor * rope, size_t n);
+
+    int32_t             op_params[16] = {};
+    const ggml_tensor * factors       = nullptr; // of the frequencies
 
     bool is_interleaved = false; // pairs are (2j, 2j + 1), else (j, j + n_dims/2)
     int  n_dims         = 0;     // 0: no rotation

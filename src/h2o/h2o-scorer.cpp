@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 int64_t h2o_scorer::limit(uint32_t pos, const h2o_config &) const {
     return pos;
@@ -26,15 +27,17 @@ const std::vector<const h2o_scorer *> & h2o_scorers() {
     return res;
 }
 
-const h2o_scorer & h2o_find_scorer(const std::string & name) {
+const h2o_scorer & h2o_find_scorer(const char * name) {
+    const std::string wanted = name ? name : "";
+
     std::string names;
     for (const h2o_scorer * scorer : h2o_scorers()) {
-        if (name.empty() || name == scorer->name()) {
+        if (wanted.empty() || wanted == scorer->name()) {
             return *scorer;
         }
         names += (names.empty() ? "" : ", ") + std::string(scorer->name());
     }
-    throw std::invalid_argument("[h2o] there is no scorer " + name + ", only " + names);
+    throw std::invalid_argument("[h2o] there is no scorer " + wanted + ", only " + names);
 }
 
 void h2o_pool_ranks(const int32_t * pos, uint32_t n, uint32_t radius, float * rank) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 struct h2o_config;
@@ -31,8 +30,8 @@ public:
 // all of them, the default first
 const std::vector<const h2o_scorer *> & h2o_scorers();
 
-// "" is the default. Throws std::invalid_argument, with the names, if there is none of that name.
-const h2o_scorer & h2o_find_scorer(const std::string & name);
+// NULL or "" is the default. Throws std::invalid_argument, with the names, if there is none of that name.
+const h2o_scorer & h2o_find_scorer(const char * name);
 
 // rank[i] = the largest rank of the candidates up to radius positions from pos[i], itself included.
 //   pos, rank: [n], pos strictly ascending

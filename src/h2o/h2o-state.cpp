@@ -134,7 +134,7 @@ void h2o_state::score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chu
 }
 
 std::vector<int32_t> h2o_state::choose(uint32_t head, uint32_t chunk_end, h2o_scores & scores, const int32_t * memory) const {
-    const uint32_t chunk_start = (chunk_end - 1)/config.chunk_size*config.chunk_size;
+    const uint32_t chunk_start = chunk_start_of(chunk_end);
     const uint32_t n_sink      = std::min(config.sink_tokens, chunk_end);
     const uint32_t local_start = std::max(n_sink, chunk_end - std::min(config.local_window, chunk_end));
 
@@ -175,7 +175,7 @@ void h2o_state::write_keys(int32_t * keys, const std::vector<int32_t> & memory, 
 }
 
 void h2o_state::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
-    const uint32_t chunk_start = (chunk_end - 1)/config.chunk_size*config.chunk_size;
+    const uint32_t chunk_start = chunk_start_of(chunk_end);
 
     if (!config.scorer->uses_attention()) {
         score_keys(layer, chunk_start, chunk_end);
@@ -230,14 +230,14 @@ bool h2o_state::begin_chunk(uint32_t pos) {
     return built;
 }
 
-uint32_t h2o_state::last_chunk_start() const {
-    return n_tok == 0 ? 0 : (n_tok - 1)/config.chunk_size*config.chunk_size;
+uint32_t h2o_state::chunk_start_of(uint32_t chunk_end) const {
+    return chunk_end == 0 ? 0 : (chunk_end - 1)/config.chunk_size*config.chunk_size;
 }
 
 void h2o_state::begin_call(uint32_t n_tokens, bool all_scores) {
     in_call        = true;
     call_end       = n_tok + n_tokens;
-    snapshot_start = all_scores ? 0 : last_chunk_start();
+    snapshot_start = all_scores ? 0 : chunk_start_of(n_tok);
 
     snapshot.clear();
     for (const auto & layer : layers) {

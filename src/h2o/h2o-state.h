@@ -108,7 +108,8 @@ private:
         uint32_t             n_built;
     };
 
-    uint32_t last_chunk_start() const;
+    // first position of the chunk, perhaps partial, that ends at chunk_end
+    uint32_t chunk_start_of(uint32_t chunk_end) const;
 
     void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
 

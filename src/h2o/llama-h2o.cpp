@@ -139,10 +139,10 @@ bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_
         return false;
     }
 
+    const uint32_t n = state.n_memory(state.n_tokens());
+
     const int32_t * row = src;
     for (uint32_t h = 0; h < layer->n_head_kv; ++h, row += state.config.memory_size()) {
-        const uint32_t n = state.n_memory(state.n_tokens());
-
         const bool ascends = std::adjacent_find(row, row + n, [](int32_t a, int32_t b) { return a >= b; }) == row + n;
         if (row[0] < 0 || row[n - 1] >= (int32_t) state.n_tokens() || !ascends) {
             return false;
@@ -194,7 +194,7 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
         config.local_window = params.local_window;
         config.heavy_budget = params.heavy_budget;
         config.sink_tokens  = params.sink_tokens;
-        config.scorer       = &h2o_find_scorer(params.scorer ? params.scorer : "");
+        config.scorer       = &h2o_find_scorer(params.scorer);
         config.pooling      = params.pooling;
         config.score_type   = params.score_type;
         config.validate();

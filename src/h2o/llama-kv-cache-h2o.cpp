@@ -292,13 +292,13 @@ void llama_kv_cache_h2o::set_rope(int32_t il, const ggml_tensor * k) {
         return;
     }
 
-    auto rope = std::make_shared<h2o_rope>(k, state.config.chunk_size);
-    for (const auto & [il_other, other] : ropes) {
-        if (*other == *rope) {
-            rope = other;
+    for (const auto & [il_other, rope] : ropes) {
+        if (rope->is_of(k)) {
+            ropes[il] = rope;
+            return;
         }
     }
-    ropes[il] = rope;
+    ropes[il] = std::make_shared<h2o_rope>(k, state.config.chunk_size);
 }
 
 void llama_kv_cache_h2o::read_aligned_keys(int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) const {

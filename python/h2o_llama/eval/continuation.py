@@ -42,7 +42,7 @@ class Continuation:
         size = n_tokens + _check.integer("eval", "length", self.length, 2)
         for start, stop in ((0, n_tokens), (n_tokens, size)):
             pieces(start, stop, subject.chunk_size, size)
-        common = {"text_sha256": subject.text.sha256, "windows": subject.text.n_windows(size, self.windows)}
+        common = subject.text.identity(size, self.windows)
         return [{**common, "over": over, "prompt_tokens": n_tokens, "length": self.length} for over in _OVER]
 
     def measure(
@@ -50,7 +50,7 @@ class Continuation:
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names, for each "over"."""
         size = n_tokens + self.length
-        windows = subject.text.windows(size, subject.text.n_windows(size, self.windows))
+        windows = subject.text.windows(size, self.windows)
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, size))
             readers = {

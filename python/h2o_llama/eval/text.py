@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,16 @@ class Text:
             )
         return min(n, most)
 
-    def windows(self, size: int, n: int) -> NDArray[np.int32]:
-        """The first n windows, int32 [n, size]. A BOS, if the model begins texts so, replaces their first token."""
+    def identity(self, size: int, most: int) -> dict[str, Any]:
+        """What tells these windows from those of another text or number."""
+        return {"text_sha256": self.sha256, "windows": self.n_windows(size, most)}
+
+    def windows(self, size: int, most: int) -> NDArray[np.int32]:
+        """The first windows, int32 [n, size]. A BOS, if the model begins texts so, replaces their first token.
+
+        Parameters and errors are those of `n_windows`, which is n.
+        """
+        n = self.n_windows(size, most)
         windows: NDArray[np.int32] = self.tokens[: n * size].reshape(n, size).copy()
         if self._bos is not None:
             windows[:, 0] = self._bos
