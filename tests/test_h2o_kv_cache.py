@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import assert_logits_close, assert_scores_close
+from compare import FollowLibrary, assert_logits_close, assert_scores_close
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, eval_calls, open_llama
 from oracle import GGUFModel
@@ -133,17 +133,18 @@ def test_cache_holds_what_the_oracle_holds(
     flash_attn = "on" if kv_type == "q8_0" else "off"
     config = Config(S=16, L=4, H=6, kv_type=kv_type, flash_attn=flash_attn, schedule=schedule)
     tokens = random_tokens(limited(90, model_path), oracle_model.hparams.n_vocab, seed=1)
-    oracle = config.oracle(oracle_model)
-    oracle.eval(tokens)
+    bounds = config.tolerance(oracle_model)
     hp = oracle_model.hparams
     with open_llama(model_path, config) as llm:
         eval_calls(llm, [tokens])
+        oracle = config.oracle(oracle_model, choose_memory=FollowLibrary(llm.kv.history, bounds.scores))
+        oracle.eval(tokens)
         for il in llm.kv.layers:
             cached = oracle.cache.read(il, slice(0, len(tokens)))
             for got, want in zip((llm.kv.keys(il), llm.kv.values(il)), cached, strict=True):
                 assert got.shape == (hp.n_head_kv[il], len(tokens), hp.head_dim)
                 assert got.dtype == np.float32
-                assert_logits_close(got, want, config.tolerance(oracle_model).logits)
+                assert_logits_close(got, want, bounds.logits)
 
 
 @pytest.mark.parametrize(
