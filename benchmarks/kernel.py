@@ -105,11 +105,12 @@ def attention_kernels(memory: int, n_threads: int) -> list[Subject]:
     q = rng.standard_normal((1, N_HEAD, CHUNK_SIZE, HEAD_SIZE), dtype=np.float32) / np.float32(np.sqrt(HEAD_SIZE))
     k, v = rng.standard_normal((2, 2 * n_k, N_HEAD_KV, HEAD_SIZE), dtype=np.float32).astype(np.float16).swapaxes(1, 2)
     rows = np.sort(np.argsort(rng.random((1, N_HEAD_KV, 2 * n_k)), axis=-1)[..., :n_k]).astype(np.int32)
+    first = np.maximum(np.arange(n_k) - memory, 0).astype(np.int32)
     flops = 4.0 * HEAD_SIZE * N_HEAD * CHUNK_SIZE * (memory + (CHUNK_SIZE + 1) / 2)
 
     def run(isa: str) -> float:
         _core.ops_set_attention_isa(isa)
-        return _core.ops_attention_seconds(q, k, v, "f16", rows, None, True, n_threads)
+        return _core.ops_attention_seconds(q, k, v, "f16", rows, first, None, True, n_threads)
 
     return [Subject(isa, memory, flops, partial(run, isa)) for isa in _core.ops_attention_isas()]
 

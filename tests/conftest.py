@@ -91,17 +91,14 @@ def schedule(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(params=["fused", "composed", "transposed"])
+@pytest.fixture(params=["fused", "composed"])
 def flash_attn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """`flash_attn` for each way in which H2O's attention is computed, by contexts that are made from here on.
 
-    By its own operator; composed of ggml's operators; and composed when the cache holds V transposed.
+    By its own operator, or composed of ggml's operators.
     """
-    way: str = request.param
-    monkeypatch.delenv("H2O_NO_FUSED_ATTENTION", raising=False)
-    if way == "composed":
-        monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
-    return "off" if way == "transposed" else "on"
+    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1" if request.param == "composed" else "0")
+    return "on"
 
 
 @pytest.fixture(scope="session")

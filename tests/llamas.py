@@ -26,8 +26,8 @@ class Config:
     A: int = 0
     score_type: str = "f32"
     kv_type: str = "f32"
-    # "on": H2O's fused operator; dense attention (decode) rounds to F16. "off": V is transposed, which rules out the
-    # operator, and a quantised V.
+    # "on": H2O's fused operator; dense attention (decode) rounds to F16. "off": attention composed of ggml's operators,
+    # which rules out a quantised V.
     flash_attn: str = "on"
     schedule: str = "single_pass"
     scorer: str = "sum"
@@ -84,11 +84,14 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
     return h2o_llama.Llama(str(path), n_ctx=n_ctx, **(arguments | kwargs))
 
 
-def eval_calls(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: int = 0) -> list[Any]:
-    """Logits [len(call), n_vocab] of every call. A call of one token is a decode step."""
+def eval_calls(
+    llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: int = 0, decode: bool = True
+) -> list[Any]:
+    """Logits [len(call), n_vocab] of every call. With `decode`, a call of one token is a decode step."""
     logits = []
     for call in calls:
-        llm.eval(call, logits="all", dense_tail=dense_tail)
+        is_step = decode and len(call) == 1
+        llm.eval(call, logits="all", dense_tail=0 if is_step else dense_tail, decode=is_step)
         logits.append(np.array(llm.logits))
     return logits
 

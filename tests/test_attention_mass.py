@@ -78,18 +78,19 @@ def test_the_models_own_sequence_is_left_alone(tiny_model: Path) -> None:
         np.testing.assert_array_equal(llm.logits, logits)
 
 
-def test_a_last_chunk_of_one_token_is_left_out(tiny_model: Path) -> None:
+def test_a_last_chunk_of_one_token_counts(tiny_model: Path) -> None:
     with open_model(tiny_model) as llm:
         masses = list(chunk_masses(llm, random_tokens(2 * S + 1), chunk_size=S, n_threads=1))
-    assert [mass[0].shape[1] for mass in masses] == [S, 2 * S]
+    assert [mass[0].shape[1] for mass in masses] == [S, 2 * S, 2 * S + 1]
+    np.testing.assert_allclose(masses[2][0].sum(axis=1), 4, rtol=1e-4)
 
 
 def test_bad_arguments_are_named_before_anything_is_read(tiny_model: Path) -> None:
     with open_model(tiny_model) as llm:
         for tokens, chunk_size, match in (
-            ([1], S, "at least two"),
+            ([], S, "must not be empty"),
             ([1, 100_000], S, r"tokens\[1\]"),
-            ([1, 2, 3], 1, "chunk_size"),
+            ([1, 2, 3], 0, "chunk_size"),
         ):
             with pytest.raises(ValueError, match=match):
                 chunk_masses(llm, tokens, chunk_size=chunk_size)

@@ -56,7 +56,6 @@ ARGUMENTS = [
     _open("n_threads=0", "[Llama] n_threads must be an integer from 1 to 512, got 0"),
     _open("n_threads=513", "[Llama] n_threads"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
-    _open("n_ubatch=1, n_batch=2, h2o=H2OConfig(1, 4)", "n_batch must be an integer of at least 3, got 2"),
     _open("h2o=H2OConfig(17, 4)", "[Llama] local_window must be at most the chunk size n_ubatch (16), got 17"),
     _open("h2o=H2OConfig(0, 0)", "[H2OConfig] local_window + heavy_budget + sink_tokens"),
     _open("h2o=H2OConfig(-1, 4)", "[H2OConfig] local_window"),
@@ -197,7 +196,6 @@ CACHE = [
             ("pooling=2**31", "pooling must be"),
             ("score_type='q8_0'", "score_type must be one of"),
             ("type_k='int8'", "type_k must be one of"),
-            ("v_trans=True, type_v='q8_0'", "v_trans=True needs"),
         )
     ),
     _cache("init_chunk_scores(0, 0, np.ones((3, 16)))", "a row per KV head (2) or per query head (8), got 3 rows"),

@@ -157,20 +157,13 @@ def test_pieces(start: int, stop: int, most: int, expected: list[tuple[int, int]
     assert pieces(start, stop, 8, most) == expected
 
 
-def test_pieces_never_have_a_single_token() -> None:
-    for stop in range(2, 60):
-        for most in range(3, 12):
-            if stop % 17 != 1:
-                sizes = [b - a for a, b in pieces(0, stop, 17, most)]
-                assert min(sizes) >= 2
-                assert max(sizes) <= most
-                assert sum(sizes) == stop
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 9), (7, 20), (3, 4)])
-def test_a_token_alone_in_its_chunk_is_refused(start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="single one of them in a chunk of 8"):
-        pieces(start, stop, 8, 100)
+def test_pieces_cover_everything() -> None:
+    for stop in range(1, 60):
+        for most in range(1, 12):
+            calls = pieces(0, stop, 17, most)
+            assert max(b - a for a, b in calls) <= most
+            assert [i for a, b in calls for i in range(a, b)] == [*range(stop)]
+            assert all(a // 17 == (b - 1) // 17 for a, b in calls)
 
 
 # --- perplexity

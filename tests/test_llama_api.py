@@ -236,10 +236,12 @@ def test_logits_of_an_earlier_eval_stay_as_they_were(llm: Llama) -> None:
 
 @pytest.mark.parametrize(
     ("n_tokens", "n_batch", "calls"),
-    [(64, 64, 1), (65, 64, 2), (66, 64, 2), (128, 64, 2), (129, 64, 3), (3, 3, 1), (4, 3, 2), (7, 3, 3), (10, 3, 4)],
+    [(64, 64, 1), (65, 64, 2), (66, 64, 2), (128, 64, 2), (129, 64, 3), (4, 3, 2), (10, 3, 4), (4, 1, 4), (1, 64, 1)],
 )
-def test_a_long_prompt_leaves_no_single_token(tiny_model: Path, n_tokens: int, n_batch: int, calls: int) -> None:
-    """A call of one token would be a decode step. Phase 1 runs once per call."""
+def test_no_token_of_a_prompt_is_taken_for_a_generated_one(
+    tiny_model: Path, n_tokens: int, n_batch: int, calls: int
+) -> None:
+    """Not even one that is left alone. Phase 1 runs once per call."""
     h2o = H2OConfig(1, 2, schedule="two_phase")
     with open_tiny(tiny_model, n_batch=n_batch, n_ubatch=min(S, n_batch), h2o=h2o) as llm:
         llm.eval(random_tokens(n_tokens))
@@ -344,7 +346,7 @@ def test_arrays_are_copies(llm: Llama) -> None:
 def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"], runs: tuple[int, int, int]) -> None:
     with open_tiny(tiny_model, h2o=H2OConfig(L, H, A, schedule=schedule)) as llm:
         llm.eval(random_tokens(40))
-        llm.eval([1])
+        llm.eval([1], decode=True)
         stats = llm.kv.stats
     assert (stats.single_pass_runs, stats.phase1_runs, stats.phase2_runs) == runs
     assert stats.decode_steps == 1
@@ -374,7 +376,7 @@ def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pa
             continue
         assert min(stats.attention_ms, stats.score_ms) > 0
         assert sum(parts) < stats.single_pass_ms + stats.phase1_ms + stats.phase2_ms
-        composed = flash_attn == "off" or "H2O_NO_FUSED_ATTENTION" in os.environ
+        composed = os.environ["H2O_NO_FUSED_ATTENTION"] == "1"
         assert (stats.gather_ms > 0) == composed
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -395,12 +397,9 @@ def test_kv_without_h2o(dense: Llama) -> None:
             read()
 
 
-@pytest.mark.parametrize("v_trans", [False, True])
 @pytest.mark.parametrize("kv_type", ["f32", "f16"])
-def test_stand_alone_cache_gathers_what_was_set(
-    tiny_model: Path, rng: np.random.Generator, v_trans: bool, kv_type: str
-) -> None:
-    cache = KVCache(tiny_model, 64, S, L, H, A, type_k=kv_type, type_v=kv_type, v_trans=v_trans)
+def test_stand_alone_cache_gathers_what_was_set(tiny_model: Path, rng: np.random.Generator, kv_type: str) -> None:
+    cache = KVCache(tiny_model, 64, S, L, H, A, type_k=kv_type, type_v=kv_type)
     dtype = {"f32": np.float32, "f16": np.float16}[kv_type]
     k, v = rng.standard_normal((2, N_HEAD_KV, 40, HEAD_DIM)).astype(dtype).astype(np.float32)
     cache.set_kv(1, 0, k, v)

@@ -143,11 +143,6 @@ def test_reset_forgets_everything(schedule: str, fixture_model: GGUFModel) -> No
     assert len(used.history) == 2
 
 
-def test_lone_token_is_not_a_prefill_call(schedule: str, fixture_model: GGUFModel) -> None:
-    with pytest.raises(ValueError, match="at least two"):
-        sequence(schedule, fixture_model).eval([1])
-
-
 # --- two_phase
 
 

@@ -103,12 +103,18 @@ class Context:
         tokens: numpy.typing.NDArray[numpy.int32],
         logits: numpy.typing.NDArray[numpy.float32],
         dense_tail: typing.SupportsInt | typing.SupportsIndex,
+        generated: bool,
         progress: typing.Any,
     ) -> None: ...
+    def get_state(self, partial: bool) -> bytes: ...
+    def remove(self, start: typing.SupportsInt | typing.SupportsIndex) -> bool: ...
+    def set_state(self, state: str, partial: bool) -> None: ...
     @property
     def has_logits(self) -> bool: ...
     @property
     def kv_bytes(self) -> int: ...
+    @property
+    def min_position(self) -> int: ...
     @property
     def n_tokens(self) -> int: ...
 
@@ -192,7 +198,6 @@ class KV:
         score_type: str,
         type_k: str,
         type_v: str,
-        v_trans: bool,
     ) -> KV: ...
     def accumulate_memory_scores(
         self, layer: typing.SupportsInt | typing.SupportsIndex, colsum: numpy.typing.NDArray[numpy.float32]
@@ -234,6 +239,7 @@ class KV:
     def n_head(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def n_head_kv(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def next_chunk(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def scorer(self, layer: typing.SupportsInt | typing.SupportsIndex) -> str: ...
     def scores(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]: ...
     def set_kv(
         self,
@@ -275,12 +281,13 @@ def ops_attention(
     v: numpy.ndarray,
     type: str,
     rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     scale: typing.SupportsFloat | typing.SupportsIndex,
-    causal: bool,
+    sums: bool,
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
+) -> tuple[numpy.ndarray, numpy.ndarray | None, numpy.ndarray, numpy.ndarray]: ...
 def ops_attention_isas() -> list[str]:
     """
     CPU kernels of the attention operator on this machine, the best first.
@@ -292,8 +299,9 @@ def ops_attention_seconds(
     v: numpy.ndarray,
     type: str,
     rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    causal: bool,
+    sums: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> float: ...
 def ops_column_sums(

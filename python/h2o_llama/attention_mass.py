@@ -30,9 +30,9 @@ def chunk_masses(
     model : Llama
         Its weights are used; its sequence is left alone.
     tokens : sequence of int, or integer ndarray [N]
-        Token ids, at least two.
+        Token ids, at least one.
     chunk_size : int
-        S, at least 2.
+        S, at least 1.
     n_threads : int, optional
         As in `Llama`.
 
@@ -40,8 +40,7 @@ def chunk_masses(
     ------
     dict of int to float32 [n_head_kv, min((c + 1) * S, N)]
         For chunk c in order, for every layer with attention: the sum of the softmax weights of the chunk's queries and
-        of the query heads of a KV head's group. A head's numbers add up to queries times query heads of the group. A
-        last chunk of a single token is left out: it would be a decode step, which scores nothing.
+        of the query heads of a KV head's group. A head's numbers add up to queries times query heads of the group.
 
     Raises
     ------
@@ -51,9 +50,9 @@ def chunk_masses(
         If H2O cannot work with the model.
     """
     ids = _check.token_ids(_OWNER, tokens, model.n_vocab)
-    if len(ids) < 2:
-        raise ValueError(f"[{_OWNER}] tokens must be at least two, got {len(ids)}")
-    return _chunk_masses(model, ids, _check.integer(_OWNER, "chunk_size", chunk_size, 2), n_threads)
+    if len(ids) < 1:
+        raise ValueError(f"[{_OWNER}] tokens must not be empty")
+    return _chunk_masses(model, ids, _check.integer(_OWNER, "chunk_size", chunk_size, 1), n_threads)
 
 
 def _chunk_masses(
@@ -61,7 +60,7 @@ def _chunk_masses(
 ) -> Iterator[dict[int, NDArray[np.float32]]]:
     with _dense_llama(model, len(ids), chunk_size, n_threads) as llm:
         before = {layer: np.zeros((1, 0), np.float32) for layer in llm.kv.layers}
-        for start in range(0, len(ids) - 1, chunk_size):
+        for start in range(0, len(ids), chunk_size):
             llm.eval(ids[start : start + chunk_size])
             masses = {}
             for layer in before:
@@ -79,7 +78,7 @@ def _dense_llama(model: Llama, n_tokens: int, chunk_size: int, n_threads: int | 
         return Llama(
             model,
             n_ctx=n_tokens,
-            n_batch=max(chunk_size, 3),
+            n_batch=chunk_size,
             n_ubatch=chunk_size,
             n_threads=n_threads,
             h2o=H2OConfig(local_window=0, heavy_budget=n_tokens, scorer="sum"),

@@ -40,8 +40,6 @@ class KVCache(KVView):
         Type of the scores.
     type_k, type_v : str
         Types of K and V, such as "f16" or "q8_0".
-    v_trans : bool, default False
-        Store V transposed, as llama.cpp does without flash attention. Not for a quantised V.
 
     Raises
     ------
@@ -66,7 +64,6 @@ class KVCache(KVView):
         score_type: str = "f32",
         type_k: str = "f16",
         type_v: str = "f16",
-        v_trans: bool = False,
     ) -> None:
         config = H2OConfig(local_window, heavy_budget, sink_tokens, scorer, pooling, score_type=score_type)  # type: ignore[arg-type]
         kv_size = _check.integer(self._owner, "kv_size", kv_size, 1)
@@ -75,8 +72,6 @@ class KVCache(KVView):
             raise _check.bad_argument(self._owner, "local_window", f"at most chunk_size ({chunk_size})", local_window)
         _check.choice(self._owner, "type_k", type_k, KV_TYPES)
         _check.choice(self._owner, "type_v", type_v, KV_TYPES)
-        if _check.flag(self._owner, "v_trans", v_trans) and KV_TYPES[type_v]:
-            raise ValueError(f"[{self._owner}] v_trans=True needs type_v 'f32', 'f16' or 'bf16', got {type_v!r}")
 
         core_model = (
             load_model(model, n_gpu_layers=0, verbose=False)
@@ -97,7 +92,6 @@ class KVCache(KVView):
             config.score_type,
             type_k,
             type_v,
-            bool(v_trans),
         )
         self._ends: dict[int, int] = {}
 

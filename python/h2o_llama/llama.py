@@ -46,8 +46,7 @@ class Llama(ModelView):
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for.
     n_batch : int, default 4096
-        The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch; with H2O at
-        least 3.
+        The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch.
     n_ubatch : int, default 1024
         The most tokens computed at once. With H2O this is the chunk size S.
     n_threads : int, optional
@@ -58,7 +57,7 @@ class Llama(ModelView):
     type_k, type_v : str, default "f16"
         Types of the K and V cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "iq4_nl".
     flash_attn : {"auto", "on", "off"}
-        Flash attention where H2O is off and for single tokens; H2O's own attention is then one operator where the
+        Flash attention where H2O is off and for generated tokens; H2O's own attention is then one operator where the
         device has it, and with "off" composed of several, which is slower. A quantised V needs it.
     h2o : H2OConfig or None, default H2OConfig()
         What the memory sets hold; None is llama.cpp's dense attention.
@@ -223,10 +222,12 @@ class Llama(ModelView):
         logits: Literal["last", "all"] = "last",
         progress: Progress | None = None,
         dense_tail: int = 0,
+        decode: bool = False,
     ) -> None:
         """Append tokens to the sequence and compute their logits.
 
-        One token is a decode step, several are a prefill. More than n_batch tokens take several calls into llama.cpp.
+        They are a prompt, of which any split into calls gives the same result, unless they are said to be generated.
+        More than n_batch tokens take several calls into llama.cpp.
 
         Parameters
         ----------
@@ -239,6 +240,9 @@ class Llama(ModelView):
         dense_tail : int, default 0
             The last so many of these tokens attend to everything in the sequence, as with h2o=None: for the question at
             the end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
+        decode : bool, default False
+            The tokens were generated: all of them attend to everything in the sequence, and scores stay as they are.
+            `generate` does this by itself; it is for a sampling loop of your own. Without H2O it makes no difference.
 
         Raises
         ------
@@ -254,7 +258,10 @@ class Llama(ModelView):
             if len(ids) == 0:
                 raise ValueError("[Llama.eval] tokens must not be empty")
             tail = self._check_tail("Llama.eval", dense_tail, context.n_tokens + len(ids))
-            self._eval(context, ids, logits == "all", self._check_progress("Llama.eval", progress), tail)
+            if _check.flag("Llama.eval", "decode", decode) and tail > 0:
+                raise ValueError("[Llama.eval] decode=True needs no dense_tail: generated tokens attend to everything")
+            progress = self._check_progress("Llama.eval", progress)
+            self._eval(context, ids, logits == "all", progress, tail, bool(decode))
 
     def _eval(
         self,
@@ -263,13 +270,14 @@ class Llama(ModelView):
         all_logits: bool,
         progress: Progress | None,
         dense_tail: int,
+        decode: bool,
     ) -> None:
         out = np.empty((len(ids) if all_logits else 1, self.n_vocab), dtype=np.float32)
         self._logits = None
         for start, stop in self._params.split_calls(len(ids)):
             report = None if progress is None else _Report(progress, start, len(ids))
             rows = out[start:stop] if all_logits else out[: int(stop == len(ids))]
-            context.decode(ids[start:stop], rows, max(0, dense_tail - (len(ids) - stop)), report)
+            context.decode(ids[start:stop], rows, max(0, dense_tail - (len(ids) - stop)), decode, report)
             if report is not None and self._params.h2o is None:
                 report(stop - start)
         self._logits = out
@@ -350,7 +358,7 @@ class Llama(ModelView):
                 token = sampler.sample(context)
                 if self.core_model.is_eog(token):
                     return
-                self._eval(context, np.array([token], dtype=np.int32), False, None, 0)
+                self._eval(context, np.array([token], dtype=np.int32), False, None, 0, True)
             yield token
 
     @overload

@@ -238,6 +238,7 @@ def attention(
     v: ArrayLike,
     rows: ArrayLike,
     *,
+    first: ArrayLike | None = None,
     limits: ArrayLike | None = None,
     scale: float = 1.0,
     causal: bool = True,
@@ -257,6 +258,8 @@ def attention(
         Values.
     rows : integers [..., n_head_kv, n_k]
         Rows of k and v, in any order; the leading axis is that of q.
+    first : integers [n_k], optional
+        The first query that sees each row, ascending. By default as `causal` says, which it replaces.
     limits : integers [..., n_q], optional
         Query i counts in the sum of a key only if the key's row is at most ``limits[i]``: any int32 numbers, with a
         negative one it counts nowhere. The leading axis is that of q. Each head's rows must then be ascending. By
@@ -295,12 +298,17 @@ def attention(
         expected = [*queries.shape[:-3], n_head_kv, "n_k"]
         raise ValueError(f"[attention] rows must be of shape {expected}, got {list(indices.shape)}")
     _check_indices("attention", "rows", indices, n_kv)
-    is_causal = _check.flag("attention", "causal", causal)
-    if is_causal and indices.shape[-1] < n_q:
+    n_k = indices.shape[-1]
+    is_causal = _check.flag("attention", "causal", causal) and first is None
+    if is_causal and n_k < n_q:
         raise ValueError(
-            f"[attention] rows must hold at least as many keys as there are queries ({n_q}) when causal, "
-            f"got {indices.shape[-1]}"
+            f"[attention] rows must hold at least as many keys as there are queries ({n_q}) when causal, got {n_k}"
         )
+    seen = np.maximum(np.arange(n_k) - (n_k - n_q), 0) if is_causal else np.zeros(n_k, np.int64)
+    if first is not None:
+        seen = _array("attention", "first", first, None, axes=(1, 1))
+        if seen.shape != (n_k,) or np.any(np.diff(seen) < 0) or np.any((seen < 0) | (seen > n_q)):
+            raise ValueError(f"[attention] first must hold {n_k} ascending numbers from 0 to {n_q}, got {first}")
     number = _check.real("attention", "scale", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
     bounds = None if limits is None else _limits(limits, (*queries.shape[:-3], n_q), indices)
     place = _place("attention", backend, n_threads)
@@ -310,7 +318,7 @@ def attention(
         queries, indices = queries[None], indices[None]
         bounds = bounds if bounds is None else bounds[None]
     outputs = _core.ops_attention(
-        queries, keys, values, ggml_type, indices.astype(np.int32), bounds, number, is_causal, *place
+        queries, keys, values, ggml_type, indices.astype(np.int32), seen.astype(np.int32), bounds, number, True, *place
     )
     return Attention(*(output.reshape(*batch, *output.shape[1:]) for output in outputs))
 

@@ -67,8 +67,6 @@ class ContextParams:
                 f"[{_OWNER}] local_window must be at most the chunk size n_ubatch ({self.n_ubatch}), "
                 f"got {h2o.local_window}: use a smaller local_window or a larger n_ubatch"
             )
-        # Three tokens cannot be cut into calls of two without leaving one alone, which would be a decode step.
-        _check.integer(_OWNER, "n_batch", self.n_batch, 3)
         if h2o.memory_size >= self.n_ubatch:
             warnings.warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below the chunk size n_ubatch ({self.n_ubatch}): "
@@ -127,13 +125,11 @@ class ContextParams:
     def split_calls(self, n: int) -> list[tuple[int, int]]:
         """(start, stop) of the calls into llama.cpp that n tokens take.
 
-        With H2O at most n_batch tokens each and never a single one, which would be a decode step, unless n is 1.
-        Without H2O n_ubatch, as llama.cpp would cut them itself: so they can be cancelled in between.
+        With H2O at most n_batch tokens each. Without H2O n_ubatch, as llama.cpp would cut them itself: so they can be
+        cancelled in between.
         """
         n_max = int(self.n_ubatch if self.h2o is None else self.n_batch)
         stops = [*range(n_max, n, n_max), n]
-        if self.h2o is not None and len(stops) > 1 and stops[-1] - stops[-2] == 1:
-            stops[-2] -= 1
         return list(zip([0, *stops], stops, strict=False))
 
 

@@ -58,6 +58,39 @@ uint32_t context::n_tokens() const {
     return llama_memory_seq_pos_max(llama_get_memory(get()), 0) + 1;
 }
 
+int32_t context::min_position() const {
+    return llama_memory_seq_pos_min(llama_get_memory(get()), 0);
+}
+
+bool context::remove(int32_t start) {
+    llama_call call(verbose);
+    logits_valid = false;
+    return llama_memory_seq_rm(llama_get_memory(get()), 0, start, -1);
+}
+
+py::bytes context::get_state(bool partial) const {
+    llama_call call(verbose);
+
+    const llama_state_seq_flags flags = partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
+
+    std::string res(llama_state_seq_get_size_ext(get(), 0, flags), '\0');
+    if (res.empty() || llama_state_seq_get_data_ext(get(), (uint8_t *) res.data(), res.size(), 0, flags) != res.size()) {
+        throw h2o_error("[Llama] the state cannot be saved: " + call.reason());
+    }
+    return res;
+}
+
+void context::set_state(const std::string & state, bool partial) {
+    llama_call call(verbose);
+    logits_valid = false;
+
+    const llama_state_seq_flags flags = partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
+
+    if (llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), 0, flags) != state.size()) {
+        throw h2o_error("[Llama] the state cannot be restored: " + call.reason());
+    }
+}
+
 uint64_t context::kv_bytes() const {
     return llama_h2o_memory_bytes(get());
 }
@@ -108,7 +141,8 @@ void context::undo(uint32_t n_keep) {
     }
 }
 
-void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, uint32_t dense_tail, py::object progress) {
+void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, uint32_t dense_tail,
+        bool generated, py::object progress) {
     llama_context * ctx = get();
 
     const int64_t n      = tokens.size();
@@ -131,7 +165,7 @@ void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::ar
     this->progress = std::move(progress);
     error = nullptr;
     if (kv) {
-        llama_h2o_set_dense_tail(kv, dense_tail);
+        llama_h2o_set_call(kv, generated ? LLAMA_H2O_CALL_DECODE : LLAMA_H2O_CALL_PREFILL, dense_tail);
     }
 
     int32_t     status;
@@ -188,13 +222,15 @@ void init_context(py::module_ & m) {
                 flash_attn == "on"  ? LLAMA_FLASH_ATTN_TYPE_ENABLED  :
                 flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
 
-            params.h2o_local_window = local_window;
-            params.h2o_heavy_budget = heavy_budget;
-            params.h2o_sink_tokens  = sink_tokens;
-            params.h2o_scorer       = scorer.c_str();
-            params.h2o_pooling      = pooling;
-            params.h2o_score_type   = find_type(score_type);
-            params.h2o_schedule     = schedule == "two_phase" ? LLAMA_H2O_SCHEDULE_TWO_PHASE : LLAMA_H2O_SCHEDULE_SINGLE_PASS;
+            llama_h2o_params h2o = llama_h2o_default_params();
+            h2o.local_window = local_window;
+            h2o.heavy_budget = heavy_budget;
+            h2o.sink_tokens  = sink_tokens;
+            h2o.scorer       = scorer.c_str();
+            h2o.pooling      = pooling;
+            h2o.score_type   = find_type(score_type);
+            llama_h2o_params_set(&h2o, "schedule", schedule.c_str());
+            params.h2o = llama_h2o_params_enabled(&h2o) ? &h2o : nullptr;
 
             py::gil_scoped_release no_gil;
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
@@ -203,10 +239,14 @@ void init_context(py::module_ & m) {
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("scorer"), py::arg("pooling"),
             py::arg("score_type"), py::arg("schedule"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
-        .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("progress"))
+        .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
         .def("clear", &context::clear)
+        .def("remove", &context::remove, py::arg("start"))
+        .def("get_state", &context::get_state, py::arg("partial"))
+        .def("set_state", &context::set_state, py::arg("state"), py::arg("partial"))
         .def("close", &context::close)
         .def_property_readonly("n_tokens",   &context::n_tokens)
+        .def_property_readonly("min_position", &context::min_position)
         .def_property_readonly("kv_bytes",   &context::kv_bytes)
         .def_property_readonly("has_logits", &context::has_logits);
 }

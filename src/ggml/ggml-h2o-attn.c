@@ -14,9 +14,10 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * k,
         struct ggml_tensor  * v,
         struct ggml_tensor  * rows,
+        struct ggml_tensor  * first,
         struct ggml_tensor  * limits,
         float                 scale,
-        bool                  causal) {
+        bool                  sums) {
     const int64_t n_q       = q->ne[1];
     const int64_t n_head    = q->ne[2];
     const int64_t n_block   = q->ne[3];
@@ -27,35 +28,38 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     GGML_ASSERT(q->type == GGML_TYPE_F32 && rows->type == GGML_TYPE_I32);
     GGML_ASSERT(q->nb[0] == sizeof(float) && rows->nb[0] == sizeof(int32_t));
     GGML_ASSERT(rows->ne[2] == n_block && rows->ne[3] == 1);
-    GGML_ASSERT(!limits || (limits->type == GGML_TYPE_I32 && ggml_is_contiguous(limits)));
+    GGML_ASSERT(!first || (first->type == GGML_TYPE_I32 && ggml_is_contiguous(first)));
+    GGML_ASSERT(!first || (first->ne[0] == n_k && ggml_nelements(first) == n_k));
+    GGML_ASSERT(!limits || (limits->type == GGML_TYPE_I32 && ggml_is_contiguous(limits) && sums));
     GGML_ASSERT(!limits || (limits->ne[0] == n_q && limits->ne[1] == n_block && ggml_is_matrix(limits)));
     assert_rows(k, rows);
     assert_rows(v, rows);
     GGML_ASSERT(k->ne[0] == q->ne[0] && k->ne[1] == v->ne[1]);
     GGML_ASSERT(n_head % n_head_kv == 0);
-    GGML_ASSERT(n_k > 0 && (!causal || n_q <= n_k));
+    GGML_ASSERT(n_k > 0);
 
     const int64_t n_o     = d_v*n_head*n_q*n_block;
-    const int64_t n_sums  = n_k*n_head_kv*n_block;
+    const int64_t n_sums  = sums ? n_k*n_head_kv*n_block : 0;
     const int64_t n_state = n_q*n_head*n_block;
 
     struct ggml_tensor * result = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n_o + n_sums + 2*n_state);
 
     ggml_set_op_params_f32(result, 0, scale);
-    ggml_set_op_params_i32(result, 1, causal);
+    ggml_set_op_params_i32(result, 1, sums);
 
     result->op     = GGML_OP_H2O_ATTN;
     result->src[0] = q;
     result->src[1] = k;
     result->src[2] = v;
     result->src[3] = rows;
-    result->src[4] = limits;
+    result->src[4] = first;
+    result->src[5] = limits;
 
     const size_t size = sizeof(float);
 
     struct ggml_h2o_attn_result views = {
         /*.o    =*/ ggml_view_4d(ctx, result, d_v, n_head, n_q, n_block, d_v*size, d_v*n_head*size, d_v*n_head*n_q*size, 0),
-        /*.sums =*/ ggml_view_3d(ctx, result, n_k, n_head_kv, n_block, n_k*size, n_k*n_head_kv*size, n_o*size),
+        /*.sums =*/ sums ? ggml_view_3d(ctx, result, n_k, n_head_kv, n_block, n_k*size, n_k*n_head_kv*size, n_o*size) : NULL,
         /*.m    =*/ ggml_view_4d(ctx, result, 1, n_q, n_head, n_block, size, n_q*size, n_q*n_head*size, (n_o + n_sums)*size),
         /*.l    =*/ ggml_view_4d(ctx, result, 1, n_q, n_head, n_block, size, n_q*size, n_q*n_head*size, (n_o + n_sums + n_state)*size),
     };

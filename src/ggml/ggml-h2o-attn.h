@@ -10,7 +10,7 @@ extern "C" {
 // Views of one F32 tensor. (m, l, o) is an online-softmax state.
 struct ggml_h2o_attn_result {
     struct ggml_tensor * o;    // [d_v, n_head, n_q, n_block]   attention output
-    struct ggml_tensor * sums; // [n_k, n_head_kv, n_block]     softmax weights, summed over the queries that count and the heads of a KV head
+    struct ggml_tensor * sums; // [n_k, n_head_kv, n_block]     softmax weights, summed over the queries that count and the heads of a KV head; or NULL
     struct ggml_tensor * m;    // [1, n_q, n_head, n_block]     largest logit
     struct ggml_tensor * l;    // [1, n_q, n_head, n_block]     sum of exp(logit - m)
 };
@@ -19,19 +19,21 @@ struct ggml_h2o_attn_result {
 //   q:      F32 [d_k, n_q, n_head, n_block], nb[0] == 4
 //   k, v:   [d_k, n_kv, n_head_kv], [d_v, n_kv, n_head_kv], F32 or any type that can be converted to it; whole rows
 //   rows:   I32 [n_k, n_head_kv, n_block], nb[0] == 4: rows of k and v, in any order, all in [0, n_kv)
+//   first:  I32 [n_k], contiguous, ascending: the first query that sees a row, of every block; NULL: every query sees all rows
 //   limits: I32 [n_q, n_block], contiguous, any numbers, or NULL: query i counts in the sum of a key only if the key's row is
 //           at most limits[i]. Each head's rows must then be ascending. NULL: every query counts
-//   causal: query i sees rows[0 .. n_k - n_q + i], n_q <= n_k; else every query sees all rows
-// A query whose logits are all -inf: m = -inf, l = 0, o = 0, no weights. NaN is kept. What is not visible has no effect.
+//   sums:   whether the column sums are wanted; without, limits is NULL
+// A query that sees nothing, or whose logits are all -inf: m = -inf, l = 0, o = 0, no weights. NaN is kept. What is not visible has no effect.
 GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_context * ctx,
         struct ggml_tensor  * q,
         struct ggml_tensor  * k,
         struct ggml_tensor  * v,
         struct ggml_tensor  * rows,
+        struct ggml_tensor  * first,
         struct ggml_tensor  * limits,
         float                 scale,
-        bool                  causal);
+        bool                  sums);
 
 // The CPU backend's kernels, for tests and benchmarks.
 // Name of the i-th that this CPU has, the best one first; NULL after the last.

@@ -1,6 +1,5 @@
 #include "h2o-attention.h"
 
-#include "h2o-gather.h"
 #include "h2o-profile.h"
 #include "h2o-softmax.h"
 
@@ -12,6 +11,10 @@
 // of its [S x S] logits and hold 1/4 of them at a time.
 static constexpr int64_t n_query_blocks = 4;
 
+ggml_tensor * h2o_gather_rows(ggml_context * ctx, ggml_tensor * t, ggml_tensor * rows) {
+    return ggml_get_rows(ctx, t, rows);
+}
+
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params) {
     const int64_t n_block   = params.q->ne[3];
     const int64_t n_head_kv = params.rows->ne[1];
@@ -19,7 +22,7 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
 
     ggml_tensor * rows = ggml_view_3d(ctx, params.rows, n_k, n_head_kv, n_block, params.rows->nb[1], n_k*params.rows->nb[0], 0);
 
-    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, rows, params.limits, params.scale, params.causal);
+    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, rows, params.first, params.limits, params.scale, params.sums);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 
@@ -55,8 +58,8 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     const int64_t n_head_kv = params.rows->ne[1];
     const int64_t n_k       = params.rows->ne[0]/n_block;
 
-    ggml_tensor * k = h2o_gather_k(ctx, params.k, params.rows);
-    ggml_tensor * v = h2o_gather_v(ctx, params.v, params.rows, params.v_trans);
+    ggml_tensor * k = h2o_gather_rows(ctx, params.k, params.rows);
+    ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, h2o_gather_rows(ctx, params.v, params.rows)));
 
     ggml_build_forward_expand(gf, k);
     ggml_build_forward_expand(gf, v);
@@ -74,7 +77,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     const int64_t step = (n_q + n_query_blocks - 1)/n_query_blocks;
     for (int64_t i = 0; i < n_q; i += step) {
         const int64_t n_q_i = std::min(step, n_q - i);
-        const int64_t n_k_i = params.causal ? n_k - n_q + i + n_q_i : n_k;
+        const int64_t n_k_i = params.first ? n_k - n_q + i + n_q_i : n_k;
 
         ggml_tensor * k_i = ggml_view_4d(ctx, k, k->ne[0], n_k_i, n_head_kv, n_block, k->nb[1], k->nb[2], n_k*k->nb[1], 0);
         ggml_tensor * v_i = ggml_view_4d(ctx, v, n_k_i, v->ne[1], n_head_kv, n_block, v->nb[1], v->nb[2], n_k*v->nb[0], 0);
@@ -82,7 +85,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
 
         ggml_tensor * kq = ggml_mul_mat(ctx, k_i, ggml_cont(ctx, q_i));
         ggml_prec_set_acc(kq, GGML_PREC_F32);
-        if (params.causal) {
+        if (params.first) {
             kq = ggml_diag_mask_inf(ctx, kq, n_k_i - n_q_i);
         }
 
@@ -94,6 +97,15 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         ggml_build_forward_expand(gf, state.l);
         ggml_build_forward_expand(gf, state.o);
 
+        const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };
+
+        res.m = append(res.m, state.m);
+        res.l = append(res.l, state.l);
+        res.o = append(res.o, state.o);
+
+        if (!params.sums) {
+            continue;
+        }
         if (params.limits) {
             weights = count_weights(ctx, weights,
                     ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[1], n_k*neg_rows->nb[0], 0),
@@ -102,11 +114,6 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         ggml_tensor * sums = ggml_pad(ctx, h2o_column_sums_build(ctx, weights, n_head_kv), n_k - n_k_i, 0, 0, 0);
         ggml_build_forward_expand(gf, sums);
 
-        const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };
-
-        res.m    = append(res.m, state.m);
-        res.l    = append(res.l, state.l);
-        res.o    = append(res.o, state.o);
         res.sums = res.sums ? ggml_add(ctx, res.sums, sums) : sums;
     }
 

@@ -3,7 +3,9 @@
 #include <stdexcept>
 #include <string>
 
-void h2o_config::validate() const {
+h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
+    : chunk_size(chunk_size), local_window(params.local_window), heavy_budget(params.heavy_budget), sink_tokens(params.sink_tokens),
+      scorer(&h2o_find_scorer(params.scorer)), pooling(params.pooling), score_type(params.score_type), schedule(params.schedule) {
     if (chunk_size < 1) {
         throw std::invalid_argument("[h2o] the chunk size (n_ubatch) must be at least 1");
     }

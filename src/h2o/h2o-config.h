@@ -2,13 +2,18 @@
 
 #include "h2o-scorer.h"
 
-#include "llama.h"
+#include "llama-h2o.h"
 
 #include <algorithm>
 #include <cstdint>
 
 // Parameters of H2O chunked sparse attention. The chunk grid is absolute: chunk c holds positions [c*S, (c + 1)*S).
 struct h2o_config {
+    h2o_config() = default; // off
+
+    // throws std::invalid_argument, naming the parameter
+    h2o_config(const llama_h2o_params & params, uint32_t chunk_size);
+
     uint32_t chunk_size   = 0; // S
     uint32_t local_window = 0; // L
     uint32_t heavy_budget = 0; // H
@@ -27,11 +32,13 @@ struct h2o_config {
     // M = A + L + H
     uint64_t memory_size() const { return (uint64_t) sink_tokens + local_window + heavy_budget; }
 
+    // how many positions the memory set of a chunk that ends at chunk_end holds: all that there are, or M
+    uint32_t n_memory(uint32_t chunk_end) const { return std::min<uint64_t>(memory_size(), chunk_end); }
+
+    uint32_t chunk_start(uint32_t pos) const { return pos - pos % chunk_size; }
+
     // Phase 1 shows the first tokens of a chunk next to nothing, so they become a sink for their chunk: attention goes to
     // them, and their keys are unlike the others. But only the sequence has a sink: how many of a chunk are never heavy
     // hitters, unless all others are.
     uint32_t n_chunk_sink() const { return schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE ? std::min(8u, chunk_size/16) : 0; }
-
-    // throws std::invalid_argument, naming the parameter
-    void validate() const;
 };

@@ -14,7 +14,7 @@ std::unique_ptr<llm_graph_input_attn_h2o> llm_graph_input_attn_h2o::create(
         const llama_cparams & cparams,
         const llama_kv_cache_context * mctx,
         uint32_t n_tokens) {
-    const auto * mctx_h2o = dynamic_cast<const llama_kv_cache_h2o_context *>(mctx);
+    const auto * mctx_h2o = dynamic_cast<const llama_memory_h2o_context *>(mctx);
 
     return mctx_h2o ? std::make_unique<llm_graph_input_attn_h2o>(hparams, cparams, mctx_h2o, n_tokens) : nullptr;
 }
@@ -22,24 +22,42 @@ std::unique_ptr<llm_graph_input_attn_h2o> llm_graph_input_attn_h2o::create(
 llm_graph_input_attn_h2o::llm_graph_input_attn_h2o(
         const llama_hparams & hparams,
         const llama_cparams & cparams,
-        const llama_kv_cache_h2o_context * mctx,
+        const llama_memory_h2o_context * mctx,
         uint32_t n_tokens)
-    : llm_graph_input_attn_kv(hparams, cparams, mctx), kv(mctx->get_kv()), step(mctx->get_step(n_tokens)) {
+    : llm_graph_input_attn_kv(hparams, cparams, mctx), stream(mctx->stream), step(mctx->get_step(n_tokens)),
+      fused_attention(mctx->memory->fused_attention) {
 }
 
 void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
     llm_graph_input_attn_kv::set_input(ubatch);
 
-    if (positions) {
-        std::vector<int32_t> data(positions->ne[0]);
-        std::iota(data.begin(), data.end(), first_position());
-        for (int64_t h = 0; h < positions->ne[1]; ++h) {
-            ggml_backend_tensor_set(positions, data.data(), h*positions->nb[1], positions->nb[1]);
+    for (const auto & [il, k] : stored_k) {
+        stream->learn_rope(il, k);
+    }
+
+    if (all_rows) {
+        std::vector<int32_t> data(all_rows->ne[0]);
+        for (size_t i = 0; i < data.size(); ++i) {
+            data[i] = stream->sequence.layout->row_of(first_position() + i);
+        }
+        for (int64_t h = 0; h < all_rows->ne[1]; ++h) {
+            ggml_backend_tensor_set(all_rows, data.data(), h*all_rows->nb[1], all_rows->nb[1]);
         }
     }
 
+    for (const auto & [size, t] : first) {
+        const auto & [n_k, n_q] = size;
+        if (!t->buffer) {
+            continue; // attention is composed, its masks need no input
+        }
+
+        std::vector<int32_t> data(n_k, 0);
+        std::iota(data.end() - n_q, data.end(), 0);
+        ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
+    }
+
     if (limits) {
-        const auto & config = kv->state.config;
+        const auto & config = stream->sequence.config;
 
         std::vector<int32_t> data(step.n_tokens);
         for (uint32_t i = 0; i < step.n_tokens; ++i) {
@@ -48,31 +66,41 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
         ggml_backend_tensor_set(limits, data.data(), 0, ggml_nbytes(limits));
     }
 
-    kv->stats.n_reused += used;
+    stream->sequence.stats.n_reused += used;
     used = true;
 }
 
 // phase 1 looks at whole chunks, a dense tail at the whole sequence
 uint32_t llm_graph_input_attn_h2o::first_position() const {
-    return step.phase == h2o_step::TAIL ? 0 : step.pos - step.pos%kv->state.config.chunk_size;
+    return step.phase == h2o_step::TAIL ? 0 : stream->sequence.config.chunk_start(step.pos);
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::get_positions(const llm_graph_context & graph) {
-    if (!positions) {
+ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & graph) {
+    if (!all_rows) {
         uint32_t n_head_kv_max = 0;
-        for (const auto & layer : kv->state.layers) {
+        for (const auto & layer : stream->sequence.layers) {
             n_head_kv_max = std::max(n_head_kv_max, layer.n_head_kv);
         }
-        positions = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, step.pos + step.n_tokens - first_position(), n_head_kv_max);
-        ggml_set_input(positions);
-        ggml_set_name(positions, "h2o_positions");
+        all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, step.pos + step.n_tokens - first_position(), n_head_kv_max);
+        ggml_set_input(all_rows);
+        ggml_set_name(all_rows, "h2o_all_rows");
     }
-    return positions;
+    return all_rows;
+}
+
+ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q) {
+    ggml_tensor * & t = first[{ n_k, n_q }];
+    if (!t) {
+        t = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n_k);
+        ggml_set_input(t);
+        ggml_set_name(t, "h2o_first");
+    }
+    return t;
 }
 
 // nullptr if every query counts
 ggml_tensor * llm_graph_input_attn_h2o::get_limits(const llm_graph_context & graph) {
-    if (!limits && kv->state.config.scorer->limits_queries()) {
+    if (!limits && stream->sequence.config.scorer->limits_queries()) {
         limits = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, step.n_tokens);
         ggml_set_input(limits);
         ggml_set_name(limits, "h2o_limits");
@@ -81,7 +109,7 @@ ggml_tensor * llm_graph_input_attn_h2o::get_limits(const llm_graph_context & gra
 }
 
 bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
-    const auto * mctx_new = dynamic_cast<const llama_kv_cache_h2o_context *>(params.mctx);
+    const auto * mctx_new = dynamic_cast<const llama_memory_h2o_context *>(params.mctx);
     if (!mctx_new) {
         return false;
     }
@@ -94,7 +122,7 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
         return llm_graph_input_attn_kv::can_reuse(params);
     }
 
-    const uint32_t S = kv->state.config.chunk_size;
+    const uint32_t S = stream->sequence.config.chunk_size;
 
     // single_pass: the keys are a view that depends on no position, so one chunk's graph serves the next chunk.
     // Views of two_phase hold positions and offsets
@@ -108,10 +136,15 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
     return res;
 }
 
-llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::cast_sparse(llm_graph_input_attn_kv * inp) {
+llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input_attn_kv * inp, const ggml_tensor * k, int il) {
     auto * res = dynamic_cast<llm_graph_input_attn_h2o *>(inp);
+    if (!res) {
+        return nullptr;
+    }
 
-    return res && res->step.phase != h2o_step::DECODE ? res : nullptr;
+    res->stored_k[il] = k;
+
+    return res->step.phase == h2o_step::DECODE ? nullptr : res;
 }
 
 ggml_tensor * llm_graph_input_attn_h2o::build_attn(
@@ -122,8 +155,6 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
     }
 
     ggml_build_forward_expand(graph.gf, q);
-    kv->set_rope(il, k);
-
     if (stores_kv()) {
         ggml_build_forward_expand(graph.gf, v);
         ggml_build_forward_expand(graph.gf, k);
@@ -153,7 +184,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
 }
 
 std::vector<llm_graph_input_attn_h2o::run> llm_graph_input_attn_h2o::runs() const {
-    const uint32_t S   = kv->state.config.chunk_size;
+    const uint32_t S   = stream->sequence.config.chunk_size;
     const uint32_t end = step.pos + step.n_tokens;
 
     std::vector<run> res;
@@ -176,23 +207,29 @@ std::vector<llm_graph_input_attn_h2o::run> llm_graph_input_attn_h2o::runs() cons
     return res;
 }
 
+bool llm_graph_input_attn_h2o::wants_sums(int il) const {
+    return stream->sequence.layer(il)->scorer->uses_attention() || h2o_find_rope(stored_k.at(il)) == H2O_ROPE_HIDDEN;
+}
+
 h2o_attention llm_graph_input_attn_h2o::build_attention(
-        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits, bool causal, float kq_scale, int il) const {
+        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits, bool causal, float kq_scale, int il) {
+    const int64_t n_k = rows->ne[0]/q->ne[3];
+
     const h2o_attention_params params = {
-        /*.k       =*/ kv->keys  (graph.ctx0, il),
-        /*.v       =*/ kv->values(graph.ctx0, il),
-        /*.q       =*/ q,
-        /*.rows    =*/ rows,
-        /*.limits  =*/ limits,
-        /*.v_trans =*/ kv->v_is_transposed(),
-        /*.causal  =*/ causal,
-        /*.scale   =*/ kq_scale,
+        /*.k      =*/ stream->keys  (graph.ctx0, il),
+        /*.v      =*/ stream->values(graph.ctx0, il),
+        /*.q      =*/ q,
+        /*.rows   =*/ rows,
+        /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1]) : nullptr,
+        /*.limits =*/ limits,
+        /*.scale  =*/ kq_scale,
+        /*.sums   =*/ wants_sums(il),
     };
 
-    if (kv->fused_attention) {
+    if (fused_attention) {
         const h2o_attention res = h2o_attention_fused(graph.ctx0, params);
 
-        if (ggml_backend_dev_supports_op(kv->device(il), res.o->view_src)) {
+        if (ggml_backend_dev_supports_op(stream->device(il), res.o->view_src)) {
             return res;
         }
     }
@@ -202,13 +239,13 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
 
 // score[row] += sum
 void llm_graph_input_attn_h2o::add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const {
-    if (!kv->state.config.scorer->uses_attention()) {
+    if (!sums) {
         return;
     }
 
     ggml_context * ctx0 = graph.ctx0;
 
-    ggml_tensor * t = kv->state.layer(il)->scores;
+    ggml_tensor * t = stream->sequence.layer(il)->scores;
 
     ggml_tensor * scores = ggml_view_3d(ctx0, t, 1, t->ne[0], t->ne[1], t->nb[0], t->nb[1], 0);
     ggml_tensor * added  = ggml_add(ctx0, ggml_get_rows(ctx0, scores, rows), ggml_reshape_3d(ctx0, sums, 1, rows->ne[0], rows->ne[1]));
@@ -231,14 +268,14 @@ ggml_tensor * llm_graph_input_attn_h2o::build_scored(const llm_graph_context & g
 
 // one softmax over the memory set and the own chunk
 ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
-    ggml_tensor * rows = kv->key_rows(graph.ctx0, il, step.n_memory, step.pos%kv->state.config.chunk_size + step.n_tokens);
+    ggml_tensor * rows = stream->rows(graph.ctx0, il, step.n_memory, step.pos%stream->sequence.config.chunk_size + step.n_tokens);
 
     return build_scored(graph, q, rows, kq_scale, il);
 }
 
 // the same over everything up to here
 ggml_tensor * llm_graph_input_attn_h2o::build_tail(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
-    ggml_tensor * all = get_positions(graph);
+    ggml_tensor * all = get_all_rows(graph);
 
     ggml_tensor * rows = ggml_view_2d(graph.ctx0, all, all->ne[0], hparams.n_head_kv(il), all->nb[1], 0);
 
@@ -250,13 +287,13 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & gr
     ggml_context * ctx0 = graph.ctx0;
     ggml_cgraph  * gf   = graph.gf;
 
-    const uint32_t S         = kv->state.config.chunk_size;
+    const uint32_t S         = stream->sequence.config.chunk_size;
     const int64_t  n_head    = q->ne[1];
     const int64_t  n_head_kv = hparams.n_head_kv(il);
 
-    const auto & cache = kv->intra->get(il);
+    const auto & cache = stream->intra->get(il);
 
-    ggml_tensor * all    = get_positions(graph);
+    ggml_tensor * all    = get_all_rows(graph);
     ggml_tensor * limits = get_limits(graph);
 
     for (const auto & r : runs()) {
@@ -278,11 +315,11 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & gr
         ggml_build_forward_expand(gf, ggml_cpy(ctx0, res.o,
                 ggml_view_2d(ctx0, cache.o, cache.o->ne[0], r.n_q*r.n_chunks, cache.o->nb[1], r.offset_q*cache.o->nb[1])));
 
-        if (!kv->state.config.scorer->uses_attention()) {
+        if (!res.sums) {
             continue;
         }
 
-        ggml_tensor * t = kv->state.layer(il)->scores;
+        ggml_tensor * t = stream->sequence.layer(il)->scores;
         ggml_tensor * scores = ggml_view_3d(ctx0, t, r.n_k, n_head_kv, r.n_chunks, t->nb[1], S*t->nb[0], r.pos_k*t->nb[0]);
 
         ggml_tensor * stored = ggml_cpy(ctx0, ggml_add(ctx0, res.sums, ggml_cast(ctx0, scores, GGML_TYPE_F32)), scores);
@@ -301,13 +338,13 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
     const int64_t n_head = q->ne[1];
     const int64_t d_v    = hparams.n_embd_head_v(il);
 
-    const auto & cache = kv->intra->get(il);
+    const auto & cache = stream->intra->get(il);
 
     if (step.n_memory == 0) {
         return ggml_view_2d(ctx0, cache.o, d_v*n_head, n_q, cache.o->nb[1], step.offset*cache.o->nb[1]);
     }
 
-    ggml_tensor * rows = kv->key_rows(ctx0, il, step.n_memory, 0);
+    ggml_tensor * rows = stream->rows(ctx0, il, step.n_memory, 0);
 
     const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, get_limits(graph), /*causal =*/ false, kq_scale, il);
 

@@ -1,17 +1,18 @@
 #pragma once
 
 #include "h2o-attention.h"
-#include "llama-kv-cache-h2o.h"
+#include "llama-memory-h2o.h"
 
 #include "llama-graph.h"
 
+#include <map>
 #include <memory>
 #include <vector>
 
 // Attention input of an H2O context: knows which step the graph computes, builds its attention, adds to the scores.
 class llm_graph_input_attn_h2o : public llm_graph_input_attn_kv {
 public:
-    // nullptr if the memory is not an H2O cache
+    // nullptr if the memory is not H2O's
     static std::unique_ptr<llm_graph_input_attn_h2o> create(
             const llama_hparams & hparams,
             const llama_cparams & cparams,
@@ -21,18 +22,17 @@ public:
     llm_graph_input_attn_h2o(
             const llama_hparams & hparams,
             const llama_cparams & cparams,
-            const llama_kv_cache_h2o_context * mctx,
+            const llama_memory_h2o_context * mctx,
             uint32_t n_tokens);
 
     void set_input(const llama_ubatch * ubatch) override;
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    // nullptr if inp attends densely over the whole cache
-    static llm_graph_input_attn_h2o * cast_sparse(llm_graph_input_attn_kv * inp);
+    // A layer's attention is built, whose keys k go to the cache. nullptr if the layer attends densely over the whole of it.
+    static llm_graph_input_attn_h2o * begin_layer(llm_graph_input_attn_kv * inp, const ggml_tensor * k, int il);
 
-    // phase 2 finds K/V in the cache, phase 1 has written them
-    bool stores_kv() const { return step.phase != h2o_step::INTER; }
+    bool stores_kv() const { return step.stores_kv(); }
 
     // attention output [n_embd_head_v*n_head, n_tokens]
     //   q [n_embd_head_k, n_head, n_tokens], k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
@@ -60,22 +60,32 @@ private:
     ggml_tensor * build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il);
 
     // the inputs, made when they are first asked for
-    ggml_tensor * get_positions(const llm_graph_context & graph);
-    ggml_tensor * get_limits   (const llm_graph_context & graph);
+    ggml_tensor * get_all_rows(const llm_graph_context & graph);
+    ggml_tensor * get_limits  (const llm_graph_context & graph);
+    ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q);
 
     // q [n_embd_head_k, n_q, n_head, n_block], rows I32 [n_k*n_block, n_head_kv], limits I32 [n_q, n_block] or nullptr
     h2o_attention build_attention(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits,
-            bool causal, float kq_scale, int il) const;
+            bool causal, float kq_scale, int il);
 
     void add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const;
 
-    llama_kv_cache_h2o * kv;
-    h2o_step step;
+    // the layer's scorer needs the attention's column sums
+    bool wants_sums(int il) const;
+
+    h2o_stream * stream;
+    h2o_step     step;
+    const bool   fused_attention;
 
     uint32_t first_position() const;
 
-    ggml_tensor * positions = nullptr; // I32 [n, n_head_kv], for every head first_position() ... the end of the step
-    ggml_tensor * limits    = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries
+    ggml_tensor * all_rows = nullptr; // I32 [n, n_head_kv], for every head those of first_position() ... the end of the step
+    ggml_tensor * limits   = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries
+
+    // by [n_k, n_q], I32 [n_k]: which query sees a row first, if the last n_q rows are the queries' own
+    std::map<std::pair<int64_t, int64_t>, ggml_tensor *> first;
+
+    std::map<int, const ggml_tensor *> stored_k; // by layer, what goes to the cache
 
     bool used = false;
 };

@@ -8,30 +8,46 @@
 #include <new>
 #include <numeric>
 
-// the RoPE on the way to k; a quantized cache rotates k after it, by a product
-static const ggml_tensor * h2o_find_rope(const ggml_tensor * k) {
-    for (const ggml_tensor * t = k; t; t = t->op == GGML_OP_MUL_MAT ? t->src[1] : t->src[0]) {
-        switch (t->op) {
-            case GGML_OP_ROPE:    return t;
-            case GGML_OP_RESHAPE:
-            case GGML_OP_MUL_MAT: break;
-            default:              return nullptr;
+// a quantized cache rotates k once more, by a product with an input
+static bool is_cache_rotation(const ggml_tensor * t) {
+    return t->op == GGML_OP_MUL_MAT && t->src[0]->flags & GGML_TENSOR_FLAG_INPUT;
+}
+
+// the RoPE that comes last on the way to k
+static const ggml_tensor * find_last_rope(const ggml_tensor * k) {
+    const ggml_tensor * t = k;
+    while (t && t->op != GGML_OP_ROPE) {
+        if (is_cache_rotation(t)) {
+            t = t->src[1];
+        } else if (t->op == GGML_OP_RESHAPE || t->op == GGML_OP_CONT) {
+            t = t->src[0];
+        } else {
+            return nullptr;
         }
     }
-    return nullptr;
+    return t;
+}
+
+// any RoPE between the projection of the hidden states, a product with a weight, and t
+static bool has_rope(const ggml_tensor * t) {
+    if (!t || (t->op == GGML_OP_MUL_MAT && !is_cache_rotation(t))) {
+        return false;
+    }
+    return t->op == GGML_OP_ROPE || has_rope(t->src[0]) || has_rope(t->src[1]);
+}
+
+h2o_rope_kind h2o_find_rope(const ggml_tensor * k) {
+    return find_last_rope(k) ? H2O_ROPE_LAST : has_rope(k) ? H2O_ROPE_HIDDEN : H2O_ROPE_NONE;
 }
 
 h2o_rope::h2o_rope(const ggml_tensor * k, uint32_t n_max) {
-    const ggml_tensor * rope = h2o_find_rope(k);
-
-    // without a buffer the model only serves to estimate memory
-    if (rope && (!rope->src[2] || rope->src[2]->buffer)) {
+    if (const ggml_tensor * rope = find_last_rope(k)) {
         make_angles(rope, n_max);
     }
 }
 
 bool h2o_rope::is_of(const ggml_tensor * k) const {
-    const ggml_tensor * rope = h2o_find_rope(k);
+    const ggml_tensor * rope = find_last_rope(k);
 
     return rope ? n_dims > 0 && factors == rope->src[2] && memcmp(op_params, rope->op_params, sizeof(op_params)) == 0 : n_dims == 0;
 }

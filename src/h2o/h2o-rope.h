@@ -6,10 +6,19 @@
 
 struct ggml_tensor;
 
+// What comes before k, the node of a layer's graph whose rows go to the cache.
+enum h2o_rope_kind {
+    H2O_ROPE_NONE,   // no RoPE
+    H2O_ROPE_LAST,   // RoPE, and nothing after it
+    H2O_ROPE_HIDDEN, // RoPE, and then a norm, say, or RoPE of a part: it cannot be taken back
+};
+
+h2o_rope_kind h2o_find_rope(const ggml_tensor * k);
+
 // The rotation that RoPE gives to the keys of a layer, to take it back.
 class h2o_rope {
 public:
-    // of the RoPE that made k, a node of the layer's graph, if there is one
+    // of the RoPE that comes last before k, if there is one
     h2o_rope(const ggml_tensor * k, uint32_t n_max);
 
     // whether the RoPE that made k is this one

@@ -27,6 +27,10 @@ const std::vector<const h2o_scorer *> & h2o_scorers() {
     return res;
 }
 
+const h2o_scorer & h2o_fallback_scorer() {
+    return h2o_scorer_sum();
+}
+
 const h2o_scorer & h2o_find_scorer(const char * name) {
     const std::string wanted = name ? name : "";
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <vector>
+#include <numeric>
 
 // a uint32 that orders like the float, NaN lowest
 static uint32_t h2o_score_key(float score) {
@@ -55,4 +55,34 @@ uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, 
     }
 
     return n_out;
+}
+
+std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scorer & scorer, uint32_t chunk_end,
+        const std::vector<int32_t> & pos, const std::vector<float> & score) {
+    const int32_t n_sink      = std::min(config.sink_tokens, chunk_end);
+    const int32_t local_start = std::max<int32_t>(n_sink, chunk_end - std::min(config.local_window, chunk_end));
+
+    const auto first = std::lower_bound(pos.begin(), pos.end(), n_sink);
+    const auto last  = std::lower_bound(pos.begin(), pos.end(), local_start);
+
+    const std::vector<int32_t> candidates(first, last);
+
+    std::vector<float> rank(candidates.size());
+    for (size_t i = 0; i < candidates.size(); ++i) {
+        const uint32_t p = candidates[i];
+
+        const bool is_chunk_sink = p >= config.chunk_size && p % config.chunk_size < config.n_chunk_sink();
+
+        rank[i] = is_chunk_sink ? -INFINITY : scorer.rank(score[first - pos.begin() + i], p, chunk_end, config);
+    }
+    h2o_pool_ranks(candidates.data(), candidates.size(), config.pooling, rank.data());
+
+    const uint32_t n_heavy = std::min<size_t>(candidates.size(), config.heavy_budget);
+
+    std::vector<int32_t> res(n_sink + n_heavy + chunk_end - local_start);
+    std::iota(res.begin(), res.begin() + n_sink, 0);
+    h2o_select_heavy(candidates.data(), rank.data(), candidates.size(), config.heavy_budget, res.data() + n_sink);
+    std::iota(res.begin() + n_sink + n_heavy, res.end(), local_start);
+
+    return res;
 }

@@ -1,27 +1,30 @@
 #include "llama-h2o.h"
 
-#include "h2o-kv.h"
-#include "h2o-scores.h"
+#include "h2o-attention.h"
+#include "llama-memory-h2o.h"
 
 #include "llama-context.h"
+#include "llama-hparams.h"
 #include "llama-impl.h"
-#include "llama-kv-cache-h2o.h"
+#include "llama-model.h"
+
+#include "ggml-cpp.h"
 
 #include <algorithm>
-#include <cstring>
+#include <stdexcept>
 #include <vector>
 
-// llama_h2o_kv is the C name of llama_kv_cache_h2o
-static llama_kv_cache_h2o * unwrap(llama_h2o_kv * kv) {
-    return reinterpret_cast<llama_kv_cache_h2o *>(kv);
+// llama_h2o_kv is the C name of h2o_stream
+static h2o_stream * unwrap(llama_h2o_kv * kv) {
+    return reinterpret_cast<h2o_stream *>(kv);
 }
 
-static const llama_kv_cache_h2o * unwrap(const llama_h2o_kv * kv) {
-    return reinterpret_cast<const llama_kv_cache_h2o *>(kv);
+static const h2o_stream * unwrap(const llama_h2o_kv * kv) {
+    return reinterpret_cast<const h2o_stream *>(kv);
 }
 
-static llama_h2o_kv * wrap(llama_kv_cache_h2o * kv) {
-    return reinterpret_cast<llama_h2o_kv *>(kv);
+static llama_h2o_kv * wrap(h2o_stream * stream) {
+    return reinterpret_cast<llama_h2o_kv *>(stream);
 }
 
 uint64_t llama_h2o_memory_bytes(const llama_context * ctx) {
@@ -35,7 +38,8 @@ uint64_t llama_h2o_memory_bytes(const llama_context * ctx) {
 }
 
 llama_h2o_kv * llama_get_h2o_kv(const llama_context * ctx) {
-    return wrap(dynamic_cast<llama_kv_cache_h2o *>(llama_get_memory(ctx)));
+    auto * memory = dynamic_cast<llama_memory_h2o *>(llama_get_memory(ctx));
+    return memory ? wrap(&memory->stream) : nullptr;
 }
 
 const char * llama_h2o_scorer_name(int32_t i) {
@@ -43,8 +47,13 @@ const char * llama_h2o_scorer_name(int32_t i) {
     return i >= 0 && i < (int32_t) scorers.size() ? scorers[i]->name() : nullptr;
 }
 
-void llama_h2o_set_dense_tail(llama_h2o_kv * kv, uint32_t n) {
-    unwrap(kv)->dense_tail = n;
+void llama_h2o_set_call(llama_h2o_kv * kv, llama_h2o_call call, uint32_t dense_tail) {
+    unwrap(kv)->call       = call;
+    unwrap(kv)->dense_tail = dense_tail;
+}
+
+bool llama_h2o_profile_callback(ggml_tensor * t, bool ask, void * kv) {
+    return unwrap(*static_cast<llama_h2o_kv **>(kv))->profile.eval(t, ask);
 }
 
 void llama_h2o_set_progress_callback(llama_h2o_kv * kv, llama_h2o_progress_callback callback, void * user_data) {
@@ -53,12 +62,12 @@ void llama_h2o_set_progress_callback(llama_h2o_kv * kv, llama_h2o_progress_callb
 }
 
 void llama_h2o_kv_set_record(llama_h2o_kv * kv, bool record) {
-    unwrap(kv)->state.record = record;
+    unwrap(kv)->sequence.keep_records = record;
 }
 
 llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
-    const auto & state  = unwrap(kv)->state;
-    const auto & config = state.config;
+    const auto & sequence = unwrap(kv)->sequence;
+    const auto & config   = sequence.config;
 
     return {
         /*.chunk_size    =*/ config.chunk_size,
@@ -66,112 +75,121 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.heavy_budget  =*/ config.heavy_budget,
         /*.sink_tokens   =*/ config.sink_tokens,
         /*.memory_size   =*/ (uint32_t) config.memory_size(),
-        /*.kv_size       =*/ state.kv_size,
-        /*.n_tokens      =*/ state.n_tokens(),
-        /*.chunk_index   =*/ state.chunk_index(),
-        /*.n_memory_sets =*/ state.n_memory_sets(),
+        /*.kv_size       =*/ sequence.layout->n_rows(),
+        /*.n_tokens      =*/ sequence.n_tokens(),
+        /*.chunk_index   =*/ sequence.chunk_index(),
+        /*.n_memory_sets =*/ sequence.n_memory_sets(),
     };
 }
 
 llama_h2o_stats llama_h2o_kv_stats(const llama_h2o_kv * kv) {
-    return unwrap(kv)->stats;
+    llama_h2o_stats res = unwrap(kv)->sequence.stats;
+
+    const auto & parts = unwrap(kv)->profile.t_part_us;
+    res.t_gather_us    = parts[H2O_PART_GATHER];
+    res.t_attention_us = parts[H2O_PART_ATTENTION];
+    res.t_scores_us    = parts[H2O_PART_SCORES];
+
+    return res;
 }
 
 uint32_t llama_h2o_kv_n_layer(const llama_h2o_kv * kv) {
-    return unwrap(kv)->state.layers.size();
+    return unwrap(kv)->sequence.layers.size();
 }
 
 int32_t llama_h2o_kv_layer_id(const llama_h2o_kv * kv, uint32_t i) {
-    const auto & layers = unwrap(kv)->state.layers;
+    const auto & layers = unwrap(kv)->sequence.layers;
     return i < layers.size() ? layers[i].il : -1;
 }
 
 uint32_t llama_h2o_kv_n_head(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = unwrap(kv)->state.layer(il);
+    const auto * layer = unwrap(kv)->sequence.layer(il);
     return layer ? layer->n_head : 0;
 }
 
 uint32_t llama_h2o_kv_n_head_kv(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = unwrap(kv)->state.layer(il);
+    const auto * layer = unwrap(kv)->sequence.layer(il);
     return layer ? layer->n_head_kv : 0;
 }
 
 uint32_t llama_h2o_kv_head_size_k(const llama_h2o_kv * kv, int32_t il) {
-    return unwrap(kv)->state.layer(il) ? unwrap(kv)->get_model().hparams.n_embd_head_k(il) : 0;
+    return unwrap(kv)->sequence.layer(il) ? unwrap(kv)->model.hparams.n_embd_head_k(il) : 0;
 }
 
 uint32_t llama_h2o_kv_head_size_v(const llama_h2o_kv * kv, int32_t il) {
-    return unwrap(kv)->state.layer(il) ? unwrap(kv)->get_model().hparams.n_embd_head_v(il) : 0;
+    return unwrap(kv)->sequence.layer(il) ? unwrap(kv)->model.hparams.n_embd_head_v(il) : 0;
+}
+
+const char * llama_h2o_kv_scorer(const llama_h2o_kv * kv, int32_t il) {
+    const auto * layer = unwrap(kv)->sequence.layer(il);
+    return layer ? layer->scorer->name() : nullptr;
 }
 
 bool llama_h2o_kv_scores(const llama_h2o_kv * kv, int32_t il, float * dst) {
-    const auto & state = unwrap(kv)->state;
-    const auto * layer = state.layer(il);
+    const auto & sequence = unwrap(kv)->sequence;
+    const auto * layer = sequence.layer(il);
     if (!layer) {
         return false;
     }
 
-    h2o_scores scores(layer->scores);
-    for (uint32_t h = 0; h < layer->n_head_kv; ++h) {
-        for (uint32_t p = 0; p < state.n_tokens(); ++p) {
-            *dst++ = scores.get(h, p);
-        }
-    }
+    const auto scores = sequence.scores(*layer);
+    std::copy(scores.begin(), scores.end(), dst);
     return true;
 }
 
 bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * dst) {
-    const auto & state = unwrap(kv)->state;
-    const auto * layer = state.layer(il);
+    const auto & sequence = unwrap(kv)->sequence;
+    const auto * layer = sequence.layer(il);
     if (!layer) {
         return false;
     }
 
-    const auto memory = state.memory(*layer);
+    const auto memory = sequence.memory(*layer);
     std::copy(memory.begin(), memory.end(), dst);
     return true;
 }
 
 bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_t * src) {
-    auto & state = unwrap(kv)->state;
-    auto * layer = state.layer(il);
-    if (!layer || state.n_tokens() == 0 || state.n_tokens() % state.config.chunk_size != 0) {
+    auto & sequence = unwrap(kv)->sequence;
+    auto * layer = sequence.layer(il);
+    if (!layer || sequence.n_tokens() == 0 || sequence.n_tokens() % sequence.config.chunk_size != 0) {
         return false;
     }
 
-    const uint32_t n = state.n_memory(state.n_tokens());
+    const uint32_t n = sequence.config.n_memory(sequence.n_tokens());
 
     const int32_t * row = src;
-    for (uint32_t h = 0; h < layer->n_head_kv; ++h, row += state.config.memory_size()) {
+    for (uint32_t h = 0; h < layer->n_head_kv; ++h, row += sequence.config.memory_size()) {
         const bool ascends = std::adjacent_find(row, row + n, [](int32_t a, int32_t b) { return a >= b; }) == row + n;
-        if (row[0] < 0 || row[n - 1] >= (int32_t) state.n_tokens() || !ascends) {
+        if (row[0] < 0 || row[n - 1] >= (int32_t) sequence.n_tokens() || !ascends) {
             return false;
         }
     }
 
-    state.set_memory(*layer, src);
+    sequence.set_memory(*layer, src);
     return true;
 }
 
 bool llama_h2o_kv_history(const llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst) {
-    const auto * layer = unwrap(kv)->state.layer(il);
-    if (!layer || chunk >= layer->history.size()) {
+    const auto * layer = unwrap(kv)->sequence.layer(il);
+    if (!layer) {
         return false;
     }
 
-    std::copy(layer->history[chunk].begin(), layer->history[chunk].end(), dst);
-    return true;
+    const auto memory = unwrap(kv)->sequence.history(*layer, chunk);
+    std::copy(memory.begin(), memory.end(), dst);
+    return !memory.empty();
 }
 
-static bool h2o_range_ok(const llama_kv_cache_h2o & kv, int32_t il, uint32_t p0, uint32_t p1) {
-    return kv.state.layer(il) && p0 <= p1 && p1 <= kv.state.kv_size;
+static bool h2o_range_ok(const h2o_stream & kv, int32_t il, uint32_t p0, uint32_t p1) {
+    return kv.sequence.layer(il) && p0 <= p1 && p1 <= kv.sequence.layout->n_rows();
 }
 
 bool llama_h2o_kv_get_k(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
     if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
         return false;
     }
-    h2o_kv_get_k(*unwrap(kv), il, p0, p1, dst);
+    unwrap(kv)->k_rows(il).get(p0, p1, dst);
     return true;
 }
 
@@ -179,7 +197,7 @@ bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32
     if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
         return false;
     }
-    h2o_kv_get_v(*unwrap(kv), il, p0, p1, dst);
+    unwrap(kv)->v_rows(il).get(p0, p1, dst);
     return true;
 }
 
@@ -189,23 +207,12 @@ bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32
 
 llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params params) {
     try {
-        h2o_config config;
-        config.chunk_size   = params.chunk_size;
-        config.local_window = params.local_window;
-        config.heavy_budget = params.heavy_budget;
-        config.sink_tokens  = params.sink_tokens;
-        config.scorer       = &h2o_find_scorer(params.scorer);
-        config.pooling      = params.pooling;
-        config.score_type   = params.score_type;
-        config.validate();
+        const h2o_config config(params.h2o, params.chunk_size);
 
-        llama_kv_cache_h2o::check_model(*model);
+        h2o_stream::check_model(*model);
 
         if (params.kv_size < 1) {
             throw std::invalid_argument("[h2o] kv_size must be at least 1");
-        }
-        if (params.v_trans && ggml_is_quantized(params.type_v)) {
-            throw std::invalid_argument("[h2o] a transposed V cannot be quantized");
         }
         for (uint32_t il = 0; il < model->hparams.n_layer_all; ++il) {
             const auto n_k = ggml_blck_size(params.type_k);
@@ -215,8 +222,7 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
             }
         }
 
-        return wrap(new llama_kv_cache_h2o(*model, params.type_k, params.type_v, params.v_trans, /*offload =*/ false,
-                    params.kv_size, /*n_batch =*/ 0, config, nullptr));
+        return wrap(new h2o_stream(*model, params.type_k, params.type_v, /*offload =*/ false, params.kv_size, /*n_batch =*/ 0, config, nullptr));
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return nullptr;
@@ -239,16 +245,21 @@ static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float *
         res.assign(colsum, colsum + (size_t) n_rows*n_cols);
     } else if (n_rows == layer.n_head) {
         res.resize((size_t) layer.n_head_kv*n_cols);
-        h2o_scores_reduce_heads(colsum, layer.n_head, layer.n_head_kv, n_cols, res.data());
+        for (uint32_t h = 0; h < layer.n_head; ++h) {
+            float * sum = res.data() + (size_t) (h/(layer.n_head/layer.n_head_kv))*n_cols;
+            for (uint32_t i = 0; i < n_cols; ++i) {
+                sum[i] += colsum[(size_t) h*n_cols + i];
+            }
+        }
     }
 
     return res;
 }
 
 bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum, uint32_t n_rows) {
-    auto & state = unwrap(kv)->state;
-    auto * layer = state.layer(il);
-    if (!layer || n < 1 || start > state.kv_size || n > state.kv_size - start) {
+    auto & sequence = unwrap(kv)->sequence;
+    auto * layer = sequence.layer(il);
+    if (!layer || n < 1 || start > sequence.layout->n_rows() || n > sequence.layout->n_rows() - start) {
         return false;
     }
 
@@ -257,44 +268,44 @@ bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t star
         return false;
     }
 
-    state.add_chunk_scores(*layer, start, n, rows.data());
+    sequence.add_chunk_scores(*layer, start, n, rows.data());
     return true;
 }
 
 bool llama_h2o_kv_accumulate_memory_scores(llama_h2o_kv * kv, int32_t il, const float * colsum, uint32_t n_rows) {
-    auto & state = unwrap(kv)->state;
-    auto * layer = state.layer(il);
+    auto & sequence = unwrap(kv)->sequence;
+    auto * layer = sequence.layer(il);
     if (!layer) {
         return false;
     }
 
-    const auto rows = h2o_colsum_rows(*layer, colsum, n_rows, state.config.memory_size());
+    const auto rows = h2o_colsum_rows(*layer, colsum, n_rows, sequence.config.memory_size());
     if (rows.empty()) {
         return false;
     }
 
-    state.add_memory_scores(*layer, rows.data());
+    sequence.add_memory_scores(*layer, rows.data());
     return true;
 }
 
 bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk_end) {
-    auto & state = unwrap(kv)->state;
-    auto * layer = state.layer(il);
-    if (!layer || chunk_end < 1 || chunk_end > state.kv_size) {
+    auto & sequence = unwrap(kv)->sequence;
+    auto * layer = sequence.layer(il);
+    if (!layer || chunk_end < 1 || chunk_end > sequence.layout->n_rows()) {
         return false;
     }
 
-    state.build_memory_set(*layer, chunk_end);
+    sequence.build_memory_set(*layer, chunk_end);
     return true;
 }
 
 bool llama_h2o_kv_next_chunk(llama_h2o_kv * kv, uint32_t n) {
-    auto & state = unwrap(kv)->state;
-    if (n > state.kv_size - state.n_tokens()) {
+    auto & sequence = unwrap(kv)->sequence;
+    if (n > sequence.layout->n_rows() - sequence.n_tokens()) {
         return false;
     }
 
-    state.add_tokens(n);
+    sequence.end_call(n, /*scored =*/ false);
     return true;
 }
 
@@ -302,15 +313,57 @@ bool llama_h2o_kv_set_kv(llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1
     if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
         return false;
     }
-    h2o_kv_set_k(*unwrap(kv), il, p0, p1, k);
-    h2o_kv_set_v(*unwrap(kv), il, p0, p1, v);
+    unwrap(kv)->k_rows(il).set(p0, p1, k);
+    unwrap(kv)->v_rows(il).set(p0, p1, v);
+    return true;
+}
+
+// K or V of the memory set [n_head_kv, M, n_embd_head], by the graph that inference uses; padding is zero
+static bool h2o_gather(const h2o_stream & stream, int32_t il, bool is_k, float * dst) {
+    const auto * layer = stream.sequence.layer(il);
+    if (!layer) {
+        return false;
+    }
+
+    const auto   memory   = stream.sequence.memory(*layer);
+    const size_t M        = stream.sequence.config.memory_size();
+    const size_t n_memory = std::find(memory.begin(), memory.begin() + M, -1) - memory.begin();
+
+    const h2o_kv_rows storage = is_k ? stream.k_rows(il) : stream.v_rows(il);
+    const size_t      n_embd  = storage.n_embd;
+
+    std::fill(dst, dst + layer->n_head_kv*M*n_embd, 0.0f);
+    if (n_memory == 0) {
+        return true;
+    }
+
+    ggml_init_params params = { 16*ggml_tensor_overhead() + ggml_graph_overhead_custom(16, false), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    ggml_tensor * rows = stream.rows(ctx.get(), il, n_memory, 0);
+    ggml_tensor * t    = h2o_gather_rows(ctx.get(), is_k ? stream.keys(ctx.get(), il) : stream.values(ctx.get(), il), rows);
+
+    ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 16, false);
+    ggml_build_forward_expand(gf, t);
+
+    ggml_backend_ptr        backend { ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr) };
+    ggml_backend_buffer_ptr buffer  { backend ? ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) : nullptr };
+    if (!buffer || ggml_backend_graph_compute(backend.get(), gf) != GGML_STATUS_SUCCESS) {
+        return false;
+    }
+
+    for (size_t h = 0; h < layer->n_head_kv; ++h) {
+        ggml_backend_tensor_get(t, dst + h*M*n_embd, h*n_memory*n_embd*sizeof(float), n_memory*n_embd*sizeof(float));
+    }
+    storage.rotate(dst, layer->n_head_kv*M*n_embd);
+
     return true;
 }
 
 bool llama_h2o_kv_gather_k_memory(llama_h2o_kv * kv, int32_t il, float * dst) {
-    return unwrap(kv)->state.layer(il) && h2o_kv_gather_k(*unwrap(kv), il, dst);
+    return h2o_gather(*unwrap(kv), il, true, dst);
 }
 
 bool llama_h2o_kv_gather_v_memory(llama_h2o_kv * kv, int32_t il, float * dst) {
-    return unwrap(kv)->state.layer(il) && h2o_kv_gather_v(*unwrap(kv), il, dst);
+    return h2o_gather(*unwrap(kv), il, false, dst);
 }

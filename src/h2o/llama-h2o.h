@@ -2,9 +2,8 @@
 
 // C API of H2O chunked sparse attention.
 //
-// H2O is switched on by the fields h2o_* of llama_context_params (llama.h): it is on when
-// h2o_local_window + h2o_heavy_budget + h2o_sink_tokens > 0. The chunk size S is n_ubatch.
-// Heavy hitters are chosen by h2o_scorer, a name of llama_h2o_scorer_name(). Layers are model layer indices. Positions are absolute positions in the sequence.
+// H2O is switched on by the field h2o of llama_context_params (llama.h). The chunk size S is n_ubatch. Layers are model
+// layer indices, positions absolute positions in the sequence.
 
 #include "llama.h"
 
@@ -13,6 +12,50 @@ extern "C" {
 #endif
 
 struct llama_h2o_kv; // KV cache with scores and memory sets
+
+enum llama_h2o_schedule {
+    LLAMA_H2O_SCHEDULE_SINGLE_PASS = 0, // every chunk once: one softmax over the memory set and the chunk
+    LLAMA_H2O_SCHEDULE_TWO_PHASE   = 1, // all chunks by themselves, then again with the memory sets
+};
+
+// What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one.
+struct llama_h2o_params {
+    uint32_t                local_window; // last positions of a chunk that the next chunk attends to
+    uint32_t                heavy_budget; // heavy hitters that the next chunk attends to
+    uint32_t                sink_tokens;  // first positions of the sequence, always attended to
+    const char *            scorer;       // how heavy hitters are chosen, see llama_h2o_scorer_name; NULL: the default
+    uint32_t                pooling;      // a candidate ranks as high as the best one up to so many positions away
+    enum ggml_type          score_type;   // GGML_TYPE_F32 or GGML_TYPE_BF16
+    enum llama_h2o_schedule schedule;
+};
+
+// an empty memory set, and the defaults of all else
+LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
+
+// whether a memory set holds anything
+LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
+
+// For command lines: the parameters that have a name, NULL after the last.
+struct llama_h2o_option {
+    const char * name;
+    const char * value; // what stands for the value in a help text
+    const char * help;
+};
+
+LLAMA_API const struct llama_h2o_option * llama_h2o_options(void);
+
+// Sets a parameter by its name. False, and nothing is set, if there is no such name or the value is bad.
+LLAMA_API bool llama_h2o_params_set(struct llama_h2o_params * params, const char * name, const char * value);
+
+// The parameters in a line of text; as snprintf.
+LLAMA_API int32_t llama_h2o_params_desc(const struct llama_h2o_params * params, char * buf, size_t size);
+
+// how llama_decode takes the tokens that it is given
+enum llama_h2o_call {
+    LLAMA_H2O_CALL_AUTO    = 0, // one token is generated, several are a prompt: for programs that do not say
+    LLAMA_H2O_CALL_PREFILL = 1, // a prompt: sparse attention, which is scored
+    LLAMA_H2O_CALL_DECODE  = 2, // generated: they attend to everything in the cache, and scores stay as they are
+};
 
 struct llama_h2o_info {
     uint32_t chunk_size;         // S
@@ -66,15 +109,16 @@ LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv(const struct llama_context * ct
 
 LLAMA_API void llama_h2o_set_progress_callback(struct llama_h2o_kv * kv, llama_h2o_progress_callback callback, void * user_data);
 
-// The last n tokens of every prefill call from now on attend to everything in the cache; 0 at first.
-LLAMA_API void llama_h2o_set_dense_tail(struct llama_h2o_kv * kv, uint32_t n);
+// What the calls of llama_decode from now on are. The last dense_tail tokens of a prefill attend to everything in the cache.
+// At first they are LLAMA_H2O_CALL_AUTO, 0.
+LLAMA_API void llama_h2o_set_call(struct llama_h2o_kv * kv, enum llama_h2o_call call, uint32_t dense_tail);
 
 // Measures the parts of a prefill (t_gather_us, ...): to be cb_eval in the context's parameters, with a llama_h2o_kv ** as
 // its user data that points to the context's cache at the latest when the context computes. Waiting for each part takes
 // some time of its own.
 LLAMA_API bool llama_h2o_profile_callback(struct ggml_tensor * t, bool ask, void * kv);
 
-// keep the memory sets of every chunk (llama_h2o_kv_history)
+// keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history)
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 
 LLAMA_API struct llama_h2o_info  llama_h2o_kv_info (const struct llama_h2o_kv * kv);
@@ -89,6 +133,10 @@ LLAMA_API uint32_t llama_h2o_kv_n_head_kv  (const struct llama_h2o_kv * kv, int3
 LLAMA_API uint32_t llama_h2o_kv_head_size_k(const struct llama_h2o_kv * kv, int32_t il);
 LLAMA_API uint32_t llama_h2o_kv_head_size_v(const struct llama_h2o_kv * kv, int32_t il);
 
+// name of the layer's scorer, which is not the one asked for if that cannot score the layer's keys; NULL if the layer is not
+// in the cache. Known when the layer has been computed once.
+LLAMA_API const char * llama_h2o_kv_scorer(const struct llama_h2o_kv * kv, int32_t il);
+
 // All functions below return false, and write nothing, if il is not a layer of the cache or a range is outside it.
 
 // scores [n_head_kv, n_tokens], float32
@@ -101,7 +149,7 @@ LLAMA_API bool llama_h2o_kv_memory_indices(const struct llama_h2o_kv * kv, int32
 // min(M, n_tokens) positions, ascending, in [0, n_tokens), -1 padded. Writes nothing and returns false if they are not.
 LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t il, const int32_t * src);
 
-// memory set M_c [n_head_kv, M] of an earlier chunk; needs llama_h2o_kv_set_record before
+// memory set M_c [n_head_kv, M] of an earlier chunk; false if it was not kept
 LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
 
 // K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]
@@ -113,17 +161,11 @@ LLAMA_API bool llama_h2o_kv_get_v(const struct llama_h2o_kv * kv, int32_t il, ui
 //
 
 struct llama_h2o_kv_params {
+    struct llama_h2o_params h2o; // without the schedule
     uint32_t       kv_size;
     uint32_t       chunk_size;
-    uint32_t       local_window;
-    uint32_t       heavy_budget;
-    uint32_t       sink_tokens;
-    const char *   scorer;       // NULL: the default
-    uint32_t       pooling;
-    enum ggml_type score_type;   // GGML_TYPE_F32 or GGML_TYPE_BF16
     enum ggml_type type_k;
     enum ggml_type type_v;
-    bool           v_trans;      // V is stored transposed, as without flash attention
 };
 
 // NULL if a parameter is invalid (the reason is logged)

@@ -85,13 +85,11 @@ class OracleSequence(ABC):
         return self.history[-1][layer]
 
     def eval(self, tokens: Sequence[int] | IntArray, dense_tail: int = 0) -> None:
-        """One prefill call of at least two tokens. `logits` then has a row for each of them.
+        """One prefill call. `logits` then has a row for each of them.
 
         The last `dense_tail` of them attend to all positions before them.
         """
         ids = np.asarray(tokens, dtype=np.int32)
-        if len(ids) < 2:
-            raise ValueError("a prefill call has at least two tokens; decode_step() takes one")
         n_sparse = len(ids) - min(dense_tail, len(ids))
         parts = [self._prefill(ids[:n_sparse])] if n_sparse else []
         if n_sparse < len(ids):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from h2o_llama import _check
-from h2o_llama.eval.lockstep import Reader, pieces, read_windows
+from h2o_llama.eval.lockstep import Reader, read_windows
 from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Progress, Row
@@ -40,8 +40,6 @@ class Continuation:
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """A row for each "over"."""
         size = n_tokens + _check.integer("eval", "length", self.length, 2)
-        for start, stop in ((0, n_tokens), (n_tokens, size)):
-            pieces(start, stop, subject.chunk_size, size)
         common = subject.text.identity(size, self.windows)
         return [{**common, "over": over, "prompt_tokens": n_tokens, "length": self.length} for over in _OVER]
 

@@ -185,12 +185,8 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
 
 
 def _calls(n_tokens: int, n_scored: int, most: int) -> list[tuple[int, int]]:
-    """(start, stop) of the calls that read a text: what is scored in pieces of at most `most` tokens, three or more.
-
-    No call has a single token, which would be a decode step, unless the text has no other.
-    """
-    first = max(0, n_tokens - max(n_scored, 2))
-    first = 0 if first == 1 else first
+    """(start, stop) of the calls that read a text: what is scored in pieces of at most `most` tokens."""
+    first = n_tokens - n_scored
     n = math.ceil((n_tokens - first) / most)
     bounds = [first + (n_tokens - first) * i // n for i in range(n + 1)]
     return [(0, first)] * (first > 0) + list(pairwise(bounds))

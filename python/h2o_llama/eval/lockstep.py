@@ -37,27 +37,16 @@ class Reading:
 
 def piece_tokens(n_vocab: int) -> int:
     """The most tokens whose logits are held at once."""
-    return max(3, _PIECE_BYTES // (4 * n_vocab))  # three can be cut into pieces of more than one token
+    return max(1, _PIECE_BYTES // (4 * n_vocab))
 
 
 def pieces(start: int, stop: int, chunk_size: int, most: int) -> list[tuple[int, int]]:
-    """(start, stop) of the calls that read these positions: cut where chunks end, then evenly, at most `most` each.
-
-    Raises
-    ------
-    ValueError
-        If a chunk's part is a single token: a call with it alone would be a decode step, with dense attention.
-    """
+    """(start, stop) of the calls that read these positions: cut where chunks end, then evenly, at most `most` each."""
     if start == stop:
         return []
     cuts = [start, *range((start // chunk_size + 1) * chunk_size, stop, chunk_size), stop]
     calls: list[tuple[int, int]] = []
     for first, end in pairwise(cuts):
-        if end - first < 2:
-            raise ValueError(
-                f"[eval] tokens {start} to {stop} leave a single one of them in a chunk of {chunk_size}, which would "
-                "be read with dense attention: choose lengths that are multiples of the chunk size"
-            )
         n = -(-(end - first) // most)
         bounds = [first + (end - first) * i // n for i in range(n + 1)]
         calls += pairwise(bounds)

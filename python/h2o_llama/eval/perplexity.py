@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
-from h2o_llama.eval.lockstep import Reader, Reading, pieces, read_windows
+from h2o_llama.eval.lockstep import Reader, Reading, read_windows
 from h2o_llama.eval.losses import Losses
 from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
@@ -35,7 +35,6 @@ class Perplexity:
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        pieces(0, n_tokens, subject.chunk_size, n_tokens)
         return [subject.text.identity(n_tokens, self.windows)]
 
     def measure(

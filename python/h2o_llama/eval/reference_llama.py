@@ -69,12 +69,9 @@ class ReferenceLlama(Llama):
         logits: Literal["last", "all"] = "last",
         progress: Progress | None = None,
         dense_tail: int = 0,
+        decode: bool = False,
     ) -> None:
-        """As `Llama.eval`.
-
-        A single token at the end that begins a chunk is read with the chunk before it, as it would be a decode step
-        otherwise; its memory set is then H2O's own.
-        """
+        """As `Llama.eval`."""
         if not self._is_planned:
             self.plan(tokens)
         done = self.n_tokens
@@ -87,6 +84,7 @@ class ReferenceLlama(Llama):
                 logits,
                 None if progress is None else _shifted(progress, start - done, len(tokens)),
                 min(stop - start, max(0, dense_tail - (end - stop))),
+                decode,
             )
             outputs.append(self.logits)
         if logits == "all" and len(outputs) > 1:
@@ -94,10 +92,7 @@ class ReferenceLlama(Llama):
 
     def _parts(self, start: int, end: int) -> list[tuple[int, int]]:
         size = self.kv.chunk_size
-        cuts = [start, *range((start // size + 1) * size, end, size), end]
-        if len(cuts) > 2 and cuts[-1] - cuts[-2] == 1:
-            del cuts[-2]
-        return list(pairwise(cuts))
+        return list(pairwise([start, *range((start // size + 1) * size, end, size), end]))
 
     def _set_memory(self, position: int) -> None:
         for layer, indices in self._sets.get(position, {}).items():

@@ -296,7 +296,9 @@ void tile(const h2o_attn_tile & t) {
 
             mask_and_max<M>(x, t.ld, n, t.visible + r, t.m + r);
             exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
-            add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
+            if (t.sums) {
+                add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
+            }
         });
     }
 

@@ -2,8 +2,11 @@
 
 #include "ggml-h2o-attn.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -72,6 +75,14 @@ static kernel_list find_kernels() {
     }
 #endif
     add(h2o_attn_portable);
+
+    // for tests: as if the CPU had nothing better than this
+    if (const char * name = getenv("H2O_ATTN_ISA")) {
+        const auto it = std::find_if(list.begin(), list.end(), [&](const h2o_attn_kernel * k) { return k && strcmp(k->name, name) == 0; });
+        if (it != list.end()) {
+            std::fill(std::move(it, list.end(), list.begin()), list.end(), nullptr);
+        }
+    }
 
     return list;
 }

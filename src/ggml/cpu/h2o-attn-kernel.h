@@ -37,7 +37,7 @@ struct h2o_attn_tile {
     float * o;    // [H2O_ATTN_MAX_ROWS][d_v rounded up], the first n_rows are set
     float * m;    // [n_rows]
     float * l;    // [n_rows]
-    float * sums; // [n_k], added to
+    float * sums; // [n_k], added to, or NULL
 };
 
 struct h2o_attn_kernel {

@@ -28,11 +28,12 @@ struct attn {
     const ggml_tensor * k;
     const ggml_tensor * v;
     const ggml_tensor * rows;
+    const int32_t     * first;  // [n_k] or NULL
     const ggml_tensor * limits; // or NULL
     const h2o_attn_kernel & kernel;
 
     float scale;
-    bool  causal;
+    bool  has_sums;
 
     int64_t d_k, d_v, n_q, n_head, n_head_kv, n_block, n_k;
     int64_t d_k_pad, d_v_pad, n_k_pad;
@@ -65,7 +66,8 @@ struct attn {
     peaks * unit_peaks(float * work, int64_t h) const { return (peaks *) (work + off_peaks) + h%n_round*n_units; }
     float * item_sums (float * work, int64_t h, int64_t item) const { return work + off_sums + (h%n_round*n_items + item)*n_k_pad; }
 
-    int64_t n_visible(int64_t row) const { return causal ? n_k - n_q + row/group + 1 : n_k; }
+    // the first keys, those that the row sees
+    int64_t n_visible(int64_t row) const { return first ? std::upper_bound(first, first + n_k, row/group) - first : n_k; }
 
     // the first keys, those whose sums count the row
     int64_t n_counted(int64_t row, int64_t h, int64_t block) const {
@@ -90,9 +92,10 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }
 
 attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
-    : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]), limits(dst->src[4]), kernel(kernel) {
-    scale  = ggml_get_op_params_f32(dst, 0);
-    causal = ggml_get_op_params_i32(dst, 1);
+    : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]),
+      first(dst->src[4] ? (const int32_t *) dst->src[4]->data : nullptr), limits(dst->src[5]), kernel(kernel) {
+    scale    = ggml_get_op_params_f32(dst, 0);
+    has_sums = ggml_get_op_params_i32(dst, 1);
 
     d_k       = q->ne[0];
     n_q       = q->ne[1];
@@ -121,7 +124,7 @@ attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_thread
 
     o    = (float *) dst->data;
     sums = o    + d_v*n_head*n_q*n_block;
-    m    = sums + n_k*n_head_kv*n_block;
+    m    = sums + (has_sums ? n_k*n_head_kv*n_block : 0);
     l    = m    + n_q*n_head*n_block;
 
     const auto place = [this](int64_t n) {
@@ -134,7 +137,7 @@ attn::attn(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_thread
     off_k     = place(n_round*n_k_pad*d_k_pad);
     off_v     = place(n_round*n_k_pad*d_v_pad);
     off_peaks = place(n_round*n_units*2);
-    off_sums  = place(n_round*n_items*n_k_pad);
+    off_sums  = place(has_sums ? n_round*n_items*n_k_pad : 0);
 
     off_thread  = size;
     thread_size = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2 + ld); // a tile, or rows to be packed
@@ -227,7 +230,7 @@ void plain_tile(const attn & a, const h2o_attn_tile & t, int64_t h, const int32_
         for (int64_t j = 0; j < t.visible[r]; ++j) {
             x[j] = max == -INFINITY ? 0.0f : x[j]/sum;
         }
-        for (int64_t j = 0; j < std::min(t.visible[r], t.counted[r]); ++j) {
+        for (int64_t j = 0; t.sums && j < std::min(t.visible[r], t.counted[r]); ++j) {
             t.sums[j] += x[j];
         }
         t.m[r] = max;
@@ -248,8 +251,10 @@ void plain_tile(const attn & a, const h2o_attn_tile & t, int64_t h, const int32_
 }
 
 void attn::compute_item(float * work, float * scratch, int64_t h, int64_t item, int64_t block) const {
-    float * sums = item_sums(work, h, item);
-    std::fill(sums, sums + n_k_pad, 0.0f);
+    float * sums = has_sums ? item_sums(work, h, item) : nullptr;
+    if (sums) {
+        std::fill(sums, sums + n_k_pad, 0.0f);
+    }
 
     peaks max = { 0.0f, 0.0f };
     for (int64_t u = 0; u < n_units; ++u) {
@@ -307,7 +312,7 @@ void attn::compute_item(float * work, float * scratch, int64_t h, int64_t item, 
 
         const float max_q   = peak(tile_q, t.n_rows*d_k);
         const bool  is_tame = max_q < 1e30f && max.k < 1e30f && max.v < 1e30f && max_q*max.k*d_k < 1e37f;
-        if (is_tame) {
+        if (is_tame && visible[0] > 0) {
             kernel.tile(t);
         } else {
             plain_tile(*this, t, h, rows_of(h, block), q_rows);
@@ -374,7 +379,7 @@ void ggml_compute_forward_h2o_attn(const ggml_compute_params * params, ggml_tens
 
             ggml_barrier(params->threadpool);
 
-            for (int64_t i = ith; i < n*a.n_units; i += nth) {
+            for (int64_t i = ith; a.has_sums && i < n*a.n_units; i += nth) {
                 const int64_t start = i%a.n_units*H2O_ATTN_KEYS;
                 a.add_sums(work, first + i/a.n_units, block, start, std::min(start + H2O_ATTN_KEYS, a.n_k));
             }

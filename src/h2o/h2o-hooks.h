@@ -6,11 +6,12 @@
 
 #include <cstdint>
 
+struct llama_context;
 struct llama_context_params;
 struct llama_cparams;
 struct llama_model;
 
-// What llama_context calls when it is made. All throw std::exception with the reason.
+// What llama_context calls. All throw std::exception with the reason.
 
 h2o_config h2o_config_from_params(const llama_context_params & params);
 
@@ -19,6 +20,9 @@ llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory
 
 // H2O is on, but the model's memory is not the plain KV cache
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory);
+
+// Reserves the compute buffers of steps that are larger than a chunk. mctx simulates a full cache.
+void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx);
 
 // graph nodes that H2O adds to a model's
 uint32_t h2o_graph_max_nodes(const llama_model & model);

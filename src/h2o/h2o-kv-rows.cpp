@@ -1,0 +1,98 @@
+#include "h2o-kv-rows.h"
+
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+
+#include <algorithm>
+#include <cmath>
+
+// normalised Walsh-Hadamard transform of every block of n_rot values
+void h2o_kv_rows::rotate(float * data, size_t n) const {
+    if (n_rot == 0) {
+        return;
+    }
+
+    const float scale = 1.0f/std::sqrt((float) n_rot);
+
+    for (float * block = data; block < data + n; block += n_rot) {
+        for (uint32_t step = 1; step < n_rot; step *= 2) {
+            for (uint32_t i = 0; i < n_rot; i += 2*step) {
+                for (uint32_t j = i; j < i + step; ++j) {
+                    const float a = block[j];
+                    const float b = block[j + step];
+                    block[j]        = a + b;
+                    block[j + step] = a - b;
+                }
+            }
+        }
+        for (uint32_t i = 0; i < n_rot; ++i) {
+            block[i] *= scale;
+        }
+    }
+}
+
+static void decode_row(ggml_type type, const void * src, float * dst, int64_t n) {
+    if (type == GGML_TYPE_F32) {
+        std::copy_n((const float *) src, n, dst);
+    } else if (type == GGML_TYPE_F16) {
+        ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) src, dst, n); // faster than the type's to_float
+    } else {
+        ggml_get_type_traits(type)->to_float(src, dst, n);
+    }
+}
+
+static void encode_row(ggml_type type, const float * src, void * dst, int64_t n) {
+    if (type == GGML_TYPE_F32) {
+        std::copy_n(src, n, (float *) dst);
+    } else {
+        ggml_get_type_traits(type)->from_float_ref(src, dst, n);
+    }
+}
+
+void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst, const std::function<void(uint32_t i, float * row)> & finish) const {
+    const size_t n     = r1 - r0;
+    const size_t n_row = (size_t) n_head*n_embd;
+
+    std::vector<uint8_t> copy;
+    const uint8_t * data = (const uint8_t *) t->data + r0*t->nb[1];
+    if (!ggml_backend_buffer_is_host(t->buffer)) {
+        copy.resize(n*t->nb[1]);
+        ggml_backend_tensor_get(t, copy.data(), r0*t->nb[1], copy.size());
+        data = copy.data();
+    }
+
+    dst.resize(n*n_row);
+    for (size_t i = 0; i < n; ++i) {
+        float * row = dst.data() + i*n_row;
+        decode_row(t->type, data + i*t->nb[1], row, n_row);
+        rotate(row, n_row);
+        finish(i, row);
+    }
+}
+
+void h2o_kv_rows::get(uint32_t r0, uint32_t r1, float * dst) const {
+    const size_t n = r1 - r0;
+
+    std::vector<float> rows;
+    get_in_order(r0, r1, rows, [&](uint32_t i, const float * row) {
+        for (size_t h = 0; h < n_head; ++h) {
+            std::copy_n(row + h*n_embd, n_embd, dst + (h*n + i)*n_embd);
+        }
+    });
+}
+
+void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {
+    const size_t n     = r1 - r0;
+    const size_t n_row = (size_t) n_head*n_embd;
+
+    std::vector<float>   row(n_row);
+    std::vector<uint8_t> raw(t->nb[1]);
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t h = 0; h < n_head; ++h) {
+            std::copy_n(src + (h*n + i)*n_embd, n_embd, row.data() + h*n_embd);
+        }
+        rotate(row.data(), n_row);
+        encode_row(t->type, row.data(), raw.data(), n_row);
+        ggml_backend_tensor_set(t, raw.data(), (r0 + i)*t->nb[1], raw.size());
+    }
+}

@@ -1,0 +1,48 @@
+#include "h2o-plan.h"
+
+#include <algorithm>
+
+bool h2o_step::operator==(const h2o_step & other) const {
+    return phase == other.phase && pos == other.pos && n_tokens == other.n_tokens && offset == other.offset &&
+        n_memory == other.n_memory && has_phase2 == other.has_phase2;
+}
+
+std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call) {
+    const uint32_t S = config.chunk_size;
+
+    std::vector<h2o_step> res;
+
+    // the tokens [offset, end) of the call, cut where chunks begin
+    const auto add_pieces = [&](h2o_step::phase_t phase, uint32_t offset, uint32_t end) {
+        const bool has_memory = phase == h2o_step::SINGLE_PASS || phase == h2o_step::INTER;
+
+        while (offset < end) {
+            const uint32_t pos = call.pos + offset;
+            const uint32_t n   = std::min(end - offset, S - pos%S);
+
+            res.push_back({ phase, pos, n, offset, has_memory ? config.n_memory(config.chunk_start(pos)) : 0, false });
+            offset += n;
+        }
+    };
+
+    if (call.is_decode) {
+        add_pieces(h2o_step::DECODE, 0, call.n_tokens);
+        return res;
+    }
+
+    const uint32_t n_sparse = call.n_tokens - std::min(call.n_tail, call.n_tokens);
+
+    if (config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS) {
+        add_pieces(h2o_step::SINGLE_PASS, 0, n_sparse);
+    } else if (n_sparse > 0) {
+        const bool has_phase2 = call.pos + n_sparse > S;
+
+        res.push_back({ h2o_step::INTRA, call.pos, n_sparse, 0, 0, has_phase2 });
+        if (has_phase2) {
+            add_pieces(h2o_step::INTER, 0, n_sparse);
+        }
+    }
+    add_pieces(h2o_step::TAIL, n_sparse, call.n_tokens);
+
+    return res;
+}

@@ -1,0 +1,98 @@
+#include "h2o-record.h"
+
+#include "llama-io.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
+static constexpr uint32_t VERSION = 1;
+
+// What both sides must agree on.
+static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
+    std::vector<uint32_t> res = {
+        MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.pooling,
+        (uint32_t) config.schedule, (uint32_t) n_layer,
+    };
+    for (const char * c = config.scorer->name(); *c; ++c) {
+        res.push_back(*c);
+    }
+    return res;
+}
+
+template <typename T>
+static void write_array(llama_io_write_i & io, const std::vector<T> & values) {
+    io.write(values.data(), values.size()*sizeof(T));
+}
+
+template <typename T>
+static std::vector<T> read_array(llama_io_read_i & io, size_t n) {
+    std::vector<T> res(n);
+    io.read(res.data(), n*sizeof(T));
+    return res;
+}
+
+void h2o_record_write(llama_io_write_i & io, const h2o_config & config, const h2o_record & record) {
+    write_array(io, header(config, record.layers.size()));
+    write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first });
+    for (const auto & layer : record.layers) {
+        io.write(&layer.n_built, sizeof(layer.n_built));
+        write_array(io, layer.rows);
+        write_array(io, layer.memory_scores);
+        write_array(io, layer.scores);
+    }
+}
+
+// the rows of one head: -1, then the memory set of n_built chunks
+static bool is_memory(const h2o_sequence & sequence, const int32_t * rows, uint32_t n_built) {
+    const auto & config = sequence.config;
+
+    const int32_t * end   = rows + config.memory_size();
+    const int32_t * first = end - config.n_memory(n_built*config.chunk_size);
+
+    return std::all_of(rows, first, [](int32_t row) { return row == -1; }) &&
+        std::all_of(first, end, [&](int32_t row) { return row >= 0 && row < (int32_t) sequence.layout->n_rows(); }) &&
+        std::adjacent_find(first, end, [](int32_t a, int32_t b) { return a >= b; }) == end;
+}
+
+h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) {
+    const auto & config = sequence.config;
+
+    const auto expected = header(config, sequence.layers.size());
+    if (read_array<uint32_t>(io, expected.size()) != expected) {
+        throw std::runtime_error("[h2o] this state was made with other H2O parameters, another model or no H2O");
+    }
+
+    const auto check = [](bool ok) {
+        if (!ok) {
+            throw std::runtime_error("[h2o] this state is damaged");
+        }
+    };
+
+    const auto sizes = read_array<uint32_t>(io, 3);
+
+    h2o_record res;
+    res.n_tokens = sizes[0];
+    res.n_scored = sizes[1];
+    res.first    = sizes[2];
+    check(res.n_tokens <= sequence.layout->n_rows() && res.n_scored <= res.n_tokens && res.first <= res.n_tokens);
+
+    for (const auto & layer : sequence.layers) {
+        h2o_record::layer r;
+        io.read(&r.n_built, sizeof(r.n_built));
+        check(r.n_built <= res.n_tokens/config.chunk_size);
+
+        const size_t n_memory = layer.n_head_kv*config.memory_size();
+
+        r.rows          = read_array<int32_t>(io, n_memory);
+        r.memory_scores = read_array<float>  (io, n_memory);
+        r.scores        = read_array<float>  (io, (size_t) layer.n_head_kv*(res.n_tokens - res.first));
+        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+            check(is_memory(sequence, r.rows.data() + h*config.memory_size(), r.n_built));
+        }
+        res.layers.push_back(std::move(r));
+    }
+    return res;
+}

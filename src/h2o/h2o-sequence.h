@@ -1,0 +1,148 @@
+#pragma once
+
+#include "h2o-config.h"
+#include "h2o-layer.h"
+#include "h2o-layout.h"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+// What a sequence's tokens from n_tokens on can change of what is known about those before: to go back there.
+struct h2o_record {
+    struct layer {
+        uint32_t n_built;
+
+        std::vector<int32_t> rows;          // of the memory set [n_head_kv, M], padded at the front with -1
+        std::vector<float>   memory_scores; // of the memory set [n_head_kv, M]
+        std::vector<float>   scores;        // of the positions from first on [n_head_kv, n_tokens - first]
+    };
+
+    uint32_t n_tokens;
+    uint32_t n_scored;
+    uint32_t first;
+
+    std::vector<layer> layers;
+};
+
+// What H2O knows about one sequence: its grid of chunks, which rows of the cache hold it, scores, memory sets, counters.
+//
+// A call (a prefill, or a decode step) is a transaction: begin_call, changes, then end_call or rollback.
+class h2o_sequence {
+public:
+    struct layer_dims {
+        int32_t  il;
+        uint32_t n_head;
+        uint32_t n_head_kv;
+
+        ggml_backend_dev_t device;
+    };
+
+    // throws std::runtime_error if there is not enough memory
+    h2o_sequence(const h2o_config & config, std::unique_ptr<h2o_layout> layout, const std::vector<layer_dims> & dims);
+
+    void clear();
+
+    uint32_t n_tokens() const { return n_tok; }
+
+    // chunks begun = ceil(n_tokens/S)
+    uint32_t chunk_index() const { return (n_tok + config.chunk_size - 1)/config.chunk_size; }
+
+    // first position of the open chunk; a complete one is open until its memory set is built
+    uint32_t open_start() const { return chunk_start_of(n_tok); }
+
+    uint32_t n_memory_sets() const;
+
+    // NULL if il has no K/V in the cache
+    h2o_layer       * layer(int32_t il);
+    const h2o_layer * layer(int32_t il) const;
+
+    // score of every position so far [n_head_kv, n_tokens]
+    std::vector<float> scores(const h2o_layer & layer) const;
+
+    // positions of the current memory set [n_head_kv, M], ascending, -1 padded
+    std::vector<int32_t> memory(const h2o_layer & layer) const;
+
+    // the same of M_c, an earlier one; empty if it was not recorded
+    std::vector<int32_t> history(const h2o_layer & layer, uint32_t chunk) const;
+
+    // score of position start + i += colsum[i], colsum [n_head_kv, n]
+    void add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t n, const float * colsum);
+
+    // score of memory[i] += colsum[i], colsum [n_head_kv, M]
+    void add_memory_scores(h2o_layer & layer, const float * colsum);
+
+    // M_c of the chunk that ends at chunk_end, out of the current memory set and the chunk
+    void build_memory_set(h2o_layer & layer, uint32_t chunk_end);
+
+    // Replaces the layer's memory set for the chunk that begins at n_tokens(), where a chunk must begin; others are built.
+    // memory [n_head_kv, M], ascending positions that are kept, -1 padded, as many as config.n_memory(n_tokens())
+    void set_memory(h2o_layer & layer, const int32_t * memory);
+
+    // lazy build: if position pos begins a chunk, its predecessor's memory set is built, once. Returns whether it was.
+    bool begin_chunk(uint32_t pos);
+
+    // all_scores: attention to any position may be scored
+    void begin_call(uint32_t n_tokens, bool all_scores);
+    void end_call(uint32_t n_tokens, bool scored);
+    void rollback();
+
+    // Tokens from this position on can be taken back one by one. Attention that was scored cannot: then it is the end.
+    uint32_t rewind_limit() const;
+
+    // Takes back the tokens from pos on, which is at least rewind_limit(), or the begin of a chunk whose record is there.
+    // Returns false otherwise, and has changed nothing.
+    bool rewind(uint32_t pos);
+
+    h2o_record record(uint32_t first) const;
+
+    // the record is of this sequence, or of one like it that has the same K and V
+    void restore(const h2o_record & record);
+
+    const h2o_config config;
+
+    const std::unique_ptr<h2o_layout> layout;
+
+    std::vector<h2o_layer> layers;
+
+    bool keep_records = false; // of all chunks, not only of the last one
+
+    llama_h2o_stats stats = {};
+
+    // Puts K of a layer's positions [p0, p1) into k, float32 [p1 - p0, n_head_kv, d], all rotated by RoPE as that of p0 is. For
+    // scorers that look at keys.
+    std::function<void(int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k)> read_keys;
+
+private:
+    // first position of the chunk, perhaps partial, that ends at chunk_end
+    uint32_t chunk_start_of(uint32_t chunk_end) const { return chunk_end == 0 ? 0 : config.chunk_start(chunk_end - 1); }
+
+    void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
+
+    // attention is scored, for some layer
+    bool uses_attention() const;
+
+    // positions of rows [n_head_kv, stride] whose first M are those of a memory set: [n_head_kv, M], ascending, -1 padded
+    std::vector<int32_t> positions(const h2o_layer & layer, const int32_t * rows, size_t stride) const;
+
+    // a head's rows: those of these positions, a memory set, and of the chunk that begins at chunk_start
+    void write_rows(const h2o_layer & layer, uint32_t head, int32_t * rows, const std::vector<int32_t> & memory, uint32_t chunk_start) const;
+
+    void write_chunk_rows(int32_t * rows, uint32_t chunk_start) const;
+
+    void set_scores_of(h2o_scores & scores, const h2o_layer & layer, uint32_t p0, uint32_t p1, const float * values) const;
+
+    h2o_buffers buffers;
+
+    std::vector<float> key_rows; // of a chunk; kept, as new memory is slow at first
+
+    uint32_t n_tok    = 0;
+    uint32_t n_scored = 0; // the tokens before this one have changed scores
+    uint32_t n_end    = 0; // no position from here on has a score: n_tok, or the end of the call
+
+    std::map<uint32_t, h2o_record> records; // by chunk: when the chunk after it begins
+
+    std::unique_ptr<h2o_record> undo; // of the call
+};

@@ -1,0 +1,82 @@
+#pragma once
+
+#include "h2o-intra.h"
+#include "h2o-kv-rows.h"
+#include "h2o-profile.h"
+#include "h2o-rope.h"
+#include "h2o-sequence.h"
+
+#include "llama-kv-cache.h"
+
+#include <map>
+#include <memory>
+#include <vector>
+
+// Where a sequence lives: its K and V, in a plain cache, and what H2O knows about it. Graphs and the host see it from here.
+class h2o_stream {
+public:
+    // throws std::runtime_error, with the reason, if H2O cannot work with this model
+    static void check_model(const llama_model & model);
+
+    h2o_stream(
+            const llama_model & model,
+                    ggml_type   type_k,
+                    ggml_type   type_v,
+                         bool   offload,
+                     uint32_t   kv_size,
+                     uint32_t   n_batch, // 0: stand-alone, nothing is computed with it
+           const h2o_config   & config,
+        const llama_memory_i::layer_filter_cb & filter);
+
+    void clear(bool data);
+
+    // undoes a call that did not come to its end
+    void rollback();
+
+    // Takes back the tokens from pos on. False if that is not possible, see h2o_sequence::rewind(); nothing has changed then.
+    bool rewind(uint32_t pos);
+
+    // views of one layer's cache, [n_embd_head, n_rows, n_head_kv]
+    ggml_tensor * keys  (ggml_context * ctx, int32_t il) const;
+    ggml_tensor * values(ggml_context * ctx, int32_t il) const;
+
+    // the last n_memory rows of the memory set and the first n_chunk of the chunk after it, I32 [n_memory + n_chunk, n_head_kv]
+    ggml_tensor * rows(ggml_context * ctx, int32_t il, uint32_t n_memory, uint32_t n_chunk) const;
+
+    // the cells of positions [pos, pos + n_tokens)
+    llama_kv_cache::slot_info slots(uint32_t pos, uint32_t n_tokens) const;
+
+    // where a layer's attention is computed
+    ggml_backend_dev_t device(int32_t il) const;
+
+    // k is the node of the layer's graph whose rows go to the cache
+    void learn_rope(int32_t il, const ggml_tensor * k);
+
+    // host access to K or V of a layer
+    h2o_kv_rows k_rows(int32_t il) const;
+    h2o_kv_rows v_rows(int32_t il) const;
+
+    const llama_model & model;
+
+    const std::unique_ptr<llama_kv_cache> cache;
+
+    h2o_sequence sequence;
+
+    std::unique_ptr<h2o_intra> intra; // two_phase; none if stand-alone
+
+    h2o_profile profile;
+
+    // what the calls from now on are
+    llama_h2o_call call       = LLAMA_H2O_CALL_AUTO;
+    uint32_t       dense_tail = 0;
+
+    llama_h2o_progress_callback progress      = nullptr;
+    void *                      progress_data = nullptr;
+
+private:
+    void reset_stats();
+
+    bool offload;
+
+    std::map<int32_t, std::shared_ptr<h2o_rope>> ropes; // of the layers, equal ones shared
+};

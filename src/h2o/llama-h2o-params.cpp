@@ -1,0 +1,88 @@
+#include "llama-h2o.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+static const char * const schedule_names[] = { "single_pass", "two_phase" };
+
+llama_h2o_params llama_h2o_default_params() {
+    return {
+        /*.local_window =*/ 0,
+        /*.heavy_budget =*/ 0,
+        /*.sink_tokens  =*/ 0,
+        /*.scorer       =*/ llama_h2o_scorer_name(0),
+        /*.pooling      =*/ 3,
+        /*.score_type   =*/ GGML_TYPE_F32,
+        /*.schedule     =*/ LLAMA_H2O_SCHEDULE_SINGLE_PASS,
+    };
+}
+
+const llama_h2o_option * llama_h2o_options() {
+    static const llama_h2o_option res[] = {
+        { "local",    "N",    "H2O: last positions of a chunk that the next one attends to; the chunk size is --ubatch-size (default: 0; local, heavy and sinks 0: off)" },
+        { "heavy",    "N",    "H2O: heavy hitters that a chunk attends to (default: 0)" },
+        { "sinks",    "N",    "H2O: first positions that every chunk attends to (default: 0)" },
+        { "scorer",   "NAME", "H2O: how heavy hitters are chosen, key_diff, sum or distant (default: key_diff)" },
+        { "pooling",  "N",    "H2O: a candidate ranks as high as the best one up to N positions away (default: 3)" },
+        { "schedule", "NAME", "H2O: how a prompt is computed, single_pass or two_phase (default: single_pass)" },
+        { nullptr, nullptr, nullptr },
+    };
+    return res;
+}
+
+static bool set_number(uint32_t & dst, const char * value) {
+    char * end;
+    errno = 0;
+    const long long number = strtoll(value, &end, 10);
+    if (end == value || *end || errno || number < 0 || number > INT32_MAX) {
+        return false;
+    }
+    dst = number;
+    return true;
+}
+
+bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const char * value) {
+    if (strcmp(name, "local") == 0) {
+        return set_number(params->local_window, value);
+    }
+    if (strcmp(name, "heavy") == 0) {
+        return set_number(params->heavy_budget, value);
+    }
+    if (strcmp(name, "sinks") == 0) {
+        return set_number(params->sink_tokens, value);
+    }
+    if (strcmp(name, "pooling") == 0) {
+        return set_number(params->pooling, value);
+    }
+    if (strcmp(name, "scorer") == 0) {
+        for (int32_t i = 0; const char * scorer = llama_h2o_scorer_name(i); ++i) {
+            if (strcmp(value, scorer) == 0) {
+                params->scorer = scorer;
+                return true;
+            }
+        }
+    }
+    if (strcmp(name, "schedule") == 0) {
+        for (int i = 0; i < 2; ++i) {
+            if (strcmp(value, schedule_names[i]) == 0) {
+                params->schedule = (llama_h2o_schedule) i;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool llama_h2o_params_enabled(const llama_h2o_params * params) {
+    return params->local_window > 0 || params->heavy_budget > 0 || params->sink_tokens > 0;
+}
+
+int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_t size) {
+    if (!llama_h2o_params_enabled(params)) {
+        return snprintf(buf, size, "off");
+    }
+    return snprintf(buf, size, "local %u heavy %u sinks %u scorer %s pooling %u %s", params->local_window, params->heavy_budget, params->sink_tokens,
+            params->scorer, params->pooling, schedule_names[params->schedule]);
+}

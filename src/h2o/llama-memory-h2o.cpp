@@ -1,0 +1,364 @@
+#include "llama-memory-h2o.h"
+
+#include "h2o-record.h"
+
+#include "llama-batch.h"
+#include "llama-impl.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <utility>
+
+static bool h2o_env(const char * name) {
+    const char * value = getenv(name);
+    return value && atoi(value) > 0;
+}
+
+// a line of the debug log on stderr, which the environment variable switches on
+#define H2O_DEBUG(name, ...) do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
+
+//
+// llama_memory_h2o
+//
+
+llama_memory_h2o::llama_memory_h2o(
+        const llama_model & model,
+                ggml_type   type_k,
+                ggml_type   type_v,
+                     bool   fused_attention,
+                     bool   offload,
+                 uint32_t   kv_size,
+                 uint32_t   n_batch,
+       const h2o_config   & config,
+    const layer_filter_cb & filter)
+    : stream(model, type_k, type_v, offload, kv_size, n_batch, config, filter),
+      fused_attention(fused_attention && !h2o_env("H2O_NO_FUSED_ATTENTION")), n_batch(n_batch) {
+}
+
+llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) {
+    GGML_UNUSED(n_ubatch);
+    GGML_UNUSED(embd_all);
+
+    const uint32_t n_tokens  = balloc.get_n_tokens();
+    const bool     is_decode = stream.call == LLAMA_H2O_CALL_DECODE || (stream.call == LLAMA_H2O_CALL_AUTO && n_tokens == 1);
+
+    if (stream.sequence.n_tokens() + n_tokens > stream.sequence.layout->n_rows()) {
+        return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+    }
+
+    std::vector<h2o_step> steps = h2o_plan(stream.sequence.config, { stream.sequence.n_tokens(), n_tokens, stream.dense_tail, is_decode });
+
+    std::vector<llama_ubatch>       ubatches;
+    llama_kv_cache::slot_info_vec_t sinfos;
+
+    balloc.split_reset();
+    for (const auto & step : steps) {
+        if (step.phase == h2o_step::INTER && step.offset == 0) {
+            balloc.split_reset(); // the same tokens again
+        }
+        ubatches.push_back(balloc.split_simple(step.n_tokens));
+        sinfos.push_back(stream.slots(step.pos, step.n_tokens));
+
+        const auto & ubatch = ubatches.back();
+        for (uint32_t i = 0; i < step.n_tokens; ++i) {
+            if (ubatch.pos[i] != (llama_pos) (step.pos + i)) {
+                LLAMA_LOG_ERROR("%s: H2O needs consecutive positions: expected %u, got %d\n", __func__, step.pos + i, ubatch.pos[i]);
+                return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_COMPUTE);
+            }
+        }
+        if (step.has_phase2) {
+            std::fill_n(ubatch.output, step.n_tokens, 0); // the outputs come from phase 2
+        }
+    }
+
+    return std::make_unique<llama_memory_h2o_context>(this, std::move(sinfos), std::move(ubatches), std::move(steps));
+}
+
+llama_memory_context_ptr llama_memory_h2o::init_full() {
+    return std::make_unique<llama_memory_h2o_context>(this);
+}
+
+llama_memory_context_ptr llama_memory_h2o::init_update(llama_context * lctx, bool optimize) {
+    return stream.cache->init_update(lctx, optimize);
+}
+
+void llama_memory_h2o::clear(bool data) {
+    stream.clear(data);
+}
+
+std::map<ggml_backend_buffer_type_t, size_t> llama_memory_h2o::memory_breakdown() const {
+    return stream.cache->memory_breakdown();
+}
+
+bool llama_memory_h2o::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
+    GGML_UNUSED(seq_id);
+
+    // llama_context::decode drops what a failed call has added
+    stream.rollback();
+
+    const llama_pos n_tokens = stream.sequence.n_tokens();
+
+    if (p0 >= n_tokens) {
+        return true;
+    }
+    if (p1 >= 0 && p1 < n_tokens) {
+        LLAMA_LOG_ERROR("%s: H2O can only remove the end of a sequence, not positions [%d, %d) of %d\n", __func__, p0, p1, n_tokens);
+        return false;
+    }
+    if (p0 <= 0) {
+        clear(false);
+        return true;
+    }
+    if (!stream.rewind(p0)) {
+        LLAMA_LOG_ERROR("%s: H2O can remove positions from %u on, not from %d\n", __func__, stream.sequence.rewind_limit(), p0);
+        return false;
+    }
+    return true;
+}
+
+[[noreturn]] static void h2o_refuse(const char * func) {
+    throw std::runtime_error(format("[h2o] %s is not supported with H2O: it holds one sequence", func));
+}
+
+void llama_memory_h2o::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) {
+    GGML_UNUSED(p0);
+    GGML_UNUSED(p1);
+
+    if (seq_id_src != seq_id_dst) {
+        h2o_refuse("llama_memory_seq_cp");
+    }
+}
+
+void llama_memory_h2o::seq_keep(llama_seq_id seq_id) {
+    if (seq_id != 0) {
+        clear(false);
+    }
+}
+
+void llama_memory_h2o::seq_add(llama_seq_id seq_id, llama_pos p0, llama_pos p1, llama_pos shift) {
+    GGML_UNUSED(seq_id);
+
+    if (shift != 0 && p0 != p1) {
+        h2o_refuse("llama_memory_seq_add");
+    }
+}
+
+void llama_memory_h2o::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d) {
+    GGML_UNUSED(seq_id);
+
+    if (d != 1 && p0 != p1) {
+        h2o_refuse("llama_memory_seq_div");
+    }
+}
+
+llama_pos llama_memory_h2o::seq_pos_min(llama_seq_id seq_id) const {
+    if (seq_id != 0 || stream.sequence.n_tokens() == 0) {
+        return -1;
+    }
+    return std::max(0, (llama_pos) stream.sequence.rewind_limit() - 1);
+}
+
+llama_pos llama_memory_h2o::seq_pos_max(llama_seq_id seq_id) const {
+    return seq_id == 0 ? (llama_pos) stream.sequence.n_tokens() - 1 : -1;
+}
+
+void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
+    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+
+    h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.open_start() : 0));
+    if (!partial) {
+        stream.cache->state_write(io, seq_id, flags);
+    }
+}
+
+void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
+    const h2o_record record = h2o_record_read(io, stream.sequence);
+
+    if (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) {
+        if (record.n_tokens > stream.sequence.n_tokens()) {
+            throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
+        }
+    } else {
+        clear(false);
+        stream.cache->state_read(io, seq_id, flags);
+
+        const auto & cells = stream.cache->get_cells(0);
+        for (uint32_t pos = 0; pos < record.n_tokens; ++pos) {
+            const uint32_t row = stream.sequence.layout->row_of(pos);
+            if (cells.is_empty(row) || cells.pos_get(row) != (llama_pos) pos) {
+                clear(false);
+                throw std::runtime_error("[h2o] this state is damaged: its K and V are of other positions");
+            }
+        }
+    }
+
+    stream.sequence.restore(record);
+    stream.cache->seq_rm(0, record.n_tokens, -1);
+}
+
+//
+// llama_memory_h2o_context
+//
+
+llama_memory_h2o_context::llama_memory_h2o_context(llama_memory_h2o * memory)
+    : llama_kv_cache_context(memory->stream.cache.get()), memory(memory), stream(&memory->stream) {
+}
+
+llama_memory_h2o_context::llama_memory_h2o_context(
+        llama_memory_h2o * memory,
+        llama_kv_cache::slot_info_vec_t sinfos,
+        std::vector<llama_ubatch> ubatches,
+        std::vector<h2o_step> steps)
+    : llama_kv_cache_context(memory->stream.cache.get(), std::move(sinfos), std::move(ubatches)), memory(memory), stream(&memory->stream),
+      steps(std::move(steps)), n_tokens_call(this->steps.back().offset + this->steps.back().n_tokens) {
+}
+
+llama_memory_h2o_context::~llama_memory_h2o_context() {
+    if (begun) {
+        stream->rollback();
+    }
+}
+
+bool llama_memory_h2o_context::next() {
+    i_step++;
+
+    if (llama_kv_cache_context::next()) {
+        return true;
+    }
+
+    stream->sequence.end_call(n_tokens_call, steps.back().phase != h2o_step::DECODE);
+    begun = false;
+
+    return false;
+}
+
+bool llama_memory_h2o_context::apply() {
+    const auto & step = steps[i_step];
+
+    auto & sequence = stream->sequence;
+
+    const uint32_t S = sequence.config.chunk_size;
+
+    t_start_us = ggml_time_us();
+
+    if (!begun) {
+        // decode steps change scores never, and memory sets only if they begin a chunk
+        if (step.phase != h2o_step::DECODE || steps.size() > 1 || step.pos % S == 0) {
+            sequence.begin_call(n_tokens_call, steps.back().phase == h2o_step::TAIL);
+        }
+        begun = true;
+    }
+
+    // in phase 2 the cells are already there
+    if (step.stores_kv() && !llama_kv_cache_context::apply()) {
+        return false;
+    }
+
+    const int64_t t_select_us = ggml_time_us();
+    if (step.phase != h2o_step::INTRA && sequence.begin_chunk(step.pos)) {
+        t_start_us = ggml_time_us();
+
+        sequence.stats.t_select_us += t_start_us - t_select_us;
+        sequence.stats.n_select    += sequence.layers.size();
+    }
+
+    switch (step.phase) {
+        case h2o_step::SINGLE_PASS:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n", step.pos/S, step.n_tokens, step.pos, step.n_memory);
+            break;
+        case h2o_step::TAIL:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "dense tail chunk_idx=%u ubatch.n_tokens=%u pos=%u\n", step.pos/S, step.n_tokens, step.pos);
+            break;
+        case h2o_step::INTRA:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=1 ubatch.n_tokens=%u pos=%u\n", step.n_tokens, step.pos);
+            break;
+        case h2o_step::INTER:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=2 chunk_idx=%u ubatch.n_tokens=%u has_prev=%d mem_init=%d\n",
+                    step.pos/S, step.n_tokens, step.pos/S > 0, sequence.n_memory_sets() > 0);
+            break;
+        case h2o_step::DECODE:
+            break;
+    }
+
+    return true;
+}
+
+bool llama_memory_h2o_context::finish(ggml_backend_sched_t sched) {
+    const auto & step = steps[i_step];
+
+    ggml_backend_sched_synchronize(sched);
+
+    auto & stats = stream->sequence.stats;
+
+    const int64_t t_us = ggml_time_us() - t_start_us;
+
+    uint32_t n_done = step.offset + step.n_tokens;
+
+    switch (step.phase) {
+        case h2o_step::DECODE:
+            stats.n_decode++;
+            stats.t_decode_us += t_us;
+            return true;
+        case h2o_step::SINGLE_PASS:
+            stats.n_single_pass++;
+            stats.n_tokens_prefill += step.n_tokens;
+            stats.t_single_pass_us += t_us;
+            break;
+        case h2o_step::TAIL:
+            stats.n_tail++;
+            stats.n_tokens_prefill += step.n_tokens;
+            stats.t_tail_us += t_us;
+            break;
+        case h2o_step::INTRA:
+            stats.n_phase1++;
+            stats.n_tokens_prefill += step.n_tokens;
+            stats.t_phase1_us += t_us;
+
+            if (step.has_phase2) {
+                n_done = 0;
+                H2O_DEBUG("H2O_DEBUG_CACHE", "cache ready: n_tokens=%u base_pos=%u layers=%zu\n", step.n_tokens, step.pos, stream->sequence.layers.size());
+            }
+            break;
+        case h2o_step::INTER:
+            stats.n_phase2++;
+            stats.t_phase2_us += t_us;
+            break;
+    }
+
+    return !stream->progress || stream->progress(step.phase, n_done, n_tokens_call, stream->progress_data);
+}
+
+std::vector<h2o_step> llama_memory_h2o_context::largest_steps() const {
+    const auto &   config  = stream->sequence.config;
+    const uint32_t kv_size = stream->sequence.layout->n_rows();
+
+    std::vector<h2o_step> res;
+    if (stream->intra) {
+        // an open chunk, whole chunks, and another open one
+        const uint32_t n = std::min(memory->n_batch, kv_size);
+        res.push_back({ h2o_step::INTRA, std::min(config.chunk_size/2, kv_size - n), n, 0, 0, true });
+    }
+    if (memory->fused_attention) {
+        const uint32_t n = std::min(config.chunk_size, kv_size);
+        res.push_back({ h2o_step::TAIL, kv_size - n, n, 0, 0, false });
+    }
+    return res;
+}
+
+h2o_step llama_memory_h2o_context::get_step(uint32_t n_tokens) const {
+    if (!steps.empty()) {
+        return steps[i_step];
+    }
+    if (reserve_step.n_tokens > 0) {
+        return reserve_step;
+    }
+
+    if (n_tokens > 1) {
+        const auto & config = stream->sequence.config;
+        const auto   phase  = config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER;
+
+        return { phase, 0, n_tokens, 0, config.n_memory(stream->sequence.layout->n_rows()), false };
+    }
+    return { h2o_step::DECODE, 0, 1, 0, 0, false };
+}
