@@ -63,13 +63,22 @@ def gather(x: Array, rows: Array, group: int) -> Array:
 
 
 def reference(
-    q: Array, k: Array, v: Array, rows: Array, scale: float = 1.0, causal: bool = True, limits: Array | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    rows: Array,
+    scale: float = 1.0,
+    causal: bool = True,
+    limits: Array | None = None,
+    first: Array | None = None,
 ) -> ops.Attention:
     """All in float64; what is hidden is left out and not multiplied by 0."""
     n_block, n_head, n_q, _ = q.shape
     n_head_kv, n_k = rows.shape[1:]
     group = n_head // n_head_kv
     visible = np.tri(n_q, n_k, n_k - n_q, dtype=bool) if causal else np.ones((n_q, n_k), dtype=bool)
+    if first is not None:
+        visible = first <= np.arange(n_q)[:, None]
     with np.errstate(all="ignore"):
         logits = np.float64(np.float32(scale)) * (q.astype(np.float64) @ gather(k, rows, group).swapaxes(-1, -2))
         m = logits.max(axis=-1, where=visible, initial=-np.inf)
@@ -159,6 +168,49 @@ class TestEqualsNumpy:
         got, want = ops.attention(q[0], k, v, rows[0]), ops.attention(q, k, v, rows)
         for x, y in zip(got, want, strict=True):
             np.testing.assert_array_equal(x, y[0])
+
+
+class TestFirstQuery:
+    """Which query sees a row first, in any ascending order."""
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_equals_numpy(self, isa: str, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        n_q = int(rng.integers(1, 90))
+        q, k, v, rows = random_inputs(rng, Sizes(2, 3, n_q, 40, 33, 50, 2))
+        first = np.sort(rng.integers(0, n_q + 1, rows.shape[-1]))
+        first[: seed % 3] = 0  # in half of the cases no query sees nothing
+        got = ops.attention(q, k, v, rows, first=first, n_threads=2)
+        assert_close(got, reference(q, k, v, rows, first=first), q, k, v, 1.0, isa)
+        assert not got.sums[..., first == n_q].any()
+
+    def test_queries_that_see_nothing(self, rng: np.random.Generator, isa: str) -> None:
+        q, k, v, rows = random_inputs(rng, Sizes(n_q=40))
+        got = ops.attention(q, k, v, rows, first=np.full(rows.shape[-1], 25))
+        assert not got.o[:, :25].any()
+        assert not got.l[..., :25].any()
+        assert np.all(got.m[..., :25] == -np.inf)
+        want = ops.attention(q[:, :, 25:], k, v, rows, causal=False)
+        np.testing.assert_allclose(got.o[:, 25:], want.o, rtol=0, atol=ROUNDING[isa] * 10)
+
+    def test_causal_is_a_list_of_them(self, rng: np.random.Generator, isa: str) -> None:
+        q, k, v, rows = random_inputs(rng, Sizes(n_q=45, memory=20))
+        first = np.maximum(np.arange(65) - 20, 0)
+        for x, y in zip(ops.attention(q, k, v, rows, first=first), ops.attention(q, k, v, rows), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_same_bits_without_column_sums(rng: np.random.Generator, isa: str) -> None:
+    q, k, v, rows = random_inputs(rng, Sizes(n_q=70, memory=30, n_block=2))
+    q[0, 1, 3, 0] = np.inf  # the scalar path too
+    first = np.maximum(np.arange(100) - 30, 0).astype(np.int32)
+    arguments = (q, k, v, "f32", rows.astype(np.int32), first, None, 1.0)
+    o, sums, m, l = _core.ops_attention(*arguments, True, "cpu", 2)  # noqa: E741
+    without = _core.ops_attention(*arguments, False, "cpu", 2)
+    assert sums is not None
+    assert without[1] is None
+    for x, y in zip((o, m, l), (without[0], *without[2:]), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def limited_inputs(rng: np.random.Generator, sizes: Sizes) -> tuple[tuple[Array, Array, Array, Array], Array]:
@@ -499,6 +551,13 @@ LIMITS = np.zeros((2, 3), dtype=np.int64)
             lambda: ops.attention(Q, K, K, ROWS + np.arange(5, 0, -1), limits=LIMITS),
             r"^\[attention\] rows must ascend in each head when there are limits",
         ),
+        (
+            lambda: ops.attention(Q, K, K, ROWS, first=[0, 0, 1, 0, 1]),
+            r"^\[attention\] first must hold 5 ascending numbers from 0 to 3",
+        ),
+        (lambda: ops.attention(Q, K, K, ROWS, first=[0, 0, 1, 2, 4]), r"^\[attention\] first must hold 5 ascending"),
+        (lambda: ops.attention(Q, K, K, ROWS, first=[0, 0]), r"^\[attention\] first must hold 5 ascending"),
+        (lambda: ops.attention(Q, K, K, ROWS, first=[0.5] * 5), r"^\[attention\] first must be integers"),
         (lambda: ops.attention(Q, K, K, ROWS, causal=1), r"^\[attention\] causal must be True or False"),  # type: ignore[arg-type]
         (lambda: ops.attention(Q, K, K, ROWS, scale=np.inf), r"^\[attention\] scale must be a finite number"),
         (lambda: ops.attention(Q, K, K, ROWS, scale=1e39), r"^\[attention\] scale must be a finite number"),

@@ -317,10 +317,11 @@ def attention(
     if not batch:
         queries, indices = queries[None], indices[None]
         bounds = bounds if bounds is None else bounds[None]
-    outputs = _core.ops_attention(
+    o, sums, maxima, sums_of_exp = _core.ops_attention(
         queries, keys, values, ggml_type, indices.astype(np.int32), seen.astype(np.int32), bounds, number, True, *place
     )
-    return Attention(*(output.reshape(*batch, *output.shape[1:]) for output in outputs))
+    assert sums is not None  # they were asked for
+    return Attention(*(output.reshape(*batch, *output.shape[1:]) for output in (o, sums, maxima, sums_of_exp)))
 
 
 def _place(op: str, backend: object, n_threads: object) -> tuple[str, int]:

@@ -1,0 +1,338 @@
+"""A sequence that goes back: removing its end, saved states, generated tokens, as upstream's programs ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import h2o_llama
+from compare import assert_logits_close, assert_same_memory, assert_scores_close
+from h2o_llama import H2OError, _core
+from inputs import ModelByName, random_tokens
+from llamas import Config, eval_calls, open_llama
+from test_h2o_properties import small
+from tolerances import SELF_LOGITS_F32
+
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff")
+SUM = replace(CONFIG, scorer="sum")
+
+
+@contextmanager
+def core(llm: h2o_llama.Llama) -> Iterator[_core.Context]:
+    with llm.use_context() as context:
+        yield context
+
+
+def remove(llm: h2o_llama.Llama, start: int) -> bool:
+    with core(llm) as context:
+        return context.remove(start)
+
+
+def min_position(llm: h2o_llama.Llama) -> int:
+    with core(llm) as context:
+        return context.min_position
+
+
+def state_of(llm: h2o_llama.Llama, partial: bool = False) -> bytes:
+    with core(llm) as context:
+        return context.get_state(partial)
+
+
+def restore(llm: h2o_llama.Llama, state: bytes, partial: bool = False) -> None:
+    with core(llm) as context:
+        context.set_state(state, partial)
+
+
+def arrays(llm: h2o_llama.Llama) -> list[Any]:
+    layers = llm.kv.layers
+    return [
+        x for il in layers for x in (llm.kv.memory_indices(il), llm.kv.scores(il), llm.kv.keys(il), llm.kv.values(il))
+    ]
+
+
+def assert_same(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int]) -> None:
+    """The same sequence, to rounding: these tokens find the same there.
+
+    Unless a near tie flipped: equal tokens of a chunk have equal keys in layer 0, which key_diff ranks by rounding.
+    """
+    assert a.n_tokens == b.n_tokens
+    logits = [eval_calls(llm, [more])[0] for llm in (a, b)]
+    assert len(a.kv.history) == len(b.kv.history)
+    for sets_a, sets_b in zip(a.kv.history, b.kv.history, strict=True):
+        for il in a.kv.layers:
+            if not np.array_equal(sets_a[il], sets_b[il]):
+                assert a.h2o is not None
+                assert a.h2o.scorer == "key_diff"
+                assert_same_memory(sets_a[il], sets_b[il], b.kv.scores(il), 1e-5)
+                return
+    assert_logits_close(*logits, SELF_LOGITS_F32)
+    for il in a.kv.layers:
+        np.testing.assert_array_equal(a.kv.memory_indices(il), b.kv.memory_indices(il))
+        assert_scores_close(a.kv.scores(il), b.kv.scores(il), 1e-3)
+
+
+# --- removing the end
+
+
+@pytest.mark.parametrize("start", [48, 50, 69])
+def test_the_open_chunks_end_can_be_removed(schedule: str, tiny_model: Path, start: int) -> None:
+    """Exactly, with a scorer that attention does not change: as if the tokens had never been there."""
+    tokens, other = random_tokens(70), random_tokens(60, seed=1)
+    config = replace(CONFIG, schedule=schedule)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        llm.eval(tokens)
+        eval_calls(llm, [[1], [2]])
+        # Nothing below the open chunk, which begins at 64, may be removed, but a chunk whose record is kept.
+        assert min_position(llm) == 63
+        assert remove(llm, start) == (start in (48, 69))
+        if start == 50:
+            assert llm.n_tokens == 72
+            return
+        fresh.eval(tokens[:start])
+        assert_same(llm, fresh, other)
+
+
+def test_attention_that_was_scored_cannot_be_taken_back(tiny_model: Path) -> None:
+    """But for generated tokens, which score nothing, and to the begin of the open chunk."""
+    tokens = random_tokens(70)
+    with open_llama(tiny_model, SUM) as llm, open_llama(tiny_model, SUM) as fresh:
+        llm.eval(tokens)
+        eval_calls(llm, [[1], [2], [3]])
+        assert min_position(llm) == 69
+        before = arrays(llm)
+        assert not remove(llm, 67)
+        assert not remove(llm, 40)
+        for a, b in zip(arrays(llm), before, strict=True):
+            np.testing.assert_array_equal(a, b)
+        fresh.eval(tokens)
+        eval_calls(fresh, [[1]])
+        assert remove(llm, 71)
+        assert_same(llm, fresh, [5, 6, 7])
+        assert remove(llm, 64)
+        fresh.reset()
+        fresh.eval(tokens[:64])
+        assert_same(llm, fresh, random_tokens(50, seed=2))
+
+
+def test_min_position_says_what_can_be_removed(tiny_model: Path) -> None:
+    """Every position after it, as upstream's server takes it; -1 if there is nothing."""
+    for config in (CONFIG, SUM):
+        with open_llama(tiny_model, config) as llm:
+            assert min_position(llm) == -1
+            for call in ([1], random_tokens(9), random_tokens(6), [2], [3, 4], random_tokens(40)):
+                eval_calls(llm, [call])
+                lowest = min_position(llm)
+                assert 0 <= lowest < llm.n_tokens
+                state = state_of(llm)
+                for start in range(lowest + 1, llm.n_tokens):
+                    assert remove(llm, start), start
+                    assert llm.n_tokens == start
+                    restore(llm, state)
+            llm.reset()
+            assert min_position(llm) == -1
+
+
+def test_all_of_it_can_always_be_removed(tiny_model: Path) -> None:
+    with open_llama(tiny_model, SUM) as llm:
+        llm.eval(random_tokens(70))
+        assert remove(llm, 0)
+        assert (llm.n_tokens, llm.kv.chunk_index, llm.kv.history) == (0, 0, [])
+
+
+def test_history_forgets_what_was_removed(tiny_model: Path) -> None:
+    """And goes on where the sequence does: a chunk's entry is that chunk's."""
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
+        llm.eval(random_tokens(5 * S + 3))
+        assert remove(llm, 2 * S)
+        assert len(llm.kv.history) == 2
+        tokens = random_tokens(5 * S, seed=3)
+        llm.eval(tokens)
+        fresh.eval(random_tokens(5 * S + 3)[: 2 * S] + tokens)
+        assert len(llm.kv.history) == len(fresh.kv.history) == 6
+        for a, b in zip(llm.kv.history, fresh.kv.history, strict=True):
+            for il in llm.kv.layers:
+                np.testing.assert_array_equal(a[il], b[il])
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("prompt"), st.integers(1, 40)),
+        st.tuples(st.just("generated"), st.integers(1, 5)),
+        st.tuples(st.just("remove"), st.integers(0, 200)),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@small
+@given(operations=OPERATIONS, scorer=st.sampled_from(["key_diff", "sum", "distant"]), seed=st.integers(0, 999))
+def test_any_order_of_calls(
+    schedule: str, tiny_model: Path, operations: list[tuple[str, int]], scorer: str, seed: int
+) -> None:
+    """What was removed has left no trace: the rest is as in a new sequence that was fed what is left."""
+    config = replace(CONFIG, scorer=scorer, schedule=schedule)
+    rng = np.random.default_rng(seed)
+    fed: list[tuple[int, bool]] = []
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for what, n in operations:
+            if what == "remove":
+                start = n % (len(fed) + 1)
+                if remove(llm, start):
+                    del fed[start:]
+                continue
+            tokens = rng.integers(0, 256, n).tolist()
+            llm.eval(tokens, decode=what == "generated")
+            fed += [(token, what == "generated") for token in tokens]
+        assert llm.n_tokens == len(fed)
+        for token, generated in fed:
+            fresh.eval([token], decode=generated)
+        assert_same(llm, fresh, [1, 2, 3])
+
+
+# --- generated tokens
+
+
+def test_generated_tokens_may_come_together(flash_attn: str, tiny_model: Path) -> None:
+    """Several at once, over the ends of chunks, are as many decode steps: dense, and nothing is scored."""
+    config = replace(SUM, flash_attn=flash_attn)
+    prompt, tokens = random_tokens(40), random_tokens(30, seed=4)
+    with open_llama(tiny_model, config) as together, open_llama(tiny_model, config) as apart:
+        for llm in (together, apart):
+            llm.eval(prompt)
+        together.eval(tokens, logits="all", decode=True)
+        expected = np.concatenate(eval_calls(apart, [[t] for t in tokens]))
+        assert_logits_close(together.logits, expected, config.tolerance(h2o_model(tiny_model), [[1]]).logits)
+        for il in together.kv.layers:
+            np.testing.assert_array_equal(together.kv.memory_indices(il), apart.kv.memory_indices(il))
+            np.testing.assert_array_equal(together.kv.scores(il), apart.kv.scores(il))
+            assert not together.kv.scores(il)[:, 40:].any()
+        assert together.kv.stats.prefill_tokens == 40
+
+
+def test_a_cancelled_call_of_generated_tokens_leaves_nothing(tiny_model: Path) -> None:
+    with open_llama(tiny_model, CONFIG, n_ctx=64) as llm:
+        llm.eval(random_tokens(30))
+        before = arrays(llm)
+        with pytest.raises(ValueError, match="n_ctx"):
+            llm.eval(random_tokens(40), decode=True)
+        for a, b in zip(arrays(llm), before, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+# --- states
+
+
+@pytest.mark.parametrize("scorer", ["key_diff", "sum"])
+@pytest.mark.parametrize("n", [5, 64, 75])
+def test_a_state_goes_on_in_another_context(schedule: str, model_path: Path, scorer: str, n: int) -> None:
+    config = replace(CONFIG, scorer=scorer, schedule=schedule, kv_type="f16")
+    with open_llama(model_path, config) as llm:
+        llm.eval(random_tokens(n))
+        state = state_of(llm)
+        expected = arrays(llm)
+        after = eval_calls(llm, [random_tokens(50, seed=1), [3]])
+    with open_llama(model_path, config) as other:
+        other.eval(random_tokens(90, seed=9))
+        restore(other, state)
+        assert other.n_tokens == n
+        for a, b in zip(arrays(other), expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+        for a, b in zip(eval_calls(other, [random_tokens(50, seed=1), [3]]), after, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_partial_state_takes_the_same_context_back(tiny_model: Path) -> None:
+    """It has no K and V: those of its tokens must still be there. Upstream's server keeps such as checkpoints."""
+    tokens = random_tokens(70)
+    with open_llama(tiny_model, SUM) as llm, open_llama(tiny_model, SUM) as fresh:
+        llm.eval(tokens)
+        state = state_of(llm, partial=True)
+        assert len(state) < len(state_of(llm)) / 4
+        llm.eval(random_tokens(50, seed=1))
+        restore(llm, state, partial=True)
+        fresh.eval(tokens)
+        assert_same(llm, fresh, random_tokens(40, seed=2))
+        llm.reset()
+        with pytest.raises(H2OError, match="this partial state is of 70 tokens, the sequence has 0"):
+            restore(llm, state, partial=True)
+
+
+def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) -> None:
+    """With the reason; the context can be used. All but the K and V in it is checked before anything changes."""
+    tokens = random_tokens(40)
+
+    def usable(llm: h2o_llama.Llama) -> None:
+        llm.reset()
+        llm.eval(tokens)
+
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(tokens)
+        state = state_of(llm)
+        before = arrays(llm)
+        own = state.index(b"h2o\0")  # after llama.cpp's own header
+        header = own + 4 * (9 + len("key_diff"))
+        bad: list[tuple[bytes, str]] = [
+            (state[: own + 20], "cannot be restored"),
+            (state[: header + 40], "cannot be restored"),
+            (_with_int(state, own + 4, 99), "other H2O parameters"),
+            (_with_int(state, header, 2**31), "damaged"),
+            (_with_int(state, header + 4, 41), "damaged"),
+            (_with_int(state, header + 12, 9), "damaged"),
+            (_with_int(state, header + 16, 10**6), "damaged"),
+        ]
+        for bytes_, match in bad:
+            with pytest.raises(H2OError, match=match):
+                restore(llm, bytes_)
+            assert llm.n_tokens == 40
+            for a, b in zip(arrays(llm), before, strict=True):
+                np.testing.assert_array_equal(a, b)
+        with pytest.raises(H2OError, match="cannot be restored"):
+            restore(llm, state[:-100])
+        usable(llm)
+    for config, path in (
+        (replace(CONFIG, H=7), tiny_model),
+        (SUM, tiny_model),
+        (CONFIG, model_by_name("qwen3-mha-f32")),
+    ):
+        with open_llama(path, config) as other:
+            with pytest.raises(H2OError, match="cannot be restored"):
+                restore(other, state)
+            usable(other)
+
+
+def _with_int(state: bytes, offset: int, value: int) -> bytes:
+    return state[:offset] + value.to_bytes(4, "little") + state[offset + 4 :]
+
+
+@pytest.mark.parametrize("mutate", ["cut", "flip"])
+def test_no_damaged_state_ends_the_process(tiny_model: Path, mutate: str, rng: np.random.Generator) -> None:
+    """Restored or refused, and the context goes on."""
+    change: Callable[[bytes, int], bytes] = {
+        "cut": lambda state, i: state[:i],
+        "flip": lambda state, i: state[:i] + bytes([state[i] ^ (1 << int(rng.integers(8)))]) + state[i + 1 :],
+    }[mutate]
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(random_tokens(40))
+        state = state_of(llm)
+        for i in [*range(0, 400, 3), *rng.integers(0, len(state), 150).tolist()]:
+            try:
+                restore(llm, change(state, i))
+            except H2OError:
+                llm.reset()
+            llm.eval([1, 2, 3])
+
+
+def h2o_model(path: Path) -> Any:
+    from oracle import GGUFModel
+
+    return GGUFModel(path)
