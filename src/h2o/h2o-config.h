@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o-scorer.h"
+#include "scorers/scorers.h"
 
 #include "llama-h2o.h"
 

@@ -61,7 +61,7 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
 
         std::vector<int32_t> data(step.n_tokens);
         for (uint32_t i = 0; i < step.n_tokens; ++i) {
-            data[i] = config.scorer->limit(step.pos + i, config);
+            data[i] = config.scorer->limit(step.pos + i, config.local_window);
         }
         ggml_backend_tensor_set(limits, data.data(), 0, ggml_nbytes(limits));
     }

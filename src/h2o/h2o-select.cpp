@@ -57,6 +57,29 @@ uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, 
     return n_out;
 }
 
+// rank[i] = the largest rank of the candidates up to radius positions from pos[i], itself included.
+//   pos, rank: [n], pos strictly ascending
+static void pool_ranks(const int32_t * pos, uint32_t n, uint32_t radius, float * rank) {
+    if (radius == 0) {
+        return;
+    }
+
+    const std::vector<float> own(rank, rank + n);
+
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+        while (pos[i] - pos[first] > (int64_t) radius) {
+            first++;
+        }
+        // NaN is never larger: it ranks below everything, also below its neighbours
+        float max = own[i];
+        for (uint32_t j = first; j < n && pos[j] - pos[i] <= (int64_t) radius; ++j) {
+            max = own[j] > max || max != max ? own[j] : max;
+        }
+        rank[i] = max;
+    }
+}
+
 std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scorer & scorer, uint32_t chunk_end,
         const std::vector<int32_t> & pos, const std::vector<float> & score) {
     const int32_t n_sink      = std::min(config.sink_tokens, chunk_end);
@@ -73,9 +96,9 @@ std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scor
 
         const bool is_chunk_sink = p >= config.chunk_size && p % config.chunk_size < config.n_chunk_sink();
 
-        rank[i] = is_chunk_sink ? -INFINITY : scorer.rank(score[first - pos.begin() + i], p, chunk_end, config);
+        rank[i] = is_chunk_sink ? -INFINITY : scorer.rank(score[first - pos.begin() + i], p, chunk_end, config.local_window);
     }
-    h2o_pool_ranks(candidates.data(), candidates.size(), config.pooling, rank.data());
+    pool_ranks(candidates.data(), candidates.size(), config.pooling, rank.data());
 
     const uint32_t n_heavy = std::min<size_t>(candidates.size(), config.heavy_budget);
 
