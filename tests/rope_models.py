@@ -17,6 +17,8 @@ from models import N_CTX_TRAIN, N_VOCAB, ModelSpec, Weights, finish, open_writer
 # What becomes of a layer's RoPE under scorer "key_diff".
 TAKEN_BACK, ABSENT, HIDDEN = "taken back", "absent", "hidden"
 
+_LATENT = 32
+
 
 @dataclass(frozen=True)
 class RopeModel:
@@ -31,12 +33,9 @@ class RopeModel:
     def n_rot(self) -> int:
         return self.spec.head_dim if self.spec.n_rot is None else self.spec.n_rot
 
-    def layers(self, kind: str) -> list[int]:
-        return [il for il, rope in enumerate(self.rope) if rope == kind]
 
-
-def _spec(arch: str, n_layer: int = 2, n_head_kv: int = 1, **kwargs: int) -> ModelSpec:
-    return ModelSpec(arch, arch, 128, 64, (2,) * n_layer, (n_head_kv,) * n_layer, tied=True, **kwargs)
+def _spec(arch: str, n_layer: int = 2, n_head_kv: int = 1, n_rot: int | None = None) -> ModelSpec:
+    return ModelSpec(arch, arch, 128, 64, (2,) * n_layer, (n_head_kv,) * n_layer, n_rot=n_rot, tied=True)
 
 
 # --- attention
@@ -65,9 +64,6 @@ def _add_latent(weights: Weights, prefix: str, spec: ModelSpec, n_head_kv: int) 
     weights.add_projection(prefix + "attn_kv_a_mqa", _LATENT + n_rot, spec.n_embd, 1.6)
     weights.add_norm(prefix + "attn_kv_a_norm", _LATENT)
     weights.add_projection(prefix + "attn_kv_b", n_head_kv * (n_nope + spec.head_dim), _LATENT, 1.6)
-
-
-_LATENT = 32
 
 
 # --- whole models
@@ -153,6 +149,12 @@ def _write_talkie(spec: ModelSpec, path: Path) -> None:
     finish(writer)
 
 
+def _add_sections(*sections: int) -> Callable[[GGUFWriter], None]:
+    return lambda writer: writer.add_rope_dimension_sections(sections)
+
+
+_GPT2 = _Writer(_layer_norm_eps, _add_fused, layer_norm=True, has_gate=False, ffn_bias=True, pos_embd=True)
+
 ROPE_MODELS = {
     model.spec.name: model
     for model in (
@@ -169,30 +171,12 @@ ROPE_MODELS = {
             _Writer(_layer_norm_eps, layer_norm=True, tied=False),
             neox=True,
         ),
-        # and in sections, one after the other or interleaved, which are all the same for text.
-        RopeModel(
-            _spec("qwen2vl"), (TAKEN_BACK,) * 2, _Writer(lambda w: w.add_rope_dimension_sections([8, 12, 12, 0])), True
-        ),
-        RopeModel(
-            _spec("qwen3vl"),
-            (TAKEN_BACK,) * 2,
-            _Writer(lambda w: w.add_rope_dimension_sections([11, 11, 10, 0]), qk_norm=True),
-            True,
-        ),
+        # and in sections, one after the other or interleaved, which have the same positions in text.
+        RopeModel(_spec("qwen2vl"), (TAKEN_BACK,) * 2, _Writer(_add_sections(8, 12, 12, 0)), neox=True),
+        RopeModel(_spec("qwen3vl"), (TAKEN_BACK,) * 2, _Writer(_add_sections(11, 11, 10, 0), qk_norm=True), neox=True),
         # Every fourth layer has no RoPE; none has.
         RopeModel(_spec("smollm3", n_layer=4), (*(TAKEN_BACK,) * 3, ABSENT), _Writer()),
-        RopeModel(
-            _spec("gpt2"),
-            (ABSENT,) * 2,
-            _Writer(
-                _layer_norm_eps,
-                _add_fused,
-                layer_norm=True,
-                has_gate=False,
-                ffn_bias=True,
-                pos_embd=True,
-            ),
-        ),
+        RopeModel(_spec("gpt2"), (ABSENT,) * 2, _GPT2),
         # A norm comes after RoPE, with weights and without.
         RopeModel(_spec("maincoder"), (HIDDEN,) * 2, _Writer(qk_norm=True)),
         RopeModel(_spec("talkie"), (HIDDEN,) * 2, _write_talkie),
