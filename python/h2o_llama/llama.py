@@ -269,7 +269,13 @@ class Llama(ModelView):
                 raise ValueError("[Llama.eval] decode=True needs no dense_tail: generated tokens attend to everything")
             progress = self._check_progress("Llama.eval", progress)
             self._eval(context, ids, logits == "all", progress, tail, bool(decode))
-        self._check_scorers()
+            others = self._layers_by_another_scorer(context)
+        if others and self.h2o:
+            warnings.warn(
+                f"[{_OWNER}] this model changes its keys after RoPE, which scorer {self.h2o.scorer!r} cannot take "
+                f"back: in layers {_ranges(list(others))} {min(others.values())!r} ranks positions instead",
+                stacklevel=2,
+            )
 
     def _eval(
         self,
@@ -290,20 +296,14 @@ class Llama(ModelView):
                 report(stop - start)
         self._logits = out
 
-    def _check_scorers(self) -> None:
-        """Warn, once, of layers that are not ranked by the scorer of the configuration."""
-        h2o = self._params.h2o
-        if h2o is None or self._scorers_are_known:
-            return
+    def _layers_by_another_scorer(self, context: _core.Context) -> dict[int, str]:
+        """Those that are not ranked by the scorer of the configuration, once: empty after the first call."""
+        kv = _core.KV.of_context(context)
+        if kv is None or self._scorers_are_known:
+            return {}
         self._scorers_are_known = True
-        scorers = {layer: self.kv.scorer(layer) for layer in self.kv.layers}
-        others = [layer for layer, scorer in scorers.items() if scorer != h2o.scorer]
-        if others:
-            warnings.warn(
-                f"[{_OWNER}] this model changes its keys after RoPE, which scorer {h2o.scorer!r} cannot take back: "
-                f"in layers {_ranges(others)} {scorers[others[0]]!r} ranks positions instead",
-                stacklevel=3,
-            )
+        scorers = {layer: kv.scorer(layer) for layer in kv.layers}
+        return {layer: scorer for layer, scorer in scorers.items() if self.h2o and scorer != self.h2o.scorer}
 
     def _check_prompt(self, owner: str, tokens: Tokens, n_tokens: int) -> NDArray[np.int32]:
         ids = _check.token_ids(owner, tokens, self.n_vocab)
