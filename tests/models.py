@@ -50,6 +50,7 @@ class ModelSpec:
     n_ff: int = 128
     rope_base: float = 10000.0
     rope_factors: tuple[float, ...] = ()  # one for each pair of dimensions, as Llama 3 has them
+    n_rot: int | None = None  # so many dimensions of a head have RoPE; by default all
     tied: bool = False
     weight_type: str = "f32"
 
@@ -93,8 +94,8 @@ FIXTURE_MODELS = {
 
 def write_model(spec: ModelSpec, path: Path) -> None:
     """Write the GGUF of a fixture model that the oracle can read."""
-    writer = _writer(spec, path)
-    weights = _Weights(spec, writer)
+    writer = open_writer(spec, path)
+    weights = Weights(spec, writer)
     n_embd, head_dim = spec.n_embd, spec.head_dim
 
     embedding = weights.normal(N_VOCAB, n_embd)
@@ -127,20 +128,20 @@ def write_model(spec: ModelSpec, path: Path) -> None:
         weights.add_projection(prefix + "ffn_gate", spec.n_ff, n_embd, 1.2)
         weights.add_projection(prefix + "ffn_up", spec.n_ff, n_embd, 1.0)
         weights.add_projection(prefix + "ffn_down", n_embd, spec.n_ff, 1.0)
-    _finish(writer)
+    finish(writer)
 
 
 def write_vocab_only(path: Path) -> None:
     """Hyper-parameters and tokenizer of QWEN3_GQA4, but no tensors."""
-    _finish(_writer(QWEN3_GQA4, path))
+    finish(open_writer(QWEN3_GQA4, path))
 
 
 def write_sliding_window(path: Path) -> None:
     """A gemma3 model: complete, but its memory is the sliding-window cache, not the plain one."""
     spec = ModelSpec("gemma3", "gemma3", 64, 32, (2, 2), (1, 1), tied=True)
-    writer = _writer(spec, path)
+    writer = open_writer(spec, path)
     writer.add_sliding_window(64)
-    weights = _Weights(spec, writer)
+    weights = Weights(spec, writer)
     weights.add_matrix("token_embd", weights.normal(N_VOCAB, spec.n_embd))
     weights.add_norm("output_norm", spec.n_embd)
     for il in range(spec.n_layer):
@@ -156,19 +157,19 @@ def write_sliding_window(path: Path) -> None:
         weights.add_projection(prefix + "ffn_gate", spec.n_ff, 64, 1.0)
         weights.add_projection(prefix + "ffn_up", spec.n_ff, 64, 1.0)
         weights.add_projection(prefix + "ffn_down", 64, spec.n_ff, 1.0)
-    _finish(writer)
+    finish(writer)
 
 
 def write_recurrent(path: Path) -> None:
     """A mamba model: complete, but it has a recurrent state and no KV cache."""
     n_embd, d_conv, d_inner, d_state, dt_rank = 64, 4, 128, 16, 4
     spec = ModelSpec("mamba", "mamba", n_embd, 0, (0, 0), (0, 0), n_ff=0, tied=True)
-    writer = _writer(spec, path)
+    writer = open_writer(spec, path)
     writer.add_ssm_conv_kernel(d_conv)
     writer.add_ssm_inner_size(d_inner)
     writer.add_ssm_state_size(d_state)
     writer.add_ssm_time_step_rank(dt_rank)
-    weights = _Weights(spec, writer)
+    weights = Weights(spec, writer)
     weights.add_matrix("token_embd", weights.normal(N_VOCAB, n_embd))
     weights.add_norm("output_norm", n_embd)
     for il in range(spec.n_layer):
@@ -183,10 +184,10 @@ def write_recurrent(path: Path) -> None:
         writer.add_tensor(prefix + "ssm_a", -np.exp(weights.normal(d_inner, d_state)))
         writer.add_tensor(prefix + "ssm_d", weights.normal(d_inner))
         weights.add_projection(prefix + "ssm_out", n_embd, d_inner, 1.0)
-    _finish(writer)
+    finish(writer)
 
 
-class _Weights:
+class Weights:
     """Draws and writes tensors. The generator is seeded by the name, so weight types share their values."""
 
     def __init__(self, spec: ModelSpec, writer: GGUFWriter) -> None:
@@ -201,6 +202,9 @@ class _Weights:
         weight = self._rng.uniform(0.7, 1.3, n).astype(np.float32) * np.float32(gain)
         self._writer.add_tensor(name + ".weight", weight)
 
+    def add_bias(self, name: str, n: int) -> None:
+        self._writer.add_tensor(name + ".bias", self.normal(n) * np.float32(0.1))
+
     def add_projection(self, name: str, n_out: int, n_in: int, gain: float) -> None:
         self.add_matrix(name, self.normal(n_out, n_in) * np.float32(gain / np.sqrt(n_in)))
 
@@ -209,7 +213,7 @@ class _Weights:
         self._writer.add_tensor(name + ".weight", data, raw_dtype=self._type)
 
 
-def _writer(spec: ModelSpec, path: Path) -> GGUFWriter:
+def open_writer(spec: ModelSpec, path: Path) -> GGUFWriter:
     writer = GGUFWriter(path, spec.arch)
     writer.add_name(spec.name)
     writer.add_file_type(WEIGHT_TYPES[spec.weight_type][1])
@@ -225,7 +229,7 @@ def _writer(spec: ModelSpec, path: Path) -> GGUFWriter:
         writer.add_head_count_kv(spec.n_head_kv[0] if uniform else list(spec.n_head_kv))
         writer.add_key_length(spec.head_dim)
         writer.add_value_length(spec.head_dim)
-        writer.add_rope_dimension_count(spec.head_dim)
+        writer.add_rope_dimension_count(spec.head_dim if spec.n_rot is None else spec.n_rot)
         writer.add_rope_freq_base(spec.rope_base)
     _add_byte_tokenizer(writer)
     return writer
@@ -250,7 +254,7 @@ def byte_characters() -> list[str]:
     return [chr(b) if b in printable else chr(N_BYTES + others.index(b)) for b in range(N_BYTES)]
 
 
-def _finish(writer: GGUFWriter) -> None:
+def finish(writer: GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -32,7 +32,8 @@ class H2OConfig:
         How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
         of the KV head, and the sums are over queries that saw p.
         "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
-        chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364); needs no attention weights.
+        chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364); needs no attention weights. Layers that change their keys
+        after RoPE are ranked by "sum" instead, with a warning.
         "sum": the sum of w (H2O).
         "distant": the mean of w over the queries at least L positions after p.
     pooling : int, default 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -123,6 +124,7 @@ class Llama(ModelView):
         self._n_ctx = int(n_ctx) or self._model.n_ctx_train
         self._context = self._params.make_context(self._model, self._n_ctx)
         self._logits: NDArray[np.float32] | None = None
+        self._scorers_are_known = False
 
     @classmethod
     def from_pretrained(cls, repo_id: str, filename: str = "*Q8_0.gguf", **kwargs: Any) -> Llama:
@@ -251,6 +253,11 @@ class Llama(ModelView):
         H2OError
             If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
             llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
+
+        Warns
+        -----
+        UserWarning
+            At the first eval, if `H2OConfig.scorer` cannot rank positions in some layers. `kv.scorer` tells what does.
         """
         _check.choice("Llama.eval", "logits", logits, ("last", "all"))
         with self.use_context() as context:
@@ -262,6 +269,13 @@ class Llama(ModelView):
                 raise ValueError("[Llama.eval] decode=True needs no dense_tail: generated tokens attend to everything")
             progress = self._check_progress("Llama.eval", progress)
             self._eval(context, ids, logits == "all", progress, tail, bool(decode))
+            others = self._layers_by_another_scorer(context)
+        if others and self.h2o:
+            warnings.warn(
+                f"[{_OWNER}] this model changes its keys after RoPE, which scorer {self.h2o.scorer!r} cannot take "
+                f"back: in layers {_ranges(list(others))} {min(others.values())!r} ranks positions instead",
+                stacklevel=2,
+            )
 
     def _eval(
         self,
@@ -281,6 +295,15 @@ class Llama(ModelView):
             if report is not None and self._params.h2o is None:
                 report(stop - start)
         self._logits = out
+
+    def _layers_by_another_scorer(self, context: _core.Context) -> dict[int, str]:
+        """Those that are not ranked by the scorer of the configuration, once: empty after the first call."""
+        kv = _core.KV.of_context(context)
+        if kv is None or self._scorers_are_known:
+            return {}
+        self._scorers_are_known = True
+        scorers = {layer: kv.scorer(layer) for layer in kv.layers}
+        return {layer: scorer for layer, scorer in scorers.items() if self.h2o and scorer != self.h2o.scorer}
 
     def _check_prompt(self, owner: str, tokens: Tokens, n_tokens: int) -> NDArray[np.int32]:
         ids = _check.token_ids(owner, tokens, self.n_vocab)
@@ -451,6 +474,13 @@ class Llama(ModelView):
             dense_tail=self._check_tail(owner, dense_tail, len(ids)),
         )
         return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers, such as "0-2, 4"."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    stops = [n for n in numbers if n + 1 not in numbers]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, stops, strict=True))
 
 
 class _Report:

@@ -49,6 +49,14 @@ class LlamaKV(KVView):
             kv = _core.KV.of_context(context)
             return KVStats(kv_bytes=context.kv_bytes) if kv is None else KVStats.of(kv.stats)
 
+    def scorer(self, layer: int) -> str:
+        """What ranks this layer's positions: `H2OConfig.scorer`, or "sum" where that cannot.
+
+        "key_diff" cannot where the model changes its keys after RoPE. That shows in the first `Llama.eval`.
+        """
+        with self._open() as kv:
+            return kv.scorer(self._layer(kv, layer))
+
     def set_memory_indices(self, layer: int, indices: ArrayLike) -> None:
         """Replace the memory set that the next chunk attends to, by a choice of your own.
 
