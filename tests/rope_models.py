@@ -28,6 +28,7 @@ class RopeModel:
     rope: tuple[str, ...]
     write: Callable[[ModelSpec, Path], None]
     neox: bool = False
+    n_still: int = 0  # last pairs, in a fourth section, whose position is 0 in text
 
     @property
     def n_rot(self) -> int:
@@ -171,8 +172,8 @@ ROPE_MODELS = {
             _Writer(_layer_norm_eps, layer_norm=True, tied=False),
             neox=True,
         ),
-        # and in sections, one after the other or interleaved, which have the same positions in text.
-        RopeModel(_spec("qwen2vl"), (TAKEN_BACK,) * 2, _Writer(_add_sections(8, 12, 12, 0)), neox=True),
+        # and in sections, one after the other or interleaved, of which the first three have the same positions in text.
+        RopeModel(_spec("qwen2vl"), (TAKEN_BACK,) * 2, _Writer(_add_sections(8, 8, 8, 8)), neox=True, n_still=8),
         RopeModel(_spec("qwen3vl"), (TAKEN_BACK,) * 2, _Writer(_add_sections(11, 11, 10, 0), qk_norm=True), neox=True),
         # Every fourth layer has no RoPE; none has.
         RopeModel(_spec("smollm3", n_layer=4), (*(TAKEN_BACK,) * 3, ABSENT), _Writer()),

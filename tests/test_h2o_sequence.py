@@ -242,7 +242,8 @@ def test_a_state_goes_on_in_another_context(schedule: str, model_path: Path, sco
         expected = arrays(llm)
         after = eval_calls(llm, [random_tokens(50, seed=1), [3]])
     with open_llama(model_path, config) as other:
-        other.eval(random_tokens(90, seed=9))
+        if n == 5:  # else nothing has been computed yet
+            other.eval(random_tokens(90, seed=9))
         restore(other, state)
         assert other.n_tokens == n
         for a, b in zip(arrays(other), expected, strict=True):

@@ -31,10 +31,6 @@ llm_graph_input_attn_h2o::llm_graph_input_attn_h2o(
 void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
     llm_graph_input_attn_kv::set_input(ubatch);
 
-    for (const auto & [il, k] : stored_k) {
-        stream->learn_rope(il, k);
-    }
-
     if (all_rows) {
         std::vector<int32_t> data(all_rows->ne[0]);
         for (size_t i = 0; i < data.size(); ++i) {
@@ -207,8 +203,10 @@ std::vector<llm_graph_input_attn_h2o::run> llm_graph_input_attn_h2o::runs() cons
     return res;
 }
 
-bool llm_graph_input_attn_h2o::wants_sums(int il) const {
-    return stream->sequence.layer(il)->scorer->uses_attention() || h2o_find_rope(stored_k.at(il)) == H2O_ROPE_HIDDEN;
+void llm_graph_input_attn_h2o::learn_ropes() const {
+    for (const auto & [il, k] : stored_k) {
+        stream->learn_rope(il, k);
+    }
 }
 
 h2o_attention llm_graph_input_attn_h2o::build_attention(
@@ -223,7 +221,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1]) : nullptr,
         /*.limits =*/ limits,
         /*.scale  =*/ kq_scale,
-        /*.sums   =*/ wants_sums(il),
+        /*.sums   =*/ stream->sequence.layer(il)->scorer->uses_attention(),
     };
 
     if (fused_attention) {

@@ -34,6 +34,9 @@ public:
 
     bool stores_kv() const { return step.stores_kv(); }
 
+    // what the graph does to the keys of every layer; it is the same in all graphs of a context
+    void learn_ropes() const;
+
     // attention output [n_embd_head_v*n_head, n_tokens]
     //   q [n_embd_head_k, n_head, n_tokens], k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
     ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
@@ -69,9 +72,6 @@ private:
             bool causal, float kq_scale, int il);
 
     void add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const;
-
-    // the layer's scorer needs the attention's column sums
-    bool wants_sums(int il) const;
 
     h2o_stream * stream;
     h2o_step     step;

@@ -1,5 +1,6 @@
 #include "h2o-hooks.h"
 
+#include "h2o-graph.h"
 #include "llama-memory-h2o.h"
 
 #include "llama-context.h"
@@ -43,6 +44,12 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     auto * h2o = dynamic_cast<llama_memory_h2o_context *>(mctx);
     if (!h2o) {
         return;
+    }
+
+    for (const auto & input : ctx.get_gf_res_reserve()->inputs) {
+        if (const auto * attn = dynamic_cast<const llm_graph_input_attn_h2o *>(input.get())) {
+            attn->learn_ropes();
+        }
     }
 
     for (const auto & step : h2o->largest_steps()) {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <new>
-#include <numeric>
 
 // a quantized cache rotates k once more, by a product with an input
 static bool is_cache_rotation(const ggml_tensor * t) {
@@ -71,12 +70,15 @@ void h2o_rope::make_angles(const ggml_tensor * rope, size_t n) {
     ggml_init_params params = { 8*ggml_tensor_overhead() + ggml_graph_overhead_custom(8, false), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };
 
-    // positions of text are the same in all sections of a multi-section RoPE, which then pairs like NeoX's
+    // a text's position is the same in the first three sections of a multi-section RoPE, and 0 in the fourth
+    const bool is_multi = op_params[2] & GGML_ROPE_TYPE_MROPE;
+
     ggml_tensor * x         = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_dims, 1, n);
-    ggml_tensor * positions = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, n);
+    ggml_tensor * positions = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, is_multi ? 4*n : n);
     ggml_tensor * t_factors = factors ? ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, n_pairs) : nullptr;
-    ggml_tensor * turned    = ggml_rope_ext(ctx.get(), x, positions, t_factors, n_dims,
-            is_interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, op_params[4], f32(5), f32(6), f32(7), f32(8), f32(9), f32(10));
+    ggml_tensor * turned    = is_multi ?
+        ggml_rope_multi(ctx.get(), x, positions, t_factors, n_dims, op_params + 11, op_params[2], op_params[4], f32(5), f32(6), f32(7), f32(8), f32(9), f32(10)) :
+        ggml_rope_ext  (ctx.get(), x, positions, t_factors, n_dims,                 op_params[2], op_params[4], f32(5), f32(6), f32(7), f32(8), f32(9), f32(10));
 
     ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 8, false);
     ggml_build_forward_expand(gf, turned);
@@ -96,8 +98,10 @@ void h2o_rope::make_angles(const ggml_tensor * rope, size_t n) {
             data[i*n_dims + first(j)] = 1.0f;
         }
     }
-    std::vector<int32_t> index(n);
-    std::iota(index.begin(), index.end(), 0);
+    std::vector<int32_t> index(positions->ne[0], 0);
+    for (size_t i = 0; i < (is_multi ? 3*n : n); ++i) {
+        index[i] = i % n;
+    }
 
     ggml_backend_tensor_set(x,         data.data(),  0, ggml_nbytes(x));
     ggml_backend_tensor_set(positions, index.data(), 0, ggml_nbytes(positions));

@@ -134,7 +134,7 @@ LLAMA_API uint32_t llama_h2o_kv_head_size_k(const struct llama_h2o_kv * kv, int3
 LLAMA_API uint32_t llama_h2o_kv_head_size_v(const struct llama_h2o_kv * kv, int32_t il);
 
 // name of the layer's scorer, which is not the one asked for if that cannot score the layer's keys; NULL if the layer is not
-// in the cache. Known when the layer has been computed once.
+// in the cache.
 LLAMA_API const char * llama_h2o_kv_scorer(const struct llama_h2o_kv * kv, int32_t il);
 
 // All functions below return false, and write nothing, if il is not a layer of the cache or a range is outside it.
