@@ -34,13 +34,13 @@ def load_model(model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: b
     H2OError
         If llama.cpp refuses it; the message has its reason.
     """
+    if not isinstance(model_path, str | os.PathLike):
+        raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Llama", model_path)
     return _core.Model(os.fsencode(check_model_file("Llama", model_path)), n_gpu_layers, verbose)
 
 
 def check_model_file(owner: str, model_path: str | os.PathLike[str]) -> Path:
     """The GGUF file that a path or a name stands for, as far as Python can tell. Raises as `load_model`."""
-    if not isinstance(model_path, str | os.PathLike):
-        raise _check.bad_argument(owner, "model_path", "the path of a GGUF file, or an open Llama", model_path)
     path = find_model(model_path)
     if not path.exists():
         raise FileNotFoundError(f"[{owner}] there is no file {path}{suggestion(model_path, MODELS)}")

@@ -50,6 +50,9 @@ def quantize_model(
     wanted = type.upper() if isinstance(type, str) else type
     _check.choice(owner, "type", wanted, quantize_types())
     n_threads = available_cpus() if n_threads is None else _check.integer(owner, "n_threads", n_threads, 1, 512)
+    for name, path in (("model_path", model_path), ("out", out)):
+        if not isinstance(path, str | os.PathLike):
+            raise _check.bad_argument(owner, name, "the path of a GGUF file", path)
     source, target = check_model_file(owner, model_path), Path(out)
     if target.exists() and target.samefile(source):
         raise ValueError(f"[{owner}] {target} is the model itself: give another file to write")
