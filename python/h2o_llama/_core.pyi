@@ -19,6 +19,8 @@ __all__: list[str] = [
     "KVStats",
     "Model",
     "Sampler",
+    "count_weights",
+    "cpu_features",
     "ops_attention",
     "ops_attention_isas",
     "ops_attention_seconds",
@@ -29,6 +31,8 @@ __all__: list[str] = [
     "ops_mul_mat_seconds",
     "ops_set_attention_isa",
     "ops_softmax_state",
+    "quantize",
+    "quantize_types",
     "scorer_names",
     "type_size",
 ]
@@ -275,6 +279,8 @@ class Sampler:
     def accept(self, token: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def sample(self, context: Context) -> int: ...
 
+def count_weights(path: bytes) -> dict[str, int]: ...
+def cpu_features() -> list[str]: ...
 def ops_attention(
     q: numpy.ndarray,
     k: numpy.ndarray,
@@ -341,6 +347,10 @@ def ops_softmax_state(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
+def quantize(
+    path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
+) -> None: ...
+def quantize_types() -> list[str]: ...
 def scorer_names() -> list[str]:
     """
     How heavy hitters can be chosen, the default first.

@@ -29,7 +29,7 @@ class KVCache(KVView):
     Parameters
     ----------
     model : str, os.PathLike or Llama
-        A GGUF file or a loaded model: it gives the layers, the heads and their sizes.
+        A GGUF file, the name of a fetched model, or a loaded model: it gives the layers, the heads and their sizes.
     kv_size : int
         How many tokens the cache can hold.
     chunk_size, local_window, heavy_budget, sink_tokens : int

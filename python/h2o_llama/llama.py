@@ -20,6 +20,7 @@ from h2o_llama.errors import H2OError
 from h2o_llama.llama_kv import LlamaKV
 from h2o_llama.loading import load_model
 from h2o_llama.model import ModelView, Tokens
+from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
 
@@ -43,7 +44,8 @@ class Llama(ModelView):
     Parameters
     ----------
     model_path : str, os.PathLike or Llama
-        A GGUF file; or an open `Llama`, to share its weights: either may be closed before the other.
+        A GGUF file, or the name of a model that `h2o-llama pull` has fetched; or an open `Llama`, to share its
+        weights: either may be closed before the other.
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for.
     n_batch : int, default 4096
@@ -118,7 +120,7 @@ class Llama(ModelView):
             self._model_path = model_path.model_path
         else:
             self._model = load_model(model_path, n_gpu_layers, verbose)
-            self._model_path = os.fspath(model_path)
+            self._model_path = os.fspath(find_model(model_path))
         if self._model.has_encoder:
             raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
         self._n_ctx = int(n_ctx) or self._model.n_ctx_train

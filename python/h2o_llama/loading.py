@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from h2o_llama import _check, _core
+from h2o_llama.named_files import MODELS, find_model, suggestion
 
 # Types that llama.cpp takes for K and V; the value tells whether they are quantised.
 KV_TYPES = {
@@ -22,7 +23,7 @@ KV_TYPES = {
 
 
 def load_model(model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: bool) -> _core.Model:
-    """Load a GGUF file.
+    """Load a GGUF file, or a model that has a name.
 
     Raises
     ------
@@ -35,13 +36,18 @@ def load_model(model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: b
     """
     if not isinstance(model_path, str | os.PathLike):
         raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Llama", model_path)
-    path = Path(model_path)
+    return _core.Model(os.fsencode(check_model_file("Llama", model_path)), n_gpu_layers, verbose)
+
+
+def check_model_file(owner: str, model_path: str | os.PathLike[str]) -> Path:
+    """The GGUF file that a path or a name stands for, as far as Python can tell. Raises as `load_model`."""
+    path = find_model(model_path)
     if not path.exists():
-        raise FileNotFoundError(f"[Llama] there is no file {path}")
+        raise FileNotFoundError(f"[{owner}] there is no file {path}{suggestion(model_path, MODELS)}")
     if not path.is_file():
-        raise ValueError(f"[Llama] {path} is a folder or a special file, expected a GGUF file")
+        raise ValueError(f"[{owner}] {path} is a folder or a special file, expected a GGUF file")
     if path.stat().st_size == 0:
-        raise ValueError(f"[Llama] {path} is empty, expected a GGUF file")
+        raise ValueError(f"[{owner}] {path} is empty, expected a GGUF file")
     with path.open("rb"):  # PermissionError, rather than "no valid GGUF"
         pass
-    return _core.Model(os.fsencode(path), n_gpu_layers, verbose)
+    return path

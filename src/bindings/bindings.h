@@ -6,10 +6,12 @@
 
 namespace py = pybind11;
 
-void init_errors ();
-void init_logging();
-void init_model  (py::module_ & m);
-void init_context(py::module_ & m);
-void init_kv     (py::module_ & m);
-void init_sampler(py::module_ & m);
-void init_ops    (py::module_ & m);
+void init_errors      ();
+void init_logging     ();
+void init_model       (py::module_ & m);
+void init_context     (py::module_ & m);
+void init_kv          (py::module_ & m);
+void init_sampler     (py::module_ & m);
+void init_ops         (py::module_ & m);
+void init_quantize    (py::module_ & m);
+void init_weight_types(py::module_ & m);

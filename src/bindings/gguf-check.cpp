@@ -17,7 +17,7 @@ namespace {
 
 class gguf_checker {
 public:
-    explicit gguf_checker(const std::string & path) : path(path) {
+    gguf_checker(const std::string & path, const std::string & where) : path(path), where(where) {
         parse();
     }
 
@@ -42,7 +42,7 @@ private:
     }
 
     [[noreturn]] void fail(const std::string & reason) const {
-        throw std::invalid_argument("[Llama] " + path + " is not a valid GGUF model file: " + reason);
+        throw std::invalid_argument(where + path + " is not a valid GGUF model file: " + reason);
     }
 
     void check_tensors() const {
@@ -151,6 +151,7 @@ private:
     }
 
     const std::string path;
+    const std::string where;
 
     gguf_context_ptr gguf;
     ggml_context_ptr meta;
@@ -158,6 +159,6 @@ private:
 
 } // namespace
 
-void gguf_check(const std::string & path) {
-    gguf_checker(path).check();
+void gguf_check(const std::string & path, const std::string & where) {
+    gguf_checker(path, where).check();
 }

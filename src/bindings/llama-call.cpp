@@ -55,6 +55,10 @@ void llama_call::log(ggml_log_level level, const char * text) {
         fputs(text, stderr);
         fflush(stderr);
     }
+
+    if (on_line) {
+        on_line(text);
+    }
 }
 
 void llama_call::on_log(ggml_log_level level, const char * text, void * /*user_data*/) {

@@ -4,6 +4,7 @@
 
 #include "ggml.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ public:
             throw h2o_error(where + e.what());
         }
     }
+
+    // called with every line that is logged; what it throws goes through llama.cpp
+    std::function<void(const char *)> on_line;
 
     static void on_log(ggml_log_level level, const char * text, void * user_data);
     static void on_abort(const char * message);

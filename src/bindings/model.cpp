@@ -9,7 +9,7 @@
 #include <limits>
 
 model::model(const std::string & path, int32_t n_gpu_layers, bool verbose) {
-    gguf_check(path);
+    gguf_check(path, "[Llama] ");
 
     llama_call call(verbose, llama_call::THROW);
 

@@ -7,11 +7,13 @@ PYBIND11_MODULE(_core, m) {
 
     m.attr("UPSTREAM_COMMIT") = ggml_commit();
 
-    init_errors ();
-    init_logging();
-    init_model  (m);
-    init_context(m);
-    init_kv     (m);
-    init_sampler(m);
-    init_ops    (m);
+    init_errors      ();
+    init_logging     ();
+    init_model       (m);
+    init_context     (m);
+    init_kv          (m);
+    init_sampler     (m);
+    init_ops         (m);
+    init_quantize    (m);
+    init_weight_types(m);
 }

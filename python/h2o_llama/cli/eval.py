@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file
+from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.config import SCORERS
 from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, evaluate, references, sweep
 from h2o_llama.eval.metrics import METRICS
@@ -32,7 +31,7 @@ _QUESTIONS = "Questions from a file"
 def eval_model(
     model: options.Model,
     text: Annotated[
-        Path | None, typer.Option(help="Text file; - is standard input. By default Python's sources.")
+        Path | None, typer.Option(help="Text file, or a text's name; - is standard input. By default Python's sources.")
     ] = None,
     n_tokens: Annotated[str, typer.Option(help="Lengths N, such as 2048,8192; by default four chunks.")] = "",
     json_file: Annotated[
@@ -129,7 +128,7 @@ def eval_model(
         rows = evaluate(
             model_file(model),
             list(dict.fromkeys([*settings, *references(settings[0], _values("--reference", reference, str), chunk)])),
-            text=None if text is None else _read(text),
+            text=None if text is None else read_text(text),
             n_tokens=_values("--n-tokens", n_tokens, int) or [4 * chunk],
             tasks=tasks,
             chunk_size=chunk,
@@ -161,7 +160,3 @@ def _values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
         return [kind(word.strip()) for word in text.split(",") if word.strip()]
     except ValueError:
         raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None
-
-
-def _read(path: Path) -> bytes:
-    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()

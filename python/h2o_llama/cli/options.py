@@ -14,8 +14,10 @@ from h2o_llama.llama import DENSE_TAIL
 DEFAULTS = H2OConfig()
 CHUNK_SIZE = 1024
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or 'demo' for the model in this package.")]
-File = Annotated[Path | None, typer.Option("--file", "-f", help="Text file to read; - is standard input.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", help="Text file, or a name that `pull` lists; - is standard input.")
+]
 Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
 Local = Annotated[int, typer.Option(min=0, help="L: tokens before a chunk that its memory set always holds.")]
 Heavy = Annotated[int, typer.Option(min=0, help="H: heavy hitters that a memory set holds.")]

@@ -8,10 +8,11 @@ from pathlib import Path
 import typer
 
 from h2o_llama import H2OConfig, Llama, demo_model_path
+from h2o_llama.named_files import TEXTS, find_text, suggestion
 
 
 def model_file(name: str) -> Path:
-    """The path of a model; 'demo' is the one in this package."""
+    """The path or the name of a model; 'demo' is the one in this package."""
     return demo_model_path() if name == "demo" else Path(name)
 
 
@@ -35,8 +36,18 @@ def read_prompt(file: Path | None, prompt: str) -> bytes:
         raise typer.BadParameter("give a text by --file, --prompt or both")
     if file is None:
         return prompt.encode()
-    text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    return text + prompt.encode()
+    return read_text(file) + prompt.encode()
+
+
+def read_text(file: Path) -> bytes:
+    """A text file, a text that has a name, or with - standard input."""
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    path = find_text(file)
+    names = suggestion(file, TEXTS)
+    if names and not path.exists():
+        raise FileNotFoundError(f"{file}: No such file or directory{names}")
+    return path.read_bytes()
 
 
 def tokenize(llm: Llama, text: bytes, special: bool = False) -> list[int]:

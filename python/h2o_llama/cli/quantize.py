@@ -1,0 +1,26 @@
+"""`h2o-llama quantize`: a model with weights of another type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+
+from h2o_llama.cli import options
+from h2o_llama.cli.prompt import model_file
+from h2o_llama.quantizing import quantize_model, quantize_types
+from h2o_llama.report.html import check_target
+
+
+def quantize(
+    model: options.Model,
+    out: Annotated[Path, typer.Argument(help="The GGUF file to write; one that is there is replaced.")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help=f"Type of the weights: {', '.join(quantize_types())}.")],
+    threads: options.Threads = None,
+) -> None:
+    """Write a model with weights of another type, by llama.cpp's own quantiser."""
+    check_target(out)
+    quantize_model(model_file(model), out, type, threads)
+    typer.echo(f"Written: {out}, {decimal(out.stat().st_size)}")

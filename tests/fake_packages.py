@@ -1,0 +1,103 @@
+"""Made-up packages in a folder that pip takes for its index, in the place of those that `pull` knows."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fake_upstream import BACKEND, PYPROJECT
+from h2o_llama import named_files
+from h2o_llama.named_files import NamedFile, NamedModel, NamedText
+
+MEMBER = "some_package/model.gguf"
+# In the order of the text: it is that of the folders, then that of the names.
+DOCUMENTS = {
+    "docs/second/b.txt": "Bee\n===\n\nA ``b``::\n\n    code\n",
+    "docs/second/a.txt": "Ant\n",
+    "docs/second/sub/c.txt": "Cat\n",
+    "docs/first/z.txt": "Zebra,\nwith *stripes*.\n",
+    "docs/other/x.txt": "not in the text\n",
+    "docs/first/x.rst": "not in the text\n",
+    "first/x.txt": "not in the text\n",
+}
+TEXT = "Zebra, with stripes.\n\nAnt\n\nBee\n\nA b:\n\nCat\n"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_wheel(folder: Path, member: str, content: bytes) -> Path:
+    """A wheel of some-package 1.0 with one file besides its metadata, which fails when it is imported."""
+    path = folder / "some_package-1.0-py3-none-any.whl"
+    info = "some_package-1.0.dist-info"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("some_package/__init__.py", "raise AssertionError('imported')\n")
+        wheel.writestr(member, content)
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: some-package\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def write_sdist(folder: Path) -> Path:
+    """A source distribution of some-package 1.0 with DOCUMENTS."""
+    path = folder / "some_package-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in {**DOCUMENTS, "pyproject.toml": PYPROJECT, "backend.py": BACKEND}.items():
+            member = tarfile.TarInfo(f"some_package-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def use_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a folder pip's only index."""
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+
+
+def replace_entry(monkeypatch: pytest.MonkeyPatch, name: str, **fields: object) -> NamedFile:
+    """Change fields of a name's entry in the table."""
+    entry = replace(named_files.NAMED_FILES[name], **fields)  # type: ignore[arg-type]
+    monkeypatch.setitem(named_files.NAMED_FILES, name, entry)
+    return entry
+
+
+def offer_model(folder: Path, gguf: bytes, monkeypatch: pytest.MonkeyPatch) -> NamedModel:
+    """Put a wheel with this model into the index, and name it in the place of smollm2-135m."""
+    wheel = write_wheel(folder, MEMBER, gguf)
+    entry = replace_entry(
+        monkeypatch,
+        "smollm2-135m",
+        package="some-package",
+        version="1.0",
+        package_sha256=sha256(wheel.read_bytes()),
+        member=MEMBER,
+        sha256=sha256(gguf),
+    )
+    assert isinstance(entry, NamedModel)
+    return entry
+
+
+def offer_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> NamedText:
+    """Put a source distribution with DOCUMENTS into the index, and name it in the place of django-docs."""
+    sdist = write_sdist(folder)
+    entry = replace_entry(
+        monkeypatch,
+        "django-docs",
+        package="some-package",
+        version="1.0",
+        package_sha256=sha256(sdist.read_bytes()),
+        folders=("docs/first", "docs/second"),
+        sha256=sha256(TEXT.encode()),
+    )
+    assert isinstance(entry, NamedText)
+    return entry

