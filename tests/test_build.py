@@ -57,3 +57,20 @@ def test_missing_cuda_compiler(checkout: Path) -> None:
 def test_no_source(checkout: Path) -> None:
     message = configure_error(checkout, H2O_LLAMA_SOURCE=str(checkout.parent))
     assert f"H2O_LLAMA_SOURCE={checkout.parent} is not a llama.cpp source folder" in message
+
+
+def test_the_cores_includes_go_in_one_direction() -> None:
+    """A part is a header with its source file. And none is long."""
+    core = Path(__file__).parent.parent / "src" / "h2o"
+    files = [*core.rglob("*.h"), *core.rglob("*.cpp")]
+    parts: dict[str, set[str]] = {path.stem: set() for path in files}
+    for path in files:
+        text = path.read_text()
+        assert text.count("\n") <= 400, path.name
+        includes = {Path(name).stem for name in re.findall(r'#include "([^"]+)"', text)}
+        parts[path.stem] |= (includes & parts.keys()) - {path.stem}
+    while parts:
+        lowest = [part for part, below in parts.items() if not below & parts.keys()]
+        assert lowest, f"these include each other: {sorted(parts)}"
+        for part in lowest:
+            del parts[part]
