@@ -37,12 +37,12 @@ STATISTICS = {
 }
 
 
-def run(command: list[str | Path], ok: bool = True) -> str:
+def run(command: list[str | Path], ok: bool = True, typed: str = "") -> str:
     """Output and log of a command that must succeed (or fail, but not by a signal)."""
     result = subprocess.run(
         command,
         env={**os.environ, "H2O_DEBUG_PHASES": "1"},
-        stdin=subprocess.DEVNULL,
+        input=typed,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -76,6 +76,18 @@ def require_schedule(schedule: str, tool: str, output: str) -> None:
             chunks.append(int(chunk))
     complete = all(phase2 == phase1 or (phase2 == 0 and phase1 <= CHUNK) for phase1, phase2 in calls)
     require(complete and max(chunks) == 3, f"{tool}: phases {calls}, chunks {chunks[1:]}", output)
+
+
+def check_conversation(tool: Path) -> None:
+    """Turns that diverge from what is cached: an answer again, and the whole conversation anew.
+
+    With one scorer that lets every token of the open chunk be removed, and with one that does not.
+    """
+    flags = ["-m", MODEL, "-c", "4096", "-t", "2", "-n", "40", "--no-warmup", "--temp", "0", "--simple-io"]
+    typed = "def first(a):\n/regen\ndef second(b):\n/regen\n/clear\nclass Third:\n/exit\n"
+    for scorer in ("key_diff", "sum"):
+        output = run([tool, *flags, *H2O, "-ub", "64", "--h2o-scorer", scorer], typed=typed)
+        require(output.count("single_pass") >= 5, f"llama-cli answered {output.count('single_pass')} prompts", output)
 
 
 def check_perplexity(tool: Path, folder: Path) -> None:
@@ -135,6 +147,8 @@ def main() -> None:
             require("bad value '-1'" in output, f"{tool} does not say what is wrong", output)
             output = run([tools / tool, *generate, "--h2o-schedule", "both"], ok=False)
             require("single_pass or two_phase" in output, f"{tool} does not say what is wrong", output)
+
+        check_conversation(tools / "llama-cli")
 
         # llama-perplexity evaluates -b/-c sequences at once, and H2O takes one.
         text = Path(folder) / "text.txt"
