@@ -12,6 +12,7 @@ PYBIND11_MODULE(_core, m) {
     init_model       (m);
     init_context     (m);
     init_kv          (m);
+    init_lookup      (m);
     init_sampler     (m);
     init_ops         (m);
     init_quantize    (m);

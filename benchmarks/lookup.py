@@ -1,0 +1,87 @@
+"""Time and memory of the lookup index: S 1024, T 64, B 256, L 256.
+
+    python benchmarks/lookup.py [--model model.gguf]
+
+Ids drawn by Zipf's law, the bytes of Python's own library, and its tokens if a model is named. The time includes append
+and choose for all tiles, and the calls from Python.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import machine
+from h2o_llama import Llama, _core
+from settings import CHUNK_SIZE
+
+TILE, BUDGET, SINK_TOKENS, LOCAL_WINDOW = 64, 256, 4, 256
+N_VOCAB = 49_152
+REPEATS = 3
+
+GOAL_US = 5
+GOAL_BYTES = 32
+
+
+def main(
+    tokens: Annotated[int, typer.Option(help="Tokens of each text.", min=CHUNK_SIZE)] = 131_072,
+    model: Annotated[Path | None, typer.Option(help="A GGUF model, for its tokenizer.", exists=True)] = None,
+) -> None:
+    """Time and memory of the lookup index."""
+    table = Table(f"{tokens:,} tokens", "turn", "µs per token", "bytes per token")
+    for name, ids in texts(tokens, model).items():
+        for turn in (TILE, 1):
+            us, size = measure(ids, turn)
+            table.add_row(name, str(turn), f"{us:.2f}", f"{size:.1f}")
+    table.add_section()
+    table.add_row("goal", "", f"< {GOAL_US}", f"< {GOAL_BYTES}")
+    console = Console()
+    console.print(f"{machine.cpu_model()}, S {CHUNK_SIZE}, T {TILE}, B {BUDGET}, A {SINK_TOKENS}, L {LOCAL_WINDOW}")
+    console.print(table)
+
+
+def texts(n: int, model: Path | None) -> dict[str, Any]:
+    """int32 [n] each."""
+    weights = 1 / np.arange(1, N_VOCAB + 1)
+    source = b"".join(path.read_bytes() for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
+    found = {
+        "Zipf": np.random.default_rng(0).choice(N_VOCAB, n, p=weights / weights.sum()).astype(np.int32),
+        "bytes": np.frombuffer(source, np.uint8)[:n].astype(np.int32),
+    }
+    if model is not None:
+        # Ten bytes a token are more than Python needs.
+        with Llama(model, n_ctx=64, h2o=None) as llm:
+            found["tokens"] = np.array(llm.tokenize(source[: 10 * n])[:n], dtype=np.int32)
+    return found
+
+
+def measure(ids: Any, turn: int) -> tuple[float, float]:
+    """Microseconds per token, the best of a few, and bytes per token."""
+    times = []
+    for _ in range(REPEATS):
+        index = _core.Lookup(
+            chunk_size=CHUNK_SIZE,
+            tile=TILE,
+            turn=turn,
+            budget=BUDGET,
+            sink_tokens=SINK_TOKENS,
+            local_window=LOCAL_WINDOW,
+        )
+        start = time.perf_counter()
+        for c0 in range(0, len(ids), CHUNK_SIZE):
+            index.append(ids[c0 : c0 + CHUNK_SIZE])
+            for t0 in range(c0, index.n_tokens, TILE):
+                index.choose(t0, min(t0 + TILE, index.n_tokens))
+        times.append(time.perf_counter() - start)
+    return min(times) / len(ids) * 1e6, index.bytes / len(ids)
+
+
+if __name__ == "__main__":
+    typer.run(main)

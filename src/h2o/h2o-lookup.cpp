@@ -1,0 +1,318 @@
+#include "h2o-lookup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+static constexpr int32_t EMPTY = INT32_MIN;
+
+static constexpr size_t MIN_SLOTS = 16;
+
+// Vectors grow by a 16th; tables by a fifth, when four fifths are used: memory counts for more than copies.
+
+template <typename T>
+static void reserve(std::vector<T> & v, size_t n) {
+    if (n > v.capacity()) {
+        v.reserve(n + n/16);
+    }
+}
+
+void h2o_lookup_params::validate() const {
+    const auto check = [](bool ok, const char * what) {
+        if (!ok) {
+            throw std::invalid_argument(std::string("[lookup] ") + what);
+        }
+    };
+    check(chunk_size >= 1 && chunk_size <= INT32_MAX,  "the chunk size must be in [1, 2^31)");
+    check(tile >= 1 && chunk_size % tile == 0,         "the tile must divide the chunk size");
+    check(turn >= 1 && tile % turn == 0,               "the turn must divide the tile");
+    check(budget       <= INT32_MAX,                   "the budget must be less than 2^31");
+    check(sink_tokens  <= INT32_MAX,                   "sink tokens must be less than 2^31");
+    check(local_window <= INT32_MAX,                   "the local window must be less than 2^31");
+}
+
+h2o_lookup::h2o_lookup(const h2o_lookup_params & params) : params(params) {
+    params.validate();
+    for (uint32_t i = 0; i < N_GRAM; ++i) {
+        grams[i].length = i + 1;
+        grams[i].slots.assign(MIN_SLOTS, EMPTY);
+    }
+}
+
+void h2o_lookup::append(const int32_t * ids, size_t n) {
+    if (n > INT32_MAX - tokens.size()) {
+        throw std::length_error("[lookup] a sequence has less than 2^31 tokens");
+    }
+    reserve(tokens, tokens.size() + n);
+    tokens.insert(tokens.end(), ids, ids + n);
+}
+
+void h2o_lookup::truncate(uint32_t n) {
+    unindex(n);
+    if (n < tokens.size()) {
+        tokens.resize(n);
+    }
+}
+
+size_t h2o_lookup::bytes() const {
+    size_t res = sizeof(*this) + tokens.capacity()*sizeof(int32_t);
+    for (const gram_index & gram : grams) {
+        res += (gram.slots.capacity() + gram.prev.capacity())*sizeof(int32_t) + gram.frequent.capacity()*sizeof(gram_index::chain);
+    }
+    return res;
+}
+
+uint32_t h2o_lookup::home(const gram_index & gram, uint32_t pos) const {
+    uint64_t h = 0;
+    for (uint32_t i = 0; i < gram.length; ++i) {
+        h = (h ^ (uint32_t) tokens[pos - i])*0x9e3779b97f4a7c15u;
+        h ^= h >> 32;
+    }
+    h *= 0xd6e8feb86659fd93u;
+
+    return (h >> 32)*gram.slots.size() >> 32;
+}
+
+uint32_t h2o_lookup::find(const gram_index & gram, uint32_t pos) const {
+    const auto is_same = [&](uint32_t a) {
+        for (uint32_t i = 0; i < gram.length; ++i) {
+            if (tokens[a - i] != tokens[pos - i]) {
+                return false;
+            }
+        }
+        return true;
+    };
+
+    uint32_t i = home(gram, pos);
+    while (gram.slots[i] != EMPTY && !is_same(gram.head(gram.slots[i]))) {
+        i = i + 1 < gram.slots.size() ? i + 1 : 0;
+    }
+    return i;
+}
+
+void h2o_lookup::rehash(gram_index & gram, size_t n_slots) const {
+    std::vector<int32_t> old(n_slots, EMPTY);
+
+    old.swap(gram.slots);
+    for (const int32_t slot : old) {
+        if (slot != EMPTY) {
+            gram.slots[find(gram, gram.head(slot))] = slot;
+        }
+    }
+}
+
+void h2o_lookup::add_position(gram_index & gram) const {
+    const int32_t pos = gram.prev.size();
+    if ((uint32_t) pos + 1 < gram.length) {
+        gram.prev.push_back(-1);
+        return;
+    }
+    if (gram.n_used >= gram.slots.size()/5*4) {
+        rehash(gram, gram.slots.size() + gram.slots.size()/5);
+    }
+
+    int32_t & slot = gram.slots[find(gram, pos)];
+    const int32_t prev = slot == EMPTY ? -1 : gram.head(slot);
+
+    if (slot == EMPTY) {
+        slot = pos;
+        gram.n_used++;
+    } else if (slot < 0) {
+        gram.frequent[~slot].head = pos;
+        gram.frequent[~slot].n++;
+    } else {
+        uint32_t n = 1;
+        for (int32_t p = prev; p >= 0; p = gram.prev[p]) {
+            n++;
+        }
+        if (n == MAX_VISITS) {
+            gram.frequent.push_back({ pos, n });
+            slot = ~(int32_t) (gram.frequent.size() - 1);
+        } else {
+            slot = pos;
+        }
+    }
+    gram.prev.push_back(prev);
+}
+
+void h2o_lookup::remove_position(gram_index & gram) const {
+    const int32_t prev = gram.prev.back();
+    const int32_t pos  = gram.prev.size() - 1;
+    if ((uint32_t) pos + 1 >= gram.length) {
+        const uint32_t i = find(gram, pos);
+
+        int32_t & slot = gram.slots[i];
+        if (slot < 0) {
+            gram.frequent[~slot].head = prev;
+            if (--gram.frequent[~slot].n < MAX_VISITS) {
+                gram.frequent.pop_back(); // the last that came
+                slot = prev;
+            }
+        } else if (prev >= 0) {
+            slot = prev;
+        } else {
+            remove_slot(gram, i);
+        }
+    }
+    gram.prev.pop_back();
+}
+
+// What would not be found behind the gap moves into it.
+void h2o_lookup::remove_slot(gram_index & gram, uint32_t gap) const {
+    const uint32_t n_slots  = gram.slots.size();
+    const auto     next     = [&](uint32_t i) { return i + 1 < n_slots ? i + 1 : 0; };
+    const auto     distance = [&](uint32_t from, uint32_t to) { return to >= from ? to - from : to + n_slots - from; };
+
+    for (uint32_t i = next(gap); gram.slots[i] != EMPTY; i = next(i)) {
+        if (distance(home(gram, gram.head(gram.slots[i])), i) >= distance(gap, i)) {
+            gram.slots[gap] = gram.slots[i];
+            gap = i;
+        }
+    }
+    gram.slots[gap] = EMPTY;
+    gram.n_used--;
+}
+
+void h2o_lookup::unindex(uint32_t n) {
+    for (gram_index & gram : grams) {
+        while (gram.prev.size() > n) {
+            remove_position(gram);
+        }
+    }
+}
+
+void h2o_lookup::index_to(uint32_t n) {
+    unindex(n);
+    for (gram_index & gram : grams) {
+        reserve(gram.prev, n);
+        while (gram.prev.size() < n) {
+            add_position(gram);
+        }
+    }
+}
+
+void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & rows) {
+    if (q0 >= q1 || q1 > n_tokens() || q0/params.tile != (q1 - 1)/params.tile) {
+        throw std::invalid_argument("[lookup] queries must be a part of one tile, and of the text");
+    }
+    if (rows.size() > params.budget) {
+        throw std::invalid_argument("[lookup] there are more rows than the budget");
+    }
+
+    const uint32_t chunk = q0/params.chunk_size*params.chunk_size;
+    const uint32_t tile  = q0/params.tile*params.tile;
+
+    index_to(chunk - std::min(chunk, params.local_window));
+
+    while (q0 < q1) {
+        const uint32_t n_turns = (q0 - tile)/params.turn + 1;
+        const uint32_t end     = std::min(tile + n_turns*params.turn, q1);
+
+        choose_turn(q0, end, (uint64_t) params.budget*n_turns*params.turn/params.tile, rows);
+        q0 = end;
+    }
+}
+
+namespace {
+
+// Candidates that some query asked for, by position.
+class lookup_scores {
+public:
+    struct score {
+        int32_t pos;
+        int32_t first;
+        double  value;
+    };
+
+    std::vector<score> all;
+
+    void clear(size_t n_max) {
+        n_bits = 4;
+        while ((size_t) 1 << n_bits < 2*n_max) {
+            n_bits++;
+        }
+        all.clear();
+        slots.assign((size_t) 1 << n_bits, -1);
+    }
+
+    void add(int32_t pos, int32_t query, double value) {
+        const uint32_t mask = slots.size() - 1;
+
+        uint32_t i = (uint32_t) pos*0x9e3779b9u >> (32 - n_bits);
+        while (slots[i] >= 0 && all[slots[i]].pos != pos) {
+            i = (i + 1) & mask;
+        }
+        if (slots[i] < 0) {
+            slots[i] = all.size();
+            all.push_back({ pos, query, value });
+        } else {
+            all[slots[i]].value += value;
+        }
+    }
+
+private:
+    uint32_t n_bits = 0;
+
+    std::vector<int32_t> slots; // index into all, or -1
+};
+
+}
+
+void h2o_lookup::choose_turn(uint32_t q0, uint32_t q1, uint32_t n_max, std::vector<h2o_lookup_row> & rows) const {
+    const int32_t begin = params.sink_tokens;
+    const int32_t end   = grams[0].prev.size();
+    if (rows.size() >= n_max || begin >= end) {
+        return;
+    }
+
+    static thread_local lookup_scores scores;
+
+    scores.clear(rows.size() + std::min((size_t) 2*N_GRAM*MAX_VISITS*(q1 - q0), (size_t) (end - begin)));
+    for (const h2o_lookup_row & row : rows) {
+        scores.add(row.pos, row.first, -INFINITY); // stays so
+    }
+
+    for (uint32_t q = q0; q < q1; ++q) {
+        for (const gram_index & gram : grams) {
+            if (q + 1 < gram.length) {
+                continue;
+            }
+            const int32_t slot = gram.slots[find(gram, q)];
+            if (slot == EMPTY) {
+                break; // nor is there a longer one
+            }
+
+            int32_t  visits[MAX_VISITS];
+            uint32_t n_visits = 0;
+            for (int32_t p = gram.head(slot); p >= 0 && n_visits < MAX_VISITS; p = gram.prev[p]) {
+                visits[n_visits++] = p;
+            }
+
+            const double weight = gram.length/(double) (slot >= 0 ? n_visits : gram.frequent[~slot].n);
+            for (uint32_t i = 0; i < n_visits && visits[i] + 1 >= begin; ++i) {
+                const int32_t p = visits[i];
+                if (p + 1 < end) {
+                    scores.add(p + 1, q, weight);
+                }
+                if (p >= begin) {
+                    scores.add(p, q, weight/2);
+                }
+            }
+        }
+    }
+
+    auto & best = scores.all;
+    best.erase(std::remove_if(best.begin(), best.end(), [](const auto & a) { return a.value < 0; }), best.end());
+
+    const size_t n_new = std::min(best.size(), n_max - rows.size());
+    if (n_new < best.size()) {
+        std::nth_element(best.begin(), best.begin() + n_new, best.end(), [](const auto & a, const auto & b) {
+            return a.value != b.value ? a.value > b.value : a.pos < b.pos;
+        });
+    }
+    std::sort(best.begin(), best.begin() + n_new, [](const auto & a, const auto & b) { return a.pos < b.pos; });
+    for (size_t i = 0; i < n_new; ++i) {
+        rows.push_back({ best[i].pos, best[i].first });
+    }
+}

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+struct h2o_lookup_params {
+    uint32_t chunk_size   = 0; // S
+    uint32_t tile         = 0; // T, divides S
+    uint32_t turn         = 0; // how many queries of a tile choose together, divides T
+    uint32_t budget       = 0; // B
+    uint32_t sink_tokens  = 0; // A
+    uint32_t local_window = 0; // L
+
+    // throws std::invalid_argument, naming the parameter
+    void validate() const;
+};
+
+struct h2o_lookup_row {
+    int32_t pos;
+    int32_t first; // the first query that may see it, a position
+};
+
+// Lookups: what followed earlier occurrences of a tile's tokens, pairs and triples. One index per sequence, on the host, of
+// its text alone: the same rows for all layers and heads.
+//
+// A tile is [t0, t0 + T) of the chunk that begins at c0; chunks and tiles are absolute. Candidates are positions in [A, e),
+// e = max(c0 - L, 0): neither sinks nor local window, which every memory set holds anyway. For n = 1, 2, 3 let P_n(q) be the
+// positions p < e at which the n tokens that end there equal those that end at query q (n-grams may reach back over the
+// beginning of a tile or a chunk, not of the text), c_n its size, and V_n(q) the MAX_VISITS newest of them. Then
+//   score[p + 1] += n/c_n and score[p] += n/(2*c_n) for each query q, n and p in V_n(q),
+// where these are candidates. So c_n counts all of them, sinks too, although only the newest are visited: what stays unvisited
+// of a frequent token is worth little, but a token taken for rarer than it is would win over rare ones. The local window is
+// not counted: nothing there can be chosen.
+//
+// Sums are doubles, added in this order: q ascending, n ascending, p descending. Of equal scores the lower position wins.
+//
+// Queries choose in turns of G = turn, the first of a tile first. A turn scores with its own queries only, and fills up the
+// tile's rows with the best candidates of positive score that the tile does not have, to at most B*k/T rows, k the number of
+// the tile's queries up to the turn's end. A new row's `first` is the first query of its turn that gave it a score.
+//   - G = T: the best B by the whole tile's score. Where more than B candidates have one, as they do in any text of some
+//     thousand tokens, later queries of the tile decide which rows an earlier one sees: what has followed its token is kept
+//     if it follows again. `first` hides what later queries asked for, not what they kept.
+//   - G = 1: no row depends on a later query, whatever the budget.
+//
+// choose() may be asked for a part of a tile, if that is what a call holds. Rows of earlier parts stay; queries of a turn that
+// is cut in two choose apart, the first ones first, within the same limit. So a split at a turn's end changes nothing, which
+// with G = 1 is every split; a split within a turn changes nothing if all its candidates of positive score fit in.
+class h2o_lookup {
+public:
+    // If all were visited, 2 to 6 of 100 best rows would be others (B 256, T 64; text, Zipf's law and bytes, 131,072 tokens).
+    static constexpr uint32_t MAX_VISITS = 64;
+
+    // throws std::invalid_argument
+    explicit h2o_lookup(const h2o_lookup_params & params);
+
+    uint32_t n_tokens() const { return tokens.size(); }
+
+    const std::vector<int32_t> & text() const { return tokens; }
+
+    // throws std::length_error if positions would not fit into int32
+    void append(const int32_t * ids, size_t n);
+
+    // Forgets all tokens from position n on: as if they had never been appended.
+    void truncate(uint32_t n);
+
+    // Chooses for the queries [q0, q1) of one tile. rows: those of the tile's earlier queries; new ones are added at the end,
+    // turn by turn, within a turn ascending.
+    //
+    // Tiles may be chosen for in any order, but in the order of the text each token is indexed only once.
+    // Throws std::invalid_argument if [q0, q1) is empty, not of one tile or beyond n_tokens(), or if rows exceed the budget.
+    void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & rows);
+
+    // Memory of this index: 17 to 32 bytes per token, 35 if hardly a token comes twice. What choose() works with is shared
+    // by all indices of a thread, and does not grow with the text: 800 KB at most for T = 64.
+    size_t bytes() const;
+
+private:
+    static constexpr uint32_t N_GRAM = 3;
+
+    // The positions of each n-gram of one length, newest first. A position < length - 1 ends no n-gram.
+    //
+    // A slot holds the n-gram's newest position, or ~i if it has MAX_VISITS positions or more: those are in frequent[i]. The
+    // tokens of the newest position are the key. Positions come and go like on a stack, so frequent n-grams do, too.
+    struct gram_index {
+        struct chain {
+            int32_t  head;
+            uint32_t n;
+        };
+
+        uint32_t length;
+        uint32_t n_used = 0;
+
+        std::vector<int32_t> slots;
+        std::vector<int32_t> prev; // [positions indexed], -1 where there is none
+        std::vector<chain>   frequent;
+
+        int32_t head(int32_t slot) const { return slot >= 0 ? slot : frequent[~slot].head; }
+    };
+
+    uint32_t home(const gram_index & gram, uint32_t pos) const;
+    uint32_t find(const gram_index & gram, uint32_t pos) const; // its slot, or the empty one where it belongs
+
+    // at the end of what is indexed
+    void add_position   (gram_index & gram) const;
+    void remove_position(gram_index & gram) const;
+
+    void remove_slot(gram_index & gram, uint32_t gap) const;
+    void rehash     (gram_index & gram, size_t n_slots) const;
+
+    void unindex (uint32_t n); // leaves at most the positions [0, n)
+    void index_to(uint32_t n); // the positions [0, n) and no others
+
+    void choose_turn(uint32_t q0, uint32_t q1, uint32_t n_max, std::vector<h2o_lookup_row> & rows) const;
+
+    const h2o_lookup_params params;
+
+    std::vector<int32_t> tokens;
+
+    std::array<gram_index, N_GRAM> grams;
+};
