@@ -204,7 +204,7 @@ def test_same_bits_without_column_sums(rng: np.random.Generator, isa: str) -> No
     q, k, v, rows = random_inputs(rng, Sizes(n_q=70, memory=30, n_block=2))
     q[0, 1, 3, 0] = np.inf  # the scalar path too
     first = np.maximum(np.arange(100) - 30, 0).astype(np.int32)
-    arguments = (q, k, v, "f32", rows.astype(np.int32), first, None, 1.0)
+    arguments = (q, k, v, "f32", rows.astype(np.int32), first, None, None, None, 1, 0, 1.0)
     o, sums, m, l = _core.ops_attention(*arguments, True, "cpu", 2)  # noqa: E741
     without = _core.ops_attention(*arguments, False, "cpu", 2)
     assert sums is not None
@@ -311,6 +311,382 @@ class TestLimits:
         got = ops.attention(q, k, v, rows, limits=limits)
         assert_equal_but_sums(got, ops.attention(q, k, v, rows))
         np.testing.assert_allclose(got.sums, reference(q, k, v, rows, limits=limits).sums, rtol=1e-4, atol=1e-4)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Further rows for each tile of queries, as `attention` takes them."""
+
+    rows: Array
+    first: Array
+    size: int
+    offset: int = 0
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "tile_rows": self.rows,
+            "tile_first": self.first,
+            "tile_size": self.size,
+            "tile_offset": self.offset,
+        }
+
+    def of_queries(self, start: int, end: int) -> Tiles:
+        """The same for queries [start, end) alone."""
+        tiles = slice((start + self.offset) // self.size, (end - 1 + self.offset) // self.size + 1)
+        first = np.maximum(self.first[tiles] - start, 0)
+        return Tiles(self.rows[tiles], first, self.size, (start + self.offset) % self.size)
+
+
+def tile_inputs(
+    rng: np.random.Generator, sizes: Sizes, size: int, offset: int, n_tile_rows: int
+) -> tuple[tuple[Array, Array, Array, Array], Array, Tiles]:
+    """q, k, v, ascending rows, their first queries, and tiles.
+
+    Half of the tile rows, different ones for each head, are among the head's rows. Some tiles are full, some have
+    padding, some have nothing else. Query 0 sees row 0.
+    """
+    n_kv = 2 * (sizes.n_k + n_tile_rows)
+    n_head = sizes.n_head_kv * sizes.group
+    q = rng.standard_normal((1, n_head, sizes.n_q, sizes.d_k), dtype=np.float32) / np.sqrt(sizes.d_k)
+    k = rng.standard_normal((sizes.n_head_kv, n_kv, sizes.d_k), dtype=np.float32)
+    v = rng.standard_normal((sizes.n_head_kv, n_kv, sizes.d_v), dtype=np.float32)
+    rows = np.sort(np.argsort(rng.random((1, sizes.n_head_kv, n_kv)), axis=-1)[..., : n_kv // 2], axis=-1)
+    first = np.sort(rng.integers(-sizes.n_q // 2, sizes.n_q + 1, rows.shape[-1])).clip(0)
+    first[0] = 0
+
+    n_tiles = -(-(sizes.n_q + offset) // size)
+    tile_rows = np.argsort(rng.random((n_tiles, n_kv)), axis=-1)[:, :n_tile_rows]
+    starts = np.arange(n_tiles)[:, None] * size - offset
+    tile_first = np.sort(starts + rng.integers(-size // 2, size + 2, tile_rows.shape), axis=-1).clip(0, sizes.n_q)
+    n_used = rng.choice([0, n_tile_rows // 2, n_tile_rows], (n_tiles, 1))
+    is_padding = np.arange(n_tile_rows) >= n_used
+    tile_first[is_padding] = sizes.n_q
+    tile_rows[is_padding] = rng.choice([-1, -(2**31), 2**31 - 1])
+    return (q.astype(np.float32), k, v, rows), first, Tiles(tile_rows, tile_first, size, offset)
+
+
+def tiles_reference(
+    inputs: tuple[Array, Array, Array, Array], first: Array, tiles: Tiles, limits: Array | None = None
+) -> ops.Attention:
+    """In float64, one softmax after the other."""
+    q, k, v, rows = (x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs)
+    _, n_head, n_q, _ = q.shape
+    m, l = np.full((1, n_head, n_q), -np.inf), np.zeros((1, n_head, n_q))  # noqa: E741
+    o, sums = np.zeros((1, n_q, n_head, v.shape[-1])), np.zeros(rows.shape)
+    for head, i in np.ndindex(n_head, n_q):
+        kv = head // (n_head // len(k))
+        own = rows[0, kv]
+        tile = (i + tiles.offset) // tiles.size
+        further = tiles.rows[tile][tiles.first[tile] <= i]
+        seen = np.concatenate([own[first <= i], further[~np.isin(further, own)]])
+        with np.errstate(invalid="ignore"):
+            logits = k[kv, seen] @ q[0, head, i]
+            m[0, head, i] = logits.max(initial=-np.inf)
+            if m[0, head, i] == -np.inf:
+                continue
+            e = np.exp(logits - m[0, head, i])
+        l[0, head, i] = e.sum()
+        weights = e / e.sum()
+        o[0, i, head] = weights @ v[kv, seen]
+        counted = first <= i
+        if limits is not None:
+            weights = np.where(seen <= limits[0, i], weights, 0)
+        sums[0, kv, counted] += weights[: np.count_nonzero(counted)]
+    return ops.Attention(o, sums, m, l)
+
+
+def in_use_with_tiles(isa: str) -> str:
+    """The kernel that computes tile rows where `isa` is in use."""
+    return ISAS[ISAS.index(isa) + 1] if isa == "amx" else isa
+
+
+@pytest.fixture
+def tile_isa(isa: str) -> str:
+    """A kernel that has tile rows: the same one with and without them."""
+    if in_use_with_tiles(isa) != isa:
+        pytest.skip(f"{isa} has no tile rows")
+    return isa
+
+
+class TestTileRows:
+    """Further rows of each tile of queries, in the same softmax."""
+
+    def check(
+        self,
+        inputs: tuple[Array, Array, Array, Array],
+        first: Array,
+        tiles: Tiles,
+        isa: str,
+        limits: Array | None = None,
+    ) -> None:
+        q, k, v, _ = inputs
+        got = ops.attention(*inputs, first=first, limits=limits, n_threads=2, **tiles.arguments)
+        assert_close(got, tiles_reference(inputs, first, tiles, limits), q, k, v, 1.0, in_use_with_tiles(isa))
+
+    @pytest.mark.parametrize("isa_name", ISAS)
+    @given(data=st.data())
+    @settings(max_examples=50, deadline=None, derandomize=True)
+    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
+        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+        sizes = Sizes(draw(1, 3), draw(1, 5), draw(1, 70), draw(0, 100), draw(1, 70), draw(1, 70))
+        size = draw(1, 80)
+        rng = np.random.default_rng(draw(0, 1000))
+        inputs, first, tiles = tile_inputs(rng, sizes, size, draw(0, size - 1), draw(1, 90))
+        limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q)) if data.draw(st.booleans()) else None
+        _core.ops_set_attention_isa(isa_name)
+        try:
+            self.check(inputs, first, tiles, isa_name, limits)
+        finally:
+            _core.ops_set_attention_isa(ISAS[0])
+
+    @pytest.mark.parametrize("d", [1, 31, 33, 64, 80, 127, 128, 256])
+    def test_head_sizes(self, rng: np.random.Generator, isa: str, d: int) -> None:
+        self.check(*tile_inputs(rng, Sizes(d_k=d, d_v=257 - d), 16, 5, 40), isa)
+
+    @pytest.mark.parametrize("n_tile_rows", [1, 31, 32, 33, 255, 257, 700])
+    def test_numbers_of_rows(self, rng: np.random.Generator, isa: str, n_tile_rows: int) -> None:
+        self.check(*tile_inputs(rng, Sizes(n_q=50), 20, 7, n_tile_rows), isa)
+
+    @pytest.mark.parametrize("group", [1, 2, 3, 7, 16])
+    def test_groups(self, rng: np.random.Generator, isa: str, group: int) -> None:
+        self.check(*tile_inputs(rng, Sizes(group=group), 16, 3, 30), isa)
+
+    def test_prefill(self, rng: np.random.Generator, isa: str) -> None:
+        """A memory set, a chunk that is causal, and rows that are older than the chunk."""
+        q, k, v, _ = random_inputs(rng, Sizes(8, 2, 200, 400, 128, 128))
+        memory = np.sort(np.argsort(rng.random((1, 8, 400)), axis=-1)[..., :64], axis=-1)
+        chunk = np.arange(400, 600)
+        rows = np.concatenate([memory, np.broadcast_to(chunk, (1, 8, 200))], axis=-1)
+        tile_rows = np.argsort(rng.random((4, 400)), axis=-1)[:, :96]
+        tile_first = np.sort(rng.integers(-64, 64, (4, 96)) + np.arange(0, 256, 64)[:, None], axis=-1).clip(0)
+        tiles = Tiles(tile_rows, tile_first, 64)
+        limits = chunk[None] - 100
+        got = ops.attention(q, k, v, rows, limits=limits, **tiles.arguments)
+        first = np.maximum(np.arange(264) - 64, 0)
+        as_list = ops.attention(q, k, v, rows, first=first, limits=limits, **tiles.arguments)
+        for x, y in zip(got, as_list, strict=True):
+            np.testing.assert_array_equal(x, y)
+        self.check((q, k, v, rows), first, tiles, isa, limits)
+
+    def test_as_if_they_were_among_the_rows(self, rng: np.random.Generator, isa: str) -> None:
+        """One tile that sees everything: the same as these rows in each head's own list."""
+        q, k, v, rows = random_inputs(rng, Sizes(n_q=50))
+        own, further = np.sort(rows[..., :60], axis=-1), np.arange(k.shape[1] - 30, k.shape[1])
+        got = ops.attention(
+            q, k, v, own, causal=False, tile_rows=further[None], tile_first=np.zeros((1, 30), np.int64), tile_size=50
+        )
+        for head in range(2):
+            both = np.union1d(own[0, head], further)
+            heads = slice(2 * head, 2 * head + 2)
+            want = ops.attention(q[:, heads], k[[head]], v[[head]], both[None, None], causal=False)
+            bound = 10 * ROUNDING[isa]
+            np.testing.assert_allclose(got.m[:, heads], want.m, rtol=0, atol=bound)
+            np.testing.assert_allclose(got.l[:, heads], want.l, rtol=bound)
+            np.testing.assert_allclose(got.o[:, :, heads], want.o, rtol=0, atol=bound)
+            np.testing.assert_allclose(
+                got.sums[0, head], want.sums[0, 0, np.searchsorted(both, own[0, head])], rtol=bound
+            )
+
+    def test_rows_of_a_head_are_ignored_for_it(self, rng: np.random.Generator, tile_isa: str) -> None:
+        """All for head 0, none for head 1, seen or not."""
+        (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 0, 40)
+        rows = np.stack([np.arange(70), np.arange(70, 140)])[None]
+        first = np.where(np.arange(70) < 10, 0, 40)  # most rows are never seen
+        tiles = Tiles(np.tile(np.arange(5, 45), (3, 1)), np.zeros((3, 40), np.int64), 16)
+        got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        without = ops.attention(q, k, v, rows, first=first)
+        for x, y in ((got.o[:, :, :2], without.o[:, :, :2]), (got.l[:, :2], without.l[:, :2])):
+            np.testing.assert_array_equal(x, y)
+        assert np.all(got.l[:, 2:] * np.exp(got.m[:, 2:]) > without.l[:, 2:] * np.exp(without.m[:, 2:]))
+        self.check((q, k, v, rows), first, tiles, tile_isa)
+
+    def test_padding_alone(self, rng: np.random.Generator, tile_isa: str) -> None:
+        """The same bits as without tile rows; sums are added up in other runs."""
+        inputs, first, tiles = tile_inputs(rng, Sizes(3, 3, 90, 50), 20, 7, 40)
+        want = ops.attention(*inputs, first=first)
+        # what no query of the tile sees is not read either: the next tile's first query
+        ends = np.arange(1, 6)[:, None] * 20 - 7
+        for padding in (90, 2**31 - 1, ends):
+            for row in (-1, 2**31 - 1):
+                tile_first = np.broadcast_to(padding, tiles.rows.shape)
+                nothing = Tiles(np.full_like(tiles.rows, row), tile_first, 20, 7)
+                got = ops.attention(*inputs, first=first, **nothing.arguments)
+                assert_equal_but_sums(got, want)
+                np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[tile_isa])
+        none = Tiles(tiles.rows[:, :0], tiles.first[:, :0], 20, 7)
+        for x, y in zip(ops.attention(*inputs, first=first, **none.arguments), want, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+    def test_tiles_without_rows(self, rng: np.random.Generator, tile_isa: str) -> None:
+        """Their queries have the same bits as without tile rows, the others have not."""
+        inputs, first, tiles = tile_inputs(rng, Sizes(n_q=100), 16, 9, 30)
+        tile_first = np.where((np.arange(len(tiles.rows)) % 2 == 0)[:, None], 100, 0) + 0 * tiles.first
+        tiles = Tiles(np.argsort(rng.random((7, inputs[1].shape[1])))[:, :30], tile_first, 16, 9)
+        got, want = ops.attention(*inputs, first=first, **tiles.arguments), ops.attention(*inputs, first=first)
+        has_none = (np.arange(100) + 9) // 16 % 2 == 0
+        np.testing.assert_array_equal(got.o[:, has_none], want.o[:, has_none])
+        np.testing.assert_array_equal(got.l[..., has_none], want.l[..., has_none])
+        assert np.all(got.l[..., ~has_none] != want.l[..., ~has_none])
+
+    def test_queries_that_see_nothing(self, rng: np.random.Generator, isa: str) -> None:
+        """Queries 0 to 9 see nothing, 10 to 24 tile rows only."""
+        (q, k, v, rows), _, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
+        further = np.setdiff1d(np.arange(k.shape[1]), rows)[:8]
+        assert len(further) > 0
+        tiles = Tiles(np.tile(further, (3, 1)), np.full((3, len(further)), 10), 16, 3)
+        first = np.full(rows.shape[-1], 25)
+        got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        assert not got.o[:, :10].any()
+        assert not got.l[..., :10].any()
+        assert np.all(got.m[..., :10] == -np.inf)
+        assert np.all(got.l[..., 10:25] > 0)
+        self.check((q, k, v, rows), first, tiles, isa)
+
+    def test_limits(self, rng: np.random.Generator, isa: str) -> None:
+        """o, m and l keep their bits; the sums are those of the queries that count."""
+        inputs, first, tiles = tile_inputs(rng, Sizes(n_q=70), 16, 3, 40)
+        limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, 70))
+        got = ops.attention(*inputs, first=first, limits=limits, **tiles.arguments)
+        assert_equal_but_sums(got, ops.attention(*inputs, first=first, **tiles.arguments))
+        self.check(inputs, first, tiles, isa, limits)
+
+    def test_same_bits_without_column_sums(self, rng: np.random.Generator, isa: str) -> None:
+        (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(n_q=70), 16, 3, 40)
+        q[0, 1, 3, 0] = np.inf  # the scalar path too
+        arguments: Any = (q, k, v, "f32", rows.astype(np.int32), first.astype(np.int32), None)
+        arguments += (tiles.rows.astype(np.int32), tiles.first.astype(np.int32), 16, 3, 1.0)
+        want = _core.ops_attention(*arguments, True, "cpu", 2)
+        got = _core.ops_attention(*arguments, False, "cpu", 2)
+        assert got[1] is None
+        for x, y in zip((got[0], *got[2:]), (want[0], *want[2:]), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+    @pytest.mark.parametrize(
+        ("sizes", "size", "offset"),
+        [
+            (Sizes(n_q=70), 16, 3),
+            (Sizes(3, 5, 130, 70, 33, 100), 50, 49),
+            (Sizes(1, 2, 300), 2**31 - 1, 0),  # parts of a tile
+            (Sizes(2, 3, 200), 1, 0),  # more tiles than items
+            (Sizes(1, 1, 1, 5), 4, 2),
+        ],
+        ids=str,
+    )
+    def test_same_bits_on_any_number_of_threads(
+        self, rng: np.random.Generator, isa: str, sizes: Sizes, size: int, offset: int
+    ) -> None:
+        inputs, first, tiles = tile_inputs(rng, sizes, min(size, sizes.n_q + offset), offset, 40)
+        tiles = Tiles(tiles.rows, tiles.first, size, offset)
+        limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
+        want = ops.attention(*inputs, first=first, limits=limits, n_threads=1, **tiles.arguments)
+        for n_threads in (2, 3, 8):
+            got = ops.attention(*inputs, first=first, limits=limits, n_threads=n_threads, **tiles.arguments)
+            for x, y in zip(got, want, strict=True):
+                np.testing.assert_array_equal(x, y)
+        self.check(inputs, first, tiles, isa, limits)
+
+    def test_same_bits_for_a_head_alone(self, rng: np.random.Generator, isa: str) -> None:
+        """So many keys that KV heads are computed in rounds, on one thread one at a time."""
+        (q, k, v, _), _, tiles = tile_inputs(rng, Sizes(3, 2, 5, 0, 256, 256), 2, 1, 8)
+        rows = np.sort(rng.integers(0, k.shape[1], (1, 3, 17_000)), axis=-1)
+        rows[rows == 3] = 2  # some tile row is new
+        alone = [
+            ops.attention(q[:, 2 * h : 2 * h + 2], k[[h]], v[[h]], rows[:, [h]], causal=False, **tiles.arguments)
+            for h in range(3)
+        ]
+        want = [
+            np.concatenate(parts, axis=axis) for parts, axis in zip(zip(*alone, strict=True), (2, 1, 1, 1), strict=True)
+        ]
+        for n_threads in (1, 2, 3, 8):
+            got = ops.attention(q, k, v, rows, causal=False, n_threads=n_threads, **tiles.arguments)
+            for x, y in zip(got, want, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+    def test_same_bits_for_queries_alone(self, rng: np.random.Generator, isa: str) -> None:
+        """A tile's queries, one query, queries of two tiles: as with all others."""
+        (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(n_q=150), 40, 13, 60)
+        want = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        for start, end in ((0, 27), (27, 67), (147, 150), (0, 1), (77, 78), (149, 150), (50, 80), (20, 130)):
+            alone = tiles.of_queries(start, end)
+            n = end - start
+            got = ops.attention(q[:, :, start:end], k, v, rows, first=(first - start).clip(0, n), **alone.arguments)
+            np.testing.assert_array_equal(got.o, want.o[:, start:end])
+            np.testing.assert_array_equal(got.m, want.m[..., start:end])
+            np.testing.assert_array_equal(got.l, want.l[..., start:end])
+
+    @pytest.mark.parametrize("type", ["f16", "bf16", "q4_0", "q8_0"])
+    def test_types(self, rng: np.random.Generator, isa: str, type: str) -> None:
+        """K and V are widened to float32: the same bits."""
+        (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(d_v=96), 16, 3, 40)
+        if type == "f16":
+            k, v = k.astype(np.float16), v.astype(np.float16)
+            got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+            k, v = k.astype(np.float32), v.astype(np.float32)
+        else:
+            gguf_type = gguf.GGMLQuantizationType[type.upper()]
+            k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
+            got = ops.attention(q, k.view(np.uint8), v.view(np.uint8), rows, first=first, type=type, **tiles.arguments)
+            k, v = (gguf.quants.dequantize(x, gguf_type) for x in (k, v))
+        for x, y in zip(got, ops.attention(q, k, v, rows, first=first, **tiles.arguments), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+    def test_views(self, rng: np.random.Generator, isa: str) -> None:
+        """The heads of a token stand together, as in a model; tiles are part of a larger array."""
+        (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(), 16, 3, 40)
+        want = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        q = q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3)
+        k, v = (x.swapaxes(0, 1).copy().swapaxes(0, 1) for x in (k, v))
+        tile_rows, tile_first = (
+            np.concatenate([x, x], axis=1).astype(np.int32)[:, :40] for x in (tiles.rows, tiles.first)
+        )
+        tiles = Tiles(tile_rows, tile_first, 16, 3)
+        for x, y in zip(ops.attention(q, k, v, rows, first=first, **tiles.arguments), want, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("where", ["q", "k", "v"])
+    def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float) -> None:
+        """It arrives at the queries that see it: not before, nor in other tiles, nor in a head that has it anyway."""
+        (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 3, 20)
+        rows = np.stack([np.arange(60), np.arange(60, 120)])[None]
+        first = np.where(np.arange(60) < 20, 0, 40)
+        tiles = Tiles(np.tile(np.arange(30, 50), (3, 1)), np.tile(np.arange(20), (3, 1)), 16, 3)
+        tiles.rows[1, 11], tiles.rows[:, 9] = tiles.rows[1, 9], np.arange(100, 103)
+        if where == "q":
+            q[0, 2, 17, 7] = bad
+        else:
+            (k if where == "k" else v)[:, tiles.rows[1, 11], 7] = bad
+        got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        want = tiles_reference((q, k, v, rows), first, tiles)
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+        assert not np.isfinite(got.o).all()
+        assert np.isfinite(got.o[:, :, :2]).all()
+
+    def test_large_numbers(self, rng: np.random.Generator, isa: str) -> None:
+        """Products that overflow, of a tile row alone."""
+        inputs, first, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
+        q, k, _, rows = inputs
+        new = np.setdiff1d(tiles.rows[tiles.first < 40], rows[0, 0])[0]
+        q[0, 1, :, 0] = 1e20
+        k[0, new, 0] = 1e20
+        got, want = ops.attention(*inputs, first=first, **tiles.arguments), tiles_reference(inputs, first, tiles)
+        np.testing.assert_allclose(got.o[:, :, [0, 2, 3]], want.o[:, :, [0, 2, 3]], rtol=0, atol=1e-4)
+        seen = want.m[0, 1] > 1e39
+        assert seen.any()
+        np.testing.assert_array_equal(np.isinf(got.m[0, 1]), seen)
+
+    @pytest.mark.skipif("amx" not in ISAS, reason="this CPU has no AMX")
+    def test_amx_has_none(self, rng: np.random.Generator) -> None:
+        """The next kernel takes its place."""
+        inputs, first, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
+        want = ops.attention(*inputs, first=first, **tiles.arguments)
+        _core.ops_set_attention_isa(in_use_with_tiles("amx"))
+        got = ops.attention(*inputs, first=first, **tiles.arguments)
+        _core.ops_set_attention_isa(ISAS[0])
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_array_equal(x, y)
 
 
 class TestThreads:
@@ -490,6 +866,21 @@ Q = np.zeros((2, 4, 3, 8), dtype=np.float32)
 K = np.zeros((2, 10, 8), dtype=np.float32)
 ROWS = np.zeros((2, 2, 5), dtype=np.int32)
 LIMITS = np.zeros((2, 3), dtype=np.int64)
+TILES = np.tile(np.arange(4), (2, 1))
+
+
+def with_tiles(
+    q: Array = Q[:1], own: Array = ROWS[:1], rows: Any = TILES, first: Any = TILES // 4, **kwargs: Any
+) -> ops.Attention:
+    own = ROWS[: len(q)] if len(q) != len(own) else own
+    return ops.attention(q, K, K, own, tile_rows=rows, tile_first=first, **({"tile_size": 2} | kwargs))
+
+
+def test_good_tiles() -> None:
+    """What test_bad_arguments spoils."""
+    with_tiles()
+    with_tiles(tile_offset=1)
+    with_tiles(rows=TILES - 1, first=TILES // 4 + 3)
 
 
 @pytest.mark.parametrize(
@@ -551,6 +942,50 @@ LIMITS = np.zeros((2, 3), dtype=np.int64)
             lambda: ops.attention(Q, K, K, ROWS + np.arange(5, 0, -1), limits=LIMITS),
             r"^\[attention\] rows must ascend in each head when there are limits",
         ),
+        (
+            lambda: with_tiles(first=None),
+            r"^\[attention\] tile_rows and tile_first belong together",
+        ),
+        (lambda: with_tiles(rows=None), r"^\[attention\] tile_rows and tile_first belong together"),
+        (lambda: with_tiles(q=Q), r"^\[attention\] tile_rows are for one block of queries, got 2"),
+        (lambda: with_tiles(rows=TILES * 1.0), r"^\[attention\] tile_rows must be integers, got float64"),
+        (lambda: with_tiles(first=TILES * 1.0), r"^\[attention\] tile_first must be integers, got float64"),
+        (lambda: with_tiles(rows=TILES[0]), r"^\[attention\] tile_rows must have 2 axes, got 1"),
+        (
+            lambda: with_tiles(rows=TILES[:1]),
+            r"^\[attention\] tile_rows must be of shape \[2, 'n_tile_rows'\], got \[1, 4\]",
+        ),
+        (lambda: with_tiles(tile_size=3), r"^\[attention\] tile_rows must be of shape \[1, 'n_tile_rows'\]"),
+        (lambda: with_tiles(tile_size=1), r"^\[attention\] tile_rows must be of shape \[3, 'n_tile_rows'\]"),
+        (
+            lambda: with_tiles(first=TILES[:, :3]),
+            r"^\[attention\] tile_first must be of the shape of tile_rows, \[2, 4\], got \[2, 3\]",
+        ),
+        (
+            lambda: with_tiles(first=TILES[:, ::-1]),
+            r"^\[attention\] tile_first must hold numbers from 0 on, ascending in each tile",
+        ),
+        (lambda: with_tiles(first=TILES - 1), r"^\[attention\] tile_first must hold numbers from 0 on"),
+        (lambda: with_tiles(first=TILES + 2**31), r"^\[attention\] tile_first must be int32 numbers"),
+        (
+            lambda: with_tiles(rows=TILES - 2**31 - 1, first=TILES + 9),
+            r"^\[attention\] tile_rows must be int32 numbers, got -2147483649 to -2147483646",
+        ),
+        (lambda: with_tiles(rows=TILES + 7), r"^\[attention\] tile_rows must be from 0 to 9, got 7 to 10"),
+        (lambda: with_tiles(rows=TILES - 1), r"^\[attention\] tile_rows must be from 0 to 9, got -1 to"),
+        (
+            lambda: with_tiles(rows=TILES // 2 * 2),
+            r"^\[attention\] tile_rows must differ from each other in each tile, got equal ones in tile 0",
+        ),
+        (
+            lambda: with_tiles(own=ROWS[:1] + np.arange(5, 0, -1)),
+            r"^\[attention\] rows must ascend in each head when there are tile rows",
+        ),
+        (lambda: with_tiles(tile_size=0), r"^\[attention\] tile_size must be"),
+        (lambda: with_tiles(tile_size=2.0), r"^\[attention\] tile_size must be"),
+        (lambda: with_tiles(tile_offset=-1), r"^\[attention\] tile_offset must be"),
+        (lambda: with_tiles(tile_offset=2), r"^\[attention\] tile_offset must be"),
+        (lambda: ops.attention(Q, K, K, ROWS, tile_size=0), r"^\[attention\] tile_size must be"),
         (
             lambda: ops.attention(Q, K, K, ROWS, first=[0, 0, 1, 0, 1]),
             r"^\[attention\] first must hold 5 ascending numbers from 0 to 3",

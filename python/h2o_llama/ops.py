@@ -240,6 +240,10 @@ def attention(
     *,
     first: ArrayLike | None = None,
     limits: ArrayLike | None = None,
+    tile_rows: ArrayLike | None = None,
+    tile_first: ArrayLike | None = None,
+    tile_size: int = 64,
+    tile_offset: int = 0,
     scale: float = 1.0,
     causal: bool = True,
     type: str | None = None,
@@ -264,6 +268,19 @@ def attention(
         Query i counts in the sum of a key only if the key's row is at most ``limits[i]``: any int32 numbers, with a
         negative one it counts nowhere. The leading axis is that of q. Each head's rows must then be ascending. By
         default every query counts. o, m and l do not depend on it.
+    tile_rows : integers [n_tiles, n_tile_rows], optional
+        Further rows of k and v for the queries of each tile, the same for all heads, in the same softmax; the sums are
+        those of `rows` only. Query i is of tile ``(i + tile_offset) // tile_size``, and there are as many tiles as the
+        last query needs. What a tile sees of them must differ from each other. A row that is also among a head's
+        `rows`, seen or not, is ignored for that head: nothing counts twice. Each head's `rows` must then be ascending,
+        and there is one block: q has three axes, or n_block is 1.
+    tile_first : integers [n_tiles, n_tile_rows]
+        With `tile_rows`: the first query that sees each of them, not negative and ascending in each tile. Rows that no
+        query of the tile sees, such as n_q for padding, may be any int32 numbers.
+    tile_size : int
+        Queries of a tile, at least 1.
+    tile_offset : int
+        From 0 to ``tile_size - 1``: so many queries less are in the first tile.
     scale : float
         The weights are softmax(scale q·k).
     causal : bool
@@ -277,7 +294,7 @@ def attention(
     ------
     ValueError
         If an argument has the wrong type, shape or range, an index is not a row of k, or rows do not ascend although
-        there are limits.
+        there are limits or tile rows.
     H2OError
         If the backend lacks the operator, or memory runs out.
     """
@@ -311,6 +328,9 @@ def attention(
             raise ValueError(f"[attention] first must hold {n_k} ascending numbers from 0 to {n_q}, got {first}")
     number = _check.real("attention", "scale", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
     bounds = None if limits is None else _limits(limits, (*queries.shape[:-3], n_q), indices)
+    size = _check.integer("attention", "tile_size", tile_size, 1, int(_INT32.max))
+    offset = _check.integer("attention", "tile_offset", tile_offset, 0, size - 1)
+    further, further_first = _tiles(tile_rows, tile_first, size, offset, n_q, n_kv, indices)
     place = _place("attention", backend, n_threads)
 
     batch = queries.shape[:-3]
@@ -318,7 +338,20 @@ def attention(
         queries, indices = queries[None], indices[None]
         bounds = bounds if bounds is None else bounds[None]
     o, sums, maxima, sums_of_exp = _core.ops_attention(
-        queries, keys, values, ggml_type, indices.astype(np.int32), seen.astype(np.int32), bounds, number, True, *place
+        queries,
+        keys,
+        values,
+        ggml_type,
+        indices.astype(np.int32),
+        seen.astype(np.int32),
+        bounds,
+        further,
+        further_first,
+        size,
+        offset,
+        number,
+        True,
+        *place,
     )
     assert sums is not None  # they were asked for
     return Attention(*(output.reshape(*batch, *output.shape[1:]) for output in (o, sums, maxima, sums_of_exp)))
@@ -380,12 +413,68 @@ def _limits(value: ArrayLike, shape: tuple[int, ...], indices: NDArray[Any]) -> 
     limits = _array("attention", "limits", value, None, axes=(1, 2))
     if limits.shape != shape:
         raise ValueError(f"[attention] limits must be of shape {list(shape)}, got {list(limits.shape)}")
-    low, high = limits.min(), limits.max()
-    if low < _INT32.min or high > _INT32.max:
-        raise ValueError(f"[attention] limits must be int32 numbers, got {low} to {high}")
-    if (indices[..., 1:] < indices[..., :-1]).any():
-        raise ValueError("[attention] rows must ascend in each head when there are limits. Sort them")
+    _check_int32("limits", limits)
+    _check_ascending(indices, "limits")
     return np.ascontiguousarray(limits, dtype=np.int32)
+
+
+def _tiles(
+    rows: ArrayLike | None,
+    first: ArrayLike | None,
+    size: int,
+    offset: int,
+    n_q: int,
+    n_kv: int,
+    indices: NDArray[Any],
+) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None]:
+    """Rows and first queries of the tiles, checked; None where there are none."""
+    if (rows is None) != (first is None):
+        raise ValueError("[attention] tile_rows and tile_first belong together, got one of them")
+    if rows is None or first is None:
+        return None, None
+    if indices.ndim == 3 and len(indices) != 1:
+        raise ValueError(f"[attention] tile_rows are for one block of queries, got {len(indices)}")
+
+    tile_rows = _array("attention", "tile_rows", rows, None, axes=(2, 2), may_be_empty=-1)
+    n_tiles = -(-(n_q + offset) // size)
+    if len(tile_rows) != n_tiles:
+        raise ValueError(
+            f"[attention] tile_rows must be of shape {[n_tiles, 'n_tile_rows']}, got {list(tile_rows.shape)}"
+        )
+    tile_first = _array("attention", "tile_first", first, None, axes=(2, 2), may_be_empty=-1)
+    if tile_first.shape != tile_rows.shape:
+        raise ValueError(
+            f"[attention] tile_first must be of the shape of tile_rows, {list(tile_rows.shape)}, "
+            f"got {list(tile_first.shape)}"
+        )
+    if tile_rows.size == 0:
+        return None, None
+    _check_int32("tile_rows", tile_rows)
+    _check_int32("tile_first", tile_first)
+    if tile_first.min() < 0 or (tile_first[:, 1:] < tile_first[:, :-1]).any():
+        raise ValueError("[attention] tile_first must hold numbers from 0 on, ascending in each tile")
+    ends = np.minimum(np.arange(1, n_tiles + 1) * size - offset, n_q)
+    for tile, n_seen in enumerate(np.count_nonzero(tile_first < ends[:, None], axis=1)):
+        seen = tile_rows[tile, :n_seen]
+        if n_seen > 0:
+            _check_indices("attention", "tile_rows", seen, n_kv)
+        if len(np.unique(seen)) != n_seen:
+            raise ValueError(
+                f"[attention] tile_rows must differ from each other in each tile, got equal ones in tile {tile}"
+            )
+    _check_ascending(indices, "tile rows")
+    return np.ascontiguousarray(tile_rows, dtype=np.int32), np.ascontiguousarray(tile_first, dtype=np.int32)
+
+
+def _check_int32(name: str, array: NDArray[Any]) -> None:
+    low, high = array.min(), array.max()
+    if low < _INT32.min or high > _INT32.max:
+        raise ValueError(f"[attention] {name} must be int32 numbers, got {low} to {high}")
+
+
+def _check_ascending(indices: NDArray[Any], reason: str) -> None:
+    if (indices[..., 1:] < indices[..., :-1]).any():
+        raise ValueError(f"[attention] rows must ascend in each head when there are {reason}. Sort them")
 
 
 def _state(name: str, state: object) -> tuple[Float32, Float32, Float32]:

@@ -8,6 +8,11 @@ static void assert_rows(const struct ggml_tensor * t, const struct ggml_tensor *
     GGML_ASSERT(t->ne[2] == rows->ne[1] && t->ne[3] == 1);
 }
 
+static void assert_tiles(const struct ggml_tensor * t, int64_t n_tile_rows, int64_t n_tiles) {
+    GGML_ASSERT(t->type == GGML_TYPE_I32 && ggml_is_contiguous(t));
+    GGML_ASSERT(t->ne[0] == n_tile_rows && t->ne[1] == n_tiles && ggml_is_matrix(t));
+}
+
 struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_context * ctx,
         struct ggml_tensor  * q,
@@ -16,6 +21,23 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * rows,
         struct ggml_tensor  * first,
         struct ggml_tensor  * limits,
+        float                 scale,
+        bool                  sums) {
+    return ggml_h2o_attn_tiles(ctx, q, k, v, rows, first, limits, NULL, NULL, 0, 0, scale, sums);
+}
+
+struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
+        struct ggml_context * ctx,
+        struct ggml_tensor  * q,
+        struct ggml_tensor  * k,
+        struct ggml_tensor  * v,
+        struct ggml_tensor  * rows,
+        struct ggml_tensor  * first,
+        struct ggml_tensor  * limits,
+        struct ggml_tensor  * tile_rows,
+        struct ggml_tensor  * tile_first,
+        int                   tile_size,
+        int                   tile_offset,
         float                 scale,
         bool                  sums) {
     const int64_t n_q       = q->ne[1];
@@ -37,6 +59,15 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     GGML_ASSERT(k->ne[0] == q->ne[0] && k->ne[1] == v->ne[1]);
     GGML_ASSERT(n_head % n_head_kv == 0);
     GGML_ASSERT(n_k > 0);
+    GGML_ASSERT(!tile_rows == !tile_first);
+    if (tile_rows) {
+        GGML_ASSERT(n_block == 1 && tile_rows->ne[0] > 0);
+        GGML_ASSERT(tile_offset >= 0 && tile_offset < tile_size);
+
+        const int64_t n_tiles = (n_q + tile_offset + tile_size - 1)/tile_size;
+        assert_tiles(tile_rows,  tile_rows->ne[0], n_tiles);
+        assert_tiles(tile_first, tile_rows->ne[0], n_tiles);
+    }
 
     const int64_t n_o     = d_v*n_head*n_q*n_block;
     const int64_t n_sums  = sums ? n_k*n_head_kv*n_block : 0;
@@ -46,6 +77,8 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
 
     ggml_set_op_params_f32(result, 0, scale);
     ggml_set_op_params_i32(result, 1, sums);
+    ggml_set_op_params_i32(result, 2, tile_size);
+    ggml_set_op_params_i32(result, 3, tile_offset);
 
     result->op     = GGML_OP_H2O_ATTN;
     result->src[0] = q;
@@ -54,6 +87,8 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     result->src[3] = rows;
     result->src[4] = first;
     result->src[5] = limits;
+    result->src[6] = tile_rows;
+    result->src[7] = tile_first;
 
     const size_t size = sizeof(float);
 

@@ -35,11 +35,36 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         float                 scale,
         bool                  sums);
 
+// The same with further rows for each tile of queries, in one softmax with the others. Query i belongs to tile (i + tile_offset)/tile_size.
+//   rows:        of one block, each head's ascending
+//   tile_rows:   I32 [n_tile_rows, n_tiles], contiguous: rows of k and v for the queries of each tile, the same for all heads, or NULL.
+//                n_tiles = ceil((n_q + tile_offset)/tile_size). A tile row that is among a head's rows, seen or not, is ignored for
+//                that head: nothing counts twice. A tile's rows differ from each other
+//   tile_first:  I32 [n_tile_rows, n_tiles], contiguous, each tile's ascending: the first query that sees a row. What no query of
+//                the tile sees is not read and may be anything: padding has n_q here
+//   tile_size:   of all tiles but the first, which has tile_offset queries less, and the last
+//   tile_offset: in [0, tile_size)
+// sums are those of rows only; o, m and l are of all that a query sees.
+GGML_API struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
+        struct ggml_context * ctx,
+        struct ggml_tensor  * q,
+        struct ggml_tensor  * k,
+        struct ggml_tensor  * v,
+        struct ggml_tensor  * rows,
+        struct ggml_tensor  * first,
+        struct ggml_tensor  * limits,
+        struct ggml_tensor  * tile_rows,
+        struct ggml_tensor  * tile_first,
+        int                   tile_size,
+        int                   tile_offset,
+        float                 scale,
+        bool                  sums);
+
 // The CPU backend's kernels, for tests and benchmarks.
 // Name of the i-th that this CPU has, the best one first; NULL after the last.
 GGML_BACKEND_API const char * ggml_h2o_attn_isa(int i);
 
-// Use the i-th one from now on. Not while a graph is being planned or computed. At the start it is the first one.
+// Use the i-th one from now on, or the first after it that has tile rows where there are any. Not while a graph is being planned or computed. At the start it is the first one.
 GGML_BACKEND_API void ggml_h2o_attn_set_isa(int i);
 
 #ifdef __cplusplus

@@ -28,8 +28,6 @@ struct split_pairs {
     vec_i lo;
 };
 
-typedef uint32_t vec_u __attribute__((vector_size(VL*4)));
-
 // to the nearest BF16, a tie to the larger one: in the upper half of each lane
 inline vec_i round_up(vec_f x) {
     return (vec_i) x + 0x8000;
@@ -294,7 +292,7 @@ void tile(const h2o_attn_tile & t) {
             float * x = t.logits + r*t.ld;
             const int64_t n = n_visible(r/BLOCK*BLOCK);
 
-            mask_and_max<M>(x, t.ld, n, t.visible + r, t.m + r);
+            mask_and_max<M>(x, t.ld, { { 0, n, t.visible + r } }, t.m + r);
             exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
             if (t.sums) {
                 add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
@@ -321,7 +319,7 @@ void tile(const h2o_attn_tile & t) {
     }
 }
 
-const h2o_attn_kernel kernel = { "amx", TILE_ROWS, pack_k, pack_v, tile };
+const h2o_attn_kernel kernel = { "amx", TILE_ROWS, false, pack_k, pack_v, tile };
 
 } // namespace
 

@@ -62,14 +62,16 @@ void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * 
 }
 
 // x = exp(x - m), l = row sums
-template <int M>
-void exp_rows(float * x, int64_t ld, int64_t n, const float * m, float * l) {
+template <int M, int N>
+void exp_rows(float * x, int64_t ld, const columns (& parts)[N], const float * m, float * l) {
     vec_f sum[M] = {};
-    for (int64_t j = 0; j < n; j += VL) {
-        for (int i = 0; i < M; ++i) {
-            const vec_f e = exp_negative(load(x + i*ld + j) - m[i]);
-            store(x + i*ld + j, e);
-            sum[i] += e;
+    for (const columns & part : parts) {
+        for (int64_t j = part.start; j < part.start + part.n; j += VL) {
+            for (int i = 0; i < M; ++i) {
+                const vec_f e = exp_negative(load(x + i*ld + j) - m[i]);
+                store(x + i*ld + j, e);
+                sum[i] += e;
+            }
         }
     }
     for (int i = 0; i < M; ++i) {
@@ -105,52 +107,71 @@ void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, co
     }
 }
 
-void tile(const h2o_attn_tile & t) {
-    const float * k = (const float *) t.k;
-    const float * v = (const float *) t.v;
+// f(number of rows, first row, keys that some row sees) for blocks of up to MR rows
+template <typename F>
+void for_blocks(int n_rows, const int64_t * visible, const F & f) {
+    for (int r = 0; r < n_rows; r += MR) {
+        const int m = min_of(MR, n_rows - r);
+        with_constant<MR>(m, [&](auto c) { f(c, r, visible[r + m - 1]); });
+    }
+}
+
+// logits = q*k
+void multiply_k(const h2o_attn_tile & t, const int64_t * visible, const void * packed, float * logits) {
+    const float * k = (const float *) packed;
 
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
-    const int64_t d_v_pad = h2o_attn_pad(t.d_v);
-    const int64_t n_keys  = t.visible[t.n_rows - 1];
 
-    // f(number of rows, first row, keys that some row sees) for blocks of up to MR rows
-    const auto for_blocks = [&](const auto & f) {
-        for (int r = 0; r < t.n_rows; r += MR) {
-            const int m = min_of(MR, t.n_rows - r);
-            with_constant<MR>(m, [&](auto c) { f(c, r, t.visible[r + m - 1]); });
-        }
-    };
-
-    for (int64_t p = 0; p < n_keys; p += NR) {
-        for_blocks([&](auto c, int r, int64_t n) {
+    for (int64_t p = 0; p < visible[t.n_rows - 1]; p += NR) {
+        for_blocks(t.n_rows, visible, [&](auto c, int r, int64_t n) {
             if (p < n) {
-                multiply<decltype(c)::value>(t.q + r*t.d_k, t.d_k, k + p*d_k_pad, t.d_k, t.logits + r*t.ld + p, t.ld, false);
+                multiply<decltype(c)::value>(t.q + r*t.d_k, t.d_k, k + p*d_k_pad, t.d_k, logits + r*t.ld + p, t.ld, false);
             }
         });
     }
+}
 
-    for_blocks([&](auto c, int r, int64_t n) {
+// o = logits*v, added to o if add
+void multiply_v(const h2o_attn_tile & t, const int64_t * visible, const float * logits, const void * packed, int64_t n_k, bool add) {
+    const float * v = (const float *) packed;
+
+    const int64_t d_v_pad = h2o_attn_pad(t.d_v);
+
+    for (int64_t key = 0; key < visible[t.n_rows - 1]; key += KEY_BLOCK) {
+        for (int64_t p = 0; p < t.d_v; p += NR) {
+            for_blocks(t.n_rows, visible, [&](auto c, int r, int64_t n) {
+                if (key < n) {
+                    multiply<decltype(c)::value>(logits + r*t.ld + key, t.ld, v + p*n_k + key*NR, min_of(n - key, KEY_BLOCK),
+                            t.o + r*d_v_pad + p, d_v_pad, add || key > 0);
+                }
+            });
+        }
+    }
+}
+
+void tile(const h2o_attn_tile & t) {
+    const int64_t d_v_pad = h2o_attn_pad(t.d_v);
+
+    multiply_k(t, t.visible, t.k, t.logits);
+    multiply_k(t, t.visible2, t.k2, t.logits + t.n_k);
+
+    for_blocks(t.n_rows, t.visible, [&](auto c, int r, int64_t n) {
         constexpr int M = decltype(c)::value;
         float * x = t.logits + r*t.ld;
         n = (n + VL - 1)/VL*VL;
 
-        mask_and_max<M>(x, t.ld, n, t.visible + r, t.m + r);
-        exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
+        const int64_t n2 = (t.visible2[r + M - 1] + VL - 1)/VL*VL;
+
+        const columns parts[] = { { 0, n, t.visible + r }, { t.n_k, n2, t.visible2 + r } };
+        mask_and_max<M>(x, t.ld, parts, t.m + r);
+        exp_rows<M>(x, t.ld, parts, t.m + r, t.l + r);
         if (t.sums) {
             add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
         }
     });
 
-    for (int64_t key = 0; key < n_keys; key += KEY_BLOCK) {
-        for (int64_t p = 0; p < t.d_v; p += NR) {
-            for_blocks([&](auto c, int r, int64_t n) {
-                if (key < n) {
-                    multiply<decltype(c)::value>(t.logits + r*t.ld + key, t.ld, v + p*t.n_k + key*NR, min_of(n - key, KEY_BLOCK),
-                            t.o + r*d_v_pad + p, d_v_pad, key > 0);
-                }
-            });
-        }
-    }
+    multiply_v(t, t.visible, t.logits, t.v, t.n_k, false);
+    multiply_v(t, t.visible2, t.logits + t.n_k, t.v2, t.n_k2, true);
 
     for (int r = 0; r < t.n_rows; ++r) {
         const float f = 1.0f/t.l[r];
@@ -160,7 +181,7 @@ void tile(const h2o_attn_tile & t) {
     }
 }
 
-const h2o_attn_kernel kernel = { NAME, TILE_ROWS, pack_k, pack_v, tile };
+const h2o_attn_kernel kernel = { NAME, TILE_ROWS, true, pack_k, pack_v, tile };
 
 } // namespace
 

@@ -94,8 +94,12 @@ const h2o_attn_kernel * const * h2o_attn_kernels() {
     return list.data();
 }
 
-const h2o_attn_kernel & h2o_attn_kernel_in_use() {
-    return *h2o_attn_kernels()[in_use];
+const h2o_attn_kernel & h2o_attn_kernel_in_use(bool more_keys) {
+    const h2o_attn_kernel * const * kernel = h2o_attn_kernels() + in_use;
+    while (more_keys && !(*kernel)->has_more_keys) {
+        ++kernel; // the last one has them
+    }
+    return **kernel;
 }
 
 const char * ggml_h2o_attn_isa(int i) {

@@ -5,5 +5,5 @@
 // Kernels that this CPU has, the best one first, NULL after the last.
 const h2o_attn_kernel * const * h2o_attn_kernels();
 
-// The one in use.
-const h2o_attn_kernel & h2o_attn_kernel_in_use();
+// The one in use; with more_keys, the first from there on whose tiles may have further keys.
+const h2o_attn_kernel & h2o_attn_kernel_in_use(bool more_keys);

@@ -17,7 +17,8 @@ constexpr int64_t h2o_attn_pad(int64_t n) {
     return (n + H2O_ATTN_PAD - 1)/H2O_ATTN_PAD*H2O_ATTN_PAD;
 }
 
-// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow.
+// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow, and every row sees
+// one of the first keys.
 struct h2o_attn_tile {
     int     n_rows;
     int64_t d_k;
@@ -29,6 +30,12 @@ struct h2o_attn_tile {
     const int64_t * counted; // [n_rows] keys whose sums each row adds to if it sees them
     const void    * k;       // packed
     const void    * v;       // packed
+
+    // Further keys. Their logits begin at column n_k, and they have no sums.
+    int64_t         n_k2;     // rounded up
+    const int64_t * visible2; // [n_rows] those that each row sees, ascending
+    const void    * k2;       // packed
+    const void    * v2;       // packed
 
     float * logits; // scratch, [H2O_ATTN_MAX_ROWS][ld]
     int64_t ld;
@@ -42,7 +49,8 @@ struct h2o_attn_tile {
 
 struct h2o_attn_kernel {
     const char * name;
-    int          n_rows; // of a tile
+    int          n_rows;        // of a tile
+    bool         has_more_keys; // whether a tile may have further keys
 
     // rows [H2O_ATTN_KEYS][d] into packed K (n_k rounded up x d rounded up floats) and V, whose first key is the key-th
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);

@@ -6,8 +6,9 @@
 
 namespace {
 
-typedef float   vec_f __attribute__((vector_size(VL*4)));
-typedef int32_t vec_i __attribute__((vector_size(VL*4)));
+typedef float    vec_f __attribute__((vector_size(VL*4)));
+typedef int32_t  vec_i __attribute__((vector_size(VL*4)));
+typedef uint32_t vec_u __attribute__((vector_size(VL*4)));
 
 typedef float   vec_f_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
 typedef int32_t vec_i_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
@@ -64,30 +65,40 @@ inline vec_f exp_negative(vec_f x) {
     p = p*r + 5.0000001201e-1f;
     p = p*(r*r) + r + 1.0f;
 
-    const vec_i e = (vec_i) p + ((vec_i) z << 23);
+    const vec_u e = (vec_u) p + ((vec_u) z << 23); // below the smallest normal number it overflows
 
-    return (vec_f) (e & (x >= -87.33654f));
+    return (vec_f) ((vec_i) e & (x >= -87.33654f));
 }
 
+// Columns of a block's logits, of the first keys or of the further ones.
+struct columns {
+    int64_t start;
+    int64_t n;               // whole vectors, what some row sees
+    const int64_t * visible; // of each row, those that it sees
+};
+
 // Hides what the rows do not see, up to the end of the block, and finds the largest logit of each row.
-template <int M>
-void mask_and_max(float * x, int64_t ld, int64_t n, const int64_t * visible, float * m) {
+template <int M, int N>
+void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], float * m) {
+    vec_f max[M];
     for (int i = 0; i < M; ++i) {
-        for (int64_t j = visible[i]; j < n; ++j) {
-            x[i*ld + j] = -__builtin_inff();
+        max[i] = broadcast(-__builtin_inff());
+    }
+
+    for (const columns & part : parts) {
+        for (int i = 0; i < M; ++i) {
+            for (int64_t j = part.visible[i]; j < part.n; ++j) {
+                x[i*ld + part.start + j] = -__builtin_inff();
+            }
+        }
+        for (int64_t j = part.start; j < part.start + part.n; j += VL) {
+            for (int i = 0; i < M; ++i) {
+                const vec_f v = load(x + i*ld + j);
+                max[i] = v > max[i] ? v : max[i];
+            }
         }
     }
 
-    vec_f max[M];
-    for (int i = 0; i < M; ++i) {
-        max[i] = load(x + i*ld);
-    }
-    for (int64_t j = VL; j < n; j += VL) {
-        for (int i = 0; i < M; ++i) {
-            const vec_f v = load(x + i*ld + j);
-            max[i] = v > max[i] ? v : max[i];
-        }
-    }
     for (int i = 0; i < M; ++i) {
         m[i] = max[i][0];
         for (int j = 1; j < VL; ++j) {
