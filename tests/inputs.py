@@ -33,6 +33,15 @@ def random_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
     return ids
 
 
+def repetitive_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
+    """Four passages of few ids in random order, one token in eight changed: most n-grams come again."""
+    rng = np.random.default_rng(seed)
+    passages = rng.integers(0, min(n_vocab, 40), (4, 9))
+    tokens = passages[rng.integers(0, 4, n // 9 + 1)].ravel()[:n]
+    ids: list[int] = np.where(rng.random(n) < 1 / 8, rng.integers(0, n_vocab, n), tokens).tolist()
+    return ids
+
+
 def split(tokens: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     """Cut into calls of the given sizes, which add up to the number of tokens."""
     assert sum(sizes) == len(tokens)

@@ -5,6 +5,7 @@ with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
 
     DenseOracle(model).logits(tokens)            ordinary causal attention
     OracleSinglePass(model, S, L, H, A)          H2O: eval(tokens) is one prefill call, decode_step(token) one token
+    OracleSinglePass(model, S, L, H, A, B=, T=)  and lookups
     OracleTwoPhase(model, S, L, H, A)            the same with the other schedule
 """
 

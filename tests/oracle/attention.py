@@ -13,10 +13,10 @@ def attend(
 ) -> tuple[SoftmaxState, Array]:
     """State per query head, and the column sums of the softmax weights per KV head.
 
-    q [n_head, n_q, d] (already scaled); k, v [n_head_kv, n_k, d]; allowed [n_q, n_k], True where a query may see a
-    key; counts, broadcast to [n_head_kv, n_q, n_k], True where the pair counts in the column sums. Returns a state with
-    m and l [n_head, n_q], o [n_head, n_q, d], and column sums [n_head_kv, n_k]: the weight that each key received from
-    all queries and all query heads of its group.
+    q [n_head, n_q, d] (already scaled); k, v [n_head_kv, n_k, d]; both of these broadcast to [n_head_kv, n_q, n_k]:
+    allowed, True where a query may see a key; counts, True where the pair counts in the column sums. Returns a state
+    with m and l [n_head, n_q], o [n_head, n_q, d], and column sums [n_head_kv, n_k]: the weight that each key received
+    from all queries and all query heads of its group.
     """
     n_head, n_q, d = q.shape
     n_head_kv, n_k, _ = k.shape
@@ -24,6 +24,7 @@ def attend(
     # All the queries of a group share their keys, so they are rows of one matrix product.
     logits = (q.reshape(n_head_kv, group * n_q, d) @ k.transpose(0, 2, 1)).reshape(n_head_kv, group, n_q, n_k)
     if allowed is not None:
+        allowed = np.broadcast_to(allowed, (n_head_kv, n_q, n_k))[:, None]
         logits = np.where(allowed, logits, logits.dtype.type(-np.inf))
     state, weights = softmax_state(logits.reshape(n_head_kv, group * n_q, n_k), v)
     if counts is not None:

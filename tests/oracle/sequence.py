@@ -16,6 +16,7 @@ from .dense import dense_forward
 from .gguf_model import GGUFModel
 from .kv_cache import OracleKVCache
 from .kv_rounding import round_bf16
+from .lookup import Lookup, Row
 from .scorers import SCORERS, key_difference
 from .selection import candidate_ranks, select_ranked
 
@@ -25,7 +26,10 @@ ChooseMemory = Callable[[int, int, IntArray, Array], IntArray]
 
 
 class OracleSequence(ABC):
-    """Positions are absolute; chunk c is [cS, (c+1)S)."""
+    """Positions are absolute; chunk c is [cS, (c+1)S), tile t is [tT, (t+1)T)."""
+
+    # Whether this schedule has a lookup.
+    has_lookup = False
 
     @property
     def chunk_sink(self) -> int:
@@ -45,7 +49,13 @@ class OracleSequence(ABC):
         choose_memory: ChooseMemory | None = None,
         scorer: str = "sum",
         pooling: int = 0,
+        B: int = 0,
+        T: int = 64,
     ) -> None:
+        if B and not self.has_lookup:
+            raise ValueError("this schedule has no lookup")
+        if B and S % T:
+            raise ValueError("tile must divide the chunk size")
         self.model = model
         self.S, self.L, self.H, self.A = S, L, H, A
         self.M = A + L + H
@@ -55,11 +65,16 @@ class OracleSequence(ABC):
         self.choose_memory = choose_memory
         self.scorer = SCORERS[scorer]
         self.pooling = pooling
+        # One query at a time: no row depends on a later query, whatever the budget.
+        self.lookup = Lookup(S=S, T=T, B=B, A=A, L=L, G=1)
         self.reset()
 
     def reset(self) -> None:
         self.cache = OracleKVCache(self.model.hparams, self.kv_type)
         self.history: list[dict[int, IntArray]] = []
+        self.text: list[int] = []
+        # By tile, of those in which a prefill token asked.
+        self.lookups: dict[int, list[Row]] = {}
         self.logits: Array = np.zeros((0, self.model.hparams.n_vocab), self.dtype)
         self._scores = {
             il: np.zeros((self.model.hparams.n_head_kv[il], 0), self.dtype)
@@ -84,12 +99,20 @@ class OracleSequence(ABC):
             return np.full((self.model.hparams.n_head_kv[layer], self.M), -1, np.int32)
         return self.history[-1][layer]
 
+    def lookup_indices(self, tile: int) -> IntArray:
+        """What a tile of `lookups` has looked up: int32 [n, 2], a position and the first query that sees it.
+
+        In ascending order of first query, then position.
+        """
+        return np.array(self.lookups[tile], dtype=np.int32).reshape(-1, 2)
+
     def eval(self, tokens: Sequence[int] | IntArray, dense_tail: int = 0) -> None:
         """One prefill call. `logits` then has a row for each of them.
 
-        The last `dense_tail` of them attend to all positions before them.
+        The last `dense_tail` of them attend to all positions before them, and ask for no lookups.
         """
         ids = np.asarray(tokens, dtype=np.int32)
+        self.text += ids.tolist()
         n_sparse = len(ids) - min(dense_tail, len(ids))
         parts = [self._prefill(ids[:n_sparse])] if n_sparse else []
         if n_sparse < len(ids):
@@ -119,6 +142,7 @@ class OracleSequence(ABC):
 
     def decode_step(self, token: int) -> None:
         """Dense attention of one token to the whole cache; scores stay as they are. `logits` has one row."""
+        self.text.append(token)
         self._begin_chunk(self.n_tokens)
         self._extend_scores(1)
         x = dense_forward(self.model, self.cache, np.asarray([token], dtype=np.int32), self.dtype)

@@ -1,0 +1,380 @@
+"""The oracle's lookup by itself: what the library is compared with must be right first. Needs no build of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import models
+from compare import relative_error
+from inputs import ModelByName, repetitive_tokens, split
+from oracle import DenseOracle, GGUFModel, OracleSinglePass, OracleTwoPhase, layers
+from oracle.arrays import Array
+from oracle.kv_rounding import round_to
+
+F64 = np.float64
+S, T = 16, 4
+# A prompt's call, tokens that were generated, and a call with a dense tail.
+Call = tuple[str, list[int]]
+TAIL = 5
+
+
+def sequence(model: GGUFModel, **kwargs: Any) -> OracleSinglePass:
+    defaults: dict[str, Any] = {"S": S, "L": 3, "H": 5, "A": 2, "B": 6, "T": T, "dtype": F64, "kv_type": "f32"}
+    return OracleSinglePass(model, **(defaults | kwargs))
+
+
+def logits_of(oracle: OracleSinglePass, calls: Sequence[Call]) -> Array:
+    """Of all tokens."""
+    logits = []
+    for what, tokens in calls:
+        if what == "generated":
+            for token in tokens:
+                oracle.decode_step(token)
+                logits.append(oracle.logits)
+        else:
+            oracle.eval(tokens, TAIL if what == "tail" else 0)
+            logits.append(oracle.logits)
+    return np.concatenate(logits)
+
+
+def prompt(*parts: list[int]) -> list[Call]:
+    return [("prompt", part) for part in parts]
+
+
+def n_found(oracle: OracleSinglePass) -> int:
+    return sum(map(len, oracle.lookups.values()))
+
+
+# --- by its definition
+
+
+class Naive:
+    """Everything from its definition: one query and one head at a time, layer by layer, sets of positions.
+
+    Layers do not tell each other anything but x, so the whole text can go through one before the next.
+    """
+
+    def __init__(self, model: GGUFModel, L: int = 3, H: int = 5, A: int = 2, B: int = 6) -> None:
+        self.model = model
+        self.L, self.H, self.A, self.B = L, H, A, B
+        # By first query: the positions of its tile that it is the first to see.
+        self.asked: dict[int, list[int]] = {}
+        # Per layer: scores [n_head_kv, n], and every head's memory set of every complete chunk but the last.
+        self.scores: dict[int, Array] = {}
+        self.memory: dict[int, list[list[set[int]]]] = {}
+
+    def logits(self, calls: Sequence[Call]) -> Array:
+        tokens = [token for _, part in calls for token in part]
+        self.kinds = [kind for what, part in calls for kind in self._kinds(what, len(part))]
+        self.asked = {}
+        for x, kind in enumerate(self.kinds):
+            if kind == "prompt":
+                self.asked[x] = self._ask(tokens, x)
+        positions = np.arange(len(tokens), dtype=np.int32)
+
+        def attention(il: int, x: Array) -> Array:
+            # As the cache rounds them: the same flips of activations in both.
+            k, v = (round_to(a, "f32") for a in layers.key_value(self.model, il, x, positions))
+            return self._attention(il, layers.query(self.model, il, x, positions), k, v)
+
+        return layers.output_logits(self.model, layers.forward(self.model, np.array(tokens), F64, attention))
+
+    def _kinds(self, what: str, n: int) -> list[str]:
+        n_tail = min(TAIL, n) if what == "tail" else 0
+        return ["generated" if what == "generated" else "prompt"] * (n - n_tail) + ["tail"] * n_tail
+
+    def _ask(self, tokens: list[int], x: int) -> list[int]:
+        """What followed earlier n-grams that end as the text does at x; few enough to visit all of them."""
+        end = x - x % S - self.L
+        scores: dict[int, float] = {}
+        for n in (1, 2, 3):
+            if x + 1 < n:
+                continue
+            gram = tokens[x + 1 - n : x + 1]
+            found = [p for p in range(n - 1, end) if tokens[p + 1 - n : p + 1] == gram]
+            for p in found[::-1]:
+                scores[p + 1] = scores.get(p + 1, 0) + n / len(found)
+                scores[p] = scores.get(p, 0) + n / (2 * len(found))
+        held = self._of_tile(x)
+        place = x % T
+        best = sorted((-s, p) for p, s in scores.items() if self.A <= p < end and p not in held)
+        return sorted(p for _, p in best[: self.B * (place + 1) // T - len(held)])
+
+    def _of_tile(self, x: int) -> set[int]:
+        """What queries of the tile of x, up to x, have asked for."""
+        return {p for query in range(x - x % T, x + 1) for p in self.asked.get(query, ())}
+
+    def _attention(self, il: int, q: Array, k: Array, v: Array) -> Array:
+        n_head_kv, n, _ = k.shape
+        group = len(q) // n_head_kv
+        out = np.zeros_like(q)
+        scores = self.scores[il] = np.zeros((n_head_kv, n))
+        built = self.memory[il] = []
+        memory: list[set[int]] = [set() for _ in range(n_head_kv)]
+        for x in range(n):
+            c0 = x - x % S
+            if x == c0 and x > 0:
+                memory = [self._select(scores[g], memory[g], x) for g in range(n_head_kv)]
+                built.append(memory)
+            for h in range(len(q)):
+                g = h // group
+                own = memory[g] | set(range(c0, x + 1))
+                seen = own | self._of_tile(x) if self.kinds[x] == "prompt" else set(range(x + 1))
+                weights = {p: float(np.exp(q[h, x] @ k[g, p])) for p in seen}
+                total = sum(weights.values())
+                for p, weight in weights.items():
+                    out[h, x] += weight / total * v[g, p]
+                    if self.kinds[x] == "tail" or (self.kinds[x] == "prompt" and p in own):
+                        scores[g, p] += weight / total
+        return out
+
+    def _select(self, scores: Array, previous: set[int], end: int) -> set[int]:
+        """No two scores are equal but for zeros, of which the lower position wins."""
+        always = {p for p in range(end) if p < self.A or p >= end - self.L}
+        others = (previous | set(range(end - S, end))) - always
+        return always | set(sorted(others, key=lambda p: (-scores[p], p))[: self.H])
+
+
+def assert_is_naive(model: GGUFModel, calls: Sequence[Call], **sizes: int) -> OracleSinglePass:
+    naive = Naive(model, **sizes)
+    expected = naive.logits(calls)
+    oracle = sequence(model, **sizes)
+    assert relative_error(logits_of(oracle, calls), expected) < 1e-10
+    for il in model.hparams.attention_layers:
+        sets = [[set(row[row >= 0].tolist()) for row in built[il]] for built in oracle.history]
+        assert sets == naive.memory[il]
+        np.testing.assert_allclose(oracle.scores(il), naive.scores[il], rtol=1e-10, atol=1e-12)
+    found = [row for tile in sorted(oracle.lookups) for row in oracle.lookup_indices(tile).tolist()]
+    assert found == [[p, query] for query, positions in naive.asked.items() for p in positions]
+    return oracle
+
+
+@pytest.mark.parametrize("sizes", [[90], [10, 33, 1, 2, 44]], ids=str)
+def test_is_what_its_definition_says(fixture_model: GGUFModel, sizes: list[int]) -> None:
+    """Six chunks, the last one open. Much is looked up, some of it in a head's memory set and not in another's."""
+    tokens = repetitive_tokens(90, models.N_VOCAB)
+    oracle = assert_is_naive(fixture_model, prompt(*split(tokens, sizes)))
+    assert n_found(oracle) > 60
+    rows = np.concatenate([oracle.lookup_indices(tile) for tile in oracle.lookups])
+    kept = [
+        np.array([position in oracle.history[query // S - 1][il][head] for position, query in rows])
+        for il in fixture_model.hparams.attention_layers
+        for head in range(fixture_model.hparams.n_head_kv[il])
+    ]
+    assert all(0 < head.sum() < len(rows) for head in kept)
+    if len(kept) > 2:
+        assert any(np.any(a != b) for a, b in itertools.pairwise(kept))
+
+
+CALLS: list[tuple[str, int]] = [
+    ("prompt", 18),
+    ("generated", 2),
+    ("prompt", 17),
+    ("generated", 3),
+    ("tail", 9),
+    ("prompt", 3),
+    ("tail", 20),
+    ("generated", 9),
+    ("tail", 3),
+    ("prompt", 7),
+]
+
+
+def calls_of(tokens: list[int]) -> list[Call]:
+    parts = split(tokens, [n for _, n in CALLS])
+    return [(what, part) for (what, _), part in zip(CALLS, parts, strict=True)]
+
+
+@pytest.mark.parametrize("sizes", [{}, {"B": 3}, {"B": 200}, {"L": 0, "A": 0}, {"L": 16, "H": 0}, {"B": 0}], ids=str)
+def test_generated_tokens_and_dense_tails_ask_for_nothing(model_by_name: ModelByName, sizes: dict[str, int]) -> None:
+    """Tiles that such begin, end or lie in: the place in the tile counts, not how many asked."""
+    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    oracle = assert_is_naive(model, calls_of(repetitive_tokens(91, models.N_VOCAB, seed=1)), **sizes)
+    if not sizes.get("B", 1):
+        assert not oracle.lookups
+        return
+    # of chunk 5, positions 80 to 90: generated to 80, a tail to 83, the prompt goes on
+    asked = {query // T for query in (*range(18), *range(20, 37), *range(40, 44), *range(49, 67), *range(84, 91))}
+    assert set(oracle.lookups) == asked
+    assert n_found(oracle) > 10
+
+
+def test_text_that_was_generated_or_is_a_tail_is_found(model_by_name: ModelByName) -> None:
+    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    for what in ("generated", "tail"):
+        oracle = sequence(model, L=0, A=0, B=4 * T)
+        logits_of(oracle, [("prompt", [9] * 8), (what, [1, 2, 3, 4]), ("prompt", [9] * 4), ("prompt", [2, 5, 6, 7])])
+        assert oracle.lookup_indices(4).tolist() == [[9, 16], [10, 16]]
+
+
+def test_rows_are_int32_also_when_there_are_none(model_by_name: ModelByName) -> None:
+    oracle = sequence(GGUFModel(model_by_name("qwen3-gqa4-f32")))
+    oracle.eval(list(range(20)))
+    for tile in range(5):
+        assert oracle.lookup_indices(tile).shape == (0, 2)
+        assert oracle.lookup_indices(tile).dtype == np.int32
+    with pytest.raises(KeyError):
+        oracle.lookup_indices(5)
+
+
+# --- on, off, and of no use
+
+
+def test_lookups_change_the_logits(fixture_model: GGUFModel) -> None:
+    """The bounds in tolerances.py are worth something only if the effect is far above them."""
+    tokens = repetitive_tokens(90, models.N_VOCAB)
+    logits = [logits_of(sequence(fixture_model, B=B), prompt(tokens)) for B in (0, 8)]
+    assert relative_error(logits[0][:S], logits[1][:S]) < 1e-12
+    assert relative_error(logits[0][S:], logits[1][S:]) > 0.05
+
+
+def test_a_budget_of_zero_is_off(fixture_model: GGUFModel) -> None:
+    """Bit by bit, whatever T; and so is a text without anything to look up."""
+    for tokens, B, tile in ((repetitive_tokens(90, models.N_VOCAB), 0, 5), (list(range(90)), 7, T)):
+        off = OracleSinglePass(fixture_model, S=S, L=3, H=5, A=2, dtype=F64, kv_type="f32")
+        on = sequence(fixture_model, B=B, T=tile)
+        calls = prompt(*split(tokens, [30, 60]))
+        np.testing.assert_array_equal(logits_of(on, calls), logits_of(off, calls))
+        assert n_found(on) == 0
+        for il in fixture_model.hparams.attention_layers:
+            np.testing.assert_array_equal(on.scores(il), off.scores(il))
+            np.testing.assert_array_equal(on.memory_indices(il), off.memory_indices(il))
+
+
+def test_with_everything_in_memory_lookups_change_nothing(fixture_model: GGUFModel) -> None:
+    """P2: they are found, but every head has them already. Scores too."""
+    tokens = repetitive_tokens(60, models.N_VOCAB)
+    oracles = [sequence(fixture_model, H=60, B=B) for B in (0, 9)]
+    off, on = (logits_of(oracle, prompt(*split(tokens, [20, 2, 38]))) for oracle in oracles)
+    assert n_found(oracles[1]) > 30
+    assert relative_error(on, off) < 1e-12
+    assert relative_error(on, DenseOracle(fixture_model, "f32", F64).logits(np.array(tokens))) < 1e-12
+    for il in fixture_model.hparams.attention_layers:
+        np.testing.assert_allclose(oracles[1].scores(il), oracles[0].scores(il), rtol=1e-12)
+
+
+def test_what_is_looked_up_is_not_scored(fixture_model: GGUFModel) -> None:
+    """Without lookups every query adds 1 per query head; with them, less: their share is missing."""
+    oracle = sequence(fixture_model)
+    oracle.eval(repetitive_tokens(90, models.N_VOCAB))
+    hp = fixture_model.hparams
+    for il in hp.attention_layers:
+        per_query = oracle.scores(il).sum(axis=1) * hp.n_head_kv[il] / hp.n_head[il] / 90
+        assert np.all(per_query < 0.99)
+
+
+# --- P3: any split
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(1, 25), st.just(1)), min_size=2, max_size=8),
+    tile=st.integers(1, 6),
+    n_tiles=st.integers(1, 4),
+    L=st.integers(0, 4),
+    H=st.integers(1, 8),
+    A=st.integers(0, 3),
+    B=st.integers(1, 20),
+    scorer=st.sampled_from(["sum", "distant"]),
+    seed=st.integers(0, 1000),
+)
+@settings(deadline=None, derandomize=True, max_examples=40)
+def test_any_split_gives_the_same(
+    model_by_name: ModelByName,
+    sizes: list[int],
+    tile: int,
+    n_tiles: int,
+    L: int,
+    H: int,
+    A: int,
+    B: int,
+    scorer: str,
+    seed: int,
+) -> None:
+    """And token by token."""
+    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    tokens = repetitive_tokens(sum(sizes), models.N_VOCAB, seed)
+    arguments: dict[str, Any] = {"S": tile * n_tiles, "L": L, "H": H, "A": A, "B": B, "T": tile, "scorer": scorer}
+    whole = sequence(model, **arguments)
+    expected = logits_of(whole, prompt(tokens))
+    for parts in (split(tokens, sizes), split(tokens, [1] * len(tokens))):
+        oracle = sequence(model, **arguments)
+        assert relative_error(logits_of(oracle, prompt(*parts)), expected) < 1e-10
+        assert oracle.lookups == whole.lookups
+        for a, b in zip(oracle.history, whole.history, strict=True):
+            for il in model.hparams.attention_layers:
+                np.testing.assert_array_equal(a[il], b[il])
+    assert_rows_are_well_formed(whole)
+
+
+def assert_rows_are_well_formed(oracle: OracleSinglePass) -> None:
+    """P4 of every tile."""
+    lookup = oracle.lookup
+    for tile in oracle.lookups:
+        rows = oracle.lookup_indices(tile)
+        position, first = rows.T
+        assert rows.tolist() == sorted(rows.tolist(), key=lambda row: (row[1], row[0]))
+        assert len(set(position.tolist())) == len(rows) <= oracle.lookup.B
+        assert np.all((position >= oracle.A) & (position < tile * lookup.T // oracle.S * oracle.S - oracle.L))
+        assert np.all(first // lookup.T == tile)
+        for k in range(1, lookup.T + 1):
+            assert np.sum(first < tile * lookup.T + k) <= lookup.B * k // lookup.T
+
+
+# --- causality
+
+
+@pytest.mark.parametrize("B", [1, 6, 100])
+def test_no_later_token_changes_a_logit(fixture_model: GGUFModel, B: int) -> None:
+    """In one call, before and after the place where the texts part, and with budgets that are exceeded."""
+    tokens = repetitive_tokens(70, models.N_VOCAB, seed=2)
+    expected = logits_of(sequence(fixture_model, B=B), prompt(tokens))
+    for x in (33, 37, 47, 48, 62):
+        for seed in (3, 4):
+            other = tokens[: x + 1] + repetitive_tokens(69 - x, models.N_VOCAB, seed)
+            actual = logits_of(sequence(fixture_model, B=B), prompt(other))
+            assert relative_error(actual[: x + 1], expected[: x + 1]) < 1e-10
+            assert relative_error(actual[x + 1 :], expected[x + 1 :]) > 0.05
+
+
+def test_a_row_is_seen_from_its_first_query_on(one_layer_model: Path) -> None:
+    """One layer: what query 67 looks up changes the logits of its tile from there on, and no others."""
+    tokens = np.random.default_rng(0).permutation(models.N_VOCAB)[:80].tolist()
+    tokens[67] = tokens[20]
+    logits, lookups = [], []
+    for B in (0, 8):
+        oracle = sequence(GGUFModel(one_layer_model), S=32, L=0, H=1, A=0, B=B, T=8)
+        logits.append(logits_of(oracle, prompt(tokens)))
+        lookups.append({tile: rows for tile, rows in oracle.lookups.items() if rows})
+    assert lookups == [{}, {8: [(20, 67), (21, 67)]}]
+    changed = np.abs(logits[0] - logits[1]).max(axis=1) > 1e-9
+    assert np.flatnonzero(changed).tolist() == [67, 68, 69, 70, 71]
+
+
+# --- state
+
+
+def test_reset_forgets_lookups_and_text(fixture_model: GGUFModel) -> None:
+    used, fresh = sequence(fixture_model), sequence(fixture_model)
+    used.eval(repetitive_tokens(50, models.N_VOCAB, seed=5))
+    used.reset()
+    assert not used.lookups
+    tokens = repetitive_tokens(50, models.N_VOCAB, seed=6)
+    np.testing.assert_array_equal(logits_of(used, prompt(tokens)), logits_of(fresh, prompt(tokens)))
+    assert used.lookups == fresh.lookups
+
+
+def test_bad_sizes(model_by_name: ModelByName) -> None:
+    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    with pytest.raises(ValueError, match="this schedule has no lookup"):
+        OracleTwoPhase(model, 16, 4, 4, B=1, T=4)
+    OracleTwoPhase(model, 16, 4, 4, B=0)
+    with pytest.raises(ValueError, match="tile must divide the chunk size"):
+        sequence(model, T=5)
