@@ -32,6 +32,8 @@ class Config:
     schedule: str = "single_pass"
     scorer: str = "sum"
     pooling: int = 0
+    B: int = 0
+    T: int = 64
 
     @property
     def M(self) -> int:
@@ -39,7 +41,7 @@ class Config:
 
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
-        selection = {"scorer": self.scorer, "pooling": self.pooling}
+        selection = {"scorer": self.scorer, "pooling": self.pooling, "B": self.B, "T": self.T}
         sizes = (self.S, self.L, self.H, self.A)
         return SCHEDULES[self.schedule](model, *sizes, self.score_type, self.kv_type, **selection, **kwargs)
 
@@ -78,6 +80,7 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 pooling=config.pooling,
                 schedule=config.schedule,
                 score_type=config.score_type,
+                **({"lookup_budget": config.B, "tile": config.T} if config.B else {}),
             ),
             "record": True,
         }
@@ -114,8 +117,11 @@ def assert_agrees_with_oracle(
     calls: Sequence[Sequence[int]],
     dense_tail: int = 0,
     **kwargs: Any,
-) -> None:
-    """Property P5: logits of every call, every memory set, scores, and the cache itself."""
+) -> OracleSequence:
+    """Property P5: logits of every call, every memory set, scores, lookups, and the cache itself.
+
+    Returns the oracle.
+    """
     bounds = config.tolerance(model, calls)
     score_bound = bounds.scores + (BF16_SCORES if config.score_type == "bf16" else 0)
     with open_llama(path, config, **kwargs) as llm:
@@ -127,6 +133,9 @@ def assert_agrees_with_oracle(
         assert llm.kv.chunk_index == oracle.chunk_index
         assert len(llm.kv.history) == len(oracle.history)
         assert list(llm.kv.layers) == model.hparams.attention_layers
+        # The text alone says what is looked up: nothing there to round.
+        for tile in oracle.lookups:
+            np.testing.assert_array_equal(llm.kv.lookup_indices(tile), oracle.lookup_indices(tile), f"tile {tile}")
         for got, want in zip(actual, expected, strict=True):
             assert_logits_close(got, want, bounds.logits)
         for il in model.hparams.attention_layers:
@@ -135,6 +144,7 @@ def assert_agrees_with_oracle(
             cached = oracle.cache.read(il, slice(0, oracle.n_tokens))
             for got, want in zip((llm.kv.keys(il), llm.kv.values(il)), cached, strict=True):
                 assert_logits_close(got, want, bounds.logits)
+    return oracle
 
 
 def assert_history_is_well_formed(llm: h2o_llama.Llama, config: Config) -> None:

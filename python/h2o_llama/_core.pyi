@@ -17,6 +17,7 @@ __all__: list[str] = [
     "Context",
     "KVInfo",
     "KVStats",
+    "Lookup",
     "Model",
     "Sampler",
     "count_weights",
@@ -92,6 +93,8 @@ class Context:
         local_window: typing.SupportsInt | typing.SupportsIndex,
         heavy_budget: typing.SupportsInt | typing.SupportsIndex,
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
+        lookup_budget: typing.SupportsInt | typing.SupportsIndex,
+        tile: typing.SupportsInt | typing.SupportsIndex,
         scorer: str,
         pooling: typing.SupportsInt | typing.SupportsIndex,
         score_type: str,
@@ -134,6 +137,8 @@ class KVInfo:
     @property
     def local_window(self) -> int: ...
     @property
+    def lookup_budget(self) -> int: ...
+    @property
     def memory_size(self) -> int: ...
     @property
     def n_memory_sets(self) -> int: ...
@@ -141,6 +146,8 @@ class KVInfo:
     def n_tokens(self) -> int: ...
     @property
     def sink_tokens(self) -> int: ...
+    @property
+    def tile(self) -> int: ...
 
 class KVStats:
     @property
@@ -239,6 +246,7 @@ class KV:
         start: typing.SupportsInt | typing.SupportsIndex,
         colsum: numpy.typing.NDArray[numpy.float32],
     ) -> None: ...
+    def lookup(self, tile: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int32]: ...
     def memory_indices(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int32]: ...
     def n_head(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def n_head_kv(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
@@ -261,6 +269,30 @@ class KV:
     def layers(self) -> list[int]: ...
     @property
     def stats(self) -> KVStats: ...
+
+class Lookup:
+    def __init__(
+        self,
+        *,
+        chunk_size: typing.SupportsInt | typing.SupportsIndex,
+        tile: typing.SupportsInt | typing.SupportsIndex,
+        budget: typing.SupportsInt | typing.SupportsIndex,
+        sink_tokens: typing.SupportsInt | typing.SupportsIndex,
+        local_window: typing.SupportsInt | typing.SupportsIndex,
+        turn: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> None: ...
+    def append(self, ids: numpy.typing.NDArray[numpy.int32]) -> None: ...
+    def choose(
+        self,
+        first: typing.SupportsInt | typing.SupportsIndex,
+        last: typing.SupportsInt | typing.SupportsIndex,
+        chosen: numpy.typing.NDArray[numpy.int32] | None = None,
+    ) -> numpy.typing.NDArray[numpy.int32]: ...
+    def truncate(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def n_tokens(self) -> int: ...
 
 class Sampler:
     def __init__(
@@ -289,6 +321,10 @@ def ops_attention(
     rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
     first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    tile_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    tile_first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    tile_size: typing.SupportsInt | typing.SupportsIndex,
+    tile_offset: typing.SupportsInt | typing.SupportsIndex,
     scale: typing.SupportsFloat | typing.SupportsIndex,
     sums: bool,
     backend: str,
@@ -309,6 +345,10 @@ def ops_attention_seconds(
     limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     sums: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
+    tile_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
+    tile_first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
+    tile_size: typing.SupportsInt | typing.SupportsIndex = 1,
+    tile_offset: typing.SupportsInt | typing.SupportsIndex = 0,
 ) -> float: ...
 def ops_column_sums(
     weights: numpy.ndarray,

@@ -46,6 +46,12 @@ class H2OConfig:
         "full": generated tokens attend to the whole cache.
     evict : bool, default False
         Drop the tokens outside the memory sets from the cache. Not available yet.
+    lookup_budget : int, default 0
+        B: how many further positions a tile of queries attends to, found by the text: what followed earlier occurrences
+        of its tokens, pairs and triples; the same for all layers and heads. A query sees what it and earlier queries of
+        its tile have asked for. 0 is none. Needs "single_pass", and H2O's own attention operator.
+    tile : int, default 64
+        T: how many queries share what they look up; divides S.
     score_type : {"f32", "bf16"}
         Type in which a position's score (attention received so far) is kept; "bf16" rounds after every addition.
 
@@ -69,11 +75,14 @@ class H2OConfig:
     decode: Literal["full"] = "full"
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
+    lookup_budget: int = 0
+    tile: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("local_window", "heavy_budget", "sink_tokens", "pooling"):
+        least = {"local_window": 0, "heavy_budget": 0, "sink_tokens": 0, "pooling": 0, "lookup_budget": 0, "tile": 1}
+        for name, low in least.items():
             # NumPy integers become int, so that equal configurations look equal.
-            object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), 0))
+            object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), low))
         if not 1 <= self.memory_size <= _check.INT32_MAX:
             raise ValueError(
                 f"[{_OWNER}] local_window + heavy_budget + sink_tokens must be from 1 to {_check.INT32_MAX}, "
@@ -81,6 +90,8 @@ class H2OConfig:
             )
         _check.choice(_OWNER, "scorer", self.scorer, SCORERS)
         _check.choice(_OWNER, "schedule", self.schedule, ("single_pass", "two_phase"))
+        if self.lookup_budget > 0 and self.schedule != "single_pass":
+            raise ValueError(f"[{_OWNER}] lookup_budget needs schedule='single_pass', got {self.schedule!r}")
         _check.choice(_OWNER, "decode", self.decode, ("full",))
         _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
         if _check.flag(_OWNER, "evict", self.evict):

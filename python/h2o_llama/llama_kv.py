@@ -100,6 +100,27 @@ class LlamaKV(KVView):
                 )
             kv.set_memory_indices(layer, np.ascontiguousarray(array, dtype=np.int32))
 
+    def lookup_indices(self, tile: int) -> NDArray[np.int32]:
+        """What a tile has looked up: positions, and the first query that sees them, int32 [k, 2], by the query.
+
+        Parameters
+        ----------
+        tile : int
+            Tile i holds the positions from i * `H2OConfig.tile` on.
+
+        Raises
+        ------
+        ValueError
+            If the sequence has no such tile.
+        H2OError
+            With lookup_budget=0.
+        """
+        with self._open() as kv:
+            info = kv.info
+            if info.lookup_budget == 0:
+                raise H2OError(f"[{self._owner}] nothing is looked up: pass H2OConfig(lookup_budget=…)")
+            return kv.lookup(_check.integer(self._owner, "tile", tile, 0, -(-info.n_tokens // info.tile) - 1))
+
     @property
     def history(self) -> list[Mapping[int, NDArray[np.int32]]]:
         """The memory sets of all chunks so far, M_0 first: mappings from layer to int32 [n_head_kv, M].

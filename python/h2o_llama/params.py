@@ -67,6 +67,10 @@ class ContextParams:
                 f"[{_OWNER}] local_window must be at most the chunk size n_ubatch ({self.n_ubatch}), "
                 f"got {h2o.local_window}: use a smaller local_window or a larger n_ubatch"
             )
+        if h2o.lookup_budget > 0 and self.n_ubatch % h2o.tile != 0:
+            raise ValueError(f"[{_OWNER}] tile must divide the chunk size n_ubatch ({self.n_ubatch}), got {h2o.tile}")
+        if h2o.lookup_budget > 0 and self.flash_attn == "off":
+            raise ValueError(f"[{_OWNER}] lookup_budget needs flash_attn='auto' or 'on'")
         if h2o.memory_size >= self.n_ubatch:
             warnings.warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below the chunk size n_ubatch ({self.n_ubatch}): "
@@ -93,6 +97,8 @@ class ContextParams:
             local_window=0 if self.h2o is None else self.h2o.local_window,
             heavy_budget=0 if self.h2o is None else self.h2o.heavy_budget,
             sink_tokens=0 if self.h2o is None else self.h2o.sink_tokens,
+            lookup_budget=0 if self.h2o is None else self.h2o.lookup_budget,
+            tile=1 if self.h2o is None else self.h2o.tile,
             scorer="" if self.h2o is None else self.h2o.scorer,
             pooling=0 if self.h2o is None else self.h2o.pooling,
             score_type="f32" if self.h2o is None else self.h2o.score_type,

@@ -42,6 +42,12 @@ static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
     return dst;
 }
 
+static i32_array lookup(const h2o_kv & self, uint32_t tile) {
+    std::vector<int32_t> pairs(2*llama_h2o_kv_info(self.get()).lookup_budget);
+    const uint32_t n = llama_h2o_kv_lookup(self.get(), tile, pairs.data());
+    return i32_array({ (py::ssize_t) n, (py::ssize_t) 2 }, pairs.data());
+}
+
 static f32_array scores(const h2o_kv & self, int32_t il) {
     f32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).n_tokens });
     check(llama_h2o_kv_scores(self.get(), il, dst.mutable_data()));
@@ -124,6 +130,8 @@ void init_kv(py::module_ & m) {
         .def_readonly("heavy_budget",  &llama_h2o_info::heavy_budget)
         .def_readonly("sink_tokens",   &llama_h2o_info::sink_tokens)
         .def_readonly("memory_size",   &llama_h2o_info::memory_size)
+        .def_readonly("lookup_budget", &llama_h2o_info::lookup_budget)
+        .def_readonly("tile",          &llama_h2o_info::tile)
         .def_readonly("kv_size",       &llama_h2o_info::kv_size)
         .def_readonly("n_tokens",      &llama_h2o_info::n_tokens)
         .def_readonly("chunk_index",   &llama_h2o_info::chunk_index)
@@ -188,6 +196,7 @@ void init_kv(py::module_ & m) {
         .def("memory_indices", &memory_indices, py::arg("layer"))
         .def("set_memory_indices", &set_memory_indices, py::arg("layer"), py::arg("indices").noconvert())
         .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
+        .def("lookup",         &lookup,         py::arg("tile"))
         .def("scores",         &scores,         py::arg("layer"))
         .def("get_k",          &get_k,          py::arg("layer"), py::arg("start"), py::arg("stop"))
         .def("get_v",          &get_v,          py::arg("layer"), py::arg("start"), py::arg("stop"))

@@ -75,6 +75,8 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.heavy_budget  =*/ config.heavy_budget,
         /*.sink_tokens   =*/ config.sink_tokens,
         /*.memory_size   =*/ (uint32_t) config.memory_size(),
+        /*.lookup_budget =*/ config.lookup_budget,
+        /*.tile          =*/ config.tile,
         /*.kv_size       =*/ sequence.layout->n_rows(),
         /*.n_tokens      =*/ sequence.n_tokens(),
         /*.chunk_index   =*/ sequence.chunk_index(),
@@ -179,6 +181,18 @@ bool llama_h2o_kv_history(const llama_h2o_kv * kv, uint32_t chunk, int32_t il, i
     const auto memory = unwrap(kv)->sequence.history(*layer, chunk);
     std::copy(memory.begin(), memory.end(), dst);
     return !memory.empty();
+}
+
+uint32_t llama_h2o_kv_lookup(const llama_h2o_kv * kv, uint32_t i, int32_t * dst) {
+    const auto & tiles = unwrap(kv)->sequence.tiles;
+    if (!tiles) {
+        return 0;
+    }
+    for (const auto & row : tiles->rows(i)) {
+        *dst++ = row.pos;
+        *dst++ = row.first;
+    }
+    return tiles->rows(i).size();
 }
 
 static bool h2o_range_ok(const h2o_stream & kv, int32_t il, uint32_t p0, uint32_t p1) {

@@ -21,6 +21,12 @@ struct h2o_attention_params {
     ggml_tensor * limits;  // I32 [n_q, n_block]: a query counts in the sums of rows up to its limit, rows ascend; nullptr: in all
     float         scale;
     bool          sums;    // column sums are wanted
+
+    // Further rows for the queries of each tile, for all heads alike; nullptr: none. Only h2o_attention_fused.
+    ggml_tensor * tile_rows;   // I32 [n, n_tiles]
+    ggml_tensor * tile_first;  // I32 [n, n_tiles]: the first query that sees a row
+    int           tile_size;
+    int           tile_offset; // of the first query in its tile
 };
 
 // One operator, which not every backend has.

@@ -5,7 +5,7 @@
 
 h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     : chunk_size(chunk_size), local_window(params.local_window), heavy_budget(params.heavy_budget), sink_tokens(params.sink_tokens),
-      scorer(&h2o_find_scorer(params.scorer)), pooling(params.pooling), score_type(params.score_type), schedule(params.schedule) {
+      scorer(&h2o_find_scorer(params.scorer)), lookup_budget(params.lookup_budget), tile(params.tile), pooling(params.pooling), score_type(params.score_type), schedule(params.schedule) {
     if (chunk_size < 1) {
         throw std::invalid_argument("[h2o] the chunk size (n_ubatch) must be at least 1");
     }
@@ -14,6 +14,12 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     }
     if (memory_size() < 1 || memory_size() > INT32_MAX) {
         throw std::invalid_argument("[h2o] local window + heavy budget + sink tokens must be in [1, 2^31), got " + std::to_string(memory_size()));
+    }
+    if (lookup_budget > INT32_MAX || (lookup_budget > 0 && (tile < 1 || chunk_size % tile != 0))) {
+        throw std::invalid_argument("[h2o] the tile must divide the chunk size (n_ubatch) " + std::to_string(chunk_size) + ", got " + std::to_string(tile));
+    }
+    if (lookup_budget > 0 && schedule != LLAMA_H2O_SCHEDULE_SINGLE_PASS) {
+        throw std::invalid_argument("[h2o] lookup needs the schedule single_pass");
     }
     if (score_type != GGML_TYPE_F32 && score_type != GGML_TYPE_BF16) {
         throw std::invalid_argument("[h2o] the score type must be f32 or bf16");

@@ -66,6 +66,12 @@ private:
     ggml_tensor * get_all_rows(const llm_graph_context & graph);
     ggml_tensor * get_limits  (const llm_graph_context & graph);
     ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q);
+    void          add_tiles   (const llm_graph_context & graph);
+
+    void set_tiles() const;
+
+    // the step's tiles look something up: there is something before the chunk
+    bool has_tiles() const { return step.phase == h2o_step::SINGLE_PASS && step.n_memory > 0 && stream->sequence.tiles; }
 
     // q [n_embd_head_k, n_q, n_head, n_block], rows I32 [n_k*n_block, n_head_kv], limits I32 [n_q, n_block] or nullptr
     h2o_attention build_attention(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits,
@@ -84,6 +90,9 @@ private:
 
     // by [n_k, n_q], I32 [n_k]: which query sees a row first, if the last n_q rows are the queries' own
     std::map<std::pair<int64_t, int64_t>, ggml_tensor *> first;
+
+    ggml_tensor * tile_rows  = nullptr; // I32 [B, n_tiles]: what the step's tiles look up
+    ggml_tensor * tile_first = nullptr; // I32 [B, n_tiles]: the query of the step that asked for it, n_tokens where there is none
 
     std::map<int, const ggml_tensor *> stored_k; // by layer, what goes to the cache
 

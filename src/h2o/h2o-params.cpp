@@ -16,6 +16,8 @@ llama_h2o_params llama_h2o_default_params() {
         /*.pooling      =*/ 3,
         /*.score_type   =*/ GGML_TYPE_F32,
         /*.schedule     =*/ LLAMA_H2O_SCHEDULE_SINGLE_PASS,
+        /*.lookup_budget =*/ 0,
+        /*.tile          =*/ 64,
     };
 }
 
@@ -27,6 +29,8 @@ const llama_h2o_option * llama_h2o_options() {
         { "scorer",   "NAME", "H2O: how heavy hitters are chosen, key_diff, sum or distant (default: key_diff)" },
         { "pooling",  "N",    "H2O: a candidate ranks as high as the best one up to N positions away (default: 3)" },
         { "schedule", "NAME", "H2O: how a prompt is computed, single_pass or two_phase (default: single_pass)" },
+        { "lookup",   "N",    "H2O: positions that a tile of queries attends to besides, found by its text (default: 0)" },
+        { "tile",     "N",    "H2O: queries of a tile (default: 64)" },
         { nullptr, nullptr, nullptr },
     };
     return res;
@@ -52,6 +56,12 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
     }
     if (strcmp(name, "sinks") == 0) {
         return set_number(params->sink_tokens, value);
+    }
+    if (strcmp(name, "lookup") == 0) {
+        return set_number(params->lookup_budget, value);
+    }
+    if (strcmp(name, "tile") == 0) {
+        return set_number(params->tile, value);
     }
     if (strcmp(name, "pooling") == 0) {
         return set_number(params->pooling, value);
@@ -83,6 +93,6 @@ int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_
     if (!llama_h2o_params_enabled(params)) {
         return snprintf(buf, size, "off");
     }
-    return snprintf(buf, size, "local %u heavy %u sinks %u scorer %s pooling %u %s", params->local_window, params->heavy_budget, params->sink_tokens,
-            params->scorer, params->pooling, schedule_names[params->schedule]);
+    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u scorer %s pooling %u %s", params->local_window, params->heavy_budget,
+            params->sink_tokens, params->lookup_budget, params->scorer, params->pooling, schedule_names[params->schedule]);
 }

@@ -14,7 +14,7 @@ static constexpr uint32_t VERSION = 1;
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
     std::vector<uint32_t> res = {
         MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.pooling,
-        (uint32_t) config.schedule, (uint32_t) n_layer,
+        (uint32_t) config.schedule, config.lookup_budget, config.lookup_budget > 0 ? config.tile : 0, (uint32_t) n_layer,
     };
     for (const char * c = config.scorer->name(); *c; ++c) {
         res.push_back(*c);
@@ -45,6 +45,12 @@ void h2o_record_write(llama_io_write_i & io, const h2o_config & config, const h2
     }
 }
 
+static void check(bool ok) {
+    if (!ok) {
+        throw std::runtime_error("[h2o] this state is damaged");
+    }
+}
+
 // the rows of one head: -1, then the memory set of n_built chunks
 static bool is_memory(const h2o_sequence & sequence, const int32_t * rows, uint32_t n_built) {
     const auto & config = sequence.config;
@@ -64,12 +70,6 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
     if (read_array<uint32_t>(io, expected.size()) != expected) {
         throw std::runtime_error("[h2o] this state was made with other H2O parameters, another model or no H2O");
     }
-
-    const auto check = [](bool ok) {
-        if (!ok) {
-            throw std::runtime_error("[h2o] this state is damaged");
-        }
-    };
 
     const auto sizes = read_array<uint32_t>(io, 3);
 
@@ -95,4 +95,32 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
         res.layers.push_back(std::move(r));
     }
     return res;
+}
+
+void h2o_tiles_write(llama_io_write_i & io, const h2o_tiles & tiles) {
+    write_array(io, tiles.text());
+    for (uint32_t i = 0; i*tiles.tile < tiles.text().size(); ++i) {
+        const uint32_t n = tiles.rows(i).size();
+        io.write(&n, sizeof(n));
+        write_array(io, tiles.rows(i));
+    }
+}
+
+void h2o_tiles_read(llama_io_read_i & io, const h2o_tiles & tiles, uint32_t n_tokens, std::vector<int32_t> & text, h2o_tile_rows & rows) {
+    text = read_array<int32_t>(io, n_tokens);
+
+    rows.clear();
+    for (uint32_t start = 0; start < n_tokens; start += tiles.tile) {
+        uint32_t n;
+        io.read(&n, sizeof(n));
+        check(n <= tiles.budget);
+
+        rows.push_back(read_array<h2o_lookup_row>(io, n));
+
+        int32_t first = start;
+        for (const auto & row : rows.back()) {
+            check(row.pos >= 0 && row.pos < (int32_t) start && row.first >= first && row.first < (int32_t) std::min(start + tiles.tile, n_tokens));
+            first = row.first;
+        }
+    }
 }

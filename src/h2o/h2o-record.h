@@ -5,9 +5,12 @@
 class llama_io_read_i;
 class llama_io_write_i;
 
-// A record as bytes, for llama.cpp's state functions.
+// A record, and the text with its lookups, as bytes, for llama.cpp's state functions.
 
 void h2o_record_write(llama_io_write_i & io, const h2o_config & config, const h2o_record & record);
 
 // Throws std::runtime_error if the bytes are not a record of a sequence like this one, which is not changed.
 h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence);
+
+void h2o_tiles_write(llama_io_write_i & io, const h2o_tiles & tiles);
+void h2o_tiles_read (llama_io_read_i  & io, const h2o_tiles & tiles, uint32_t n_tokens, std::vector<int32_t> & text, h2o_tile_rows & rows);

@@ -26,6 +26,9 @@ h2o_sequence::h2o_sequence(const h2o_config & config, std::unique_ptr<h2o_layout
         layers.push_back(layer);
     }
     buffers.allocate();
+    if (config.lookup_budget > 0) {
+        tiles = std::make_unique<h2o_tiles>(config);
+    }
     clear();
 }
 
@@ -36,6 +39,7 @@ void h2o_sequence::clear() {
 
     undo.reset();
     records.clear();
+    truncate_text();
 
     const size_t M = config.memory_size();
 
@@ -69,10 +73,6 @@ h2o_layer * h2o_sequence::layer(int32_t il) {
         }
     }
     return nullptr;
-}
-
-const h2o_layer * h2o_sequence::layer(int32_t il) const {
-    return const_cast<h2o_sequence *>(this)->layer(il);
 }
 
 std::vector<float> h2o_sequence::scores(const h2o_layer & layer) const {
@@ -294,6 +294,13 @@ void h2o_sequence::rollback() {
         restore(*undo);
         undo.reset();
     }
+    truncate_text();
+}
+
+void h2o_sequence::truncate_text() {
+    if (tiles) {
+        tiles->truncate(n_tok);
+    }
 }
 
 uint32_t h2o_sequence::rewind_limit() const {
@@ -313,6 +320,7 @@ bool h2o_sequence::rewind(uint32_t pos) {
         }
         n_tok = pos;
         n_end = pos;
+        truncate_text();
         return true;
     }
 
@@ -386,4 +394,5 @@ void h2o_sequence::restore(const h2o_record & record) {
     n_end    = n_tok;
 
     records.erase(records.lower_bound(n_memory_sets()), records.end());
+    truncate_text();
 }

@@ -3,6 +3,7 @@
 #include "h2o-config.h"
 #include "h2o-layer.h"
 #include "h2o-layout.h"
+#include "h2o-tiles.h"
 
 #include <cstdint>
 #include <functional>
@@ -57,7 +58,7 @@ public:
 
     // NULL if il has no K/V in the cache
     h2o_layer       * layer(int32_t il);
-    const h2o_layer * layer(int32_t il) const;
+    const h2o_layer * layer(int32_t il) const { return const_cast<h2o_sequence *>(this)->layer(il); }
 
     // score of every position so far [n_head_kv, n_tokens]
     std::vector<float> scores(const h2o_layer & layer) const;
@@ -107,6 +108,8 @@ public:
 
     std::vector<h2o_layer> layers;
 
+    std::unique_ptr<h2o_tiles> tiles; // with a lookup budget
+
     bool keep_records = false; // of all chunks, not only of the last one
 
     llama_h2o_stats stats = {};
@@ -118,6 +121,8 @@ public:
 private:
     // first position of the chunk, perhaps partial, that ends at chunk_end
     uint32_t chunk_start_of(uint32_t chunk_end) const { return chunk_end == 0 ? 0 : config.chunk_start(chunk_end - 1); }
+
+    void truncate_text();
 
     void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
 

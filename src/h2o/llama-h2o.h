@@ -27,6 +27,8 @@ struct llama_h2o_params {
     uint32_t                pooling;      // a candidate ranks as high as the best one up to so many positions away
     enum ggml_type          score_type;   // GGML_TYPE_F32 or GGML_TYPE_BF16
     enum llama_h2o_schedule schedule;
+    uint32_t                lookup_budget; // positions that a tile of queries attends to besides, found by its text; 0: none
+    uint32_t                tile;          // queries of a tile; divides the chunk size
 };
 
 // an empty memory set, and the defaults of all else
@@ -63,6 +65,8 @@ struct llama_h2o_info {
     uint32_t heavy_budget;       // H
     uint32_t sink_tokens;        // A
     uint32_t memory_size;        // M = A + L + H
+    uint32_t lookup_budget;      // B
+    uint32_t tile;               // T
     uint32_t kv_size;            // cells of the KV cache
     uint32_t n_tokens;           // tokens in the sequence
     uint32_t chunk_index;        // chunks begun = ceil(n_tokens/S)
@@ -151,6 +155,10 @@ LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t
 
 // memory set M_c [n_head_kv, M] of an earlier chunk; false if it was not kept
 LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
+
+// What the i-th tile, positions [i*T, (i + 1)*T), has looked up: pairs of a position and the query that asked for it, which
+// ascends. Writes at most B pairs to dst and returns how many there are.
+LLAMA_API uint32_t llama_h2o_kv_lookup(const struct llama_h2o_kv * kv, uint32_t i, int32_t * dst);
 
 // K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]
 LLAMA_API bool llama_h2o_kv_get_k(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);

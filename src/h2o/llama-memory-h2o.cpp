@@ -168,14 +168,25 @@ void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, l
 
     h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.open_start() : 0));
     if (!partial) {
+        if (stream.sequence.tiles) {
+            h2o_tiles_write(io, *stream.sequence.tiles);
+        }
         stream.cache->state_write(io, seq_id, flags);
     }
 }
 
 void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
+    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+
     const h2o_record record = h2o_record_read(io, stream.sequence);
 
-    if (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) {
+    h2o_tile_rows tile_rows;
+    std::vector<int32_t> text;
+    if (stream.sequence.tiles && !partial) {
+        h2o_tiles_read(io, *stream.sequence.tiles, record.n_tokens, text, tile_rows);
+    }
+
+    if (partial) {
         if (record.n_tokens > stream.sequence.n_tokens()) {
             throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
         }
@@ -193,6 +204,9 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
         }
     }
 
+    if (stream.sequence.tiles && !partial) {
+        stream.sequence.tiles->assign(text, std::move(tile_rows));
+    }
     stream.sequence.restore(record);
     stream.cache->seq_rm(0, record.n_tokens, -1);
 }
@@ -255,6 +269,10 @@ bool llama_memory_h2o_context::apply() {
         return false;
     }
 
+    if (sequence.tiles && step.stores_kv()) {
+        read_text(step);
+    }
+
     const int64_t t_select_us = ggml_time_us();
     if (step.phase != h2o_step::INTRA && sequence.begin_chunk(step.pos)) {
         t_start_us = ggml_time_us();
@@ -282,6 +300,21 @@ bool llama_memory_h2o_context::apply() {
     }
 
     return true;
+}
+
+void llama_memory_h2o_context::read_text(const h2o_step & step) {
+    std::vector<int32_t> ids(step.n_tokens);
+    for (uint32_t i = 0; i < step.n_tokens; ++i) {
+        // what is no token is like no other
+        ids[i] = get_ubatch().token ? get_ubatch().token[i] : -1 - (int32_t) (step.pos + i);
+    }
+
+    auto & tiles = *stream->sequence.tiles;
+
+    tiles.append(ids.data(), ids.size());
+    if (step.phase == h2o_step::SINGLE_PASS) {
+        tiles.choose(step.pos, step.pos + step.n_tokens);
+    }
 }
 
 bool llama_memory_h2o_context::finish(ggml_backend_sched_t sched) {

@@ -92,6 +92,9 @@ public:
     h2o_stream       * const stream;
 
 private:
+    // the tokens of the step, and what they look up
+    void read_text(const h2o_step & step);
+
     std::vector<h2o_step> steps; // empty: reserve
     size_t   i_step        = 0;
     uint32_t n_tokens_call = 0;

@@ -44,6 +44,9 @@ def eval_model(
     heavy: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="H, one or more.")] = str(
         options.DEFAULTS.heavy_budget
     ),
+    lookup: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="B, one or more.")] = str(
+        options.DEFAULTS.lookup_budget
+    ),
     sinks: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="A, one or more.")] = str(
         options.DEFAULTS.sink_tokens
     ),
@@ -59,7 +62,7 @@ def eval_model(
     reference: Annotated[
         str,
         typer.Option(
-            rich_help_panel=_SWEPT, help="random, window, upper-bound: other memory of the first setting's M."
+            rich_help_panel=_SWEPT, help="random, window, upper-bound: other memory of the first setting's size."
         ),
     ] = "",
     windows: Annotated[
@@ -106,6 +109,7 @@ def eval_model(
         local=_values("--local", local, int),
         heavy=_values("--heavy", heavy, int),
         sinks=_values("--sinks", sinks, int),
+        lookup=_values("--lookup", lookup, int),
         schedule=_values("--schedule", schedule, str),
         scorer=_values("--scorer", scorer, str),
         pooling=_values("--pooling", pooling, int),

@@ -38,6 +38,7 @@ def inspect(
     ] = None,
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
+    lookup: options.Lookup = options.DEFAULTS.lookup_budget,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
     scorer: options.Scorer = options.DEFAULTS.scorer,
     pooling: options.Pooling = options.DEFAULTS.pooling,
@@ -53,7 +54,7 @@ def inspect(
     """
     if html is not None:
         check_target(html)
-    h2o = H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule)
+    h2o = H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule, lookup_budget=lookup)
     text = read_prompt(file, prompt)
     with open_weights(model, gpu_layers) as weights:
         tokens = tokenize(weights, text)

@@ -26,6 +26,7 @@ def run(
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=0, help="Tokens to generate at most.")] = 128,
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
+    lookup: options.Lookup = options.DEFAULTS.lookup_budget,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
     scorer: options.Scorer = options.DEFAULTS.scorer,
     pooling: options.Pooling = options.DEFAULTS.pooling,
@@ -46,7 +47,11 @@ def run(
 
     The text goes to standard output, progress and a line of measurements to standard error.
     """
-    h2o = None if dense else H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule)
+    h2o = (
+        None
+        if dense
+        else H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule, lookup_budget=lookup)
+    )
     text = read_prompt(file, prompt)
     with open_weights(model, gpu_layers) as weights:
         tokens = tokenize(weights, text, special)

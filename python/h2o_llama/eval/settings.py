@@ -53,7 +53,8 @@ class Setting:
             choice = ["window"]
         else:
             choice = [h2o.scorer, *([f"pool{h2o.pooling}"] if h2o.pooling > 0 else [])]
-        budgets = (("A", h2o.sink_tokens), ("L", h2o.local_window), ("H", h2o.heavy_budget))
+        sizes = (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget, h2o.lookup_budget)
+        budgets = tuple(zip("ALHB", sizes, strict=True))
         return cls(" ".join([h2o.schedule, *choice, *(f"{letter}{n}" for letter, n in budgets if n > 0)]), h2o, memory)
 
 
@@ -68,6 +69,7 @@ def sweep(
     schedule: Sequence[str] = (H2OConfig.schedule,),
     scorer: Sequence[str] = (H2OConfig.scorer,),
     pooling: Sequence[int] = (H2OConfig.pooling,),
+    lookup: Sequence[int] = (H2OConfig.lookup_budget,),
 ) -> list[Setting]:
     """The settings of all combinations, the last argument changing fastest.
 
@@ -77,8 +79,8 @@ def sweep(
         If a value is out of range, or an argument is empty.
     """
     settings = [
-        Setting.of(H2OConfig(L, H, A, schedule=order, scorer=rank, pooling=pool))  # type: ignore[arg-type]
-        for L, H, A, order, rank, pool in product(local, heavy, sinks, schedule, scorer, pooling)
+        Setting.of(H2OConfig(L, H, A, rank, pool, order, lookup_budget=B))  # type: ignore[arg-type]
+        for L, H, A, B, order, rank, pool in product(local, heavy, sinks, lookup, schedule, scorer, pooling)
     ]
     if not settings:
         raise ValueError(f"[{_OWNER}] there is no setting: give at least one value for each part of the sweep")
@@ -86,7 +88,7 @@ def sweep(
 
 
 def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[Setting]:
-    """Settings with the same M to judge another by.
+    """Settings with the same M + B, all of it chosen for a whole chunk, to judge another by.
 
     "random" and "upper-bound" choose the heavy hitters as `Setting` says; "window" has none, but the first tokens of
     the sequence, at most 4, and the last before the chunk.
@@ -103,6 +105,7 @@ def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[
 
 def _reference(h2o: H2OConfig, kind: str, chunk_size: int) -> Setting:
     _check.choice(_OWNER, "reference", kind, REFERENCES)
+    h2o = replace(h2o, heavy_budget=h2o.heavy_budget + h2o.lookup_budget, lookup_budget=0)
     if kind == "random":
         return Setting.of(h2o, "random")
     if kind == "upper-bound":
@@ -111,7 +114,7 @@ def _reference(h2o: H2OConfig, kind: str, chunk_size: int) -> Setting:
     window = h2o.memory_size - sinks
     if window > chunk_size:
         raise ValueError(
-            f"[{_OWNER}] the reference 'window' needs a window of {window} tokens for the same M, but a local window "
-            f"is at most a chunk ({chunk_size}): use larger chunks, smaller budgets, or leave this reference out"
+            f"[{_OWNER}] the reference 'window' needs a window of {window} tokens for the same size, but a local "
+            f"window is at most a chunk ({chunk_size}): use larger chunks, smaller budgets, or leave this reference out"
         )
     return Setting.of(replace(h2o, sink_tokens=sinks, local_window=window, heavy_budget=0))

@@ -1,0 +1,170 @@
+// The inputs of a graph: made when they are first asked for, set before each computation.
+
+#include "h2o-graph.h"
+
+#include <algorithm>
+#include <numeric>
+
+std::unique_ptr<llm_graph_input_attn_h2o> llm_graph_input_attn_h2o::create(
+        const llama_hparams & hparams,
+        const llama_cparams & cparams,
+        const llama_kv_cache_context * mctx,
+        uint32_t n_tokens) {
+    const auto * mctx_h2o = dynamic_cast<const llama_memory_h2o_context *>(mctx);
+
+    return mctx_h2o ? std::make_unique<llm_graph_input_attn_h2o>(hparams, cparams, mctx_h2o, n_tokens) : nullptr;
+}
+
+llm_graph_input_attn_h2o::llm_graph_input_attn_h2o(
+        const llama_hparams & hparams,
+        const llama_cparams & cparams,
+        const llama_memory_h2o_context * mctx,
+        uint32_t n_tokens)
+    : llm_graph_input_attn_kv(hparams, cparams, mctx), stream(mctx->stream), step(mctx->get_step(n_tokens)),
+      fused_attention(mctx->memory->fused_attention) {
+}
+
+void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
+    llm_graph_input_attn_kv::set_input(ubatch);
+
+    if (all_rows) {
+        std::vector<int32_t> data(all_rows->ne[0]);
+        for (size_t i = 0; i < data.size(); ++i) {
+            data[i] = stream->sequence.layout->row_of(first_position() + i);
+        }
+        for (int64_t h = 0; h < all_rows->ne[1]; ++h) {
+            ggml_backend_tensor_set(all_rows, data.data(), h*all_rows->nb[1], all_rows->nb[1]);
+        }
+    }
+
+    for (const auto & [size, t] : first) {
+        const auto & [n_k, n_q] = size;
+        if (!t->buffer) {
+            continue; // attention is composed, its masks need no input
+        }
+
+        std::vector<int32_t> data(n_k, 0);
+        std::iota(data.end() - n_q, data.end(), 0);
+        ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
+    }
+
+    if (tile_rows) {
+        set_tiles();
+    }
+
+    if (limits) {
+        const auto & config = stream->sequence.config;
+
+        std::vector<int32_t> data(step.n_tokens);
+        for (uint32_t i = 0; i < step.n_tokens; ++i) {
+            data[i] = config.scorer->limit(step.pos + i, config.local_window);
+        }
+        ggml_backend_tensor_set(limits, data.data(), 0, ggml_nbytes(limits));
+    }
+
+    stream->sequence.stats.n_reused += used;
+    used = true;
+}
+
+// phase 1 looks at whole chunks, a dense tail at the whole sequence
+uint32_t llm_graph_input_attn_h2o::first_position() const {
+    return step.phase == h2o_step::TAIL ? 0 : stream->sequence.config.chunk_start(step.pos);
+}
+
+ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & graph) {
+    if (!all_rows) {
+        uint32_t n_head_kv_max = 0;
+        for (const auto & layer : stream->sequence.layers) {
+            n_head_kv_max = std::max(n_head_kv_max, layer.n_head_kv);
+        }
+        all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, step.pos + step.n_tokens - first_position(), n_head_kv_max);
+        ggml_set_input(all_rows);
+        ggml_set_name(all_rows, "h2o_all_rows");
+    }
+    return all_rows;
+}
+
+ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q) {
+    ggml_tensor * & t = first[{ n_k, n_q }];
+    if (!t) {
+        t = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n_k);
+        ggml_set_input(t);
+        ggml_set_name(t, "h2o_first");
+    }
+    return t;
+}
+
+void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
+    if (!has_tiles() || tile_rows) {
+        return;
+    }
+
+    const auto & tiles = *stream->sequence.tiles;
+
+    const int64_t n_tiles = (step.pos%tiles.tile + step.n_tokens + tiles.tile - 1)/tiles.tile;
+
+    tile_rows  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, tiles.budget, n_tiles);
+    tile_first = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, tiles.budget, n_tiles);
+    ggml_set_input(tile_rows);
+    ggml_set_input(tile_first);
+    ggml_set_name(tile_rows,  "h2o_tile_rows");
+    ggml_set_name(tile_first, "h2o_tile_first");
+}
+
+void llm_graph_input_attn_h2o::set_tiles() const {
+    const auto & sequence = stream->sequence;
+    const auto & tiles    = *sequence.tiles;
+
+    std::vector<int32_t> rows (ggml_nelements(tile_rows),  -1);
+    std::vector<int32_t> first(ggml_nelements(tile_first), step.n_tokens);
+
+    for (int64_t t = 0; t < tile_rows->ne[1]; ++t) {
+        size_t i = t*tiles.budget;
+        for (const auto & row : tiles.rows(step.pos/tiles.tile + t)) {
+            rows [i] = sequence.layout->row_of(row.pos);
+            first[i] = std::max(0, row.first - (int32_t) step.pos);
+            i++;
+        }
+    }
+
+    ggml_backend_tensor_set(tile_rows,  rows .data(), 0, ggml_nbytes(tile_rows));
+    ggml_backend_tensor_set(tile_first, first.data(), 0, ggml_nbytes(tile_first));
+}
+
+// nullptr if every query counts
+ggml_tensor * llm_graph_input_attn_h2o::get_limits(const llm_graph_context & graph) {
+    if (!limits && stream->sequence.config.scorer->limits_queries()) {
+        limits = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, step.n_tokens);
+        ggml_set_input(limits);
+        ggml_set_name(limits, "h2o_limits");
+    }
+    return limits;
+}
+
+bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
+    const auto * mctx_new = dynamic_cast<const llama_memory_h2o_context *>(params.mctx);
+    if (!mctx_new) {
+        return false;
+    }
+
+    const h2o_step step_new = mctx_new->get_step(params.ubatch.n_tokens);
+    if (step_new.phase != step.phase) {
+        return false;
+    }
+    if (step.phase == h2o_step::DECODE) {
+        return llm_graph_input_attn_kv::can_reuse(params);
+    }
+
+    const uint32_t S = stream->sequence.config.chunk_size;
+
+    // single_pass: the keys are a view that depends on no position, so one chunk's graph serves the next chunk.
+    // Views of two_phase hold positions and offsets
+    const bool res = step.phase == h2o_step::SINGLE_PASS ?
+        step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && step_new.pos%S == step.pos%S :
+        step_new == step;
+
+    mctx = mctx_new;
+    step = step_new;
+
+    return res;
+}

@@ -1,0 +1,574 @@
+"""Lookups of the library: against the oracle, in any split, and gone when what asked for them is gone.
+
+A tile's queries see, besides their memory set and their chunk, what followed earlier occurrences of their n-grams.
+The texts repeat themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import h2o_llama
+from compare import assert_logits_close, relative_error
+from h2o_llama import H2OConfig, H2OError
+from h2o_llama.config import SCORERS
+from inputs import ModelByName, is_external, limited, repetitive_tokens, split
+from llamas import Config, assert_agrees_with_oracle, assert_history_is_well_formed, eval_calls, open_llama
+from oracle import DenseOracle, GGUFModel, OracleSequence
+from test_h2o_properties import CALLS, SEEDS, SPLITS, small
+from test_h2o_sequence import OPERATIONS, assert_same, remove, restore, state_of
+from test_threads_cancel import Stop, assert_same_state, state, stop_at
+from tolerances import SELF_LOGITS_F32
+
+S, T = 16, 4
+CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=T)
+KEY_DIFF = replace(CONFIG, scorer="key_diff")
+# More than any text here has positions.
+EVERYTHING = 300
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    tile = draw(st.integers(1, 8))
+    chunk_size = tile * draw(st.integers(2 if tile == 1 else 1, 4))
+    return Config(
+        S=chunk_size,
+        L=draw(st.integers(0, min(4, chunk_size))),
+        H=draw(st.integers(1, 12)),
+        A=draw(st.integers(0, 3)),
+        B=draw(st.integers(1, 24)),
+        T=tile,
+    )
+
+
+def found(llm: h2o_llama.Llama, tiles: Iterable[int]) -> dict[int, list[list[int]]]:
+    """Rows (position, first query) by tile."""
+    return {tile: llm.kv.lookup_indices(tile).tolist() for tile in sorted(tiles)}
+
+
+def tiles_of(n_tokens: int, config: Config = CONFIG) -> range:
+    """The tiles of a prompt."""
+    return range(-(-n_tokens // config.T))
+
+
+def n_rows(rows: OracleSequence | dict[int, list[list[int]]]) -> int:
+    return sum(map(len, (rows.lookups if isinstance(rows, OracleSequence) else rows).values()))
+
+
+def logits_of(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: int = 0) -> Any:
+    """Of all tokens; calls of one token are prompts too."""
+    return np.concatenate(eval_calls(llm, calls, dense_tail, decode=False))
+
+
+def assert_rows_are_well_formed(rows: Any, tile: int, config: Config) -> None:
+    """Property P4 of one tile's lookups."""
+    assert rows.dtype == np.int32
+    assert rows.shape == (len(rows), 2)
+    position, first = rows.T
+    t0 = tile * config.T
+    c0 = t0 // config.S * config.S
+    assert rows.tolist() == sorted(rows.tolist(), key=lambda row: (row[1], row[0]))
+    assert len(set(position.tolist())) == len(rows) <= config.B
+    assert np.all(position >= config.A), "a sink"
+    assert np.all(position < max(c0 - config.L, 0)), "in the local window, or not before the chunk"
+    assert np.all((first >= t0) & (first < t0 + config.T)), "first query of another tile"
+    for k in range(1, config.T + 1):
+        assert np.sum(first < t0 + k) <= config.B * k // config.T, f"more than its share after {k} queries"
+
+
+# --- they exist and matter
+
+
+def test_lookups_change_the_logits(model_path: Path, oracle_model: GGUFModel) -> None:
+    """Not those of the first chunk. Elsewhere by far more than any bound on unrounded models."""
+    tokens = repetitive_tokens(limited(90, model_path), oracle_model.hparams.n_vocab)
+    config = CONFIG
+    logits = []
+    for B in (0, CONFIG.B):
+        with open_llama(model_path, replace(config, B=B)) as llm:
+            logits.append(logits_of(llm, [tokens]))
+            if B:
+                assert n_rows(found(llm, tiles_of(len(tokens)))) > 20
+    assert relative_error(logits[0][:S], logits[1][:S]) < SELF_LOGITS_F32
+    assert relative_error(logits[0][S:], logits[1][S:]) > 0.01
+
+
+def test_a_text_without_repeats_has_none(tiny_model: Path) -> None:
+    tokens = np.random.default_rng(0).permutation(256)[:90].tolist()
+    logits = []
+    for B in (0, CONFIG.B):
+        with open_llama(tiny_model, replace(CONFIG, B=B)) as llm:
+            logits.append(logits_of(llm, [tokens[:50], tokens[50:]]))
+            if B:
+                for tile in tiles_of(90):
+                    assert llm.kv.lookup_indices(tile).shape == (0, 2)
+    assert_logits_close(logits[1], logits[0], SELF_LOGITS_F32)
+
+
+def test_a_row_is_seen_from_its_first_query_on(one_layer_model: Path) -> None:
+    """One layer: what query 67 looks up changes the logits of its tile from there on, and no others."""
+    tokens = np.random.default_rng(0).permutation(256)[:80].tolist()
+    tokens[67] = tokens[20]
+    logits = []
+    for B in (0, 8):
+        config = Config(S=32, L=0, H=1, B=B, T=8)
+        with open_llama(one_layer_model, config) as llm:
+            logits.append(logits_of(llm, [tokens]))
+            if B:
+                rows = found(llm, tiles_of(80, config))
+                assert rows.pop(8) == [[20, 67], [21, 67]]
+                assert not any(rows.values())
+    changed = np.abs(logits[1] - logits[0]).max(axis=1) > SELF_LOGITS_F32 * np.abs(logits[0]).max()
+    assert np.flatnonzero(changed).tolist() == [67, 68, 69, 70, 71]
+
+
+def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
+    """Said or not said, bit by bit, whatever the tile."""
+    calls = split(repetitive_tokens(90), [40, 1, 49])
+    results = []
+    for arguments in ({}, {"lookup_budget": 0}, {"lookup_budget": 0, "tile": 5}):
+        h2o = H2OConfig(4, 6, 1, scorer="sum", schedule=schedule, **arguments)
+        with h2o_llama.Llama(tiny_model, n_ctx=256, n_batch=256, n_ubatch=S, n_threads=1, h2o=h2o) as llm:
+            results.append([*eval_calls(llm, calls), *state(llm)])
+    for result in results[1:]:
+        assert_same_state(result, results[0])
+
+
+# --- P2: what is in memory anyway counts once
+
+
+@pytest.mark.parametrize(("L", "H", "A"), [(0, EVERYTHING, 0), (S, EVERYTHING, 0), (0, 1, EVERYTHING)], ids=str)
+def test_p2_everything_in_memory_is_dense(model_path: Path, oracle_model: GGUFModel, L: int, H: int, A: int) -> None:
+    config = replace(CONFIG, L=L, H=H, A=A)
+    tokens = repetitive_tokens(limited(100, model_path), oracle_model.hparams.n_vocab, seed=1)
+    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
+    with open_llama(model_path, config) as llm:
+        actual = logits_of(llm, [tokens[:25], tokens[25:26], tokens[26:]])
+        if A == 0:
+            assert n_rows(found(llm, tiles_of(len(tokens)))) > 20
+    assert_logits_close(actual, expected, config.tolerance(oracle_model).logits)
+
+
+# --- P3: any split
+
+
+@small
+@given(config=configs(), sizes=SPLITS, scorer=st.sampled_from(["sum", "distant"]), seed=SEEDS)
+def test_p3_any_split(tiny_model: Path, config: Config, sizes: list[int], scorer: str, seed: int) -> None:
+    """Lookups, memory sets, logits. And token by token."""
+    config = replace(config, scorer=scorer)
+    tokens = repetitive_tokens(sum(sizes), seed=seed)
+    tiles = tiles_of(len(tokens), config)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
+        expected = logits_of(whole, [tokens])
+        for calls in (split(tokens, sizes), split(tokens, [1] * len(tokens))):
+            parts.reset()
+            actual = logits_of(parts, calls)
+            assert found(parts, tiles) == found(whole, tiles)
+            for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
+                for il in whole.kv.layers:
+                    np.testing.assert_array_equal(a[il], b[il])
+            assert_logits_close(actual, expected, SELF_LOGITS_F32)
+
+
+@pytest.mark.parametrize("n_batch", [S, 2 * S, S + 5, 2 * S + T + 1])
+def test_p3_prompt_longer_than_n_batch(tiny_model: Path, n_batch: int) -> None:
+    config = CONFIG
+    tokens = repetitive_tokens(150, seed=2)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=n_batch) as parts:
+        expected, actual = (logits_of(llm, [tokens]) for llm in (whole, parts))
+        rows = found(whole, tiles_of(150))
+        assert n_rows(rows) > 40
+        assert found(parts, tiles_of(150)) == rows
+    assert_logits_close(actual, expected, SELF_LOGITS_F32)
+
+
+# --- P4: what a tile may have looked up
+
+
+@small
+@given(config=configs(), sizes=CALLS, dense_tail=st.integers(0, 6), seed=SEEDS)
+def test_p4_rows_are_well_formed(
+    tiny_model: Path, config: Config, sizes: list[int], dense_tail: int, seed: int
+) -> None:
+    """After every call, of every tile in which a prompt's token asked; what earlier queries asked for stays."""
+    asked: set[int] = set()
+    before: dict[int, list[list[int]]] = {}
+    with open_llama(tiny_model, config) as llm:
+        for call in split(repetitive_tokens(sum(sizes), seed=seed), sizes):
+            start = llm.n_tokens
+            eval_calls(llm, [call], dense_tail)
+            n_asking = 0 if len(call) == 1 else max(len(call) - dense_tail, 0)
+            asked |= {query // config.T for query in range(start, start + n_asking)}
+            for tile in asked:
+                assert_rows_are_well_formed(llm.kv.lookup_indices(tile), tile, config)
+            assert_history_is_well_formed(llm, config)
+            assert llm.kv.memory_size == config.M
+            rows = found(llm, asked)
+            for tile, old in before.items():
+                assert rows[tile][: len(old)] == old
+                assert all(start <= query < start + n_asking for _, query in rows[tile][len(old) :])
+            before = rows
+
+
+# --- P5: the oracle
+
+
+@pytest.mark.parametrize(("scorer", "pooling"), [("sum", 0), ("key_diff", 3)])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+def test_p5_every_model(model_path: Path, oracle_model: GGUFModel, scorer: str, pooling: int, kv_type: str) -> None:
+    """Prompts that end within a tile, and decode steps there."""
+    config = replace(CONFIG, scorer=scorer, pooling=pooling, kv_type=kv_type)
+    sizes = [42, 1, 21] if is_external(model_path) else [42, 1, 27, 1, 1, 4, 3, 35]
+    calls = split(repetitive_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=3), sizes)
+    oracle = assert_agrees_with_oracle(model_path, oracle_model, config, calls)
+    assert n_rows(oracle) > 10
+
+
+@pytest.mark.parametrize("dense_tail", [1, 5, 30])
+@pytest.mark.parametrize(
+    "sizes",
+    [[100], [18, 2, 17, 3, 9, 3, 20, 9, 3, 16], [50, 1, 1, 1, 8, 1, 7, 1, 30], [S, S + T, 1, 2, S + 1, 45]],
+    ids=str,
+)
+@pytest.mark.parametrize("scorer", ["sum", "key_diff"])
+def test_p5_dense_tails_and_decode_steps(
+    model_by_name: ModelByName, scorer: str, sizes: list[int], dense_tail: int
+) -> None:
+    """A tile whose tokens are part prompt, part tail, part generated: the place in the tile counts."""
+    path = model_by_name("llama-gqa2-f32")
+    config = replace(CONFIG, scorer=scorer, pooling=1)
+    calls = split(repetitive_tokens(sum(sizes), seed=4), sizes)
+    oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
+    if max(sizes) > dense_tail + 2 * S:
+        assert n_rows(oracle) > 5
+
+
+@small
+@given(
+    config=configs(),
+    sizes=CALLS,
+    dense_tail=st.integers(0, 8),
+    scorer=st.sampled_from(SCORERS),
+    pooling=st.integers(0, 3),
+    seed=SEEDS,
+)
+def test_p5_any_configuration_and_calls(
+    model_by_name: ModelByName,
+    config: Config,
+    sizes: list[int],
+    dense_tail: int,
+    scorer: str,
+    pooling: int,
+    seed: int,
+) -> None:
+    path = model_by_name("qwen3-gqa4-f32")
+    config = replace(config, scorer=scorer, pooling=pooling)
+    calls = split(repetitive_tokens(sum(sizes), seed=seed), sizes)
+    assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(CONFIG, T=1, B=1),
+        replace(CONFIG, T=1, B=9),
+        replace(CONFIG, T=S, B=5),
+        replace(CONFIG, B=3),
+        replace(CONFIG, B=10_000),
+        replace(CONFIG, L=S, H=0, A=0),
+        replace(CONFIG, L=0, H=1, A=40),
+        replace(CONFIG, score_type="bf16"),
+    ],
+    ids=lambda config: f"{config.L}-{config.H}-{config.A}-{config.B}-{config.T}-{config.score_type}",
+)
+def test_p5_extreme_sizes(tiny_model: Path, config: Config) -> None:
+    """A tile of one query or of a whole chunk, less than a row for each query, more than there are positions, ..."""
+    calls = split(repetitive_tokens(120, seed=5), [37, 1, 60, 22])
+    oracle = assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
+    assert n_rows(oracle) > 5
+
+
+def test_p5_long_prompt_of_large_chunks(model_by_name: ModelByName) -> None:
+    """The sizes of real use: tiles of 64."""
+    path = model_by_name("llama-gqa2-f32")
+    config = Config(S=512, L=128, H=64, kv_type="f16", flash_attn="auto", scorer="key_diff", pooling=3, B=128, T=64)
+    tokens = repetitive_tokens(2000, seed=6)
+    oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens[:1100], tokens[1100:]], n_ctx=2048)
+    assert n_rows(oracle) > 1000
+
+
+# --- causality
+
+
+@pytest.mark.parametrize("B", [1, 6, 100])
+def test_no_later_token_changes_a_logit(tiny_model: Path, B: int) -> None:
+    """Before and after the place where the texts part, in one call, and with budgets that are exceeded."""
+    tokens = repetitive_tokens(70, seed=2)
+    with open_llama(tiny_model, replace(CONFIG, B=B)) as llm:
+        expected = logits_of(llm, [tokens])
+        rows = list(itertools.chain(*found(llm, tiles_of(70)).values()))
+        assert len(rows) >= (5 if B == 1 else 20)
+        for x in (33, 37, 47, 48, 62):
+            llm.reset()
+            actual = logits_of(llm, [tokens[: x + 1] + repetitive_tokens(69 - x, seed=3)])
+            others = list(itertools.chain(*found(llm, tiles_of(70)).values()))
+            assert [row for row in others if row[1] <= x] == [row for row in rows if row[1] <= x]
+            assert_logits_close(actual[: x + 1], expected[: x + 1], SELF_LOGITS_F32)
+
+
+# --- a call that fails leaves no trace
+
+
+@pytest.mark.parametrize("config", [CONFIG, KEY_DIFF], ids=lambda config: config.scorer)
+@pytest.mark.parametrize(("limit", "dense_tail"), [(2, 0), (18, 0), (34, 0), (40, 0), (20, 25), (40, 25)])
+def test_a_cancelled_call_leaves_no_trace(tiny_model: Path, config: Config, limit: int, dense_tail: int) -> None:
+    """Neither rows of the open tile, nor tokens that could be found: what follows is as if it had never been."""
+    config = config
+    text = repetitive_tokens(150, seed=7)
+    # within a tile and a chunk
+    first, cancelled = text[:46], text[46:86]
+    for following in (cancelled, text[60:100], text[:46]):
+        with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+            for target in (llm, fresh):
+                logits_of(target, [first])
+            before, rows = state(llm), found(llm, tiles_of(46))
+            assert n_rows(rows) > 5
+            for _ in range(2):
+                with pytest.raises(Stop):
+                    llm.eval(cancelled, dense_tail=dense_tail, progress=stop_at(limit, []))
+                assert_same_state(state(llm), before)
+                assert found(llm, tiles_of(46)) == rows
+            n = 46 + len(following)
+            logits = [logits_of(target, [following]) for target in (llm, fresh)]
+            np.testing.assert_array_equal(*logits)
+            assert_same_state(state(llm), state(fresh))
+            assert found(llm, tiles_of(n)) == found(fresh, tiles_of(n))
+
+
+def test_finished_calls_stay(tiny_model: Path) -> None:
+    """150 tokens are calls of 64, 64 and 22; the second is cancelled."""
+    tokens = repetitive_tokens(150, seed=8)
+    with open_llama(tiny_model, CONFIG, n_batch=64) as llm, open_llama(tiny_model, CONFIG) as fresh:
+        with pytest.raises(Stop):
+            llm.eval(tokens, progress=stop_at(80, []))
+        assert llm.n_tokens == 64
+        llm.eval(tokens[64:])
+        fresh.eval(tokens)
+        assert found(llm, tiles_of(150)) == found(fresh, tiles_of(150))
+        assert_logits_close(llm.logits, fresh.logits, SELF_LOGITS_F32)
+
+
+# --- sequences
+
+
+def test_reset_forgets_text_and_lookups(model_path: Path) -> None:
+    n = limited(80, model_path)
+    with open_llama(model_path, CONFIG) as used, open_llama(model_path, CONFIG) as fresh:
+        first, second = repetitive_tokens(n, seed=9), repetitive_tokens(n + 3, seed=10)[3:]
+        eval_calls(used, [first, [first[0]]])
+        used.reset()
+        np.testing.assert_array_equal(logits_of(used, [second]), logits_of(fresh, [second]))
+        assert_same_state(state(used), state(fresh))
+        assert found(used, tiles_of(n)) == found(fresh, tiles_of(n))
+        assert n_rows(found(used, tiles_of(n))) > 10
+
+
+def test_two_contexts_do_not_mix(tiny_model: Path) -> None:
+    texts = [repetitive_tokens(60, seed=11), repetitive_tokens(60, seed=12)]
+    alone = []
+    for tokens in texts:
+        with open_llama(tiny_model, CONFIG) as llm:
+            alone.append((eval_calls(llm, split(tokens, [21, 39])), found(llm, tiles_of(60))))
+    with open_llama(tiny_model, CONFIG) as a, open_llama(tiny_model, CONFIG) as b:
+        for call in range(2):
+            for llm, tokens, (logits, _) in zip((a, b), texts, alone, strict=True):
+                np.testing.assert_array_equal(eval_calls(llm, [split(tokens, [21, 39])[call]])[0], logits[call])
+        for llm, (_, rows) in zip((a, b), alone, strict=True):
+            assert found(llm, tiles_of(60)) == rows
+
+
+# --- going back
+
+
+def assert_same_lookups(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], tiles: set[int]) -> None:
+    """In these tiles, now and after more tokens of a prompt; and all else is the same."""
+    assert found(a, tiles) == found(b, tiles)
+    n = a.n_tokens
+    assert_same(a, b, more)
+    tiles = tiles | {query // CONFIG.T for query in range(n, n + len(more))}
+    assert found(a, tiles) == found(b, tiles)
+
+
+@pytest.mark.parametrize("start", [48, 64, 65, 66, 67, 68, 71])
+def test_the_end_can_be_removed_within_a_tile(tiny_model: Path, start: int) -> None:
+    """With a scorer that attention does not change: its tokens are not found any more, its rows are gone."""
+    config = KEY_DIFF
+    text = repetitive_tokens(150, seed=13)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        logits_of(llm, [text[:73]])
+        eval_calls(llm, [text[73:74], text[74:75]])
+        assert n_rows(found(llm, tiles_of(73))) > 10
+        assert remove(llm, start)
+        logits_of(fresh, [text[:start]])
+        assert_same_lookups(llm, fresh, text[90:150], set(tiles_of(start)))
+
+
+def test_generated_tokens_can_be_removed(tiny_model: Path) -> None:
+    """And the open chunk, with a scorer that attention changes."""
+    text = repetitive_tokens(150, seed=14)
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
+        logits_of(llm, [text[:70]])
+        eval_calls(llm, [[token] for token in text[70:75]])
+        rows = found(llm, tiles_of(70))
+        assert not remove(llm, 67)
+        assert found(llm, tiles_of(70)) == rows
+        assert remove(llm, 71)
+        logits_of(fresh, [text[:70]])
+        eval_calls(fresh, [text[70:71]])
+        assert_same_lookups(llm, fresh, text[100:110], set(tiles_of(70)))
+        assert remove(llm, 80)
+        fresh.reset()
+        logits_of(fresh, [text[:70]])
+        eval_calls(fresh, [text[70:71]])
+        logits_of(fresh, [text[100:109]])
+        assert_same_lookups(llm, fresh, text[:60], set(tiles_of(80)))
+
+
+@small
+@given(operations=OPERATIONS, config=st.sampled_from([CONFIG, KEY_DIFF]), seed=st.integers(0, 999))
+def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]], config: Config, seed: int) -> None:
+    """What was removed has left no trace: the rest is as in a new sequence that was fed what is left."""
+    text = repetitive_tokens(sum(n for what, n in operations if what != "remove"), seed=seed)
+    n_used = 0
+    fed: list[tuple[int, bool]] = []
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for what, n in operations:
+            if what == "remove":
+                start = n % (len(fed) + 1)
+                if remove(llm, start):
+                    del fed[start:]
+                continue
+            tokens = text[n_used : n_used + n]
+            n_used += n
+            llm.eval(tokens, decode=what == "generated")
+            fed += [(token, what == "generated") for token in tokens]
+        for token, generated in fed:
+            fresh.eval([token], decode=generated)
+        asked = {query // T for query, (_, generated) in enumerate(fed) if not generated}
+        assert_same_lookups(llm, fresh, repetitive_tokens(20, seed=seed), asked)
+
+
+# --- states
+
+
+@pytest.mark.parametrize("config", [CONFIG, KEY_DIFF], ids=lambda config: config.scorer)
+@pytest.mark.parametrize("n", [5, 40, 62, 64, 75])
+def test_a_state_goes_on_in_another_context(model_path: Path, config: Config, n: int) -> None:
+    """Bit by bit: the text can be found, and the open tile has its rows."""
+    config = replace(config, kv_type="f16")
+    n = limited(n, model_path)
+    text = repetitive_tokens(n + 56, seed=15)
+    more = [text[n : n + 1], text[n + 1 : n + 4], text[n + 4 : n + 55], text[n + 55 :]]
+    later = range(n // T, -(-(n + 55) // T))
+    with open_llama(model_path, config) as llm:
+        logits_of(llm, [text[:n]])
+        saved, expected = state_of(llm), state(llm)
+        open_tile = found(llm, {n // T} if n % T else set())
+        after = eval_calls(llm, more)
+        rows = found(llm, later)
+        assert n_rows(rows) > 10
+    with open_llama(model_path, config) as other:
+        if n == 5:  # else nothing has been computed yet
+            logits_of(other, [repetitive_tokens(90, seed=16)])
+        restore(other, saved)
+        assert_same_state(state(other), expected)
+        assert found(other, open_tile.keys()) == open_tile
+        for a, b in zip(eval_calls(other, more), after, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert found(other, later) == rows
+
+
+def test_a_partial_state_takes_the_same_context_back(tiny_model: Path) -> None:
+    """What came after it is not found any more."""
+    text = repetitive_tokens(200, seed=17)
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
+        logits_of(llm, [text[:70]])
+        saved = state_of(llm, partial=True)
+        logits_of(llm, [text[70:120]])
+        restore(llm, saved, partial=True)
+        logits_of(fresh, [text[:70]])
+        assert_same_lookups(llm, fresh, text[140:200], {69 // T})
+
+
+def test_a_state_of_other_lookups_is_refused(tiny_model: Path) -> None:
+    """Also one with them where there are none, and the other way round."""
+    configs = [CONFIG, replace(CONFIG, B=0), replace(CONFIG, B=7), replace(CONFIG, T=8)]
+    for saving, restoring in itertools.permutations(configs, 2):
+        with open_llama(tiny_model, saving) as llm, open_llama(tiny_model, restoring) as other:
+            logits_of(llm, [repetitive_tokens(40)])
+            with pytest.raises(h2o_llama.H2OError, match="cannot be restored"):
+                restore(other, state_of(llm))
+            other.reset()
+            logits_of(other, [repetitive_tokens(40)])
+
+
+# --- bad arguments
+
+
+def test_config() -> None:
+    defaults: Any = H2OConfig()
+    assert (defaults.lookup_budget, defaults.tile) == (0, 64)
+    arguments: dict[str, Any] = {"lookup_budget": np.int64(4), "tile": np.uint8(8)}
+    config: Any = H2OConfig(**arguments)
+    assert config == H2OConfig(lookup_budget=4, tile=8)
+    assert type(config.lookup_budget) is type(config.tile) is int
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "value"),
+    [
+        *(("lookup_budget", 0, value) for value in (-1, 1.0, True, "8", None, float("nan"), 2**31, 10**30)),
+        *(("tile", 1, value) for value in (0, -1, 1.0, True, "8", None, 2**31)),
+    ],
+)
+def test_bad_values(name: str, low: int, value: object) -> None:
+    arguments: dict[str, Any] = {"lookup_budget": 4, "tile": 4, name: value}
+    with pytest.raises(ValueError, match=rf"^\[H2OConfig\] {name} must be an integer of at least {low}"):
+        H2OConfig(**arguments)
+
+
+@pytest.mark.parametrize("tile", [3, 5, 15, 17, 32, 64])
+def test_a_tile_must_divide_the_chunk(tiny_model: Path, tile: int) -> None:
+    with pytest.raises(ValueError, match="tile must divide the chunk size n_ubatch"):
+        open_llama(tiny_model, replace(CONFIG, T=tile))
+
+
+def test_two_phase_has_no_lookups(tiny_model: Path) -> None:
+    with pytest.raises(ValueError, match="lookup"):
+        open_llama(tiny_model, replace(CONFIG, schedule="two_phase"))
+
+
+@pytest.mark.parametrize("tile", [-1, 1.5, "0", None, 2**40])
+def test_bad_tiles(tiny_model: Path, tile: Any) -> None:
+    with open_llama(tiny_model, CONFIG) as llm:
+        logits_of(llm, [repetitive_tokens(40)])
+        with pytest.raises(ValueError, match="tile"):
+            llm.kv.lookup_indices(tile)
+
+
+def test_without_the_operator_it_is_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"lookup_budget needs flash_attn='auto' or 'on'"):
+        open_llama(tiny_model, replace(CONFIG, flash_attn="off"))
+    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+    with pytest.raises(H2OError, match="lookup needs H2O's attention operator"):
+        open_llama(tiny_model, CONFIG)
