@@ -3,13 +3,13 @@ function(h2o_add_sources target include_directory)
     file(GLOB sources CONFIGURE_DEPENDS ${ARGN})
     target_sources(${target} PRIVATE ${sources})
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/${include_directory}")
+    # upstream's models are compiled several at once
+    set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 h2o_add_sources(ggml-base src/ggml src/ggml/*.c   src/ggml/*.cpp)
 h2o_add_sources(ggml-cpu  src/ggml src/ggml/cpu/*.c src/ggml/cpu/*.cpp)
 h2o_add_sources(llama     src/h2o  src/h2o/*.cpp src/h2o/scorers/*.cpp)
-file(GLOB h2o_sources CONFIGURE_DEPENDS src/h2o/*.cpp src/h2o/scorers/*.cpp)
-set_source_files_properties(${h2o_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON) # upstream's models are
 target_link_libraries(llama PRIVATE ggml-cpu) # conversion of F16 and dot products
 target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-attn.h
 target_include_directories(llama     PUBLIC src/h2o)  # llama-h2o.h

@@ -300,10 +300,12 @@ class Llama(ModelView):
 
     def _layers_by_another_scorer(self, context: _core.Context) -> dict[int, str]:
         """Those that are not ranked by the scorer of the configuration, once: empty after the first call."""
-        kv = _core.KV.of_context(context)
-        if kv is None or self._scorers_are_known:
+        if self._scorers_are_known:
             return {}
         self._scorers_are_known = True
+        kv = _core.KV.of_context(context)
+        if kv is None:
+            return {}
         scorers = {layer: kv.scorer(layer) for layer in kv.layers}
         return {layer: scorer for layer, scorer in scorers.items() if self.h2o and scorer != self.h2o.scorer}
 

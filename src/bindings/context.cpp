@@ -68,10 +68,14 @@ bool context::remove(int32_t start) {
     return llama_memory_seq_rm(llama_get_memory(get()), 0, start, -1);
 }
 
+static llama_state_seq_flags state_flags(bool partial) {
+    return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
+}
+
 py::bytes context::get_state(bool partial) const {
     llama_call call(verbose);
 
-    const llama_state_seq_flags flags = partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
+    const llama_state_seq_flags flags = state_flags(partial);
 
     std::string res(llama_state_seq_get_size_ext(get(), 0, flags), '\0');
     if (res.empty() || llama_state_seq_get_data_ext(get(), (uint8_t *) res.data(), res.size(), 0, flags) != res.size()) {
@@ -84,9 +88,7 @@ void context::set_state(const std::string & state, bool partial) {
     llama_call call(verbose);
     logits_valid = false;
 
-    const llama_state_seq_flags flags = partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
-
-    if (llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), 0, flags) != state.size()) {
+    if (llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), 0, state_flags(partial)) != state.size()) {
         throw h2o_error("[Llama] the state cannot be restored: " + call.reason());
     }
 }
@@ -223,12 +225,12 @@ void init_context(py::module_ & m) {
                 flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
 
             llama_h2o_params h2o = llama_h2o_default_params();
-            h2o.local_window = local_window;
-            h2o.heavy_budget = heavy_budget;
-            h2o.sink_tokens  = sink_tokens;
-            h2o.scorer       = scorer.c_str();
-            h2o.pooling      = pooling;
-            h2o.score_type   = find_type(score_type);
+            h2o.local_window  = local_window;
+            h2o.heavy_budget  = heavy_budget;
+            h2o.sink_tokens   = sink_tokens;
+            h2o.scorer        = scorer.c_str();
+            h2o.pooling       = pooling;
+            h2o.score_type    = find_type(score_type);
             h2o.lookup_budget = lookup_budget;
             h2o.tile          = tile;
             llama_h2o_params_set(&h2o, "schedule", schedule.c_str());

@@ -242,7 +242,7 @@ void h2o_sequence::set_memory(h2o_layer & layer, const int32_t * memory) {
     }
     data.store();
 
-    records[n_tok/config.chunk_size - 1] = record(n_tok);
+    records.at(n_tok/config.chunk_size - 1).layers[layer.index] = record_layer(layer, n_tok);
 }
 
 bool h2o_sequence::begin_chunk(uint32_t pos) {
@@ -332,31 +332,29 @@ bool h2o_sequence::rewind(uint32_t pos) {
     return true;
 }
 
-h2o_record h2o_sequence::record(uint32_t first) const {
-    const size_t M = config.memory_size();
+h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t first) const {
+    h2o_host_data data  (layer.rows);
+    h2o_scores    scores(layer);
 
-    h2o_record res;
-    res.n_tokens = n_tok;
-    res.n_scored = n_scored;
-    res.first    = first;
-
-    for (const auto & layer : layers) {
-        h2o_host_data data  (layer.rows);
-        h2o_scores    scores(layer);
-
-        h2o_record::layer r;
-        r.n_built = layer.n_built;
-        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            const int32_t * rows = data.as<int32_t>() + h*layer.rows->ne[0];
-            for (const int32_t * row = rows; row < rows + M; ++row) {
-                r.rows.push_back(*row);
-                r.memory_scores.push_back(*row >= 0 ? scores.get(h, *row) : 0.0f);
-            }
-            for (uint32_t p = first; p < n_tok; ++p) {
-                r.scores.push_back(scores.get(h, layout->row_of(p)));
-            }
+    h2o_record::layer res;
+    res.n_built = layer.n_built;
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        const int32_t * rows = data.as<int32_t>() + h*layer.rows->ne[0];
+        for (const int32_t * row = rows; row < rows + config.memory_size(); ++row) {
+            res.rows.push_back(*row);
+            res.memory_scores.push_back(*row >= 0 ? scores.get(h, *row) : 0.0f);
         }
-        res.layers.push_back(std::move(r));
+        for (uint32_t p = first; p < n_tok; ++p) {
+            res.scores.push_back(scores.get(h, layout->row_of(p)));
+        }
+    }
+    return res;
+}
+
+h2o_record h2o_sequence::record(uint32_t first) const {
+    h2o_record res = { n_tok, n_scored, first, {} };
+    for (const auto & layer : layers) {
+        res.layers.push_back(record_layer(layer, first));
     }
     return res;
 }

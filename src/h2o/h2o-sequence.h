@@ -124,6 +124,8 @@ private:
 
     void truncate_text();
 
+    h2o_record::layer record_layer(const h2o_layer & layer, uint32_t first) const;
+
     void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
 
     // attention is scored, for some layer

@@ -176,21 +176,21 @@ void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, l
 }
 
 void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
-    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+    const auto & tiles = stream.sequence.tiles;
 
     const h2o_record record = h2o_record_read(io, stream.sequence);
 
-    h2o_tile_rows tile_rows;
-    std::vector<int32_t> text;
-    if (stream.sequence.tiles && !partial) {
-        h2o_tiles_read(io, *stream.sequence.tiles, record.n_tokens, text, tile_rows);
-    }
-
-    if (partial) {
+    if (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) {
         if (record.n_tokens > stream.sequence.n_tokens()) {
             throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
         }
     } else {
+        h2o_tile_rows tile_rows;
+        std::vector<int32_t> text;
+        if (tiles) {
+            h2o_tiles_read(io, *tiles, record.n_tokens, text, tile_rows);
+        }
+
         clear(false);
         stream.cache->state_read(io, seq_id, flags);
 
@@ -202,11 +202,12 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
                 throw std::runtime_error("[h2o] this state is damaged: its K and V are of other positions");
             }
         }
+
+        if (tiles) {
+            tiles->assign(text, std::move(tile_rows));
+        }
     }
 
-    if (stream.sequence.tiles && !partial) {
-        stream.sequence.tiles->assign(text, std::move(tile_rows));
-    }
     stream.sequence.restore(record);
     stream.cache->seq_rm(0, record.n_tokens, -1);
 }
