@@ -25,7 +25,7 @@ from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, assert_history_is_well_formed, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel, OracleSequence
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
-from test_h2o_sequence import OPERATIONS, assert_same, remove, restore, state_of
+from test_h2o_sequence import OPERATIONS, assert_same, count, remove, restore, run_operations, state_of
 from test_threads_cancel import Stop, assert_same_state, state, stop_at
 from tolerances import SELF_LOGITS_F32
 
@@ -400,11 +400,13 @@ def test_two_contexts_do_not_mix(tiny_model: Path) -> None:
 # --- going back
 
 
-def assert_same_lookups(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], tiles: set[int]) -> None:
+def assert_same_lookups(
+    a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], tiles: set[int], flash_decode: bool = False
+) -> None:
     """In these tiles, now and after more tokens of a prompt; and all else is the same."""
     assert found(a, tiles) == found(b, tiles)
     n = a.n_tokens
-    assert_same(a, b, more)
+    assert_same(a, b, more, flash_decode)
     tiles = tiles | {query // CONFIG.T for query in range(n, n + len(more))}
     assert found(a, tiles) == found(b, tiles)
 
@@ -448,24 +450,11 @@ def test_generated_tokens_can_be_removed(tiny_model: Path) -> None:
 @given(operations=OPERATIONS, config=st.sampled_from([CONFIG, KEY_DIFF]), seed=st.integers(0, 999))
 def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]], config: Config, seed: int) -> None:
     """What was removed has left no trace: the rest is as in a new sequence that was fed what is left."""
-    text = repetitive_tokens(sum(n for what, n in operations if what != "remove"), seed=seed)
-    n_used = 0
-    fed: list[tuple[int, bool]] = []
+    text = repetitive_tokens(count(operations), seed=seed)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        for what, n in operations:
-            if what == "remove":
-                start = n % (len(fed) + 1)
-                if remove(llm, start):
-                    del fed[start:]
-                continue
-            tokens = text[n_used : n_used + n]
-            n_used += n
-            llm.eval(tokens, decode=what == "generated")
-            fed += [(token, what == "generated") for token in tokens]
-        for token, generated in fed:
-            fresh.eval([token], decode=generated)
-        asked = {query // T for query, (_, generated) in enumerate(fed) if not generated}
-        assert_same_lookups(llm, fresh, repetitive_tokens(20, seed=seed), asked)
+        were_generated = run_operations(llm, fresh, operations, text)
+        asked = {query // T for query, generated in enumerate(were_generated) if not generated}
+        assert_same_lookups(llm, fresh, repetitive_tokens(20, seed=seed), asked, flash_decode=True)
 
 
 # --- states
