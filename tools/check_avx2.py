@@ -30,7 +30,12 @@ print(*{path for path in maps if "libh2o-ggml-cpu" in path}, _core.ops_attention
 def main() -> None:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         sys.exit("check_avx2: this is for Linux on x86-64")
-    flags = ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for name in INSTRUCTIONS)]
+    # CMake would take the first Python of PATH, which may have no pybind11
+    flags = [
+        f"-DPython_EXECUTABLE={sys.executable}",
+        "-DGGML_NATIVE=OFF",
+        *(f"-DGGML_{name}=ON" for name in INSTRUCTIONS),
+    ]
     run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *flags)
     run("cmake", "--build", BUILD, "--target", "ggml-cpu")
 
