@@ -21,7 +21,7 @@ def test_defaults() -> None:
 
 
 def test_scorers() -> None:
-    assert SCORERS == ("key_diff", "sum", "distant")
+    assert SCORERS == ("query", "key_diff", "sum", "distant")
     for scorer in SCORERS:
         assert H2OConfig(scorer=scorer).scorer == scorer
         assert f'"{scorer}": ' in str(H2OConfig.__doc__)

@@ -38,6 +38,9 @@ struct h2o_config {
     // how many positions the memory set of a chunk that ends at chunk_end holds: all that there are, or M
     uint32_t n_memory(uint32_t chunk_end) const { return std::min<uint64_t>(memory_size(), chunk_end); }
 
+    // scorers that look at queries: into how many means those of a chunk go
+    uint32_t n_pooled() const { return std::min(4u, chunk_size); }
+
     uint32_t chunk_start(uint32_t pos) const { return pos - pos % chunk_size; }
 
     // Phase 1 shows the first tokens of a chunk next to nothing, so they become a sink for their chunk: attention goes to

@@ -62,6 +62,20 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
         ggml_backend_tensor_set(limits, data.data(), 0, ggml_nbytes(limits));
     }
 
+    if (means) {
+        const auto & config = stream->sequence.config;
+
+        const uint32_t n = means->ne[0];
+
+        std::vector<float> data(ggml_nelements(means), 0.0f);
+        for (uint32_t i = 0; i < step.n_tokens; ++i) {
+            const uint32_t mean = (uint64_t) ((step.pos + i) % config.chunk_size)*n/config.chunk_size;
+
+            data[(size_t) i*n + mean] = (float) n/config.chunk_size;
+        }
+        ggml_backend_tensor_set(means, data.data(), 0, ggml_nbytes(means));
+    }
+
     stream->sequence.stats.n_reused += used;
     used = true;
 }
@@ -141,6 +155,15 @@ ggml_tensor * llm_graph_input_attn_h2o::get_limits(const llm_graph_context & gra
     return limits;
 }
 
+ggml_tensor * llm_graph_input_attn_h2o::get_means(const llm_graph_context & graph) {
+    if (!means) {
+        means = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_F32, stream->sequence.config.n_pooled(), step.n_tokens);
+        ggml_set_input(means);
+        ggml_set_name(means, "h2o_means");
+    }
+    return means;
+}
+
 bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
     const auto * mctx_new = dynamic_cast<const llama_memory_h2o_context *>(params.mctx);
     if (!mctx_new) {
@@ -158,8 +181,8 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
     const uint32_t S = stream->sequence.config.chunk_size;
 
     // single_pass: the keys are a view that depends on no position, so one chunk's graph serves the next chunk.
-    // Views of two_phase hold positions and offsets
-    const bool res = step.phase == h2o_step::SINGLE_PASS ?
+    // Views of two_phase hold positions and offsets, scores of everything the number of positions
+    const bool res = step.phase == h2o_step::SINGLE_PASS && !ranks_all ?
         step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && step_new.pos%S == step.pos%S :
         step_new == step;
 

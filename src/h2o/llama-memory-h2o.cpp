@@ -166,7 +166,7 @@ llama_pos llama_memory_h2o::seq_pos_max(llama_seq_id seq_id) const {
 void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 
-    h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.open_start() : 0));
+    h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.first_needed() : 0));
     if (!partial) {
         if (stream.sequence.tiles) {
             h2o_tiles_write(io, *stream.sequence.tiles);
@@ -260,7 +260,8 @@ bool llama_memory_h2o_context::apply() {
     if (!begun) {
         // decode steps change scores never, and memory sets only if they begin a chunk
         if (step.phase != h2o_step::DECODE || steps.size() > 1 || step.pos % S == 0) {
-            sequence.begin_call(n_tokens_call, steps.back().phase == h2o_step::TAIL);
+            const bool closes_chunk = (sequence.n_tokens() + n_tokens_call)/S > sequence.n_tokens()/S;
+            sequence.begin_call(n_tokens_call, steps.back().phase == h2o_step::TAIL || (closes_chunk && sequence.is_scored_by(H2O_SCORE_QUERIES)));
         }
         begun = true;
     }
@@ -372,6 +373,11 @@ std::vector<h2o_step> llama_memory_h2o_context::largest_steps() const {
         // an open chunk, whole chunks, and another open one
         const uint32_t n = std::min(memory->n_batch, kv_size);
         res.push_back({ h2o_step::INTRA, std::min(config.chunk_size/2, kv_size - n), n, 0, 0, true });
+    }
+    if (stream->sequence.is_scored_by(H2O_SCORE_QUERIES) && kv_size >= config.chunk_size) {
+        const auto     phase = stream->intra ? h2o_step::INTER : h2o_step::SINGLE_PASS;
+        const uint32_t pos   = config.chunk_start(kv_size - config.chunk_size);
+        res.push_back({ phase, pos, config.chunk_size, 0, config.n_memory(pos), false });
     }
     if (memory->fused_attention) {
         const uint32_t n = std::min(config.chunk_size, kv_size);

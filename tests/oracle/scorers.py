@@ -28,18 +28,20 @@ def _distant_mean(scores: Array, positions: IntArray, end: int, L: int) -> Array
 
 @dataclass(frozen=True)
 class Scorer:
-    """`counts` says which pairs of (query, key) positions add to a score, S and L given; `rank` makes ranks of scores
+    """`source` says what scores are made of: "attention" that positions receive, "keys", or a chunk's pooled "queries",
+    for which every position is a candidate. `counts` says which pairs of (query, key) positions add to a score, S and L given; `rank` makes ranks of scores
     [n] of candidates at positions [n] for the set built at `end`."""
 
     counts: Callable[[IntArray, IntArray, int, int], BoolArray] = _all
     rank: Callable[[Array, IntArray, int, int], Array] = _score
-    from_keys: bool = False
+    source: str = "attention"
 
 
 SCORERS = {
     "sum": Scorer(),
     "distant": Scorer(counts=_distant, rank=_distant_mean),
-    "key_diff": Scorer(from_keys=True),
+    "key_diff": Scorer(source="keys"),
+    "query": Scorer(source="queries"),
 }
 
 

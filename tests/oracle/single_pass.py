@@ -33,7 +33,9 @@ class OracleSinglePass(OracleSequence):
 
         def attention(il: int, x: Array) -> Array:
             self.cache.append(il, *layers.key_value(self.model, il, x, positions))
-            return self._joint(il, layers.query(self.model, il, x, positions), positions)
+            q = layers.query(self.model, il, x, positions)
+            self._score_queries(il, q, positions)
+            return self._joint(il, q, positions)
 
         x = layers.forward(self.model, tokens, self.dtype, attention)
         self.cache.n_tokens = last

@@ -38,6 +38,8 @@ class OracleTwoPhase(OracleSequence):
                 self._intra(il, q[:, first - start : last - start], first, last)
                 for first, last in self._pieces(start, len(tokens))
             ]
+            if start + len(tokens) <= self.S:
+                self._score_queries(il, q, positions)
             states[il] = SoftmaxState(*(np.concatenate(field, axis=1) for field in zip(*parts, strict=True)))
             return states[il].o
 
@@ -64,8 +66,10 @@ class OracleTwoPhase(OracleSequence):
 
         def attention(il: int, x: Array) -> Array:
             state = SoftmaxState(*(field[:, rows] for field in intra[il]))
+            q = layers.query(self.model, il, x, positions)
+            self._score_queries(il, q, positions)
             if first >= self.S:
-                state = fuse(self._inter(il, layers.query(self.model, il, x, positions), positions), state)
+                state = fuse(self._inter(il, q, positions), state)
             return state.o
 
         return layers.forward(self.model, tokens[rows], self.dtype, attention)
