@@ -34,6 +34,7 @@ class Config:
     pooling: int = 0
     B: int = 0
     T: int = 64
+    dense_layers: tuple[int, ...] = ()
 
     @property
     def M(self) -> int:
@@ -42,6 +43,7 @@ class Config:
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
         selection = {"scorer": self.scorer, "pooling": self.pooling, "B": self.B, "T": self.T}
+        selection["dense_layers"] = self.dense_layers
         sizes = (self.S, self.L, self.H, self.A)
         return SCHEDULES[self.schedule](model, *sizes, self.score_type, self.kv_type, **selection, **kwargs)
 
@@ -80,7 +82,9 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 pooling=config.pooling,
                 schedule=config.schedule,
                 score_type=config.score_type,
-                **({"lookup_budget": config.B, "tile": config.T} if config.B else {}),
+                lookup_budget=config.B,
+                tile=config.T,
+                dense_layers=config.dense_layers,
             ),
             "record": True,
         }
@@ -132,13 +136,13 @@ def assert_agrees_with_oracle(
         assert llm.kv.n_tokens == oracle.n_tokens
         assert llm.kv.chunk_index == oracle.chunk_index
         assert len(llm.kv.history) == len(oracle.history)
-        assert list(llm.kv.layers) == model.hparams.attention_layers
+        assert list(llm.kv.layers) == [il for il in model.hparams.attention_layers if il not in config.dense_layers]
         # The text alone says what is looked up: nothing there to round.
         for tile in oracle.lookups:
             np.testing.assert_array_equal(llm.kv.lookup_indices(tile), oracle.lookup_indices(tile), f"tile {tile}")
         for got, want in zip(actual, expected, strict=True):
             assert_logits_close(got, want, bounds.logits)
-        for il in model.hparams.attention_layers:
+        for il in llm.kv.layers:
             np.testing.assert_array_equal(llm.kv.memory_indices(il), oracle.memory_indices(il))
             assert_scores_close(llm.kv.scores(il), oracle.scores(il), score_bound)
             cached = oracle.cache.read(il, slice(0, oracle.n_tokens))

@@ -162,7 +162,7 @@ def test_p2_everything_in_memory_is_dense(model_path: Path, oracle_model: GGUFMo
 
 
 @small
-@given(config=configs(), sizes=SPLITS, scorer=st.sampled_from(["sum", "distant"]), seed=SEEDS)
+@given(config=configs(), sizes=SPLITS, scorer=st.sampled_from(["sum", "distant", "query"]), seed=SEEDS)
 def test_p3_any_split(tiny_model: Path, config: Config, sizes: list[int], scorer: str, seed: int) -> None:
     """Lookups, memory sets, logits. And token by token."""
     config = replace(config, scorer=scorer)
@@ -225,9 +225,11 @@ def test_p4_rows_are_well_formed(
 
 @pytest.mark.parametrize(("scorer", "pooling"), [("sum", 0), ("key_diff", 3)])
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
-def test_p5_every_model(model_path: Path, oracle_model: GGUFModel, scorer: str, pooling: int, kv_type: str) -> None:
+def test_p5_every_model(
+    model_path: Path, oracle_model: GGUFModel, schedule: str, scorer: str, pooling: int, kv_type: str
+) -> None:
     """Prompts that end within a tile, and decode steps there."""
-    config = replace(CONFIG, scorer=scorer, pooling=pooling, kv_type=kv_type)
+    config = replace(CONFIG, scorer=scorer, pooling=pooling, kv_type=kv_type, schedule=schedule)
     sizes = [42, 1, 21] if is_external(model_path) else [42, 1, 27, 1, 1, 4, 3, 35]
     calls = split(repetitive_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=3), sizes)
     oracle = assert_agrees_with_oracle(model_path, oracle_model, config, calls)
@@ -260,6 +262,7 @@ def test_p5_dense_tails_and_decode_steps(
     dense_tail=st.integers(0, 8),
     scorer=st.sampled_from(SCORERS),
     pooling=st.integers(0, 3),
+    schedule=st.sampled_from(["single_pass", "two_phase"]),
     seed=SEEDS,
 )
 def test_p5_any_configuration_and_calls(
@@ -269,10 +272,11 @@ def test_p5_any_configuration_and_calls(
     dense_tail: int,
     scorer: str,
     pooling: int,
+    schedule: str,
     seed: int,
 ) -> None:
     path = model_by_name("qwen3-gqa4-f32")
-    config = replace(config, scorer=scorer, pooling=pooling)
+    config = replace(config, scorer=scorer, pooling=pooling, schedule=schedule)
     calls = split(repetitive_tokens(sum(sizes), seed=seed), sizes)
     assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
 
@@ -540,11 +544,6 @@ def test_bad_values(name: str, low: int, value: object) -> None:
 def test_a_tile_must_divide_the_chunk(tiny_model: Path, tile: int) -> None:
     with pytest.raises(ValueError, match="tile must divide the chunk size n_ubatch"):
         open_llama(tiny_model, replace(CONFIG, T=tile))
-
-
-def test_two_phase_has_no_lookups(tiny_model: Path) -> None:
-    with pytest.raises(ValueError, match="lookup"):
-        open_llama(tiny_model, replace(CONFIG, schedule="two_phase"))
 
 
 @pytest.mark.parametrize("tile", [-1, 1.5, "0", None, 2**40])

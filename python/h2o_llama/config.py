@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,8 @@ _OWNER = "H2OConfig"
 
 SCORERS = tuple(_core.scorer_names())
 """How heavy hitters can be chosen, the default first."""
+
+_MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,12 @@ class H2OConfig:
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds.
     sink_tokens : int, default 0
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
-    scorer : str, default "key_diff"
+    scorer : str, default "query"
         How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
         of the KV head, and the sums are over queries that saw p.
+        "query": the sum of softmax(q.k)(p) over 4 means q of the queries of the chunk that closes, each of a quarter of
+        them, for every position p before the chunk's end: positions come back when they are asked for again. Its cost
+        grows with the text, slowly: 4 queries for each chunk. Generated tokens count as queries of zeros.
         "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
         chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364); needs no attention weights. Layers that change their keys
         after RoPE are ranked by "sum" instead, with a warning.
@@ -49,9 +55,12 @@ class H2OConfig:
     lookup_budget : int, default 0
         B: how many further positions a tile of queries attends to, found by the text: what followed earlier occurrences
         of its tokens, pairs and triples; the same for all layers and heads. A query sees what it and earlier queries of
-        its tile have asked for. 0 is none. Needs "single_pass", and H2O's own attention operator.
+        its tile have asked for. 0 is none. Needs H2O's own attention operator.
     tile : int, default 64
         T: how many queries share what they look up; divides S.
+    dense_layers : int or sequence of int, default 0
+        Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
+        They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
     score_type : {"f32", "bf16"}
         Type in which a position's score (attention received so far) is kept; "bf16" rounds after every addition.
 
@@ -77,6 +86,7 @@ class H2OConfig:
     score_type: Literal["f32", "bf16"] = "f32"
     lookup_budget: int = 0
     tile: int = 64
+    dense_layers: int | Sequence[int] = ()
 
     def __post_init__(self) -> None:
         least = {"local_window": 0, "heavy_budget": 0, "sink_tokens": 0, "pooling": 0, "lookup_budget": 0, "tile": 1}
@@ -90,8 +100,9 @@ class H2OConfig:
             )
         _check.choice(_OWNER, "scorer", self.scorer, SCORERS)
         _check.choice(_OWNER, "schedule", self.schedule, ("single_pass", "two_phase"))
-        if self.lookup_budget > 0 and self.schedule != "single_pass":
-            raise ValueError(f"[{_OWNER}] lookup_budget needs schedule='single_pass', got {self.schedule!r}")
+        object.__setattr__(self, "dense_layers", _layers(self.dense_layers))
+        if self.dense_layers and self.schedule != "single_pass":
+            raise ValueError(f"[{_OWNER}] dense_layers need schedule='single_pass', got {self.schedule!r}")
         _check.choice(_OWNER, "decode", self.decode, ("full",))
         _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
         if _check.flag(_OWNER, "evict", self.evict):
@@ -101,3 +112,10 @@ class H2OConfig:
     def memory_size(self) -> int:
         """M, the number of positions in a full memory set."""
         return self.local_window + self.heavy_budget + self.sink_tokens
+
+
+def _layers(value: int | Sequence[int]) -> tuple[int, ...]:
+    """The first n layers, or those that are named, ascending."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return tuple(sorted({_check.integer(_OWNER, "dense_layers", layer, 0, _MAX_LAYERS - 1) for layer in value}))
+    return tuple(range(_check.integer(_OWNER, "dense_layers", value, 0, _MAX_LAYERS)))

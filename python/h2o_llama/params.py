@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
+from typing import cast
 
 from h2o_llama import _check, _core
 from h2o_llama._memory import check_kv_size, check_logits_size
@@ -85,6 +86,12 @@ class ContextParams:
         if self.n_gpu_layers == 0:
             check_kv_size(_OWNER, "n_ctx", n_cells, model, self.type_k, self.type_v)
             self._check_logits(model, n_cells)
+        dense_layers = () if self.h2o is None else cast(tuple[int, ...], self.h2o.dense_layers)
+        if dense_layers and dense_layers[-1] >= model.n_layer:
+            raise ValueError(
+                f"[{_OWNER}] dense_layers must be layers of this model, from 0 to {model.n_layer - 1}, "
+                f"got {dense_layers[-1]}"
+            )
         return _core.Context(
             model=model,
             n_ctx=n_cells,
@@ -98,6 +105,7 @@ class ContextParams:
             heavy_budget=0 if self.h2o is None else self.h2o.heavy_budget,
             sink_tokens=0 if self.h2o is None else self.h2o.sink_tokens,
             lookup_budget=0 if self.h2o is None else self.h2o.lookup_budget,
+            dense_layers=dense_layers,
             tile=1 if self.h2o is None else self.h2o.tile,
             scorer="" if self.h2o is None else self.h2o.scorer,
             pooling=0 if self.h2o is None else self.h2o.pooling,

@@ -1,11 +1,14 @@
 #include "h2o-config.h"
 
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
 h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     : chunk_size(chunk_size), local_window(params.local_window), heavy_budget(params.heavy_budget), sink_tokens(params.sink_tokens),
       scorer(&h2o_find_scorer(params.scorer)), lookup_budget(params.lookup_budget), tile(params.tile), pooling(params.pooling), score_type(params.score_type), schedule(params.schedule) {
+    std::copy(std::begin(params.dense_layers), std::end(params.dense_layers), dense_layers.begin());
+
     if (chunk_size < 1) {
         throw std::invalid_argument("[h2o] the chunk size (n_ubatch) must be at least 1");
     }
@@ -18,8 +21,8 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     if (lookup_budget > INT32_MAX || (lookup_budget > 0 && (tile < 1 || chunk_size % tile != 0))) {
         throw std::invalid_argument("[h2o] the tile must divide the chunk size (n_ubatch) " + std::to_string(chunk_size) + ", got " + std::to_string(tile));
     }
-    if (lookup_budget > 0 && schedule != LLAMA_H2O_SCHEDULE_SINGLE_PASS) {
-        throw std::invalid_argument("[h2o] lookup needs the schedule single_pass");
+    if (schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE && dense_layers != decltype(dense_layers)()) {
+        throw std::invalid_argument("[h2o] dense layers need the schedule single_pass");
     }
     if (score_type != GGML_TYPE_F32 && score_type != GGML_TYPE_BF16) {
         throw std::invalid_argument("[h2o] the score type must be f32 or bf16");

@@ -5,6 +5,7 @@
 #include "llama-h2o.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 // Parameters of H2O chunked sparse attention. The chunk grid is absolute: chunk c holds positions [c*S, (c + 1)*S).
@@ -26,9 +27,13 @@ struct h2o_config {
 
     uint32_t pooling = 0; // a candidate ranks as high as the best one up to so many positions away
 
+    std::array<uint64_t, LLAMA_H2O_MAX_LAYERS/64> dense_layers = {};
+
     ggml_type score_type = GGML_TYPE_F32;
 
     llama_h2o_schedule schedule = LLAMA_H2O_SCHEDULE_SINGLE_PASS;
+
+    bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 
     bool enabled() const { return memory_size() > 0; }
 

@@ -80,16 +80,16 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
     used = true;
 }
 
-// phase 1 looks at whole chunks, a dense tail at the whole sequence
+// phase 1 looks at whole chunks, dense layers and tails at the whole sequence
 uint32_t llm_graph_input_attn_h2o::first_position() const {
-    return step.phase == h2o_step::TAIL ? 0 : stream->sequence.config.chunk_start(step.pos);
+    return step.phase == h2o_step::INTRA ? stream->sequence.config.chunk_start(step.pos) : 0;
 }
 
 ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & graph) {
     if (!all_rows) {
         uint32_t n_head_kv_max = 0;
-        for (const auto & layer : stream->sequence.layers) {
-            n_head_kv_max = std::max(n_head_kv_max, layer.n_head_kv);
+        for (const uint32_t il : stream->cache->get_layer_ids()) {
+            n_head_kv_max = std::max(n_head_kv_max, hparams.n_head_kv(il));
         }
         all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, step.pos + step.n_tokens - first_position(), n_head_kv_max);
         ggml_set_input(all_rows);
@@ -109,7 +109,7 @@ ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & grap
 }
 
 void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
-    if (!has_tiles() || tile_rows) {
+    if (tile_rows) {
         return;
     }
 
@@ -181,8 +181,8 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
     const uint32_t S = stream->sequence.config.chunk_size;
 
     // single_pass: the keys are a view that depends on no position, so one chunk's graph serves the next chunk.
-    // Views of two_phase hold positions and offsets, scores of everything the number of positions
-    const bool res = step.phase == h2o_step::SINGLE_PASS && !ranks_all ?
+    // Views of two_phase hold positions and offsets
+    const bool res = step.phase == h2o_step::SINGLE_PASS && !has_size_of_text ?
         step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && step_new.pos%S == step.pos%S :
         step_new == step;
 

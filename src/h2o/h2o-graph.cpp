@@ -92,7 +92,13 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits, bool causal, float kq_scale, int il) {
     const int64_t n_k = rows->ne[0]/q->ne[3];
 
-    add_tiles(graph);
+    const auto * layer = stream->sequence.layer(il);
+    const bool   tiled = layer && has_tiles();
+    const bool   sums  = layer && layer->is_scored_by(H2O_SCORE_ATTENTION);
+
+    if (tiled) {
+        add_tiles(graph);
+    }
 
     const h2o_attention_params params = {
         /*.k      =*/ stream->keys  (graph.ctx0, il),
@@ -100,13 +106,13 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.q      =*/ q,
         /*.rows   =*/ rows,
         /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1]) : nullptr,
-        /*.limits =*/ limits,
+        /*.limits =*/ sums ? limits : nullptr,
         /*.scale  =*/ kq_scale,
-        /*.sums   =*/ stream->sequence.layer(il)->is_scored_by(H2O_SCORE_ATTENTION),
-        /*.tile_rows   =*/ tile_rows,
-        /*.tile_first  =*/ tile_first,
+        /*.sums   =*/ sums,
+        /*.tile_rows   =*/ tiled ? tile_rows  : nullptr,
+        /*.tile_first  =*/ tiled ? tile_first : nullptr,
         /*.tile_size   =*/ (int) stream->sequence.config.tile,
-        /*.tile_offset =*/ (int) (tile_rows ? step.pos % stream->sequence.config.tile : 0),
+        /*.tile_offset =*/ (int) (tiled ? step.pos % stream->sequence.config.tile : 0),
     };
 
     if (fused_attention) {
@@ -117,7 +123,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         }
     }
 
-    if (tile_rows) {
+    if (tiled) {
         throw std::runtime_error("[h2o] lookup needs H2O's attention operator: a model on the CPU, and flash attention not off");
     }
 
@@ -155,6 +161,10 @@ ggml_tensor * llm_graph_input_attn_h2o::build_scored(const llm_graph_context & g
 
 // one softmax over the memory set and the own chunk
 ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+    if (!stream->sequence.layer(il)) {
+        return build_tail(graph, q, kq_scale, il); // a dense layer
+    }
+
     ggml_tensor * rows = stream->rows(graph.ctx0, il, step.n_memory, step.pos%stream->sequence.config.chunk_size + step.n_tokens);
 
     return build_scored(graph, q, rows, kq_scale, il);
@@ -163,6 +173,8 @@ ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_contex
 // the same over everything up to here
 ggml_tensor * llm_graph_input_attn_h2o::build_tail(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     ggml_tensor * all = get_all_rows(graph);
+
+    has_size_of_text = true;
 
     ggml_tensor * rows = ggml_view_2d(graph.ctx0, all, all->ne[0], hparams.n_head_kv(il), all->nb[1], 0);
 
@@ -259,8 +271,10 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
 }
 
 bool llm_graph_input_attn_h2o::scores_queries(int il) const {
+    const auto * layer = stream->sequence.layer(il);
+
     // where phase 2 follows, its queries know more
-    return stream->sequence.layer(il)->is_scored_by(H2O_SCORE_QUERIES) && !step.has_phase2;
+    return layer && layer->is_scored_by(H2O_SCORE_QUERIES) && !step.has_phase2;
 }
 
 void llm_graph_input_attn_h2o::score_queries(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
@@ -280,7 +294,7 @@ void llm_graph_input_attn_h2o::score_queries(const llm_graph_context & graph, gg
     ggml_build_forward_expand(graph.gf, queries);
 
     if (end % S == 0) {
-        ranks_all = true;
+        has_size_of_text = true;
 
         // the query heads of a KV head side by side
         queries = ggml_permute(ctx0, ggml_reshape_3d(ctx0, queries, d, n_head, n_pooled), 0, 2, 1, 3);

@@ -72,7 +72,7 @@ private:
     void set_tiles() const;
 
     // the step's tiles look something up: there is something before the chunk
-    bool has_tiles() const { return step.phase == h2o_step::SINGLE_PASS && step.n_memory > 0 && stream->sequence.tiles; }
+    bool has_tiles() const { return step.n_memory > 0 && stream->sequence.tiles; }
 
     // q [n_embd_head_k, n_q, n_head, n_block], rows I32 [n_k*n_block, n_head_kv], limits I32 [n_q, n_block] or nullptr
     h2o_attention build_attention(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits,
@@ -105,7 +105,7 @@ private:
 
     std::map<int, const ggml_tensor *> stored_k; // by layer, what goes to the cache
 
-    bool ranks_all = false; // some layer's scores of everything are computed
+    bool has_size_of_text = false; // something in the graph grows with the sequence
 
     bool used = false;
 };

@@ -1,5 +1,6 @@
 #include "llama-h2o.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +19,7 @@ llama_h2o_params llama_h2o_default_params() {
         /*.schedule     =*/ LLAMA_H2O_SCHEDULE_SINGLE_PASS,
         /*.lookup_budget =*/ 0,
         /*.tile          =*/ 64,
+        /*.dense_layers  =*/ {},
     };
 }
 
@@ -31,6 +33,7 @@ const llama_h2o_option * llama_h2o_options() {
         { "schedule", "NAME", "H2O: how a prompt is computed, single_pass or two_phase (default: single_pass)" },
         { "lookup",   "N",    "H2O: positions that a tile of queries attends to besides, found by its text (default: 0)" },
         { "tile",     "N",    "H2O: queries of a tile (default: 64)" },
+        { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
         { nullptr, nullptr, nullptr },
     };
     return res;
@@ -44,6 +47,43 @@ static bool set_number(uint32_t & dst, const char * value) {
         return false;
     }
     dst = number;
+    return true;
+}
+
+// numbers and ranges of layers with commas between them
+static bool set_layers(uint64_t * dst, const char * value) {
+    uint64_t layers[LLAMA_H2O_MAX_LAYERS/64] = {};
+
+    const auto read = [&](uint32_t & number) {
+        if (*value < '0' || *value > '9') {
+            return false;
+        }
+        char * end;
+        number = std::min(strtoull(value, &end, 10), (unsigned long long) LLAMA_H2O_MAX_LAYERS);
+        value  = end;
+        return number < LLAMA_H2O_MAX_LAYERS;
+    };
+
+    while (true) {
+        uint32_t first;
+        if (!read(first)) {
+            return false;
+        }
+        uint32_t last = first;
+        if (*value == '-' && (value++, !read(last))) {
+            return false;
+        }
+        for (uint32_t il = first; il <= last; ++il) {
+            layers[il/64] |= uint64_t(1) << il%64;
+        }
+        if (*value == 0) {
+            break;
+        }
+        if (*value++ != ',') {
+            return false;
+        }
+    }
+    memcpy(dst, layers, sizeof(layers));
     return true;
 }
 
@@ -65,6 +105,9 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
     }
     if (strcmp(name, "pooling") == 0) {
         return set_number(params->pooling, value);
+    }
+    if (strcmp(name, "dense") == 0) {
+        return set_layers(params->dense_layers, value);
     }
     if (strcmp(name, "scorer") == 0) {
         for (int32_t i = 0; const char * scorer = llama_h2o_scorer_name(i); ++i) {

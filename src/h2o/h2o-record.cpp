@@ -16,6 +16,10 @@ static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
         MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.pooling,
         (uint32_t) config.schedule, config.lookup_budget, config.lookup_budget > 0 ? config.tile : 0, (uint32_t) n_layer,
     };
+    for (const uint64_t word : config.dense_layers) {
+        res.push_back(word);
+        res.push_back(word >> 32);
+    }
     for (const char * c = config.scorer->name(); *c; ++c) {
         res.push_back(*c);
     }

@@ -37,15 +37,26 @@ void h2o_stream::check_model(const llama_model & model) {
     }
 }
 
-static std::vector<h2o_sequence::layer_dims> h2o_layer_dims(const llama_model & model, const std::vector<uint32_t> & layer_ids, bool offload) {
+// the layers that have memory sets
+static std::vector<h2o_sequence::layer_dims> h2o_layer_dims(const llama_model & model, const std::vector<uint32_t> & layer_ids,
+        const h2o_config & config, bool offload) {
     const auto & hparams = model.hparams;
+
+    for (uint32_t il = hparams.n_layer(); il < LLAMA_H2O_MAX_LAYERS; ++il) {
+        if (config.is_dense(il)) {
+            throw std::invalid_argument(format("[h2o] dense layers: there is no layer %u, this model has %u", il, hparams.n_layer()));
+        }
+    }
 
     std::vector<h2o_sequence::layer_dims> res;
     for (const uint32_t il : layer_ids) {
         // a layer without KV heads has no attention
-        if (hparams.n_head_kv(il) > 0) {
+        if (hparams.n_head_kv(il) > 0 && !config.is_dense(il)) {
             res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il), hparams.n_embd_head_k(il), h2o_layer_device(model, il, offload) });
         }
+    }
+    if (res.empty()) {
+        throw std::invalid_argument("[h2o] dense layers: no layer is left for H2O. Switch H2O off instead");
     }
     return res;
 }
@@ -62,7 +73,7 @@ h2o_stream::h2o_stream(
     : model(model),
       cache(std::make_unique<llama_kv_cache>(model, model.hparams, type_k, type_v, /*v_trans =*/ false, offload, /*unified =*/ true, kv_size,
             /*n_seq_max =*/ 1, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr)),
-      sequence(config, std::make_unique<h2o_layout_full>(kv_size), h2o_layer_dims(model, cache->get_layer_ids(), offload)),
+      sequence(config, std::make_unique<h2o_layout_full>(kv_size), h2o_layer_dims(model, cache->get_layer_ids(), config, offload)),
       offload(offload) {
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_unique<h2o_intra>(model, cache->get_layer_ids(), n_batch, offload);
@@ -132,7 +143,7 @@ bool h2o_stream::rewind(uint32_t pos) {
 
 void h2o_stream::learn_rope(int32_t il, const ggml_tensor * k) {
     auto * layer = sequence.layer(il);
-    if (!layer->is_scored_by(H2O_SCORE_KEYS) || ropes.count(il)) {
+    if (!layer || !layer->is_scored_by(H2O_SCORE_KEYS) || ropes.count(il)) {
         return;
     }
 

@@ -18,6 +18,8 @@ enum llama_h2o_schedule {
     LLAMA_H2O_SCHEDULE_TWO_PHASE   = 1, // all chunks by themselves, then again with the memory sets
 };
 
+#define LLAMA_H2O_MAX_LAYERS 512
+
 // What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one.
 struct llama_h2o_params {
     uint32_t                local_window; // last positions of a chunk that the next chunk attends to
@@ -29,6 +31,9 @@ struct llama_h2o_params {
     enum llama_h2o_schedule schedule;
     uint32_t                lookup_budget; // positions that a tile of queries attends to besides, found by its text; 0: none
     uint32_t                tile;          // queries of a tile; divides the chunk size
+
+    // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
+    uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
 };
 
 // an empty memory set, and the defaults of all else

@@ -271,8 +271,13 @@ bool llama_memory_h2o_context::apply() {
         return false;
     }
 
-    if (sequence.tiles && step.stores_kv()) {
-        read_text(step);
+    if (sequence.tiles) {
+        if (step.stores_kv()) {
+            read_text(step);
+        }
+        if (step.phase == h2o_step::SINGLE_PASS || step.phase == h2o_step::INTER) {
+            sequence.tiles->choose(step.pos, step.pos + step.n_tokens);
+        }
     }
 
     const int64_t t_select_us = ggml_time_us();
@@ -314,9 +319,6 @@ void llama_memory_h2o_context::read_text(const h2o_step & step) {
     auto & tiles = *stream->sequence.tiles;
 
     tiles.append(ids.data(), ids.size());
-    if (step.phase == h2o_step::SINGLE_PASS) {
-        tiles.choose(step.pos, step.pos + step.n_tokens);
-    }
 }
 
 bool llama_memory_h2o_context::finish(ggml_backend_sched_t sched) {
@@ -374,7 +376,8 @@ std::vector<h2o_step> llama_memory_h2o_context::largest_steps() const {
         const uint32_t n = std::min(memory->n_batch, kv_size);
         res.push_back({ h2o_step::INTRA, std::min(config.chunk_size/2, kv_size - n), n, 0, 0, true });
     }
-    if (stream->sequence.is_scored_by(H2O_SCORE_QUERIES) && kv_size >= config.chunk_size) {
+    const bool reads_all = stream->sequence.is_scored_by(H2O_SCORE_QUERIES) || stream->sequence.layers.size() < stream->cache->get_layer_ids().size();
+    if (reads_all && kv_size >= config.chunk_size) {
         const auto     phase = stream->intra ? h2o_step::INTER : h2o_step::SINGLE_PASS;
         const uint32_t pos   = config.chunk_start(kv_size - config.chunk_size);
         res.push_back({ phase, pos, config.chunk_size, 0, config.n_memory(pos), false });

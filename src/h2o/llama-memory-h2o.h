@@ -92,7 +92,7 @@ public:
     h2o_stream       * const stream;
 
 private:
-    // the tokens of the step, and what they look up
+    // the tokens of the step
     void read_text(const h2o_step & step);
 
     std::vector<h2o_step> steps; // empty: reserve

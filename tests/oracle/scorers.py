@@ -28,9 +28,11 @@ def _distant_mean(scores: Array, positions: IntArray, end: int, L: int) -> Array
 
 @dataclass(frozen=True)
 class Scorer:
-    """`source` says what scores are made of: "attention" that positions receive, "keys", or a chunk's pooled "queries",
-    for which every position is a candidate. `counts` says which pairs of (query, key) positions add to a score, S and L given; `rank` makes ranks of scores
-    [n] of candidates at positions [n] for the set built at `end`."""
+    """`source` says what scores are made of: "attention" that positions receive, a chunk's "keys", or its pooled
+    "queries", for which every position is a candidate. `counts` says which pairs of (query, key) positions add to a
+    score, S and L given; `rank` makes ranks of scores [n] of candidates at positions [n] for the set built at
+    `end`.
+    """
 
     counts: Callable[[IntArray, IntArray, int, int], BoolArray] = _all
     rank: Callable[[Array, IntArray, int, int], Array] = _score

@@ -19,6 +19,7 @@ from .kv_rounding import round_bf16
 from .lookup import Lookup, Row
 from .scorers import SCORERS, key_difference
 from .selection import candidate_ranks, select_ranked
+from .softmax_state import SoftmaxState
 
 # (chunk, layer, proposed memory set [n_head_kv, M], ranks [n_head_kv, n]) -> the memory set to use. Lets a test follow
 # the library where two ranks are closer than rounding errors, after it has checked that they are.
@@ -27,9 +28,6 @@ ChooseMemory = Callable[[int, int, IntArray, Array], IntArray]
 
 class OracleSequence(ABC):
     """Positions are absolute; chunk c is [cS, (c+1)S), tile t is [tT, (t+1)T)."""
-
-    # Whether this schedule has a lookup.
-    has_lookup = False
 
     @property
     def chunk_sink(self) -> int:
@@ -51,9 +49,8 @@ class OracleSequence(ABC):
         pooling: int = 0,
         B: int = 0,
         T: int = 64,
+        dense_layers: Sequence[int] = (),
     ) -> None:
-        if B and not self.has_lookup:
-            raise ValueError("this schedule has no lookup")
         if B and S % T:
             raise ValueError("tile must divide the chunk size")
         self.model = model
@@ -64,6 +61,7 @@ class OracleSequence(ABC):
         self.dtype = dtype
         self.choose_memory = choose_memory
         self.scorer = SCORERS[scorer]
+        self.dense_layers = set(dense_layers)
         self.pooling = pooling
         # One query at a time: no row depends on a later query, whatever the budget.
         self.lookup = Lookup(S=S, T=T, B=B, A=A, L=L, G=1)
@@ -79,10 +77,11 @@ class OracleSequence(ABC):
         self._scores = {
             il: np.zeros((self.model.hparams.n_head_kv[il], 0), self.dtype)
             for il in self.model.hparams.attention_layers
+            if il not in self.dense_layers
         }
         self._queries = {
             il: np.zeros((self.model.hparams.n_head[il], self.n_pooled, self.model.hparams.head_dim), self.dtype)
-            for il in self.model.hparams.attention_layers
+            for il in self._scores
         }
 
     @property
@@ -142,8 +141,9 @@ class OracleSequence(ABC):
             k, v = self.cache.read(il, slice(0, last))
             q = layers.query(self.model, il, x, positions)
             state, colsum = attend(q, k, v, keys <= positions[:, None], self._counts(positions, keys))
-            self._add_scores(il, keys[None, :], colsum)
-            self._score_queries(il, q, positions)
+            if il in self._scores:
+                self._add_scores(il, keys[None, :], colsum)
+                self._score_queries(il, q, positions)
             return state.o
 
         x = layers.forward(self.model, tokens, self.dtype, attention)
@@ -172,6 +172,44 @@ class OracleSequence(ABC):
         memory = self.memory_indices(il)
         n_valid = int((memory[0] >= 0).sum())  # the same for every head
         return memory[:, :n_valid]
+
+    def _look_up(self, first: int, last: int) -> None:
+        """Each of these queries chooses for itself, within what its tile's budget is up to its place."""
+        if not self.lookup.B:
+            return
+        for query in range(first, last):
+            rows = self.lookups.setdefault(query // self.lookup.T, [])
+            rows += self.lookup.choose(self.text[: query + 1], query, query + 1, rows)
+
+    def _looked_up(self, positions: IntArray) -> tuple[IntArray, BoolArray]:
+        """The rows [n] of these queries' tiles, one tile after another, and which query sees which: [n_q, n]."""
+        T = self.lookup.T
+        tiles = range(positions[0] // T, positions[-1] // T + 1)
+        rows = [(tile, *row) for tile in tiles for row in self.lookups.get(tile, ())]
+        tile, position, first = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return position, (tile == positions[:, None] // T) & (first <= positions[:, None])
+
+    def _attend_past(self, il: int, q: Array, positions: IntArray, chunk: IntArray) -> SoftmaxState:
+        """Attention to the whole memory set, to what was looked up, and causally to positions of the open chunk.
+
+        One softmax; all but what was looked up is scored.
+        """
+        memory = self._memory(il)
+        looked_up, is_visible = self._looked_up(positions)
+        others = np.concatenate([chunk, looked_up])
+        keys = np.concatenate([memory, np.broadcast_to(others, (len(memory), len(others)))], axis=1)
+        n_scored = keys.shape[1] - len(looked_up)
+        # Every head sees the same keys of the chunk, and all of its memory set: that is older than any query.
+        in_memory = np.ones((len(positions), memory.shape[1]), dtype=bool)
+        allowed = np.concatenate([in_memory, chunk <= positions[:, None], is_visible], axis=1)
+        # What a head has in its memory set counts once.
+        is_first = np.ones(keys.shape, dtype=bool)
+        is_first[:, n_scored:] = [~np.isin(looked_up, kept) for kept in memory]
+        state, colsum = attend(
+            q, *self.cache.gather(il, keys), allowed & is_first[:, None], self._counts(positions, keys)
+        )
+        self._add_scores(il, keys[:, :n_scored], colsum[:, :n_scored])
+        return state
 
     def _begin_chunk(self, position: int) -> None:
         """Lazy build: the first token of chunk c makes M_{c-1}, from the scores as they are now."""

@@ -61,6 +61,7 @@ class OracleTwoPhase(OracleSequence):
         """Hidden states of one piece, its intra attention fused with that to the memory set."""
         first, last = piece
         self._begin_chunk(first)
+        self._look_up(first, last)
         rows = slice(first - start, last - start)
         positions = np.arange(first, last, dtype=np.int32)
 
@@ -69,14 +70,7 @@ class OracleTwoPhase(OracleSequence):
             q = layers.query(self.model, il, x, positions)
             self._score_queries(il, q, positions)
             if first >= self.S:
-                state = fuse(self._inter(il, q, positions), state)
+                state = fuse(self._attend_past(il, q, positions, np.arange(0)), state)
             return state.o
 
         return layers.forward(self.model, tokens[rows], self.dtype, attention)
-
-    def _inter(self, il: int, q: Array, positions: IntArray) -> SoftmaxState:
-        """Attention to the whole memory set, scored."""
-        memory = self._memory(il)
-        state, colsum = attend(q, *self.cache.gather(il, memory), counts=self._counts(positions, memory))
-        self._add_scores(il, memory, colsum)
-        return state

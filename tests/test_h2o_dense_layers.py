@@ -1,0 +1,99 @@
+"""Layers that attend to everything, between others that have memory sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compare import assert_logits_close
+from h2o_llama import H2OConfig, H2OError
+from h2o_llama.config import SCORERS
+from inputs import ModelByName, limited, repetitive_tokens, split
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from oracle import DenseOracle, GGUFModel
+from test_h2o_properties import CALLS, SEEDS, small
+
+CONFIG = Config(S=16, L=4, H=6, A=1, B=6, T=4, scorer="query")
+
+
+def test_every_model(model_path: Path, oracle_model: GGUFModel, flash_attn: str) -> None:
+    """The first layer with attention."""
+    dense = tuple(oracle_model.hparams.attention_layers[:1])
+    if len(oracle_model.hparams.attention_layers) == 1:
+        with pytest.raises(H2OError, match="no layer is left for H2O"):
+            open_llama(model_path, replace(CONFIG, dense_layers=dense))
+        return
+    config = replace(CONFIG, dense_layers=dense, flash_attn=flash_attn, B=0)
+    tokens = repetitive_tokens(limited(100, model_path), oracle_model.hparams.n_vocab)
+    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [41, 1, 20, len(tokens) - 62]))
+
+
+@small
+@given(
+    dense=st.sampled_from([(0,), (1,)]),
+    scorer=st.sampled_from(SCORERS),
+    sizes=CALLS,
+    dense_tail=st.integers(0, 8),
+    lookup_budget=st.sampled_from([0, 7]),
+    seed=SEEDS,
+)
+def test_any_calls(
+    model_by_name: ModelByName,
+    dense: tuple[int, ...],
+    scorer: str,
+    sizes: list[int],
+    dense_tail: int,
+    lookup_budget: int,
+    seed: int,
+) -> None:
+    path = model_by_name("qwen3-gqa4-f32")
+    config = replace(CONFIG, dense_layers=dense, scorer=scorer, B=lookup_budget)
+    calls = split(repetitive_tokens(sum(sizes), seed=seed), sizes)
+    assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
+
+
+def test_they_see_what_memory_sets_do_not_hold(tiny_model: Path) -> None:
+    """With the other layer's memory set holding everything, the model is dense; with neither it is not."""
+    model = GGUFModel(tiny_model)
+    tokens = repetitive_tokens(120)
+    expected = DenseOracle(model, "f32").logits(np.array(tokens))
+    whole = replace(CONFIG, H=200, B=0)
+    dense = range(model.hparams.n_layer - 1)
+    with open_llama(tiny_model, replace(whole, dense_layers=tuple(dense))) as llm:
+        (actual,) = eval_calls(llm, [tokens])
+    assert_logits_close(actual, expected, whole.tolerance(model).logits)
+
+
+def test_they_have_no_memory_set(tiny_model: Path) -> None:
+    with open_llama(tiny_model, replace(CONFIG, dense_layers=(0,))) as llm:
+        llm.eval(repetitive_tokens(40))
+        assert 0 not in llm.kv.layers
+        with pytest.raises(ValueError, match="layer"):
+            llm.kv.memory_indices(0)
+
+
+def test_a_number_means_the_first_layers() -> None:
+    assert H2OConfig(dense_layers=3) == H2OConfig(dense_layers=[2, 0, 1, 0])
+    assert H2OConfig(dense_layers=0) == H2OConfig()
+
+
+@pytest.mark.parametrize("value", [-1, 513, 1.0, True, "0", [512], [-1], [0, 1.5], [[0]], None])
+def test_bad_values(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^\[H2OConfig\] dense_layers must be an integer from 0 to"):
+        H2OConfig(dense_layers=value)
+
+
+def test_a_layer_that_is_not_there(tiny_model: Path) -> None:
+    with pytest.raises(ValueError, match="dense_layers must be layers of this model, from 0 to 2, got 99"):
+        open_llama(tiny_model, replace(CONFIG, dense_layers=(0, 99)))
+
+
+def test_two_phase_has_none() -> None:
+    with pytest.raises(ValueError, match="dense_layers need schedule='single_pass'"):
+        H2OConfig(dense_layers=1, schedule="two_phase")
