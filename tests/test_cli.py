@@ -354,6 +354,25 @@ def test_inspect_measures_the_mass_if_asked_to_or_for_a_page(text_file: Path, tm
     assert "<h3>Best possible</h3>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> None:
+    command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
+    without = invoke(*command)
+    assert "looked up" not in without.stdout.lower()
+    assert 'id="queries"' not in (tmp_path / "page.html").read_text(encoding="utf-8")
+    result = invoke(*command, "--lookup", "16")
+    assert result.exit_code == 0
+    assert re.search(r"Looked up by the text: 1[0-6]\.\d tokens on average, at most 16", result.stdout)
+    assert "The mass is that of the memory sets alone." in result.stdout
+    assert len(re.findall(r"│ +32 │ +16 │ +\d+ % │ +\d+ % │ +\d+ % │", result.stdout)) == 8
+    assert re.search(r"│ +\d+ │ +\d+ │ …[^│]*⟦.⟧[^│]* │", result.stdout)
+    assert re.search(r"│ +\d+ │ …[^│]*⟦.⟧ +│ …[^│]*⟦[^│]+⟧[^│]* │", result.stdout)
+    assert re.sub("[⟦⟧⏎]", "", result.stdout.split("⟦heavy hitters⟧\n")[1]).startswith(TEXT)
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'id="queries"' in html
+    assert "<h3>Attention to what was looked up</h3>" in html
+    assert "Looked-up tokens are not counted" in html
+
+
 def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:
     command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
     by_sum = invoke(*command, "--scorer", "sum", "--pooling", "0")

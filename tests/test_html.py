@@ -49,12 +49,17 @@ class Page(HTMLParser):
         self.links += [value or "" for name, value in attrs if name == "href"]
         if tag not in VOID_TAGS:
             self.stack.append((tag, dict(attrs)))
-        if tag == "mark":
+        if tag == "mark" and self.in_document:
             values = dict(attrs)
             assert values["class"] in {f"s{n}" for n in range(1, SHADES + 1)}
             self.marks.append(("", [int(p) for p in (values["data-p"] or "").split()]))
         if tag == "script":
             self.scripts.append("")
+
+    @property
+    def in_document(self) -> bool:
+        """Whether the parser is inside the document's text."""
+        return any(attrs.get("id") == "document" for _, attrs in self.stack)
 
     def titled(self, title: str) -> list[str | None]:
         """The tooltips that are this text."""
@@ -70,9 +75,9 @@ class Page(HTMLParser):
         tag = self.stack[-1][0]
         if tag == "script":
             self.scripts[-1] += data
-        if any(attrs.get("id") == "document" for _, attrs in self.stack):
+        if self.in_document:
             self.document += data
-        if tag == "mark":
+        if tag == "mark" and self.in_document:
             text, positions = self.marks[-1]
             self.marks[-1] = (text + data, positions)
 

@@ -1,4 +1,4 @@
-"""`h2o-llama inspect`: which tokens of a document each layer and head kept."""
+"""`h2o-llama inspect`: which tokens of a document each layer and head kept, and which were looked up."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokeni
 from h2o_llama.report.captured import captured_mass
 from h2o_llama.report.history import memory_history
 from h2o_llama.report.html import check_target, write_html
+from h2o_llama.report.lookup_attention import lookup_attention
 from h2o_llama.report.memory import memory_report
 from h2o_llama.report.terminal import head_table, highlighted, legend
+from h2o_llama.report.terminal_lookups import lookup_sentence, lookup_tables
 
 # Dense attention costs the square of the length: up to so many tokens nobody has to ask for it.
 MASS_TOKENS = 8192
@@ -32,8 +34,9 @@ def inspect(
     mass: Annotated[
         bool | None,
         typer.Option(
-            help="Read the text with dense attention too, and tell how much of it goes to what was kept. By default "
-            f"for an HTML page of up to {MASS_TOKENS:,} tokens."
+            help="Read the text with dense attention too, and tell how much of it goes to what was kept; with --lookup "
+            "once more, and tell how much attention goes to what was looked up. By default for an HTML page of up to "
+            f"{MASS_TOKENS:,} tokens."
         ),
     ] = None,
     local: options.Local = options.DEFAULTS.local_window,
@@ -49,8 +52,8 @@ def inspect(
 ) -> None:
     """Show which tokens of a text each layer and head kept.
 
-    A table of the heads, then the text itself with the heavy hitters highlighted: by score for a single head (--layer
-    and --head), by how many heads keep them otherwise.
+    A table of the heads, with --lookup what was looked up and what asked for it, then the text itself with the heavy
+    hitters highlighted: by score for a single head (--layer and --head), by how many heads keep them otherwise.
     """
     if html is not None:
         check_target(html)
@@ -65,12 +68,16 @@ def inspect(
     with llm, progress_bars() as update:
         llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
         history = memory_history(llm)
-        captured = None
+        captured = to_looked_up = None
         if mass and history.n_sets > 0:
             captured = captured_mass(
                 llm, tokens, history, n_threads=threads, progress=lambda n, n_total: update("dense", n, n_total)
             )
-        report = memory_report(llm, tokens, title, history, captured)
+            if lookup > 0:
+                to_looked_up = lookup_attention(
+                    llm, tokens, n_threads=threads, progress=lambda n, n_total: update("lookup", n, n_total)
+                )
+        report = memory_report(llm, tokens, title, history, captured, to_looked_up)
         description = llm.desc
 
     console = Console()
@@ -82,7 +89,10 @@ def inspect(
         )
     else:
         brackets = console.color_system is None
-        console.print(head_table(report, heads), legend(report, brackets))
+        console.print(head_table(report, heads))
+        if report.lookups is not None:
+            console.print(lookup_sentence(report), *lookup_tables(report, brackets))
+        console.print(legend(report, brackets))
         console.print(highlighted(report, heads, brackets), soft_wrap=True)
     if html is not None:
         ranked = f"ranked by {scorer} with pooling {pooling}, schedule {schedule}"

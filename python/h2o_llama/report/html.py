@@ -14,14 +14,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from h2o_llama.report.captured import mean_over_heads
 from h2o_llama.report.document import runs
 from h2o_llama.report.history import stays
-from h2o_llama.report.maps import history_maps, mass_maps
+from h2o_llama.report.lookup_panel import LookupPanel, lookup_panel
+from h2o_llama.report.maps import history_maps, lookup_map, mass_maps
 from h2o_llama.report.membership import Membership, membership
 from h2o_llama.report.memory import SHADES, MemoryReport, top_texts
 from h2o_llama.report.pieces import visible
 
 
-def _script_data(report: MemoryReport, picture: Membership | None) -> dict[str, Any]:
-    """What the page's script needs of every head. Scores keep three digits."""
+def _script_data(report: MemoryReport, picture: Membership | None, panel: LookupPanel | None) -> dict[str, Any]:
+    """What the page's script needs of every head, and of the tiles. Scores keep three digits."""
     heads: list[dict[str, Any]] = [
         {
             "layer": h.layer,
@@ -35,7 +36,12 @@ def _script_data(report: MemoryReport, picture: Membership | None) -> dict[str, 
         for row, h in enumerate(report.heads):
             stay = stays(report.history, row)
             heads[row]["since"] = stay.first[np.searchsorted(stay.positions, h.heavy)].tolist()
-    return {"heads": heads, "membership": None if picture is None else picture.data, "shades": SHADES}
+    return {
+        "heads": heads,
+        "membership": None if picture is None else picture.data,
+        "lookups": None if panel is None else panel.data,
+        "shades": SHADES,
+    }
 
 
 def _table_rows(report: MemoryReport) -> list[dict[str, Any]]:
@@ -48,12 +54,14 @@ def _table_rows(report: MemoryReport) -> list[dict[str, Any]]:
 def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), notes: Sequence[range] = ()) -> str:
     """The page. `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around.
 
-    It shows how the memory sets changed if the report has a history, and the mass that they held if it has that.
+    It shows how the memory sets changed if the report has a history, the mass that they held if it has that, and what
+    was looked up if anything was.
     """
     history, captured = report.history, report.captured
     if history is not None and history.heavy.size == 0:
         history = None
     picture = None if history is None else membership(history)
+    panel = lookup_panel(report)
     environment = Environment(
         loader=PackageLoader("h2o_llama.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -62,8 +70,10 @@ def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), not
         facts=facts,
         runs=list(runs(report, notes)),
         rows=_table_rows(report),
-        script_data=_script_data(report, picture),
+        script_data=_script_data(report, picture, panel),
         membership=picture,
+        lookups=panel,
+        lookup_maps=[] if report.lookup_attention is None else [lookup_map(report.lookup_attention)],
         maps=[] if history is None else history_maps(history),
         mass_maps=mass_maps(captured) if captured is not None and len(captured.captured) else [],
         mass_by_chunk=[] if captured is None else mean_over_heads(captured),

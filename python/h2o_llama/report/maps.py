@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from h2o_llama.report import measures
 from h2o_llama.report.captured import CapturedMass
 from h2o_llama.report.history import MemoryHistory
+from h2o_llama.report.lookup_attention import LookupAttention
 from h2o_llama.report.memory import SHADES
 
 
@@ -127,6 +128,18 @@ def mass_maps(captured: CapturedMass) -> list[Map]:
             scale,
         ),
     ]
+
+
+def lookup_map(attention: LookupAttention) -> Map:
+    """How much every head attends to what was looked up."""
+    return _of_heads(
+        "Attention to what was looked up",
+        "Of a head's attention to tokens before the chunk, the share that goes to looked-up tokens which are not in "
+        "its memory set; mean of all chunks but the first.",
+        attention.heads,
+        measures.mean(attention.share, axis=0),
+        PERCENT,
+    )
 
 
 def _layers(heads: Heads) -> list[int]:

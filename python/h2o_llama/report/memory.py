@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from h2o_llama.report.captured import CapturedMass
 from h2o_llama.report.history import MemoryHistory
+from h2o_llama.report.lookup_attention import LookupAttention
+from h2o_llama.report.lookups import Lookups, read_lookups
 from h2o_llama.report.pieces import Piece, split_pieces
 
 if TYPE_CHECKING:
@@ -37,8 +39,8 @@ class MemoryReport:
 
     The memory sets hold positions below `memory_end`, where the last chunk begins; that chunk is read directly.
     Sinks and local window are the same for every head, so they are here once; both are empty before the first
-    memory set is built. `history` and `captured`, with the same heads in the same order, are there if they were asked
-    for.
+    memory set is built. `history`, `captured` and `lookup_attention`, with the same heads in the same order, are there
+    if they were asked for, `lookups` if there is a lookup budget.
     """
 
     title: str
@@ -52,6 +54,8 @@ class MemoryReport:
     heads: tuple[HeadMemory, ...]
     history: MemoryHistory | None = None
     captured: CapturedMass | None = None
+    lookups: Lookups | None = None
+    lookup_attention: LookupAttention | None = None
 
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
         """The heads of one layer, one head of every layer, one head, or all. Raises ValueError if there is none."""
@@ -88,6 +92,7 @@ def memory_report(
     title: str,
     history: MemoryHistory | None = None,
     captured: CapturedMass | None = None,
+    lookup_attention: LookupAttention | None = None,
 ) -> MemoryReport:
     """What `llm` kept of `tokens`, which are all that it has evaluated since its last reset."""
     kv = llm.kv
@@ -114,6 +119,8 @@ def memory_report(
         heads=tuple(heads),
         history=history,
         captured=captured,
+        lookups=read_lookups(llm) if llm.h2o is not None and llm.h2o.lookup_budget > 0 else None,
+        lookup_attention=lookup_attention,
     )
 
 

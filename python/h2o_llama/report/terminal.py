@@ -22,13 +22,18 @@ _REGION_STYLES = {"open": Style(), "local": Style(color="blue"), "sinks": Style(
 def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
     """One row per head: what it keeps, and the most frequent texts of its heavy hitters.
 
-    Also its stability if the report has a history, and the share of dense attention that it holds if that was measured.
+    Also its stability if the report has a history, and if they were measured, the share of dense attention that it
+    holds and the share of its attention that goes to looked-up tokens.
     """
     shares: dict[str, dict[tuple[int, int], float]] = {}
     if report.history is not None:
         shares["Stable"] = dict(zip(report.history.heads, stability(report.history), strict=True))
     if report.captured is not None:
         shares["Mass"] = dict(zip(report.captured.heads, mean(report.captured.captured, axis=0), strict=True))
+    if report.lookup_attention is not None:
+        shares["Looked up"] = dict(
+            zip(report.lookup_attention.heads, mean(report.lookup_attention.share, axis=0), strict=True)
+        )
     table = Table("Layer", "KV head", "Kept", "Heavy hitters", *shares, "Heavy hitters' texts, most frequent first")
     for column in table.columns[:-1]:
         column.justify = "right"

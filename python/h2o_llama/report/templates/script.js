@@ -1,6 +1,6 @@
 "use strict";
 const byId = id => document.getElementById(id);
-const { heads, membership, shades } = JSON.parse(byId("data").textContent);
+const { heads, membership, lookups, shades } = JSON.parse(byId("data").textContent);
 const marks = new Map();
 for (const mark of document.querySelectorAll("#document mark"))
   for (const p of mark.dataset.p.split(" ")) marks.set(Number(p), mark);
