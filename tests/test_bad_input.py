@@ -86,6 +86,10 @@ ARGUMENTS = [
         )
         for h2o in ("H2OConfig(4, 4)", "H2OConfig(4, 4, schedule='two_phase')", "None")
     ),
+    _open(
+        "n_ctx=2**20, n_batch=2**14, n_ubatch=2**14, flash_attn='off', h2o=H2OConfig(4, 4, lookup_budget=2**30)",
+        "[Llama] lookup_budget=1073741824 needs about",
+    ),
     Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
 ]
 

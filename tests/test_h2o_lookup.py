@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import h2o_llama
 from compare import assert_logits_close, relative_error
-from h2o_llama import H2OConfig, H2OError
+from h2o_llama import H2OConfig
 from h2o_llama.config import SCORERS
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, assert_history_is_well_formed, eval_calls, open_llama
@@ -147,8 +147,10 @@ def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize(("L", "H", "A"), [(0, EVERYTHING, 0), (S, EVERYTHING, 0), (0, 1, EVERYTHING)], ids=str)
-def test_p2_everything_in_memory_is_dense(model_path: Path, oracle_model: GGUFModel, L: int, H: int, A: int) -> None:
-    config = replace(CONFIG, L=L, H=H, A=A)
+def test_p2_everything_in_memory_is_dense(
+    flash_attn: str, model_path: Path, oracle_model: GGUFModel, L: int, H: int, A: int
+) -> None:
+    config = replace(CONFIG, L=L, H=H, A=A, flash_attn=flash_attn)
     tokens = repetitive_tokens(limited(100, model_path), oracle_model.hparams.n_vocab, seed=1)
     expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
     with open_llama(model_path, config) as llm:
@@ -226,10 +228,10 @@ def test_p4_rows_are_well_formed(
 @pytest.mark.parametrize(("scorer", "pooling"), [("sum", 0), ("key_diff", 3)])
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
 def test_p5_every_model(
-    model_path: Path, oracle_model: GGUFModel, schedule: str, scorer: str, pooling: int, kv_type: str
+    flash_attn: str, model_path: Path, oracle_model: GGUFModel, schedule: str, scorer: str, pooling: int, kv_type: str
 ) -> None:
     """Prompts that end within a tile, and decode steps there."""
-    config = replace(CONFIG, scorer=scorer, pooling=pooling, kv_type=kv_type, schedule=schedule)
+    config = replace(CONFIG, scorer=scorer, pooling=pooling, kv_type=kv_type, flash_attn=flash_attn, schedule=schedule)
     sizes = [42, 1, 21] if is_external(model_path) else [42, 1, 27, 1, 1, 4, 3, 35]
     calls = split(repetitive_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=3), sizes)
     oracle = assert_agrees_with_oracle(model_path, oracle_model, config, calls)
@@ -244,11 +246,11 @@ def test_p5_every_model(
 )
 @pytest.mark.parametrize("scorer", ["sum", "key_diff"])
 def test_p5_dense_tails_and_decode_steps(
-    model_by_name: ModelByName, scorer: str, sizes: list[int], dense_tail: int
+    flash_attn: str, model_by_name: ModelByName, scorer: str, sizes: list[int], dense_tail: int
 ) -> None:
     """A tile whose tokens are part prompt, part tail, part generated: the place in the tile counts."""
     path = model_by_name("llama-gqa2-f32")
-    config = replace(CONFIG, scorer=scorer, pooling=1)
+    config = replace(CONFIG, scorer=scorer, pooling=1, flash_attn=flash_attn)
     calls = split(repetitive_tokens(sum(sizes), seed=4), sizes)
     oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
     if max(sizes) > dense_tail + 2 * S:
@@ -266,6 +268,7 @@ def test_p5_dense_tails_and_decode_steps(
     seed=SEEDS,
 )
 def test_p5_any_configuration_and_calls(
+    flash_attn: str,
     model_by_name: ModelByName,
     config: Config,
     sizes: list[int],
@@ -276,7 +279,7 @@ def test_p5_any_configuration_and_calls(
     seed: int,
 ) -> None:
     path = model_by_name("qwen3-gqa4-f32")
-    config = replace(config, scorer=scorer, pooling=pooling, schedule=schedule)
+    config = replace(config, scorer=scorer, pooling=pooling, flash_attn=flash_attn, schedule=schedule)
     calls = split(repetitive_tokens(sum(sizes), seed=seed), sizes)
     assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
 
@@ -292,23 +295,32 @@ def test_p5_any_configuration_and_calls(
         replace(CONFIG, L=S, H=0, A=0),
         replace(CONFIG, L=0, H=1, A=40),
         replace(CONFIG, score_type="bf16"),
+        replace(CONFIG, scorer="distant", B=16, T=S),
     ],
-    ids=lambda config: f"{config.L}-{config.H}-{config.A}-{config.B}-{config.T}-{config.score_type}",
+    ids=lambda config: f"{config.scorer}-{config.L}-{config.H}-{config.A}-{config.B}-{config.T}-{config.score_type}",
 )
-def test_p5_extreme_sizes(tiny_model: Path, config: Config) -> None:
+def test_p5_extreme_sizes(flash_attn: str, tiny_model: Path, config: Config) -> None:
     """A tile of one query or of a whole chunk, less than a row for each query, more than there are positions, ..."""
     calls = split(repetitive_tokens(120, seed=5), [37, 1, 60, 22])
+    config = replace(config, flash_attn=flash_attn)
     oracle = assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
     assert n_rows(oracle) > 5
 
 
-def test_p5_long_prompt_of_large_chunks(model_by_name: ModelByName) -> None:
+@pytest.mark.parametrize("scorer", ["key_diff", "sum"])
+def test_p5_long_prompt_of_large_chunks(flash_attn: str, model_by_name: ModelByName, scorer: str) -> None:
     """The sizes of real use: tiles of 64."""
     path = model_by_name("llama-gqa2-f32")
-    config = Config(S=512, L=128, H=64, kv_type="f16", flash_attn="auto", scorer="key_diff", pooling=3, B=128, T=64)
+    config = Config(S=512, L=128, H=64, kv_type="f16", flash_attn=flash_attn, scorer=scorer, pooling=3, B=128, T=64)
     tokens = repetitive_tokens(2000, seed=6)
     oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens[:1100], tokens[1100:]], n_ctx=2048)
     assert n_rows(oracle) > 1000
+
+
+def test_p5_flash_attention_off(tiny_model: Path) -> None:
+    config = replace(CONFIG, flash_attn="off")
+    calls = split(repetitive_tokens(90, seed=5), [37, 1, 52])
+    assert n_rows(assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)) > 5
 
 
 # --- causality
@@ -552,11 +564,3 @@ def test_bad_tiles(tiny_model: Path, tile: Any) -> None:
         logits_of(llm, [repetitive_tokens(40)])
         with pytest.raises(ValueError, match="tile"):
             llm.kv.lookup_indices(tile)
-
-
-def test_without_the_operator_it_is_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"lookup_budget needs flash_attn='auto' or 'on'"):
-        open_llama(tiny_model, replace(CONFIG, flash_attn="off"))
-    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
-    with pytest.raises(H2OError, match="lookup needs H2O's attention operator"):
-        open_llama(tiny_model, CONFIG)

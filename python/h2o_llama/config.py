@@ -55,7 +55,7 @@ class H2OConfig:
     lookup_budget : int, default 0
         B: how many further positions a tile of queries attends to, found by the text: what followed earlier occurrences
         of its tokens, pairs and triples; the same for all layers and heads. A query sees what it and earlier queries of
-        its tile have asked for. 0 is none. Needs H2O's own attention operator.
+        its tile have asked for. 0 is none.
     tile : int, default 64
         T: how many queries share what they look up; divides S.
     dense_layers : int or sequence of int, default 0

@@ -70,8 +70,6 @@ class ContextParams:
             )
         if h2o.lookup_budget > 0 and self.n_ubatch % h2o.tile != 0:
             raise ValueError(f"[{_OWNER}] tile must divide the chunk size n_ubatch ({self.n_ubatch}), got {h2o.tile}")
-        if h2o.lookup_budget > 0 and self.flash_attn == "off":
-            raise ValueError(f"[{_OWNER}] lookup_budget needs flash_attn='auto' or 'on'")
         if h2o.memory_size >= self.n_ubatch:
             warnings.warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below the chunk size n_ubatch ({self.n_ubatch}): "
@@ -127,6 +125,9 @@ class ContextParams:
         else:
             n_queries, n_keys = n_batch // 4, n_ubatch  # phase 1 takes a call's chunks together
         check_logits_size(_OWNER, model, n_queries, n_keys, "n_ubatch", self.n_ubatch)
+        if self.h2o is not None:
+            budget = self.h2o.lookup_budget  # all tiles of a chunk together
+            check_logits_size(_OWNER, model, n_ubatch, min(budget, n_cells), "lookup_budget", budget)
 
     def check_dense_tail(self, model: _core.Model, owner: str, dense_tail: int, n_tokens: int) -> int:
         """`dense_tail` of a call after which there are n_tokens, checked."""

@@ -6,6 +6,7 @@
 #include "ggml-h2o-attn.h"
 
 #include <algorithm>
+#include <cmath>
 
 // A block of queries leaves out the keys after its end, which causality hides: 4 blocks of a chunk's queries compute 5/8
 // of its [S x S] logits and hold 1/4 of them at a time.
@@ -50,6 +51,65 @@ static ggml_tensor * count_weights(ggml_context * ctx, ggml_tensor * weights, gg
     return ggml_reshape_4d(ctx, ggml_mul_inplace(ctx, weights, counts), n_k, n_q, n_head, n_block);
 }
 
+// Attention of every tile's queries to its tile rows, the tiles as one batch: a state of all queries. The first and the last
+// tile are padded with queries that nobody looks at.
+static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
+    const int64_t n_q       = params.q->ne[1];
+    const int64_t n_head    = params.q->ne[2];
+    const int64_t n_head_kv = params.rows->ne[1];
+    const int64_t n         = params.tile_rows->ne[0];
+    const int64_t n_tiles   = params.tile_rows->ne[1];
+    const int64_t T         = params.tile_size;
+    const int64_t offset    = params.tile_offset;
+
+    // the same rows for every KV head, repeated as float32, which all backends can
+    ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.tile_rows, n*n_tiles), GGML_TYPE_F32);
+    rows = ggml_cast(ctx, ggml_repeat_4d(ctx, rows, n*n_tiles, n_head_kv, 1, 1), GGML_TYPE_I32);
+
+    ggml_tensor * k = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
+    ggml_tensor * v = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.v, rows), params.v->ne[0], n, n_tiles, n_head_kv);
+    v = ggml_cont(ctx, ggml_transpose(ctx, v));
+
+    ggml_build_forward_expand(gf, k);
+    ggml_build_forward_expand(gf, v);
+    h2o_profile_ends_part(v, H2O_PART_GATHER);
+
+    // -inf where the row is among the head's own
+    ggml_tensor * own = ggml_reshape_3d(ctx, h2o_constant(ctx, 0.0f, params.k->ne[1], n_head_kv), 1, params.k->ne[1], n_head_kv);
+    own = ggml_set_rows(ctx, own, h2o_constant(ctx, -INFINITY, 1, params.rows->ne[0], n_head_kv), params.rows);
+    own = ggml_reshape_4d(ctx, ggml_get_rows(ctx, own, rows), n, 1, n_tiles, n_head_kv);
+
+    // -inf where the query does not see the row: the logarithm of 1 or 0
+    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, ggml_reshape_3d(ctx, params.tile_first, n, 1, n_tiles), GGML_TYPE_F32));
+    ggml_tensor * ends  = ggml_reshape_3d(ctx, ggml_arange(ctx, 1 - offset, n_tiles*T + 1 - offset, 1.0f), 1, T, n_tiles);
+    ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, ggml_repeat_4d(ctx, first, n, T, n_tiles, 1), ends));
+    ggml_tensor * mask  = ggml_add(ctx, ggml_repeat_4d(ctx, own, n, T, n_tiles, n_head_kv), ggml_log(ctx, seen));
+
+    ggml_tensor * q = ggml_pad_ext(ctx, params.q, 0, 0, offset, n_tiles*T - offset - n_q, 0, 0, 0, 0);
+
+    ggml_tensor * kq = ggml_mul_mat(ctx, k, ggml_reshape_4d(ctx, q, q->ne[0], T, n_tiles, n_head));
+    ggml_prec_set_acc(kq, GGML_PREC_F32);
+
+    // the query heads of a KV head share its mask
+    mask = ggml_reshape_3d(ctx, mask, n*T*n_tiles, 1, n_head_kv);
+    kq   = ggml_reshape_3d(ctx, kq,   n*T*n_tiles, n_head/n_head_kv, n_head_kv);
+    kq   = ggml_reshape_4d(ctx, ggml_add_inplace(ctx, kq, mask), n, T, n_tiles, n_head);
+
+    ggml_tensor * weights = nullptr;
+    const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v, &weights);
+
+    const auto without_padding = [&](ggml_tensor * t) {
+        ggml_build_forward_expand(gf, t); // m first
+        return ggml_view_3d(ctx, t, t->ne[0], n_q, n_head, t->nb[1], t->nb[3], offset*t->nb[1]);
+    };
+
+    ggml_tensor * m = without_padding(state.m);
+    ggml_tensor * l = without_padding(state.l);
+    ggml_tensor * o = without_padding(state.o);
+
+    return { m, l, o };
+}
+
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
     ggml_tensor * q = params.q;
 
@@ -73,6 +133,11 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         ends     = ggml_scale_bias(ctx, ggml_cast(ctx, params.limits, GGML_TYPE_F32), 1.0f, 1.0f);
     }
 
+    h2o_softmax_state tiles = {};
+    if (params.tile_rows) {
+        tiles = attend_to_tile_rows(ctx, gf, params);
+    }
+
     h2o_attention res = {};
 
     const int64_t step = (n_q + n_query_blocks - 1)/n_query_blocks;
@@ -91,12 +156,19 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         }
 
         ggml_tensor * weights = nullptr;
-        const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v_i, &weights);
+        h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v_i, &weights);
 
         // m first: the softmax may overwrite the logits; o before the weights are changed
         ggml_build_forward_expand(gf, state.m);
         ggml_build_forward_expand(gf, state.l);
         ggml_build_forward_expand(gf, state.o);
+
+        ggml_tensor * share = nullptr; // of a query's weight, what the rows have beside the tile's
+        if (params.tile_rows) {
+            const auto of_queries = [&](ggml_tensor * t) { return ggml_view_3d(ctx, t, t->ne[0], n_q_i, n_head, t->nb[1], t->nb[2], i*t->nb[1]); };
+
+            state = h2o_softmax_state_fuse(ctx, state, { of_queries(tiles.m), of_queries(tiles.l), of_queries(tiles.o) }, &share);
+        }
 
         const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };
 
@@ -112,7 +184,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
                     ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[1], n_k*neg_rows->nb[0], 0),
                     ggml_view_4d(ctx, ends, 1, n_q_i, 1, n_block, ends->nb[0], ends->nb[1], ends->nb[1], i*ends->nb[0]));
         }
-        ggml_tensor * sums = ggml_pad(ctx, h2o_column_sums_build(ctx, weights, n_head_kv), n_k - n_k_i, 0, 0, 0);
+        ggml_tensor * sums = ggml_pad(ctx, h2o_column_sums_build(ctx, weights, n_head_kv, share), n_k - n_k_i, 0, 0, 0);
         ggml_build_forward_expand(gf, sums);
 
         res.sums = res.sums ? ggml_add(ctx, res.sums, sums) : sums;

@@ -22,9 +22,10 @@ struct h2o_attention_params {
     float         scale;
     bool          sums;    // column sums are wanted
 
-    // Further rows for the queries of each tile, for all heads alike; nullptr: none. Only h2o_attention_fused.
-    ggml_tensor * tile_rows;   // I32 [n, n_tiles]
-    ggml_tensor * tile_first;  // I32 [n, n_tiles]: the first query that sees a row
+    // Further rows for the queries of each tile, for all heads alike, but for those that a head has anyway; nullptr: none.
+    // Then there is one block
+    ggml_tensor * tile_rows;   // I32 [n, n_tiles], all of them rows of k and v
+    ggml_tensor * tile_first;  // I32 [n, n_tiles]: the first query that sees a row; n_q or more: none
     int           tile_size;
     int           tile_offset; // of the first query in its tile
 };

@@ -117,8 +117,10 @@ void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
 
     const int64_t n_tiles = (step.pos%tiles.tile + step.n_tokens + tiles.tile - 1)/tiles.tile;
 
-    tile_rows  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, tiles.budget, n_tiles);
-    tile_first = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, tiles.budget, n_tiles);
+    const int64_t n_rows = std::min(tiles.budget, stream->sequence.layout->n_rows()); // they differ
+
+    tile_rows  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
+    tile_first = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
     ggml_set_input(tile_rows);
     ggml_set_input(tile_first);
     ggml_set_name(tile_rows,  "h2o_tile_rows");
@@ -129,11 +131,11 @@ void llm_graph_input_attn_h2o::set_tiles() const {
     const auto & sequence = stream->sequence;
     const auto & tiles    = *sequence.tiles;
 
-    std::vector<int32_t> rows (ggml_nelements(tile_rows),  -1);
+    std::vector<int32_t> rows (ggml_nelements(tile_rows),  sequence.layout->row_of(0)); // padding is read, and not seen
     std::vector<int32_t> first(ggml_nelements(tile_first), step.n_tokens);
 
     for (int64_t t = 0; t < tile_rows->ne[1]; ++t) {
-        size_t i = t*tiles.budget;
+        size_t i = t*tile_rows->ne[0];
         for (const auto & row : tiles.rows(step.pos/tiles.tile + t)) {
             rows [i] = sequence.layout->row_of(row.pos);
             first[i] = std::max(0, row.first - (int32_t) step.pos);

@@ -123,10 +123,6 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         }
     }
 
-    if (tiled) {
-        throw std::runtime_error("[h2o] lookup needs H2O's attention operator: a model on the CPU, and flash attention not off");
-    }
-
     return h2o_attention_composed(graph.ctx0, graph.gf, params);
 }
 

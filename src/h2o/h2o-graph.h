@@ -100,8 +100,8 @@ private:
     // by [n_k, n_q], I32 [n_k]: which query sees a row first, if the last n_q rows are the queries' own
     std::map<std::pair<int64_t, int64_t>, ggml_tensor *> first;
 
-    ggml_tensor * tile_rows  = nullptr; // I32 [B, n_tiles]: what the step's tiles look up
-    ggml_tensor * tile_first = nullptr; // I32 [B, n_tiles]: the query of the step that asked for it, n_tokens where there is none
+    ggml_tensor * tile_rows  = nullptr; // I32 [B or fewer, n_tiles]: what the step's tiles look up
+    ggml_tensor * tile_first = nullptr; // I32 [the same]: the query of the step that asked for it, n_tokens where there is none
 
     std::map<int, const ggml_tensor *> stored_k; // by layer, what goes to the cache
 

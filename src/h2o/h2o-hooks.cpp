@@ -62,6 +62,7 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
 }
 
 uint32_t h2o_graph_max_nodes(const llama_model & model) {
-    // phase 1 cuts a call into at most 3 runs of chunks, the attention of each takes fewer than 256 nodes
+    // phase 1 cuts a call into at most 3 runs of chunks, the attention of each takes fewer than 256 nodes. With lookups there
+    // is one attention, of fewer than 300
     return 3*256*model.hparams.n_layer_all;
 }

@@ -5,9 +5,8 @@
 #include <cfloat>
 #include <cmath>
 
-// computed, not a leaf, so that it takes no room while the rest of the graph is computed
-static ggml_tensor * h2o_constant(ggml_context * ctx, float value, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1, int64_t ne3 = 1) {
-    ggml_tensor * t = ggml_fill(ctx, ggml_arange(ctx, 0.0f, 1.0f, 1.0f), value);
+ggml_tensor * h2o_constant(ggml_context * ctx, float value, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3) {
+    ggml_tensor * t = ggml_fill(ctx, ggml_arange(ctx, 0.0f, ne0, 1.0f), value);
 
     return ggml_repeat_4d(ctx, t, ne0, ne1, ne2, ne3);
 }
@@ -40,7 +39,11 @@ h2o_softmax_state h2o_softmax_state_build(
     return res;
 }
 
-h2o_softmax_state h2o_softmax_state_fuse(ggml_context * ctx, const h2o_softmax_state & a, const h2o_softmax_state & b) {
+h2o_softmax_state h2o_softmax_state_fuse(
+        ggml_context            *  ctx,
+        const h2o_softmax_state &  a,
+        const h2o_softmax_state &  b,
+        ggml_tensor             ** share) {
     h2o_softmax_state res;
 
     res.m = ggml_max_rows(ctx, ggml_concat(ctx, a.m, b.m, 0));
@@ -59,17 +62,23 @@ h2o_softmax_state h2o_softmax_state_fuse(ggml_context * ctx, const h2o_softmax_s
     // (w_a*o_a + w_b*o_b)/l with one product, since products that repeat a row's factor are slow on the CPU
     res.o = ggml_add(ctx, b.o, ggml_mul(ctx, ggml_sub(ctx, a.o, b.o), f_a));
 
+    if (share) {
+        *share = f_a;
+    }
+
     return res;
 }
 
-ggml_tensor * h2o_column_sums_build(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv) {
+ggml_tensor * h2o_column_sums_build(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv, ggml_tensor * share) {
     const int64_t n_k = weights->ne[0];
     const int64_t n_q = weights->ne[1]*weights->ne[2]/n_head_kv; // of all query heads of a KV head
     const int64_t n_c = weights->ne[3];
 
     weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head_kv, n_c);
 
-    ggml_tensor * sums = ggml_out_prod(ctx, weights, h2o_constant(ctx, 1.0f, 1, n_q, n_head_kv, n_c));
+    share   = share ? ggml_reshape_4d(ctx, share, 1, n_q, n_head_kv, n_c) : h2o_constant(ctx, 1.0f, 1, n_q, n_head_kv, n_c);
+
+    ggml_tensor * sums = ggml_out_prod(ctx, weights, share);
 
     return ggml_reshape_3d(ctx, sums, n_k, n_head_kv, n_c);
 }

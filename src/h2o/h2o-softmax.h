@@ -28,9 +28,18 @@ h2o_softmax_state h2o_softmax_state_build(
 
 // State of two blocks of keys together. An empty block is neutral, two empty blocks stay empty.
 //   m = max(m_a, m_b), w_x = l_x*exp(m_x - m), l = w_a + w_b, o = (w_a*o_a + w_b*o_b)/l
-h2o_softmax_state h2o_softmax_state_fuse(ggml_context * ctx, const h2o_softmax_state & a, const h2o_softmax_state & b);
+//   share: out: w_a/l, what a's keys have of each query's weight [1, n_q, n_head, n_c]; 0 if both are empty
+h2o_softmax_state h2o_softmax_state_fuse(
+        ggml_context            *  ctx,
+        const h2o_softmax_state &  a,
+        const h2o_softmax_state &  b,
+        ggml_tensor             ** share = nullptr);
 
 // Attention mass received by each key: the weights summed over the queries and over the query heads of each KV head.
 //   weights: F32 [n_k, n_q, n_head, n_c], contiguous
+//   share:   [1, n_q, n_head, n_c], contiguous: a query's weights are multiplied by it; nullptr: by 1
 // Returns F32 [n_k, n_head_kv, n_c].
-ggml_tensor * h2o_column_sums_build(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv);
+ggml_tensor * h2o_column_sums_build(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv, ggml_tensor * share = nullptr);
+
+// Computed, not a leaf, so that it takes no room while the rest of the graph is computed.
+ggml_tensor * h2o_constant(ggml_context * ctx, float value, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1, int64_t ne3 = 1);
