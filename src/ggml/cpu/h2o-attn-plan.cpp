@@ -1,0 +1,110 @@
+#include "h2o-attn-plan.h"
+
+#include "ggml-impl.h"
+
+constexpr int64_t MAX_ITEMS  = 256;         // at least one for each KV head
+constexpr int64_t MIN_ITEMS  = 32;          // with lookups, if there are so many tiles
+constexpr int64_t MAX_PACKED = 8*1024*1024; // floats of packed K and V, unless one KV head takes more
+
+h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
+    : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]),
+      first(dst->src[4] ? (const int32_t *) dst->src[4]->data : nullptr), limits(dst->src[5]),
+      lookup_rows (dst->src[6] ? (const int32_t *) dst->src[6]->data : nullptr),
+      lookup_first(dst->src[7] ? (const int32_t *) dst->src[7]->data : nullptr), kernel(kernel) {
+    scale    = ggml_get_op_params_f32(dst, 0);
+    has_sums = ggml_get_op_params_i32(dst, 1);
+
+    d_k       = q->ne[0];
+    n_q       = q->ne[1];
+    n_head    = q->ne[2];
+    n_block   = q->ne[3];
+    d_v       = v->ne[0];
+    n_k       = rows->ne[0];
+    n_head_kv = rows->ne[1];
+
+    d_k_pad = h2o_attn_pad(d_k);
+    d_v_pad = h2o_attn_pad(d_v);
+    n_k_pad = h2o_attn_pad(n_k);
+
+    group   = n_head/n_head_kv;
+    n_units = n_k_pad/H2O_ATTN_KEYS;
+
+    const int64_t max_items = std::max<int64_t>(MAX_ITEMS/n_head_kv, 1);
+
+    if (const ggml_tensor * lookups = dst->src[6]) {
+        n_lookup_rows = lookups->ne[0];
+        n_lookups     = lookups->ne[1];
+        lookup_size   = ggml_get_op_params_i32(dst, 2);
+        lookup_offset = ggml_get_op_params_i32(dst, 3);
+
+        n_runs  = std::min(n_lookups, max_items);
+        n_parts = h2o_attn_ceil_div(MIN_ITEMS, n_runs*n_head_kv);
+    } else { // one without rows
+        n_lookup_rows = 0;
+        n_lookups     = 1;
+        lookup_size   = n_q;
+        lookup_offset = 0;
+
+        n_runs  = 1;
+        n_parts = max_items;
+    }
+    n_lookup_pad = h2o_attn_pad(n_lookup_rows);
+    n_parts      = std::min(n_parts, h2o_attn_ceil_div(std::min(lookup_size, n_q)*group, kernel.n_rows));
+    n_items      = n_runs*n_parts;
+
+    // at least one item for each thread
+    n_round = std::max(MAX_PACKED/(n_k_pad*(d_k_pad + d_v_pad)), h2o_attn_ceil_div(n_threads, n_items));
+    n_round = std::min(n_round, n_head_kv);
+
+    // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
+    ld = h2o_attn_ceil_div(n_k_pad + n_lookup_pad, 64)*64 + 32;
+
+    o    = (float *) dst->data;
+    sums = o    + d_v*n_head*n_q*n_block;
+    m    = sums + (has_sums ? n_k*n_head_kv*n_block : 0);
+    l    = m    + n_q*n_head*n_block;
+
+    const auto place = [this](int64_t n) {
+        const int64_t offset = size;
+        size += h2o_attn_ceil_div(n, 16)*16; // cache lines
+        return offset;
+    };
+
+    size = 0;
+    off_k     = place(n_round*n_k_pad*d_k_pad);
+    off_v     = place(n_round*n_k_pad*d_v_pad);
+    off_peaks = place(n_round*n_units*2);
+    off_sums  = place(has_sums ? n_round*n_items*n_k_pad : 0);
+
+    off_thread  = size;
+    thread_size = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2 + ld) + n_lookup_pad*(d_k_pad + d_v_pad + 2);
+    place(n_threads*thread_size);
+}
+
+h2o_attn_scratch h2o_attn_plan::thread_scratch(float * work, int ith) const {
+    float * next = work + off_thread + ith*thread_size;
+
+    const auto take = [&next](int64_t n) {
+        float * res = next;
+        next += n;
+        return res;
+    };
+
+    h2o_attn_scratch res;
+    res.q      = take(H2O_ATTN_MAX_ROWS*d_k_pad);
+    res.split  = take(H2O_ATTN_MAX_ROWS*d_k_pad);
+    res.o      = take(H2O_ATTN_MAX_ROWS*d_v_pad);
+    res.m      = take(H2O_ATTN_MAX_ROWS);
+    res.l      = take(H2O_ATTN_MAX_ROWS);
+    res.logits = take(H2O_ATTN_MAX_ROWS*ld);
+    res.rows   = res.q; // H2O_ATTN_KEYS of them
+
+    res.keys.n     = 0;
+    res.keys.k     = take(n_lookup_pad*d_k_pad);
+    res.keys.v     = take(n_lookup_pad*d_v_pad);
+    res.keys.rows  = (int32_t *) take(n_lookup_pad);
+    res.keys.first = (int32_t *) take(n_lookup_pad);
+    res.keys.max   = { 0.0f, 0.0f };
+
+    return res;
+}

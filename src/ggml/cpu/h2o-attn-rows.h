@@ -1,0 +1,11 @@
+#pragma once
+
+#include <stdint.h>
+
+struct ggml_tensor;
+
+// A row of a head's keys or values, as float32.
+void h2o_attn_read_row(const ggml_tensor * t, int64_t row, int64_t head, float * dst);
+
+// Asks for a row that is read soon: rows by index are more than the CPU foresees.
+void h2o_attn_prefetch_row(const ggml_tensor * t, int64_t row, int64_t head);
