@@ -24,7 +24,7 @@ N = 256
 SPARSE = Setting("sparse", H2OConfig(local_window=8, heavy_budget=8))
 TWO_PHASE = Setting("two phases", H2OConfig(local_window=8, heavy_budget=8, schedule="two_phase"))
 EVERYTHING = Setting("everything", H2OConfig(local_window=0, heavy_budget=1024))
-# 2 windows of N and a rest; a token per byte.
+# 2 windows of N, and a rest between them; a token per byte.
 TEXT = bytes(random_tokens(2 * N + 70, n_vocab=128))
 
 
@@ -116,16 +116,30 @@ def text_of(tokens: list[int], *, bos: int | None = None) -> Text:
     return Text(model, b"some text")
 
 
-def test_windows_follow_each_other() -> None:
-    text = text_of(list(range(11)))
-    assert text.n_windows(3, 10) == 3
-    assert text.n_windows(3, 2) == 2
-    np.testing.assert_array_equal(text.windows(3, 2), [[0, 1, 2], [3, 4, 5]])
+def test_windows_follow_each_other_if_the_text_is_just_long_enough() -> None:
+    text = text_of(list(range(9)))
+    np.testing.assert_array_equal(text.windows(3, 10), [[0, 1, 2], [3, 4, 5], [6, 7, 8]])
     assert text.sha256 == hashlib.sha256(b"some text").hexdigest()
 
 
+def test_windows_are_evenly_spread_from_the_first_token_to_the_last() -> None:
+    text = text_of(list(range(21)))
+    np.testing.assert_array_equal(text.windows(3, 1), [[0, 1, 2]])
+    np.testing.assert_array_equal(text.windows(3, 3), [[0, 1, 2], [9, 10, 11], [18, 19, 20]])
+
+
+@pytest.mark.parametrize("most", range(2, 12))
+@pytest.mark.parametrize("n_tokens", [500, 511, 512, 513, 1023])
+def test_windows_do_not_overlap(n_tokens: int, most: int) -> None:
+    windows = text_of(list(range(n_tokens))).windows(50, most)
+    assert len(windows) == min(most, n_tokens // 50)
+    assert (np.diff(windows[:, 0]) >= 50).all()
+    assert windows[0, 0] == 0
+    assert windows[-1, -1] == n_tokens - 1
+
+
 def test_bos_replaces_the_first_token_of_every_window() -> None:
-    text = text_of([11, 12, 13, 14, 15], bos=1)
+    text = text_of([11, 12, 13, 14, 15], bos=1)  # with it, 6 tokens
     np.testing.assert_array_equal(text.windows(3, 2), [[1, 11, 12], [1, 14, 15]])
 
 
@@ -171,7 +185,7 @@ def test_pieces_cover_everything() -> None:
 
 def test_perplexity_is_that_of_single_calls(tiny_model: Path) -> None:
     (row,) = measure(tiny_model, SPARSE)
-    tokens = np.frombuffer(TEXT, np.uint8)[: 2 * N].reshape(2, N)
+    tokens = [np.frombuffer(part, np.uint8) for part in (TEXT[:N], TEXT[-N:])]
     nats: dict[str, list[float]] = {"sparse": [], "dense": []}
     tops: dict[str, list[int]] = {"sparse": [], "dense": []}
     divergences = []

@@ -66,7 +66,7 @@ def eval_model(
         ),
     ] = "",
     windows: Annotated[
-        int, typer.Option(rich_help_panel=_TEXT, min=0, help="Pieces of the text at most; 0: leave both out.")
+        int, typer.Option(rich_help_panel=_TEXT, min=0, help="Pieces at most, evenly from the whole text; 0: neither.")
     ] = 4,
     continuation: Annotated[
         int, typer.Option(rich_help_panel=_TEXT, min=0, help="Tokens after the prompt; 0: leave it out.")

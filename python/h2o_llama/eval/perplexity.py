@@ -19,14 +19,15 @@ from h2o_llama.llama import Llama
 class Perplexity:
     """Perplexity and KL divergence as llama-perplexity computes them.
 
-    The text is cut into windows of N tokens, and the second half of each is scored: the logits of positions N/2 to
-    N - 2. "buckets" has all positions, by the position that predicts. "tokens_per_s" is that of the calls to
-    `Llama.eval`, which all compute the logits of every token.
+    Windows of N tokens are taken evenly from the whole text, and the second half of each is scored: the logits of
+    positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's. "buckets" has
+    all positions, by the position that predicts. "tokens_per_s" is that of the calls to `Llama.eval`, which all compute
+    the logits of every token.
 
     Parameters
     ----------
     windows : int, default 4
-        At most so many windows, the text's first.
+        At most so many windows.
     """
 
     windows: int = 4

@@ -80,12 +80,14 @@ class Text:
         return {"text_sha256": self.sha256, "windows": self.n_windows(size, most)}
 
     def windows(self, size: int, most: int) -> NDArray[np.int32]:
-        """The first windows, int32 [n, size]. A BOS, if the model begins texts so, replaces their first token.
+        """Windows that are evenly spread over the text and do not overlap, int32 [n, size].
 
-        Parameters and errors are those of `n_windows`, which is n.
+        The first is the text's beginning, the last, if there are several, its end. A BOS, if the model begins texts so,
+        replaces their first token. Parameters and errors are those of `n_windows`, which is n.
         """
         n = self.n_windows(size, most)
-        windows: NDArray[np.int32] = self.tokens[: n * size].reshape(n, size).copy()
+        starts = np.linspace(0, len(self.tokens) - size, n).astype(np.int64)
+        windows: NDArray[np.int32] = self.tokens[starts[:, None] + np.arange(size)]
         if self._bos is not None:
             windows[:, 0] = self._bos
         return windows
