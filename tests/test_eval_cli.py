@@ -43,6 +43,7 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
         if row["task"] != "recall":
             assert f"{row['ppl']:.3f}" in result.stdout
             assert f"{row['ppl_dense']:.3f}" in result.stdout
+            assert f"{row['nats_added']:+.4f} ± {row['nats_added_se']:.4f}" in result.stdout
             assert f"{row['kld_mean']:.4f} ± {row['kld_mean_se']:.4f}" in result.stdout
     assert "Perplexity of 2 × 256 tokens, S 64" in result.stdout
     assert "Recall, single, 256 tokens" in result.stdout

@@ -205,7 +205,9 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path) -> None:
     assert (row["windows"], row["n_scored"]) == (2, 2 * (N // 2 - 1))
     assert row["ppl"] == pytest.approx(math.exp(scored["sparse"].mean()), rel=1e-4)
     assert row["ppl_dense"] == pytest.approx(math.exp(scored["dense"].mean()), rel=1e-4)
-    assert row["nats_added"] == pytest.approx((scored["sparse"] - scored["dense"]).mean(), rel=1e-3)
+    added = (scored["sparse"] - scored["dense"]).mean(axis=1)
+    assert row["nats_added"] == pytest.approx(added.mean(), rel=1e-3)
+    assert row["nats_added_by_window"] == pytest.approx(added.tolist(), abs=1e-5)
     assert row["kld_mean"] == pytest.approx(np.mean(divergences), rel=1e-3)
     assert row["same_top"] == pytest.approx(np.mean(np.equal(tops["sparse"], tops["dense"])))
     assert row["kld_mean"] > 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rich.filesize import decimal
+import numpy as np
 from rich.table import Table
 
 from h2o_llama.eval.task import Row
@@ -12,9 +12,10 @@ from h2o_llama.eval.task import Row
 _OVER = {"full": "all K/V", "memory": "memory set"}
 
 _NOTES = {
-    "perplexity": "The second half of every window is scored; ± is a standard error, of tokens paired with dense "
-    "attention's. KL is the divergence from dense attention's distribution in nats, same top the share of tokens for "
-    "which both find the same one most probable. Tokens/s are those of reading, all logits computed.",
+    "perplexity": "The second half of every window is scored. Loss is the mean negative log-probability of a token in "
+    "nats, so +0.01 is 1 % of perplexity; ± is a standard error, of tokens paired with dense attention's. KL is the "
+    "divergence from dense attention's distribution in nats, same top the share of tokens for which both find the same "
+    "one most probable. Tokens/s are those of reading, all logits computed.",
     "continuation": "The text after the prompt, given, not generated: reading all K/V that the prompt left, as "
     "generated tokens do, or its chunk's memory set.",
     "recall": "Share of hidden values that are answered, by how deep in the document they were hidden.",
@@ -45,48 +46,47 @@ def _table(*columns: str) -> Table:
 def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
     first = rows[0]
     yield f"Perplexity of {first['windows']} × {first['n_tokens']:,} tokens, S {first['chunk_size']:,}"
-    columns = ("perplexity", "over dense", "KL mean", "median", "99 %", "same top", "tokens/s", "K/V, scores, sets")
-    table = _table(*columns)
-    speed, size = f"{first['tokens_per_s_dense']:,.0f}", decimal(first["kv_bytes_dense"])
-    table.add_row("dense", f"{first['ppl_dense']:.3f}", *[""] * 5, speed, size)
+    table = _table(*_LOSS_COLUMNS, "tokens/s")
+    table.add_row("dense", f"{first['ppl_dense']:.3f}", "", "", "", f"{first['tokens_per_s_dense']:,.0f}")
     for row in rows:
-        table.add_row(row["setting"], *_losses(row), f"{row['tokens_per_s']:,.0f}", decimal(row["kv_bytes"]))
+        table.add_row(row["setting"], *_losses(row), f"{row['tokens_per_s']:,.0f}")
     yield table
 
     buckets = first["buckets"]
-    yield "Perplexity over dense by position"
+    yield "Loss over dense by position"
     by_position = _table(*(f"{b['start']:,} to {b['stop']:,}" for b in buckets))
-    by_position.add_row("dense", *(f"{b['ppl_dense']:.3f}" for b in buckets))
+    by_position.add_row("dense", *(f"{np.log(b['ppl_dense']):.4f}" for b in buckets))
     for row in rows:
-        by_position.add_row(row["setting"], *(_percent(b["ppl"] / b["ppl_dense"] - 1, 1) for b in row["buckets"]))
+        by_position.add_row(row["setting"], *(_nats(np.log(b["ppl"] / b["ppl_dense"])) for b in row["buckets"]))
     yield by_position
 
 
 def _continuation(rows: list[Row]) -> Iterator[Table | str]:
     first = rows[0]
     yield f"{first['length']:,} tokens after prompts of {first['prompt_tokens']:,}, {first['windows']} texts"
-    table = _table("reading", "perplexity", "over dense", "KL mean", "median", "99 %", "same top")
-    table.add_row("dense", "all K/V", f"{first['ppl_dense']:.3f}", *[""] * 5)
+    table = _table("reading", *_LOSS_COLUMNS)
+    table.add_row("dense", "all K/V", f"{first['ppl_dense']:.3f}", "", "", "")
     for row in rows:
         table.add_row(row["setting"], _OVER[row["over"]], *_losses(row))
     yield table
 
 
+_LOSS_COLUMNS = ("perplexity", "loss over dense", "KL", "same top")
+
+
 def _losses(row: Row) -> list[str]:
-    """Perplexity, over dense, KL mean, median, 99 %, same top."""
+    """The cells of `_LOSS_COLUMNS`."""
     return [
         f"{row['ppl']:.3f}",
-        f"{_percent(row['ppl_ratio'] - 1, 2)} ± {row['ppl_ratio_se']:.2%}",
+        f"{_nats(row['nats_added'])} ± {row['nats_added_se']:.4f}",
         f"{row['kld_mean']:.4f} ± {row['kld_mean_se']:.4f}",
-        f"{row['kld_median']:.4f}",
-        f"{row['kld_99']:.3f}",
-        f"{row['same_top']:.1%} ± {row['same_top_se']:.1%}",
+        f"{row['same_top']:.1%}",
     ]
 
 
-def _percent(value: float, digits: int) -> str:
+def _nats(value: float) -> str:
     """With a sign, but no negative zero."""
-    return f"{round(value, digits + 2) + 0.0:+.{digits}%}"
+    return f"{round(value, 4) + 0.0:+.4f}"
 
 
 def _recall(rows: list[Row]) -> Iterator[Table | str]:
