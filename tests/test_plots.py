@@ -29,9 +29,11 @@ def small_history(heads: tuple[tuple[int, int], ...] = HEADS) -> MemoryHistory:
     return MemoryHistory(heads, heavy, chunk_size=8, local_window=2, heavy_budget=2, sink_tokens=0)
 
 
-def perplexity_row(setting: str, *, scorer: str = "sum", H: int = 64, memory: str | None = None, n: int = 512) -> Any:
+def perplexity_row(
+    setting: str, *, scorer: str = "sum", H: int = 64, B: int = 0, memory: str | None = None, n: int = 512
+) -> Any:
     edges = [0, 128, 256, n]
-    h2o: dict[str, Any] = {"local_window": 64, "heavy_budget": H, "sink_tokens": 0}
+    h2o: dict[str, Any] = {"local_window": 64, "heavy_budget": H, "sink_tokens": 0, "lookup_budget": B}
     h2o |= {"schedule": "single_pass", "scorer": scorer, "pooling": 3}
     return {
         "task": "perplexity",
@@ -40,8 +42,8 @@ def perplexity_row(setting: str, *, scorer: str = "sum", H: int = 64, memory: st
         "n_tokens": n,
         "h2o": h2o,
         "memory": memory,
-        "ppl_ratio": 1 + 4 / (64 + H),
-        "ppl_ratio_se": 0.001,
+        "nats_added": 4 / (64 + H + B),
+        "nats_added_se": 0.001,
         "buckets": [
             {"start": a, "stop": b, "ppl": 5.0 + i, "ppl_dense": 4.0 + i, "kld_mean": 0.1 * i}
             for i, (a, b) in enumerate(pairwise(edges))
@@ -137,7 +139,7 @@ def test_perplexity_has_a_line_per_setting_beside_dense(monkeypatch: pytest.Monk
     assert len(bottom.lines) == 2
 
 
-def test_sweep_is_against_the_memory_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sweep_is_against_the_number_of_positions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = [
         perplexity_row("a", H=192),
         perplexity_row("b", H=64),
@@ -145,6 +147,8 @@ def test_sweep_is_against_the_memory_size(monkeypatch: pytest.MonkeyPatch, tmp_p
         perplexity_row("d", H=64, memory="upper_bound"),
         perplexity_row("e", H=0),
         perplexity_row("f", H=64, n=1024),
+        perplexity_row("g", H=64, B=128),
+        perplexity_row("h", H=64, B=64),
     ]
     figures = drawn(monkeypatch, rows, tmp_path)
     assert list(figures) == ["perplexity-512.svg", "sweep-512.svg", "perplexity-1024.svg"]
@@ -155,10 +159,12 @@ def test_sweep_is_against_the_memory_size(monkeypatch: pytest.MonkeyPatch, tmp_p
         "single pass distant, pooling 3",
         "single pass upper bound",
         "single pass window",
+        "single pass sum, pooling 3, lookup",
     ]
-    line = axes.containers[0].lines[0]
-    assert line.get_xdata().tolist() == [128, 256]
-    np.testing.assert_allclose(line.get_ydata().astype(float), [100 * 4 / 128, 100 * 4 / 256])
+    for container, sizes in ((axes.containers[0], [128, 256]), (axes.containers[-1], [192, 256])):
+        line = container.lines[0]
+        assert line.get_xdata().tolist() == sizes
+        np.testing.assert_allclose(line.get_ydata().astype(float), [4 / size for size in sizes])
 
 
 def test_recall_has_a_map_per_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

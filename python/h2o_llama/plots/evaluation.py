@@ -30,8 +30,8 @@ def eval_plots(rows: Sequence[Row], directory: Path) -> list[Path]:
     -------
     list of Path
         "perplexity-N.svg", perplexity and KL divergence by position, for every N; "recall-KIND-QUESTION-tail-T.svg",
-        recall by length and depth, for every kind of question; "sweep-N.svg", what a setting adds to perplexity against
-        its memory size, for every N with several sizes.
+        recall by length and depth, for every kind of question; "sweep-N.svg", loss over dense against M + B, for every
+        N with several sizes.
 
     Raises
     ------
@@ -55,8 +55,8 @@ def _figures(rows: Sequence[Row]) -> Iterable[tuple[str, Figure]]:
     perplexity = [row for row in rows if row["task"] == "perplexity" and row["h2o"] is not None]
     for n_tokens, group in _grouped(perplexity, lambda row: row["n_tokens"]):
         yield f"perplexity-{n_tokens}", _perplexity(n_tokens, group)
-        if len({_memory_size(row) for row in group}) > 1:
-            yield f"sweep-{n_tokens}", _sweep(n_tokens, group)
+        if len({_size(row) for row in group}) > 1:
+            yield f"sweep-{n_tokens}", sweep(n_tokens, group)
     recall = [row for row in rows if row["task"] == "recall"]
     for (kind, question, tail), group in _grouped(recall, lambda r: (r["kind"], r["question"], r["dense_tail"])):
         name = re.sub(r"[^a-z0-9]+", "-", f"recall-{kind}-{question}-tail-{tail}".lower())
@@ -88,30 +88,30 @@ def _middles(buckets: Sequence[Row]) -> list[float]:
     return [i + 0.5 for i in range(len(buckets))]
 
 
-def _sweep(n_tokens: int, rows: Sequence[Row]) -> Figure:
-    """Added perplexity against the memory size: a line per schedule and choice of heavy hitters."""
+def sweep(n_tokens: int, rows: Sequence[Row]) -> Figure:
+    """Loss over dense against M + B: a line per schedule and choice of positions."""
     figure, (axes,) = new_figure(8, 5)
     groups = _grouped(rows, _choice)
     for i, (name, group) in enumerate(groups):
-        group.sort(key=_memory_size)
+        group.sort(key=_size)
         axes.errorbar(
-            [_memory_size(row) for row in group],
-            [100 * (row["ppl_ratio"] - 1) for row in group],
-            yerr=[100 * row["ppl_ratio_se"] for row in group],
+            [_size(row) for row in group],
+            [row["nats_added"] for row in group],
+            yerr=[row["nats_added_se"] for row in group],
             capsize=3,
             label=name,
             **line_style(i),
         )
-    sizes = sorted({_memory_size(row) for row in rows})
+    sizes = sorted({_size(row) for row in rows})
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.axhline(0, **DENSE_LINE)
     axes.set(
-        title=f"What a memory set costs, windows of {n_tokens:,} tokens",
-        xlabel="M, positions in a memory set",
-        ylabel="perplexity over dense (%), ± standard error",
+        title=f"What sparse attention costs, windows of {n_tokens:,} tokens",
+        xlabel="M + B, positions beyond its chunk that a query attends to",
+        ylabel="loss over dense (nats per token)",
     )
     axes.grid(alpha=0.3)
     axes.legend()
@@ -146,19 +146,21 @@ def _recall(kind: str, question: str, tail: int, rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def _memory_size(row: Row) -> int:
+def _size(row: Row) -> int:
+    """M + B."""
     h2o = row["h2o"]
-    return int(h2o["sink_tokens"] + h2o["local_window"] + h2o["heavy_budget"])
+    return int(h2o["sink_tokens"] + h2o["local_window"] + h2o["heavy_budget"] + h2o["lookup_budget"])
 
 
 def _choice(row: Row) -> str:
-    """Schedule, and how the heavy hitters are chosen."""
+    """Schedule, how the heavy hitters are chosen, and whether there is lookup."""
     h2o = row["h2o"]
     if row["memory"] is not None:
         choice = row["memory"]
     else:
         choice = f"{h2o['scorer']}, pooling {h2o['pooling']}" if h2o["heavy_budget"] else "window"
-    return f"{h2o['schedule']} {choice}".replace("_", " ")
+    lookup = ", lookup" if h2o["lookup_budget"] else ""
+    return f"{h2o['schedule']} {choice}{lookup}".replace("_", " ")
 
 
 def _grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[tuple[Any, list[Row]]]:
