@@ -365,6 +365,23 @@ def test_recall() -> None:
     assert rows[0]["recall"] == 1
 
 
+def test_recall_hides_things_in_a_text_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read: list[bytes] = []
+    tokenize = Llama.tokenize
+
+    def spy(llm: Llama, text: bytes, **options: Any) -> list[int]:
+        read.append(text)
+        return tokenize(llm, text, **options)
+
+    monkeypatch.setattr(Llama, "tokenize", spy)
+    settings, path = sweep(local=[32], heavy=[32]), tmp_path / "rows.json"
+    for line in (b"one line\n", b"another\n"):
+        task = Recall(["single"], depths=(0.0,), samples=1, haystack=line)
+        evaluate(demo_model_path(), settings, n_tokens=[300], tasks=[task], chunk_size=128, n_threads=1, json_file=path)
+        assert read[-1].count(line) > 10
+    assert len(json.loads(path.read_text())) == 2
+
+
 def test_questions_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     path.write_text(json.dumps({"context": "x" * 300, "question": "k17?", "answers": ["y"]}) + "\n")

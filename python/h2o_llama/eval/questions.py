@@ -40,6 +40,8 @@ class Recall:
         Where the question stands.
     style : str, default "auto"
         The wording.
+    haystack : bytes, optional
+        The text to hide them in; by default source of Python's standard library.
     """
 
     kinds: Sequence[str]
@@ -48,6 +50,7 @@ class Recall:
     dense_tail: int = DENSE_TAIL
     question: Literal["after", "before"] = "after"
     style: Literal["auto", "english", "keys"] = "auto"
+    haystack: bytes | None = None
     name = "recall"
     contexts_each = 1
 
@@ -65,6 +68,7 @@ class Recall:
             "dense_tail": self.dense_tail,
             "question": self.question,
             "style": self.style,
+            "haystack_sha256": None if self.haystack is None else hashlib.sha256(self.haystack).hexdigest(),
         }
         return [{"kind": kind, **common} for kind in self.kinds]
 
@@ -83,6 +87,7 @@ class Recall:
                 style=self.style,
                 dense_tail=self.dense_tail,
                 question=self.question,
+                haystack=self.haystack,
                 progress=progress,
             )
         return {s.name: [_recall_row(cells[s.name], cells[DENSE.name], kind) for kind in self.kinds] for s in settings}
