@@ -1,15 +1,18 @@
-"""What sparse attention loses on the demo model: measures it and writes the report docs/quality.md.
+"""What sparse attention loses: measures it and writes the report docs/quality.md.
 
-    python benchmarks/quality.py                               # everything, about 25 minutes on two cores
-    python benchmarks/quality.py --report-only                 # the report again, from docs/quality.json
-    python benchmarks/quality.py /tmp/quality --quick          # a few windows: to see that it works
+    h2o-llama pull smollm2-135m && h2o-llama pull django-docs
+    python benchmarks/quality.py                               # everything, about an hour on two cores
+    python benchmarks/quality.py --report-only                 # the report again, from what was measured
+    python benchmarks/quality.py --quick                       # a little of everything: to see that it works
 
-Finished measurements stay in quality.json: what was cut off goes on, and what is in the file is not measured again.
-Remove the file after a change to the core. Needs matplotlib: pip install "h2o-llama[bench]".
+Rows are kept in build/quality, a file for each step: what was cut off goes on, and what is there is not measured again.
+Remove the folder after a change to the core. With --quick the rows and the report are in build/quality-quick. Needs
+matplotlib: pip install "h2o-llama[bench]".
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import warnings
@@ -19,62 +22,53 @@ from typing import Annotated
 import typer
 
 import machine
-from h2o_llama import demo_model_path
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import evaluate
-from h2o_llama.eval.rows import append_rows, find_row, read_rows
-from quality_plan import CHUNK_SIZE, FULL, QUICK, Effort, steps
+from quality_plan import FULL, QUICK, Effort, steps
 from quality_report import write_report
-from quality_tasks import tail_time
-from random_model import ModelSpec, model_file
+from quality_rows import Rows, rows_file
 
-DOCS = Path(__file__).parents[1] / "docs"
-TIMED_TOKENS = 16384
+ROOT = Path(__file__).parents[1]
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Where quality.json and the report are.", file_okay=False)] = DOCS,
+    folder: Annotated[Path | None, typer.Argument(help="Where rows are kept.", file_okay=False)] = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Measure nothing.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure a little of everything.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure a little, and write the report there.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
 ) -> None:
-    """Measure what sparse attention loses on the demo model, and write the report."""
-    if quick and folder == DOCS:
-        raise typer.BadParameter("its figures are not for docs/: name another folder", param_hint="--quick")
-    folder.mkdir(parents=True, exist_ok=True)
-    json_file = folder / "quality.json"
-    if not report_only:
-        measure(json_file, QUICK if quick else FULL, threads or machine.n_cores())
+    """Measure what sparse attention loses, and write the report."""
+    folder = folder or ROOT / "build" / ("quality-quick" if quick else "quality")
+    effort = QUICK if quick else FULL
     try:
-        for path in write_report(read_rows(json_file), folder):
+        if not report_only:
+            folder.mkdir(parents=True, exist_ok=True)
+            measure(folder, effort, threads or machine.n_cores())
+        for path in write_report(Rows(folder), effort, folder if quick else ROOT / "docs"):
             print(path)
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def measure(json_file: Path, effort: Effort, n_threads: int) -> None:
-    """Add the rows that the file lacks."""
-    warnings.filterwarnings("ignore", r"\[Llama\] memory_size", UserWarning)  # M = S is measured too
-    for model in (demo_model_path(), model_file(ModelSpec())):
-        identity = {"task": "tail time", "model": model.name, "n_tokens": TIMED_TOKENS, "prefills": effort.prefills}
-        if find_row(read_rows(json_file), identity) is None:
-            print(f"dense tail's time, {model.name}", file=sys.stderr)
-            append_rows(json_file, [identity | tail_time(model, TIMED_TOKENS, effort.prefills, n_threads)])
-    for step in steps(effort, n_threads):
+def measure(folder: Path, effort: Effort, n_threads: int) -> None:
+    """Add the rows that the folder lacks."""
+    warnings.filterwarnings("ignore", r"\[Llama\] memory_size", UserWarning)  # a window of a whole chunk is measured
+    (folder / "machine.json").write_text(json.dumps(machine.describe(), indent=1) + "\n")
+    for step in steps(effort):
         start = time.monotonic()
         with progress_bars() as update:
             evaluate(
-                demo_model_path(),
+                step.model,
                 step.settings,
                 text=step.text,
                 n_tokens=[step.n_tokens],
-                tasks=step.tasks,
-                chunk_size=CHUNK_SIZE,
+                tasks=[step.task],
+                chunk_size=step.chunk_size,
                 n_threads=n_threads,
-                json_file=json_file,
+                json_file=rows_file(folder, step.name, step.n_tokens),
                 progress=update,
             )
-        print(f"{step.title}, {step.n_tokens:,} tokens: {time.monotonic() - start:.0f} s", file=sys.stderr)
+        print(f"{step.name}, {step.n_tokens:,} tokens: {time.monotonic() - start:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

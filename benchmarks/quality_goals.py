@@ -1,76 +1,57 @@
-"""What the default must reach on the demo model, next to what it reaches."""
+"""What the default must reach, next to what it reaches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
 
-from h2o_llama.eval import Setting
-from h2o_llama.eval.task import Row
-from h2o_llama.llama import DENSE_TAIL
-from quality_plan import DEPTHS, MIDDLE, ONE_KIND, SHORT, compared, default
+from goal import Goal
+from quality_plan import (
+    BYTE_CHUNK_SIZE,
+    BYTE_KINDS,
+    BYTE_SIZE,
+    CHUNK_SIZE,
+    KINDS,
+    SIZE,
+    SIZES,
+    Effort,
+    compared,
+    longest,
+    sizes,
+)
 from quality_rows import Rows
-from quality_tables import choice, markdown, percent, signed
 
-AFTER = 0.98
-TAIL_SHARE = 0.05
-CHUNK_STARTS = 2  # times chance
-
-
-def goals(rows: Rows, times: Sequence[Row]) -> str:
-    """A table. `times` are those of the dense tail on two models."""
-    lines = [*_better(rows), _after(rows), *(_tail_share(time) for time in times), _chunk_starts(rows)]
-    return markdown(["goal", "measured", ""], lines)
+LOSS, KL = 0.012, 0.016
+SMALL_LOSS = 0.016
+CODE_LOSS = 0.015
+BYTE_PERCENT = 2
+RECALL, PAIRS_RECALL = 0.98, 0.95
 
 
-def _better(rows: Rows) -> list[list[str]]:
-    """The default against what has the same budgets, in nats per token on the same windows."""
-    chosen, *others = compared()
-    lines = []
-    for other in others:
-        added = rows.difference(chosen, other)
-        # Less than two standard errors may be chance.
-        verdict = "met" if added.mean < -2 * added.error else "missed" if added.mean > 2 * added.error else "undecided"
-        difference = f"{signed(added.mean, 4)} ± {added.error:.4f} nats per byte"
-        lines.append([f"default better than: {choice(other)}, N {SHORT:,}", difference, verdict])
-    return lines
+def goals(rows: Rows, effort: Effort) -> list[Goal]:
+    """All goals. English is the text that was kept back."""
+    chosen = compared(SIZE, CHUNK_SIZE)["default"]
+    of_bytes = compared(BYTE_SIZE, BYTE_CHUNK_SIZE)["default"]
+    short, small = effort.lengths[0], SIZES[0]
+    found = []
+    for n in effort.lengths:
+        loss = rows.loss("kept back", n, chosen)
+        found.append(_nats(f"English, N {n:,}, M + B {SIZE}: loss", LOSS, loss.nats))
+        found.append(_nats(f"English, N {n:,}, M + B {SIZE}: KL", KL, loss.kl))
+    loss = rows.loss("kept back", short, sizes()[small]["default"])
+    found.append(_nats(f"English, N {short:,}, M + B {small}: loss", SMALL_LOSS, loss.nats))
+    found.append(_nats(f"code, N {short:,}, M + B {SIZE}: loss", CODE_LOSS, rows.loss("code", short, chosen).nats))
+    for kind in KINDS:
+        recall = rows.worst_recall("within", short, chosen, kind)
+        found.append(Goal(f"`{kind}` within the prompt, N {short:,}, worst depth over dense", RECALL, recall))
+    for n in effort.byte_lengths:
+        percent = 100 * math.expm1(rows.loss("bytes", n, of_bytes).nats)
+        found.append(Goal(f"demo model, N {n:,}: perplexity over dense", BYTE_PERCENT, percent, True, 1, " %"))
+    for kind in BYTE_KINDS:
+        recall = rows.worst_recall("bytes within", longest(effort), of_bytes, kind)
+        bound = PAIRS_RECALL if kind == "pairs" else RECALL
+        found.append(Goal(f"demo model, `{kind}` within the prompt, worst depth over dense", bound, recall))
+    return found
 
 
-def _after(rows: Rows) -> list[str]:
-    """The worst depth, all lengths together: one length alone has too few questions."""
-    by_length = [rows.by_depth(Setting.of(default()), n, ONE_KIND[0], DENSE_TAIL) for n in rows.lengths]
-    by_depth = list(zip(*by_length, strict=True))
-    shares = [sum(c["recall"] for c in cells) / sum(c["recall_dense"] for c in cells) for cells in by_depth]
-    worst = min(shares)
-    n = sum(cell["n"] for cell in by_depth[0])
-    return [
-        f"question after the document, dense tail of {DENSE_TAIL}, every depth, N up to {rows.lengths[-1]:,}: "
-        f"≥ {AFTER} of dense",
-        f"{worst:.2f} at depth {percent(DEPTHS[shares.index(worst)], 0)}, {n} questions",
-        _verdict(worst, AFTER, worst >= AFTER),
-    ]
-
-
-def _tail_share(time: Row) -> list[str]:
-    share = time["share"]
-    return [
-        f"dense tail of {DENSE_TAIL} at N {time['n_tokens']:,}: ≤ {percent(TAIL_SHARE, 0)} of prefill's time "
-        f"(`{time['model']}`)",
-        percent(share),
-        _verdict(share, TAIL_SHARE, share <= TAIL_SHARE),
-    ]
-
-
-def _chunk_starts(rows: Rows) -> list[str]:
-    setting = Setting.of(replace(default(), schedule="two_phase"))
-    row = rows.find("chunk starts", setting, n_tokens=MIDDLE)
-    bound = CHUNK_STARTS * row["chance"]
-    return [
-        f"`two_phase`, first 8 tokens of chunks among heavy hitters: ≤ {CHUNK_STARTS} × chance ({percent(bound)})",
-        percent(row["share"]),
-        _verdict(row["share"], bound, row["share"] <= bound),
-    ]
-
-
-def _verdict(measured: float, bound: float, is_met: bool) -> str:
-    return f"{'met' if is_met else 'missed'} by {percent(abs(measured / bound - 1), 0)}"
+def _nats(name: str, bound: float, measured: float) -> Goal:
+    return Goal(name, bound, measured, at_most=True, digits=4)

@@ -1,221 +1,200 @@
-"""What quality.py measures, in which settings, on which text. All on the demo model."""
+"""What quality.py measures: the models, the texts, the settings, and how often."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
 
-from h2o_llama import H2OConfig
+from h2o_llama import H2OConfig, demo_model_path
 from h2o_llama.config import SCORERS
-from h2o_llama.demo.document import standard_library_text
-from h2o_llama.eval import Continuation, Recall, Setting, references
-from h2o_llama.eval.settings import REFERENCES
+from h2o_llama.eval import Perplexity, Recall, Setting, references
 from h2o_llama.eval.task import Task
 from h2o_llama.llama import DENSE_TAIL
-from quality_tasks import ChunkStarts, Text
+from h2o_llama.named_files import find_model, find_text
 
-CHUNK_SIZE = 512
-MEMORY_SIZE = 256
-SHORT, MIDDLE, LONG = 2048, 4096, 8192
-MEMORY_SIZES = (64, 128, 256, 512)
-# Parts of the memory set that are local window.
-LOCAL_SHARES = (1 / 2, 3 / 4, 7 / 8)
-Schedule = Literal["single_pass", "two_phase"]
-SCHEDULES: tuple[Schedule, ...] = ("single_pass", "two_phase")
-POOLING = (0, 3)
-KINDS = ("single", "multi-key", "pairs")
-ONE_KIND = ("multi-key",)
-DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-# So far back that only a memory set can have it: at least two chunks before the question.
-FAR_DEPTHS = (0.0, 0.25, 0.5)
-TAILS = (0, 2, 4, 8, 16, 32, 64, 128)
-# The name of the text that is read for the goals.
-GOAL_TEXT = "text of the goals"
-# Bytes of a window of 2,048 that are a prompt; the others continue it.
-PROMPT = 1792
+MODEL, TEXT = "smollm2-135m", "django-docs"
+CHUNK_SIZE = 1024
+SIZES = (256, 512, 1024)  # M + B
+SIZE = 512
+KINDS = ("single", "multi-key")
 
-# Their sources are longer than the longest window in every supported Python.
-MODULES = (
-    "argparse",
-    "ast",
-    "configparser",
-    "datetime",
-    "difflib",
-    "doctest",
-    "enum",
-    "ftplib",
-    "imaplib",
-    "inspect",
-    "locale",
-    "mailbox",
-    "optparse",
-    "pdb",
-    "pickle",
-    "pickletools",
-    "platform",
-    "pydoc",
-    "shutil",
-    "smtplib",
-    "socket",
-    "ssl",
-    "statistics",
-    "subprocess",
-    "tarfile",
-    "threading",
-    "traceback",
-    "turtle",
-    "typing",
-    "uuid",
-    "webbrowser",
-    "zipfile",
-)
+# A token of the demo model is a byte, and it reads fewer of them at a time.
+BYTE_CHUNK_SIZE = 512
+BYTE_SIZE = 256
+BYTE_KINDS = ("single", "multi-key", "pairs")
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How often everything is measured.
+    """How much is measured.
 
     Attributes
     ----------
-    windows : dict of int to int
-        Lengths N, and windows of text of each.
-    goal_windows : int
-        Windows of the shortest length for the default against the references: their differences are small.
-    samples : int
-        Documents for each length, kind and depth of recall; twice as many where the default must be as good as dense.
-    prefills : int
-        Prefills that are timed.
+    lengths, byte_lengths : tuple of int
+        N of the real model and of the demo model, ascending.
+    windows, byte_windows : int
+        Windows of a text, at least two.
+    grid_windows : int
+        Windows for all the scorers.
+    depths : tuple of float
+        Where keys are hidden.
+    samples, byte_samples : int
+        Documents for each kind and depth.
     """
 
-    windows: dict[int, int]
-    goal_windows: int
+    lengths: tuple[int, ...]
+    byte_lengths: tuple[int, ...]
+    windows: int
+    byte_windows: int
+    grid_windows: int
+    depths: tuple[float, ...]
     samples: int
-    prefills: int
+    byte_samples: int
 
 
-FULL = Effort({SHORT: 24, MIDDLE: 16, LONG: 10}, 160, 4, 9)
-QUICK = Effort({SHORT: 2, MIDDLE: 2}, 4, 1, 1)
+FULL = Effort((4096, 8192), (2048, 4096, 8192), 8, 24, 4, (0.0, 0.25, 0.5, 0.75, 1.0), 3, 4)
+QUICK = Effort((2048,), (2048,), 2, 2, 2, (0.0, 1.0), 1, 1)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of `evaluate`. `title` is for people who wait."""
+    """One call of `evaluate`, whose rows have a file of their own. Without a text it reads Python's library."""
 
-    title: str
-    settings: Sequence[Setting]
+    name: str
     n_tokens: int
-    tasks: Sequence[Task]
-    text: bytes
+    model: Path
+    chunk_size: int
+    settings: Sequence[Setting]
+    task: Task
+    text: bytes | None = None
 
 
-def text(n_tokens: int, windows: int) -> bytes:
-    """Windows of N bytes, each from another module as long as there are any. The demo model's tokens are bytes."""
-    rounds = -(-windows // len(MODULES))
-    sources = [standard_library_text(rounds * n_tokens, module) for module in MODULES]
-    pieces = [source[i * n_tokens : (i + 1) * n_tokens] for i in range(rounds) for source in sources]
-    return b"".join(pieces[:windows])
+def english() -> tuple[bytes, bytes]:
+    """The first half of the text, on which settings may be tuned, and the second, which is kept back."""
+    text = find_text(TEXT).read_bytes()
+    middle = text.index(b"\n\n", len(text) // 2)
+    return text[:middle], text[middle:]
 
 
-def budgets(memory_size: int, local_share: float) -> H2OConfig:
-    """The default, with another M and another part of it as local window."""
-    n_chosen = memory_size - H2OConfig.sink_tokens
-    local = round(n_chosen * local_share)
-    return H2OConfig(local_window=local, heavy_budget=n_chosen - local)
+def size_of(h2o: H2OConfig) -> int:
+    """M + B."""
+    return h2o.memory_size + h2o.lookup_budget
 
 
-def default(memory_size: int = MEMORY_SIZE) -> H2OConfig:
-    """The default with another M, split as the default splits it."""
+def default(size: int) -> H2OConfig:
+    """The default with this M + B, in the same proportions. There are as many sinks, taken from the local window."""
     h2o = H2OConfig()
-    return budgets(memory_size, h2o.local_window / (h2o.local_window + h2o.heavy_budget))
+    share = size / size_of(h2o)
+    local = round(share * (h2o.sink_tokens + h2o.local_window)) - h2o.sink_tokens
+    lookup = round(share * h2o.lookup_budget)
+    heavy = size - h2o.sink_tokens - local - lookup
+    return replace(h2o, local_window=local, heavy_budget=heavy, lookup_budget=lookup)
 
 
-def plain_sum(h2o: H2OConfig) -> H2OConfig:
-    """H2O as it was published: sums of attention, nothing pooled."""
-    return replace(h2o, scorer="sum", pooling=0)
+def without_lookup(h2o: H2OConfig) -> H2OConfig:
+    """As many positions, all of them in the memory set."""
+    return replace(h2o, heavy_budget=h2o.heavy_budget + h2o.lookup_budget, lookup_budget=0)
 
 
-def scored(h2o: H2OConfig) -> list[Setting]:
-    """Every scorer, without and with pooling."""
-    return [Setting.of(replace(h2o, scorer=scorer, pooling=pooling)) for scorer in SCORERS for pooling in POOLING]
+def with_lookup(h2o: H2OConfig) -> H2OConfig:
+    """As many positions, some of them looked up: half of the local window if nothing is looked up by default."""
+    half = h2o.local_window // 2
+    return h2o if h2o.lookup_budget else replace(h2o, local_window=h2o.local_window - half, lookup_budget=half)
 
 
-def reference(h2o: H2OConfig, kind: str) -> Setting:
-    """One of `REFERENCES` of the same M."""
-    return references(Setting.of(h2o), [kind], CHUNK_SIZE)[0]
+def compared(size: int, chunk_size: int) -> dict[str, Setting]:
+    """The default and what it is judged by, all of the same M + B, by what the report calls them."""
+    chosen = Setting.of(default(size))
+    window, best = references(chosen, ["window", "upper-bound"], chunk_size)
+    return {"default": chosen, "window": window, "upper bound": best}
 
 
-def alternatives(h2o: H2OConfig) -> list[Setting]:
-    """The default's choice, plain sums, and a window, all of the same M."""
-    return [Setting.of(h2o), Setting.of(plain_sum(h2o)), reference(h2o, "window")]
+def alternatives(size: int, chunk_size: int) -> dict[str, Setting]:
+    """`compared`, and other ways to choose."""
+    plain = without_lookup(default(size))
+    others = {
+        "plain sums, as in the H2O paper": Setting.of(replace(plain, scorer="sum", pooling=0)),
+        "`key_diff` without lookup": Setting.of(replace(plain, scorer="key_diff")),
+    }
+    return _distinct(compared(size, chunk_size) | others)
 
 
-def choices() -> list[Setting]:
-    """Every way to choose 256 positions, under both schedules, with two splits."""
-    settings = []
-    for schedule in SCHEDULES:
-        for share in LOCAL_SHARES[:2]:
-            h2o = replace(budgets(MEMORY_SIZE, share), schedule=schedule)
-            settings += [*scored(h2o), *(reference(h2o, kind) for kind in REFERENCES)]
-    return _distinct(settings)
+def byte_alternatives() -> dict[str, Setting]:
+    """`alternatives` on the demo model, and the other schedule, which has no lookup."""
+    plain = without_lookup(default(BYTE_SIZE))
+    others = {
+        "`single_pass` without lookup": Setting.of(replace(plain, schedule="single_pass")),
+        "`two_phase` without lookup": Setting.of(replace(plain, schedule="two_phase")),
+    }
+    return _distinct(alternatives(BYTE_SIZE, BYTE_CHUNK_SIZE) | others)
 
 
-def sizes() -> list[Setting]:
-    """Memory sets of all sizes and splits."""
-    settings = []
-    for size in MEMORY_SIZES:
-        for share in LOCAL_SHARES:
-            h2o = budgets(size, share)
-            settings += alternatives(h2o)
-    return _distinct(settings)
+def sizes() -> dict[int, dict[str, Setting]]:
+    """`compared` for every M + B."""
+    return {size: compared(size, CHUNK_SIZE) for size in SIZES}
 
 
-def main_settings() -> list[Setting]:
-    """The default, plain sums, a window of the same M."""
-    return alternatives(default())
+def grid() -> dict[str, tuple[Setting, Setting]]:
+    """Every scorer, without and with lookup, all of the same M + B."""
+    h2o = default(SIZE)
+    return {
+        scorer: tuple(Setting.of(replace(split(h2o), scorer=scorer)) for split in (without_lookup, with_lookup))  # type: ignore[misc]
+        for scorer in SCORERS
+    }
 
 
-def compared() -> list[Setting]:
-    """The default, and what it must be better than."""
-    return [*main_settings(), reference(default(), "random")]
+def steps(effort: Effort) -> Iterator[Step]:
+    """Everything, in the order of the report.
+
+    Raises FileNotFoundError if the model or the text has not been fetched.
+    """
+    real = find_model(MODEL)
+    tuned_on, kept_back = english()
+    windows = Perplexity(effort.windows)
+
+    def step(name: str, n: int, settings: Sequence[Setting], task: Task, text: bytes | None = None) -> Step:
+        return Step(name, n, real, CHUNK_SIZE, list(dict.fromkeys(settings)), task, text)
+
+    def byte_step(name: str, n: int, settings: Sequence[Setting], task: Task) -> Step:
+        return Step(name, n, demo_model_path(), BYTE_CHUNK_SIZE, list(dict.fromkeys(settings)), task)
+
+    chosen, window, best = compared(SIZE, CHUNK_SIZE).values()
+    short, *longer = effort.lengths
+    of_sizes = [s for settings in sizes().values() for name, s in settings.items() if name != "upper bound"]
+    yield step("kept back", short, [*alternatives(SIZE, CHUNK_SIZE).values(), *of_sizes], windows, kept_back)
+    for n in longer:
+        yield step("kept back", n, [chosen, window, best], windows, kept_back)
+    yield step("tuned on", short, [chosen, window], windows, tuned_on)
+    yield step("code", short, [chosen, window], windows)
+    of_grid = [setting for pair in grid().values() for setting in pair]
+    yield step("scorers", short, of_grid, Perplexity(effort.grid_windows), tuned_on)
+    for name, dense_tail in (("within", 0), ("after", DENSE_TAIL)):
+        recall = Recall(KINDS, effort.depths, effort.samples, dense_tail, haystack=kept_back)
+        yield step(name, short, [chosen], recall)
+
+    of_bytes = Perplexity(effort.byte_windows)
+    shared = list(compared(BYTE_SIZE, BYTE_CHUNK_SIZE).values())
+    short, *longer = effort.byte_lengths
+    yield byte_step("bytes", short, list(byte_alternatives().values()), of_bytes)
+    for n in longer:
+        yield byte_step("bytes", n, shared, of_bytes)
+    yield byte_step("bytes within", longest(effort), shared, _byte_recall(effort, 0))
+    yield byte_step("bytes after", longest(effort), shared[:1], _byte_recall(effort, DENSE_TAIL))
 
 
-def continued() -> list[Setting]:
-    """What may fill a cache differently: schedules and choices."""
-    return [s for schedule in SCHEDULES for s in alternatives(replace(default(), schedule=schedule))]
+def longest(effort: Effort) -> int:
+    """N of the demo model's recall."""
+    return effort.byte_lengths[-1]
 
 
-def started() -> list[Setting]:
-    """Every scorer under both schedules."""
-    return [s for schedule in SCHEDULES for s in scored(replace(default(), schedule=schedule))]
+def _byte_recall(effort: Effort, dense_tail: int) -> Recall:
+    return Recall(BYTE_KINDS, effort.depths, effort.byte_samples, dense_tail)
 
 
-def steps(effort: Effort, n_threads: int) -> Iterator[Step]:
-    """Everything but times, in the order of the report."""
-
-    def step(
-        title: str, settings: Sequence[Setting], n_tokens: int, tasks: Sequence[Task], windows: int | None = None
-    ) -> Step:
-        length = max(n_tokens, SHORT)
-        return Step(title, settings, n_tokens, tasks, text(length, windows or effort.windows[length]))
-
-    def recall(kinds: Sequence[str], depths: Sequence[float], dense_tail: int, times: int = 1) -> Recall:
-        return Recall(kinds, depths, times * effort.samples, dense_tail)
-
-    many = Text(effort.goal_windows, GOAL_TEXT)
-    yield step("goals", compared(), SHORT, [many], effort.goal_windows)
-    texts = {n: Text(windows) for n, windows in effort.windows.items()}
-    far = recall(KINDS, FAR_DEPTHS, 0)
-    yield step("choices", choices(), SHORT, [texts[SHORT], far])
-    yield step("sizes", sizes(), SHORT, [texts[SHORT], far, recall(ONE_KIND, FAR_DEPTHS, DENSE_TAIL)])
-    for n, of_text in texts.items():
-        upper_bound = reference(default(), "upper-bound")
-        yield step("lengths", [*main_settings(), upper_bound], n, [of_text, recall(ONE_KIND, DEPTHS, 0)])
-        yield step("lengths, after", main_settings()[:1], n, [recall(ONE_KIND, DEPTHS, DENSE_TAIL, times=2)])
-    yield step("continuation", continued(), PROMPT, [Continuation(SHORT - PROMPT, effort.windows[SHORT])])
-    yield step("tails", main_settings(), SHORT, [recall(ONE_KIND, FAR_DEPTHS, tail) for tail in TAILS])
-    yield step("chunk starts", started(), MIDDLE, [ChunkStarts(effort.windows[MIDDLE], n_threads)])
-
-
-def _distinct(settings: Sequence[Setting]) -> list[Setting]:
-    return list(dict.fromkeys(settings))
+def _distinct(named: dict[str, Setting]) -> dict[str, Setting]:
+    """Each setting once, by its first name."""
+    names: dict[Setting, str] = {}
+    for name, setting in named.items():
+        names.setdefault(setting, name)
+    return {name: setting for setting, name in names.items()}

@@ -1,66 +1,151 @@
-"""The quality report: tables and pictures of what was measured, in the text of quality.md.j2."""
+"""The quality report: tables and a picture of what was measured, in the text of quality.md.j2."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib import rc_context
 
-import quality_tables as tables
-from h2o_llama import H2OConfig, demo_model_path
+import quality_plan as plan
+from h2o_llama import H2OConfig
 from h2o_llama.eval import Setting
-from h2o_llama.eval.task import Row
 from h2o_llama.llama import DENSE_TAIL
+from h2o_llama.named_files import NAMED_FILES
+from h2o_llama.plots.evaluation import sweep
 from quality_goals import goals
-from quality_plan import CHUNK_SIZE, GOAL_TEXT, KINDS, SCHEDULES, SHORT, default
-from quality_plots import draw
-from quality_rows import Rows
-from random_model import ModelSpec
+from quality_plan import Effort
+from quality_rows import Loss, Rows
+
+_LOSS_COLUMNS = ("loss over dense", "KL", "same top")
 
 
-def write_report(measured: Sequence[Row], folder: Path) -> list[Path]:
-    """Write quality.md and its pictures into a folder.
+def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
+    """Write quality.md and its picture into a folder.
 
     Raises ValueError if something was not measured.
     """
-    rows = Rows(measured)
-    times = [rows.find("tail time", model=name) for name in (demo_model_path().name, ModelSpec().name)]
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, keep_trailing_newline=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
-    h2o = H2OConfig()
+    environment.filters["thousands"] = "{:,}".format
+    environment.filters["nats"] = nats
+    named = plan.compared(plan.SIZE, plan.CHUNK_SIZE)
+    losses = {n: {name: rows.loss("kept back", n, s) for name, s in named.items()} for n in effort.lengths}
     text = environment.get_template("quality.md.j2").render(
-        machine=times[0]["machine"],
-        lengths=rows.lengths,
-        windows=[rows.text(Setting.of(default()), n)["windows"] for n in rows.lengths],
-        goal_windows=rows.find(GOAL_TEXT)["windows"],
-        samples=_samples(rows),
-        h2o=h2o,
-        default=tables.choice(Setting.of(h2o)),
-        chunk_size=CHUNK_SIZE,
+        machine=rows.machine,
+        plan=plan,
+        effort=effort,
+        model=NAMED_FILES[plan.MODEL],
+        text=NAMED_FILES[plan.TEXT],
+        h2o=H2OConfig(),
         dense_tail=DENSE_TAIL,
-        goals=goals(rows, times),
-        smallest=tables.smallest(rows),
-        choices={schedule: tables.choices(rows, schedule) for schedule in SCHEDULES},
-        sizes_text=tables.sizes(partial(tables.loss, rows)),
-        sizes_recall=tables.sizes(partial(tables.found, rows)),
-        lengths_table=tables.lengths(rows),
-        after=tables.after(rows),
-        continuation=tables.continuation(rows),
-        tails=tables.tails(rows),
-        times=times,
-        tail_times=tables.tail_times(times),
-        chunk_starts=tables.chunk_starts(rows),
-        chance=tables.percent(8 / CHUNK_SIZE),
-        tail_share_of_attention=tables.percent(DENSE_TAIL / (times[0]["chunk_size"] / 2 + h2o.memory_size)),
+        losses=losses,
+        goals=markdown(
+            ["goal", "bound", "measured", ""],
+            ([g.name, g.bound_text, g.measured_text, g.verdict] for g in goals(rows, effort)),
+        ),
+        english="\n\n".join(_compared(rows, "kept back", n, named) for n in effort.lengths[1:]),
+        alternatives=_compared(rows, "kept back", effort.lengths[0], plan.alternatives(plan.SIZE, plan.CHUNK_SIZE)),
+        texts=_texts(rows, effort.lengths[0]),
+        sizes=_sizes(rows, effort.lengths[0]),
+        scorers=_scorers(rows, effort.lengths[0]),
+        within=_recall(rows, "within", effort.lengths[0], plan.KINDS, {"default": named["default"]}),
+        after=_recall(rows, "after", effort.lengths[0], plan.KINDS, {"default": named["default"]}),
+        bytes_text=_bytes(rows, effort),
+        bytes_within=_byte_recall(rows, effort, "bytes within"),
+        bytes_after=_byte_recall(rows, effort, "bytes after"),
     )
-    report = folder / "quality.md"
+    report, picture = folder / "quality.md", folder / "quality-sizes.svg"
     report.write_text(text, encoding="utf-8")
-    return [report, *draw(rows, folder)]
+    _draw(rows, effort.lengths[0], picture)
+    return [report, picture]
 
 
-def _samples(rows: Rows) -> int:
-    row = rows.find("recall", Setting.of(default()), n_tokens=SHORT, kind=KINDS[0], dense_tail=0)
-    return int(row["samples"])
+def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table, numbers to the right."""
+    rule = "|---|" + "--:|" * (len(columns) - 1)
+    head, *rest = ("| " + " | ".join(cells) + " |" for cells in (columns, *lines))
+    return "\n".join([head, rule, *rest])
+
+
+def nats(loss: Loss) -> str:
+    """With a sign, and its error."""
+    return f"{loss.nats:+.4f} ± {loss.error:.4f}".replace("-", "−")
+
+
+def _cells(loss: Loss) -> list[str]:
+    """Those of `_LOSS_COLUMNS`."""
+    return [nats(loss), f"{loss.kl:.4f}", f"{loss.same_top:.1%}"]
+
+
+def _compared(rows: Rows, step: str, n_tokens: int, settings: dict[str, Setting]) -> str:
+    lines = [[name, f"`{s.name}`", *_cells(rows.loss(step, n_tokens, s))] for name, s in settings.items()]
+    return markdown([f"N {n_tokens:,}", "setting", *_LOSS_COLUMNS], lines)
+
+
+def _texts(rows: Rows, n_tokens: int) -> str:
+    """The default and a window on texts that were and were not tuned on."""
+    default, window, _ = plan.compared(plan.SIZE, plan.CHUNK_SIZE).values()
+    texts = {"tuned on": "English, tuned on", "kept back": "English, kept back", "code": "Python, kept back"}
+    lines = []
+    for step, name in texts.items():
+        loss = rows.loss(step, n_tokens, default)
+        lines.append([name, *_cells(loss), nats(rows.loss(step, n_tokens, window))])
+    return markdown([f"N {n_tokens:,}", *_LOSS_COLUMNS, "window"], lines)
+
+
+def _sizes(rows: Rows, n_tokens: int) -> str:
+    lines = []
+    for size, settings in plan.sizes().items():
+        loss = rows.loss("kept back", n_tokens, settings["default"])
+        window = rows.loss("kept back", n_tokens, settings["window"])
+        lines.append([str(size), f"`{settings['default'].name}`", *_cells(loss), nats(window)])
+    return markdown(["M + B", "setting", *_LOSS_COLUMNS, "window"], lines)
+
+
+def _scorers(rows: Rows, n_tokens: int) -> str:
+    lines = []
+    for scorer, settings in plan.grid().items():
+        losses = [rows.loss("scorers", n_tokens, s) for s in settings]
+        lines.append([f"`{scorer}`", *(cell for loss in losses for cell in (nats(loss), f"{loss.kl:.4f}"))])
+    return markdown(["scorer", "no lookup", "KL", "lookup", "KL"], lines)
+
+
+def _recall(rows: Rows, step: str, n_tokens: int, kinds: Sequence[str], settings: dict[str, Setting]) -> str:
+    """Recall by depth: a line for dense attention and each setting."""
+    lines = []
+    for kind in kinds:
+        for i, (name, setting) in enumerate(settings.items()):
+            cells = rows.cells(step, n_tokens, setting, kind)
+            if i == 0:
+                lines.append([f"`{kind}`, dense", *(f"{cell['recall_dense']:.2f}" for cell in cells)])
+            lines.append([f"`{kind}`, {name}", *(f"{cell['recall']:.2f}" for cell in cells)])
+    return markdown(["depth", *(f"{cell['depth']:.0%}" for cell in cells)], lines)
+
+
+def _byte_recall(rows: Rows, effort: Effort, step: str) -> str:
+    settings = plan.compared(plan.BYTE_SIZE, plan.BYTE_CHUNK_SIZE)
+    shown = settings if step == "bytes within" else {"default": settings["default"]}
+    return _recall(rows, step, plan.longest(effort), plan.BYTE_KINDS, shown)
+
+
+def _bytes(rows: Rows, effort: Effort) -> str:
+    """Every length: all settings at the first one, the compared ones at the others."""
+    tables = []
+    for i, n in enumerate(effort.byte_lengths):
+        settings = plan.compared(plan.BYTE_SIZE, plan.BYTE_CHUNK_SIZE) if i else plan.byte_alternatives()
+        tables.append(_compared(rows, "bytes", n, settings))
+    return "\n\n".join(tables)
+
+
+def _draw(rows: Rows, n_tokens: int, path: Path) -> None:
+    """Loss against M + B; equal figures are equal files."""
+    settings = [s for named in plan.sizes().values() for name, s in named.items() if name != "upper bound"]
+    with rc_context({"svg.hashsalt": "quality", "svg.fonttype": "none"}):
+        figure = sweep(n_tokens, [rows.find("kept back", n_tokens, s) for s in settings])
+        figure.savefig(path, metadata={"Date": None})

@@ -1,69 +1,71 @@
-"""Looking up what quality.py measured."""
+"""What quality.py measured, by step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from h2o_llama.eval import Setting
-from h2o_llama.eval.rows import find_row
+from h2o_llama.eval.rows import find_row, read_rows
 from h2o_llama.eval.task import Row
-from quality_plan import DEPTHS, FAR_DEPTHS, GOAL_TEXT
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean and its standard error."""
+class Loss:
+    """What a setting costs on some windows: nats per token and KL over dense, each with its error, and the same top."""
 
-    mean: float
+    nats: float
     error: float
+    kl: float
+    same_top: float
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
-        """Of independent values, at least two."""
-        return cls(float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values))))
+
+def rows_file(folder: Path, step: str, n_tokens: int) -> Path:
+    """Where a step's rows are."""
+    return folder / f"{step.replace(' ', '-')}-{n_tokens}.json"
 
 
 class Rows:
-    """The newest row of each measurement."""
+    """The newest rows in a folder."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
-        self.lengths = sorted({row["n_tokens"] for row in rows if row["task"] == "text"})
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-    def find(self, task: str, setting: Setting | None = None, **identity: object) -> Row:
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What it was measured on. Raises ValueError if nothing was measured."""
+        try:
+            machine: dict[str, Any] = json.loads((self._folder / "machine.json").read_text())
+        except FileNotFoundError:
+            raise ValueError(f"nothing has been measured in {self._folder}") from None
+        return machine
+
+    def find(self, step: str, n_tokens: int, setting: Setting, **identity: object) -> Row:
         """Raises ValueError if it was not measured."""
-        if setting is not None:
-            identity["setting"] = setting.name
-        row = find_row(self._rows, {"task": task, **identity})
+        path = rows_file(self._folder, step, n_tokens)
+        row = find_row(read_rows(path), {"setting": setting.name, **identity})
         if row is None:
-            named = ", ".join(f"{name} {value}" for name, value in identity.items())
-            raise ValueError(f"there is no row of task {task!r} with {named}: measure first, without --report-only")
+            raise ValueError(f"{path} has no row of {setting.name!r}: measure first, without --report-only")
         return row
 
-    def text(self, setting: Setting, n_tokens: int) -> Row:
-        return self.find("text", setting, n_tokens=n_tokens)
+    def loss(self, step: str, n_tokens: int, setting: Setting) -> Loss:
+        """The error is that of windows: tokens of one text are alike."""
+        row = self.find(step, n_tokens, setting)
+        added = row["nats_added_by_window"]
+        error = np.std(added, ddof=1) / np.sqrt(len(added))
+        return Loss(row["nats_added"], float(error), row["kld_mean"], row["same_top"])
 
-    def ratio(self, setting: Setting, n_tokens: int) -> Estimate:
-        """Perplexity over dense, less 1. The error is that of windows."""
-        added = Estimate.of(self.text(setting, n_tokens)["added"])
-        return Estimate(float(np.expm1(added.mean)), float(np.exp(added.mean) * added.error))
-
-    def difference(self, setting: Setting, other: Setting) -> Estimate:
-        """Nats per token that a setting costs more than another on the same windows, the many of the goals."""
-        added = [np.array(self.find(GOAL_TEXT, s)["added"]) for s in (setting, other)]
-        return Estimate.of((added[0] - added[1]).tolist())
-
-    def far(self, setting: Setting, n_tokens: int, kind: str, dense_tail: int) -> float:
-        """Recall of what is at least half of the document back, over dense attention's."""
-        identity = {"n_tokens": n_tokens, "kind": kind, "dense_tail": dense_tail, "depths": list(FAR_DEPTHS)}
-        row = self.find("recall", setting, **identity)
-        return float(row["recall"] / row["recall_dense"])
-
-    def by_depth(self, setting: Setting, n_tokens: int, kind: str, dense_tail: int) -> list[Row]:
-        """The cells of every depth."""
-        identity = {"n_tokens": n_tokens, "kind": kind, "dense_tail": dense_tail, "depths": list(DEPTHS)}
-        cells: list[Row] = self.find("recall", setting, **identity)["cells"]
+    def cells(self, step: str, n_tokens: int, setting: Setting, kind: str) -> list[Row]:
+        """Recall by depth."""
+        cells: list[Row] = self.find(step, n_tokens, setting, kind=kind)["cells"]
         return cells
+
+    def worst_recall(self, step: str, n_tokens: int, setting: Setting, kind: str) -> float | None:
+        """The lowest recall over dense attention's of all depths; None if dense attention finds nothing."""
+        cells = self.cells(step, n_tokens, setting, kind)
+        shares = [cell["recall"] / cell["recall_dense"] for cell in cells if cell["recall_dense"]]
+        return min(shares, default=None)
