@@ -68,8 +68,6 @@ class ContextParams:
                 f"[{_OWNER}] local_window must be at most the chunk size n_ubatch ({self.n_ubatch}), "
                 f"got {h2o.local_window}: use a smaller local_window or a larger n_ubatch"
             )
-        if h2o.lookup_budget > 0 and self.n_ubatch % h2o.tile != 0:
-            raise ValueError(f"[{_OWNER}] tile must divide the chunk size n_ubatch ({self.n_ubatch}), got {h2o.tile}")
         if h2o.memory_size >= self.n_ubatch:
             warnings.warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below the chunk size n_ubatch ({self.n_ubatch}): "

@@ -43,8 +43,9 @@ static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
 }
 
 static i32_array lookup(const h2o_kv & self, uint32_t tile) {
-    std::vector<int32_t> pairs(2*llama_h2o_kv_info(self.get()).lookup_budget);
-    const uint32_t n = llama_h2o_kv_lookup(self.get(), tile, pairs.data());
+    const uint32_t n = llama_h2o_kv_lookup(self.get(), tile, nullptr);
+    std::vector<int32_t> pairs(2*n);
+    llama_h2o_kv_lookup(self.get(), tile, pairs.data());
     return i32_array({ (py::ssize_t) n, (py::ssize_t) 2 }, pairs.data());
 }
 

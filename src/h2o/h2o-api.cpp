@@ -188,11 +188,13 @@ uint32_t llama_h2o_kv_lookup(const llama_h2o_kv * kv, uint32_t i, int32_t * dst)
     if (!tiles) {
         return 0;
     }
-    for (const auto & row : tiles->rows(i)) {
-        *dst++ = row.pos;
-        *dst++ = row.first;
+    const uint64_t start = (uint64_t) i*tiles->tile;
+    const auto     view  = tiles->asked(std::min<uint64_t>(start, UINT32_MAX), std::min<uint64_t>(start + tiles->tile, UINT32_MAX));
+    for (const auto * row = view.begin; dst && row < view.end; ++row) {
+        *dst++ = row->pos;
+        *dst++ = row->query;
     }
-    return tiles->rows(i).size();
+    return view.end - view.begin;
 }
 
 static bool h2o_range_ok(const h2o_stream & kv, int32_t il, uint32_t p0, uint32_t p1) {

@@ -23,7 +23,7 @@ struct h2o_config {
     const h2o_scorer * scorer = h2o_scorers().front();
 
     uint32_t lookup_budget = 0; // B
-    uint32_t tile          = 0; // T, divides S
+    uint32_t tile          = 0; // T
 
     uint32_t pooling = 0; // a candidate ranks as high as the best one up to so many positions away
 

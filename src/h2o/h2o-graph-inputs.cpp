@@ -115,9 +115,9 @@ void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
 
     const auto & tiles = *stream->sequence.tiles;
 
-    const int64_t n_tiles = (step.pos%tiles.tile + step.n_tokens + tiles.tile - 1)/tiles.tile;
+    const int64_t n_tiles = (tile_offset() + step.n_tokens + TILE_SIZE - 1)/TILE_SIZE;
 
-    const int64_t n_rows = std::min(tiles.budget, stream->sequence.layout->n_rows()); // they differ
+    const int64_t n_rows = tiles.n_seen_max(TILE_SIZE, stream->sequence.layout->n_rows());
 
     tile_rows  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
     tile_first = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
@@ -133,13 +133,19 @@ void llm_graph_input_attn_h2o::set_tiles() const {
 
     std::vector<int32_t> rows (ggml_nelements(tile_rows),  sequence.layout->row_of(0)); // padding is read, and not seen
     std::vector<int32_t> first(ggml_nelements(tile_first), step.n_tokens);
+    std::vector<int32_t> last (ggml_nelements(tile_first), step.n_tokens);
+
+    const uint32_t end = step.pos + step.n_tokens;
 
     for (int64_t t = 0; t < tile_rows->ne[1]; ++t) {
+        const uint32_t start = step.pos - tile_offset() + t*TILE_SIZE;
+        const auto     view  = tiles.seen(std::max(start, step.pos), std::min(start + TILE_SIZE, end));
+
         size_t i = t*tile_rows->ne[0];
-        for (const auto & row : tiles.rows(step.pos/tiles.tile + t)) {
-            rows [i] = sequence.layout->row_of(row.pos);
-            first[i] = std::max(0, row.first - (int32_t) step.pos);
-            i++;
+        for (const auto * row = view.begin; row < view.end; ++row, ++i) {
+            rows [i] = sequence.layout->row_of(row->pos);
+            first[i] = std::max<int32_t>(0, row->query - step.pos);
+            last [i] = std::min<int32_t>(step.n_tokens, tiles.last(row) - step.pos);
         }
     }
 

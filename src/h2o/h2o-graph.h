@@ -71,6 +71,12 @@ private:
 
     void set_tiles() const;
 
+    // Queries whose looked-up rows the operator packs together: few, as each query brings rows of its own. Tiles begin with
+    // the chunk.
+    static constexpr uint32_t TILE_SIZE = 16;
+
+    uint32_t tile_offset() const { return step.pos % stream->sequence.config.chunk_size % TILE_SIZE; }
+
     // the step's tiles look something up: there is something before the chunk
     bool has_tiles() const { return step.n_memory > 0 && stream->sequence.tiles; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -25,8 +26,7 @@ void h2o_lookup_params::validate() const {
         }
     };
     check(chunk_size >= 1 && chunk_size <= INT32_MAX,  "the chunk size must be in [1, 2^31)");
-    check(tile >= 1 && chunk_size % tile == 0,         "the tile must divide the chunk size");
-    check(turn >= 1 && tile % turn == 0,               "the turn must divide the tile");
+    check(tile >= 1,                                   "the tile must be at least 1");
     check(budget       <= INT32_MAX,                   "the budget must be less than 2^31");
     check(sink_tokens  <= INT32_MAX,                   "sink tokens must be less than 2^31");
     check(local_window <= INT32_MAX,                   "the local window must be less than 2^31");
@@ -192,36 +192,25 @@ void h2o_lookup::index_to(uint32_t n) {
     }
 }
 
-void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & rows) {
-    if (q0 >= q1 || q1 > n_tokens() || q0/params.tile != (q1 - 1)/params.tile) {
-        throw std::invalid_argument("[lookup] queries must be a part of one tile, and of the text");
+void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log) {
+    if (q0 >= q1 || q1 > n_tokens()) {
+        throw std::invalid_argument("[lookup] queries must be a part of the text");
     }
-    if (rows.size() > params.budget) {
-        throw std::invalid_argument("[lookup] there are more rows than the budget");
-    }
+    for (uint32_t q = q0; q < q1; ++q) {
+        const uint32_t chunk = q - q % params.chunk_size;
 
-    const uint32_t chunk = q0/params.chunk_size*params.chunk_size;
-    const uint32_t tile  = q0/params.tile*params.tile;
-
-    index_to(chunk - std::min(chunk, params.local_window));
-
-    while (q0 < q1) {
-        const uint32_t n_turns = (q0 - tile)/params.turn + 1;
-        const uint32_t end     = std::min(tile + n_turns*params.turn, q1);
-
-        choose_turn(q0, end, (uint64_t) params.budget*n_turns*params.turn/params.tile, rows);
-        q0 = end;
+        index_to(chunk - std::min(chunk, params.local_window));
+        choose_for(q, log);
     }
 }
 
 namespace {
 
-// Candidates that some query asked for, by position.
+// Scores by position, in the order in which positions got their first one.
 class lookup_scores {
 public:
     struct score {
         int32_t pos;
-        int32_t first;
         double  value;
     };
 
@@ -236,7 +225,7 @@ public:
         slots.assign((size_t) 1 << n_bits, -1);
     }
 
-    void add(int32_t pos, int32_t query, double value) {
+    void add(int32_t pos, double value) {
         const uint32_t mask = slots.size() - 1;
 
         uint32_t i = (uint32_t) pos*0x9e3779b9u >> (32 - n_bits);
@@ -245,7 +234,7 @@ public:
         }
         if (slots[i] < 0) {
             slots[i] = all.size();
-            all.push_back({ pos, query, value });
+            all.push_back({ pos, value });
         } else {
             all[slots[i]].value += value;
         }
@@ -257,46 +246,53 @@ private:
     std::vector<int32_t> slots; // index into all, or -1
 };
 
+// What is looked up around an earlier occurrence of a query's n-gram, and what it is worth.
+struct follower {
+    int32_t offset;
+    double  weight;
+};
+
+constexpr follower FOLLOWERS[4] = { { 1, 1.0 }, { 0, 0.5 }, { 2, 0.5 }, { 3, 0.25 } };
+
 }
 
-void h2o_lookup::choose_turn(uint32_t q0, uint32_t q1, uint32_t n_max, std::vector<h2o_lookup_row> & rows) const {
+void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const {
     const int32_t begin = params.sink_tokens;
     const int32_t end   = grams[0].prev.size();
-    if (rows.size() >= n_max || begin >= end) {
+    if (params.budget == 0 || begin >= end) {
         return;
     }
 
     static thread_local lookup_scores scores;
 
-    scores.clear(rows.size() + std::min((size_t) 2*N_GRAM*MAX_VISITS*(q1 - q0), (size_t) (end - begin)));
-    for (const h2o_lookup_row & row : rows) {
-        scores.add(row.pos, row.first, -INFINITY); // stays so
+    const size_t n_seen = std::min<size_t>(log.size(), params.budget);
+
+    scores.clear(n_seen + std::min<size_t>(MAX_ROWS, end - begin));
+    for (size_t i = log.size() - n_seen; i < log.size(); ++i) {
+        scores.add(log[i].pos, -INFINITY); // stays so
     }
 
-    for (uint32_t q = q0; q < q1; ++q) {
-        for (const gram_index & gram : grams) {
-            if (q + 1 < gram.length) {
-                continue;
-            }
-            const int32_t slot = gram.slots[find(gram, q)];
-            if (slot == EMPTY) {
-                break; // nor is there a longer one
-            }
+    for (const gram_index & gram : grams) {
+        if (query + 1 < gram.length) {
+            break;
+        }
+        const int32_t slot = gram.slots[find(gram, query)];
+        if (slot == EMPTY) {
+            break; // nor is there a longer one
+        }
 
-            int32_t  visits[MAX_VISITS];
-            uint32_t n_visits = 0;
-            for (int32_t p = gram.head(slot); p >= 0 && n_visits < MAX_VISITS; p = gram.prev[p]) {
-                visits[n_visits++] = p;
-            }
+        int32_t  visits[MAX_VISITS];
+        uint32_t n_visits = 0;
+        for (int32_t p = gram.head(slot); p >= 0 && n_visits < MAX_VISITS; p = gram.prev[p]) {
+            visits[n_visits++] = p;
+        }
 
-            const double weight = gram.length/(double) (slot >= 0 ? n_visits : gram.frequent[~slot].n);
-            for (uint32_t i = 0; i < n_visits && visits[i] + 1 >= begin; ++i) {
-                const int32_t p = visits[i];
-                if (p + 1 < end) {
-                    scores.add(p + 1, q, weight);
-                }
-                if (p >= begin) {
-                    scores.add(p, q, weight/2);
+        const double weight = gram.length/(double) (slot >= 0 ? n_visits : gram.frequent[~slot].n);
+        for (uint32_t i = 0; i < n_visits; ++i) {
+            for (const follower & f : FOLLOWERS) {
+                const int32_t pos = visits[i] + f.offset;
+                if (pos >= begin && pos < end) {
+                    scores.add(pos, f.weight*weight);
                 }
             }
         }
@@ -305,14 +301,12 @@ void h2o_lookup::choose_turn(uint32_t q0, uint32_t q1, uint32_t n_max, std::vect
     auto & best = scores.all;
     best.erase(std::remove_if(best.begin(), best.end(), [](const auto & a) { return a.value < 0; }), best.end());
 
-    const size_t n_new = std::min(best.size(), n_max - rows.size());
-    if (n_new < best.size()) {
-        std::nth_element(best.begin(), best.begin() + n_new, best.end(), [](const auto & a, const auto & b) {
-            return a.value != b.value ? a.value > b.value : a.pos < b.pos;
-        });
-    }
+    const size_t n_new = std::min<size_t>(best.size(), (params.budget + params.tile - 1)/params.tile);
+    std::partial_sort(best.begin(), best.begin() + n_new, best.end(), [](const auto & a, const auto & b) {
+        return a.value != b.value ? a.value > b.value : a.pos < b.pos;
+    });
     std::sort(best.begin(), best.begin() + n_new, [](const auto & a, const auto & b) { return a.pos < b.pos; });
     for (size_t i = 0; i < n_new; ++i) {
-        rows.push_back({ best[i].pos, best[i].first });
+        log.push_back({ best[i].pos, (int32_t) query });
     }
 }

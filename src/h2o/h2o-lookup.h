@@ -7,8 +7,7 @@
 
 struct h2o_lookup_params {
     uint32_t chunk_size   = 0; // S
-    uint32_t tile         = 0; // T, divides S
-    uint32_t turn         = 0; // how many queries of a tile choose together, divides T
+    uint32_t tile         = 0; // T
     uint32_t budget       = 0; // B
     uint32_t sink_tokens  = 0; // A
     uint32_t local_window = 0; // L
@@ -19,38 +18,35 @@ struct h2o_lookup_params {
 
 struct h2o_lookup_row {
     int32_t pos;
-    int32_t first; // the first query that may see it, a position
+    int32_t query; // that asked for it, a position
 };
 
-// Lookups: what followed earlier occurrences of a tile's tokens, pairs and triples. One index per sequence, on the host, of
-// its text alone: the same rows for all layers and heads.
+// Lookups: what followed earlier occurrences of a query's token, pair and triple. One index per sequence, on the host, of its
+// text alone: the same rows for all layers and heads.
 //
-// A tile is [t0, t0 + T) of the chunk that begins at c0; chunks and tiles are absolute. Candidates are positions in [A, e),
-// e = max(c0 - L, 0): neither sinks nor local window, which every memory set holds anyway. For n = 1, 2, 3 let P_n(q) be the
-// positions p < e at which the n tokens that end there equal those that end at query q (n-grams may reach back over the
-// beginning of a tile or a chunk, not of the text), c_n its size, and V_n(q) the MAX_VISITS newest of them. Then
-//   score[p + 1] += n/c_n and score[p] += n/(2*c_n) for each query q, n and p in V_n(q),
+// Rows are logged in the order of the queries that ask for them. A query sees the last B rows of the log up to its own: a row
+// stays until B newer ones have come. Each query adds at most ceil(B/T), which are not among the B that it sees already.
+//
+// Candidates of a query in the chunk that begins at c0 are positions in [A, e), e = max(c0 - L, 0): neither sinks nor local
+// window, which every memory set holds anyway. For n = 1, 2, 3 let P_n be the positions p < e at which the n tokens that end
+// there equal those that end at the query (n-grams may reach back over the beginning of a chunk, not of the text), c_n its size,
+// and V_n the MAX_VISITS newest of them. Then
+//   score[p + j] += w_j*n/c_n for each n, p in V_n and follower j,
 // where these are candidates. So c_n counts all of them, sinks too, although only the newest are visited: what stays unvisited
 // of a frequent token is worth little, but a token taken for rarer than it is would win over rare ones. The local window is
 // not counted: nothing there can be chosen.
 //
-// Sums are doubles, added in this order: q ascending, n ascending, p descending. Of equal scores the lower position wins.
+// Sums are doubles, added in this order: n ascending, p descending, followers in theirs. Of equal scores the lower position wins.
 //
-// Queries choose in turns of G = turn, the first of a tile first. A turn scores with its own queries only, and fills up the
-// tile's rows with the best candidates of positive score that the tile does not have, to at most B*k/T rows, k the number of
-// the tile's queries up to the turn's end. A new row's `first` is the first query of its turn that gave it a score.
-//   - G = T: the best B by the whole tile's score. Where more than B candidates have one, as they do in any text of some
-//     thousand tokens, later queries of the tile decide which rows an earlier one sees: what has followed its token is kept
-//     if it follows again. `first` hides what later queries asked for, not what they kept.
-//   - G = 1: no row depends on a later query, whatever the budget.
-//
-// choose() may be asked for a part of a tile, if that is what a call holds. Rows of earlier parts stay; queries of a turn that
-// is cut in two choose apart, the first ones first, within the same limit. So a split at a turn's end changes nothing, which
-// with G = 1 is every split; a split within a turn changes nothing if all its candidates of positive score fit in.
+// No row depends on a later query. If queries chose together, later ones would decide which rows earlier ones see: what has
+// followed a token is kept if it follows again, which betrays the next token.
 class h2o_lookup {
 public:
     // If all were visited, 2 to 6 of 100 best rows would be others (B 256, T 64; text, Zipf's law and bytes, 131,072 tokens).
     static constexpr uint32_t MAX_VISITS = 64;
+
+    // more candidates a query cannot have
+    static constexpr uint32_t MAX_ROWS = 4*3*MAX_VISITS;
 
     // throws std::invalid_argument
     explicit h2o_lookup(const h2o_lookup_params & params);
@@ -65,15 +61,14 @@ public:
     // Forgets all tokens from position n on: as if they had never been appended.
     void truncate(uint32_t n);
 
-    // Chooses for the queries [q0, q1) of one tile. rows: those of the tile's earlier queries; new ones are added at the end,
-    // turn by turn, within a turn ascending.
+    // Chooses for the queries [q0, q1): what they look up is added to the log, of which only the last B rows matter.
     //
-    // Tiles may be chosen for in any order, but in the order of the text each token is indexed only once.
-    // Throws std::invalid_argument if [q0, q1) is empty, not of one tile or beyond n_tokens(), or if rows exceed the budget.
-    void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & rows);
+    // Queries may come in any order, but in the order of the text each token is indexed only once.
+    // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().
+    void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log);
 
     // Memory of this index: 17 to 32 bytes per token, 35 if hardly a token comes twice. What choose() works with is shared
-    // by all indices of a thread, and does not grow with the text: 800 KB at most for T = 64.
+    // by all indices of a thread, and does not grow with the text.
     size_t bytes() const;
 
 private:
@@ -112,7 +107,7 @@ private:
     void unindex (uint32_t n); // leaves at most the positions [0, n)
     void index_to(uint32_t n); // the positions [0, n) and no others
 
-    void choose_turn(uint32_t q0, uint32_t q1, uint32_t n_max, std::vector<h2o_lookup_row> & rows) const;
+    void choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const;
 
     const h2o_lookup_params params;
 

@@ -18,7 +18,7 @@ llama_h2o_params llama_h2o_default_params() {
         /*.score_type   =*/ GGML_TYPE_F32,
         /*.schedule     =*/ LLAMA_H2O_SCHEDULE_SINGLE_PASS,
         /*.lookup_budget =*/ 0,
-        /*.tile          =*/ 64,
+        /*.tile          =*/ 8,
         /*.dense_layers  =*/ {},
     };
 }
@@ -31,8 +31,8 @@ const llama_h2o_option * llama_h2o_options() {
         { "scorer",   "NAME", "H2O: how heavy hitters are chosen, query, key_diff, sum or distant (default: query)" },
         { "pooling",  "N",    "H2O: a candidate ranks as high as the best one up to N positions away (default: 3)" },
         { "schedule", "NAME", "H2O: how a prompt is computed, single_pass or two_phase (default: single_pass)" },
-        { "lookup",   "N",    "H2O: positions that a tile of queries attends to besides, found by its text (default: 0)" },
-        { "tile",     "N",    "H2O: queries of a tile (default: 64)" },
+        { "lookup",   "N",    "H2O: positions that a query attends to besides, found by the text (default: 0)" },
+        { "tile",     "N",    "H2O: queries that look up so many: fewer, and each looks up more (default: 8)" },
         { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
         { nullptr, nullptr, nullptr },
     };

@@ -104,29 +104,23 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
 }
 
 void h2o_tiles_write(llama_io_write_i & io, const h2o_tiles & tiles) {
+    const uint64_t n = tiles.log().size();
+
     write_array(io, tiles.text());
-    for (uint32_t i = 0; i*tiles.tile < tiles.text().size(); ++i) {
-        const uint32_t n = tiles.rows(i).size();
-        io.write(&n, sizeof(n));
-        write_array(io, tiles.rows(i));
-    }
+    io.write(&n, sizeof(n));
+    write_array(io, tiles.log());
 }
 
-void h2o_tiles_read(llama_io_read_i & io, const h2o_tiles & tiles, uint32_t n_tokens, std::vector<int32_t> & text, h2o_tile_rows & rows) {
+void h2o_tiles_read(llama_io_read_i & io, const h2o_tiles & tiles, uint32_t n_tokens, std::vector<int32_t> & text, h2o_lookup_log & log) {
     text = read_array<int32_t>(io, n_tokens);
 
-    rows.clear();
-    for (uint32_t start = 0; start < n_tokens; start += tiles.tile) {
-        uint32_t n;
-        io.read(&n, sizeof(n));
-        check(n <= tiles.budget);
+    uint64_t n;
+    io.read(&n, sizeof(n));
+    check(n <= (uint64_t) n_tokens*tiles.n_new());
 
-        rows.push_back(read_array<h2o_lookup_row>(io, n));
-
-        int32_t first = start;
-        for (const auto & row : rows.back()) {
-            check(row.pos >= 0 && row.pos < (int32_t) start && row.first >= first && row.first < (int32_t) std::min(start + tiles.tile, n_tokens));
-            first = row.first;
-        }
+    log = read_array<h2o_lookup_row>(io, n);
+    for (size_t i = 0; i < n; ++i) {
+        check(log[i].pos >= 0 && log[i].pos < log[i].query && log[i].query < (int32_t) n_tokens);
+        check(i == 0 || log[i].query >= log[i - 1].query);
     }
 }

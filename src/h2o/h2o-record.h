@@ -13,4 +13,4 @@ void h2o_record_write(llama_io_write_i & io, const h2o_config & config, const h2
 h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence);
 
 void h2o_tiles_write(llama_io_write_i & io, const h2o_tiles & tiles);
-void h2o_tiles_read (llama_io_read_i  & io, const h2o_tiles & tiles, uint32_t n_tokens, std::vector<int32_t> & text, h2o_tile_rows & rows);
+void h2o_tiles_read (llama_io_read_i  & io, const h2o_tiles & tiles, uint32_t n_tokens, std::vector<int32_t> & text, h2o_lookup_log & log);

@@ -3,14 +3,22 @@
 #include "h2o-config.h"
 #include "h2o-lookup.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
-using h2o_tile_rows = std::vector<std::vector<h2o_lookup_row>>; // by tile
+using h2o_lookup_log = std::vector<h2o_lookup_row>; // by query
 
-// The text of a sequence, and what its tiles look up in it.
+// The text of a sequence, and what its queries look up in it. A tile is T queries.
 class h2o_tiles {
 public:
+    // What the queries of a tile see of the log: a part of it. Each row is seen from the query that asked for it on, until
+    // budget newer ones have come: row i no longer by the query that asked for row i + budget.
+    struct view {
+        const h2o_lookup_row * begin;
+        const h2o_lookup_row * end;
+    };
+
     explicit h2o_tiles(const h2o_config & config);
 
     void append(const int32_t * ids, uint32_t n) { index.append(ids, n); }
@@ -18,16 +26,29 @@ public:
     // forgets the tokens from position n on, and what they asked for
     void truncate(uint32_t n);
 
-    // the tokens [q0, q1), of a prompt, choose
-    void choose(uint32_t q0, uint32_t q1);
+    // the tokens [q0, q1), of a prompt, choose; none after them has
+    void choose(uint32_t q0, uint32_t q1) { index.choose(q0, q1, rows); }
 
-    // what a tile has looked up so far, by the query that asked
-    const std::vector<h2o_lookup_row> & rows(uint32_t tile) const;
+    // what the queries [q0, q1) have asked for
+    view asked(uint32_t q0, uint32_t q1) const;
+
+    // what they see
+    view seen(uint32_t q0, uint32_t q1) const;
+
+    // The first query that no longer sees a row of the log, INT32_MAX if there is none yet.
+    int32_t last(const h2o_lookup_row * row) const { return rows.data() + rows.size() - row > budget ? row[budget].query : INT32_MAX; }
+
+    // what seen() may return at most, for so many queries of a text of n tokens
+    uint32_t n_seen_max(uint32_t n_queries, uint32_t n) const { return std::min(budget, n) + (n_queries - 1)*std::min(n_new(), n); }
+
+    // what a query may add
+    uint32_t n_new() const { return std::min(h2o_lookup::MAX_ROWS, (budget + tile - 1)/tile); }
 
     const std::vector<int32_t> & text() const { return index.text(); }
+    const h2o_lookup_log       & log()  const { return rows; }
 
     // as if appended and chosen
-    void assign(const std::vector<int32_t> & ids, h2o_tile_rows rows);
+    void assign(const std::vector<int32_t> & ids, h2o_lookup_log log);
 
     const uint32_t tile;
     const uint32_t budget;
@@ -35,5 +56,5 @@ public:
 private:
     h2o_lookup index;
 
-    h2o_tile_rows chosen;
+    h2o_lookup_log rows;
 };

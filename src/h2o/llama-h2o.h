@@ -29,8 +29,8 @@ struct llama_h2o_params {
     uint32_t                pooling;      // a candidate ranks as high as the best one up to so many positions away
     enum ggml_type          score_type;   // GGML_TYPE_F32 or GGML_TYPE_BF16
     enum llama_h2o_schedule schedule;
-    uint32_t                lookup_budget; // positions that a tile of queries attends to besides, found by its text; 0: none
-    uint32_t                tile;          // queries of a tile; divides the chunk size
+    uint32_t                lookup_budget; // positions that a query attends to besides, found by the text; 0: none
+    uint32_t                tile;          // queries that look up so many; each adds its part, until newer ones take its place
 
     // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
     uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
@@ -162,7 +162,7 @@ LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t
 LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
 
 // What the i-th tile, positions [i*T, (i + 1)*T), has looked up: pairs of a position and the query that asked for it, which
-// ascends. Writes at most B pairs to dst and returns how many there are.
+// ascends. Returns how many there are, and writes them to dst unless it is NULL.
 LLAMA_API uint32_t llama_h2o_kv_lookup(const struct llama_h2o_kv * kv, uint32_t i, int32_t * dst);
 
 // K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]

@@ -185,10 +185,10 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
             throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
         }
     } else {
-        h2o_tile_rows tile_rows;
+        h2o_lookup_log       log;
         std::vector<int32_t> text;
         if (tiles) {
-            h2o_tiles_read(io, *tiles, record.n_tokens, text, tile_rows);
+            h2o_tiles_read(io, *tiles, record.n_tokens, text, log);
         }
 
         clear(false);
@@ -204,7 +204,7 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
         }
 
         if (tiles) {
-            tiles->assign(text, std::move(tile_rows));
+            tiles->assign(text, std::move(log));
         }
     }
 
