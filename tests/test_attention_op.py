@@ -204,7 +204,7 @@ def test_same_bits_without_column_sums(rng: np.random.Generator, isa: str) -> No
     q, k, v, rows = random_inputs(rng, Sizes(n_q=70, memory=30, n_block=2))
     q[0, 1, 3, 0] = np.inf  # the scalar path too
     first = np.maximum(np.arange(100) - 30, 0).astype(np.int32)
-    arguments = (q, k, v, "f32", rows.astype(np.int32), first, None, None, None, 1, 0, 1.0)
+    arguments = (q, k, v, "f32", rows.astype(np.int32), first, None, None, None, None, 1, 0, 1.0)
     o, sums, m, l = _core.ops_attention(*arguments, True, "cpu", 2)  # noqa: E741
     without = _core.ops_attention(*arguments, False, "cpu", 2)
     assert sums is not None
@@ -319,6 +319,7 @@ class Tiles:
 
     rows: Array
     first: Array
+    last: Array
     size: int
     offset: int = 0
 
@@ -327,6 +328,7 @@ class Tiles:
         return {
             "tile_rows": self.rows,
             "tile_first": self.first,
+            "tile_last": self.last,
             "tile_size": self.size,
             "tile_offset": self.offset,
         }
@@ -335,7 +337,12 @@ class Tiles:
         """The same for queries [start, end) alone."""
         tiles = slice((start + self.offset) // self.size, (end - 1 + self.offset) // self.size + 1)
         first = np.maximum(self.first[tiles] - start, 0)
-        return Tiles(self.rows[tiles], first, self.size, (start + self.offset) % self.size)
+        last = self.last[tiles] - start
+        return Tiles(self.rows[tiles], first, last, self.size, (start + self.offset) % self.size)
+
+    def seen_by(self, i: int) -> Array:
+        tile = (i + self.offset) // self.size
+        return self.rows[tile][(self.first[tile] <= i) & (i < self.last[tile])]
 
 
 def tile_inputs(
@@ -344,7 +351,8 @@ def tile_inputs(
     """q, k, v, ascending rows, their first queries, and tiles.
 
     Half of the tile rows, different ones for each head, are among the head's rows. Some tiles are full, some have
-    padding, some have nothing else. Query 0 sees row 0.
+    padding, some have nothing else. In some, rows stay to the end, in others they go again, or no query sees them. Then
+    the same row may come back. Query 0 sees row 0.
     """
     n_kv = 2 * (sizes.n_k + n_tile_rows)
     n_head = sizes.n_head_kv * sizes.group
@@ -359,11 +367,21 @@ def tile_inputs(
     tile_rows = np.argsort(rng.random((n_tiles, n_kv)), axis=-1)[:, :n_tile_rows]
     starts = np.arange(n_tiles)[:, None] * size - offset
     tile_first = np.sort(starts + rng.integers(-size // 2, size + 2, tile_rows.shape), axis=-1).clip(0, sizes.n_q)
+    shift = rng.integers(-2, size // 2 + 2, tile_rows.shape)
+    tile_last = np.maximum.accumulate(tile_first + shift, axis=-1)
+    stays = rng.random(n_tiles) < 0.3
+    tile_last[stays] = sizes.n_q
     n_used = rng.choice([0, n_tile_rows // 2, n_tile_rows], (n_tiles, 1))
     is_padding = np.arange(n_tile_rows) >= n_used
     tile_first[is_padding] = sizes.n_q
     tile_rows[is_padding] = rng.choice([-1, -(2**31), 2**31 - 1])
-    return (q.astype(np.float32), k, v, rows), first, Tiles(tile_rows, tile_first, size, offset)
+    for tile, j in np.argwhere(~is_padding):
+        gone = tile_rows[tile, :j][tile_last[tile, :j] <= tile_first[tile, j]]
+        if len(gone) > 0 and rng.random() < 0.5 and not np.isin(gone[-1:], tile_rows[tile, len(gone) :]).any():
+            tile_rows[tile, j] = gone[-1]
+    is_hidden = np.maximum(tile_first, starts) >= np.minimum(tile_last, np.minimum(starts + size, sizes.n_q))
+    tile_rows[is_hidden] = rng.choice([-1, -(2**31), 2**31 - 1])
+    return (q.astype(np.float32), k, v, rows), first, Tiles(tile_rows, tile_first, tile_last, size, offset)
 
 
 def tiles_reference(
@@ -377,8 +395,7 @@ def tiles_reference(
     for head, i in np.ndindex(n_head, n_q):
         kv = head // (n_head // len(k))
         own = rows[0, kv]
-        tile = (i + tiles.offset) // tiles.size
-        further = tiles.rows[tile][tiles.first[tile] <= i]
+        further = tiles.seen_by(i)
         seen = np.concatenate([own[first <= i], further[~np.isin(further, own)]])
         with np.errstate(invalid="ignore"):
             logits = k[kv, seen] @ q[0, head, i]
@@ -460,7 +477,7 @@ class TestTileRows:
         rows = np.concatenate([memory, np.broadcast_to(chunk, (1, 8, 200))], axis=-1)
         tile_rows = np.argsort(rng.random((4, 400)), axis=-1)[:, :96]
         tile_first = np.sort(rng.integers(-64, 64, (4, 96)) + np.arange(0, 256, 64)[:, None], axis=-1).clip(0)
-        tiles = Tiles(tile_rows, tile_first, 64)
+        tiles = Tiles(tile_rows, tile_first, np.minimum(tile_first + 50, 200), 64)
         limits = chunk[None] - 100
         got = ops.attention(q, k, v, rows, limits=limits, **tiles.arguments)
         first = np.maximum(np.arange(264) - 64, 0)
@@ -469,12 +486,30 @@ class TestTileRows:
             np.testing.assert_array_equal(x, y)
         self.check((q, k, v, rows), first, tiles, isa, limits)
 
+    @pytest.mark.parametrize(("window", "n_alive"), [(1, 1), (5, 40), (40, 300), (48, 700)])
+    def test_sliding_window(self, rng: np.random.Generator, isa: str, window: int, n_alive: int) -> None:
+        """Rows that come and go, and come back: a query sees as many as any other, its tile has more."""
+        q, k, v, rows = random_inputs(rng, Sizes(2, 3, 150, 900))
+        rows, starts = np.sort(rows, axis=-1), np.arange(5)[:, None] * 32 - 7
+        first = np.arange(-window, 32).repeat(n_alive // window)
+        tile_rows = np.argsort(rng.random(k.shape[1]))[np.arange(len(first)) % (n_alive + 2)]
+        tile_first = (starts + first).clip(0, 150)
+        tiles = Tiles(np.tile(tile_rows, (5, 1)), tile_first, starts + first + window, 32, 7)
+        assert len(np.unique(tile_rows)) < len(tile_rows)
+        assert len({len(tiles.seen_by(i)) for i in range(150)}) == 1
+        self.check((q, k, v, rows[..., :200]), np.arange(200) // 2, tiles, isa)
+
     def test_as_if_they_were_among_the_rows(self, rng: np.random.Generator, isa: str) -> None:
         """One tile that sees everything: the same as these rows in each head's own list."""
         q, k, v, rows = random_inputs(rng, Sizes(n_q=50))
         own, further = np.sort(rows[..., :60], axis=-1), np.arange(k.shape[1] - 30, k.shape[1])
         got = ops.attention(
-            q, k, v, own, causal=False, tile_rows=further[None], tile_first=np.zeros((1, 30), np.int64), tile_size=50
+            q,
+            k,
+            v,
+            own,
+            causal=False,
+            **Tiles(further[None], np.zeros((1, 30), int), np.full((1, 30), 50), 50).arguments,
         )
         for head in range(2):
             both = np.union1d(own[0, head], further)
@@ -493,7 +528,7 @@ class TestTileRows:
         (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 0, 40)
         rows = np.stack([np.arange(70), np.arange(70, 140)])[None]
         first = np.where(np.arange(70) < 10, 0, 40)  # most rows are never seen
-        tiles = Tiles(np.tile(np.arange(5, 45), (3, 1)), np.zeros((3, 40), np.int64), 16)
+        tiles = Tiles(np.tile(np.arange(5, 45), (3, 1)), np.zeros((3, 40), int), np.full((3, 40), 40), 16)
         got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
         without = ops.attention(q, k, v, rows, first=first)
         for x, y in ((got.o[:, :, :2], without.o[:, :, :2]), (got.l[:, :2], without.l[:, :2])):
@@ -510,11 +545,11 @@ class TestTileRows:
         for padding in (90, 2**31 - 1, ends):
             for row in (-1, 2**31 - 1):
                 tile_first = np.broadcast_to(padding, tiles.rows.shape)
-                nothing = Tiles(np.full_like(tiles.rows, row), tile_first, 20, 7)
+                nothing = Tiles(np.full_like(tiles.rows, row), tile_first, np.full_like(tiles.rows, 90), 20, 7)
                 got = ops.attention(*inputs, first=first, **nothing.arguments)
                 assert_equal_but_sums(got, want)
                 np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[tile_isa])
-        none = Tiles(tiles.rows[:, :0], tiles.first[:, :0], 20, 7)
+        none = Tiles(tiles.rows[:, :0], tiles.first[:, :0], tiles.last[:, :0], 20, 7)
         for x, y in zip(ops.attention(*inputs, first=first, **none.arguments), want, strict=True):
             np.testing.assert_array_equal(x, y)
 
@@ -522,7 +557,8 @@ class TestTileRows:
         """Their queries have the same bits as without tile rows, the others have not."""
         inputs, first, tiles = tile_inputs(rng, Sizes(n_q=100), 16, 9, 30)
         tile_first = np.where((np.arange(len(tiles.rows)) % 2 == 0)[:, None], 100, 0) + 0 * tiles.first
-        tiles = Tiles(np.argsort(rng.random((7, inputs[1].shape[1])))[:, :30], tile_first, 16, 9)
+        tile_rows = np.argsort(rng.random((7, inputs[1].shape[1])))[:, :30]
+        tiles = Tiles(tile_rows, tile_first, np.full_like(tile_rows, 100), 16, 9)
         got, want = ops.attention(*inputs, first=first, **tiles.arguments), ops.attention(*inputs, first=first)
         has_none = (np.arange(100) + 9) // 16 % 2 == 0
         np.testing.assert_array_equal(got.o[:, has_none], want.o[:, has_none])
@@ -534,7 +570,8 @@ class TestTileRows:
         (q, k, v, rows), _, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
         further = np.setdiff1d(np.arange(k.shape[1]), rows)[:8]
         assert len(further) > 0
-        tiles = Tiles(np.tile(further, (3, 1)), np.full((3, len(further)), 10), 16, 3)
+        begin, end = np.full((3, len(further)), 10), np.full((3, len(further)), 40)
+        tiles = Tiles(np.tile(further, (3, 1)), begin, end, 16, 3)
         first = np.full(rows.shape[-1], 25)
         got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
         assert not got.o[:, :10].any()
@@ -555,7 +592,7 @@ class TestTileRows:
         (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(n_q=70), 16, 3, 40)
         q[0, 1, 3, 0] = np.inf  # the scalar path too
         arguments: Any = (q, k, v, "f32", rows.astype(np.int32), first.astype(np.int32), None)
-        arguments += (tiles.rows.astype(np.int32), tiles.first.astype(np.int32), 16, 3, 1.0)
+        arguments += (*(x.astype(np.int32) for x in (tiles.rows, tiles.first, tiles.last)), 16, 3, 1.0)
         want = _core.ops_attention(*arguments, True, "cpu", 2)
         got = _core.ops_attention(*arguments, False, "cpu", 2)
         assert got[1] is None
@@ -577,7 +614,7 @@ class TestTileRows:
         self, rng: np.random.Generator, isa: str, sizes: Sizes, size: int, offset: int
     ) -> None:
         inputs, first, tiles = tile_inputs(rng, sizes, min(size, sizes.n_q + offset), offset, 40)
-        tiles = Tiles(tiles.rows, tiles.first, size, offset)
+        tiles = Tiles(tiles.rows, tiles.first, tiles.last, size, offset)
         limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
         want = ops.attention(*inputs, first=first, limits=limits, n_threads=1, **tiles.arguments)
         for n_threads in (2, 3, 8):
@@ -637,21 +674,22 @@ class TestTileRows:
         want = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
         q = q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3)
         k, v = (x.swapaxes(0, 1).copy().swapaxes(0, 1) for x in (k, v))
-        tile_rows, tile_first = (
-            np.concatenate([x, x], axis=1).astype(np.int32)[:, :40] for x in (tiles.rows, tiles.first)
+        tile_rows, tile_first, tile_last = (
+            np.concatenate([x, x], axis=1).astype(np.int32)[:, :40] for x in (tiles.rows, tiles.first, tiles.last)
         )
-        tiles = Tiles(tile_rows, tile_first, 16, 3)
+        tiles = Tiles(tile_rows, tile_first, tile_last, 16, 3)
         for x, y in zip(ops.attention(q, k, v, rows, first=first, **tiles.arguments), want, strict=True):
             np.testing.assert_array_equal(x, y)
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     @pytest.mark.parametrize("where", ["q", "k", "v"])
     def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float) -> None:
-        """It arrives at the queries that see it: not before, nor in other tiles, nor in a head that has it anyway."""
+        """It arrives at the queries that see it: not before or after, in other tiles, or in a head that has it."""
         (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 3, 20)
         rows = np.stack([np.arange(60), np.arange(60, 120)])[None]
         first = np.where(np.arange(60) < 20, 0, 40)
-        tiles = Tiles(np.tile(np.arange(30, 50), (3, 1)), np.tile(np.arange(20), (3, 1)), 16, 3)
+        tile_first = np.tile(np.arange(20), (3, 1))
+        tiles = Tiles(np.tile(np.arange(30, 50), (3, 1)), tile_first, tile_first + 15, 16, 3)
         tiles.rows[1, 11], tiles.rows[:, 9] = tiles.rows[1, 9], np.arange(100, 103)
         if where == "q":
             q[0, 2, 17, 7] = bad
@@ -668,7 +706,7 @@ class TestTileRows:
         """Products that overflow, of a tile row alone."""
         inputs, first, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
         q, k, _, rows = inputs
-        new = np.setdiff1d(tiles.rows[tiles.first < 40], rows[0, 0])[0]
+        new = np.setdiff1d(np.concatenate([tiles.seen_by(i) for i in range(40)]), rows[0, 0])[0]
         q[0, 1, :, 0] = 1e20
         k[0, new, 0] = 1e20
         got, want = ops.attention(*inputs, first=first, **tiles.arguments), tiles_reference(inputs, first, tiles)
@@ -870,10 +908,16 @@ TILES = np.tile(np.arange(4), (2, 1))
 
 
 def with_tiles(
-    q: Array = Q[:1], own: Array = ROWS[:1], rows: Any = TILES, first: Any = TILES // 4, **kwargs: Any
+    q: Array = Q[:1],
+    own: Array = ROWS[:1],
+    rows: Any = TILES,
+    first: Any = TILES // 4,
+    last: Any = TILES // 4 + 3,
+    **kwargs: Any,
 ) -> ops.Attention:
     own = ROWS[: len(q)] if len(q) != len(own) else own
-    return ops.attention(q, K, K, own, tile_rows=rows, tile_first=first, **({"tile_size": 2} | kwargs))
+    kwargs = {"tile_size": 2, "tile_first": first, "tile_last": last} | kwargs
+    return ops.attention(q, K, K, own, tile_rows=rows, **kwargs)
 
 
 def test_good_tiles() -> None:
@@ -881,6 +925,8 @@ def test_good_tiles() -> None:
     with_tiles()
     with_tiles(tile_offset=1)
     with_tiles(rows=TILES - 1, first=TILES // 4 + 3)
+    with_tiles(rows=TILES - 1, last=TILES - 2**31)
+    with_tiles(rows=TILES % 2, first=TILES // 2, last=TILES // 2 + 1)
 
 
 @pytest.mark.parametrize(
@@ -944,9 +990,10 @@ def test_good_tiles() -> None:
         ),
         (
             lambda: with_tiles(first=None),
-            r"^\[attention\] tile_rows and tile_first belong together",
+            r"^\[attention\] tile_rows, tile_first and tile_last belong together",
         ),
-        (lambda: with_tiles(rows=None), r"^\[attention\] tile_rows and tile_first belong together"),
+        (lambda: with_tiles(last=None), r"^\[attention\] tile_rows, tile_first and tile_last belong together"),
+        (lambda: with_tiles(rows=None), r"^\[attention\] tile_rows, tile_first and tile_last belong together"),
         (lambda: with_tiles(q=Q), r"^\[attention\] tile_rows are for one block of queries, got 2"),
         (lambda: with_tiles(rows=TILES * 1.0), r"^\[attention\] tile_rows must be integers, got float64"),
         (lambda: with_tiles(first=TILES * 1.0), r"^\[attention\] tile_first must be integers, got float64"),
@@ -965,6 +1012,13 @@ def test_good_tiles() -> None:
             lambda: with_tiles(first=TILES[:, ::-1]),
             r"^\[attention\] tile_first must hold numbers from 0 on, ascending in each tile",
         ),
+        (lambda: with_tiles(last=TILES[:, ::-1]), r"^\[attention\] tile_last must be ascending in each tile"),
+        (lambda: with_tiles(last=TILES * 1.0), r"^\[attention\] tile_last must be integers, got float64"),
+        (lambda: with_tiles(last=TILES + 2**31), r"^\[attention\] tile_last must be int32 numbers"),
+        (
+            lambda: with_tiles(last=TILES[:, :3]),
+            r"^\[attention\] tile_last must be of the shape of tile_rows, \[2, 4\], got \[2, 3\]",
+        ),
         (lambda: with_tiles(first=TILES - 1), r"^\[attention\] tile_first must hold numbers from 0 on"),
         (lambda: with_tiles(first=TILES + 2**31), r"^\[attention\] tile_first must be int32 numbers"),
         (
@@ -975,7 +1029,11 @@ def test_good_tiles() -> None:
         (lambda: with_tiles(rows=TILES - 1), r"^\[attention\] tile_rows must be from 0 to 9, got -1 to"),
         (
             lambda: with_tiles(rows=TILES // 2 * 2),
-            r"^\[attention\] tile_rows must differ from each other in each tile, got equal ones in tile 0",
+            r"^\[attention\] tile_rows that a query sees must differ from each other, got equal ones in tile 0",
+        ),
+        (
+            lambda: with_tiles(rows=TILES % 3, first=TILES // 3, last=TILES * 0 + 2),
+            r"^\[attention\] tile_rows that a query sees must differ from each other, got equal ones in tile 0",
         ),
         (
             lambda: with_tiles(own=ROWS[:1] + np.arange(5, 0, -1)),

@@ -324,6 +324,7 @@ def ops_attention(
     limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     tile_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     tile_first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    tile_last: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     tile_size: typing.SupportsInt | typing.SupportsIndex,
     tile_offset: typing.SupportsInt | typing.SupportsIndex,
     scale: typing.SupportsFloat | typing.SupportsIndex,
@@ -348,6 +349,7 @@ def ops_attention_seconds(
     n_threads: typing.SupportsInt | typing.SupportsIndex,
     tile_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
     tile_first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
+    tile_last: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
     tile_size: typing.SupportsInt | typing.SupportsIndex = 1,
     tile_offset: typing.SupportsInt | typing.SupportsIndex = 0,
 ) -> float: ...

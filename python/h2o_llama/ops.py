@@ -242,6 +242,7 @@ def attention(
     limits: ArrayLike | None = None,
     tile_rows: ArrayLike | None = None,
     tile_first: ArrayLike | None = None,
+    tile_last: ArrayLike | None = None,
     tile_size: int = 64,
     tile_offset: int = 0,
     scale: float = 1.0,
@@ -271,12 +272,15 @@ def attention(
     tile_rows : integers [n_tiles, n_tile_rows], optional
         Further rows of k and v for the queries of each tile, the same for all heads, in the same softmax; the sums are
         those of `rows` only. Query i is of tile ``(i + tile_offset) // tile_size``, and there are as many tiles as the
-        last query needs. What a tile sees of them must differ from each other. A row that is also among a head's
+        last query needs. What a query sees of them must differ from each other. A row that is also among a head's
         `rows`, seen or not, is ignored for that head: nothing counts twice. Each head's `rows` must then be ascending,
         and there is one block: q has three axes, or n_block is 1.
     tile_first : integers [n_tiles, n_tile_rows]
         With `tile_rows`: the first query that sees each of them, not negative and ascending in each tile. Rows that no
         query of the tile sees, such as n_q for padding, may be any int32 numbers.
+    tile_last : integers [n_tiles, n_tile_rows]
+        With `tile_rows`: the first query that does not see each of them any more, ascending in each tile. Query i sees
+        a row if ``tile_first <= i < tile_last``. With n_q, a row stays visible to the end of its tile.
     tile_size : int
         Queries of a tile, at least 1.
     tile_offset : int
@@ -330,7 +334,7 @@ def attention(
     bounds = None if limits is None else _limits(limits, (*queries.shape[:-3], n_q), indices)
     size = _check.integer("attention", "tile_size", tile_size, 1, int(_INT32.max))
     offset = _check.integer("attention", "tile_offset", tile_offset, 0, size - 1)
-    further, further_first = _tiles(tile_rows, tile_first, size, offset, n_q, n_kv, indices)
+    further, further_first, further_last = _tiles((tile_rows, tile_first, tile_last), size, offset, n_q, n_kv, indices)
     place = _place("attention", backend, n_threads)
 
     batch = queries.shape[:-3]
@@ -347,6 +351,7 @@ def attention(
         bounds,
         further,
         further_first,
+        further_last,
         size,
         offset,
         number,
@@ -419,19 +424,19 @@ def _limits(value: ArrayLike, shape: tuple[int, ...], indices: NDArray[Any]) -> 
 
 
 def _tiles(
-    rows: ArrayLike | None,
-    first: ArrayLike | None,
+    tiles: tuple[ArrayLike | None, ArrayLike | None, ArrayLike | None],
     size: int,
     offset: int,
     n_q: int,
     n_kv: int,
     indices: NDArray[Any],
-) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None]:
-    """Rows and first queries of the tiles, checked; None where there are none."""
-    if (rows is None) != (first is None):
-        raise ValueError("[attention] tile_rows and tile_first belong together, got one of them")
-    if rows is None or first is None:
-        return None, None
+) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None, NDArray[np.int32] | None]:
+    """Rows of the tiles and the queries that see them, checked; None where there are none."""
+    rows, first, last = tiles
+    if rows is None and first is None and last is None:
+        return None, None, None
+    if rows is None or first is None or last is None:
+        raise ValueError("[attention] tile_rows, tile_first and tile_last belong together, got some of them")
     if indices.ndim == 3 and len(indices) != 1:
         raise ValueError(f"[attention] tile_rows are for one block of queries, got {len(indices)}")
 
@@ -441,29 +446,45 @@ def _tiles(
         raise ValueError(
             f"[attention] tile_rows must be of shape {[n_tiles, 'n_tile_rows']}, got {list(tile_rows.shape)}"
         )
-    tile_first = _array("attention", "tile_first", first, None, axes=(2, 2), may_be_empty=-1)
-    if tile_first.shape != tile_rows.shape:
-        raise ValueError(
-            f"[attention] tile_first must be of the shape of tile_rows, {list(tile_rows.shape)}, "
-            f"got {list(tile_first.shape)}"
-        )
+    tile_first = _like_tile_rows("tile_first", first, tile_rows)
+    tile_last = _like_tile_rows("tile_last", last, tile_rows)
     if tile_rows.size == 0:
-        return None, None
+        return None, None, None
     _check_int32("tile_rows", tile_rows)
     _check_int32("tile_first", tile_first)
+    _check_int32("tile_last", tile_last)
     if tile_first.min() < 0 or (tile_first[:, 1:] < tile_first[:, :-1]).any():
         raise ValueError("[attention] tile_first must hold numbers from 0 on, ascending in each tile")
-    ends = np.minimum(np.arange(1, n_tiles + 1) * size - offset, n_q)
-    for tile, n_seen in enumerate(np.count_nonzero(tile_first < ends[:, None], axis=1)):
-        seen = tile_rows[tile, :n_seen]
-        if n_seen > 0:
-            _check_indices("attention", "tile_rows", seen, n_kv)
-        if len(np.unique(seen)) != n_seen:
-            raise ValueError(
-                f"[attention] tile_rows must differ from each other in each tile, got equal ones in tile {tile}"
-            )
+    if (tile_last[:, 1:] < tile_last[:, :-1]).any():
+        raise ValueError("[attention] tile_last must be ascending in each tile")
+    starts = np.arange(n_tiles)[:, None] * size - offset
+    begin, end = np.maximum(tile_first, starts), np.minimum(tile_last, np.minimum(starts + size, n_q))
+    for tile, is_seen in enumerate(begin < end):
+        if is_seen.any():
+            _check_tile(tile, tile_rows[tile, is_seen], begin[tile, is_seen], end[tile, is_seen], n_kv)
     _check_ascending(indices, "tile rows")
-    return np.ascontiguousarray(tile_rows, dtype=np.int32), np.ascontiguousarray(tile_first, dtype=np.int32)
+    checked = (np.ascontiguousarray(x, dtype=np.int32) for x in (tile_rows, tile_first, tile_last))
+    return next(checked), next(checked), next(checked)
+
+
+def _like_tile_rows(name: str, value: ArrayLike, tile_rows: NDArray[Any]) -> NDArray[Any]:
+    array = _array("attention", name, value, None, axes=(2, 2), may_be_empty=-1)
+    if array.shape != tile_rows.shape:
+        raise ValueError(
+            f"[attention] {name} must be of the shape of tile_rows, {list(tile_rows.shape)}, got {list(array.shape)}"
+        )
+    return array
+
+
+def _check_tile(tile: int, rows: NDArray[Any], begin: NDArray[Any], end: NDArray[Any], n_kv: int) -> None:
+    """Queries [begin, end) of a tile see these rows."""
+    _check_indices("attention", "tile_rows", rows, n_kv)
+    order = np.argsort(rows, kind="stable")  # begin and end ascend: equal rows stand in the order of their queries
+    is_equal = rows[order][1:] == rows[order][:-1]
+    if (is_equal & (begin[order][1:] < end[order][:-1])).any():
+        raise ValueError(
+            f"[attention] tile_rows that a query sees must differ from each other, got equal ones in tile {tile}"
+        )
 
 
 def _check_int32(name: str, array: NDArray[Any]) -> None:

@@ -107,10 +107,11 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
     return graph.output(t, res);
 }
 
-// rows and first are [n_tiles, n_tile_rows]; both or none
+// rows, first and last are [n_tiles, n_tile_rows]; all or none
 struct query_tiles {
     const std::optional<py::array_t<int32_t>> & rows;
     const std::optional<py::array_t<int32_t>> & first;
+    const std::optional<py::array_t<int32_t>> & last;
     int size;
     int offset;
 };
@@ -125,19 +126,20 @@ static ggml_h2o_attn_result attention_build(
 
     return ggml_h2o_attn_tiles(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type),
         graph.input(rows, GGML_TYPE_I32), optional_input(first), optional_input(limits),
-        optional_input(tiles.rows), optional_input(tiles.first), tiles.size, tiles.offset, scale, sums);
+        optional_input(tiles.rows), optional_input(tiles.first), optional_input(tiles.last), tiles.size, tiles.offset, scale, sums);
 }
 
 // q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d], rows is [n_block, n_head_kv, n_k], first is [n_k],
-// limits is [n_block, n_q], tile_rows and tile_first are [n_tiles, n_tile_rows], these three contiguous
+// limits is [n_block, n_q], tile_rows, tile_first and tile_last are [n_tiles, n_tile_rows], these four contiguous
 static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type,
         const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,
-        const std::optional<py::array_t<int32_t>> & tile_rows, const std::optional<py::array_t<int32_t>> & tile_first, int tile_size, int tile_offset,
+        const std::optional<py::array_t<int32_t>> & tile_rows, const std::optional<py::array_t<int32_t>> & tile_first, const std::optional<py::array_t<int32_t>> & tile_last,
+        int tile_size, int tile_offset,
         float scale, bool sums, const std::string & backend, int n_threads) {
     ops_graph graph("attention", backend, n_threads);
 
-    const ggml_h2o_attn_result res = attention_build(graph, q, k, v, type, rows, first, limits, { tile_rows, tile_first, tile_size, tile_offset }, scale, sums);
+    const ggml_h2o_attn_result res = attention_build(graph, q, k, v, type, rows, first, limits, { tile_rows, tile_first, tile_last, tile_size, tile_offset }, scale, sums);
     if (sums) {
         graph.compute({ res.o, res.sums, res.m, res.l });
     } else {
@@ -158,10 +160,11 @@ static double attention_seconds(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type,
         const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,
         bool sums, int n_threads,
-        const std::optional<py::array_t<int32_t>> & tile_rows, const std::optional<py::array_t<int32_t>> & tile_first, int tile_size, int tile_offset) {
+        const std::optional<py::array_t<int32_t>> & tile_rows, const std::optional<py::array_t<int32_t>> & tile_first, const std::optional<py::array_t<int32_t>> & tile_last,
+        int tile_size, int tile_offset) {
     ops_graph graph("attention", "cpu", n_threads);
 
-    graph.compute({ attention_build(graph, q, k, v, type, rows, first, limits, { tile_rows, tile_first, tile_size, tile_offset }, 1.0f, sums).o });
+    graph.compute({ attention_build(graph, q, k, v, type, rows, first, limits, { tile_rows, tile_first, tile_last, tile_size, tile_offset }, 1.0f, sums).o });
 
     return graph.compute_seconds();
 }
@@ -198,11 +201,11 @@ void init_ops(py::module_ & m) {
     m.def("ops_softmax_state", &softmax_state, py::arg("logits"), py::arg("v"), py::arg("scale"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_fuse", &fuse, py::arg("a"), py::arg("b"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_column_sums", &column_sums, py::arg("weights"), py::arg("n_head_kv"), py::arg("backend"), py::arg("n_threads"));
-    m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("first").none(true), py::arg("limits").none(true), py::arg("tile_rows").none(true), py::arg("tile_first").none(true), py::arg("tile_size"), py::arg("tile_offset"), py::arg("scale"), py::arg("sums"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("first").none(true), py::arg("limits").none(true), py::arg("tile_rows").none(true), py::arg("tile_first").none(true), py::arg("tile_last").none(true), py::arg("tile_size"), py::arg("tile_offset"), py::arg("scale"), py::arg("sums"), py::arg("backend"), py::arg("n_threads"));
 
     // for tests and benchmarks
     m.def("ops_attention_isas", &attention_isas, "CPU kernels of the attention operator on this machine, the best first.");
     m.def("ops_set_attention_isa", &set_attention_isa, py::arg("name"), "Use this CPU kernel from now on.");
-    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("first").none(true), py::arg("limits").none(true), py::arg("sums"), py::arg("n_threads"), py::arg("tile_rows") = py::none(), py::arg("tile_first") = py::none(), py::arg("tile_size") = 1, py::arg("tile_offset") = 0);
+    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("first").none(true), py::arg("limits").none(true), py::arg("sums"), py::arg("n_threads"), py::arg("tile_rows") = py::none(), py::arg("tile_first") = py::none(), py::arg("tile_last") = py::none(), py::arg("tile_size") = 1, py::arg("tile_offset") = 0);
     m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));
 }

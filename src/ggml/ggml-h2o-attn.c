@@ -23,7 +23,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * limits,
         float                 scale,
         bool                  sums) {
-    return ggml_h2o_attn_tiles(ctx, q, k, v, rows, first, limits, NULL, NULL, 0, 0, scale, sums);
+    return ggml_h2o_attn_tiles(ctx, q, k, v, rows, first, limits, NULL, NULL, NULL, 0, 0, scale, sums);
 }
 
 struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
@@ -36,6 +36,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
         struct ggml_tensor  * limits,
         struct ggml_tensor  * tile_rows,
         struct ggml_tensor  * tile_first,
+        struct ggml_tensor  * tile_last,
         int                   tile_size,
         int                   tile_offset,
         float                 scale,
@@ -59,7 +60,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
     GGML_ASSERT(k->ne[0] == q->ne[0] && k->ne[1] == v->ne[1]);
     GGML_ASSERT(n_head % n_head_kv == 0);
     GGML_ASSERT(n_k > 0);
-    GGML_ASSERT(!tile_rows == !tile_first);
+    GGML_ASSERT(!tile_rows == !tile_first && !tile_rows == !tile_last);
     if (tile_rows) {
         GGML_ASSERT(n_block == 1 && tile_rows->ne[0] > 0);
         GGML_ASSERT(tile_offset >= 0 && tile_offset < tile_size);
@@ -67,6 +68,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
         const int64_t n_tiles = (n_q + tile_offset + tile_size - 1)/tile_size;
         assert_tiles(tile_rows,  tile_rows->ne[0], n_tiles);
         assert_tiles(tile_first, tile_rows->ne[0], n_tiles);
+        assert_tiles(tile_last,  tile_rows->ne[0], n_tiles);
     }
 
     const int64_t n_o     = d_v*n_head*n_q*n_block;
@@ -89,6 +91,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
     result->src[5] = limits;
     result->src[6] = tile_rows;
     result->src[7] = tile_first;
+    result->src[8] = tile_last;
 
     const size_t size = sizeof(float);
 

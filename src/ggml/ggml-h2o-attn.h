@@ -39,9 +39,11 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
 //   rows:        of one block, each head's ascending
 //   tile_rows:   I32 [n_tile_rows, n_tiles], contiguous: rows of k and v for the queries of each tile, the same for all heads, or NULL.
 //                n_tiles = ceil((n_q + tile_offset)/tile_size). A tile row that is among a head's rows, seen or not, is ignored for
-//                that head: nothing counts twice. A tile's rows differ from each other
+//                that head: nothing counts twice. Those that a query sees differ from each other
 //   tile_first:  I32 [n_tile_rows, n_tiles], contiguous, each tile's ascending: the first query that sees a row. What no query of
 //                the tile sees is not read and may be anything: padding has n_q here
+//   tile_last:   I32 [n_tile_rows, n_tiles], contiguous, each tile's ascending, any numbers: the first query that does not see a
+//                row any more. Query i sees a row if tile_first <= i < tile_last. n_q, for padding too: to the end of the tile
 //   tile_size:   of all tiles but the first, which has tile_offset queries less, and the last
 //   tile_offset: in [0, tile_size)
 // sums are those of rows only; o, m and l are of all that a query sees.
@@ -55,6 +57,7 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
         struct ggml_tensor  * limits,
         struct ggml_tensor  * tile_rows,
         struct ggml_tensor  * tile_first,
+        struct ggml_tensor  * tile_last,
         int                   tile_size,
         int                   tile_offset,
         float                 scale,

@@ -24,7 +24,7 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
     ggml_tensor * rows = ggml_view_3d(ctx, params.rows, n_k, n_head_kv, n_block, params.rows->nb[1], n_k*params.rows->nb[0], 0);
 
     const ggml_h2o_attn_result res = ggml_h2o_attn_tiles(ctx, params.q, params.k, params.v, rows, params.first, params.limits,
-            params.tile_rows, params.tile_first, params.tile_size, params.tile_offset, params.scale, params.sums);
+            params.tile_rows, params.tile_first, params.tile_last, params.tile_size, params.tile_offset, params.scale, params.sums);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 
@@ -80,10 +80,15 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     own = ggml_reshape_4d(ctx, ggml_get_rows(ctx, own, rows), n, 1, n_tiles, n_head_kv);
 
     // -inf where the query does not see the row: the logarithm of 1 or 0
-    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, ggml_reshape_3d(ctx, params.tile_first, n, 1, n_tiles), GGML_TYPE_F32));
-    ggml_tensor * ends  = ggml_reshape_3d(ctx, ggml_arange(ctx, 1 - offset, n_tiles*T + 1 - offset, 1.0f), 1, T, n_tiles);
-    ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, ggml_repeat_4d(ctx, first, n, T, n_tiles, 1), ends));
-    ggml_tensor * mask  = ggml_add(ctx, ggml_repeat_4d(ctx, own, n, T, n_tiles, n_head_kv), ggml_log(ctx, seen));
+    const auto for_queries = [&](ggml_tensor * t) {
+        return ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, t, n, 1, n_tiles), n, T, n_tiles, 1);
+    };
+    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, params.tile_first, GGML_TYPE_F32));
+    ggml_tensor * last  = ggml_cast(ctx, params.tile_last, GGML_TYPE_F32);
+    ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T, n_tiles);
+    ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, for_queries(first), query));
+    seen = ggml_mul_inplace(ctx, seen, ggml_step(ctx, ggml_sub(ctx, for_queries(last), query)));
+    ggml_tensor * mask = ggml_add(ctx, ggml_repeat_4d(ctx, own, n, T, n_tiles, n_head_kv), ggml_log(ctx, seen));
 
     ggml_tensor * q = ggml_pad_ext(ctx, params.q, 0, 0, offset, n_tiles*T - offset - n_q, 0, 0, 0, 0);
 

@@ -26,6 +26,7 @@ struct h2o_attention_params {
     // Then there is one block
     ggml_tensor * tile_rows;   // I32 [n, n_tiles], all of them rows of k and v
     ggml_tensor * tile_first;  // I32 [n, n_tiles]: the first query that sees a row; n_q or more: none
+    ggml_tensor * tile_last;   // I32 [n, n_tiles]: the first query that does not see a row any more
     int           tile_size;
     int           tile_offset; // of the first query in its tile
 };

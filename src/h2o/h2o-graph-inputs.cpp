@@ -121,10 +121,13 @@ void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
 
     tile_rows  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
     tile_first = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
+    tile_last  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
     ggml_set_input(tile_rows);
     ggml_set_input(tile_first);
+    ggml_set_input(tile_last);
     ggml_set_name(tile_rows,  "h2o_tile_rows");
     ggml_set_name(tile_first, "h2o_tile_first");
+    ggml_set_name(tile_last,  "h2o_tile_last");
 }
 
 void llm_graph_input_attn_h2o::set_tiles() const {
@@ -151,6 +154,7 @@ void llm_graph_input_attn_h2o::set_tiles() const {
 
     ggml_backend_tensor_set(tile_rows,  rows .data(), 0, ggml_nbytes(tile_rows));
     ggml_backend_tensor_set(tile_first, first.data(), 0, ggml_nbytes(tile_first));
+    ggml_backend_tensor_set(tile_last,  last .data(), 0, ggml_nbytes(tile_last));
 }
 
 // nullptr if every query counts

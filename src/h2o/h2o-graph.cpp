@@ -111,8 +111,9 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.sums   =*/ sums,
         /*.tile_rows   =*/ tiled ? tile_rows  : nullptr,
         /*.tile_first  =*/ tiled ? tile_first : nullptr,
-        /*.tile_size   =*/ (int) stream->sequence.config.tile,
-        /*.tile_offset =*/ (int) (tiled ? step.pos % stream->sequence.config.tile : 0),
+        /*.tile_last   =*/ tiled ? tile_last  : nullptr,
+        /*.tile_size   =*/ TILE_SIZE,
+        /*.tile_offset =*/ (int) (tiled ? tile_offset() : 0),
     };
 
     if (fused_attention) {

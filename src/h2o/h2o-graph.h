@@ -108,6 +108,7 @@ private:
 
     ggml_tensor * tile_rows  = nullptr; // I32 [B or fewer, n_tiles]: what the step's tiles look up
     ggml_tensor * tile_first = nullptr; // I32 [the same]: the query of the step that asked for it, n_tokens where there is none
+    ggml_tensor * tile_last  = nullptr; // I32 [the same]: the first query that does not see it any more
 
     std::map<int, const ggml_tensor *> stored_k; // by layer, what goes to the cache
 

@@ -292,7 +292,7 @@ void tile(const h2o_attn_tile & t) {
             float * x = t.logits + r*t.ld;
             const int64_t n = n_visible(r/BLOCK*BLOCK);
 
-            mask_and_max<M>(x, t.ld, { { 0, n, t.visible + r } }, t.m + r);
+            mask_and_max<M>(x, t.ld, { { 0, 0, n, nullptr, t.visible + r } }, t.m + r);
             exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
             if (t.sums) {
                 add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);

@@ -66,10 +66,12 @@ template <int M, int N>
 void exp_rows(float * x, int64_t ld, const columns (& parts)[N], const float * m, float * l) {
     vec_f sum[M] = {};
     for (const columns & part : parts) {
-        for (int64_t j = part.start; j < part.start + part.n; j += VL) {
+        for (int64_t j = part.start; j < part.end; j += VL) {
             for (int i = 0; i < M; ++i) {
-                const vec_f e = exp_negative(load(x + i*ld + j) - m[i]);
-                store(x + i*ld + j, e);
+                float * logits = x + i*ld + part.origin + j;
+
+                const vec_f e = exp_negative(load(logits) - m[i]);
+                store(logits, e);
                 sum[i] += e;
             }
         }
@@ -107,41 +109,63 @@ void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, co
     }
 }
 
-// f(number of rows, first row, keys that some row sees) for blocks of up to MR rows
+// Keys of a tile, the first ones or the further ones.
+struct keys {
+    const void * k;
+    const void * v;
+    int64_t      n;
+    int64_t      origin;     // column of their logits
+    const int64_t * hidden;  // of each row, the first ones, which it does not see, or NULL
+    const int64_t * visible; // of each row, the first ones, with those that it sees
+
+    int64_t start(int row) const { return hidden ? hidden[row] : 0; }
+};
+
+// f(number of rows, first row) for blocks of up to MR rows
 template <typename F>
-void for_blocks(int n_rows, const int64_t * visible, const F & f) {
+void for_blocks(int n_rows, const F & f) {
     for (int r = 0; r < n_rows; r += MR) {
-        const int m = min_of(MR, n_rows - r);
-        with_constant<MR>(m, [&](auto c) { f(c, r, visible[r + m - 1]); });
+        with_constant<MR>(min_of(MR, n_rows - r), [&](auto c) { f(c, r); });
     }
 }
 
+// The keys that some row of a block sees, and all between them: f(number of rows, first row, first key, end).
+template <typename F>
+void for_blocks(int n_rows, const keys & part, const F & f) {
+    for_blocks(n_rows, [&](auto c, int r) {
+        f(c, r, part.start(r), part.visible[r + decltype(c)::value - 1]);
+    });
+}
+
 // logits = q*k
-void multiply_k(const h2o_attn_tile & t, const int64_t * visible, const void * packed, float * logits) {
-    const float * k = (const float *) packed;
+void multiply_k(const h2o_attn_tile & t, const keys & part) {
+    const float * k = (const float *) part.k;
 
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
 
-    for (int64_t p = 0; p < visible[t.n_rows - 1]; p += NR) {
-        for_blocks(t.n_rows, visible, [&](auto c, int r, int64_t n) {
-            if (p < n) {
+    for (int64_t p = part.start(0)/NR*NR; p < part.visible[t.n_rows - 1]; p += NR) {
+        for_blocks(t.n_rows, part, [&](auto c, int r, int64_t start, int64_t end) {
+            if (start < p + NR && p < end) {
+                float * logits = t.logits + part.origin;
                 multiply<decltype(c)::value>(t.q + r*t.d_k, t.d_k, k + p*d_k_pad, t.d_k, logits + r*t.ld + p, t.ld, false);
             }
         });
     }
 }
 
-// o = logits*v, added to o if add
-void multiply_v(const h2o_attn_tile & t, const int64_t * visible, const float * logits, const void * packed, int64_t n_k, bool add) {
-    const float * v = (const float *) packed;
+// o = logits*v, added to o if add. The cuts between blocks of keys depend on no row: a row's result is its own.
+void multiply_v(const h2o_attn_tile & t, const keys & part, bool add) {
+    const float * v = (const float *) part.v;
 
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
 
-    for (int64_t key = 0; key < visible[t.n_rows - 1]; key += KEY_BLOCK) {
+    for (int64_t key = part.start(0)/KEY_BLOCK*KEY_BLOCK; key < part.visible[t.n_rows - 1]; key += KEY_BLOCK) {
         for (int64_t p = 0; p < t.d_v; p += NR) {
-            for_blocks(t.n_rows, visible, [&](auto c, int r, int64_t n) {
-                if (key < n) {
-                    multiply<decltype(c)::value>(logits + r*t.ld + key, t.ld, v + p*n_k + key*NR, min_of(n - key, KEY_BLOCK),
+            for_blocks(t.n_rows, part, [&](auto c, int r, int64_t start, int64_t end) {
+                start = max_of(start, key);
+                end   = min_of(end, key + KEY_BLOCK);
+                if (start < end) {
+                    multiply<decltype(c)::value>(t.logits + r*t.ld + part.origin + start, t.ld, v + p*part.n + start*NR, end - start,
                             t.o + r*d_v_pad + p, d_v_pad, add || key > 0);
                 }
             });
@@ -152,17 +176,24 @@ void multiply_v(const h2o_attn_tile & t, const int64_t * visible, const float * 
 void tile(const h2o_attn_tile & t) {
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
 
-    multiply_k(t, t.visible, t.k, t.logits);
-    multiply_k(t, t.visible2, t.k2, t.logits + t.n_k);
+    const keys first   = { t.k,  t.v,  t.n_k,  0,     nullptr,   t.visible };
+    const keys further = { t.k2, t.v2, t.n_k2, t.n_k, t.hidden2, t.visible2 };
 
-    for_blocks(t.n_rows, t.visible, [&](auto c, int r, int64_t n) {
+    multiply_k(t, first);
+    multiply_k(t, further);
+
+    for_blocks(t.n_rows, [&](auto c, int r) {
         constexpr int M = decltype(c)::value;
         float * x = t.logits + r*t.ld;
-        n = (n + VL - 1)/VL*VL;
 
-        const int64_t n2 = (t.visible2[r + M - 1] + VL - 1)/VL*VL;
+        const int64_t n      = (t.visible[r + M - 1] + VL - 1)/VL*VL;
+        const int64_t start2 = t.hidden2[r]/VL*VL;
+        const int64_t end2   = (t.visible2[r + M - 1] + VL - 1)/VL*VL;
 
-        const columns parts[] = { { 0, n, t.visible + r }, { t.n_k, n2, t.visible2 + r } };
+        const columns parts[] = {
+            { 0,     0,      n,    nullptr,       t.visible  + r },
+            { t.n_k, start2, end2, t.hidden2 + r, t.visible2 + r },
+        };
         mask_and_max<M>(x, t.ld, parts, t.m + r);
         exp_rows<M>(x, t.ld, parts, t.m + r, t.l + r);
         if (t.sums) {
@@ -170,8 +201,8 @@ void tile(const h2o_attn_tile & t) {
         }
     });
 
-    multiply_v(t, t.visible, t.logits, t.v, t.n_k, false);
-    multiply_v(t, t.visible2, t.logits + t.n_k, t.v2, t.n_k2, true);
+    multiply_v(t, first, false);
+    multiply_v(t, further, true);
 
     for (int r = 0; r < t.n_rows; ++r) {
         const float f = 1.0f/t.l[r];

@@ -33,7 +33,8 @@ struct h2o_attn_tile {
 
     // Further keys. Their logits begin at column n_k, and they have no sums.
     int64_t         n_k2;     // rounded up
-    const int64_t * visible2; // [n_rows] those that each row sees, ascending
+    const int64_t * hidden2;  // [n_rows] the first ones, which each row does not see, ascending; not packed where no row sees them
+    const int64_t * visible2; // [n_rows] the first ones, with those that each row sees, ascending, at least hidden2
     const void    * k2;       // packed
     const void    * v2;       // packed
 

@@ -29,15 +29,18 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
 
     struct columns {
         const int32_t * rows;
+        const int64_t * hidden; // or NULL
         const int64_t * visible;
         float         * logits;
+
+        int64_t start(int row) const { return hidden ? hidden[row] : 0; }
     };
-    const columns parts[] = { { rows, t.visible, t.logits }, { rows2, t.visible2, t.logits + t.n_k } };
+    const columns parts[] = { { rows, nullptr, t.visible, t.logits }, { rows2, t.hidden2, t.visible2, t.logits + t.n_k } };
 
     std::vector<float> row(std::max(t.d_k, t.d_v));
 
     for (const columns & part : parts) {
-        for (int64_t j = 0; j < part.visible[t.n_rows - 1]; ++j) {
+        for (int64_t j = part.start(0); j < part.visible[t.n_rows - 1]; ++j) {
             h2o_attn_read_row(k, part.rows[j], head, row.data());
             for (int r = 0; r < t.n_rows; ++r) {
                 float dot = 0.0f;
@@ -53,7 +56,7 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
         // f(logit) for all that the row sees
         const auto for_visible = [&](const auto & f) {
             for (const columns & part : parts) {
-                for (int64_t j = 0; j < part.visible[r]; ++j) {
+                for (int64_t j = part.start(r); j < part.visible[r]; ++j) {
                     f(part.logits[r*t.ld + j]);
                 }
             }
@@ -78,10 +81,10 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
 
     std::fill(t.o, t.o + t.n_rows*d_v_pad, 0.0f);
     for (const columns & part : parts) {
-        for (int64_t j = 0; j < part.visible[t.n_rows - 1]; ++j) {
+        for (int64_t j = part.start(0); j < part.visible[t.n_rows - 1]; ++j) {
             h2o_attn_read_row(v, part.rows[j], head, row.data());
             for (int r = 0; r < t.n_rows; ++r) {
-                if (j < part.visible[r] && t.m[r] != -INFINITY) {
+                if (part.start(r) <= j && j < part.visible[r] && t.m[r] != -INFINITY) {
                     for (int64_t i = 0; i < t.d_v; ++i) {
                         t.o[r*d_v_pad + i] += part.logits[r*t.ld + j]*row[i];
                     }

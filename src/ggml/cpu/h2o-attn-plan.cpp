@@ -10,7 +10,8 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
     : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]),
       first(dst->src[4] ? (const int32_t *) dst->src[4]->data : nullptr), limits(dst->src[5]),
       lookup_rows (dst->src[6] ? (const int32_t *) dst->src[6]->data : nullptr),
-      lookup_first(dst->src[7] ? (const int32_t *) dst->src[7]->data : nullptr), kernel(kernel) {
+      lookup_first(dst->src[7] ? (const int32_t *) dst->src[7]->data : nullptr),
+      lookup_last (dst->src[8] ? (const int32_t *) dst->src[8]->data : nullptr), kernel(kernel) {
     scale    = ggml_get_op_params_f32(dst, 0);
     has_sums = ggml_get_op_params_i32(dst, 1);
 
@@ -77,7 +78,7 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
     off_sums  = place(has_sums ? n_round*n_items*n_k_pad : 0);
 
     off_thread  = size;
-    thread_size = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2 + ld) + n_lookup_pad*(d_k_pad + d_v_pad + 2);
+    thread_size = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2 + ld) + n_lookup_pad*(d_k_pad + d_v_pad + 3);
     place(n_threads*thread_size);
 }
 
@@ -104,6 +105,7 @@ h2o_attn_scratch h2o_attn_plan::thread_scratch(float * work, int ith) const {
     res.keys.v     = take(n_lookup_pad*d_v_pad);
     res.keys.rows  = (int32_t *) take(n_lookup_pad);
     res.keys.first = (int32_t *) take(n_lookup_pad);
+    res.keys.last  = (int32_t *) take(n_lookup_pad);
     res.keys.max   = { 0.0f, 0.0f };
 
     return res;

@@ -15,12 +15,14 @@ struct h2o_attn_lookup_keys {
     int64_t        n;
     int32_t      * rows;
     int32_t      * first;
+    int32_t      * last;
     float        * k; // packed
     float        * v; // packed
     h2o_attn_peaks max;
 
-    // the first ones, those that the query sees
+    // the query sees [n_hidden, n_visible)
     int64_t n_visible(int64_t i) const { return std::upper_bound(first, first + n, i) - first; }
+    int64_t n_hidden (int64_t i) const { return std::upper_bound(last, last + n_visible(i), i) - last; }
 };
 
 // a thread's scratch
@@ -58,6 +60,7 @@ struct h2o_attn_plan {
     const ggml_tensor * limits; // or NULL
     const int32_t     * lookup_rows;  // [n_lookups][n_lookup_rows] or NULL
     const int32_t     * lookup_first; // likewise
+    const int32_t     * lookup_last;  // likewise
     const h2o_attn_kernel & kernel;
 
     float scale;

@@ -72,12 +72,14 @@ inline vec_f exp_negative(vec_f x) {
 
 // Columns of a block's logits, of the first keys or of the further ones.
 struct columns {
-    int64_t start;
-    int64_t n;               // whole vectors, what some row sees
-    const int64_t * visible; // of each row, those that it sees
+    int64_t origin;          // the columns below are counted from here
+    int64_t start;           // of whole vectors
+    int64_t end;             // with what some row sees
+    const int64_t * hidden;  // of each row, the first one that it sees, or NULL
+    const int64_t * visible; // of each row, the end of those that it sees
 };
 
-// Hides what the rows do not see, up to the end of the block, and finds the largest logit of each row.
+// Hides what the rows do not see of the vectors in which some row sees something, and finds the largest logit of each row.
 template <int M, int N>
 void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], float * m) {
     vec_f max[M];
@@ -87,13 +89,17 @@ void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], float * m) 
 
     for (const columns & part : parts) {
         for (int i = 0; i < M; ++i) {
-            for (int64_t j = part.visible[i]; j < part.n; ++j) {
-                x[i*ld + part.start + j] = -__builtin_inff();
+            float * row = x + i*ld + part.origin;
+            for (int64_t j = part.start; part.hidden && j < part.hidden[i]; ++j) {
+                row[j] = -__builtin_inff();
+            }
+            for (int64_t j = part.visible[i]; j < part.end; ++j) {
+                row[j] = -__builtin_inff();
             }
         }
-        for (int64_t j = part.start; j < part.start + part.n; j += VL) {
+        for (int64_t j = part.start; j < part.end; j += VL) {
             for (int i = 0; i < M; ++i) {
-                const vec_f v = load(x + i*ld + j);
+                const vec_f v = load(x + i*ld + part.origin + j);
                 max[i] = v > max[i] ? v : max[i];
             }
         }

@@ -17,7 +17,7 @@ struct attn : h2o_attn_plan {
 
     h2o_attn_peaks pack_keys(float * scratch, int64_t h, const int32_t * idx, int64_t key, int64_t n, int64_t n_pad, float * k, float * v) const;
     void pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t block) const;
-    void gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t end) const;
+    void gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t start, int64_t end) const;
     void compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t h, int64_t row, int64_t n, int64_t block, const h2o_attn_peaks & max, float * sums) const;
     void compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int64_t item, int64_t block) const;
     void add_sums(float * work, int64_t h, int64_t block, int64_t start, int64_t end) const;
@@ -48,27 +48,34 @@ void attn::pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t 
     unit_peaks(work, h)[unit] = pack_keys(scratch, h, rows_of(h, block), unit*H2O_ATTN_KEYS, n_k, n_k_pad, packed_k(work, h), packed_v(work, h));
 }
 
-// What queries before the end see of a lookup.
-void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t end) const {
+// What queries [start, end) see of a lookup. All have their places, which do not depend on the queries; what no query sees is
+// not packed, or another row in its place.
+void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t start, int64_t end) const {
     const int32_t * head_rows = rows_of(h, 0);
     const int32_t * rows      = lookup_rows  + lookup*n_lookup_rows;
     const int32_t * first     = lookup_first + lookup*n_lookup_rows;
+    const int32_t * last      = lookup_last  + lookup*n_lookup_rows;
 
     h2o_attn_lookup_keys & keys = scratch.keys;
 
     keys.n = 0;
     for (int64_t i = 0; i < n_lookup_rows && first[i] < end; ++i) {
         if (!std::binary_search(head_rows, head_rows + n_k, rows[i])) {
-            keys.rows [keys.n] = rows [i];
+            const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
+
+            keys.rows [keys.n] = is_seen ? rows[i] : head_rows[0];
             keys.first[keys.n] = first[i];
+            keys.last [keys.n] = last [i];
             ++keys.n;
-            h2o_attn_prefetch_row(k, rows[i], h);
-            h2o_attn_prefetch_row(v, rows[i], h);
+            if (is_seen) {
+                h2o_attn_prefetch_row(k, rows[i], h);
+                h2o_attn_prefetch_row(v, rows[i], h);
+            }
         }
     }
 
     keys.max = { 0.0f, 0.0f };
-    for (int64_t key = 0; key < keys.n; key += H2O_ATTN_KEYS) {
+    for (int64_t key = keys.n_hidden(start)/H2O_ATTN_KEYS*H2O_ATTN_KEYS; key < keys.n; key += H2O_ATTN_KEYS) {
         keys.max.add(pack_keys(scratch.rows, h, keys.rows, key, keys.n, h2o_attn_pad(keys.n), keys.k, keys.v));
     }
 }
@@ -79,6 +86,7 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
 
     int64_t       visible [H2O_ATTN_MAX_ROWS];
     int64_t       counted [H2O_ATTN_MAX_ROWS];
+    int64_t       hidden2 [H2O_ATTN_MAX_ROWS];
     int64_t       visible2[H2O_ATTN_MAX_ROWS];
     const float * q_rows  [H2O_ATTN_MAX_ROWS];
 
@@ -93,6 +101,7 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
         /*.k        =*/ packed_k(work, h),
         /*.v        =*/ packed_v(work, h),
         /*.n_k2     =*/ h2o_attn_pad(keys.n),
+        /*.hidden2  =*/ hidden2,
         /*.visible2 =*/ visible2,
         /*.k2       =*/ keys.k,
         /*.v2       =*/ keys.v,
@@ -111,6 +120,7 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
 
         visible [r] = n_visible(row + r);
         counted [r] = n_counted(row + r, h, block);
+        hidden2 [r] = keys.n_hidden(i);
         visible2[r] = keys.n_visible(i);
         q_rows  [r] = (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2] + block*q->nb[3]);
         for (int64_t j = 0; j < d_k; ++j) {
@@ -159,7 +169,8 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
 
         h2o_attn_peaks max_here = max;
         if (lookup_rows && first_tile < end_tile) {
-            gather_lookup(scratch, h, lookup, end);
+            const int64_t end_row = std::min(start*group + end_tile*kernel.n_rows, end*group);
+            gather_lookup(scratch, h, lookup, (start*group + first_tile*kernel.n_rows)/group, h2o_attn_ceil_div(end_row, group));
             max_here.add(scratch.keys.max);
         }
 
