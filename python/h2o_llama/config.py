@@ -56,7 +56,7 @@ class H2OConfig:
         B: how many further positions a tile of queries attends to, found by the text: what followed earlier occurrences
         of its tokens, pairs and triples; the same for all layers and heads. A query sees what it and earlier queries of
         its tile have asked for. 0 is none.
-    tile : int, default 64
+    tile : int, default 8
         T: how many queries share what they look up; divides S.
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
@@ -85,7 +85,7 @@ class H2OConfig:
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
     lookup_budget: int = 0
-    tile: int = 64
+    tile: int = 8
     dense_layers: int | Sequence[int] = ()
 
     def __post_init__(self) -> None:

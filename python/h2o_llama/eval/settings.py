@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
+from typing import Literal, cast
 
 from h2o_llama import _check
 from h2o_llama.config import H2OConfig
@@ -55,7 +55,11 @@ class Setting:
             choice = [h2o.scorer, *([f"pool{h2o.pooling}"] if h2o.pooling > 0 else [])]
         sizes = (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget, h2o.lookup_budget)
         budgets = tuple(zip("ALHB", sizes, strict=True))
-        return cls(" ".join([h2o.schedule, *choice, *(f"{letter}{n}" for letter, n in budgets if n > 0)]), h2o, memory)
+        others = [f"T{h2o.tile}"] if h2o.lookup_budget > 0 and h2o.tile != H2OConfig.tile else []
+        if layers := cast(tuple[int, ...], h2o.dense_layers):
+            others.append("dense" + ",".join(map(str, layers)))
+        words = [h2o.schedule, *choice, *(f"{letter}{n}" for letter, n in budgets if n > 0), *others]
+        return cls(" ".join(words), h2o, memory)
 
 
 DENSE = Setting("dense", None)
