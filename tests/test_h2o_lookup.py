@@ -1,13 +1,13 @@
 """Lookups of the library: against the oracle, in any split, and gone when what asked for them is gone.
 
-A tile's queries see, besides their memory set and their chunk, what followed earlier occurrences of their n-grams.
-The texts repeat themselves.
+A query sees, besides its memory set and its chunk, the newest B positions that it and queries before it asked for,
+around earlier occurrences of their n-grams. The texts repeat themselves.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from h2o_llama import H2OConfig
 from h2o_llama.config import SCORERS
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, assert_history_is_well_formed, eval_calls, open_llama
-from oracle import DenseOracle, GGUFModel, OracleSequence
+from oracle import DenseOracle, GGUFModel
+from oracle.lookup import FOLLOW, Row
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
 from test_h2o_sequence import OPERATIONS, assert_same, count, remove, restore, run_operations, state_of
 from test_threads_cancel import Stop, assert_same_state, state, stop_at
@@ -50,18 +51,11 @@ def configs(draw: st.DrawFn) -> Config:
     )
 
 
-def found(llm: h2o_llama.Llama, tiles: Iterable[int]) -> dict[int, list[list[int]]]:
-    """Rows (position, first query) by tile."""
-    return {tile: llm.kv.lookup_indices(tile).tolist() for tile in sorted(tiles)}
-
-
-def tiles_of(n_tokens: int, config: Config = CONFIG) -> range:
-    """The tiles of a prompt."""
-    return range(-(-n_tokens // config.T))
-
-
-def n_rows(rows: OracleSequence | dict[int, list[list[int]]]) -> int:
-    return sum(map(len, (rows.lookups if isinstance(rows, OracleSequence) else rows).values()))
+def log_of(llm: h2o_llama.Llama) -> list[Row]:
+    """All entries (position, query), tile after tile."""
+    assert llm.h2o is not None
+    tiles = range(-(-llm.kv.n_tokens // llm.h2o.tile))
+    return [(position, query) for tile in tiles for position, query in llm.kv.lookup_indices(tile).tolist()]
 
 
 def logits_of(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: int = 0) -> Any:
@@ -69,20 +63,23 @@ def logits_of(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: 
     return np.concatenate(eval_calls(llm, calls, dense_tail, decode=False))
 
 
-def assert_rows_are_well_formed(rows: Any, tile: int, config: Config) -> None:
-    """Property P4 of one tile's lookups."""
-    assert rows.dtype == np.int32
-    assert rows.shape == (len(rows), 2)
-    position, first = rows.T
-    t0 = tile * config.T
-    c0 = t0 // config.S * config.S
-    assert rows.tolist() == sorted(rows.tolist(), key=lambda row: (row[1], row[0]))
-    assert len(set(position.tolist())) == len(rows) <= config.B
-    assert np.all(position >= config.A), "a sink"
-    assert np.all(position < max(c0 - config.L, 0)), "in the local window, or not before the chunk"
-    assert np.all((first >= t0) & (first < t0 + config.T)), "first query of another tile"
-    for k in range(1, config.T + 1):
-        assert np.sum(first < t0 + k) <= config.B * k // config.T, f"more than its share after {k} queries"
+def assert_log_is_well_formed(llm: h2o_llama.Llama, config: Config) -> None:
+    """Property P4 of lookups."""
+    for tile in range(-(-llm.kv.n_tokens // config.T)):
+        rows = llm.kv.lookup_indices(tile)
+        assert rows.dtype == np.int32
+        assert rows.shape == (len(rows), 2)
+        assert np.all(rows[:, 1] // config.T == tile), "a query of another tile"
+    log = log_of(llm)
+    assert log == sorted(log, key=lambda row: (row[1], row[0]))
+    for i in range(len(log)):
+        newest = [position for position, _ in log[i : i + config.B]]
+        assert len(set(newest)) == len(newest), "a query would see a position twice"
+    for query, rows_of_query in itertools.groupby(log, lambda row: row[1]):
+        asked = [position for position, _ in rows_of_query]
+        assert len(asked) <= -(-config.B // config.T), "more than its share"
+        assert min(asked) >= config.A, "a sink"
+        assert max(asked) < query // config.S * config.S - config.L, "in the local window, or not before the chunk"
 
 
 # --- they exist and matter
@@ -97,7 +94,7 @@ def test_lookups_change_the_logits(model_path: Path, oracle_model: GGUFModel) ->
         with open_llama(model_path, replace(config, B=B)) as llm:
             logits.append(logits_of(llm, [tokens]))
             if B:
-                assert n_rows(found(llm, tiles_of(len(tokens)))) > 20
+                assert len(log_of(llm)) > 20
     assert relative_error(logits[0][:S], logits[1][:S]) < SELF_LOGITS_F32
     assert relative_error(logits[0][S:], logits[1][S:]) > 0.01
 
@@ -109,26 +106,38 @@ def test_a_text_without_repeats_has_none(tiny_model: Path) -> None:
         with open_llama(tiny_model, replace(CONFIG, B=B)) as llm:
             logits.append(logits_of(llm, [tokens[:50], tokens[50:]]))
             if B:
-                for tile in tiles_of(90):
+                for tile in range(-(-90 // T)):
                     assert llm.kv.lookup_indices(tile).shape == (0, 2)
     assert_logits_close(logits[1], logits[0], SELF_LOGITS_F32)
 
 
-def test_a_row_is_seen_from_its_first_query_on(one_layer_model: Path) -> None:
-    """One layer: what query 67 looks up changes the logits of its tile from there on, and no others."""
-    tokens = np.random.default_rng(0).permutation(256)[:80].tolist()
-    tokens[67] = tokens[20]
+def test_a_row_is_seen_from_its_query_on_until_B_newer_ones_have_come(one_layer_model: Path) -> None:
+    """One layer: another token at a looked-up position changes the logits of those who see it, and no others.
+
+    Over the ends of a tile and a chunk, across generated tokens and a dense tail, which see it anyway.
+    """
+    following = max(FOLLOW, key=lambda follow: (follow[1], -follow[0]))[0]
+    assert following != 0, "the token that changes would be the one that is looked up"
+    tokens = np.random.default_rng(0).permutation(256)[:125].tolist()
+    # By query: the position of the same token, in the chunk before the last at the latest.
+    copies = {67: 20, 70: 40, 75: 10, 108: 50}
+    for query, position in copies.items():
+        tokens[query] = tokens[position]
+    other = list(tokens)
+    other[20 + following] = tokens[-1]
     logits = []
-    for B in (0, 8):
-        config = Config(S=32, L=0, H=1, B=B, T=8)
-        with open_llama(one_layer_model, config) as llm:
-            logits.append(logits_of(llm, [tokens]))
-            if B:
-                rows = found(llm, tiles_of(80, config))
-                assert rows.pop(8) == [[20, 67], [21, 67]]
-                assert not any(rows.values())
+    with open_llama(one_layer_model, Config(S=32, L=1, H=0, B=3, T=8)) as llm:
+        for text in (tokens[:120], other[:120]):
+            llm.reset()
+            first, generated, tail, last = split(text, [80, 3, 7, 30])
+            parts = [logits_of(llm, [first])]
+            parts += eval_calls(llm, [[token] for token in generated])
+            parts += [logits_of(llm, [tail], dense_tail=len(tail)), logits_of(llm, [last])]
+            logits.append(np.concatenate(parts))
+            assert log_of(llm) == [(position + following, query) for query, position in copies.items()]
     changed = np.abs(logits[1] - logits[0]).max(axis=1) > SELF_LOGITS_F32 * np.abs(logits[0]).max()
-    assert np.flatnonzero(changed).tolist() == [67, 68, 69, 70, 71]
+    # of its own chunk all that follow
+    assert np.flatnonzero(changed).tolist() == [*range(20 + following, 32), *range(67, 108)]
 
 
 def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
@@ -156,7 +165,7 @@ def test_p2_everything_in_memory_is_dense(
     with open_llama(model_path, config) as llm:
         actual = logits_of(llm, [tokens[:25], tokens[25:26], tokens[26:]])
         if A == 0:
-            assert n_rows(found(llm, tiles_of(len(tokens)))) > 20
+            assert len(log_of(llm)) > 20
     assert_logits_close(actual, expected, config.tolerance(oracle_model).logits)
 
 
@@ -169,13 +178,12 @@ def test_p3_any_split(tiny_model: Path, config: Config, sizes: list[int], scorer
     """Lookups, memory sets, logits. And token by token."""
     config = replace(config, scorer=scorer)
     tokens = repetitive_tokens(sum(sizes), seed=seed)
-    tiles = tiles_of(len(tokens), config)
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
         expected = logits_of(whole, [tokens])
         for calls in (split(tokens, sizes), split(tokens, [1] * len(tokens))):
             parts.reset()
             actual = logits_of(parts, calls)
-            assert found(parts, tiles) == found(whole, tiles)
+            assert log_of(parts) == log_of(whole)
             for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
                 for il in whole.kv.layers:
                     np.testing.assert_array_equal(a[il], b[il])
@@ -188,38 +196,34 @@ def test_p3_prompt_longer_than_n_batch(tiny_model: Path, n_batch: int) -> None:
     tokens = repetitive_tokens(150, seed=2)
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=n_batch) as parts:
         expected, actual = (logits_of(llm, [tokens]) for llm in (whole, parts))
-        rows = found(whole, tiles_of(150))
-        assert n_rows(rows) > 40
-        assert found(parts, tiles_of(150)) == rows
+        log = log_of(whole)
+        assert len(log) > 40
+        assert log_of(parts) == log
     assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 
-# --- P4: what a tile may have looked up
+# --- P4: what may have been looked up
 
 
 @small
 @given(config=configs(), sizes=CALLS, dense_tail=st.integers(0, 6), seed=SEEDS)
-def test_p4_rows_are_well_formed(
+def test_p4_the_log_is_well_formed(
     tiny_model: Path, config: Config, sizes: list[int], dense_tail: int, seed: int
 ) -> None:
-    """After every call, of every tile in which a prompt's token asked; what earlier queries asked for stays."""
-    asked: set[int] = set()
-    before: dict[int, list[list[int]]] = {}
+    """After every call. What was asked for stays; tokens of dense tails and generated ones ask for nothing."""
+    before: list[Row] = []
     with open_llama(tiny_model, config) as llm:
         for call in split(repetitive_tokens(sum(sizes), seed=seed), sizes):
             start = llm.n_tokens
             eval_calls(llm, [call], dense_tail)
             n_asking = 0 if len(call) == 1 else max(len(call) - dense_tail, 0)
-            asked |= {query // config.T for query in range(start, start + n_asking)}
-            for tile in asked:
-                assert_rows_are_well_formed(llm.kv.lookup_indices(tile), tile, config)
+            assert_log_is_well_formed(llm, config)
             assert_history_is_well_formed(llm, config)
             assert llm.kv.memory_size == config.M
-            rows = found(llm, asked)
-            for tile, old in before.items():
-                assert rows[tile][: len(old)] == old
-                assert all(start <= query < start + n_asking for _, query in rows[tile][len(old) :])
-            before = rows
+            log = log_of(llm)
+            assert log[: len(before)] == before
+            assert all(start <= query < start + n_asking for _, query in log[len(before) :])
+            before = log
 
 
 # --- P5: the oracle
@@ -235,7 +239,7 @@ def test_p5_every_model(
     sizes = [42, 1, 21] if is_external(model_path) else [42, 1, 27, 1, 1, 4, 3, 35]
     calls = split(repetitive_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=3), sizes)
     oracle = assert_agrees_with_oracle(model_path, oracle_model, config, calls)
-    assert n_rows(oracle) > 10
+    assert len(oracle.log) > 10
 
 
 @pytest.mark.parametrize("dense_tail", [1, 5, 30])
@@ -248,13 +252,13 @@ def test_p5_every_model(
 def test_p5_dense_tails_and_decode_steps(
     flash_attn: str, model_by_name: ModelByName, scorer: str, sizes: list[int], dense_tail: int
 ) -> None:
-    """A tile whose tokens are part prompt, part tail, part generated: the place in the tile counts."""
+    """What was asked for before them is seen after them, until B newer rows have come."""
     path = model_by_name("llama-gqa2-f32")
     config = replace(CONFIG, scorer=scorer, pooling=1, flash_attn=flash_attn)
     calls = split(repetitive_tokens(sum(sizes), seed=4), sizes)
     oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
     if max(sizes) > dense_tail + 2 * S:
-        assert n_rows(oracle) > 5
+        assert len(oracle.log) > 5
 
 
 @small
@@ -290,6 +294,7 @@ def test_p5_any_configuration_and_calls(
         replace(CONFIG, T=1, B=1),
         replace(CONFIG, T=1, B=9),
         replace(CONFIG, T=S, B=5),
+        replace(CONFIG, T=S, B=1),
         replace(CONFIG, B=3),
         replace(CONFIG, B=10_000),
         replace(CONFIG, L=S, H=0, A=0),
@@ -300,11 +305,11 @@ def test_p5_any_configuration_and_calls(
     ids=lambda config: f"{config.scorer}-{config.L}-{config.H}-{config.A}-{config.B}-{config.T}-{config.score_type}",
 )
 def test_p5_extreme_sizes(flash_attn: str, tiny_model: Path, config: Config) -> None:
-    """A tile of one query or of a whole chunk, less than a row for each query, more than there are positions, ..."""
+    """A tile of one query or of a whole chunk, less than a row for each query, only the newest, all there are, ..."""
     calls = split(repetitive_tokens(120, seed=5), [37, 1, 60, 22])
     config = replace(config, flash_attn=flash_attn)
     oracle = assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
-    assert n_rows(oracle) > 5
+    assert len(oracle.log) > 5
 
 
 @pytest.mark.parametrize("scorer", ["key_diff", "sum"])
@@ -314,13 +319,13 @@ def test_p5_long_prompt_of_large_chunks(flash_attn: str, model_by_name: ModelByN
     config = Config(S=512, L=128, H=64, kv_type="f16", flash_attn=flash_attn, scorer=scorer, pooling=3, B=128, T=64)
     tokens = repetitive_tokens(2000, seed=6)
     oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens[:1100], tokens[1100:]], n_ctx=2048)
-    assert n_rows(oracle) > 1000
+    assert len(oracle.log) > 1000
 
 
 def test_p5_flash_attention_off(tiny_model: Path) -> None:
     config = replace(CONFIG, flash_attn="off")
     calls = split(repetitive_tokens(90, seed=5), [37, 1, 52])
-    assert n_rows(assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)) > 5
+    assert len(assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls).log) > 5
 
 
 # --- causality
@@ -332,13 +337,12 @@ def test_no_later_token_changes_a_logit(tiny_model: Path, B: int) -> None:
     tokens = repetitive_tokens(70, seed=2)
     with open_llama(tiny_model, replace(CONFIG, B=B)) as llm:
         expected = logits_of(llm, [tokens])
-        rows = list(itertools.chain(*found(llm, tiles_of(70)).values()))
-        assert len(rows) >= (5 if B == 1 else 20)
+        log = log_of(llm)
+        assert len(log) >= 20
         for x in (33, 37, 47, 48, 62):
             llm.reset()
             actual = logits_of(llm, [tokens[: x + 1] + repetitive_tokens(69 - x, seed=3)])
-            others = list(itertools.chain(*found(llm, tiles_of(70)).values()))
-            assert [row for row in others if row[1] <= x] == [row for row in rows if row[1] <= x]
+            assert [row for row in log_of(llm) if row[1] <= x] == [row for row in log if row[1] <= x]
             assert_logits_close(actual[: x + 1], expected[: x + 1], SELF_LOGITS_F32)
 
 
@@ -348,8 +352,7 @@ def test_no_later_token_changes_a_logit(tiny_model: Path, B: int) -> None:
 @pytest.mark.parametrize("config", [CONFIG, KEY_DIFF], ids=lambda config: config.scorer)
 @pytest.mark.parametrize(("limit", "dense_tail"), [(2, 0), (18, 0), (34, 0), (40, 0), (20, 25), (40, 25)])
 def test_a_cancelled_call_leaves_no_trace(tiny_model: Path, config: Config, limit: int, dense_tail: int) -> None:
-    """Neither rows of the open tile, nor tokens that could be found: what follows is as if it had never been."""
-    config = config
+    """Neither entries of the log, nor tokens that could be found: what follows is as if it had never been."""
     text = repetitive_tokens(150, seed=7)
     # within a tile and a chunk
     first, cancelled = text[:46], text[46:86]
@@ -357,18 +360,17 @@ def test_a_cancelled_call_leaves_no_trace(tiny_model: Path, config: Config, limi
         with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
             for target in (llm, fresh):
                 logits_of(target, [first])
-            before, rows = state(llm), found(llm, tiles_of(46))
-            assert n_rows(rows) > 5
+            before, log = state(llm), log_of(llm)
+            assert len(log) > 5
             for _ in range(2):
                 with pytest.raises(Stop):
                     llm.eval(cancelled, dense_tail=dense_tail, progress=stop_at(limit, []))
                 assert_same_state(state(llm), before)
-                assert found(llm, tiles_of(46)) == rows
-            n = 46 + len(following)
+                assert log_of(llm) == log
             logits = [logits_of(target, [following]) for target in (llm, fresh)]
             np.testing.assert_array_equal(*logits)
             assert_same_state(state(llm), state(fresh))
-            assert found(llm, tiles_of(n)) == found(fresh, tiles_of(n))
+            assert log_of(llm) == log_of(fresh)
 
 
 def test_finished_calls_stay(tiny_model: Path) -> None:
@@ -380,7 +382,7 @@ def test_finished_calls_stay(tiny_model: Path) -> None:
         assert llm.n_tokens == 64
         llm.eval(tokens[64:])
         fresh.eval(tokens)
-        assert found(llm, tiles_of(150)) == found(fresh, tiles_of(150))
+        assert log_of(llm) == log_of(fresh)
         assert_logits_close(llm.logits, fresh.logits, SELF_LOGITS_F32)
 
 
@@ -395,8 +397,8 @@ def test_reset_forgets_text_and_lookups(model_path: Path) -> None:
         used.reset()
         np.testing.assert_array_equal(logits_of(used, [second]), logits_of(fresh, [second]))
         assert_same_state(state(used), state(fresh))
-        assert found(used, tiles_of(n)) == found(fresh, tiles_of(n))
-        assert n_rows(found(used, tiles_of(n))) > 10
+        assert log_of(used) == log_of(fresh)
+        assert len(log_of(used)) > 10
 
 
 def test_two_contexts_do_not_mix(tiny_model: Path) -> None:
@@ -404,41 +406,37 @@ def test_two_contexts_do_not_mix(tiny_model: Path) -> None:
     alone = []
     for tokens in texts:
         with open_llama(tiny_model, CONFIG) as llm:
-            alone.append((eval_calls(llm, split(tokens, [21, 39])), found(llm, tiles_of(60))))
+            alone.append((eval_calls(llm, split(tokens, [21, 39])), log_of(llm)))
     with open_llama(tiny_model, CONFIG) as a, open_llama(tiny_model, CONFIG) as b:
         for call in range(2):
             for llm, tokens, (logits, _) in zip((a, b), texts, alone, strict=True):
                 np.testing.assert_array_equal(eval_calls(llm, [split(tokens, [21, 39])[call]])[0], logits[call])
-        for llm, (_, rows) in zip((a, b), alone, strict=True):
-            assert found(llm, tiles_of(60)) == rows
+        for llm, (_, log) in zip((a, b), alone, strict=True):
+            assert log_of(llm) == log
 
 
 # --- going back
 
 
-def assert_same_lookups(
-    a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], tiles: set[int], flash_decode: bool = False
-) -> None:
-    """In these tiles, now and after more tokens of a prompt; and all else is the same."""
-    assert found(a, tiles) == found(b, tiles)
-    n = a.n_tokens
+def assert_same_lookups(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], flash_decode: bool = False) -> None:
+    """Now and after more tokens of a prompt; and all else is the same."""
+    assert log_of(a) == log_of(b)
     assert_same(a, b, more, flash_decode)
-    tiles = tiles | {query // CONFIG.T for query in range(n, n + len(more))}
-    assert found(a, tiles) == found(b, tiles)
+    assert log_of(a) == log_of(b)
 
 
 @pytest.mark.parametrize("start", [48, 64, 65, 66, 67, 68, 71])
 def test_the_end_can_be_removed_within_a_tile(tiny_model: Path, start: int) -> None:
-    """With a scorer that attention does not change: its tokens are not found any more, its rows are gone."""
+    """With a scorer that attention does not change: its tokens are not found any more, nor seen what they asked for."""
     config = KEY_DIFF
     text = repetitive_tokens(150, seed=13)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         logits_of(llm, [text[:73]])
         eval_calls(llm, [text[73:74], text[74:75]])
-        assert n_rows(found(llm, tiles_of(73))) > 10
+        assert len(log_of(llm)) > 10
         assert remove(llm, start)
         logits_of(fresh, [text[:start]])
-        assert_same_lookups(llm, fresh, text[90:150], set(tiles_of(start)))
+        assert_same_lookups(llm, fresh, text[90:150])
 
 
 def test_generated_tokens_can_be_removed(tiny_model: Path) -> None:
@@ -447,19 +445,19 @@ def test_generated_tokens_can_be_removed(tiny_model: Path) -> None:
     with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
         logits_of(llm, [text[:70]])
         eval_calls(llm, [[token] for token in text[70:75]])
-        rows = found(llm, tiles_of(70))
+        log = log_of(llm)
         assert not remove(llm, 67)
-        assert found(llm, tiles_of(70)) == rows
+        assert log_of(llm) == log
         assert remove(llm, 71)
         logits_of(fresh, [text[:70]])
         eval_calls(fresh, [text[70:71]])
-        assert_same_lookups(llm, fresh, text[100:110], set(tiles_of(70)))
+        assert_same_lookups(llm, fresh, text[100:110])
         assert remove(llm, 80)
         fresh.reset()
         logits_of(fresh, [text[:70]])
         eval_calls(fresh, [text[70:71]])
         logits_of(fresh, [text[100:109]])
-        assert_same_lookups(llm, fresh, text[:60], set(tiles_of(80)))
+        assert_same_lookups(llm, fresh, text[:60])
 
 
 @small
@@ -469,8 +467,8 @@ def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]],
     text = repetitive_tokens(count(operations), seed=seed)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         were_generated = run_operations(llm, fresh, operations, text)
-        asked = {query // T for query, generated in enumerate(were_generated) if not generated}
-        assert_same_lookups(llm, fresh, repetitive_tokens(20, seed=seed), asked, flash_decode=True)
+        assert not any(were_generated[query] for _, query in log_of(llm))
+        assert_same_lookups(llm, fresh, repetitive_tokens(20, seed=seed), flash_decode=True)
 
 
 # --- states
@@ -479,28 +477,27 @@ def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]],
 @pytest.mark.parametrize("config", [CONFIG, KEY_DIFF], ids=lambda config: config.scorer)
 @pytest.mark.parametrize("n", [5, 40, 62, 64, 75])
 def test_a_state_goes_on_in_another_context(model_path: Path, config: Config, n: int) -> None:
-    """Bit by bit: the text can be found, and the open tile has its rows."""
+    """Bit by bit: the text can be found, and what is visible stays so."""
     config = replace(config, kv_type="f16")
     n = limited(n, model_path)
     text = repetitive_tokens(n + 56, seed=15)
     more = [text[n : n + 1], text[n + 1 : n + 4], text[n + 4 : n + 55], text[n + 55 :]]
-    later = range(n // T, -(-(n + 55) // T))
     with open_llama(model_path, config) as llm:
         logits_of(llm, [text[:n]])
         saved, expected = state_of(llm), state(llm)
-        open_tile = found(llm, {n // T} if n % T else set())
+        visible = log_of(llm)[-config.B :]
         after = eval_calls(llm, more)
-        rows = found(llm, later)
-        assert n_rows(rows) > 10
+        later = [row for row in log_of(llm) if row[1] >= n]
+        assert len(later) > 10
     with open_llama(model_path, config) as other:
         if n == 5:  # else nothing has been computed yet
             logits_of(other, [repetitive_tokens(90, seed=16)])
         restore(other, saved)
         assert_same_state(state(other), expected)
-        assert found(other, open_tile.keys()) == open_tile
+        assert log_of(other)[-config.B :] == visible
         for a, b in zip(eval_calls(other, more), after, strict=True):
             np.testing.assert_array_equal(a, b)
-        assert found(other, later) == rows
+        assert [row for row in log_of(other) if row[1] >= n] == later
 
 
 def test_a_partial_state_takes_the_same_context_back(tiny_model: Path) -> None:
@@ -512,7 +509,11 @@ def test_a_partial_state_takes_the_same_context_back(tiny_model: Path) -> None:
         logits_of(llm, [text[70:120]])
         restore(llm, saved, partial=True)
         logits_of(fresh, [text[:70]])
-        assert_same_lookups(llm, fresh, text[140:200], {69 // T})
+        assert log_of(llm)[-CONFIG.B :] == log_of(fresh)[-CONFIG.B :]
+        assert_same(llm, fresh, text[140:200])
+        after, expected = ([row for row in log_of(target) if row[1] >= 70] for target in (llm, fresh))
+        assert after == expected
+        assert len(after) > 10
 
 
 def test_a_state_of_other_lookups_is_refused(tiny_model: Path) -> None:

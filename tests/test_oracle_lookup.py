@@ -18,6 +18,7 @@ from inputs import ModelByName, repetitive_tokens, split
 from oracle import DenseOracle, GGUFModel, OracleSinglePass, OracleTwoPhase, layers
 from oracle.arrays import Array
 from oracle.kv_rounding import round_to
+from oracle.lookup import FOLLOW
 
 F64 = np.float64
 S, T = 16, 4
@@ -49,10 +50,6 @@ def prompt(*parts: list[int]) -> list[Call]:
     return [("prompt", part) for part in parts]
 
 
-def n_found(oracle: OracleSinglePass) -> int:
-    return sum(map(len, oracle.lookups.values()))
-
-
 # --- by its definition
 
 
@@ -65,7 +62,7 @@ class Naive:
     def __init__(self, model: GGUFModel, L: int = 3, H: int = 5, A: int = 2, B: int = 6) -> None:
         self.model = model
         self.L, self.H, self.A, self.B = L, H, A, B
-        # By first query: the positions of its tile that it is the first to see.
+        # By query, of those of a prompt: the positions that it asked for.
         self.asked: dict[int, list[int]] = {}
         # Per layer: scores [n_head_kv, n], and every head's memory set of every complete chunk but the last.
         self.scores: dict[int, Array] = {}
@@ -92,7 +89,7 @@ class Naive:
         return ["generated" if what == "generated" else "prompt"] * (n - n_tail) + ["tail"] * n_tail
 
     def _ask(self, tokens: list[int], x: int) -> list[int]:
-        """What followed earlier n-grams that end as the text does at x; few enough to visit all of them."""
+        """Around earlier n-grams that end as the text does at x; few enough to visit all of them."""
         end = x - x % S - self.L
         scores: dict[int, float] = {}
         for n in (1, 2, 3):
@@ -101,16 +98,19 @@ class Naive:
             gram = tokens[x + 1 - n : x + 1]
             found = [p for p in range(n - 1, end) if tokens[p + 1 - n : p + 1] == gram]
             for p in found[::-1]:
-                scores[p + 1] = scores.get(p + 1, 0) + n / len(found)
-                scores[p] = scores.get(p, 0) + n / (2 * len(found))
-        held = self._of_tile(x)
-        place = x % T
-        best = sorted((-s, p) for p, s in scores.items() if self.A <= p < end and p not in held)
-        return sorted(p for _, p in best[: self.B * (place + 1) // T - len(held)])
+                for j, weight in FOLLOW:
+                    scores[p + j] = scores.get(p + j, 0) + weight * (n / len(found))
+        held = self._newest(x)
+        best = sorted((-s, p) for p, s in scores.items() if self.A <= p < end and s > 0 and p not in held)
+        share = self.B // T + (self.B % T > 0)
+        return sorted(p for _, p in best[:share])
 
-    def _of_tile(self, x: int) -> set[int]:
-        """What queries of the tile of x, up to x, have asked for."""
-        return {p for query in range(x - x % T, x + 1) for p in self.asked.get(query, ())}
+    def _newest(self, x: int) -> set[int]:
+        """What queries up to x have asked for, of that the last B."""
+        asked = [p for query in range(x + 1) for p in self.asked.get(query, ())]
+        newest = asked[-self.B :] if self.B else []
+        assert len(set(newest)) == len(newest)
+        return set(newest)
 
     def _attention(self, il: int, q: Array, k: Array, v: Array) -> Array:
         n_head_kv, n, _ = k.shape
@@ -127,7 +127,7 @@ class Naive:
             for h in range(len(q)):
                 g = h // group
                 own = memory[g] | set(range(c0, x + 1))
-                seen = own | self._of_tile(x) if self.kinds[x] == "prompt" else set(range(x + 1))
+                seen = own | self._newest(x) if self.kinds[x] == "prompt" else set(range(x + 1))
                 weights = {p: float(np.exp(q[h, x] @ k[g, p])) for p in seen}
                 total = sum(weights.values())
                 for p, weight in weights.items():
@@ -152,8 +152,7 @@ def assert_is_naive(model: GGUFModel, calls: Sequence[Call], **sizes: int) -> Or
         sets = [[set(row[row >= 0].tolist()) for row in built[il]] for built in oracle.history]
         assert sets == naive.memory[il]
         np.testing.assert_allclose(oracle.scores(il), naive.scores[il], rtol=1e-10, atol=1e-12)
-    found = [row for tile in sorted(oracle.lookups) for row in oracle.lookup_indices(tile).tolist()]
-    assert found == [[p, query] for query, positions in naive.asked.items() for p in positions]
+    assert oracle.log == [(p, query) for query, positions in naive.asked.items() for p in positions]
     return oracle
 
 
@@ -162,14 +161,13 @@ def test_is_what_its_definition_says(fixture_model: GGUFModel, sizes: list[int])
     """Six chunks, the last one open. Much is looked up, some of it in a head's memory set and not in another's."""
     tokens = repetitive_tokens(90, models.N_VOCAB)
     oracle = assert_is_naive(fixture_model, prompt(*split(tokens, sizes)))
-    assert n_found(oracle) > 60
-    rows = np.concatenate([oracle.lookup_indices(tile) for tile in oracle.lookups])
+    assert len(oracle.log) > 60
     kept = [
-        np.array([position in oracle.history[query // S - 1][il][head] for position, query in rows])
+        np.array([position in oracle.history[query // S - 1][il][head] for position, query in oracle.log])
         for il in fixture_model.hparams.attention_layers
         for head in range(fixture_model.hparams.n_head_kv[il])
     ]
-    assert all(0 < head.sum() < len(rows) for head in kept)
+    assert all(0 < head.sum() < len(head) for head in kept)
     if len(kept) > 2:
         assert any(np.any(a != b) for a, b in itertools.pairwise(kept))
 
@@ -195,34 +193,38 @@ def calls_of(tokens: list[int]) -> list[Call]:
 
 @pytest.mark.parametrize("sizes", [{}, {"B": 3}, {"B": 200}, {"L": 0, "A": 0}, {"L": 16, "H": 0}, {"B": 0}], ids=str)
 def test_generated_tokens_and_dense_tails_ask_for_nothing(model_by_name: ModelByName, sizes: dict[str, int]) -> None:
-    """Tiles that such begin, end or lie in: the place in the tile counts, not how many asked."""
+    """What was asked for before them is seen after them, until B newer rows have come."""
     model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
     oracle = assert_is_naive(model, calls_of(repetitive_tokens(91, models.N_VOCAB, seed=1)), **sizes)
     if not sizes.get("B", 1):
+        assert not oracle.log
         assert not oracle.lookups
         return
     # of chunk 5, positions 80 to 90: generated to 80, a tail to 83, the prompt goes on
-    asked = {query // T for query in (*range(18), *range(20, 37), *range(40, 44), *range(49, 67), *range(84, 91))}
-    assert set(oracle.lookups) == asked
-    assert n_found(oracle) > 10
+    asking = {*range(18), *range(20, 37), *range(40, 44), *range(49, 67), *range(84, 91)}
+    queries = {query for _, query in oracle.log}
+    assert queries <= asking
+    assert all(queries & set(part) for part in (range(20, 37), range(49, 67), range(84, 91)))
+    assert len(oracle.log) > 10
 
 
 def test_text_that_was_generated_or_is_a_tail_is_found(model_by_name: ModelByName) -> None:
     model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
     for what in ("generated", "tail"):
-        oracle = sequence(model, L=0, A=0, B=4 * T)
+        oracle = sequence(model, L=0, A=0, B=len(FOLLOW) * T)
         logits_of(oracle, [("prompt", [9] * 8), (what, [1, 2, 3, 4]), ("prompt", [9] * 4), ("prompt", [2, 5, 6, 7])])
-        assert oracle.lookup_indices(4).tolist() == [[9, 16], [10, 16]]
+        assert oracle.log == sorted((9 + j, 16) for j, _ in FOLLOW)
 
 
-def test_rows_are_int32_also_when_there_are_none(model_by_name: ModelByName) -> None:
+def test_the_log_by_tile_is_int32_also_where_it_is_empty(model_by_name: ModelByName) -> None:
     oracle = sequence(GGUFModel(model_by_name("qwen3-gqa4-f32")))
-    oracle.eval(list(range(20)))
-    for tile in range(5):
-        assert oracle.lookup_indices(tile).shape == (0, 2)
-        assert oracle.lookup_indices(tile).dtype == np.int32
+    oracle.eval([*range(20), 4])
+    for tile in range(6):
+        rows = oracle.lookup_indices(tile)
+        assert rows.shape == (2 if tile == 5 else 0, 2)
+        assert rows.dtype == np.int32
     with pytest.raises(KeyError):
-        oracle.lookup_indices(5)
+        oracle.lookup_indices(6)
 
 
 # --- on, off, and of no use
@@ -243,7 +245,7 @@ def test_a_budget_of_zero_is_off(fixture_model: GGUFModel) -> None:
         on = sequence(fixture_model, B=B, T=tile)
         calls = prompt(*split(tokens, [30, 60]))
         np.testing.assert_array_equal(logits_of(on, calls), logits_of(off, calls))
-        assert n_found(on) == 0
+        assert not on.log
         for il in fixture_model.hparams.attention_layers:
             np.testing.assert_array_equal(on.scores(il), off.scores(il))
             np.testing.assert_array_equal(on.memory_indices(il), off.memory_indices(il))
@@ -254,7 +256,7 @@ def test_with_everything_in_memory_lookups_change_nothing(fixture_model: GGUFMod
     tokens = repetitive_tokens(60, models.N_VOCAB)
     oracles = [sequence(fixture_model, H=60, B=B) for B in (0, 9)]
     off, on = (logits_of(oracle, prompt(*split(tokens, [20, 2, 38]))) for oracle in oracles)
-    assert n_found(oracles[1]) > 30
+    assert len(oracles[1].log) > 30
     assert relative_error(on, off) < 1e-12
     assert relative_error(on, DenseOracle(fixture_model, "f32", F64).logits(np.array(tokens))) < 1e-12
     for il in fixture_model.hparams.attention_layers:
@@ -307,25 +309,30 @@ def test_any_split_gives_the_same(
     for parts in (split(tokens, sizes), split(tokens, [1] * len(tokens))):
         oracle = sequence(model, **arguments)
         assert relative_error(logits_of(oracle, prompt(*parts)), expected) < 1e-10
-        assert oracle.lookups == whole.lookups
+        assert oracle.log == whole.log
         for a, b in zip(oracle.history, whole.history, strict=True):
             for il in model.hparams.attention_layers:
                 np.testing.assert_array_equal(a[il], b[il])
-    assert_rows_are_well_formed(whole)
+    assert_log_is_well_formed(whole)
 
 
-def assert_rows_are_well_formed(oracle: OracleSinglePass) -> None:
-    """P4 of every tile."""
+def assert_log_is_well_formed(oracle: OracleSinglePass) -> None:
+    """P4 of the log."""
     lookup = oracle.lookup
-    for tile in oracle.lookups:
-        rows = oracle.lookup_indices(tile)
-        position, first = rows.T
-        assert rows.tolist() == sorted(rows.tolist(), key=lambda row: (row[1], row[0]))
-        assert len(set(position.tolist())) == len(rows) <= oracle.lookup.B
-        assert np.all((position >= oracle.A) & (position < tile * lookup.T // oracle.S * oracle.S - oracle.L))
-        assert np.all(first // lookup.T == tile)
-        for k in range(1, lookup.T + 1):
-            assert np.sum(first < tile * lookup.T + k) <= lookup.B * k // lookup.T
+    assert oracle.log == sorted(oracle.log, key=lambda row: (row[1], row[0]))
+    positions = [position for position, _ in oracle.log]
+    for i in range(len(positions)):
+        newest = positions[i : i + lookup.B]
+        assert len(set(newest)) == len(newest)
+    for query, rows in itertools.groupby(oracle.log, lambda row: row[1]):
+        asked = [position for position, _ in rows]
+        assert len(asked) <= -(-lookup.B // lookup.T)
+        assert all(oracle.A <= position < query // oracle.S * oracle.S - oracle.L for position in asked)
+    assert [row for tile in oracle.lookups for row in oracle.lookup_indices(tile).tolist()] == list(
+        map(list, oracle.log)
+    )
+    for tile, rows_of_tile in oracle.lookups.items():
+        assert all(query // lookup.T == tile for _, query in rows_of_tile)
 
 
 # --- causality
@@ -344,18 +351,32 @@ def test_no_later_token_changes_a_logit(fixture_model: GGUFModel, B: int) -> Non
             assert relative_error(actual[x + 1 :], expected[x + 1 :]) > 0.05
 
 
-def test_a_row_is_seen_from_its_first_query_on(one_layer_model: Path) -> None:
-    """One layer: what query 67 looks up changes the logits of its tile from there on, and no others."""
-    tokens = np.random.default_rng(0).permutation(models.N_VOCAB)[:80].tolist()
-    tokens[67] = tokens[20]
-    logits, lookups = [], []
-    for B in (0, 8):
-        oracle = sequence(GGUFModel(one_layer_model), S=32, L=0, H=1, A=0, B=B, T=8)
-        logits.append(logits_of(oracle, prompt(tokens)))
-        lookups.append({tile: rows for tile, rows in oracle.lookups.items() if rows})
-    assert lookups == [{}, {8: [(20, 67), (21, 67)]}]
+def test_a_row_is_seen_from_its_query_on_until_B_newer_ones_have_come(one_layer_model: Path) -> None:
+    """One layer: another token at a looked-up position changes the logits of those who see it, and no others.
+
+    Over the ends of a tile and a chunk, across generated tokens and a dense tail, which see it anyway.
+    """
+    following = max(FOLLOW, key=lambda follow: (follow[1], -follow[0]))[0]
+    assert following != 0, "the token that changes would be the one that is looked up"
+    tokens = np.random.default_rng(0).permutation(models.N_VOCAB)[:125].tolist()
+    # By query: the position of the same token, in the chunk before the last at the latest.
+    copies = {67: 20, 70: 40, 75: 10, 108: 50}
+    for query, position in copies.items():
+        tokens[query] = tokens[position]
+    other = list(tokens)
+    other[20 + following] = tokens[-1]
+    logits = []
+    for text in (tokens[:120], other[:120]):
+        # As many rows as there are newer queries: one for each.
+        oracle = sequence(GGUFModel(one_layer_model), S=32, L=1, H=0, A=0, B=3, T=8)
+        parts = split(text, [80, 3, 7, 30])
+        logits.append(
+            logits_of(oracle, [("prompt", parts[0]), ("generated", parts[1]), ("tail", parts[2]), ("prompt", parts[3])])
+        )
+        assert oracle.log == [(position + following, query) for query, position in copies.items()]
     changed = np.abs(logits[0] - logits[1]).max(axis=1) > 1e-9
-    assert np.flatnonzero(changed).tolist() == [67, 68, 69, 70, 71]
+    # of its own chunk all that follow
+    assert np.flatnonzero(changed).tolist() == [*range(20 + following, 32), *range(67, 108)]
 
 
 # --- state
@@ -364,17 +385,17 @@ def test_a_row_is_seen_from_its_first_query_on(one_layer_model: Path) -> None:
 def test_reset_forgets_lookups_and_text(fixture_model: GGUFModel) -> None:
     used, fresh = sequence(fixture_model), sequence(fixture_model)
     used.eval(repetitive_tokens(50, models.N_VOCAB, seed=5))
+    assert used.log
     used.reset()
-    assert not used.lookups
+    assert not used.log
     tokens = repetitive_tokens(50, models.N_VOCAB, seed=6)
     np.testing.assert_array_equal(logits_of(used, prompt(tokens)), logits_of(fresh, prompt(tokens)))
-    assert used.lookups == fresh.lookups
+    assert used.log == fresh.log
 
 
 def test_bad_sizes(model_by_name: ModelByName) -> None:
     model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
-    with pytest.raises(ValueError, match="this schedule has no lookup"):
-        OracleTwoPhase(model, 16, 4, 4, B=1, T=4)
-    OracleTwoPhase(model, 16, 4, 4, B=0)
-    with pytest.raises(ValueError, match="tile must divide the chunk size"):
-        sequence(model, T=5)
+    for schedule in (OracleSinglePass, OracleTwoPhase):
+        schedule(model, 16, 4, 4, B=0, T=5)
+        with pytest.raises(ValueError, match="tile must divide the chunk size"):
+            schedule(model, 16, 4, 4, B=1, T=5)

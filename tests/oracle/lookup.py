@@ -1,69 +1,73 @@
-"""Lookups by brute force: every tile's n-grams are compared with all of the text before them.
+"""Lookups by brute force: every query's n-grams are compared with all of the text before them.
 
 For n = 1, 2, 3 and query q, there are c positions p < e = max(c0 - L, 0) at which the n tokens that end there are those
-that end at q. The newest MAX_VISITS of them give w = n/c: score[p + 1] += w, score[p] += w/2. Chosen from are [A, e).
+that end at q. For the newest MAX_VISITS of them and each (j, w) of FOLLOW, score[p + j] += w * (n/c). Chosen from are
+[A, e), but for what is among the last B rows already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import IntArray
+from .arrays import Array, IntArray
 
 MAX_VISITS = 64
 
-# A position and the first query that may see it.
+# What a position p at which an n-gram was found before is worth: of every p + j, the weight of j.
+FOLLOW: tuple[tuple[int, float], ...] = ((1, 1.0), (0, 0.5), (2, 0.5))
+
+# An entry of the log: a position, and the query that asked for it.
 Row = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """G: how many queries of a tile choose together; all of them if 0."""
-
     S: int
     T: int
     B: int
     A: int = 0
     L: int = 0
-    G: int = 0
+
+    @property
+    def share(self) -> int:
+        """So many rows a query adds at most."""
+        return -(-self.B // self.T)
 
     def end(self, query: int) -> int:
         """Candidates for this query are before this position."""
         return max(query // self.S * self.S - self.L, 0)
 
-    def scores(self, tokens: Sequence[int], queries: Iterable[int]) -> dict[int, tuple[float, int]]:
-        """Score, and the first query that gave it one, by position; of queries of one chunk."""
-        text = np.array(tokens, dtype=np.int64)
-        scores: dict[int, tuple[float, int]] = {}
-        for q in queries:
-            end = self.end(q)
-            for n in (1, 2, 3):
-                found = occurrences(text, q, n, end)
-                for p in found[::-1][:MAX_VISITS].tolist():
-                    w = n / len(found)
-                    for position, value in ((p + 1, w), (p, w / 2)):
-                        if self.A <= position < end:
-                            total, first = scores.get(position, (0.0, q))
-                            scores[position] = (total + value, first)
+    def scores(self, tokens: Sequence[int] | IntArray, query: int) -> Array:
+        """Of the positions [0, end); 0 for those that are no candidates."""
+        text = np.asarray(tokens, dtype=np.int64)
+        offsets, weights = np.array([j for j, _ in FOLLOW]), np.array([w for _, w in FOLLOW])
+        end = self.end(query)
+        scores = np.zeros(end)
+        for n in (1, 2, 3):
+            found = occurrences(text, query, n, end)
+            visited = found[::-1][:MAX_VISITS]
+            positions = (visited[:, None] + offsets).ravel()
+            values = np.tile(weights * (n / max(len(found), 1)), len(visited))
+            inside = (positions >= self.A) & (positions < end)
+            # One after another, in this order: sums are rounded.
+            np.add.at(scores, positions[inside], values[inside])
         return scores
 
-    def choose(self, tokens: Sequence[int], q0: int, q1: int, chosen: Sequence[Row] = ()) -> list[Row]:
-        """New rows for the queries [q0, q1) of a tile that has the rows `chosen`."""
-        t0 = q0 // self.T * self.T
-        G = self.G or self.T
-        rows = list(chosen)
-        for k in range(0, self.T, G):
-            queries = range(max(t0 + k, q0), min(t0 + k + G, q1))
-            scores = self.scores(tokens, queries)
-            for position, _ in rows:
-                scores.pop(position, None)
-            room = max(self.B * (k + G) // self.T - len(rows), 0) if queries else 0
-            best = sorted(scores, key=lambda position: (-scores[position][0], position))[:room]
-            rows += [(position, scores[position][1]) for position in sorted(best)]
-        return rows[len(chosen) :]
+    def choose(self, tokens: Sequence[int] | IntArray, first: int, last: int, log: Sequence[Row] = ()) -> list[Row]:
+        """The rows that the queries [first, last) add to the log, of which only the last B matter."""
+        text = np.asarray(tokens, dtype=np.int64)
+        rows = list(log[max(len(log) - self.B, 0) :])
+        n_old = len(rows)
+        for query in range(first, last):
+            scores = self.scores(text, query)
+            held = np.array([position for position, _ in rows[max(len(rows) - self.B, 0) :]], dtype=np.int64)
+            wanted = np.setdiff1d(np.flatnonzero(scores > 0), held)
+            best = wanted[np.argsort(-scores[wanted], kind="stable")][: self.share]
+            rows += [(position, query) for position in sorted(best.tolist())]
+        return rows[n_old:]
 
 
 def occurrences(text: IntArray, q: int, n: int, end: int) -> IntArray:

@@ -63,16 +63,15 @@ class OracleSequence(ABC):
         self.scorer = SCORERS[scorer]
         self.dense_layers = set(dense_layers)
         self.pooling = pooling
-        # One query at a time: no row depends on a later query, whatever the budget.
-        self.lookup = Lookup(S=S, T=T, B=B, A=A, L=L, G=1)
+        self.lookup = Lookup(S=S, T=T, B=B, A=A, L=L)
         self.reset()
 
     def reset(self) -> None:
         self.cache = OracleKVCache(self.model.hparams, self.kv_type)
         self.history: list[dict[int, IntArray]] = []
         self.text: list[int] = []
-        # By tile, of those in which a prefill token asked.
-        self.lookups: dict[int, list[Row]] = {}
+        # What prefill tokens asked for: ascending by query, then by position.
+        self.log: list[Row] = []
         self.logits: Array = np.zeros((0, self.model.hparams.n_vocab), self.dtype)
         self._scores = {
             il: np.zeros((self.model.hparams.n_head_kv[il], 0), self.dtype)
@@ -107,10 +106,21 @@ class OracleSequence(ABC):
             return np.full((self.model.hparams.n_head_kv[layer], self.M), -1, np.int32)
         return self.history[-1][layer]
 
-    def lookup_indices(self, tile: int) -> IntArray:
-        """What a tile of `lookups` has looked up: int32 [n, 2], a position and the first query that sees it.
+    @property
+    def lookups(self) -> dict[int, list[Row]]:
+        """The log by tile of the query, of every tile of the text; of none without a budget."""
+        if not self.lookup.B:
+            return {}
+        T = self.lookup.T
+        by_tile: dict[int, list[Row]] = {tile: [] for tile in range(-(-self.n_tokens // T))}
+        for row in self.log:
+            by_tile[row[1] // T].append(row)
+        return by_tile
 
-        In ascending order of first query, then position.
+    def lookup_indices(self, tile: int) -> IntArray:
+        """What the queries of a tile have asked for: int32 [n, 2], a position and the query.
+
+        In ascending order of query, then position.
         """
         return np.array(self.lookups[tile], dtype=np.int32).reshape(-1, 2)
 
@@ -174,20 +184,20 @@ class OracleSequence(ABC):
         return memory[:, :n_valid]
 
     def _look_up(self, first: int, last: int) -> None:
-        """Each of these queries chooses for itself, within what its tile's budget is up to its place."""
-        if not self.lookup.B:
-            return
-        for query in range(first, last):
-            rows = self.lookups.setdefault(query // self.lookup.T, [])
-            rows += self.lookup.choose(self.text[: query + 1], query, query + 1, rows)
+        """These queries of a prompt add to the log, one after another."""
+        if self.lookup.B:
+            self.log += self.lookup.choose(self.text, first, last, self.log)
 
     def _looked_up(self, positions: IntArray) -> tuple[IntArray, BoolArray]:
-        """The rows [n] of these queries' tiles, one tile after another, and which query sees which: [n_q, n]."""
-        T = self.lookup.T
-        tiles = range(positions[0] // T, positions[-1] // T + 1)
-        rows = [(tile, *row) for tile in tiles for row in self.lookups.get(tile, ())]
-        tile, position, first = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-        return position, (tile == positions[:, None] // T) & (first <= positions[:, None])
+        """Positions [n] from the log, and which query sees which [n_q, n]: the last B up to and including its own.
+
+        A position that was dropped and asked for again is there twice, but not for one query.
+        """
+        B = self.lookup.B
+        looked_up, query = np.array(self.log, dtype=np.int64).reshape(-1, 2).T
+        ends = np.searchsorted(query, positions, side="right")[:, None]
+        rows = np.arange(max(ends[0, 0] - B, 0), ends[-1, 0])
+        return looked_up[rows], (rows >= ends - B) & (rows < ends)
 
     def _attend_past(self, il: int, q: Array, positions: IntArray, chunk: IntArray) -> SoftmaxState:
         """Attention to the whole memory set, to what was looked up, and causally to positions of the open chunk.

@@ -1,6 +1,6 @@
 """Schedule `single_pass`: chunk by chunk through the model once.
 
-One softmax over the memory set, the chunk and what the query's tile has looked up.
+One softmax over the memory set, the chunk and what the query sees of what was looked up.
 """
 
 from __future__ import annotations
