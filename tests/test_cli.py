@@ -361,7 +361,7 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     assert 'id="queries"' not in (tmp_path / "page.html").read_text(encoding="utf-8")
     result = invoke(*command, "--lookup", "16")
     assert result.exit_code == 0
-    assert re.search(r"Looked up by the text: 1[0-6]\.\d tokens on average, at most 16", result.stdout)
+    assert re.search(r"Looked up by the text: [1-6]\d\.\d tokens on average by every tile of 64 tokens", result.stdout)
     assert "The mass is that of the memory sets alone." in result.stdout
     assert len(re.findall(r"│ +32 │ +16 │ +\d+ % │ +\d+ % │ +\d+ % │", result.stdout)) == 8
     assert re.search(r"│ +\d+ │ +\d+ │ …[^│]*⟦.⟧[^│]* │", result.stdout)

@@ -65,6 +65,12 @@ def test_rows_of_a_tile_are_by_query() -> None:
     assert LOOKUPS.of_tile(3) == []
 
 
+def test_a_tile_that_asks_again_wants_a_position_once() -> None:
+    """Tile 2 asks for position 1 twice, and like tile 3 for 30; 31 is next to that."""
+    lookups = lookups_of([(8, 1), (9, 30), (10, 31), (11, 1), (12, 30)], range(2, 4))
+    assert most_wanted(lookups, 9) == [(30, 2), (1, 1)]
+
+
 def test_most_wanted_are_apart() -> None:
     assert most_wanted(LOOKUPS, 9) == [(2, 3), (14, 1)]
     assert most_wanted(LOOKUPS, 1) == [(2, 3)]
@@ -107,7 +113,7 @@ def test_attention_to_lookups_by_its_definition(model_by_name: ModelByName) -> N
             kept = set(sets[c][0][head].tolist()) - {-1}
             to_kept = to_others = 0.0
             for q in range((c + 1) * S, min((c + 2) * S, len(tokens))):
-                asked = [p for f, positions in lookups.of_tile(q // T) if f <= q for p in positions]
+                asked = lookups.positions[lookups.queries <= q][-CONFIG.B :].tolist()
                 w = weights[q][head].astype(np.float64)
                 w_kept, w_others, w_own = (
                     w[list(part)].sum() for part in (kept, set(asked) - kept, range((c + 1) * S, q + 1))

@@ -53,11 +53,11 @@ class H2OConfig:
     evict : bool, default False
         Drop the tokens outside the memory sets from the cache. Not available yet.
     lookup_budget : int, default 0
-        B: how many further positions a tile of queries attends to, found by the text: what followed earlier occurrences
-        of its tokens, pairs and triples; the same for all layers and heads. A query sees what it and earlier queries of
-        its tile have asked for. 0 is none.
+        B: how many further positions a query attends to, found by the text: around earlier occurrences of a token, a
+        pair, a triple; the same for all layers and heads. They are the newest that it and the queries before it have
+        asked for, so each stays until B newer ones have come. 0 is none.
     tile : int, default 8
-        T: how many queries share what they look up; divides S.
+        T: a query adds ceil(B/T) positions at most. With a smaller T they are more, and stay for less long.
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".

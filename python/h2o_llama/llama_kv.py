@@ -101,7 +101,9 @@ class LlamaKV(KVView):
             kv.set_memory_indices(layer, np.ascontiguousarray(array, dtype=np.int32))
 
     def lookup_indices(self, tile: int) -> NDArray[np.int32]:
-        """What a tile has looked up: positions, and the first query that sees them, int32 [k, 2], by the query.
+        """What the queries of a tile have looked up: positions, and the query that asked, int32 [k, 2], by the query.
+
+        A query sees the newest `lookup_budget` positions of this and earlier tiles up to and including its own.
 
         Parameters
         ----------

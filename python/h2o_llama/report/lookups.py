@@ -1,4 +1,4 @@
-"""What the tiles of a text looked up, and which of their tokens asked for it."""
+"""What the tokens of a text looked up, tile by tile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Lookups:
     positions, queries : int32 [n]
         Positions, and the query that asked for each; by the query, then by the position.
     budget, tile_size : int
-        B, the most positions of a tile, and T.
+        B, so many of the newest positions a query sees, and T.
     tiles : range
         The tiles of all chunks but the first, in which nothing can be looked up.
     """
@@ -46,8 +46,13 @@ class Lookups:
         return [(query, [position for _, position in group]) for query, group in groupby(rows, lambda row: row[0])]
 
     @property
+    def share(self) -> int:
+        """So many positions a query looks up at most."""
+        return -(-self.budget // self.tile_size)
+
+    @property
     def mean_per_tile(self) -> float:
-        """Positions that a tile of `tiles` looked up, on average; 0 without tiles."""
+        """Positions that the queries of a tile of `tiles` looked up, on average; 0 without tiles."""
         return len(self.positions) / max(1, len(self.tiles))
 
 
@@ -63,7 +68,9 @@ def read_lookups(llm: Llama) -> Lookups:
 
 def most_wanted(lookups: Lookups, n: int) -> list[tuple[int, int]]:
     """The n positions that most tiles looked up, and by how many tiles: at least 8 apart, of equal ones the first."""
-    positions, counts = np.unique(lookups.positions, return_counts=True)
+    # In a tile of more than B rows a position can come again.
+    asked = np.unique(np.stack([lookups.positions, lookups.queries // lookups.tile_size]), axis=1)
+    positions, counts = np.unique(asked[0], return_counts=True)
     chosen: list[tuple[int, int]] = []
     for i in np.argsort(-counts, kind="stable").tolist():
         if len(chosen) == n:

@@ -19,14 +19,14 @@ _PLACES = 4
 
 
 def lookup_sentence(report: MemoryReport) -> str:
-    """How much was looked up, on average; empty without a lookup budget."""
+    """How much was looked up, on average, and what a token sees of it; empty without a lookup budget."""
     lookups = report.lookups
     if lookups is None:
         return ""
     mass = "" if report.captured is None else " The mass is that of the memory sets alone."
     return (
-        f"Looked up by the text: {lookups.mean_per_tile:,.1f} tokens on average, at most {lookups.budget:,}, for every "
-        f"tile of {lookups.tile_size:,} tokens after the first chunk.{mass}"
+        f"Looked up by the text: {lookups.mean_per_tile:,.1f} tokens on average by every tile of {lookups.tile_size:,} "
+        f"tokens after the first chunk. A token attends to the newest {lookups.budget:,} up to its own.{mass}"
     )
 
 

@@ -31,7 +31,8 @@ function placesOf(asked) {
   const places = [];
   for (const [p, query] of rows) {
     const last = places[places.length - 1];
-    if (last && last[1] === p) { last[1]++; last[2].add(query); }
+    // A position may have been asked for again.
+    if (last && last[1] >= p) { last[1] = p + 1; last[2].add(query); }
     else places.push([p, p + 1, new Set([query])]);
   }
   return places;
@@ -59,7 +60,7 @@ function listPlaces(asked) {
 function selectQuery(i) {
   selectedQuery = i;
   for (const mark of document.querySelectorAll("#queries mark")) mark.classList.toggle("chosen", Number(mark.dataset.i) === i);
-  const asked = i < 0 ? queries : [queries[i]], positions = asked.reduce((n, row) => n + row.length - 1, 0);
+  const asked = i < 0 ? queries : [queries[i]], positions = new Set(asked.flatMap(row => row.slice(1))).size;
   listPlaces(asked);
   const who = i < 0 ? `Tile ${number(Number(byId("tile").value))}` :
     `Position ${number(queries[i][0])}, ${quoted(queries[i][0])},`;
