@@ -553,12 +553,6 @@ def test_bad_values(name: str, low: int, value: object) -> None:
         H2OConfig(**arguments)
 
 
-@pytest.mark.parametrize("tile", [3, 5, 15, 17, 32, 64])
-def test_a_tile_must_divide_the_chunk(tiny_model: Path, tile: int) -> None:
-    with pytest.raises(ValueError, match="tile must divide the chunk size n_ubatch"):
-        open_llama(tiny_model, replace(CONFIG, T=tile))
-
-
 @pytest.mark.parametrize("tile", [-1, 1.5, "0", None, 2**40])
 def test_bad_tiles(tiny_model: Path, tile: Any) -> None:
     with open_llama(tiny_model, CONFIG) as llm:

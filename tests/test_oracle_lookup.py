@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import models
 from compare import relative_error
 from inputs import ModelByName, repetitive_tokens, split
-from oracle import DenseOracle, GGUFModel, OracleSinglePass, OracleTwoPhase, layers
+from oracle import DenseOracle, GGUFModel, OracleSinglePass, layers
 from oracle.arrays import Array
 from oracle.kv_rounding import round_to
 from oracle.lookup import FOLLOW
@@ -391,11 +391,3 @@ def test_reset_forgets_lookups_and_text(fixture_model: GGUFModel) -> None:
     tokens = repetitive_tokens(50, models.N_VOCAB, seed=6)
     np.testing.assert_array_equal(logits_of(used, prompt(tokens)), logits_of(fresh, prompt(tokens)))
     assert used.log == fresh.log
-
-
-def test_bad_sizes(model_by_name: ModelByName) -> None:
-    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
-    for schedule in (OracleSinglePass, OracleTwoPhase):
-        schedule(model, 16, 4, 4, B=0, T=5)
-        with pytest.raises(ValueError, match="tile must divide the chunk size"):
-            schedule(model, 16, 4, 4, B=1, T=5)

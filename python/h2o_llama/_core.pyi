@@ -280,14 +280,13 @@ class Lookup:
         budget: typing.SupportsInt | typing.SupportsIndex,
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
         local_window: typing.SupportsInt | typing.SupportsIndex,
-        turn: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> None: ...
     def append(self, ids: numpy.typing.NDArray[numpy.int32]) -> None: ...
     def choose(
         self,
         first: typing.SupportsInt | typing.SupportsIndex,
         last: typing.SupportsInt | typing.SupportsIndex,
-        chosen: numpy.typing.NDArray[numpy.int32] | None = None,
+        log: numpy.typing.NDArray[numpy.int32] | None = None,
     ) -> numpy.typing.NDArray[numpy.int32]: ...
     def truncate(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property

@@ -17,7 +17,7 @@ from .arrays import Array, IntArray
 MAX_VISITS = 64
 
 # What a position p at which an n-gram was found before is worth: of every p + j, the weight of j.
-FOLLOW: tuple[tuple[int, float], ...] = ((1, 1.0), (0, 0.5), (2, 0.5))
+FOLLOW: tuple[tuple[int, float], ...] = ((1, 1.0), (0, 0.5), (2, 0.5), (3, 0.25))
 
 # An entry of the log: a position, and the query that asked for it.
 Row = tuple[int, int]

@@ -51,8 +51,6 @@ class OracleSequence(ABC):
         T: int = 64,
         dense_layers: Sequence[int] = (),
     ) -> None:
-        if B and S % T:
-            raise ValueError("tile must divide the chunk size")
         self.model = model
         self.S, self.L, self.H, self.A = S, L, H, A
         self.M = A + L + H
