@@ -15,7 +15,21 @@ static_assert(H2O_ATTN_PAD % NR == 0 && TILE_ROWS <= H2O_ATTN_MAX_ROWS, "");
 void pack_k(const float * rows, int64_t d, int64_t key, int64_t, void * k) {
     for (int64_t p = 0; p < H2O_ATTN_KEYS; p += NR) {
         float * panel = (float *) k + (key + p)*h2o_attn_pad(d);
-        for (int64_t i = 0; i < d; ++i) {
+
+        int64_t i = 0;
+        for (; i + VL <= d; i += VL) {
+            for (int64_t j = 0; j < NR; j += VL) {
+                vec_f block[VL];
+                for (int r = 0; r < VL; ++r) {
+                    block[r] = load(rows + (p + j + r)*d + i);
+                }
+                transpose(block);
+                for (int r = 0; r < VL; ++r) {
+                    store(panel + (i + r)*NR + j, block[r]);
+                }
+            }
+        }
+        for (; i < d; ++i) {
             for (int64_t j = 0; j < NR; ++j) {
                 panel[i*NR + j] = rows[(p + j)*d + i];
             }

@@ -49,6 +49,7 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
         n_runs  = 1;
         n_parts = max_items;
     }
+    n_own        = lookup_rows ? h2o_attn_ceil_div(k->ne[1], 32) : 0;
     n_lookup_pad = h2o_attn_pad(n_lookup_rows);
     n_parts      = std::min(n_parts, h2o_attn_ceil_div(std::min(lookup_size, n_q)*group, kernel.n_rows));
     n_items      = n_runs*n_parts;
@@ -78,7 +79,7 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
     off_sums  = place(has_sums ? n_round*n_items*n_k_pad : 0);
 
     off_thread  = size;
-    thread_size = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2 + ld) + n_lookup_pad*(d_k_pad + d_v_pad + 3);
+    thread_size = H2O_ATTN_MAX_ROWS*(2*d_k_pad + d_v_pad + 2 + ld) + n_lookup_pad*(d_k_pad + d_v_pad + 3) + n_own;
     place(n_threads*thread_size);
 }
 
@@ -107,6 +108,9 @@ h2o_attn_scratch h2o_attn_plan::thread_scratch(float * work, int ith) const {
     res.keys.first = (int32_t *) take(n_lookup_pad);
     res.keys.last  = (int32_t *) take(n_lookup_pad);
     res.keys.max   = { 0.0f, 0.0f };
+
+    res.own      = (uint32_t *) take(n_own);
+    res.own_head = -1;
 
     return res;
 }

@@ -36,6 +36,12 @@ struct h2o_attn_scratch {
     float * logits;
 
     h2o_attn_lookup_keys keys;
+
+    // the KV head's own rows, a bit for each row of the cache; of no head at first
+    uint32_t * own;
+    int64_t    own_head;
+
+    bool is_own(int32_t row) const { return own[row/32] >> row%32 & 1; }
 };
 
 // One KV head's keys and values, in float32 or split, are packed once per block of queries. Its rows (query, head of the
@@ -70,6 +76,7 @@ struct h2o_attn_plan {
     int64_t d_k_pad, d_v_pad, n_k_pad;
     int64_t group;   // query heads of a KV head
     int64_t n_lookups, lookup_size, lookup_offset, n_lookup_rows, n_lookup_pad;
+    int64_t n_own;   // words of a KV head's own rows as bits, with lookups
     int64_t n_runs;  // of lookups
     int64_t n_parts; // of a lookup
     int64_t n_items; // of a KV head: runs, or parts of lookups

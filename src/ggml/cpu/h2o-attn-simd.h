@@ -49,6 +49,49 @@ inline void with_constant(int n, const F & f) {
     f(constant<N>());
 }
 
+template <int... J>
+struct indices {};
+
+template <int N, int... J>
+struct make_indices : make_indices<N - 1, N - 1, J...> {};
+
+template <int... J>
+struct make_indices<0, J...> {
+    typedef indices<J...> type;
+};
+
+// Of two vectors, the lanes with these numbers, those of b after those of a.
+template <int... LANE>
+inline vec_f shuffle(vec_f a, vec_f b) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, LANE...);
+#else
+    return __builtin_shuffle(a, b, vec_i { LANE... });
+#endif
+}
+
+// Swaps the blocks of STEP lanes off the diagonal of every 2 x 2 blocks.
+template <int STEP, int... J>
+inline void swap_blocks(vec_f * row, indices<J...>) {
+    for (int i = 0; i < VL; ++i) {
+        if ((i & STEP) == 0) {
+            const vec_f a = row[i];
+            const vec_f b = row[i + STEP];
+            row[i]        = shuffle<((J & STEP) ? VL + J - STEP : J)...>(a, b);
+            row[i + STEP] = shuffle<((J & STEP) ? VL + J : J + STEP)...>(a, b);
+        }
+    }
+}
+
+// row[i][j] becomes row[j][i]
+template <int STEP = VL/2>
+inline void transpose(vec_f * row) {
+    swap_blocks<STEP>(row, typename make_indices<VL>::type());
+    if constexpr (STEP > 1) {
+        transpose<STEP/2>(row);
+    }
+}
+
 // e^x for x <= 0, 0 below the smallest normal number. After Cephes' expf: x = n*ln(2) + r, e^r by a polynomial.
 inline vec_f exp_negative(vec_f x) {
     const float round = 12582912.0f; // 1.5*2^23: a sum with it has no fraction, and the integer in its low bits

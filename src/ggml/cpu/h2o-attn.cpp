@@ -56,13 +56,24 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
     const int32_t * first     = lookup_first + lookup*n_lookup_rows;
     const int32_t * last      = lookup_last  + lookup*n_lookup_rows;
 
+    if (scratch.own_head != h) {
+        scratch.own_head = h;
+        std::fill(scratch.own, scratch.own + n_own, 0);
+        for (int64_t i = 0; i < n_k; ++i) {
+            scratch.own[head_rows[i]/32] |= uint32_t(1) << head_rows[i]%32;
+        }
+    }
+
     h2o_attn_lookup_keys & keys = scratch.keys;
 
     keys.n = 0;
     for (int64_t i = 0; i < n_lookup_rows && first[i] < end; ++i) {
-        if (!std::binary_search(head_rows, head_rows + n_k, rows[i])) {
-            const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
+        const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
 
+        // what is not seen may be anything
+        const bool is_own = rows[i] >= 0 && rows[i] < k->ne[1] && scratch.is_own(rows[i]);
+
+        if (!is_own) {
             keys.rows [keys.n] = is_seen ? rows[i] : head_rows[0];
             keys.first[keys.n] = first[i];
             keys.last [keys.n] = last [i];
