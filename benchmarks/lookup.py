@@ -1,4 +1,4 @@
-"""Time and memory of the lookup index: S 1024, T 64, B 256, L 256.
+"""Time and memory of the lookup index, with S 1024 and the budgets of `H2OConfig`.
 
     python benchmarks/lookup.py [--model model.gguf]
 
@@ -20,9 +20,10 @@ from rich.table import Table
 
 import machine
 from h2o_llama import Llama, _core
-from settings import CHUNK_SIZE
+from settings import CHUNK_SIZE, DEFAULT
 
-TILE, BUDGET, SINK_TOKENS, LOCAL_WINDOW = 64, 256, 4, 256
+TILE, BUDGET = DEFAULT.tile, DEFAULT.lookup_budget
+SINK_TOKENS, LOCAL_WINDOW = DEFAULT.sink_tokens, DEFAULT.local_window
 N_VOCAB = 49_152
 REPEATS = 3
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import h2o_llama
 from compare import assert_logits_close, relative_error
-from h2o_llama import H2OConfig
+from h2o_llama import H2OConfig, H2OError
 from h2o_llama.config import SCORERS
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, assert_history_is_well_formed, eval_calls, open_llama
@@ -141,15 +141,15 @@ def test_a_row_is_seen_from_its_query_on_until_B_newer_ones_have_come(one_layer_
 
 
 def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
-    """Said or not said, bit by bit, whatever the tile."""
+    """Bit by bit the same, whatever the tile; and not what the default is."""
     calls = split(repetitive_tokens(90), [40, 1, 49])
     results = []
-    for arguments in ({}, {"lookup_budget": 0}, {"lookup_budget": 0, "tile": 5}):
+    for arguments in ({"lookup_budget": 0}, {"lookup_budget": 0, "tile": 5}, {}):
         h2o = H2OConfig(4, 6, 1, scorer="sum", schedule=schedule, **arguments)
         with h2o_llama.Llama(tiny_model, n_ctx=256, n_batch=256, n_ubatch=S, n_threads=1, h2o=h2o) as llm:
             results.append([*eval_calls(llm, calls), *state(llm)])
-    for result in results[1:]:
-        assert_same_state(result, results[0])
+    assert_same_state(results[1], results[0])
+    assert not np.array_equal(results[2][2], results[0][2])
 
 
 # --- P2: what is in memory anyway counts once
@@ -532,8 +532,6 @@ def test_a_state_of_other_lookups_is_refused(tiny_model: Path) -> None:
 
 
 def test_config() -> None:
-    defaults: Any = H2OConfig()
-    assert (defaults.lookup_budget, defaults.tile) == (0, 64)
     arguments: dict[str, Any] = {"lookup_budget": np.int64(4), "tile": np.uint8(8)}
     config: Any = H2OConfig(**arguments)
     assert config == H2OConfig(lookup_budget=4, tile=8)
@@ -559,3 +557,24 @@ def test_bad_tiles(tiny_model: Path, tile: Any) -> None:
         logits_of(llm, [repetitive_tokens(40)])
         with pytest.raises(ValueError, match="tile"):
             llm.kv.lookup_indices(tile)
+
+
+def test_without_a_record_only_the_last_lookups_are_kept(tiny_model: Path) -> None:
+    """What queries see, and a state, do not depend on it."""
+    tokens = repetitive_tokens(150)
+    with open_llama(tiny_model, CONFIG) as all_kept, open_llama(tiny_model, CONFIG, record=False) as llm:
+        for call in split(tokens[:120], [70, 10, 40]):
+            expected, actual = logits_of(all_kept, [call]), logits_of(llm, [call])
+            np.testing.assert_array_equal(actual, expected)
+        n_kept = 0
+        for tile in range(112 // T, 120 // T):
+            np.testing.assert_array_equal(llm.kv.lookup_indices(tile), all_kept.kv.lookup_indices(tile))
+            n_kept += len(llm.kv.lookup_indices(tile))
+        assert n_kept > 0
+        with pytest.raises(H2OError, match=r"tile 27 is before position 112, .* pass record=True"):
+            llm.kv.lookup_indices(112 // T - 1)
+        state = state_of(llm)
+        expected = logits_of(llm, [tokens[120:]])
+        llm.reset()
+        restore(llm, state)
+        np.testing.assert_array_equal(logits_of(llm, [tokens[120:]]), expected)

@@ -115,13 +115,19 @@ class LlamaKV(KVView):
         ValueError
             If the sequence has no such tile.
         H2OError
-            With lookup_budget=0.
+            With lookup_budget=0, or if the tile is not in the last two chunks and there is no record=True.
         """
         with self._open() as kv:
             info = kv.info
             if info.lookup_budget == 0:
                 raise H2OError(f"[{self._owner}] nothing is looked up: pass H2OConfig(lookup_budget=…)")
-            return kv.lookup(_check.integer(self._owner, "tile", tile, 0, -(-info.n_tokens // info.tile) - 1))
+            i = _check.integer(self._owner, "tile", tile, 0, -(-info.n_tokens // info.tile) - 1)
+            if i * info.tile < info.lookup_start:
+                raise H2OError(
+                    f"[{self._owner}] tile {i} is before position {info.lookup_start}, from where on lookups are kept: "
+                    "pass record=True to Llama"
+                )
+            return kv.lookup(i)
 
     @property
     def history(self) -> list[Mapping[int, NDArray[np.int32]]]:

@@ -132,6 +132,7 @@ void init_kv(py::module_ & m) {
         .def_readonly("sink_tokens",   &llama_h2o_info::sink_tokens)
         .def_readonly("memory_size",   &llama_h2o_info::memory_size)
         .def_readonly("lookup_budget", &llama_h2o_info::lookup_budget)
+        .def_readonly("lookup_start",  &llama_h2o_info::lookup_start)
         .def_readonly("tile",          &llama_h2o_info::tile)
         .def_readonly("kv_size",       &llama_h2o_info::kv_size)
         .def_readonly("n_tokens",      &llama_h2o_info::n_tokens)

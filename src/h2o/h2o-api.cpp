@@ -80,6 +80,7 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.kv_size       =*/ sequence.layout->n_rows(),
         /*.n_tokens      =*/ sequence.n_tokens(),
         /*.chunk_index   =*/ sequence.chunk_index(),
+        /*.lookup_start  =*/ sequence.tiles ? sequence.tiles->start() : 0,
         /*.n_memory_sets =*/ sequence.n_memory_sets(),
     };
 }

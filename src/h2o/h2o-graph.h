@@ -71,9 +71,9 @@ private:
 
     void set_tiles() const;
 
-    // Queries whose looked-up rows the operator packs together: few, as each query brings rows of its own. Tiles begin with
-    // the chunk.
-    static constexpr uint32_t TILE_SIZE = 16;
+    // Queries whose looked-up rows the operator packs together: few, as each query brings rows of its own; a multiple of the
+    // rows that a kernel holds in registers. Tiles begin with the chunk.
+    static constexpr uint32_t TILE_SIZE = 24;
 
     uint32_t tile_offset() const { return step.pos % stream->sequence.config.chunk_size % TILE_SIZE; }
 

@@ -206,44 +206,33 @@ void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & 
 
 namespace {
 
-// Scores by position, in the order in which positions got their first one.
+// Scores by position.
 class lookup_scores {
 public:
-    struct score {
-        int32_t pos;
-        double  value;
-    };
+    std::vector<int32_t> positions; // that have one
 
-    std::vector<score> all;
-
-    void clear(size_t n_max) {
-        n_bits = 4;
-        while ((size_t) 1 << n_bits < 2*n_max) {
-            n_bits++;
+    // of positions before end; all are 0
+    void reset(size_t end) {
+        for (const int32_t pos : positions) {
+            value[pos] = 0.0;
         }
-        all.clear();
-        slots.assign((size_t) 1 << n_bits, -1);
+        positions.clear();
+        if (value.size() < end) {
+            value.resize(end);
+        }
     }
 
-    void add(int32_t pos, double value) {
-        const uint32_t mask = slots.size() - 1;
+    double operator[](int32_t pos) const { return value[pos]; }
 
-        uint32_t i = (uint32_t) pos*0x9e3779b9u >> (32 - n_bits);
-        while (slots[i] >= 0 && all[slots[i]].pos != pos) {
-            i = (i + 1) & mask;
+    void add(int32_t pos, double x) {
+        if (value[pos] == 0.0) {
+            positions.push_back(pos);
         }
-        if (slots[i] < 0) {
-            slots[i] = all.size();
-            all.push_back({ pos, value });
-        } else {
-            all[slots[i]].value += value;
-        }
+        value[pos] += x;
     }
 
 private:
-    uint32_t n_bits = 0;
-
-    std::vector<int32_t> slots; // index into all, or -1
+    std::vector<double> value;
 };
 
 // What is looked up around an earlier occurrence of a query's n-gram, and what it is worth.
@@ -267,9 +256,11 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
 
     const size_t n_seen = std::min<size_t>(log.size(), params.budget);
 
-    scores.clear(n_seen + std::min<size_t>(MAX_ROWS, end - begin));
+    scores.reset(end);
     for (size_t i = log.size() - n_seen; i < log.size(); ++i) {
-        scores.add(log[i].pos, -INFINITY); // stays so
+        if (log[i].pos >= 0 && log[i].pos < end) {
+            scores.add(log[i].pos, -INFINITY); // stays so
+        }
     }
 
     for (const gram_index & gram : grams) {
@@ -298,15 +289,16 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
         }
     }
 
-    auto & best = scores.all;
-    best.erase(std::remove_if(best.begin(), best.end(), [](const auto & a) { return a.value < 0; }), best.end());
+    auto & best = scores.positions;
 
-    const size_t n_new = std::min<size_t>(best.size(), (params.budget + params.tile - 1)/params.tile);
-    std::partial_sort(best.begin(), best.begin() + n_new, best.end(), [](const auto & a, const auto & b) {
-        return a.value != b.value ? a.value > b.value : a.pos < b.pos;
+    const auto first_seen = std::partition(best.begin(), best.end(), [](int32_t pos) { return scores[pos] > 0.0; });
+    const auto n_new      = std::min<size_t>(first_seen - best.begin(), (params.budget + params.tile - 1)/params.tile);
+
+    std::nth_element(best.begin(), best.begin() + n_new, first_seen, [](int32_t a, int32_t b) {
+        return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
     });
-    std::sort(best.begin(), best.begin() + n_new, [](const auto & a, const auto & b) { return a.pos < b.pos; });
+    std::sort(best.begin(), best.begin() + n_new);
     for (size_t i = 0; i < n_new; ++i) {
-        log.push_back({ best[i].pos, (int32_t) query });
+        log.push_back({ best[i], (int32_t) query });
     }
 }

@@ -42,8 +42,7 @@ struct h2o_lookup_row {
 // followed a token is kept if it follows again, which betrays the next token.
 class h2o_lookup {
 public:
-    // If all were visited, 2 to 6 of 100 best rows would be others (B 256, T 64; text, Zipf's law and bytes, 131,072 tokens).
-    static constexpr uint32_t MAX_VISITS = 64;
+    static constexpr uint32_t MAX_VISITS = 32;
 
     // more candidates a query cannot have
     static constexpr uint32_t MAX_ROWS = 4*3*MAX_VISITS;
@@ -67,8 +66,8 @@ public:
     // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().
     void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log);
 
-    // Memory of this index: 17 to 32 bytes per token, 35 if hardly a token comes twice. What choose() works with is shared
-    // by all indices of a thread, and does not grow with the text.
+    // Memory of this index: 17 to 32 bytes per token, 35 if hardly a token comes twice. What choose() works with is
+    // shared by all indices of a thread: 8 bytes for each token of the longest text.
     size_t bytes() const;
 
 private:

@@ -46,3 +46,24 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
 
     return res;
 }
+
+std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch, bool fused_attention) {
+    const bool     is_two_phase = config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE;
+    const uint32_t S            = std::min(config.chunk_size, kv_size);
+
+    std::vector<h2o_step> res;
+    if (is_two_phase) {
+        // an open chunk, whole chunks, and another open one
+        const uint32_t n = std::min(n_batch, kv_size);
+        res.push_back({ h2o_step::INTRA, std::min(config.chunk_size/2, kv_size - n), n, 0, 0, true });
+    }
+    if (S == config.chunk_size) {
+        // the last chunk: its end scores everything, and dense layers attend to that
+        const uint32_t pos = config.chunk_start(kv_size - S);
+        res.push_back({ is_two_phase ? h2o_step::INTER : h2o_step::SINGLE_PASS, pos, S, 0, config.n_memory(pos), false });
+    }
+    if (fused_attention) {
+        res.push_back({ h2o_step::TAIL, kv_size - S, S, 0, 0, false });
+    }
+    return res;
+}

@@ -36,5 +36,9 @@ struct h2o_call {
     bool     is_decode; // they were generated: all of them do, and are not scored
 };
 
+// Those whose graphs need most memory besides that of a chunk with its memory set. With composed attention, what a tail needs
+// grows with its length: it is left to the call.
+std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch, bool fused_attention);
+
 // The steps of a call, in order.
 std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call);

@@ -103,24 +103,33 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
     return res;
 }
 
-void h2o_tiles_write(llama_io_write_i & io, const h2o_tiles & tiles) {
-    const uint64_t n = tiles.log().size();
-
+void h2o_text_write(llama_io_write_i & io, const h2o_tiles & tiles) {
     write_array(io, tiles.text());
+}
+
+std::vector<int32_t> h2o_text_read(llama_io_read_i & io, uint32_t n_tokens) {
+    return read_array<int32_t>(io, n_tokens);
+}
+
+void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & tiles) {
+    const uint32_t start = tiles.start();
+    const uint64_t n     = tiles.log().size();
+
+    io.write(&start, sizeof(start));
     io.write(&n, sizeof(n));
     write_array(io, tiles.log());
 }
 
-void h2o_tiles_read(llama_io_read_i & io, const h2o_tiles & tiles, uint32_t n_tokens, std::vector<int32_t> & text, h2o_lookup_log & log) {
-    text = read_array<int32_t>(io, n_tokens);
-
+h2o_lookup_log h2o_lookups_read(llama_io_read_i & io, const h2o_tiles & tiles, uint32_t n_tokens, uint32_t & start) {
     uint64_t n;
+    io.read(&start, sizeof(start));
     io.read(&n, sizeof(n));
-    check(n <= (uint64_t) n_tokens*tiles.n_new());
+    check(start <= n_tokens && n <= (uint64_t) n_tokens*tiles.n_new());
 
-    log = read_array<h2o_lookup_row>(io, n);
+    const auto log = read_array<h2o_lookup_row>(io, n);
     for (size_t i = 0; i < n; ++i) {
         check(log[i].pos >= 0 && log[i].pos < log[i].query && log[i].query < (int32_t) n_tokens);
         check(i == 0 || log[i].query >= log[i - 1].query);
     }
+    return log;
 }

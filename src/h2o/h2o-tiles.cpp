@@ -20,6 +20,7 @@ void h2o_tiles::truncate(uint32_t n) {
     index.truncate(std::min(n, index.n_tokens()));
 
     rows.resize(asked(0, n).end - rows.data());
+    first_kept = std::min(first_kept, n);
 }
 
 h2o_tiles::view h2o_tiles::asked(uint32_t q0, uint32_t q1) const {
@@ -39,8 +40,20 @@ h2o_tiles::view h2o_tiles::seen(uint32_t q0, uint32_t q1) const {
     return { rows.data() + std::max<int64_t>(n - budget, 0), asked(q0, q1).end };
 }
 
-void h2o_tiles::assign(const std::vector<int32_t> & ids, h2o_lookup_log log) {
+void h2o_tiles::forget(uint32_t query) {
+    const int64_t n = asked(0, query).end - rows.data() - budget;
+    if (query > first_kept) {
+        rows.erase(rows.begin(), rows.begin() + std::max<int64_t>(n, 0));
+        first_kept = query;
+    }
+}
+
+void h2o_tiles::assign_text(const std::vector<int32_t> & ids) {
     index.truncate(0);
     index.append(ids.data(), ids.size());
-    rows = std::move(log);
+}
+
+void h2o_tiles::assign_log(h2o_lookup_log log, uint32_t start) {
+    rows       = std::move(log);
+    first_kept = start;
 }

@@ -47,8 +47,17 @@ public:
     const std::vector<int32_t> & text() const { return index.text(); }
     const h2o_lookup_log       & log()  const { return rows; }
 
-    // as if appended and chosen
-    void assign(const std::vector<int32_t> & ids, h2o_lookup_log log);
+    // queries before this one are forgotten: the log has none of their rows but those that later ones see
+    uint32_t start() const { return first_kept; }
+
+    // Forgets queries before this one. They cannot be gone back to.
+    void forget(uint32_t query);
+
+    // as if appended
+    void assign_text(const std::vector<int32_t> & ids);
+
+    // as if chosen, and forgotten before the start
+    void assign_log(h2o_lookup_log log, uint32_t start);
 
     const uint32_t tile;
     const uint32_t budget;
@@ -57,4 +66,6 @@ private:
     h2o_lookup index;
 
     h2o_lookup_log rows;
+
+    uint32_t first_kept = 0;
 };

@@ -75,6 +75,7 @@ struct llama_h2o_info {
     uint32_t kv_size;            // cells of the KV cache
     uint32_t n_tokens;           // tokens in the sequence
     uint32_t chunk_index;        // chunks begun = ceil(n_tokens/S)
+    uint32_t lookup_start;       // what queries before this position have looked up is not kept, without llama_h2o_kv_set_record
     uint32_t n_memory_sets;      // memory sets built so far; M_{n_memory_sets - 1} is the current one
 };
 
@@ -162,7 +163,7 @@ LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t
 LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
 
 // What the i-th tile, positions [i*T, (i + 1)*T), has looked up: pairs of a position and the query that asked for it, which
-// ascends. Returns how many there are, and writes them to dst unless it is NULL.
+// ascends. Returns how many there are, and writes them to dst unless it is NULL. Those of queries before lookup_start are not all there.
 LLAMA_API uint32_t llama_h2o_kv_lookup(const struct llama_h2o_kv * kv, uint32_t i, int32_t * dst);
 
 // K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]

@@ -167,10 +167,13 @@ void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, l
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 
     h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.first_needed() : 0));
-    if (!partial) {
-        if (stream.sequence.tiles) {
-            h2o_tiles_write(io, *stream.sequence.tiles);
+    if (const auto & tiles = stream.sequence.tiles) {
+        h2o_lookups_write(io, *tiles);
+        if (!partial) {
+            h2o_text_write(io, *tiles);
         }
+    }
+    if (!partial) {
         stream.cache->state_write(io, seq_id, flags);
     }
 }
@@ -180,15 +183,20 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
 
     const h2o_record record = h2o_record_read(io, stream.sequence);
 
+    h2o_lookup_log log;
+    uint32_t       log_start = 0;
+    if (tiles) {
+        log = h2o_lookups_read(io, *tiles, record.n_tokens, log_start);
+    }
+
     if (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) {
         if (record.n_tokens > stream.sequence.n_tokens()) {
             throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
         }
     } else {
-        h2o_lookup_log       log;
         std::vector<int32_t> text;
         if (tiles) {
-            h2o_tiles_read(io, *tiles, record.n_tokens, text, log);
+            text = h2o_text_read(io, record.n_tokens);
         }
 
         clear(false);
@@ -204,10 +212,13 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
         }
 
         if (tiles) {
-            tiles->assign(text, std::move(log));
+            tiles->assign_text(text);
         }
     }
 
+    if (tiles) {
+        tiles->assign_log(std::move(log), log_start);
+    }
     stream.sequence.restore(record);
     stream.cache->seq_rm(0, record.n_tokens, -1);
 }
@@ -367,26 +378,7 @@ bool llama_memory_h2o_context::finish(ggml_backend_sched_t sched) {
 }
 
 std::vector<h2o_step> llama_memory_h2o_context::largest_steps() const {
-    const auto &   config  = stream->sequence.config;
-    const uint32_t kv_size = stream->sequence.layout->n_rows();
-
-    std::vector<h2o_step> res;
-    if (stream->intra) {
-        // an open chunk, whole chunks, and another open one
-        const uint32_t n = std::min(memory->n_batch, kv_size);
-        res.push_back({ h2o_step::INTRA, std::min(config.chunk_size/2, kv_size - n), n, 0, 0, true });
-    }
-    const bool reads_all = stream->sequence.is_scored_by(H2O_SCORE_QUERIES) || stream->sequence.layers.size() < stream->cache->get_layer_ids().size();
-    if (reads_all && kv_size >= config.chunk_size) {
-        const auto     phase = stream->intra ? h2o_step::INTER : h2o_step::SINGLE_PASS;
-        const uint32_t pos   = config.chunk_start(kv_size - config.chunk_size);
-        res.push_back({ phase, pos, config.chunk_size, 0, config.n_memory(pos), false });
-    }
-    if (memory->fused_attention) {
-        const uint32_t n = std::min(config.chunk_size, kv_size);
-        res.push_back({ h2o_step::TAIL, kv_size - n, n, 0, 0, false });
-    }
-    return res;
+    return h2o_largest_steps(stream->sequence.config, stream->sequence.layout->n_rows(), memory->n_batch, memory->fused_attention);
 }
 
 h2o_step llama_memory_h2o_context::get_step(uint32_t n_tokens) const {

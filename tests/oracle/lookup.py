@@ -14,7 +14,7 @@ import numpy as np
 
 from .arrays import Array, IntArray
 
-MAX_VISITS = 64
+MAX_VISITS = 32
 
 # What a position p at which an n-gram was found before is worth: of every p + j, the weight of j.
 FOLLOW: tuple[tuple[int, float], ...] = ((1, 1.0), (0, 0.5), (2, 0.5), (3, 0.25))
