@@ -3,7 +3,7 @@
     python benchmarks/kernel.py                           # on all CPUs
     python benchmarks/kernel.py --threads 1 --json kernel.json
 
-One chunk of 1,024 queries, 16 heads and 8 KV heads of size 128, K and V in F16, without and with a memory set of 512.
+One chunk of 1,024 queries, 16 heads and 8 KV heads of size 128, K and V in F16, without and with a memory set of 256.
 Only useful operations count: 4·128 for each query head and each key that the query sees. The matrix product is the
 faster of NumPy's and ggml's on the same number of threads. All take turns, so that a slow minute hits all of them.
 """
@@ -32,10 +32,10 @@ from rich.table import Table
 import machine
 from h2o_llama import _core
 from output import check_output
-from settings import CHUNK_SIZE, HEAVY_BUDGET, LOCAL_WINDOW
+from settings import CHUNK_SIZE, DEFAULT
 
 N_HEAD, N_HEAD_KV, HEAD_SIZE = 16, 8, 128
-MEMORY_SIZES = (0, LOCAL_WINDOW + HEAVY_BUDGET)
+MEMORY_SIZES = (0, DEFAULT.memory_size)
 MATRIX_SIZE = 1536
 GOAL = 0.65
 

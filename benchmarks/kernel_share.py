@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from settings import HEAVY_BUDGET, LOCAL_WINDOW
+from settings import DEFAULT
 
 SCRIPT = Path(__file__).with_name("kernel.py")
 BF16_KERNELS = ("amx",)
@@ -34,6 +34,6 @@ def kernel_share(content: dict[str, Any] | None, bf16: bool) -> float | None:
     speeds = [
         r["gflops"]
         for r in content["results"]
-        if r["memory"] == LOCAL_WINDOW + HEAVY_BUDGET and (r["name"] in BF16_KERNELS) is bf16
+        if r["memory"] == DEFAULT.memory_size and (r["name"] in BF16_KERNELS) is bf16
     ]
     return max(speeds) / content["reference_gflops"] if speeds else None

@@ -1,8 +1,9 @@
-"""Time of building one layer's memory set: 8 KV heads, S 1024, L 256, H 256.
+"""Time of building one layer's memory set: 8 KV heads, sizes as in `H2OConfig`.
 
     python benchmarks/memory_set.py
 
-By itself, chunk after chunk with random scores, through `KVCache`; and inside a prefill, from `Llama.kv.stats`.
+By itself, chunk after chunk with random scores of scorer "sum", through `KVCache`; and inside a prefill with the
+default scorer, from `Llama.kv.stats`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import machine
 from h2o_llama import KVCache
 from measure import prefill
 from random_model import ModelSpec, make_prompt, model_file
-from settings import CHUNK_SIZE, HEAVY_BUDGET, LOCAL_WINDOW, SINGLE_PASS
+from settings import CHUNK_SIZE, DEFAULT, SINGLE_PASS, SIZES
 
 GOAL_US = 100
 
@@ -43,15 +44,15 @@ def main(
     table.add_row("in a prefill, mean", f"{inside:.1f}", end_section=True)
     table.add_row("goal", f"< {GOAL_US}")
     console = Console()
-    shape = f"{spec.n_head_kv} KV heads, S {CHUNK_SIZE}, L {LOCAL_WINDOW}, H {HEAVY_BUDGET}"
-    console.print(f"{machine.cpu_model()}, {shape}")
+    console.print(f"{machine.cpu_model()}, {spec.n_head_kv} KV heads, {SIZES}")
     console.print(table)
 
 
 def stand_alone(spec: ModelSpec, chunks: int) -> tuple[float, float]:
     """Microseconds of `build_memory_set`, and of a call that checks its argument and returns."""
     rng = np.random.default_rng(0)
-    cache = KVCache(model_file(spec), chunks * CHUNK_SIZE, CHUNK_SIZE, LOCAL_WINDOW, HEAVY_BUDGET)
+    budgets = DEFAULT.local_window, DEFAULT.heavy_budget, DEFAULT.sink_tokens
+    cache = KVCache(model_file(spec), chunks * CHUNK_SIZE, CHUNK_SIZE, *budgets)
     builds, calls = [], []
     for chunk in range(chunks):
         start, end = chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE

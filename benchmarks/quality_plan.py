@@ -15,7 +15,7 @@ from h2o_llama.named_files import find_model, find_text
 
 MODEL, TEXT = "smollm2-135m", "django-docs"
 CHUNK_SIZE = 1024
-SIZES = (256, 512, 1024)  # M + B
+SIZES = (256, 512)  # M + B
 SIZE = 512
 KINDS = ("single", "multi-key")
 
@@ -34,7 +34,7 @@ class Effort:
     lengths, byte_lengths : tuple of int
         N of the real model and of the demo model, ascending.
     windows, byte_windows : int
-        Windows of a text, at least two.
+        Windows of a text, at least four: half as many of the longer ones.
     grid_windows : int
         Windows for all the scorers.
     depths : tuple of float
@@ -53,8 +53,8 @@ class Effort:
     byte_samples: int
 
 
-FULL = Effort((4096, 8192), (2048, 4096, 8192), 8, 24, 4, (0.0, 0.25, 0.5, 0.75, 1.0), 3, 4)
-QUICK = Effort((2048,), (2048,), 2, 2, 2, (0.0, 1.0), 1, 1)
+FULL = Effort((4096, 8192), (2048, 4096, 8192), 8, 16, 2, (0.0, 0.25, 0.5, 0.75, 1.0), 1, 2)
+QUICK = Effort((2048,), (2048,), 4, 4, 2, (0.0, 1.0), 1, 1)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def alternatives(size: int, chunk_size: int) -> dict[str, Setting]:
 
 
 def byte_alternatives() -> dict[str, Setting]:
-    """`alternatives` on the demo model, and the other schedule, which has no lookup."""
+    """`alternatives` on the demo model, and both schedules without lookup."""
     plain = without_lookup(default(BYTE_SIZE))
     others = {
         "`single_pass` without lookup": Setting.of(replace(plain, schedule="single_pass")),
@@ -164,9 +164,9 @@ def steps(effort: Effort) -> Iterator[Step]:
     of_sizes = [s for settings in sizes().values() for name, s in settings.items() if name != "upper bound"]
     yield step("kept back", short, [*alternatives(SIZE, CHUNK_SIZE).values(), *of_sizes], windows, kept_back)
     for n in longer:
-        yield step("kept back", n, [chosen, window, best], windows, kept_back)
-    yield step("tuned on", short, [chosen, window], windows, tuned_on)
+        yield step("kept back", n, [chosen, window, best], Perplexity(effort.windows // 2), kept_back)
     yield step("code", short, [chosen, window], windows)
+    yield step("tuned on", short, [chosen, window], windows, tuned_on)
     of_grid = [setting for pair in grid().values() for setting in pair]
     yield step("scorers", short, of_grid, Perplexity(effort.grid_windows), tuned_on)
     for name, dense_tail in (("within", 0), ("after", DENSE_TAIL)):
@@ -178,7 +178,7 @@ def steps(effort: Effort) -> Iterator[Step]:
     short, *longer = effort.byte_lengths
     yield byte_step("bytes", short, list(byte_alternatives().values()), of_bytes)
     for n in longer:
-        yield byte_step("bytes", n, shared, of_bytes)
+        yield byte_step("bytes", n, shared, Perplexity(effort.byte_windows // 2))
     yield byte_step("bytes within", longest(effort), shared, _byte_recall(effort, 0))
     yield byte_step("bytes after", longest(effort), shared[:1], _byte_recall(effort, DENSE_TAIL))
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from h2o_llama import H2OConfig, Llama
 
 CHUNK_SIZE = 1024
-LOCAL_WINDOW = H2OConfig.local_window
-HEAVY_BUDGET = H2OConfig.heavy_budget
+DEFAULT = H2OConfig()
+SIZES = (
+    f"S {CHUNK_SIZE}, L {DEFAULT.local_window}, H {DEFAULT.heavy_budget}, A {DEFAULT.sink_tokens}, "
+    f"B {DEFAULT.lookup_budget}"
+)
 N_BATCH = 4096
 SHORT = 4096  # the length that single_pass is compared with at longer ones
 
@@ -43,8 +46,8 @@ class Setting:
 
 DENSE_FLASH = Setting("dense, flash attention on", "on", None)
 DENSE_PLAIN = Setting("dense, flash attention off", "off", None)
-TWO_PHASE = Setting("two_phase", "auto", H2OConfig(schedule="two_phase"))
-SINGLE_PASS = Setting("single_pass", "auto", H2OConfig(schedule="single_pass"))
+TWO_PHASE = Setting("two_phase", "auto", replace(DEFAULT, schedule="two_phase"))
+SINGLE_PASS = Setting("single_pass", "auto", replace(DEFAULT, schedule="single_pass"))
 DENSE = (DENSE_FLASH, DENSE_PLAIN)
 SPARSE = (TWO_PHASE, SINGLE_PASS)
 SETTINGS = DENSE + SPARSE

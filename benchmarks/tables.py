@@ -8,7 +8,7 @@ from rich.table import Table
 from goals import goals, scratch_line
 from machine import MB
 from results import Result, Run, Sample, ratio
-from settings import CHUNK_SIZE, HEAVY_BUDGET, LOCAL_WINDOW, SETTINGS, SPARSE, Setting
+from settings import SETTINGS, SIZES, SPARSE, Setting
 
 # Below this share of the CPU time that its threads could have had, a figure says little.
 MIN_CPU_SHARE = 0.9
@@ -19,7 +19,7 @@ def print_tables(run: Run, console: Console) -> None:
     spec, plan = run.model, run.plan
     console.print(
         f"{run.machine['cpu']}, threads: {plan['n_threads']}, {run.machine['date']}. Random model: {spec['n_layer']} "
-        f"layers of Qwen3-0.6B's shape, Q8_0 weights, F16 K/V; S {CHUNK_SIZE}, L {LOCAL_WINDOW}, H {HEAVY_BUDGET}."
+        f"layers of Qwen3-0.6B's shape, Q8_0 weights, F16 K/V; {SIZES}."
     )
     console.print(speed_table(run))
     console.print(
