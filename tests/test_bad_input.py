@@ -24,7 +24,7 @@ from h2o_llama import H2OConfig, KVCache, Llama
 nan, inf = float("nan"), float("inf")
 
 def open_model(path=MODEL, **kwargs):
-    defaults = dict(n_ctx=128, n_batch=64, n_ubatch=16, n_threads=1, h2o=H2OConfig(4, 4))
+    defaults = dict(n_ctx=128, n_batch=64, n_ubatch=16, n_threads=1, h2o=H2OConfig(4, 4, 0))
     return Llama(path, **(defaults | kwargs))
 
 def cache(**kwargs):
@@ -57,12 +57,15 @@ ARGUMENTS = [
     _open("n_threads=513", "[Llama] n_threads"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
     _open("h2o=H2OConfig(17, 4)", "[Llama] local_window must be at most the chunk size n_ubatch (16), got 17"),
-    _open("h2o=H2OConfig(0, 0)", "[H2OConfig] local_window + heavy_budget + sink_tokens"),
+    _open("h2o=H2OConfig(0, 0, 0)", "[H2OConfig] local_window + heavy_budget + sink_tokens"),
     _open("h2o=H2OConfig(-1, 4)", "[H2OConfig] local_window"),
     _open("h2o=H2OConfig(nan, 4)", "[H2OConfig] local_window"),
     _open("h2o=H2OConfig(4, 2**70)", "[H2OConfig] heavy_budget"),
     *(
-        _open(f"h2o=H2OConfig(4, 4, scorer={scorer})", "[H2OConfig] scorer must be one of 'key_diff', 'sum', 'distant'")
+        _open(
+            f"h2o=H2OConfig(4, 4, scorer={scorer})",
+            "[H2OConfig] scorer must be one of 'query', 'key_diff', 'sum', 'distant'",
+        )
         for scorer in ("'best'", "''", "b'sum'", "0", "None")
     ),
     *(
@@ -194,7 +197,7 @@ CACHE = [
             ("chunk_size=nan", "[KVCache] chunk_size"),
             ("local_window=17", "[KVCache] local_window must be at most chunk_size (16), got 17"),
             ("local_window=0, heavy_budget=0", "[H2OConfig]"),
-            ("scorer='best'", "scorer must be one of 'key_diff', 'sum', 'distant'"),
+            ("scorer='best'", "scorer must be one of 'query', 'key_diff', 'sum', 'distant'"),
             ("scorer=1", "scorer must be one of"),
             ("pooling=-1", "pooling must be an integer of at least 0, got -1"),
             ("pooling=2**31", "pooling must be"),

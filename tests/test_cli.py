@@ -133,7 +133,7 @@ def test_empty_text_is_one_line(tmp_path: Path) -> None:
     ("options", "match"),
     [
         (["--local", "65", "--chunk", "64"], "local_window"),
-        (["--local", "0", "--heavy", "0"], "local_window"),
+        (["--local", "0", "--heavy", "0", "--sinks", "0"], "local_window"),
         (["--n-ctx", "3"], "n_ctx"),
     ],
 )
@@ -241,9 +241,12 @@ def test_prompt_follows_the_file(tmp_path: Path) -> None:
 
 def test_run_takes_every_option_of_h2o(evals: list[tuple[H2OConfig | None, int]], text_file: Path) -> None:
     command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
-    invoke(*command, "--sinks", "2", "--scorer", "distant", "--pooling", "1", "--schedule", "two_phase")
-    assert evals == [(H2OConfig(16, 16, 2, scorer="distant", pooling=1, schedule="two_phase"), 128)]
-    assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'key_diff', 'sum'")
+    invoke(*command)
+    options = ["--sinks", "2", "--scorer", "distant", "--pooling", "1", "--schedule", "two_phase", "--lookup", "24"]
+    invoke(*command, *options)
+    changed = H2OConfig(16, 16, 2, scorer="distant", pooling=1, schedule="two_phase", lookup_budget=24)
+    assert evals == [(H2OConfig(16, 16), 128), (changed, 128)]
+    assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'query', 'key_diff', 'sum'")
 
 
 @pytest.mark.parametrize(
@@ -266,14 +269,18 @@ def test_run_reads_the_question_densely(
 
 
 def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:
-    """The key is in the first chunk; a memory set of the last 16 tokens before a chunk does not have it."""
+    """The key is in the first chunk; a memory set of sinks and the last 16 tokens before a chunk does not have it.
+
+    What the text itself finds is another matter: the question repeats the key.
+    """
     document = build_document(2500, [0.02])
     (needle,) = document.needles
     (tmp_path / "document").write_bytes(document.text)
     command = ["run", "demo", "--file", str(tmp_path / "document"), "--prompt", needle.question.decode(), "-n", "4"]
     command += ["--temp", "0", "--chunk", "256", "--local", "16", "--heavy", "0", *ONE_THREAD]
-    assert invoke(*command).stdout == f"{needle.value}\n"
-    assert invoke(*command, "--dense-tail", "0").stdout != f"{needle.value}\n"
+    assert invoke(*command, "--lookup", "0").stdout == f"{needle.value}\n"
+    assert invoke(*command, "--lookup", "0", "--dense-tail", "0").stdout != f"{needle.value}\n"
+    assert invoke(*command, "--dense-tail", "0").stdout == f"{needle.value}\n"
 
 
 @pytest.mark.parametrize("command", [["run", "-n", "2"], ["inspect"]])
@@ -322,12 +329,12 @@ def test_inspect_prints_heads_and_text(text_file: Path) -> None:
     result = invoke("inspect", "demo", "--file", text_file, *SMALL)
     assert result.exit_code == 0
     rows = re.findall(r"│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", result.stdout)
-    assert rows == [(str(layer), str(head), "32", "16") for layer in range(4) for head in range(2)]
+    assert rows == [(str(layer), str(head), "36", "16") for layer in range(4) for head in range(2)]
     assert re.sub("[⟦⟧⏎]", "", result.stdout).endswith(TEXT + "\n")
 
 
 def test_inspect_of_one_head_brackets_its_heavy_hitters(text_file: Path) -> None:
-    result = invoke("inspect", "demo", "--file", text_file, *SMALL, "--layer", "1", "--head", "0")
+    result = invoke("inspect", "demo", "--file", text_file, *SMALL, "--lookup", "0", "--layer", "1", "--head", "0")
     in_brackets = re.findall("⟦([^⟧]*)⟧", result.stdout)
     assert in_brackets[0] == "heavy hitters"
     assert len("".join(in_brackets[1:]).replace("⏎", "")) == 16
@@ -349,21 +356,24 @@ def test_inspect_measures_the_mass_if_asked_to_or_for_a_page(text_file: Path, tm
     assert "Stable" in invoke(*command).stdout
     assert "Mass" not in invoke(*command).stdout
     result = invoke(*command, "--mass")
-    assert re.search(r"│ +\d+ │ +\d+ │ +32 │ +16 │ +\d+ % │ +\d+ % │", result.stdout)
+    assert re.search(r"│ +\d+ │ +\d+ │ +36 │ +16 │ +\d+ % │ +\d+ % │", result.stdout)
     assert invoke(*command, "--no-mass", "--html", tmp_path / "page.html").exit_code == 0
     assert "<h3>Best possible</h3>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> None:
     command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
-    without = invoke(*command)
+    without = invoke(*command, "--lookup", "0")
     assert "looked up" not in without.stdout.lower()
     assert 'id="queries"' not in (tmp_path / "page.html").read_text(encoding="utf-8")
     result = invoke(*command, "--lookup", "16")
     assert result.exit_code == 0
-    assert re.search(r"Looked up by the text: [1-6]\d\.\d tokens on average by every tile of 64 tokens", result.stdout)
+    assert re.search(
+        r"Looked up by the text: ([1-9]|1\d)\.\d tokens on average by every tile of 8 tokens", result.stdout
+    )
+    assert "A token attends to the newest 16 up to its own." in result.stdout
     assert "The mass is that of the memory sets alone." in result.stdout
-    assert len(re.findall(r"│ +32 │ +16 │ +\d+ % │ +\d+ % │ +\d+ % │", result.stdout)) == 8
+    assert len(re.findall(r"│ +36 │ +16 │ +\d+ % │ +\d+ % │ +\d+ % │", result.stdout)) == 8
     assert re.search(r"│ +\d+ │ +\d+ │ …[^│]*⟦.⟧[^│]* │", result.stdout)
     assert re.search(r"│ +\d+ │ …[^│]*⟦.⟧ +│ …[^│]*⟦[^│]+⟧[^│]* │", result.stdout)
     assert re.sub("[⟦⟧⏎]", "", result.stdout.split("⟦heavy hitters⟧\n")[1]).startswith(TEXT)
@@ -371,6 +381,8 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     assert 'id="queries"' in html
     assert "<h3>Attention to what was looked up</h3>" in html
     assert "Looked-up tokens are not counted" in html
+    by_default = invoke(*command)
+    assert "A token attends to the newest 256 up to its own." in by_default.stdout
 
 
 def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from h2o_llama.config import SCORERS
 
 def test_defaults() -> None:
     config = H2OConfig()
-    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (384, 128, 0)
+    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (124, 128, 4)
     assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
-    assert (config.scorer, config.pooling) == ("key_diff", 3)
-    assert config.memory_size == 512
+    assert (config.scorer, config.pooling) == ("query", 0)
+    assert (config.memory_size, config.lookup_budget, config.tile) == (256, 256, 8)
+    assert config.dense_layers == ()
 
 
 def test_scorers() -> None:
@@ -62,12 +63,15 @@ def test_frozen() -> None:
         ({"heavy_budget": 2**31}, "heavy_budget must be an integer"),
         ({"heavy_budget": 10**30}, "heavy_budget must be an integer"),
         ({"local_window": 2**31 - 1}, r"local_window \+ heavy_budget \+ sink_tokens must be from 1"),
-        ({"local_window": 0, "heavy_budget": 0}, r"must be from 1 to 2147483647, got 0; .* pass h2o=None"),
+        (
+            {"local_window": 0, "heavy_budget": 0, "sink_tokens": 0},
+            r"must be from 1 to 2147483647, got 0; .* pass h2o=None",
+        ),
         ({"schedule": "three_phase"}, "schedule must be one of 'single_pass', 'two_phase', got 'three_phase'"),
         ({"schedule": 2}, "schedule must be one of"),
         (
             {"scorer": "best"},
-            "scorer must be one of 'key_diff', 'sum', 'distant', got 'best'",
+            "scorer must be one of 'query', 'key_diff', 'sum', 'distant', got 'best'",
         ),
         ({"scorer": ""}, "scorer must be one of"),
         ({"scorer": None}, "scorer must be one of"),

@@ -135,6 +135,16 @@ def test_a_dense_tail_finds_what_dense_attention_finds(comparison: Comparison, d
     assert comparison.sparse.stats.tail_runs == 0
 
 
+def test_lookups_find_what_no_head_keeps(comparison: Comparison, document: Document) -> None:
+    """As many answers as dense attention; the first digit of a value is seen at the end of its question."""
+    assert _n_right(comparison.sparse.answers, document) >= 4
+    assert comparison.dense.looked_up == comparison.tail.looked_up == []
+    for needle, looked_up in zip(document.needles, comparison.sparse.looked_up, strict=True):
+        assert len(looked_up) <= H2O.lookup_budget
+        in_chunk_before = needle.value_positions.stop <= 2 * CHUNK_SIZE - H2O.local_window
+        assert (needle.value_positions[0] in looked_up) == in_chunk_before
+
+
 def _n_right(answers: list[bytes], document: Document) -> int:
     return sum(a == n.answer for a, n in zip(answers, document.needles, strict=True))
 
@@ -195,6 +205,7 @@ def _comparison(dense_seconds: float, sparse_seconds: float, answers: list[bytes
     heads = [[10, 11, 12, 13], []]
     dense = Result(DENSE[0], 40, KVStats(), [dense_seconds], [b"1234"] * 3)
     sparse = Result(SPARSE, 40, KVStats(score_bytes=700, memory_bytes=300), [sparse_seconds], answers)
+    sparse.looked_up = [frozenset({11, 12, 30}), frozenset({3, 22, 23}), frozenset()]
     tail = Result(TAIL, 40, KVStats(), [2 * sparse_seconds], [b"1234", b"5678", b"9999"])
     return Comparison(dense, sparse, tail, _report(heads))
 
@@ -215,11 +226,11 @@ def test_answer_table_marks_wrong_answers() -> None:
     lines = _printed(answer_table(NEEDLES, _comparison(1, 1, [b"1234", b"56\n8", b"9999"]))).splitlines()
     k11, k22, k33 = (next(line for line in lines if f"k{key} " in line) for key in (11, 22, 33))
     assert k11.count("right") == 3
-    assert "│ 1 1 1 1 " in k11
+    assert "│ 1 1* 1* 1 " in k11
     assert k22.count("wrong") == 2
     assert "5678 right" in k22
     assert "56⏎8 wrong" in k22
-    assert "│ 0 0 0 0 " in k22
+    assert "│ 0* 0* 0 0 " in k22
     assert "1234 wrong" in k33
     assert "9999 right" in k33
     assert "last chunk" in k33
@@ -228,5 +239,7 @@ def test_answer_table_marks_wrong_answers() -> None:
 def test_html_facts_name_every_key() -> None:
     facts = dict(html_facts(NEEDLES, _comparison(1, 1, [b"1234", b"0000", b"9999"])))
     assert facts["k11"].startswith("1234 at position 6")
-    assert facts["k22"].endswith("heads that keep each digit: 0 0 0 0; H2O: 0000 wrong; H2O, dense tail: 5678 right")
-    assert facts["Heavy hitters"] == "ranked by key_diff with pooling 3, schedule single_pass"
+    assert facts["k22"].endswith(
+        "heads that keep each digit, * looked up: 0* 0* 0 0; H2O: 0000 wrong; H2O, dense tail: 5678 right"
+    )
+    assert facts["Heavy hitters"] == "ranked by query with pooling 0, schedule single_pass"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from h2o_llama.cli import app
 from h2o_llama.demo.document import standard_library_text
 
-PLAIN = ["--scorer", "sum", "--pooling", "0"]
+PLAIN = ["--scorer", "sum", "--pooling", "0", "--sinks", "0", "--lookup", "0"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *PLAIN, "--n-tokens", "256", "--threads", "1"]
 
 

@@ -15,8 +15,8 @@ from h2o_llama.eval.tasks.keys import MODEL_NAME
 
 N = 1500
 S = 512
-# A window that is far too short for what lies in an older chunk.
-WINDOW = H2OConfig(local_window=64, heavy_budget=0)
+# A window that is far too short for what lies in an older chunk, and nothing else.
+WINDOW = H2OConfig(local_window=64, heavy_budget=0, lookup_budget=0)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,12 @@ def test_the_prompts_end_finds_only_what_its_memory_holds(llms: dict[str, Llama]
     assert near.recall == 1.0  # in the question's own chunk
     assert far.recall <= 0.5  # lucky first digits
     assert (far.n, far.n_tokens, far.question) == (4, N, "after")
+
+
+def test_the_default_finds_it_without_a_dense_tail(llms: dict[str, Llama]) -> None:
+    with Llama(llms["dense"], n_ctx=N, n_ubatch=S, n_threads=1, h2o=H2OConfig()) as llm:
+        cells = measure({"default": llm}, depths=[0.3, 1.0], samples=4, dense_tail=0)["default"]
+    assert [cell.recall for cell in cells] == [1.0, 1.0]
 
 
 def test_question_before_the_document(llms: dict[str, Llama]) -> None:

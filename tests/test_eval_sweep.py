@@ -19,9 +19,9 @@ from inputs import random_tokens
 
 S = 64
 N = 256
-H2O = H2OConfig(local_window=8, heavy_budget=8, sink_tokens=2)
-PLAIN: dict[str, Any] = {"scorer": ["sum"], "pooling": [0]}
-SETTINGS = sweep(local=[8], heavy=[4, 8], **PLAIN)
+H2O = H2OConfig(local_window=8, heavy_budget=8, sink_tokens=2, lookup_budget=0)
+PLAIN: dict[str, Any] = {"scorer": ["sum"], "pooling": [0], "lookup": [0]}
+SETTINGS = sweep(local=[8], heavy=[4, 8], sinks=[0], **PLAIN)
 TEXT = bytes(random_tokens(N + 64, n_vocab=128))
 
 
@@ -45,11 +45,18 @@ def test_a_sweep_has_all_combinations_by_name() -> None:
         "single_pass sum A4 L128 H32",
         "two_phase sum A4 L128 H32",
     ]
-    assert settings[5].h2o == H2OConfig(128, 32, scorer="sum", pooling=0, schedule="two_phase")
+    assert settings[5].h2o == H2OConfig(128, 32, 0, scorer="sum", pooling=0, schedule="two_phase", lookup_budget=0)
+
+
+def test_a_sweep_has_the_defaults_of_h2o() -> None:
+    (setting,) = sweep(local=[H2OConfig.local_window], heavy=[H2OConfig.heavy_budget])
+    assert setting.h2o == H2OConfig()
+    assert setting.name == "single_pass query A4 L124 H128 B256"
 
 
 def test_a_sweep_names_scorer_and_pooling() -> None:
-    assert [s.name for s in sweep(local=[8], heavy=[8], scorer=["sum", "distant"], pooling=[0, 3])] == [
+    scorers, poolings = ["sum", "distant"], [0, 3]
+    assert [s.name for s in sweep(local=[8], heavy=[8], sinks=[0], scorer=scorers, pooling=poolings, lookup=[0])] == [
         "single_pass sum L8 H8",
         "single_pass sum pool3 L8 H8",
         "single_pass distant L8 H8",
@@ -60,7 +67,8 @@ def test_a_sweep_names_scorer_and_pooling() -> None:
 def test_a_sweep_has_no_setting_twice() -> None:
     assert len(sweep(local=[8, 8], heavy=[8])) == 1
     # Without heavy hitters there is nothing to rank.
-    assert [s.name for s in sweep(local=[8], heavy=[0], scorer=["sum", "distant"])] == ["single_pass window L8"]
+    windows = sweep(local=[8], heavy=[0], sinks=[0], scorer=["sum", "distant"], lookup=[0, 16])
+    assert [s.name for s in windows] == ["single_pass window L8", "single_pass window L8 B16"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +92,7 @@ def test_references_have_the_same_memory_size() -> None:
     for setting in (random, window, upper_bound):
         assert setting.h2o is not None
         assert setting.h2o.memory_size == H2O.memory_size
-    assert window.h2o == H2OConfig(local_window=14, heavy_budget=0, sink_tokens=4, pooling=0)
+    assert window.h2o == H2OConfig(local_window=14, heavy_budget=0, sink_tokens=4, lookup_budget=0)
     assert [s.name for s in (random, window, upper_bound)] == [
         "single_pass random A2 L8 H8",
         "single_pass window A4 L14",
@@ -92,9 +100,20 @@ def test_references_have_the_same_memory_size() -> None:
     ]
 
 
+def test_references_choose_what_would_be_looked_up() -> None:
+    settings = references(Setting.of(H2OConfig(8, 8, 2, lookup_budget=16)), ["random", "window", "upper-bound"], S)
+    assert [s.name for s in settings] == [
+        "single_pass random A2 L8 H24",
+        "single_pass window A4 L30",
+        "single_pass upper bound A2 L8 H24",
+    ]
+
+
 def test_bad_references() -> None:
     with pytest.raises(ValueError, match=r"window of 65 tokens .* at most a chunk \(64\)"):
-        references(Setting("it", H2OConfig(60, 9)), ["window"], S)
+        references(Setting("it", H2OConfig(60, 9, 0, lookup_budget=0)), ["window"], S)
+    with pytest.raises(ValueError, match=r"window of 65 tokens .* at most a chunk \(64\)"):
+        references(Setting("it", H2OConfig(8, 45, 0, lookup_budget=16)), ["window"], S)
     with pytest.raises(ValueError, match="'random', 'window', 'upper-bound'"):
         references(Setting("it", H2O), ["upper_bound"], S)
     with pytest.raises(ValueError, match="needs a setting with H2O"):
@@ -212,12 +231,12 @@ def test_a_dense_tail_over_a_chunk_end(tiny_model: Path) -> None:
 
 
 def test_the_upper_bound_is_the_best_on_real_text() -> None:
-    mine = sweep(local=[16], heavy=[16])[0]
+    mine = sweep(local=[16], heavy=[16], lookup=[0])[0]
     settings = [mine, *references(mine, ["random", "window", "upper-bound"], S)]
     rows = measure(demo_model_path(), settings, text=None, n_tokens=[512], tasks=[Perplexity(1)])
     divergence = {row["setting"]: row["kld_mean"] for row in rows}
     assert len(divergence) == 4
-    assert min(divergence, key=lambda name: divergence[name]) == "single_pass upper bound L16 H16"
+    assert min(divergence, key=lambda name: divergence[name]) == "single_pass upper bound A4 L16 H16"
 
 
 # --- rows and files
@@ -256,6 +275,14 @@ def test_a_second_run_measures_only_what_is_missing(
     assert json.loads(path.read_text()) == both
     assert measure(tiny_model, json_file=path) == both
     assert len(measured) == 1
+
+
+def test_rows_of_dense_layers_are_found_again(tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    settings = [Setting.of(H2OConfig(8, 8, dense_layers=n)) for n in (0, 1, 2)]
+    rows = measure(tiny_model, settings, json_file=path)
+    assert [row["h2o"]["dense_layers"] for row in rows] == [[], [0], [0, 1]]
+    assert measure(tiny_model, settings, json_file=path) == json.loads(path.read_text()) == rows
 
 
 @pytest.mark.parametrize(

@@ -154,19 +154,29 @@ def test_bad_tails(tiny_model: Path, tail: object) -> None:
 
 
 def test_a_question_after_the_document_is_answered_as_dense_attention_answers_it() -> None:
-    """The demo model, keys at five depths, all but the last far outside the memory set."""
+    """The demo model, keys at five depths, all but the last far outside a memory set of sinks and window.
+
+    By default, the first tokens of an answer are looked up: the question repeats the key.
+    """
     document = build_document(2500, (0.02, 0.2, 0.4, 0.6, 0.95))
-    h2o = H2OConfig(16, 16, scorer="sum")
+    h2o = H2OConfig(28, 0, lookup_budget=0)
     with (
         Llama(demo_model_path(), n_ctx=2600, n_ubatch=256, n_threads=1, h2o=h2o) as llm,
         Llama(llm, n_ctx=2600, n_ubatch=256, n_threads=1, h2o=None) as dense,
+        Llama(llm, n_ctx=2600, n_ubatch=256, n_threads=1, h2o=H2OConfig()) as default,
     ):
         for needle in document.needles:
             prompt = document.text + needle.question
             answers = {}
-            for name, model, tail in (("dense", dense, 0), ("tail", llm, DENSE_TAIL), ("none", llm, 0)):
+            for name, model, tail in (
+                ("dense", dense, 0),
+                ("tail", llm, DENSE_TAIL),
+                ("none", llm, 0),
+                ("default", default, 0),
+            ):
                 answer = model(prompt, max_tokens=4, temperature=0.0, dense_tail=tail)
                 answers[name] = answer["choices"][0]["text"].encode()
             assert answers["dense"] == needle.answer
             assert answers["tail"] == needle.answer
+            assert answers["default"] == needle.answer
             assert (answers["none"] == needle.answer) == (needle is document.needles[-1])

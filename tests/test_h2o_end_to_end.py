@@ -30,7 +30,7 @@ def prefilled(schedule: str, model_path: Path, tokens: list[int]) -> Iterator[h2
         n_batch=4096,
         n_ubatch=S,
         n_threads=1,
-        h2o=h2o_llama.H2OConfig(local_window=L, heavy_budget=H, scorer="sum", schedule=schedule),
+        h2o=h2o_llama.H2OConfig(L, H, sink_tokens=0, scorer="sum", schedule=schedule, lookup_budget=0),
         record=True,
     ) as llm:
         llm.eval(tokens)

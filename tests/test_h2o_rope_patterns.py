@@ -144,7 +144,7 @@ def test_a_fallback_warns_once(name: str, path_of: PathOf) -> None:
         llm.eval(TOKENS[5:])
         llm.reset()
         llm.eval(TOKENS)
-        with Llama(llm, n_ctx=128, n_ubatch=S, h2o=H2OConfig(4, 8)) as other:
+        with Llama(llm, n_ctx=128, n_ubatch=S, h2o=H2OConfig(4, 8, scorer="key_diff")) as other:
             with pytest.warns(UserWarning, match=WARNING):
                 next(other.generate(TOKENS))
             next(other.generate(TOKENS[:2]))

@@ -233,7 +233,7 @@ def test_log(tiny_model: Path) -> None:
     assert [f["pos"] for f in logged] == [0, 10, 16, 30, 32, 34, 48, 60, 61]
     assert [f["ubatch.n_tokens"] for f in logged] == [10, 6, 14, 2, 2, 14, 12, 1, 2]
     assert [f["chunk_idx"] for f in logged] == [0, 0, 1, 1, 2, 2, 3, 3, 3]
-    assert [f["n_memory"] for f in logged] == [0, 0, *[4 + 6] * 7]
+    assert [f["n_memory"] for f in logged] == [0, 0, *[CONFIG.M] * 7]
     assert phase_log.lines_of(tiny_model, CONFIG, calls) == []
 
 

@@ -28,7 +28,7 @@ S = 32
 TEXT = "".join(f"def f{i}(x):\n    return {i} * x\n" for i in range(20))
 CONTEXT, CONTINUATION = TEXT[:170], TEXT[170:190]
 OPTIONS: dict[str, Any] = {"n_ctx": N_CTX, "n_ubatch": S, "n_threads": 1}
-MEMORY = {"local_window": 4, "heavy_budget": 4}
+MEMORY = {"local_window": 4, "heavy_budget": 4, "lookup_budget": 0}
 
 
 def open_lm(**changes: Any) -> H2OLM:
@@ -281,7 +281,7 @@ def test_lm_eval_drives_the_model(task_folder: Path, h2o: str) -> None:
     results = lm_eval.simple_evaluate(
         model="h2o-llama",
         model_args=f"pretrained={demo_model_path()},h2o={h2o},dense_tail=16,n_ctx={N_CTX},n_ubatch={S},n_threads=1,"
-        "local_window=4,heavy_budget=4",
+        + ",".join(f"{name}={value}" for name, value in MEMORY.items()),
         tasks=["keys_choice", "keys_answer", "keys_text"],
         task_manager=tasks,
         bootstrap_iters=0,

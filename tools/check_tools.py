@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import cast
 
 from h2o_llama import H2OConfig
 from h2o_llama.demo.document import standard_library_text
@@ -26,7 +27,8 @@ H2O = ["--h2o-local", "64", "--h2o-heavy", "64", "-b", "2048", "-ub", str(CHUNK)
 
 EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=64),
-    H2OConfig(local_window=64, heavy_budget=32, sink_tokens=4, scorer="sum", pooling=0, schedule="two_phase"),
+    H2OConfig(64, 32, 0, scorer="key_diff", pooling=3, lookup_budget=50, tile=48, dense_layers=[0, 2]),
+    H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
 )
 # Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits.
 STATISTICS = {
@@ -78,6 +80,23 @@ def require_schedule(schedule: str, tool: str, output: str) -> None:
     require(complete and max(chunks) == 3, f"{tool}: phases {calls}, chunks {chunks[1:]}", output)
 
 
+def options_of(h2o: H2OConfig) -> list[str]:
+    """Every choice as an option: the tools' defaults are others."""
+    values = {
+        "local": h2o.local_window,
+        "heavy": h2o.heavy_budget,
+        "sinks": h2o.sink_tokens,
+        "scorer": h2o.scorer,
+        "pooling": h2o.pooling,
+        "schedule": h2o.schedule,
+        "lookup": h2o.lookup_budget,
+        "tile": h2o.tile,
+    }
+    if layers := cast(tuple[int, ...], h2o.dense_layers):
+        values["dense"] = ",".join(map(str, layers))
+    return [word for name, value in values.items() for word in (f"--h2o-{name}", str(value))]
+
+
 def check_conversation(tool: Path) -> None:
     """Turns that diverge from what is cached: an answer again, and the whole conversation anew.
 
@@ -100,9 +119,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     command += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
     run(command)
     for h2o in EVALUATED:
-        flags = ["--h2o-local", str(h2o.local_window), "--h2o-heavy", str(h2o.heavy_budget)]
-        flags += ["--h2o-sinks", str(h2o.sink_tokens), "--h2o-scorer", h2o.scorer, "--h2o-pooling", str(h2o.pooling)]
-        output = run([*command, "--kl-divergence", *flags, "--h2o-schedule", h2o.schedule])
+        output = run([*command, "--kl-divergence", *options_of(h2o)])
         (row,) = evaluate(
             MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], tasks=[Perplexity(2)], chunk_size=chunk
         )
@@ -113,7 +130,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
             require(close, f"{row['setting']}: eval's {key} is {row[key]}, llama-perplexity's is another", output)
     output = run([*command, "--kl-divergence", "--h2o-heavy", "64", "--h2o-scorer", "best"], ok=False)
     require(
-        "bad value 'best'" in output and "key_diff, sum or distant" in output,
+        "bad value 'best'" in output and "query, key_diff, sum or distant" in output,
         "llama-perplexity does not say what is wrong",
         output,
     )

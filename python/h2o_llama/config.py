@@ -25,11 +25,11 @@ class H2OConfig:
 
     Parameters
     ----------
-    local_window : int, default 384
+    local_window : int, default 124
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 128
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds.
-    sink_tokens : int, default 0
+    sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     scorer : str, default "query"
         How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
@@ -42,7 +42,7 @@ class H2OConfig:
         after RoPE are ranked by "sum" instead, with a warning.
         "sum": the sum of w (H2O).
         "distant": the mean of w over the queries at least L positions after p.
-    pooling : int, default 3
+    pooling : int, default 0
         A position ranks as high as the best candidate up to this many positions away: what matters is kept with its
         neighbours (SnapKV pools 7 positions, which is 3).
     schedule : {"single_pass", "two_phase"}
@@ -52,7 +52,7 @@ class H2OConfig:
         "full": generated tokens attend to the whole cache.
     evict : bool, default False
         Drop the tokens outside the memory sets from the cache. Not available yet.
-    lookup_budget : int, default 0
+    lookup_budget : int, default 256
         B: how many further positions a query attends to, found by the text: around earlier occurrences of a token, a
         pair, a triple; the same for all layers and heads. They are the newest that it and the queries before it have
         asked for, so each stays until B newer ones have come. 0 is none.
@@ -75,16 +75,16 @@ class H2OConfig:
     arXiv:2306.14048.
     """
 
-    local_window: int = 384
+    local_window: int = 124
     heavy_budget: int = 128
-    sink_tokens: int = 0
+    sink_tokens: int = 4
     scorer: str = SCORERS[0]
-    pooling: int = 3
+    pooling: int = 0
     schedule: Literal["single_pass", "two_phase"] = "single_pass"
     decode: Literal["full"] = "full"
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
-    lookup_budget: int = 0
+    lookup_budget: int = 256
     tile: int = 8
     dense_layers: int | Sequence[int] = ()
 

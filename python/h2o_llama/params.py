@@ -125,8 +125,8 @@ class ContextParams:
         check_logits_size(_OWNER, model, n_queries, n_keys, "n_ubatch", self.n_ubatch)
         if self.h2o is not None:
             budget = self.h2o.lookup_budget
-            # of all queries of a chunk together, 16 of which share what they see
-            n_keys = budget + 15 * min(-(-budget // self.h2o.tile), n_cells)
+            # of all queries of a chunk together, 24 of which share what they see
+            n_keys = budget + 23 * min(-(-budget // self.h2o.tile), n_cells)
             check_logits_size(_OWNER, model, n_ubatch, n_keys, "lookup_budget", budget)
 
     def check_dense_tail(self, model: _core.Model, owner: str, dense_tail: int, n_tokens: int) -> int:

@@ -40,8 +40,9 @@ def demo(
         f"{len(document.needles)} keys are hidden in {DOCUMENT_BYTES:,} bytes of standard library source (one token "
         "each), then asked for after its end. Every question is a new prefill, by dense attention and by H2O in turn, "
         f"on {n_threads} thread{'s' if n_threads > 1 else ''}.",
-        f"H2O: chunks of {CHUNK_SIZE} tokens, memory sets of {H2O.memory_size} (the newest {H2O.local_window} and "
-        f"{H2O.heavy_budget} heavy hitters, ranked by {H2O.scorer}) for every layer and KV head.",
+        f"H2O: chunks of {CHUNK_SIZE} tokens; memory sets of {H2O.memory_size} (the first {H2O.sink_tokens}, the last "
+        f"{H2O.local_window} and {H2O.heavy_budget} heavy hitters, ranked by {H2O.scorer}) for every layer and KV "
+        f"head; up to {H2O.lookup_budget} tokens that are looked up by the text, the same for all.",
         sep="\n",
     )
     with progress_bars() as update:

@@ -34,9 +34,9 @@ def inspect(
     mass: Annotated[
         bool | None,
         typer.Option(
-            help="Read the text with dense attention too, and tell how much of it goes to what was kept; with --lookup "
-            "once more, and tell how much attention goes to what was looked up. By default for an HTML page of up to "
-            f"{MASS_TOKENS:,} tokens."
+            help="Read the text with dense attention too, and tell how much of it goes to what was kept; unless "
+            "--lookup is 0, once more, and tell how much attention goes to what was looked up. By default for an HTML "
+            f"page of up to {MASS_TOKENS:,} tokens."
         ),
     ] = None,
     local: options.Local = options.DEFAULTS.local_window,
@@ -52,8 +52,8 @@ def inspect(
 ) -> None:
     """Show which tokens of a text each layer and head kept.
 
-    A table of the heads, with --lookup what was looked up and what asked for it, then the text itself with the heavy
-    hitters highlighted: by score for a single head (--layer and --head), by how many heads keep them otherwise.
+    A table of the heads, what was looked up and what asked for it (unless --lookup is 0), then the text itself with the
+    heavy hitters highlighted: by score for a single head (--layer and --head), by how many heads keep them otherwise.
     """
     if html is not None:
         check_target(html)

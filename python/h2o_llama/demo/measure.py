@@ -15,11 +15,12 @@ from h2o_llama.demo.document import Document
 from h2o_llama.llama import DENSE_TAIL
 from h2o_llama.params import available_cpus
 from h2o_llama.report.history import memory_history
+from h2o_llama.report.lookups import read_lookups
 from h2o_llama.report.memory import MemoryReport, memory_report
 
-# A chunk reads itself and 256 older tokens.
+# A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
 CHUNK_SIZE = 512
-H2O = H2OConfig(local_window=192, heavy_budget=64)
+H2O = H2OConfig(local_window=60, heavy_budget=64, lookup_budget=128)
 
 VALUE_DIGITS = 4
 ROOM = 16  # for a question and its answer after a document
@@ -45,13 +46,17 @@ TAIL = Variant("H2O, dense tail", "on", H2O, DENSE_TAIL)
 
 @dataclass
 class Result:
-    """What one variant took and said. `seconds` and `answers` have one entry per prompt."""
+    """What one variant took and said. `seconds`, `answers` and `looked_up` have one entry per prompt.
+
+    `looked_up` are the positions that the prompt's last token saw by lookup; only H2O without a dense tail has them.
+    """
 
     variant: Variant
     n_tokens: int
     stats: KVStats = field(default_factory=KVStats)
     seconds: list[float] = field(default_factory=list)
     answers: list[bytes] = field(default_factory=list)
+    looked_up: list[frozenset[int]] = field(default_factory=list)
 
     @property
     def best_seconds(self) -> float:
@@ -106,6 +111,7 @@ def compare(
                 result.stats = llm.kv.stats
                 if variant == SPARSE:
                     report = memory_report(llm, tokens, "the demo's document", memory_history(llm))
+                    result.looked_up.append(read_lookups(llm).seen_at_the_end)
                 if document.needles:
                     result.answers.append(_greedy(llm))
             if i == 0:

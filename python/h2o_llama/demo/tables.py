@@ -8,12 +8,13 @@ from rich.text import Text
 
 from h2o_llama.demo.document import Document, Needle
 from h2o_llama.demo.measure import CHUNK_SIZE, H2O, SPARSE, TAIL, Comparison, Result
-from h2o_llama.report.memory import MemoryReport
 from h2o_llama.report.pieces import visible
 
 LOSSES = (
-    "H2O: the question reads its own chunk and the memory sets, and cannot tell a value that they do not hold. Digits "
-    "after the first are generated, which reads the whole cache: they may be right where the first is wrong.",
+    f"H2O: the question reads its own chunk, the memory sets, and up to {H2O.lookup_budget} tokens that are looked up "
+    "by the text, around earlier occurrences of its own tokens; those that its end still sees have a *. It cannot tell "
+    "a value that none of these holds. Digits after the first are generated, which reads the whole cache: they may be "
+    "right where the first is wrong.",
     f"H2O, dense tail: the last {TAIL.dense_tail} tokens of the prompt, the question among them, read everything, as "
     "llm(prompt) and h2o-llama run have it.",
 )
@@ -23,7 +24,7 @@ LONG_NOTE = "Time and bytes only: the model was not trained for this length, so 
 def cost_table(comparison: Comparison) -> Table:
     """Time and bytes side by side."""
     dense, h2o, tail = comparison.dense, comparison.sparse, comparison.tail
-    n_read = f"{CHUNK_SIZE + H2O.memory_size:,}"
+    n_read = f"{CHUNK_SIZE + H2O.memory_size + H2O.lookup_budget:,}"
     n_last = f"; the last {TAIL.dense_tail}: {tail.n_tokens:,}"
     table = Table("", "dense", SPARSE.name, TAIL.name)
     table.title, table.title_justify = f"Prefill of {dense.n_tokens:,} tokens ({dense.variant.name})", "left"
@@ -54,7 +55,7 @@ def answer_table(document: Document, comparison: Comparison) -> Table:
     n_heads = len(comparison.report.heads)
     results = (comparison.dense, comparison.sparse, comparison.tail)
     names = ("dense", SPARSE.name, TAIL.name)
-    table = Table("key", "tokens back", "value", *names, f"of {n_heads} heads keep each digit")
+    table = Table("key", "tokens back", "value", *names, f"of {n_heads} heads keep each digit, * looked up")
     table.title, table.title_justify = "Which value has the key?", "left"
     table.columns[1].justify = "right"
     for i, needle in enumerate(document.needles):
@@ -63,7 +64,7 @@ def answer_table(document: Document, comparison: Comparison) -> Table:
             f"{len(document.text) - needle.start:,}",
             str(needle.value),
             *(_said(result.answers[i], needle) for result in results),
-            _kept(comparison.report, needle),
+            _kept(comparison, i, needle),
         )
     return table
 
@@ -74,11 +75,12 @@ def _said(answer: bytes, needle: Needle) -> Text:
     return Text(f"{text} right", "green") if answer == needle.answer else Text(f"{text} wrong", "red")
 
 
-def _kept(report: MemoryReport, needle: Needle) -> str:
-    """How many heads still had each digit of the value when its question was read."""
+def _kept(comparison: Comparison, i: int, needle: Needle) -> str:
+    """How many heads still had each digit of the value when its question was read, and * if it was looked up."""
+    report, looked_up = comparison.report, comparison.sparse.looked_up[i]
     if needle.start >= report.memory_end:
         return "in last chunk"
-    return " ".join(str(report.n_heads_keeping(p)) for p in needle.value_positions)
+    return " ".join(f"{report.n_heads_keeping(p)}{'*' if p in looked_up else ''}" for p in needle.value_positions)
 
 
 def html_facts(document: Document, comparison: Comparison) -> list[tuple[str, str]]:
@@ -86,7 +88,7 @@ def html_facts(document: Document, comparison: Comparison) -> list[tuple[str, st
     facts = [("Heavy hitters", f"ranked by {H2O.scorer} with pooling {H2O.pooling}, schedule {H2O.schedule}")]
     for i, needle in enumerate(document.needles):
         where = f"{needle.value} at position {needle.start:,}, framed below"
-        kept = f"heads that keep each digit: {_kept(comparison.report, needle)}"
+        kept = f"heads that keep each digit, * looked up: {_kept(comparison, i, needle)}"
         said = (f"{r.variant.name}: {_said(r.answers[i], needle)}" for r in (comparison.sparse, comparison.tail))
         facts.append((f"k{needle.key}", "; ".join([where, kept, *said])))
     return facts

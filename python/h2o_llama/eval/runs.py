@@ -133,11 +133,16 @@ def _identity(subject: Subject, setting: Setting, n_tokens: int, task: Task, var
         "chunk_size": subject.chunk_size,
         "model": model.name,
         "model_bytes": model.stat().st_size,
-        "h2o": None if setting.h2o is None else asdict(setting.h2o),
+        "h2o": None if setting.h2o is None else _as_read(asdict(setting.h2o)),
         "memory": setting.memory,
         "seed": subject.seed,
         **variant,
     }
+
+
+def _as_read(values: Row) -> Row:
+    """Values as a file of rows gives them back: it has no tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _named(progress: Callable[[str, int, int], object] | None, name: str) -> Callable[[int, int], object]:

@@ -51,6 +51,11 @@ class Lookups:
         return -(-self.budget // self.tile_size)
 
     @property
+    def seen_at_the_end(self) -> frozenset[int]:
+        """The positions that the last query sees: the newest B."""
+        return frozenset(self.positions[-self.budget :].tolist())
+
+    @property
     def mean_per_tile(self) -> float:
         """Positions that the queries of a tile of `tiles` looked up, on average; 0 without tiles."""
         return len(self.positions) / max(1, len(self.tiles))
