@@ -34,9 +34,9 @@ class Effort:
     lengths, byte_lengths : tuple of int
         N of the real model and of the demo model, ascending.
     windows, byte_windows : int
-        Windows of a text, at least four: half as many of the longer ones.
-    grid_windows : int
-        Windows for all the scorers.
+        Windows of the text that is kept back, and of the demo model's.
+    few_windows : int
+        Windows of other texts, of longer ones, and for all the scorers; at least two.
     depths : tuple of float
         Where keys are hidden.
     samples, byte_samples : int
@@ -47,7 +47,7 @@ class Effort:
     byte_lengths: tuple[int, ...]
     windows: int
     byte_windows: int
-    grid_windows: int
+    few_windows: int
     depths: tuple[float, ...]
     samples: int
     byte_samples: int
@@ -151,7 +151,7 @@ def steps(effort: Effort) -> Iterator[Step]:
     """
     real = find_model(MODEL)
     tuned_on, kept_back = english()
-    windows = Perplexity(effort.windows)
+    windows, few = Perplexity(effort.windows), Perplexity(effort.few_windows)
 
     def step(name: str, n: int, settings: Sequence[Setting], task: Task, text: bytes | None = None) -> Step:
         return Step(name, n, real, CHUNK_SIZE, list(dict.fromkeys(settings)), task, text)
@@ -164,11 +164,11 @@ def steps(effort: Effort) -> Iterator[Step]:
     of_sizes = [s for settings in sizes().values() for name, s in settings.items() if name != "upper bound"]
     yield step("kept back", short, [*alternatives(SIZE, CHUNK_SIZE).values(), *of_sizes], windows, kept_back)
     for n in longer:
-        yield step("kept back", n, [chosen, window, best], Perplexity(effort.windows // 2), kept_back)
-    yield step("code", short, [chosen, window], windows)
-    yield step("tuned on", short, [chosen, window], windows, tuned_on)
+        yield step("kept back", n, [chosen, window, best], few, kept_back)
+    yield step("code", short, [chosen, window], few)
+    yield step("tuned on", short, [chosen, window], few, tuned_on)
     of_grid = [setting for pair in grid().values() for setting in pair]
-    yield step("scorers", short, of_grid, Perplexity(effort.grid_windows), tuned_on)
+    yield step("scorers", short, of_grid, few, tuned_on)
     for name, dense_tail in (("within", 0), ("after", DENSE_TAIL)):
         recall = Recall(KINDS, effort.depths, effort.samples, dense_tail, haystack=kept_back)
         yield step(name, short, [chosen], recall)
@@ -178,7 +178,7 @@ def steps(effort: Effort) -> Iterator[Step]:
     short, *longer = effort.byte_lengths
     yield byte_step("bytes", short, list(byte_alternatives().values()), of_bytes)
     for n in longer:
-        yield byte_step("bytes", n, shared, Perplexity(effort.byte_windows // 2))
+        yield byte_step("bytes", n, shared, Perplexity(effort.few_windows))
     yield byte_step("bytes within", longest(effort), shared, _byte_recall(effort, 0))
     yield byte_step("bytes after", longest(effort), shared[:1], _byte_recall(effort, DENSE_TAIL))
 

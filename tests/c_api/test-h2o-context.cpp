@@ -32,6 +32,7 @@ int main(int argc, char ** argv) {
     require(!llama_h2o_params_set(&h2o, "local", "-1") && !llama_h2o_params_set(&h2o, "local", "1x"), "a bad number is taken");
     require(!llama_h2o_params_set(&h2o, "scorer", "best") && !llama_h2o_params_set(&h2o, "window", "1"), "a bad name is taken");
     require(llama_h2o_params_set(&h2o, "local", "8") && llama_h2o_params_set(&h2o, "heavy", "8"), "a parameter is not taken");
+    require(llama_h2o_params_set(&h2o, "scorer", "key_diff"), "a scorer is not taken"); // the open chunk can be taken back
 
     llama_context_params params = llama_context_default_params();
     params.n_ctx    = 256;
