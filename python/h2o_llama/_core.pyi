@@ -95,7 +95,7 @@ class Context:
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
         lookup_budget: typing.SupportsInt | typing.SupportsIndex,
         tile: typing.SupportsInt | typing.SupportsIndex,
-        dense_layers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        dense_layers: str,
         scorer: str,
         pooling: typing.SupportsInt | typing.SupportsIndex,
         score_type: str,

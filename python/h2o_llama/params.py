@@ -101,7 +101,7 @@ class ContextParams:
             heavy_budget=0 if self.h2o is None else self.h2o.heavy_budget,
             sink_tokens=0 if self.h2o is None else self.h2o.sink_tokens,
             lookup_budget=0 if self.h2o is None else self.h2o.lookup_budget,
-            dense_layers=dense_layers,
+            dense_layers=",".join(map(str, dense_layers)),
             tile=1 if self.h2o is None else self.h2o.tile,
             scorer="" if self.h2o is None else self.h2o.scorer,
             pooling=0 if self.h2o is None else self.h2o.pooling,

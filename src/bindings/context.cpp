@@ -3,8 +3,6 @@
 #include "llama-call.h"
 #include "types.h"
 
-#include <pybind11/stl.h>
-
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -212,7 +210,7 @@ void init_context(py::module_ & m) {
         .def(py::init([](
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
-                uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, uint32_t lookup_budget, uint32_t tile, const std::vector<uint32_t> & dense_layers,
+                uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, uint32_t lookup_budget, uint32_t tile, const std::string & dense_layers,
                 const std::string & scorer, uint32_t pooling, const std::string & score_type, const std::string & schedule, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx;
@@ -235,12 +233,7 @@ void init_context(py::module_ & m) {
             h2o.score_type    = find_type(score_type);
             h2o.lookup_budget = lookup_budget;
             h2o.tile          = tile;
-            for (const uint32_t il : dense_layers) {
-                if (il >= LLAMA_H2O_MAX_LAYERS) {
-                    throw std::invalid_argument("[Llama] dense_layers: there is no layer " + std::to_string(il));
-                }
-                h2o.dense_layers[il/64] |= uint64_t(1) << il%64;
-            }
+            llama_h2o_params_set(&h2o, "dense", dense_layers.c_str()); // none if there are none
             llama_h2o_params_set(&h2o, "schedule", schedule.c_str());
             params.h2o = llama_h2o_params_enabled(&h2o) ? &h2o : nullptr;
 

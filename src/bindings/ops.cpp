@@ -124,7 +124,7 @@ static ggml_h2o_attn_result attention_build(
 
     const auto optional_input = [&](const std::optional<py::array_t<int32_t>> & a) { return a ? graph.input(*a, GGML_TYPE_I32) : nullptr; };
 
-    return ggml_h2o_attn_tiles(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type),
+    return ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type),
         graph.input(rows, GGML_TYPE_I32), optional_input(first), optional_input(limits),
         optional_input(tiles.rows), optional_input(tiles.first), optional_input(tiles.last), tiles.size, tiles.offset, scale, sums);
 }

@@ -21,19 +21,6 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * rows,
         struct ggml_tensor  * first,
         struct ggml_tensor  * limits,
-        float                 scale,
-        bool                  sums) {
-    return ggml_h2o_attn_tiles(ctx, q, k, v, rows, first, limits, NULL, NULL, NULL, 0, 0, scale, sums);
-}
-
-struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
-        struct ggml_context * ctx,
-        struct ggml_tensor  * q,
-        struct ggml_tensor  * k,
-        struct ggml_tensor  * v,
-        struct ggml_tensor  * rows,
-        struct ggml_tensor  * first,
-        struct ggml_tensor  * limits,
         struct ggml_tensor  * tile_rows,
         struct ggml_tensor  * tile_first,
         struct ggml_tensor  * tile_last,

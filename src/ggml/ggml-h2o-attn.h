@@ -24,18 +24,8 @@ struct ggml_h2o_attn_result {
 //           at most limits[i]. Each head's rows must then be ascending. NULL: every query counts
 //   sums:   whether the column sums are wanted; without, limits is NULL
 // A query that sees nothing, or whose logits are all -inf: m = -inf, l = 0, o = 0, no weights. NaN is kept. What is not visible has no effect.
-GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
-        struct ggml_context * ctx,
-        struct ggml_tensor  * q,
-        struct ggml_tensor  * k,
-        struct ggml_tensor  * v,
-        struct ggml_tensor  * rows,
-        struct ggml_tensor  * first,
-        struct ggml_tensor  * limits,
-        float                 scale,
-        bool                  sums);
-
-// The same with further rows for each tile of queries, in one softmax with the others. Query i belongs to tile (i + tile_offset)/tile_size.
+//
+// With tile_rows there are further rows for each tile of queries, in one softmax with the others. Query i belongs to tile (i + tile_offset)/tile_size.
 //   rows:        of one block, each head's ascending
 //   tile_rows:   I32 [n_tile_rows, n_tiles], contiguous: rows of k and v for the queries of each tile, the same for all heads, or NULL.
 //                n_tiles = ceil((n_q + tile_offset)/tile_size). A tile row that is among a head's rows, seen or not, is ignored for
@@ -47,7 +37,7 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
 //   tile_size:   of all tiles but the first, which has tile_offset queries less, and the last
 //   tile_offset: in [0, tile_size)
 // sums are those of rows only; o, m and l are of all that a query sees.
-GGML_API struct ggml_h2o_attn_result ggml_h2o_attn_tiles(
+GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_context * ctx,
         struct ggml_tensor  * q,
         struct ggml_tensor  * k,

@@ -21,7 +21,7 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     if (lookup_budget > INT32_MAX || tile > INT32_MAX || (lookup_budget > 0 && tile < 1)) {
         throw std::invalid_argument("[h2o] the lookup budget and the tile must be less than 2^31, the tile at least 1");
     }
-    if (schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE && dense_layers != decltype(dense_layers)()) {
+    if (schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE && has_dense_layers()) {
         throw std::invalid_argument("[h2o] dense layers need the schedule single_pass");
     }
     if (score_type != GGML_TYPE_F32 && score_type != GGML_TYPE_BF16) {

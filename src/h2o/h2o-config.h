@@ -35,6 +35,11 @@ struct h2o_config {
 
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 
+    bool has_dense_layers() const { return dense_layers != decltype(dense_layers)(); }
+
+    // the end of a chunk, or a dense layer, reads all of the text
+    bool reads_all() const { return scorer->source() == H2O_SCORE_QUERIES || has_dense_layers(); }
+
     bool enabled() const { return memory_size() > 0; }
 
     // M = A + L + H

@@ -292,13 +292,13 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
     auto & best = scores.positions;
 
     const auto first_seen = std::partition(best.begin(), best.end(), [](int32_t pos) { return scores[pos] > 0.0; });
-    const auto n_new      = std::min<size_t>(first_seen - best.begin(), (params.budget + params.tile - 1)/params.tile);
+    const auto n          = std::min<size_t>(first_seen - best.begin(), n_new());
 
-    std::nth_element(best.begin(), best.begin() + n_new, first_seen, [](int32_t a, int32_t b) {
+    std::nth_element(best.begin(), best.begin() + n, first_seen, [](int32_t a, int32_t b) {
         return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
     });
-    std::sort(best.begin(), best.begin() + n_new);
-    for (size_t i = 0; i < n_new; ++i) {
+    std::sort(best.begin(), best.begin() + n);
+    for (size_t i = 0; i < n; ++i) {
         log.push_back({ best[i], (int32_t) query });
     }
 }

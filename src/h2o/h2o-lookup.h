@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -51,6 +52,9 @@ public:
     explicit h2o_lookup(const h2o_lookup_params & params);
 
     uint32_t n_tokens() const { return tokens.size(); }
+
+    // rows that a query may add
+    uint32_t n_new() const { return std::min(MAX_ROWS, (params.budget + params.tile - 1)/params.tile); }
 
     const std::vector<int32_t> & text() const { return tokens; }
 

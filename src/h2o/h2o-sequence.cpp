@@ -210,7 +210,8 @@ void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
     if (layer.is_scored_by(H2O_SCORE_KEYS)) {
         score_keys(layer, chunk_start, chunk_end);
     }
-    const uint32_t n_all = layer.is_scored_by(H2O_SCORE_QUERIES) ? chunk_start : 0; // positions that are candidates, kept or not
+    // from here on all positions are candidates, kept or not
+    const uint32_t first = layer.is_scored_by(H2O_SCORE_QUERIES) ? 0 : chunk_start;
 
     h2o_scores    scores(layer);
     h2o_host_data data  (layer.rows);
@@ -222,13 +223,13 @@ void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
 
         pos.clear();
         score.clear();
-        for (const int32_t * row = rows; row < rows + M && n_all == 0; ++row) {
-            if (*row >= 0 && layout->position_of(layer.index, h, *row) < chunk_start) {
+        for (const int32_t * row = rows; row < rows + M; ++row) {
+            if (*row >= 0 && layout->position_of(layer.index, h, *row) < first) {
                 pos.push_back(layout->position_of(layer.index, h, *row));
                 score.push_back(scores.get(h, *row));
             }
         }
-        for (uint32_t p = n_all > 0 ? 0 : chunk_start; p < chunk_end; ++p) {
+        for (uint32_t p = first; p < chunk_end; ++p) {
             pos.push_back(p);
             score.push_back(scores.get(h, layout->row_of(p)));
         }

@@ -39,10 +39,10 @@ public:
     int32_t last(const h2o_lookup_row * row) const { return rows.data() + rows.size() - row > budget ? row[budget].query : INT32_MAX; }
 
     // what seen() may return at most, for so many queries of a text of n tokens
-    uint32_t n_seen_max(uint32_t n_queries, uint32_t n) const { return std::min(budget, n) + (n_queries - 1)*std::min(n_new(), n); }
+    uint32_t n_seen_max(uint32_t n_queries, uint32_t n) const { return std::min(budget, n) + (n_queries - 1)*std::min(index.n_new(), n); }
 
     // what a query may add
-    uint32_t n_new() const { return std::min(h2o_lookup::MAX_ROWS, (budget + tile - 1)/tile); }
+    uint32_t n_new() const { return index.n_new(); }
 
     const std::vector<int32_t> & text() const { return index.text(); }
     const h2o_lookup_log       & log()  const { return rows; }
