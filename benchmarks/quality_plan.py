@@ -36,7 +36,7 @@ class Effort:
     windows, byte_windows : int
         Windows of the text that is kept back, and of the demo model's.
     few_windows : int
-        Windows of other texts, of longer ones, and for all the scorers; at least two.
+        Windows of other texts, and for all the scorers; at least two.
     depths : tuple of float
         Where keys are hidden.
     samples, byte_samples : int
@@ -53,7 +53,7 @@ class Effort:
     byte_samples: int
 
 
-FULL = Effort((4096, 8192), (2048, 4096, 8192), 8, 16, 2, (0.0, 0.25, 0.5, 0.75, 1.0), 1, 2)
+FULL = Effort((4096, 8192), (2048, 4096, 8192), 8, 16, 4, (0.0, 0.25, 0.5, 0.75, 1.0), 2, 2)
 QUICK = Effort((2048,), (2048,), 4, 4, 2, (0.0, 1.0), 1, 1)
 
 
@@ -164,7 +164,7 @@ def steps(effort: Effort) -> Iterator[Step]:
     of_sizes = [s for settings in sizes().values() for name, s in settings.items() if name != "upper bound"]
     yield step("kept back", short, [*alternatives(SIZE, CHUNK_SIZE).values(), *of_sizes], windows, kept_back)
     for n in longer:
-        yield step("kept back", n, [chosen, window, best], few, kept_back)
+        yield step("kept back", n, [chosen, window, best], windows, kept_back)
     yield step("code", short, [chosen, window], few)
     yield step("tuned on", short, [chosen, window], few, tuned_on)
     of_grid = [setting for pair in grid().values() for setting in pair]

@@ -64,7 +64,7 @@ ARGUMENTS = [
     *(
         _open(
             f"h2o=H2OConfig(4, 4, scorer={scorer})",
-            "[H2OConfig] scorer must be one of 'query', 'key_diff', 'sum', 'distant'",
+            "[H2OConfig] scorer must be one of 'distant', 'key_diff', 'sum'",
         )
         for scorer in ("'best'", "''", "b'sum'", "0", "None")
     ),
@@ -197,7 +197,7 @@ CACHE = [
             ("chunk_size=nan", "[KVCache] chunk_size"),
             ("local_window=17", "[KVCache] local_window must be at most chunk_size (16), got 17"),
             ("local_window=0, heavy_budget=0", "[H2OConfig]"),
-            ("scorer='best'", "scorer must be one of 'query', 'key_diff', 'sum', 'distant'"),
+            ("scorer='best'", "scorer must be one of 'distant', 'key_diff', 'sum'"),
             ("scorer=1", "scorer must be one of"),
             ("pooling=-1", "pooling must be an integer of at least 0, got -1"),
             ("pooling=2**31", "pooling must be"),

@@ -14,15 +14,15 @@ from h2o_llama.config import SCORERS
 
 def test_defaults() -> None:
     config = H2OConfig()
-    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (124, 128, 4)
+    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 256, 4)
     assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
-    assert (config.scorer, config.pooling) == ("query", 0)
-    assert (config.memory_size, config.lookup_budget, config.tile) == (256, 256, 8)
+    assert (config.scorer, config.pooling) == ("distant", 0)
+    assert (config.memory_size, config.lookup_budget, config.tile) == (320, 192, 8)
     assert config.dense_layers == ()
 
 
 def test_scorers() -> None:
-    assert SCORERS == ("query", "key_diff", "sum", "distant")
+    assert SCORERS == ("distant", "key_diff", "sum")
     for scorer in SCORERS:
         assert H2OConfig(scorer=scorer).scorer == scorer
         assert f'"{scorer}": ' in str(H2OConfig.__doc__)
@@ -71,7 +71,7 @@ def test_frozen() -> None:
         ({"schedule": 2}, "schedule must be one of"),
         (
             {"scorer": "best"},
-            "scorer must be one of 'query', 'key_diff', 'sum', 'distant', got 'best'",
+            "scorer must be one of 'distant', 'key_diff', 'sum', got 'best'",
         ),
         ({"scorer": ""}, "scorer must be one of"),
         ({"scorer": None}, "scorer must be one of"),

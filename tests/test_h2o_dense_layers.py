@@ -19,7 +19,7 @@ from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel
 from test_h2o_properties import CALLS, SEEDS, small
 
-CONFIG = Config(S=16, L=4, H=6, A=1, B=6, T=4, scorer="query")
+CONFIG = Config(S=16, L=4, H=6, A=1, B=6, T=4, scorer="distant")
 
 
 def test_every_model(model_path: Path, oracle_model: GGUFModel, flash_attn: str) -> None:

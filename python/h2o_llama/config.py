@@ -25,23 +25,20 @@ class H2OConfig:
 
     Parameters
     ----------
-    local_window : int, default 124
+    local_window : int, default 60
         L: the last L positions of a chunk are always in its memory set. At most S.
-    heavy_budget : int, default 128
+    heavy_budget : int, default 256
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
-    scorer : str, default "query"
+    scorer : str, default "distant"
         How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
         of the KV head, and the sums are over queries that saw p.
-        "query": the sum of softmax(q.k)(p) over 4 means q of the queries of the chunk that closes, each of a quarter of
-        them, for every position p before the chunk's end: positions come back when they are asked for again. Its cost
-        grows with the text, slowly: 4 queries for each chunk. Generated tokens count as queries of zeros.
-        "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
-        chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364); needs no attention weights. Layers that change their keys
-        after RoPE are ranked by "sum" instead, with a warning.
-        "sum": the sum of w (H2O).
         "distant": the mean of w over the queries at least L positions after p.
+        "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
+        chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364): without lookup, what finds a hidden fact again. Layers that
+        change their keys after RoPE are ranked by "sum" instead, with a warning.
+        "sum": the sum of w (H2O).
     pooling : int, default 0
         A position ranks as high as the best candidate up to this many positions away: what matters is kept with its
         neighbours (SnapKV pools 7 positions, which is 3).
@@ -52,7 +49,7 @@ class H2OConfig:
         "full": generated tokens attend to the whole cache.
     evict : bool, default False
         Drop the tokens outside the memory sets from the cache. Not available yet.
-    lookup_budget : int, default 256
+    lookup_budget : int, default 192
         B: how many further positions a query attends to, found by the text: around earlier occurrences of a token, a
         pair, a triple; the same for all layers and heads. They are the newest that it and the queries before it have
         asked for, so each stays until B newer ones have come. 0 is none.
@@ -75,8 +72,8 @@ class H2OConfig:
     arXiv:2306.14048.
     """
 
-    local_window: int = 124
-    heavy_budget: int = 128
+    local_window: int = 60
+    heavy_budget: int = 256
     sink_tokens: int = 4
     scorer: str = SCORERS[0]
     pooling: int = 0
@@ -84,7 +81,7 @@ class H2OConfig:
     decode: Literal["full"] = "full"
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
-    lookup_budget: int = 256
+    lookup_budget: int = 192
     tile: int = 8
     dense_layers: int | Sequence[int] = ()
 

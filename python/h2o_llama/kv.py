@@ -189,8 +189,6 @@ class KVView(ABC):
     def scores(self, layer: int) -> NDArray[np.float32]:
         """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
 
-        With "query" what the means of the last whole chunk's queries give to it: their softmax weights, summed over
-        them and over the query heads of the KV head; 0 for the open chunk.
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
         With "key_diff" how much its key differs from those of its chunk, 0 until the next chunk begins.

@@ -37,9 +37,6 @@ struct h2o_config {
 
     bool has_dense_layers() const { return dense_layers != decltype(dense_layers)(); }
 
-    // the end of a chunk, or a dense layer, reads all of the text
-    bool reads_all() const { return scorer->source() == H2O_SCORE_QUERIES || has_dense_layers(); }
-
     bool enabled() const { return memory_size() > 0; }
 
     // M = A + L + H
@@ -47,9 +44,6 @@ struct h2o_config {
 
     // how many positions the memory set of a chunk that ends at chunk_end holds: all that there are, or M
     uint32_t n_memory(uint32_t chunk_end) const { return std::min<uint64_t>(memory_size(), chunk_end); }
-
-    // scorers that look at queries: into how many means those of a chunk go
-    uint32_t n_pooled() const { return std::min(4u, chunk_size); }
 
     uint32_t chunk_start(uint32_t pos) const { return pos - pos % chunk_size; }
 

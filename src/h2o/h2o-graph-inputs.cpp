@@ -62,20 +62,6 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
         ggml_backend_tensor_set(limits, data.data(), 0, ggml_nbytes(limits));
     }
 
-    if (means) {
-        const auto & config = stream->sequence.config;
-
-        const uint32_t n = means->ne[0];
-
-        std::vector<float> data(ggml_nelements(means), 0.0f);
-        for (uint32_t i = 0; i < step.n_tokens; ++i) {
-            const uint32_t mean = (uint64_t) ((step.pos + i) % config.chunk_size)*n/config.chunk_size;
-
-            data[(size_t) i*n + mean] = (float) n/config.chunk_size;
-        }
-        ggml_backend_tensor_set(means, data.data(), 0, ggml_nbytes(means));
-    }
-
     stream->sequence.stats.n_reused += used;
     used = true;
 }
@@ -165,15 +151,6 @@ ggml_tensor * llm_graph_input_attn_h2o::get_limits(const llm_graph_context & gra
         ggml_set_name(limits, "h2o_limits");
     }
     return limits;
-}
-
-ggml_tensor * llm_graph_input_attn_h2o::get_means(const llm_graph_context & graph) {
-    if (!means) {
-        means = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_F32, stream->sequence.config.n_pooled(), step.n_tokens);
-        ggml_set_input(means);
-        ggml_set_name(means, "h2o_means");
-    }
-    return means;
 }
 
 bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {

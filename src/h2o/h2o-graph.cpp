@@ -45,15 +45,12 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
         case h2o_step::DECODE:      GGML_ABORT("dense attention is not built here");
     }
 
-    ggml_build_forward_expand(graph.gf, cur);
-    if (scores_queries(il)) {
-        score_queries(graph, q, kq_scale, il);
-    }
-
     if (!cparams.offload_kqv) {
         // all nodes between the KV store and the attention output are run on the CPU
         ggml_backend_sched_set_tensor_backend(graph.sched, cur, graph.backend_cpu);
     }
+
+    ggml_build_forward_expand(graph.gf, cur);
 
     return cur;
 }
@@ -94,7 +91,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
 
     const auto * layer = stream->sequence.layer(il);
     const bool   tiled = layer && has_tiles();
-    const bool   sums  = layer && layer->is_scored_by(H2O_SCORE_ATTENTION);
+    const bool   sums  = layer && layer->scorer->uses_attention();
 
     if (tiled) {
         add_tiles(graph);
@@ -265,48 +262,4 @@ ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & gr
     add_scores(graph, rows, res.sums, il);
 
     return ggml_reshape_2d(ctx0, cur, d_v*n_head, n_q);
-}
-
-bool llm_graph_input_attn_h2o::scores_queries(int il) const {
-    const auto * layer = stream->sequence.layer(il);
-
-    // where phase 2 follows, its queries know more
-    return layer && layer->is_scored_by(H2O_SCORE_QUERIES) && !step.has_phase2;
-}
-
-void llm_graph_input_attn_h2o::score_queries(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
-    ggml_context * ctx0 = graph.ctx0;
-
-    const auto & layer = *stream->sequence.layer(il);
-
-    const int64_t d         = q->ne[0];
-    const int64_t n_head    = q->ne[1];
-    const int64_t n_pooled  = layer.queries->ne[1];
-    const int64_t n_head_kv = layer.n_head_kv;
-    const int64_t end       = step.pos + step.n_tokens;
-    const int64_t S         = stream->sequence.config.chunk_size;
-
-    ggml_tensor * queries = ggml_out_prod(ctx0, ggml_cont_2d(ctx0, q, d*n_head, step.n_tokens), get_means(graph));
-    queries = ggml_cpy(ctx0, ggml_add(ctx0, layer.queries, queries), layer.queries);
-    ggml_build_forward_expand(graph.gf, queries);
-
-    if (end % S == 0) {
-        has_size_of_text = true;
-
-        // the query heads of a KV head side by side
-        queries = ggml_permute(ctx0, ggml_reshape_3d(ctx0, queries, d, n_head, n_pooled), 0, 2, 1, 3);
-        queries = ggml_reshape_3d(ctx0, ggml_cont(ctx0, queries), d, n_pooled*n_head/n_head_kv, n_head_kv);
-
-        ggml_tensor * k = stream->keys(ctx0, il);
-        k = ggml_view_3d(ctx0, k, k->ne[0], end, k->ne[2], k->nb[1], k->nb[2], 0);
-
-        ggml_tensor * kq = ggml_mul_mat(ctx0, k, queries);
-        ggml_prec_set_acc(kq, GGML_PREC_F32);
-
-        ggml_tensor * sums = h2o_column_sums_build(ctx0, ggml_soft_max_ext(ctx0, kq, nullptr, kq_scale, 0.0f), n_head_kv);
-
-        ggml_tensor * t = layer.scores;
-        ggml_build_forward_expand(graph.gf, ggml_cpy(ctx0, sums, ggml_view_2d(ctx0, t, end, n_head_kv, t->nb[1], 0)));
-    }
-    h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_SCORES);
 }

@@ -65,7 +65,6 @@ private:
     // the inputs, made when they are first asked for
     ggml_tensor * get_all_rows(const llm_graph_context & graph);
     ggml_tensor * get_limits  (const llm_graph_context & graph);
-    ggml_tensor * get_means   (const llm_graph_context & graph);
     ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q);
     void          add_tiles   (const llm_graph_context & graph);
 
@@ -86,12 +85,6 @@ private:
 
     void add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const;
 
-    // the step's queries are those that the scorer looks at
-    bool scores_queries(int il) const;
-
-    // adds q to the means of the chunk's queries; at the end of the chunk, scores everything by them
-    void score_queries(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
-
     h2o_stream * stream;
     h2o_step     step;
     const bool   fused_attention;
@@ -100,8 +93,6 @@ private:
 
     ggml_tensor * all_rows = nullptr; // I32 [n, n_head_kv], for every head those of first_position() ... the end of the step
     ggml_tensor * limits   = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries
-
-    ggml_tensor * means    = nullptr; // F32 [n_pooled, n_tokens]: what part of each mean of the chunk's queries is this one
 
     // by [n_k, n_q], I32 [n_k]: which query sees a row first, if the last n_q rows are the queries' own
     std::map<std::pair<int64_t, int64_t>, ggml_tensor *> first;

@@ -16,11 +16,7 @@ struct h2o_layer {
 
     const h2o_scorer * scorer; // the configuration's, or what replaces it for this layer
 
-    bool is_scored_by(h2o_score_source source) const { return scorer->source() == source; }
-
     ggml_tensor * scores; // F32 or BF16 [n_rows, n_head_kv]
-
-    ggml_tensor * queries; // F32 [n_embd_head_k*n_head, n]: means of the open chunk's queries; nullptr if they are not the source
 
     // I32 [M + S, n_head_kv]: the rows of the current memory set, by ascending position, padded at the front with -1, then
     // those of the chunk after it: what that chunk attends to is a view, and stays at the same place from chunk to chunk

@@ -28,7 +28,7 @@ const llama_h2o_option * llama_h2o_options() {
         { "local",    "N",    "H2O: last positions of a chunk that the next one attends to; the chunk size is --ubatch-size (default: 0; local, heavy and sinks 0: off)" },
         { "heavy",    "N",    "H2O: heavy hitters that a chunk attends to (default: 0)" },
         { "sinks",    "N",    "H2O: first positions that every chunk attends to (default: 0)" },
-        { "scorer",   "NAME", "H2O: how heavy hitters are chosen, query, key_diff, sum or distant (default: query)" },
+        { "scorer",   "NAME", "H2O: how heavy hitters are chosen, distant, key_diff or sum (default: distant)" },
         { "pooling",  "N",    "H2O: a candidate ranks as high as the best one up to N positions away (default: 0)" },
         { "schedule", "NAME", "H2O: how a prompt is computed, single_pass or two_phase (default: single_pass)" },
         { "lookup",   "N",    "H2O: positions that a query attends to besides, found by the text (default: 0)" },

@@ -57,9 +57,9 @@ std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_s
         const uint32_t n = std::min(n_batch, kv_size);
         res.push_back({ h2o_step::INTRA, std::min(config.chunk_size/2, kv_size - n), n, 0, 0, true });
     }
-    if (config.reads_all() && S == config.chunk_size) {
+    if (config.has_dense_layers() && S == config.chunk_size) {
         const uint32_t pos = config.chunk_start(kv_size - S);
-        res.push_back({ is_two_phase ? h2o_step::INTER : h2o_step::SINGLE_PASS, pos, S, 0, config.n_memory(pos), false });
+        res.push_back({ h2o_step::SINGLE_PASS, pos, S, 0, config.n_memory(pos), false });
     }
     if (fused_attention) {
         res.push_back({ h2o_step::TAIL, kv_size - S, S, 0, 0, false });

@@ -8,7 +8,7 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 2;
+static constexpr uint32_t VERSION = 3;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -46,7 +46,6 @@ void h2o_record_write(llama_io_write_i & io, const h2o_config & config, const h2
         write_array(io, layer.rows);
         write_array(io, layer.memory_scores);
         write_array(io, layer.scores);
-        write_array(io, layer.queries);
     }
 }
 
@@ -94,7 +93,6 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
         r.rows          = read_array<int32_t>(io, n_memory);
         r.memory_scores = read_array<float>  (io, n_memory);
         r.scores        = read_array<float>  (io, (size_t) layer.n_head_kv*(res.n_tokens - res.first));
-        r.queries       = read_array<float>  (io, layer.queries ? ggml_nelements(layer.queries) : 0);
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
             check(is_memory(sequence, r.rows.data() + h*config.memory_size(), r.n_built));
         }

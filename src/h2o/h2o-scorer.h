@@ -3,13 +3,6 @@
 #include <cstdint>
 #include <stdexcept>
 
-// What scores are made of.
-enum h2o_score_source {
-    H2O_SCORE_ATTENTION, // what a position has received, added up; candidates are the memory set before and the chunk
-    H2O_SCORE_KEYS,      // score_keys() of a complete chunk; the same candidates
-    H2O_SCORE_QUERIES,   // attention of the chunk's pooled queries to everything, anew with each chunk; all are candidates
-};
-
 // How the heavy hitters of a memory set are chosen: what a position's score is made of, and how candidates are ranked by it.
 // Every scorer is a file in scorers/ and an entry of h2o_scorers(). L is the local window.
 class h2o_scorer {
@@ -18,13 +11,14 @@ public:
 
     virtual const char * name() const = 0;
 
-    virtual h2o_score_source source() const { return H2O_SCORE_ATTENTION; }
+    // A score is what attention gives to a position, or what score_keys() makes of its key.
+    virtual bool uses_attention() const { return true; }
 
     // Of attention, a query at position pos adds to the scores of positions up to this one; only if limits_queries().
     virtual bool    limits_queries() const { return false; }
     virtual int64_t limit(uint32_t pos, uint32_t /*L*/) const { return pos; }
 
-    // score [n_head, n] of the keys [n, n_head, d] of a complete chunk; only if they are the source
+    // score [n_head, n] of the keys [n, n_head, d] of a complete chunk; only if not uses_attention()
     virtual void score_keys(const float * /*k*/, uint32_t /*n*/, uint32_t /*n_head*/, uint32_t /*d*/, float * /*score*/) const {
         throw std::logic_error("[h2o] this scorer scores attention, not keys");
     }

@@ -22,10 +22,6 @@ h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t f
             res.scores.push_back(scores.get(h, layout->row_of(p)));
         }
     }
-    if (layer.queries) {
-        res.queries.resize(ggml_nelements(layer.queries));
-        ggml_backend_tensor_get(layer.queries, res.queries.data(), 0, ggml_nbytes(layer.queries));
-    }
     return res;
 }
 
@@ -46,11 +42,6 @@ void h2o_sequence::restore(const h2o_record & record) {
         h2o_host_data data  (layer.rows);
         h2o_scores    scores(layer);
 
-        if (layer.queries) {
-            // ranks of positions that the record does not have are those of a later chunk
-            set_scores_of(scores, layer, 0, record.first, nullptr);
-            ggml_backend_tensor_set(layer.queries, r.queries.data(), 0, ggml_nbytes(layer.queries));
-        }
         set_scores_of(scores, layer, record.first, record.n_tokens, r.scores.data());
         set_scores_of(scores, layer, record.n_tokens, std::max(n_end, record.n_tokens), nullptr);
 

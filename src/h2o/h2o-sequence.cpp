@@ -10,7 +10,7 @@
 #include <utility>
 
 h2o_sequence::h2o_sequence(const h2o_config & config, std::unique_ptr<h2o_layout> layout_, const std::vector<layer_dims> & dims)
-    : config(config), layout(std::move(layout_)), buffers(3*dims.size()) {
+    : config(config), layout(std::move(layout_)), buffers(2*dims.size()) {
     for (const auto & d : dims) {
         const std::string suffix = "_l" + std::to_string(d.il);
 
@@ -21,8 +21,6 @@ h2o_sequence::h2o_sequence(const h2o_config & config, std::unique_ptr<h2o_layout
         layer.n_head_kv = d.n_head_kv;
         layer.scorer    = config.scorer;
         layer.scores    = buffers.add(d.device, "h2o_scores" + suffix, config.score_type, layout->n_rows(), d.n_head_kv);
-        layer.queries   = layer.is_scored_by(H2O_SCORE_QUERIES) ?
-            buffers.add(d.device, "h2o_queries" + suffix, GGML_TYPE_F32, d.n_embd_head_k*d.n_head, config.n_pooled()) : nullptr;
         layer.rows      = buffers.add(d.device, "h2o_rows"   + suffix, GGML_TYPE_I32, config.memory_size() + config.chunk_size, d.n_head_kv);
 
         layers.push_back(layer);
@@ -47,7 +45,6 @@ void h2o_sequence::clear() {
 
     for (auto & layer : layers) {
         ggml_backend_tensor_memset(layer.scores, 0, 0, ggml_nbytes(layer.scores));
-        clear_queries(layer);
 
         h2o_host_data data(layer.rows);
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
@@ -58,12 +55,6 @@ void h2o_sequence::clear() {
         data.store();
 
         layer.n_built = 0;
-    }
-}
-
-void h2o_sequence::clear_queries(h2o_layer & layer) const {
-    if (layer.queries) {
-        ggml_backend_tensor_memset(layer.queries, 0, 0, ggml_nbytes(layer.queries));
     }
 }
 
@@ -207,11 +198,9 @@ void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
     const size_t   M           = config.memory_size();
     const uint32_t chunk_start = chunk_start_of(chunk_end);
 
-    if (layer.is_scored_by(H2O_SCORE_KEYS)) {
+    if (!layer.scorer->uses_attention()) {
         score_keys(layer, chunk_start, chunk_end);
     }
-    // from here on all positions are candidates, kept or not
-    const uint32_t first = layer.is_scored_by(H2O_SCORE_QUERIES) ? 0 : chunk_start;
 
     h2o_scores    scores(layer);
     h2o_host_data data  (layer.rows);
@@ -224,12 +213,12 @@ void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
         pos.clear();
         score.clear();
         for (const int32_t * row = rows; row < rows + M; ++row) {
-            if (*row >= 0 && layout->position_of(layer.index, h, *row) < first) {
+            if (*row >= 0 && layout->position_of(layer.index, h, *row) < chunk_start) {
                 pos.push_back(layout->position_of(layer.index, h, *row));
                 score.push_back(scores.get(h, *row));
             }
         }
-        for (uint32_t p = first; p < chunk_end; ++p) {
+        for (uint32_t p = chunk_start; p < chunk_end; ++p) {
             pos.push_back(p);
             score.push_back(scores.get(h, layout->row_of(p)));
         }
@@ -265,7 +254,6 @@ bool h2o_sequence::begin_chunk(uint32_t pos) {
     for (auto & layer : layers) {
         if (layer.n_built < pos/config.chunk_size) {
             build_memory_set(layer, pos);
-            clear_queries(layer);
             built = true;
         }
     }
@@ -279,30 +267,19 @@ bool h2o_sequence::begin_chunk(uint32_t pos) {
     return built;
 }
 
-bool h2o_sequence::scores_queries() const {
-    return is_scored_by(H2O_SCORE_ATTENTION) || is_scored_by(H2O_SCORE_QUERIES);
-}
-
-bool h2o_sequence::is_scored_by(h2o_score_source source) const {
-    return std::any_of(layers.begin(), layers.end(), [&](const h2o_layer & layer) { return layer.is_scored_by(source); });
-}
-
-uint32_t h2o_sequence::first_needed() const {
-    // ranks of everything, until the memory sets are built of them
-    const bool needs_all = is_scored_by(H2O_SCORE_QUERIES) && n_tok > n_memory_sets()*config.chunk_size && n_tok % config.chunk_size == 0;
-
-    return needs_all ? 0 : open_start();
+bool h2o_sequence::uses_attention() const {
+    return std::any_of(layers.begin(), layers.end(), [](const h2o_layer & layer) { return layer.scorer->uses_attention(); });
 }
 
 void h2o_sequence::begin_call(uint32_t n_tokens, bool all_scores) {
     n_end = n_tok + n_tokens;
-    undo  = std::make_unique<h2o_record>(record(all_scores && scores_queries() ? 0 : first_needed()));
+    undo  = std::make_unique<h2o_record>(record(all_scores && uses_attention() ? 0 : open_start()));
 }
 
 void h2o_sequence::end_call(uint32_t n_tokens, bool scored) {
     n_tok += n_tokens;
     n_end  = n_tok;
-    if (scored && scores_queries()) {
+    if (scored && uses_attention()) {
         n_scored = n_tok;
     }
 

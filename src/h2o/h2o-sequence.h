@@ -19,7 +19,6 @@ struct h2o_record {
         std::vector<int32_t> rows;          // of the memory set [n_head_kv, M], padded at the front with -1
         std::vector<float>   memory_scores; // of the memory set [n_head_kv, M]
         std::vector<float>   scores;        // of the positions from first on [n_head_kv, n_tokens - first]
-        std::vector<float>   queries;       // h2o_layer's
     };
 
     uint32_t n_tokens;
@@ -38,7 +37,6 @@ public:
         int32_t  il;
         uint32_t n_head;
         uint32_t n_head_kv;
-        uint32_t n_embd_head_k;
 
         ggml_backend_dev_t device;
     };
@@ -77,7 +75,7 @@ public:
     // score of memory[i] += colsum[i], colsum [n_head_kv, M]
     void add_memory_scores(h2o_layer & layer, const float * colsum);
 
-    // M_c of the chunk that ends at chunk_end, out of the current memory set and the chunk, or of all positions
+    // M_c of the chunk that ends at chunk_end, out of the current memory set and the chunk
     void build_memory_set(h2o_layer & layer, uint32_t chunk_end);
 
     // Replaces the layer's memory set for the chunk that begins at n_tokens(), where a chunk must begin; others are built.
@@ -87,7 +85,7 @@ public:
     // lazy build: if position pos begins a chunk, its predecessor's memory set is built, once. Returns whether it was.
     bool begin_chunk(uint32_t pos);
 
-    // all_scores: the score of any position may change
+    // all_scores: attention to any position may be scored
     void begin_call(uint32_t n_tokens, bool all_scores);
     void end_call(uint32_t n_tokens, bool scored);
     void rollback();
@@ -98,12 +96,6 @@ public:
     // Takes back the tokens from pos on, which is at least rewind_limit(), or the begin of a chunk whose record is there.
     // Returns false otherwise, and has changed nothing.
     bool rewind(uint32_t pos);
-
-    // some layer's scores are made of this
-    bool is_scored_by(h2o_score_source source) const;
-
-    // the first position whose score the next memory sets need, besides those of the memory sets before
-    uint32_t first_needed() const;
 
     h2o_record record(uint32_t first) const;
 
@@ -132,14 +124,12 @@ private:
 
     void truncate_text();
 
-    void clear_queries(h2o_layer & layer) const;
-
     h2o_record::layer record_layer(const h2o_layer & layer, uint32_t first) const;
 
     void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
 
-    // what queries ask for is scored, which cannot be taken back one by one
-    bool scores_queries() const;
+    // attention is scored, for some layer
+    bool uses_attention() const;
 
     // positions of rows [n_head_kv, stride] whose first M are those of a memory set: [n_head_kv, M], ascending, -1 padded
     std::vector<int32_t> positions(const h2o_layer & layer, const int32_t * rows, size_t stride) const;

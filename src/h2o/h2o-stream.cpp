@@ -52,7 +52,7 @@ static std::vector<h2o_sequence::layer_dims> h2o_layer_dims(const llama_model & 
     for (const uint32_t il : layer_ids) {
         // a layer without KV heads has no attention
         if (hparams.n_head_kv(il) > 0 && !config.is_dense(il)) {
-            res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il), hparams.n_embd_head_k(il), h2o_layer_device(model, il, offload) });
+            res.push_back({ (int32_t) il, hparams.n_head(il), hparams.n_head_kv(il), h2o_layer_device(model, il, offload) });
         }
     }
     if (res.empty()) {
@@ -143,7 +143,7 @@ bool h2o_stream::rewind(uint32_t pos) {
 
 void h2o_stream::learn_rope(int32_t il, const ggml_tensor * k) {
     auto * layer = sequence.layer(il);
-    if (!layer || !layer->is_scored_by(H2O_SCORE_KEYS) || ropes.count(il)) {
+    if (!layer || layer->scorer->uses_attention() || ropes.count(il)) {
         return;
     }
 

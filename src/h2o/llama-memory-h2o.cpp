@@ -166,7 +166,7 @@ llama_pos llama_memory_h2o::seq_pos_max(llama_seq_id seq_id) const {
 void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 
-    h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.first_needed() : 0));
+    h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.open_start() : 0));
     if (const auto & tiles = stream.sequence.tiles) {
         h2o_lookups_write(io, *tiles);
         if (!partial) {
@@ -271,8 +271,7 @@ bool llama_memory_h2o_context::apply() {
     if (!begun) {
         // decode steps change scores never, and memory sets only if they begin a chunk
         if (step.phase != h2o_step::DECODE || steps.size() > 1 || step.pos % S == 0) {
-            const bool closes_chunk = (sequence.n_tokens() + n_tokens_call)/S > sequence.n_tokens()/S;
-            sequence.begin_call(n_tokens_call, steps.back().phase == h2o_step::TAIL || (closes_chunk && sequence.is_scored_by(H2O_SCORE_QUERIES)));
+            sequence.begin_call(n_tokens_call, steps.back().phase == h2o_step::TAIL);
         }
         begun = true;
     }

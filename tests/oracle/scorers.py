@@ -28,22 +28,18 @@ def _distant_mean(scores: Array, positions: IntArray, end: int, L: int) -> Array
 
 @dataclass(frozen=True)
 class Scorer:
-    """`source` says what scores are made of: "attention" that positions receive, a chunk's "keys", or its pooled
-    "queries", for which every position is a candidate. `counts` says which pairs of (query, key) positions add to a
-    score, S and L given; `rank` makes ranks of scores [n] of candidates at positions [n] for the set built at
-    `end`.
-    """
+    """`counts` says which pairs of (query, key) positions add to a score, S and L given; `rank` makes ranks of scores
+    [n] of candidates at positions [n] for the set built at `end`."""
 
     counts: Callable[[IntArray, IntArray, int, int], BoolArray] = _all
     rank: Callable[[Array, IntArray, int, int], Array] = _score
-    source: str = "attention"
+    from_keys: bool = False
 
 
 SCORERS = {
     "sum": Scorer(),
     "distant": Scorer(counts=_distant, rank=_distant_mean),
-    "key_diff": Scorer(source="keys"),
-    "query": Scorer(source="queries"),
+    "key_diff": Scorer(from_keys=True),
 }
 
 

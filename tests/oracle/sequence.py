@@ -76,15 +76,6 @@ class OracleSequence(ABC):
             for il in self.model.hparams.attention_layers
             if il not in self.dense_layers
         }
-        self._queries = {
-            il: np.zeros((self.model.hparams.n_head[il], self.n_pooled, self.model.hparams.head_dim), self.dtype)
-            for il in self._scores
-        }
-
-    @property
-    def n_pooled(self) -> int:
-        """Means of a chunk's queries."""
-        return min(4, self.S)
 
     @property
     def n_tokens(self) -> int:
@@ -151,7 +142,6 @@ class OracleSequence(ABC):
             state, colsum = attend(q, k, v, keys <= positions[:, None], self._counts(positions, keys))
             if il in self._scores:
                 self._add_scores(il, keys[None, :], colsum)
-                self._score_queries(il, q, positions)
             return state.o
 
         x = layers.forward(self.model, tokens, self.dtype, attention)
@@ -227,7 +217,7 @@ class OracleSequence(ABC):
         end = chunk * self.S
         built = {}
         for il, scores in self._scores.items():
-            if self.scorer.source == "keys":
+            if self.scorer.from_keys:
                 k, _ = self.cache.read(il, slice(end - self.S, end))
                 unrotated = layers.without_rope(self.model, k, np.arange(end - self.S, end))
                 scores[:, end - self.S : end] = self._as_score(key_difference(unrotated))
@@ -236,29 +226,12 @@ class OracleSequence(ABC):
                 memory = self.choose_memory(chunk - 1, il, memory, ranks)
             built[il] = memory
         self.history.append(built)
-        self._queries = {il: np.zeros_like(q) for il, q in self._queries.items()}
-
-    def _score_queries(self, il: int, q: Array, positions: IntArray) -> None:
-        """Queries [n_head, n_q, d] of one chunk add to its means; at its end the means score every position anew.
-
-        Queries that are not seen here, of generated tokens, are zeros in their mean.
-        """
-        if self.scorer.source != "queries":
-            return
-        n = self.n_pooled
-        for i, position in enumerate(positions):
-            self._queries[il][:, position % self.S * n // self.S] += q[:, i] * q.dtype.type(n / self.S)
-        end = int(positions[-1]) + 1
-        if end % self.S == 0:
-            k, v = self.cache.read(il, slice(0, end))
-            _, colsum = attend(self._queries[il], k, v)
-            self._scores[il][:, :end] = self._as_score(colsum)
 
     def _select(self, il: int, end: int) -> tuple[IntArray, Array]:
         """The memory set [n_head_kv, M] of the chunk that ends at `end`, and the ranks [n_head_kv, end]."""
         memory, ranks = [], []
         for row, previous in zip(self._scores[il], self.memory_indices(il), strict=True):
-            chunk = (previous, 0 if self.scorer.source == "queries" else end - self.S, end)
+            chunk = (previous, end - self.S, end)
             rank = candidate_ranks(
                 row[:end],
                 *chunk,
@@ -287,7 +260,7 @@ class OracleSequence(ABC):
 
     def _add_scores(self, il: int, positions: IntArray, colsum: Array) -> None:
         """positions broadcasts to colsum [n_head_kv, n]; no position occurs twice in a row."""
-        if self.scorer.source != "attention":
+        if self.scorer.from_keys:
             return
         scores = self._scores[il]
         where = np.broadcast_to(positions, colsum.shape)

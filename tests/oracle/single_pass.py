@@ -34,7 +34,6 @@ class OracleSinglePass(OracleSequence):
             q = layers.query(self.model, il, x, positions)
             if il in self.dense_layers:
                 return attend(q, *self.cache.read(il, slice(0, last)), np.arange(last) <= positions[:, None])[0].o
-            self._score_queries(il, q, positions)
             # One softmax over the chunk so far, causally, and the past.
             chunk = np.arange(first // self.S * self.S, last)
             return self._attend_past(il, q, positions, chunk).o

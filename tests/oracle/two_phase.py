@@ -38,8 +38,6 @@ class OracleTwoPhase(OracleSequence):
                 self._intra(il, q[:, first - start : last - start], first, last)
                 for first, last in self._pieces(start, len(tokens))
             ]
-            if start + len(tokens) <= self.S:
-                self._score_queries(il, q, positions)
             states[il] = SoftmaxState(*(np.concatenate(field, axis=1) for field in zip(*parts, strict=True)))
             return states[il].o
 
@@ -67,9 +65,8 @@ class OracleTwoPhase(OracleSequence):
 
         def attention(il: int, x: Array) -> Array:
             state = SoftmaxState(*(field[:, rows] for field in intra[il]))
-            q = layers.query(self.model, il, x, positions)
-            self._score_queries(il, q, positions)
             if first >= self.S:
+                q = layers.query(self.model, il, x, positions)
                 state = fuse(self._attend_past(il, q, positions, np.arange(0)), state)
             return state.o
 

@@ -20,7 +20,7 @@ const h2o_scorer & h2o_scorer_key_diff() {
     static const struct : h2o_scorer {
         const char * name() const override { return "key_diff"; }
 
-        h2o_score_source source() const override { return H2O_SCORE_KEYS; }
+        bool uses_attention() const override { return false; }
 
         // goes through k in its order: rows of one head are often 4096 bytes apart, which no cache likes
         void score_keys(const float * k, uint32_t n, uint32_t n_head, uint32_t d, float * score) const override {

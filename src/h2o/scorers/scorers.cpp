@@ -5,10 +5,9 @@
 
 const std::vector<const h2o_scorer *> & h2o_scorers() {
     static const std::vector<const h2o_scorer *> res = {
-        &h2o_scorer_query(),
+        &h2o_scorer_distant(),
         &h2o_scorer_key_diff(),
         &h2o_scorer_sum(),
-        &h2o_scorer_distant(),
     };
     return res;
 }

@@ -7,7 +7,6 @@
 const h2o_scorer & h2o_scorer_sum();
 const h2o_scorer & h2o_scorer_distant();
 const h2o_scorer & h2o_scorer_key_diff();
-const h2o_scorer & h2o_scorer_query();
 
 // all of them, the default first
 const std::vector<const h2o_scorer *> & h2o_scorers();
