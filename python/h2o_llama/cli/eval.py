@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from h2o_llama.cli import options
+from h2o_llama.cli.options import values
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.config import SCORERS
@@ -19,8 +20,6 @@ from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Row, Task
 from h2o_llama.eval.tasks import KINDS
 from h2o_llama.llama import DENSE_TAIL
-
-T = TypeVar("T")
 
 _SWEPT = "Settings to measure"
 _TEXT = "Perplexity and continuation"
@@ -106,13 +105,13 @@ def eval_model(
     Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
     """
     settings = sweep(
-        local=_values("--local", local, int),
-        heavy=_values("--heavy", heavy, int),
-        sinks=_values("--sinks", sinks, int),
-        lookup=_values("--lookup", lookup, int),
-        schedule=_values("--schedule", schedule, str),
-        scorer=_values("--scorer", scorer, str),
-        pooling=_values("--pooling", pooling, int),
+        local=values("--local", local, int),
+        heavy=values("--heavy", heavy, int),
+        sinks=values("--sinks", sinks, int),
+        lookup=values("--lookup", lookup, int),
+        schedule=values("--schedule", schedule, str),
+        scorer=values("--scorer", scorer, str),
+        pooling=values("--pooling", pooling, int),
     )
     tasks: list[Task] = []
     if windows > 0:
@@ -120,10 +119,10 @@ def eval_model(
         if continuation > 0:
             tasks.append(Continuation(continuation, windows))
     if recall:
-        kinds, places = _values("--recall", recall, str), _values("--depths", depths, float)
+        kinds, places = values("--recall", recall, str), values("--depths", depths, float)
         tasks.append(Recall(kinds, places, samples, dense_tail, question, style))
     if jsonl is not None:
-        tasks.append(Jsonl(jsonl, _values("--metric", metric, str), max_tokens, dense_tail, limit))
+        tasks.append(Jsonl(jsonl, values("--metric", metric, str), max_tokens, dense_tail, limit))
     if not tasks:
         raise typer.BadParameter("there is nothing to measure: give --windows, --recall or --jsonl")
     draw = None if plot is None else _drawing(plot)
@@ -131,9 +130,9 @@ def eval_model(
     with progress_bars() as update:
         rows = evaluate(
             model_file(model),
-            list(dict.fromkeys([*settings, *references(settings[0], _values("--reference", reference, str), chunk)])),
+            list(dict.fromkeys([*settings, *references(settings[0], values("--reference", reference, str), chunk)])),
             text=None if text is None else read_text(text),
-            n_tokens=_values("--n-tokens", n_tokens, int) or [4 * chunk],
+            n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk],
             tasks=tasks,
             chunk_size=chunk,
             n_threads=threads,
@@ -156,11 +155,3 @@ def _drawing(folder: Path) -> Callable[[list[Row]], list[Path]]:
 
     folder.mkdir(parents=True, exist_ok=True)
     return lambda rows: eval_plots(rows, folder)
-
-
-def _values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
-    """The values of a list such as "64,128"."""
-    try:
-        return [kind(word.strip()) for word in text.split(",") if word.strip()]
-    except ValueError:
-        raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None

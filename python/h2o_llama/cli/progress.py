@@ -10,19 +10,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+def progress_bars(auto_refresh: bool = True) -> Iterator[Callable[[str, int, int], None]]:
     """Yield `update(name, n_done, n_total)`, with one bar per name. The bars vanish at the end.
 
-    Nothing is shown where stderr is no terminal.
+    Nothing is shown where stderr is no terminal. Without `auto_refresh` they are drawn by `update` only, not by a
+    thread that would take time from what is measured.
     """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=auto_refresh
+    ) as bars:
 
         def update(name: str, n_done: int, n_total: int) -> None:
             if name not in tasks:
                 tasks[name] = bars.add_task(name)
-            bars.update(tasks[name], completed=n_done, total=n_total)
+            bars.update(tasks[name], completed=n_done, total=n_total, refresh=not auto_refresh)
 
         yield update

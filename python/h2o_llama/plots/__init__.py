@@ -10,5 +10,6 @@ if find_spec("matplotlib") is None:
 
 from h2o_llama.plots.evaluation import eval_plots
 from h2o_llama.plots.memory import captured_mass, membership, overlap, stability
+from h2o_llama.plots.speed import bench_plots
 
-__all__ = ["captured_mass", "eval_plots", "membership", "overlap", "stability"]
+__all__ = ["bench_plots", "captured_mass", "eval_plots", "membership", "overlap", "stability"]

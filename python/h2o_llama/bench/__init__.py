@@ -1,0 +1,9 @@
+"""Speed and memory of attention, dense and sparse, beside each other: what `h2o-llama bench` runs."""
+
+from h2o_llama.bench.bandwidth import read_bandwidth
+from h2o_llama.bench.case import Mode, Sample
+from h2o_llama.bench.measure import Bench
+from h2o_llama.bench.plan import DENSE, Plan
+from h2o_llama.bench.rows import Row, rows
+
+__all__ = ["DENSE", "Bench", "Mode", "Plan", "Row", "Sample", "read_bandwidth", "rows"]

@@ -1,0 +1,128 @@
+"""One measurement: a prompt of N tokens in one mode, and tokens generated after it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama.config import H2OConfig
+from h2o_llama.llama import Llama
+from h2o_llama.params import available_cpus
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to compute attention.
+
+    Parameters
+    ----------
+    name : str
+        What tables call it.
+    flash_attn : {"auto", "on", "off"}
+        As in `Llama`.
+    h2o : H2OConfig or None
+        None is dense attention.
+    """
+
+    name: str
+    flash_attn: str
+    h2o: H2OConfig | None
+
+    @property
+    def is_dense(self) -> bool:
+        return self.h2o is None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one measurement took.
+
+    Attributes
+    ----------
+    prefill_s : float
+        Seconds of reading the prompt, from an empty cache.
+    generation_s : float or None
+        Seconds of generating n_gen tokens; None if none were.
+    cpu_share : float
+        CPU time of the prefill over wall time and the threads that can run at once. Clearly below 1, something else
+        was running too.
+    """
+
+    prefill_s: float
+    generation_s: float | None
+    cpu_share: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to measure, and how.
+
+    Attributes
+    ----------
+    mode : Mode
+    n_tokens : int
+        N, the prompt's.
+    n_gen : int
+        Tokens to generate after it; may be 0.
+    chunk_size : int
+        S with H2O, and llama.cpp's n_ubatch without.
+    n_threads, n_gpu_layers : int
+        As in `Llama`.
+    """
+
+    mode: Mode
+    n_tokens: int
+    n_gen: int
+    chunk_size: int
+    n_threads: int
+    n_gpu_layers: int
+
+    @property
+    def n_used(self) -> int:
+        """Tokens that a sample needs: the prompt, a generated one that does not count, and those that do."""
+        return self.n_tokens + (self.n_gen + 1 if self.n_gen > 0 else 0)
+
+    @property
+    def n_ctx(self) -> int:
+        """A whole chunk at least, and a multiple of 256: llama.cpp's cache then has exactly so many cells."""
+        return -(-max(self.n_used, self.chunk_size) // 256) * 256
+
+    def open(self, model: str | os.PathLike[str] | Llama) -> Llama:
+        """A context of its own on the model's weights."""
+        return Llama(
+            model,
+            n_ctx=self.n_ctx,
+            n_batch=max(4096, self.chunk_size),
+            n_ubatch=self.chunk_size,
+            n_threads=self.n_threads,
+            n_gpu_layers=self.n_gpu_layers,
+            flash_attn=self.mode.flash_attn,
+            h2o=self.mode.h2o,
+        )
+
+    def warm(self, llm: Llama, tokens: Tokens) -> None:
+        """Compute two chunks: the first calls allocate memory and touch it."""
+        llm.eval(tokens[: min(2 * self.chunk_size, self.n_tokens)])
+
+    def measure(self, llm: Llama, tokens: Tokens) -> Sample:
+        """One sample, from an empty cache. `tokens` are at least `n_used`."""
+        llm.reset()
+        cpu, wall = time.process_time(), time.perf_counter()
+        llm.eval(tokens[: self.n_tokens])
+        prefill_s = time.perf_counter() - wall
+        cpu_share = (time.process_time() - cpu) / prefill_s / min(self.n_threads, available_cpus())
+        generation_s = None
+        if self.n_gen > 0:
+            # The first one makes a graph, and memory sets if a chunk has just ended: once in S tokens.
+            llm.eval(tokens[self.n_tokens : self.n_tokens + 1], decode=True)
+            start = time.perf_counter()
+            for i in range(self.n_tokens + 1, self.n_used):
+                llm.eval(tokens[i : i + 1], decode=True)
+            generation_s = time.perf_counter() - start
+        return Sample(prefill_s, generation_s, cpu_share)

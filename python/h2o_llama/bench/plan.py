@@ -1,0 +1,84 @@
+"""What a benchmark measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from h2o_llama import _check
+from h2o_llama.bench.case import Case, Mode
+from h2o_llama.params import available_cpus
+
+_OWNER = "bench"
+
+DENSE = (Mode("dense, flash attention on", "on", None), Mode("dense, flash attention off", "off", None))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Modes, lengths and repetitions.
+
+    Parameters
+    ----------
+    modes : sequence of Mode
+        Each with a name of its own. What is called "over dense" is over the better of the dense ones.
+    n_prompt : sequence of int
+        Prompt lengths N to read.
+    depths : sequence of int
+        Prompt lengths to generate after.
+    n_gen : int, default 32
+        Tokens to generate there.
+    repetitions : int, default 3
+        Samples of each.
+    dense_max : int, optional
+        Leave dense attention out of longer prompts.
+    chunk_size : int, default 1024
+        S.
+    n_threads : int
+        As in `Llama`; by default one for each CPU.
+    n_gpu_layers : int, default 0
+        As in `Llama`.
+
+    Raises
+    ------
+    ValueError
+        If a value is bad, or there is nothing to measure.
+    """
+
+    modes: Sequence[Mode]
+    n_prompt: Sequence[int]
+    depths: Sequence[int]
+    n_gen: int = 32
+    repetitions: int = 3
+    dense_max: int | None = None
+    chunk_size: int = 1024
+    n_threads: int = field(default_factory=available_cpus)
+    n_gpu_layers: int = 0
+
+    def __post_init__(self) -> None:
+        names = [mode.name for mode in self.modes]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"[{_OWNER}] modes must be at least one, each with its own name, got {names}")
+        for name in ("n_prompt", "depths"):
+            for n in getattr(self, name):
+                _check.integer(_OWNER, name, n, 1)
+        for name in ("n_gen", "repetitions", "chunk_size"):
+            _check.integer(_OWNER, name, getattr(self, name), 1)
+        if self.dense_max is not None:
+            _check.integer(_OWNER, "dense_max", self.dense_max, 0)
+        if not any(self.cases(n) for n in self.lengths):
+            raise ValueError(f"[{_OWNER}] there is nothing to measure: give a prompt length or a depth")
+
+    @property
+    def lengths(self) -> list[int]:
+        """All prompt lengths, ascending."""
+        return sorted({*self.n_prompt, *self.depths})
+
+    def cases(self, n_tokens: int) -> list[Case]:
+        """What is measured at a prompt length: dense attention too, unless it is above `dense_max`."""
+        n_gen = self.n_gen if n_tokens in self.depths else 0
+        return [
+            Case(mode, n_tokens, n_gen, self.chunk_size, self.n_threads, self.n_gpu_layers)
+            for mode in self.modes
+            if not mode.is_dense or self.dense_max is None or n_tokens <= self.dense_max
+        ]

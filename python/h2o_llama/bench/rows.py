@@ -1,0 +1,108 @@
+"""The figures of a benchmark, from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+from h2o_llama.bench.case import Case, Sample
+from h2o_llama.bench.token_bytes import kv_read
+from h2o_llama.kv import KVStats
+
+Row = dict[str, Any]
+Test = Literal["prefill", "generation"]
+
+
+@dataclass
+class Result:
+    """What was measured of a case.
+
+    Attributes
+    ----------
+    case : Case
+    is_prompt : bool
+        Whether its prefill was asked for, not only what is generated after it.
+    stats : KVStats
+        What the context held.
+    peak_rss : int or None
+        See `h2o_llama.bench.alone.Alone`.
+    samples : list of Sample
+    """
+
+    case: Case
+    is_prompt: bool
+    stats: KVStats
+    peak_rss: int | None
+    samples: list[Sample] = field(default_factory=list)
+
+
+def rows(results: Sequence[Result], weight_bytes: int, bandwidth: float | None) -> list[Row]:
+    """A row for each test, length and mode, in this order.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        Those without samples are left out.
+    weight_bytes : int
+        Bytes of weights that a token reads.
+    bandwidth : float or None
+        Bytes per second that the machine reads.
+
+    Returns
+    -------
+    list of dict
+        "test" ("prefill" or "generation"), "n_tokens" (of the prompt), "mode", "n" (samples), "seconds" (median, for
+        all tokens), "tokens_per_s", "over_dense" (over the better dense mode at that length), "kv_bytes" (as
+        allocated), "state_bytes" (scores, memory sets, phase 1's results), "peak_rss" (None with "generation"),
+        "samples" (seconds). Only with "generation", else None: "read_bytes" (that a token reads: weights, K and V),
+        "read_per_s", and "of_bandwidth", its share of what the machine reads.
+    """
+    found = [r for r in results if r.samples]
+    prefills = [_prefill(r) for r in found if r.is_prompt]
+    generations = [_generation(r, weight_bytes, bandwidth) for r in found if r.case.n_gen > 0]
+    return [*_over_dense(found, prefills), *_over_dense(found, generations)]
+
+
+def _prefill(result: Result) -> Row:
+    row = _row("prefill", result, [s.prefill_s for s in result.samples], result.case.n_tokens)
+    return row | {"peak_rss": result.peak_rss, "read_bytes": None, "read_per_s": None, "of_bandwidth": None}
+
+
+def _generation(result: Result, weight_bytes: int, bandwidth: float | None) -> Row:
+    case = result.case
+    row = _row("generation", result, [s.generation_s or 0.0 for s in result.samples], case.n_gen)
+    n_bytes = weight_bytes + kv_read(result.stats.kv_bytes / case.n_ctx, case.n_tokens, case.n_gen)
+    per_s = n_bytes * row["tokens_per_s"]
+    share = None if bandwidth is None else per_s / bandwidth
+    return row | {"peak_rss": None, "read_bytes": n_bytes, "read_per_s": per_s, "of_bandwidth": share}
+
+
+def _row(test: Test, result: Result, seconds: list[float], n_computed: int) -> Row:
+    case, stats = result.case, result.stats
+    return {
+        "test": test,
+        "n_tokens": case.n_tokens,
+        "mode": case.mode.name,
+        "n": len(seconds),
+        "seconds": median(seconds),
+        "tokens_per_s": n_computed / median(seconds),
+        "over_dense": None,
+        "kv_bytes": stats.kv_bytes,
+        "state_bytes": stats.score_bytes + stats.memory_bytes + stats.intra_bytes,
+        "samples": seconds,
+    }
+
+
+def _over_dense(results: Sequence[Result], rows: list[Row]) -> list[Row]:
+    """The rows with their speed over the better dense one's of the same length."""
+    dense = {r.case.mode.name for r in results if r.case.mode.is_dense}
+    best: dict[int, float] = {}
+    for row in rows:
+        if row["mode"] in dense:
+            best[row["n_tokens"]] = max(best.get(row["n_tokens"], 0.0), row["tokens_per_s"])
+    for row in rows:
+        if row["n_tokens"] in best:
+            row["over_dense"] = row["tokens_per_s"] / best[row["n_tokens"]]
+    return rows

@@ -1,0 +1,149 @@
+"""`h2o-llama bench`: how fast a model reads and generates, dense and with H2O, and in how much memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from h2o_llama.bench import DENSE, Bench, Mode, Plan
+from h2o_llama.bench.machine import describe
+from h2o_llama.bench.report import Report
+from h2o_llama.bench.rows import Row
+from h2o_llama.bench.tables import facts, tables
+from h2o_llama.cli import options
+from h2o_llama.cli.options import values
+from h2o_llama.cli.progress import progress_bars
+from h2o_llama.cli.prompt import model_file, read_text
+from h2o_llama.config import SCORERS
+from h2o_llama.eval import sweep
+from h2o_llama.params import available_cpus
+from h2o_llama.report.html import check_target
+
+_MODES = "H2O: all combinations are measured"
+_STDOUT = Path("-")
+
+
+def bench(
+    model: options.Model,
+    n_prompt: Annotated[str, typer.Option(help="Prompt lengths N to read.")] = "1024,4096,8192",
+    n_gen: Annotated[int, typer.Option(min=1, help="Tokens to generate after a prompt.")] = 32,
+    depth: Annotated[str, typer.Option(help="Prompt lengths to generate after.")] = "4096,8192",
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Samples of each figure.")] = 3,
+    dense_max: Annotated[
+        int | None, typer.Option(min=0, help="Leave dense attention out of longer prompts; 0: measure H2O only.")
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="Text file, or a text's name; - is standard input. By default Python's sources.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
+    ] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Write a line for each figure to this file; - as with --json.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")] = None,
+    local: Annotated[str, typer.Option(rich_help_panel=_MODES, help="L, one or more: 64,128.")] = str(
+        options.DEFAULTS.local_window
+    ),
+    heavy: Annotated[str, typer.Option(rich_help_panel=_MODES, help="H, one or more.")] = str(
+        options.DEFAULTS.heavy_budget
+    ),
+    lookup: Annotated[str, typer.Option(rich_help_panel=_MODES, help="B, one or more.")] = str(
+        options.DEFAULTS.lookup_budget
+    ),
+    sinks: Annotated[str, typer.Option(rich_help_panel=_MODES, help="A, one or more.")] = str(
+        options.DEFAULTS.sink_tokens
+    ),
+    schedule: Annotated[
+        str, typer.Option(rich_help_panel=_MODES, help="single_pass, two_phase, or both.")
+    ] = "single_pass,two_phase",
+    scorer: Annotated[
+        str, typer.Option(rich_help_panel=_MODES, help=f"How heavy hitters are chosen: {', '.join(SCORERS)}.")
+    ] = options.DEFAULTS.scorer,
+    pooling: Annotated[str, typer.Option(rich_help_panel=_MODES, help="Neighbours kept with them, one or more.")] = str(
+        options.DEFAULTS.pooling
+    ),
+    chunk: options.Chunk = options.CHUNK_SIZE,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+) -> None:
+    """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
+
+    All modes read the same tokens with the same weights, in turns; figures are medians. What generated tokens read is
+    set beside what this machine's memory delivers. Ctrl-C ends it with what was measured so far. Tables are Markdown
+    unless they go to a terminal.
+    """
+    settings = sweep(
+        local=values("--local", local, int),
+        heavy=values("--heavy", heavy, int),
+        sinks=values("--sinks", sinks, int),
+        lookup=values("--lookup", lookup, int),
+        schedule=values("--schedule", schedule, str),
+        scorer=values("--scorer", scorer, str),
+        pooling=values("--pooling", pooling, int),
+    )
+    plan = Plan(
+        [*DENSE, *(Mode(s.name, "auto", s.h2o) for s in settings)],
+        n_prompt=values("--n-prompt", n_prompt, int),
+        depths=values("--depth", depth, int),
+        n_gen=n_gen,
+        repetitions=repetitions,
+        dense_max=dense_max,
+        chunk_size=chunk,
+        n_threads=threads or available_cpus(),
+        n_gpu_layers=gpu_layers,
+    )
+    if json_file == _STDOUT and csv_file == _STDOUT:
+        raise typer.BadParameter("--json and --csv cannot both go to standard output")
+    for path in (json_file, csv_file):
+        if path is not None and path != _STDOUT:
+            check_target(path)
+    draw = None if plot is None else _drawing(plot)
+
+    started = describe()
+    with closing(Bench(model_file(model), plan, None if text is None else read_text(text))) as measured:
+        try:
+            with progress_bars(auto_refresh=False) as update:
+                measured.run(update)
+        finally:  # what was measured before Ctrl-C or an error counts too
+            if measured.rows():
+                _write(Report.of(measured, started), json_file, csv_file, draw)
+
+
+def _write(
+    report: Report, json_file: Path | None, csv_file: Path | None, draw: Callable[[list[Row]], list[Path]] | None
+) -> None:
+    written = []
+    for path, content in ((json_file, report.to_json()), (csv_file, report.to_csv())):
+        if path == _STDOUT:
+            sys.stdout.write(content)
+        elif path is not None:
+            path.write_text(content, encoding="utf-8")
+            written.append(path)
+    if draw is not None:
+        written += draw(report.rows)
+    if _STDOUT in (json_file, csv_file):
+        return
+    console = Console()
+    if console.is_terminal:
+        console.print(facts(report), "", highlight=False, markup=False)
+        for table in tables(report):
+            console.print(table.rich(), "")
+    else:
+        print(facts(report), *(table.markdown() for table in tables(report)), sep="\n\n")
+    for path in written:
+        console.print(f"Written: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _drawing(folder: Path) -> Callable[[list[Row]], list[Path]]:
+    """What draws rows into a folder. Fails here, before anything is measured, if matplotlib or the folder cannot be."""
+    from h2o_llama.plots import bench_plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return lambda rows: bench_plots(rows, folder)
