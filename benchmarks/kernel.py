@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-import machine
 from h2o_llama import _core
+from h2o_llama.bench.machine import describe
+from h2o_llama.params import available_cpus
 from output import check_output
 from settings import CHUNK_SIZE, DEFAULT
 
@@ -67,8 +68,8 @@ def main(
 ) -> None:
     """Speed of the attention operator's CPU kernels, next to the machine's own float32 matrix product."""
     check_output("--json", json_file)
-    n_threads = threads or machine.n_cores()
-    description = machine.describe()
+    n_threads = threads or available_cpus()
+    description = describe()
 
     # NumPy's threads are counted when it is loaded: in a process of its own.
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(n_threads)

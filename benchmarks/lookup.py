@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import machine
 from h2o_llama import Llama, _core
+from h2o_llama.bench.machine import cpu_model
 from settings import CHUNK_SIZE, DEFAULT
 
 TILE, BUDGET = DEFAULT.tile, DEFAULT.lookup_budget
@@ -43,7 +43,7 @@ def main(
     table.add_section()
     table.add_row("goal", f"< {GOAL_US}", f"< {GOAL_BYTES}")
     console = Console()
-    console.print(f"{machine.cpu_model()}, S {CHUNK_SIZE}, T {TILE}, B {BUDGET}, A {SINK_TOKENS}, L {LOCAL_WINDOW}")
+    console.print(f"{cpu_model()}, S {CHUNK_SIZE}, T {TILE}, B {BUDGET}, A {SINK_TOKENS}, L {LOCAL_WINDOW}")
     console.print(table)
 
 

@@ -19,11 +19,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import machine
-from h2o_llama import KVCache
-from measure import prefill
+from h2o_llama import KVCache, Llama
+from h2o_llama.bench.machine import cpu_model
+from h2o_llama.params import available_cpus
 from random_model import ModelSpec, make_prompt, model_file
-from settings import CHUNK_SIZE, DEFAULT, SINGLE_PASS, SIZES
+from settings import CHUNK_SIZE, DEFAULT, SIZES
 
 GOAL_US = 100
 
@@ -35,7 +35,7 @@ def main(
     """Time of building one layer's memory set."""
     spec = ModelSpec()
     alone, call = stand_alone(spec, chunks)
-    inside = in_prefill(spec, chunks, threads or machine.n_cores())
+    inside = in_prefill(spec, chunks, threads or available_cpus())
 
     table = Table("memory set of one layer")
     table.add_column("µs", justify="right")
@@ -44,7 +44,7 @@ def main(
     table.add_row("in a prefill, mean", f"{inside:.1f}", end_section=True)
     table.add_row("goal", f"< {GOAL_US}")
     console = Console()
-    console.print(f"{machine.cpu_model()}, {spec.n_head_kv} KV heads, {SIZES}")
+    console.print(f"{cpu_model()}, {spec.n_head_kv} KV heads, {SIZES}")
     console.print(table)
 
 
@@ -69,8 +69,9 @@ def stand_alone(spec: ModelSpec, chunks: int) -> tuple[float, float]:
 def in_prefill(spec: ModelSpec, chunks: int, n_threads: int) -> float:
     """Microseconds that a prefill spends per memory set."""
     prompt = make_prompt(spec, chunks * CHUNK_SIZE)
-    with SINGLE_PASS.open(model_file(spec), len(prompt), n_threads) as llm:
-        stats = prefill(llm, prompt, n_threads).stats
+    with Llama(model_file(spec), n_ctx=len(prompt), n_ubatch=CHUNK_SIZE, n_threads=n_threads, h2o=DEFAULT) as llm:
+        llm.eval(prompt)
+        stats = llm.kv.stats
     return 1000 * stats.select_ms / stats.selections
 
 

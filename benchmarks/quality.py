@@ -21,9 +21,10 @@ from typing import Annotated
 
 import typer
 
-import machine
+from h2o_llama.bench.machine import describe
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import evaluate
+from h2o_llama.params import available_cpus
 from quality_plan import FULL, QUICK, Effort, steps
 from quality_report import write_report
 from quality_rows import Rows, rows_file
@@ -43,7 +44,7 @@ def main(
     try:
         if not report_only:
             folder.mkdir(parents=True, exist_ok=True)
-            measure(folder, effort, threads or machine.n_cores())
+            measure(folder, effort, threads or available_cpus())
         for path in write_report(Rows(folder), effort, folder if quick else ROOT / "docs"):
             print(path)
     except (ValueError, FileNotFoundError) as error:
@@ -53,7 +54,7 @@ def main(
 def measure(folder: Path, effort: Effort, n_threads: int) -> None:
     """Add the rows that the folder lacks."""
     warnings.filterwarnings("ignore", r"\[Llama\] memory_size", UserWarning)  # a window of a whole chunk is measured
-    (folder / "machine.json").write_text(json.dumps(machine.describe(), indent=1) + "\n")
+    (folder / "machine.json").write_text(json.dumps(describe(), indent=1) + "\n")
     for step in steps(effort):
         start = time.monotonic()
         with progress_bars() as update:

@@ -46,8 +46,8 @@ def facts(report: Report) -> str:
     machine, model, plan = report.machine, report.model, report.plan
     gpu = f", {plan['n_gpu_layers']} layers on the GPU" if plan["n_gpu_layers"] else ""
     text = (
-        f"{machine['cpu']}, {_threads(report)}{gpu}, {machine['date'][:10]}. {model['desc']} ({model['file']}), K and V "
-        f"in F16, chunks of {plan['chunk_size']:,} tokens. Medians of {plan['repetitions']}; * is one sample."
+        f"{machine['cpu']}, {_threads(report)}{gpu}, {machine['date'][:10]}. {model['desc']} ({model['file']}), K and "
+        f"V in F16, chunks of {plan['chunk_size']:,} tokens. Medians of {plan['repetitions']}; * is one sample."
     )
     if report.cpu_share is not None and report.cpu_share < _MIN_CPU_SHARE:
         text += f" Doubtful: other processes left as little as {report.cpu_share:.0%} of its CPU time to a prefill."

@@ -1,0 +1,183 @@
+"""How fast it is: measures it and writes the report docs/performance.md, with its pictures.
+
+    h2o-llama pull smollm2-135m && h2o-llama pull django-docs
+    python benchmarks/performance.py                 # everything, about 12 minutes on two idle cores
+    python benchmarks/performance.py --report-only   # the report again, from what was measured
+    python benchmarks/performance.py --quick         # a little of everything: to see that it works
+
+Figures are kept in build/performance; with --quick they and the report are in build/performance-quick. Needs matplotlib
+and gguf: pip install "h2o-llama[bench]".
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib import rc_context
+
+from h2o_llama import H2OConfig
+from h2o_llama.bench import DENSE, Bench, Mode, Plan
+from h2o_llama.bench.machine import describe
+from h2o_llama.bench.report import Report
+from h2o_llama.bench.tables import Table, facts, tables
+from h2o_llama.cli.progress import progress_bars
+from h2o_llama.eval import Setting
+from h2o_llama.named_files import find_model, find_text
+from h2o_llama.params import available_cpus
+from h2o_llama.plots import bench_plots
+from parts import COLUMNS, parts
+from random_model import ModelSpec, model_file
+from settings import CHUNK_SIZE, DEFAULT
+
+ROOT = Path(__file__).parents[1]
+MODEL, TEXT = "smollm2-135m", "django-docs"
+SCHEDULES = ("single_pass", "two_phase")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: of the random model, of a real one, of the parts, of the kernels."""
+
+    lengths: tuple[int, ...]
+    depths: tuple[int, ...]
+    dense_max: int
+    repetitions: int
+    real_lengths: tuple[int, ...]
+    real_repetitions: int
+    part_lengths: tuple[int, ...]
+    kernel_repeats: int
+
+
+FULL = Effort((1024, 4096, 8192, 16384, 65536), (4096, 8192), 16384, 3, (4096,), 2, (8192,), 15)
+QUICK = Effort((1024, 2048), (1024,), 1024, 1, (1024,), 1, (2048,), 1)
+
+
+def main(
+    report_only: Annotated[bool, typer.Option("--report-only", help="Measure nothing.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure a little, and write the report there.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
+) -> None:
+    """Measure how fast it is, and write the report."""
+    folder = ROOT / "build" / ("performance-quick" if quick else "performance")
+    try:
+        if not report_only:
+            folder.mkdir(parents=True, exist_ok=True)
+            measure(folder, QUICK if quick else FULL, threads or available_cpus())
+        for path in write_report(folder, folder if quick else ROOT / "docs"):
+            print(path)
+    except (ValueError, FileNotFoundError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def measure(folder: Path, effort: Effort, n_threads: int) -> None:
+    """Write all figures into a folder."""
+    text = find_text(TEXT).read_bytes()
+    find_model(MODEL)  # if it is not here, fail before anything is measured
+
+    def plan(lengths: tuple[int, ...], depths: tuple[int, ...], repetitions: int, schedules: tuple[str, ...]) -> Plan:
+        settings = [Setting.of(replace(DEFAULT, schedule=schedule)) for schedule in schedules]
+        modes = [*DENSE, *(Mode(s.name, "auto", s.h2o) for s in settings)]
+        return Plan(modes, lengths, depths, 32, repetitions, effort.dense_max, CHUNK_SIZE, n_threads)
+
+    def random() -> str:
+        return bench(model_file(ModelSpec()), plan(effort.lengths, effort.depths, effort.repetitions, SCHEDULES), None)
+
+    def real() -> str:
+        lengths = effort.real_lengths
+        return bench(MODEL, plan(lengths, lengths, effort.real_repetitions, SCHEDULES[:1]), text)
+
+    def where_the_time_goes() -> str:
+        return json.dumps(list(parts(list(effort.part_lengths), n_threads)), indent=1)
+
+    _write(folder / "random.json", random)
+    _write(folder / "real.json", real)
+    _write(folder / "parts.json", where_the_time_goes)
+    _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, effort.kernel_repeats))
+
+
+def bench(model: str | Path, plan: Plan, text: bytes | None) -> str:
+    """What `h2o-llama bench --json` would write."""
+    started = describe()
+    with closing(Bench(model, plan, text)) as measured:
+        with progress_bars(auto_refresh=False) as update:
+            measured.run(update)
+        return Report.of(measured, started).to_json()
+
+
+def kernels(path: Path, n_threads: int, repeats: int) -> str:
+    """What kernel.py writes: a process of its own, since NumPy's threads are set before NumPy is loaded."""
+    script = Path(__file__).with_name("kernel.py")
+    options = ["--threads", str(n_threads), "--repeats", str(repeats), "--json", str(path)]
+    subprocess.run([sys.executable, str(script), *options], check=True, stdout=subprocess.DEVNULL)
+    return path.read_text()
+
+
+def write_report(folder: Path, target: Path) -> list[Path]:
+    """Write performance.md and its pictures into `target`. Raises FileNotFoundError if something was not measured."""
+    random, real = (Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real"))
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["thousands"] = "{:,}".format
+    lines = json.loads((folder / "parts.json").read_text())
+    text = environment.get_template("performance.md.j2").render(
+        h2o=H2OConfig(),
+        spec=ModelSpec(),
+        random=random,
+        real=real,
+        facts=facts,
+        tables=lambda report: "\n\n".join(table.markdown() for table in tables(report)),
+        longest=max((r for r in random.rows if r["over_dense"] and _is_default(r)), key=lambda r: r["n_tokens"]),
+        deepest=max((r for r in random.rows if r["test"] == "generation" and _is_default(r)), key=_depth),
+        parts=Table("N, schedule", COLUMNS, lines, "").markdown(),
+        kernels=_kernel_table(json.loads((folder / "kernel.json").read_text())),
+    )
+    report = target / "performance.md"
+    report.write_text(text, encoding="utf-8")
+    with rc_context({"svg.hashsalt": "performance", "svg.fonttype": "none"}):  # equal figures are equal files
+        return [report, *bench_plots(random.rows, target)]
+
+
+def _is_default(row: dict[str, object]) -> bool:
+    return str(row["mode"]).startswith(DEFAULT.schedule)
+
+
+def _depth(row: dict[str, int]) -> int:
+    return row["n_tokens"]
+
+
+def _kernel_table(content: dict[str, list[dict[str, float]]]) -> str:
+    reference = content["reference_gflops"]
+    lines = [
+        [
+            str(r["name"]),
+            "" if r["memory"] is None else f"{r['memory']:,}",
+            f"{r['gflops']:.0f}",
+            f"{r['gflops'] / reference:.2f}",
+        ]
+        for r in content["results"]
+    ]
+    return Table("kernel", ["M", "GFLOP/s", "of the product"], lines, "").markdown()
+
+
+def _write(path: Path, content: Callable[[], str]) -> None:
+    start = time.monotonic()
+    path.write_text(content())
+    print(f"{path.stem}: {time.monotonic() - start:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,373 @@
+"""`h2o-llama bench`: figures from given timings, what is read, and the command from end to end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from typer.testing import CliRunner, Result
+
+import h2o_llama
+from h2o_llama import H2OConfig, H2OError, KVStats, Llama
+from h2o_llama.bench import DENSE, Bench, Mode, Plan, Sample, alone, measure, read_bandwidth, rows
+from h2o_llama.bench.case import Case
+from h2o_llama.bench.prompt import prompt_tokens
+from h2o_llama.bench.report import COLUMNS, Report
+from h2o_llama.bench.rows import Result as Measured
+from h2o_llama.bench.tables import facts, tables
+from h2o_llama.bench.token_bytes import weights_read
+from h2o_llama.cli import app
+
+SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
+TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "100,130", "--n-gen", "3", "--repetitions", "2"]
+NAMES = [mode.name for mode in DENSE] + [f"{s} query A4 L16 H16 B8" for s in ("single_pass", "two_phase")]
+SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["bench", *(str(a) for a in arguments)])
+
+
+def measured(
+    mode: Mode, n_tokens: int, prefills: list[float], generations: list[float] | None = None, is_prompt: bool = True
+) -> Measured:
+    """Timings of a case with 1,000 bytes of K and V per position."""
+    case = Case(mode, n_tokens, 0 if generations is None else 10, chunk_size=64, n_threads=1, n_gpu_layers=0)
+    stats = KVStats(kv_bytes=1000 * case.n_ctx, score_bytes=1, memory_bytes=20, intra_bytes=300)
+    result = Measured(case, is_prompt, stats, peak_rss=7)
+    steps: list[Any] = generations or [None] * len(prefills)
+    result.samples += [Sample(p, g, 1.0) for p, g in zip(prefills, steps, strict=True)]
+    return result
+
+
+# --- figures
+
+
+def test_speeds_are_of_medians_and_ratios_over_the_better_dense_mode_of_that_length() -> None:
+    flash, plain = DENSE
+    found = rows(
+        [
+            measured(flash, 100, [4.0, 1.0, 2.0]),
+            measured(plain, 100, [1.0, 0.9, 9.0]),
+            measured(SPARSE, 100, [0.5, 0.25, 0.1]),
+            measured(flash, 200, [2.0, 4.0]),
+            measured(SPARSE, 200, [1.0]),
+            measured(SPARSE, 300, [1.0]),
+            measured(flash, 300, []),
+        ],
+        weight_bytes=0,
+        bandwidth=None,
+    )
+    assert [(r["mode"], r["n_tokens"], r["n"], r["tokens_per_s"], r["over_dense"]) for r in found] == [
+        (flash.name, 100, 3, 50.0, 0.5),
+        (plain.name, 100, 3, 100.0, 1.0),
+        ("sparse", 100, 3, 400.0, 4.0),
+        (flash.name, 200, 2, pytest.approx(66.667, rel=1e-4), 1.0),
+        ("sparse", 200, 1, 200.0, 3.0),
+        ("sparse", 300, 1, 300.0, None),
+    ]
+    assert found[0]["samples"] == [4.0, 1.0, 2.0]
+    assert found[0]["kv_bytes"] == 1000 * 256
+    assert (found[0]["state_bytes"], found[0]["peak_rss"]) == (321, 7)
+    assert all(r["test"] == "prefill" and r["read_bytes"] is None for r in found)
+
+
+def test_a_generated_token_reads_weights_and_the_keys_and_values_before_it() -> None:
+    results = [measured(DENSE[0], 100, [1.0], [0.5]), measured(SPARSE, 100, [1.0], [0.25], is_prompt=False)]
+    prefill, *generation = rows(results, weight_bytes=50_000, bandwidth=1e7)
+    assert (prefill["test"], prefill["mode"]) == ("prefill", DENSE[0].name)
+    assert [(r["test"], r["tokens_per_s"], r["over_dense"]) for r in generation] == [
+        ("generation", 20.0, 1.0),
+        ("generation", 40.0, 2.0),
+    ]
+    # One token is generated before the ten that are timed; each of these sees itself too.
+    positions = np.mean([100 + 1 + i for i in range(1, 11)])
+    assert [r["read_bytes"] for r in generation] == 2 * [50_000 + 1000 * positions]
+    assert [r["of_bandwidth"] for r in generation] == pytest.approx([r["read_per_s"] / 1e7 for r in generation])
+    assert generation[1]["read_per_s"] == 40.0 * generation[1]["read_bytes"]
+    assert [r["of_bandwidth"] for r in rows(results, 0, None)] == 3 * [None]
+
+
+def test_weights_read_are_all_tensors_but_rows_that_are_looked_up_and_idle_experts() -> None:
+    tensors = {"token_embd.weight": 1000, "blk.0.ffn_up.weight": 10, "blk.0.ffn_up_exps.weight": 800}
+    assert weights_read(tensors, {"general.architecture": "llama"}) == 1810  # the embedding is the output layer
+    moe = {"general.architecture": "moe", "moe.expert_count": "8", "moe.expert_used_count": "2"}
+    assert weights_read({**tensors, "output.weight": 500, "position_embd.weight": 7}, moe) == 710
+
+
+def test_weight_bytes_are_those_of_the_file(model_path: Path) -> None:
+    with Llama(model_path, n_ctx=64, h2o=None) as llm:
+        expected = {tensor.name: tensor.n_bytes for tensor in GGUFReader(model_path).tensors}
+        assert llm.core_model.weight_bytes == expected
+
+
+def test_bandwidth_is_of_bytes_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that ticks once a call, every read takes one second."""
+    ticks = iter(range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("h2o_llama.bench.bandwidth._LEAST_BYTES", 2**20)
+    monkeypatch.setattr("h2o_llama.bench.bandwidth._BYTES_PER_THREAD", 2**18)
+    assert read_bandwidth(2) == 2**20
+    assert read_bandwidth(8) == 2**21
+
+
+# --- what is measured
+
+
+@pytest.fixture
+def bench_of(request: pytest.FixtureRequest) -> Any:
+    """`Bench` of the demo model; closed at the end."""
+
+    def make(plan: Plan, **kwargs: Any) -> Bench:
+        bench = Bench(h2o_llama.demo_model_path(), plan, **kwargs)
+        request.addfinalizer(bench.close)
+        return bench
+
+    return make
+
+
+def test_modes_take_turns_and_every_sample_reads_and_generates_the_same(
+    bench_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[bool, int, int, bool]] = []
+    evaluate = Llama.eval
+
+    def spy(llm: Llama, tokens: Any, **kwargs: Any) -> None:
+        calls.append((llm.h2o is None, llm.n_tokens, len(tokens), kwargs.get("decode", False)))
+        evaluate(llm, tokens, **kwargs)
+
+    modes = [DENSE[0], SPARSE]
+    bench = bench_of(Plan(modes, [64], [128], n_gen=2, repetitions=2, chunk_size=64, n_threads=1))
+    monkeypatch.setattr(Llama, "eval", spy)
+    progress: list[tuple[str, int, int]] = []
+    bench.run(lambda *step: progress.append(step))
+
+    def steps(is_dense: bool) -> list[tuple[bool, int, int, bool]]:
+        return [(is_dense, 0, 128, False), *((is_dense, 128 + i, 1, True) for i in range(3))]
+
+    warm = [(True, 0, 64, False), (False, 0, 64, False)]
+    assert calls[:6] == 3 * warm  # the first two are warm-ups
+    assert calls[6:] == [(True, 0, 128, False), (False, 0, 128, False), *2 * [*steps(True), *steps(False)]]
+    assert progress[-1] == ("128 tokens", 6, 6)
+    assert [(r["test"], r["n_tokens"], r["n"]) for r in bench.rows()] == [
+        *2 * [("prefill", 64, 2)],
+        *2 * [("generation", 128, 2)],
+    ]
+    assert bench.bandwidth > 0
+
+
+def test_what_is_slow_is_measured_once(bench_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "ONCE_ABOVE", 0.0)
+    bench = bench_of(Plan([SPARSE], [64], [64], n_gen=2, repetitions=3, chunk_size=64, n_threads=1))
+    progress: list[tuple[str, int, int]] = []
+    bench.run(lambda *step: progress.append(step))
+    assert [row["n"] for row in bench.rows()] == [1, 1]
+    assert progress[-1] == ("64 tokens", 1, 1)
+    report = Report.of(bench, {"cpu": "a CPU", "date": "2026-01-01T00:00:00"})
+    assert all("*" in table.lines[0][1] for table in list(tables(report))[:2])
+
+
+def test_dense_attention_is_left_out_of_longer_prompts() -> None:
+    plan = Plan([*DENSE, SPARSE], [64, 128], [], dense_max=64)
+    assert [[case.mode for case in plan.cases(n)] for n in plan.lengths] == [[*DENSE, SPARSE], [SPARSE]]
+
+
+def test_peak_memory_is_that_of_the_mode_alone() -> None:
+    """Attention weights of all pairs of a chunk and the prompt, which only dense attention without flash has."""
+    with Llama(h2o_llama.demo_model_path(), n_ctx=64, h2o=None) as llm:
+        tokens = prompt_tokens(llm, None, 8192)
+    ballast = np.ones(2**25)  # 256 MB in this process
+    path = str(h2o_llama.demo_model_path())
+    flash, plain = (alone.measure_alone(Case(mode, 8192, 0, 1024, 1, 0), path, tokens) for mode in DENSE)
+    assert flash.stats.kv_bytes == plain.stats.kv_bytes == 8192 * 2048
+    assert flash.peak_rss is not None
+    assert plain.peak_rss is not None
+    assert plain.peak_rss - flash.peak_rss > 4 * 6 * 1024 * 8192 / 2
+    assert flash.peak_rss < ballast.nbytes
+
+
+def test_a_process_that_ends_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(SPARSE, 64, 0, 64, 1, 0)
+    with pytest.raises(H2OError, match="measures sparse at 64 tokens ended: .*there is no file missing.gguf"):
+        alone.measure_alone(case, "missing.gguf", np.zeros(64, np.int32))
+    monkeypatch.setattr(alone, "_COMMAND", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    with pytest.raises(H2OError, match="ended: signal 9; a process that takes too much memory"):
+        alone.measure_alone(case, "missing.gguf", np.zeros(64, np.int32))
+
+
+def test_tokens_are_a_texts_or_drawn_where_there_is_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_tokenizer(llm: Llama, text: bytes) -> list[int]:
+        raise H2OError("this model has no tokenizer")
+
+    with Llama(h2o_llama.demo_model_path(), n_ctx=64, h2o=None) as llm:
+        np.testing.assert_array_equal(prompt_tokens(llm, b"abcdef", 4), llm.tokenize("abcd"))
+        np.testing.assert_array_equal(prompt_tokens(llm, None, 500)[:100], prompt_tokens(llm, None, 100))
+        with pytest.raises(ValueError, match="the text has 6 tokens, but 7 are needed"):
+            prompt_tokens(llm, b"abcdef", 7)
+        monkeypatch.setattr(Llama, "tokenize", no_tokenizer)
+        drawn = prompt_tokens(llm, None, 10_000)
+        np.testing.assert_array_equal(drawn[:100], prompt_tokens(llm, None, 100))
+        counts = np.bincount(drawn, minlength=llm.n_vocab)
+        assert counts.argmax() == 0
+        assert counts[0] / counts[9] == pytest.approx(10, rel=0.3)
+        with pytest.raises(H2OError, match="no tokenizer"):
+            prompt_tokens(llm, b"abcdef", 4)
+
+
+# --- the command
+
+
+def test_from_end_to_end(tmp_path: Path) -> None:
+    out, sheet = tmp_path / "bench.json", tmp_path / "bench.csv"
+    result = run("demo", *TINY, "--json", out, "--csv", sheet)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    report = json.loads(out.read_text())
+    tests = [("prefill", 64), ("prefill", 130), ("generation", 100), ("generation", 130)]
+    assert [(r["test"], r["n_tokens"], r["mode"], r["n"]) for r in report["rows"]] == [
+        (*test, name, 2) for test in tests for name in NAMES
+    ]
+    for row in report["rows"]:
+        n = row["n_tokens"] if row["test"] == "prefill" else 3
+        assert row["tokens_per_s"] == pytest.approx(n / np.median(row["samples"]))
+        assert row["kv_bytes"] == 256 * 2048
+    assert [mode["name"] for mode in report["plan"]["modes"]] == NAMES
+    assert report["plan"]["modes"][3]["h2o"]["schedule"] == "two_phase"
+    assert report["bandwidth"] > 0
+
+    lines = list(csv.DictReader(io.StringIO(sheet.read_text())))
+    assert list(lines[0]) == list(COLUMNS)
+    for line, row in zip(lines, report["rows"], strict=True):
+        assert line == {name: "" if row[name] is None else str(row[name]) for name in COLUMNS}
+
+    found = result.stdout.split("| Prefill, tokens/s | 64 | 130 |\n| --- | --: | --: |\n")[1].splitlines()
+    for name, text in zip(NAMES, found[:4], strict=True):
+        speeds = [row for row in report["rows"] if row["mode"] == name and row["test"] == "prefill"]
+        assert text == f"| {name} | " + " | ".join(_cell(row) for row in speeds) + " |"
+    titles = (
+        "Generation after N tokens, tokens/s | 100 | 130",
+        "A generated token reads | MB",
+        "Peak memory of a process",
+    )
+    assert all(f"| {title}" in result.stdout for title in titles)
+    assert result.stdout.endswith(f"Written: {out}\nWritten: {sheet}\n")
+
+
+def _cell(row: dict[str, Any]) -> str:
+    return f"{row['tokens_per_s']:,.0f} ({row['over_dense']:.2f})"
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+def test_files_can_go_to_standard_output_alone(option: str) -> None:
+    options = [*SMALL, "--schedule", "single_pass", "--n-prompt", "64", "--depth", "", "-r", "1", "--dense-max", "0"]
+    out = run("demo", *options, option, "-").stdout
+    if option == "--json":
+        (row,) = Report.from_json(out).rows
+    else:
+        (row,) = csv.DictReader(io.StringIO(out))
+    assert (row["mode"], row["over_dense"] or None) == (NAMES[2], None)
+
+
+def test_plots_are_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = run("demo", *TINY, "-r", "1", "--plot", tmp_path / "plots")
+    assert result.exit_code == 0, result.stderr
+    for name in ("prefill.svg", "generation.svg"):
+        assert f"Written: {tmp_path / 'plots' / name}" in result.stdout
+        assert (tmp_path / "plots" / name).read_text().lstrip().startswith("<?xml")
+
+
+def test_a_busy_machine_is_told() -> None:
+    report = Report({"cpu": "a CPU", "date": "2026"}, {"desc": "m", "file": "f"}, {}, None, 0.5, [])
+    report.plan.update(n_threads=2, n_gpu_layers=0, chunk_size=64, repetitions=3)
+    assert "other processes left as little as 50%" in facts(report)
+    assert "Doubtful" not in facts(replace(report, cpu_share=0.95))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"), [(KeyboardInterrupt(), 130, ""), (H2OError("no more"), 1, "h2o-llama: no more\n")]
+)
+def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
+    error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = []
+    measure_case = Case.measure
+
+    def fail(case: Case, *args: Any) -> Sample:
+        if case.n_tokens == 130 and len(samples) == 10:
+            raise error
+        samples.append(measure_case(case, *args))
+        return samples[-1]
+
+    monkeypatch.setattr(Case, "measure", fail)
+    result = run("demo", *TINY, "--depth", "", "--json", "-")
+    assert result.exit_code == code
+    assert result.stderr.removeprefix("Aborted.\n") == message
+    counts = [(r["n_tokens"], r["n"]) for r in Report.from_json(result.stdout).rows]
+    assert counts == [*4 * [(64, 2)], *2 * [(130, 1)]]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (["--n-prompt", "0"], "n_prompt must be an integer of at least 1, got 0"),
+        (["--n-prompt", "", "--depth", ""], "there is nothing to measure"),
+        (["--depth", "600000"], "the text has 524,288 tokens, but 600,033 are needed"),
+        (["--local", "65"], "local_window must be at most the chunk size"),
+        (["--schedule", "nonsense"], "schedule must be one of"),
+        (["--schedule", ""], "there is no setting"),
+        (["--threads", "1000"], "n_threads must be an integer from 1 to 512"),
+        (["--text", "missing.txt"], "missing.txt: No such file"),
+        (["--json", "missing/bench.json"], "missing: No such file"),
+        (["--csv", "missing/bench.csv"], "missing: No such file"),
+    ],
+)
+def test_errors_are_one_line_before_anything_is_measured(
+    options: list[str], match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Bench, "run")
+    result = run("demo", *SMALL, *options)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert match in result.stderr
+
+
+def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "physical_memory", lambda: 3 * 2048 * 65_536)
+    result = run("demo", *SMALL, "--n-prompt", "65536", "--depth", "")
+    assert result.exit_code == 1
+    assert "65,536 tokens in 4 modes need 0.5 GiB" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (["--n-prompt", "many"], "--n-prompt must be numbers"),
+        (["--depth", "1k"], "--depth must be numbers"),
+        (["--n-gen", "0"], "--n-gen"),
+        (["--repetitions", "0"], "--repetitions"),
+        (["--json", "-", "--csv", "-"], "cannot both go to standard output"),
+    ],
+)
+def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
+    result = run("demo", *SMALL, *options)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert match in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_model_that_h2o_cannot_read_is_one_line(unsupported_memory_model: Path) -> None:
+    result = run(unsupported_memory_model, *TINY)
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
