@@ -26,9 +26,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib import rc_context
 
 from h2o_llama import H2OConfig
-from h2o_llama.bench import DENSE, Bench, Mode, Plan
+from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report
 from h2o_llama.bench.machine import describe
-from h2o_llama.bench.report import Report
 from h2o_llama.bench.tables import Table, facts, tables
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import Setting

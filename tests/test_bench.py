@@ -18,11 +18,12 @@ from typer.testing import CliRunner, Result
 
 import h2o_llama
 from h2o_llama import H2OConfig, H2OError, KVStats, Llama
-from h2o_llama.bench import DENSE, Bench, Mode, Plan, Sample, alone, measure, read_bandwidth, rows
+from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report, Sample, alone, measure, read_bandwidth
 from h2o_llama.bench.case import Case
 from h2o_llama.bench.prompt import prompt_tokens
-from h2o_llama.bench.report import COLUMNS, Report
+from h2o_llama.bench.report import COLUMNS
 from h2o_llama.bench.rows import Result as Measured
+from h2o_llama.bench.rows import rows
 from h2o_llama.bench.tables import facts, tables
 from h2o_llama.bench.token_bytes import weights_read
 from h2o_llama.cli import app

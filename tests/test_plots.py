@@ -122,6 +122,36 @@ def test_captured_mass_of_one_chunk_draws_nothing() -> None:
     assert len(figure.axes[0].lines[0].get_xdata()) == 0
 
 
+# --- rows of a benchmark
+
+
+def test_speed_has_a_line_per_mode_and_a_file_per_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, path: Path, **options: Any) -> None:
+        figures.append(figure)
+        save(figure, path, **options)
+
+    def row(test: str, mode: str, n: int, speed: float) -> dict[str, Any]:
+        return {"test": test, "mode": mode, "n_tokens": n, "tokens_per_s": speed}
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    prefill = [row("prefill", "a", 8192, 50.0), row("prefill", "a", 1024, 70.0), row("prefill", "b", 1024, 90.0)]
+    paths = plots.bench_plots([*prefill, row("generation", "a", 1024, 7.0)], tmp_path / "new")
+    assert [path.name for path in paths] == ["prefill.svg", "generation.svg"]
+    assert [_points(figure) for figure in figures] == [
+        {"a": [(1024, 70.0), (8192, 50.0)], "b": [(1024, 90.0)]},
+        {"a": [(1024, 7.0)]},
+    ]
+    assert [path.name for path in plots.bench_plots(prefill, tmp_path)] == ["prefill.svg"]
+
+
+def _points(figure: Figure) -> dict[str, list[tuple[float, float]]]:
+    lines = figure.axes[0].lines
+    return {str(line.get_label()): list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in lines}
+
+
 # --- rows of an evaluation
 
 

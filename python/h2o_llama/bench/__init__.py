@@ -4,6 +4,6 @@ from h2o_llama.bench.bandwidth import read_bandwidth
 from h2o_llama.bench.case import Mode, Sample
 from h2o_llama.bench.measure import Bench
 from h2o_llama.bench.plan import DENSE, Plan
-from h2o_llama.bench.rows import Row, rows
+from h2o_llama.bench.report import Report
 
-__all__ = ["DENSE", "Bench", "Mode", "Plan", "Row", "Sample", "read_bandwidth", "rows"]
+__all__ = ["DENSE", "Bench", "Mode", "Plan", "Report", "Sample", "read_bandwidth"]

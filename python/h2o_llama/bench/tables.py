@@ -47,7 +47,7 @@ def facts(report: Report) -> str:
     gpu = f", {plan['n_gpu_layers']} layers on the GPU" if plan["n_gpu_layers"] else ""
     text = (
         f"{machine['cpu']}, {_threads(report)}{gpu}, {machine['date'][:10]}. {model['desc']} ({model['file']}), K and "
-        f"V in F16, chunks of {plan['chunk_size']:,} tokens. Medians of {plan['repetitions']}; * is one sample."
+        f"V in F16, chunks of {plan['chunk_size']:,} tokens. Medians of up to {plan['repetitions']} samples; * is one."
     )
     if report.cpu_share is not None and report.cpu_share < _MIN_CPU_SHARE:
         text += f" Doubtful: other processes left as little as {report.cpu_share:.0%} of its CPU time to a prefill."
@@ -72,8 +72,8 @@ def tables(report: Report) -> Iterator[Table]:
             "Peak memory of a process, MB",
             prefill,
             _memory,
-            "Of one that does nothing but this prefill; the weights count as far as they were read. In brackets: K and "
-            "V as allocated, and scores, memory sets and what phase 1 leaves.",
+            "Of one that does nothing else, with Python; the weights count as far as they were read. In brackets: K "
+            "and V as allocated, and scores, memory sets and what phase 1 leaves.",
         )
 
 

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from h2o_llama.bench import DENSE, Bench, Mode, Plan
+from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report
 from h2o_llama.bench.machine import describe
-from h2o_llama.bench.report import Report
 from h2o_llama.bench.rows import Row
 from h2o_llama.bench.tables import facts, tables
 from h2o_llama.cli import options
