@@ -74,9 +74,9 @@ def bench(
 ) -> None:
     """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
 
-    All modes read the same tokens with the same weights, in turns; figures are medians. What generated tokens read is
-    set beside what this machine's memory delivers. Ctrl-C ends it with what was measured so far. Tables are Markdown
-    unless they go to a terminal.
+    All modes read the same tokens with the same weights, in turns; figures are medians. A prefill of more than 20
+    seconds is measured once. What generated tokens read is set beside what this machine's memory delivers. Ctrl-C ends
+    it with what was measured so far. Tables are Markdown unless they go to a terminal.
     """
     settings = sweep(
         local=values("--local", local, int),
