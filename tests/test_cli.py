@@ -382,7 +382,7 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     assert "<h3>Attention to what was looked up</h3>" in html
     assert "Looked-up tokens are not counted" in html
     by_default = invoke(*command)
-    assert "A token attends to the newest 192 up to its own." in by_default.stdout
+    assert "A token attends to the newest 128 up to its own." in by_default.stdout
 
 
 def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from h2o_llama.config import SCORERS
 
 def test_defaults() -> None:
     config = H2OConfig()
-    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 256, 4)
+    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 320, 4)
     assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
     assert (config.scorer, config.pooling) == ("distant", 0)
-    assert (config.memory_size, config.lookup_budget, config.tile) == (320, 192, 8)
+    assert (config.memory_size, config.lookup_budget, config.tile) == (384, 128, 8)
     assert config.dense_layers == ()
 
 

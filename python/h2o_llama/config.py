@@ -27,7 +27,7 @@ class H2OConfig:
     ----------
     local_window : int, default 60
         L: the last L positions of a chunk are always in its memory set. At most S.
-    heavy_budget : int, default 256
+    heavy_budget : int, default 320
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
@@ -49,7 +49,7 @@ class H2OConfig:
         "full": generated tokens attend to the whole cache.
     evict : bool, default False
         Drop the tokens outside the memory sets from the cache. Not available yet.
-    lookup_budget : int, default 192
+    lookup_budget : int, default 128
         B: how many further positions a query attends to, found by the text: around earlier occurrences of a token, a
         pair, a triple; the same for all layers and heads. They are the newest that it and the queries before it have
         asked for, so each stays until B newer ones have come. 0 is none.
@@ -73,7 +73,7 @@ class H2OConfig:
     """
 
     local_window: int = 60
-    heavy_budget: int = 256
+    heavy_budget: int = 320
     sink_tokens: int = 4
     scorer: str = SCORERS[0]
     pooling: int = 0
@@ -81,7 +81,7 @@ class H2OConfig:
     decode: Literal["full"] = "full"
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
-    lookup_budget: int = 192
+    lookup_budget: int = 128
     tile: int = 8
     dense_layers: int | Sequence[int] = ()
 
