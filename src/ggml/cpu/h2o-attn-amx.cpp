@@ -9,7 +9,7 @@
 
 #define VL 16
 
-#include "h2o-attn-simd.h"
+#include "h2o-attn-in-place.h"
 
 #include <immintrin.h>
 
@@ -319,7 +319,7 @@ void tile(const h2o_attn_tile & t) {
     }
 }
 
-const h2o_attn_kernel kernel = { "amx", TILE_ROWS, false, pack_k, pack_v, tile };
+const h2o_attn_kernel kernel = { "amx", TILE_ROWS, false, pack_k, pack_v, tile, in_place };
 
 } // namespace
 

@@ -1,7 +1,7 @@
 // The kernel in float32, with blocks of MR rows times NV vectors of VL floats in registers: these three, and the
 // kernel's NAME and variable KERNEL, are defined by the file that includes this.
 
-#include "h2o-attn-simd.h"
+#include "h2o-attn-in-place.h"
 
 namespace {
 
@@ -72,26 +72,6 @@ void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * 
             float * dst = c + i*ldc + j*VL;
             store(dst, add ? load(dst) + sum[i][j] : sum[i][j]);
         }
-    }
-}
-
-// x = exp(x - m), l = row sums
-template <int M, int N>
-void exp_rows(float * x, int64_t ld, const columns (& parts)[N], const float * m, float * l) {
-    vec_f sum[M] = {};
-    for (const columns & part : parts) {
-        for (int64_t j = part.start; j < part.end; j += VL) {
-            for (int i = 0; i < M; ++i) {
-                float * logits = x + i*ld + part.origin + j;
-
-                const vec_f e = exp_negative(load(logits) - m[i]);
-                store(logits, e);
-                sum[i] += e;
-            }
-        }
-    }
-    for (int i = 0; i < M; ++i) {
-        l[i] = sum_of(sum[i]);
     }
 }
 
@@ -226,7 +206,7 @@ void tile(const h2o_attn_tile & t) {
     }
 }
 
-const h2o_attn_kernel kernel = { NAME, TILE_ROWS, true, pack_k, pack_v, tile };
+const h2o_attn_kernel kernel = { NAME, TILE_ROWS, true, pack_k, pack_v, tile, in_place };
 
 } // namespace
 

@@ -48,6 +48,51 @@ struct h2o_attn_tile {
     float * sums; // [n_k], added to, or NULL
 };
 
+// How a kernel that reads K and V where they lie finds their numbers.
+enum h2o_attn_type {
+    H2O_ATTN_F32,
+    H2O_ATTN_F16,
+    H2O_ATTN_BF16,
+    H2O_ATTN_Q8_0,
+};
+
+// the multiple that head sizes must be of
+constexpr int64_t H2O_ATTN_LANES = 16;
+
+// Keys or values that are read where they lie.
+struct h2o_attn_source {
+    const void    * data;
+    int64_t         stride; // bytes from row to row
+    int64_t         size;   // bytes of a row
+    const int32_t * rows;   // of each key
+    h2o_attn_type   type;
+};
+
+// Rows (query, head) of one KV head and a block of keys.
+struct h2o_attn_in_place {
+    int     n_rows;
+    int64_t d_k;
+    int64_t d_v;
+    int64_t n_k;
+
+    const float   * q;       // [n_rows][d_k], multiplied by the scale
+    const int64_t * visible; // [n_rows] keys that each row sees, ascending; the last row sees all
+    h2o_attn_source k;
+    h2o_attn_source v;
+
+    // keys that are read after this block: they are asked for in time
+    h2o_attn_source next;
+    int64_t         n_next;
+
+    float * logits; // scratch, [n_rows][ld]
+    int64_t ld;     // n_k rounded up, or more
+
+    float * o;    // [n_rows][ld_o]
+    int64_t ld_o;
+    float * m;    // [n_rows]
+    float * l;    // [n_rows]
+};
+
 struct h2o_attn_kernel {
     const char * name;
     int          n_rows;        // of a tile
@@ -58,6 +103,9 @@ struct h2o_attn_kernel {
     void (*pack_v)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v);
 
     void (*tile)(const h2o_attn_tile & t);
+
+    // Returns whether all numbers were finite; if not, o, m and l may be anything.
+    bool (*in_place)(const h2o_attn_in_place & t);
 };
 
 // NULL where the compiler has no such instructions

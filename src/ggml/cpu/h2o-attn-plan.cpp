@@ -7,27 +7,14 @@ constexpr int64_t MIN_ITEMS  = 32;          // with lookups, if there are so man
 constexpr int64_t MAX_PACKED = 8*1024*1024; // floats of packed K and V, unless one KV head takes more
 
 h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
-    : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]),
-      first(dst->src[4] ? (const int32_t *) dst->src[4]->data : nullptr), limits(dst->src[5]),
+    : h2o_attn_args(dst),
       lookup_rows (dst->src[6] ? (const int32_t *) dst->src[6]->data : nullptr),
       lookup_first(dst->src[7] ? (const int32_t *) dst->src[7]->data : nullptr),
       lookup_last (dst->src[8] ? (const int32_t *) dst->src[8]->data : nullptr), kernel(kernel) {
-    scale    = ggml_get_op_params_f32(dst, 0);
-    has_sums = ggml_get_op_params_i32(dst, 1);
-
-    d_k       = q->ne[0];
-    n_q       = q->ne[1];
-    n_head    = q->ne[2];
-    n_block   = q->ne[3];
-    d_v       = v->ne[0];
-    n_k       = rows->ne[0];
-    n_head_kv = rows->ne[1];
-
     d_k_pad = h2o_attn_pad(d_k);
     d_v_pad = h2o_attn_pad(d_v);
     n_k_pad = h2o_attn_pad(n_k);
 
-    group   = n_head/n_head_kv;
     n_units = n_k_pad/H2O_ATTN_KEYS;
 
     const int64_t max_items = std::max<int64_t>(MAX_ITEMS/n_head_kv, 1);
@@ -60,11 +47,6 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
 
     // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
     ld = h2o_attn_ceil_div(n_k_pad + n_lookup_pad, 64)*64 + 32;
-
-    o    = (float *) dst->data;
-    sums = o    + d_v*n_head*n_q*n_block;
-    m    = sums + (has_sums ? n_k*n_head_kv*n_block : 0);
-    l    = m    + n_q*n_head*n_block;
 
     const auto place = [this](int64_t n) {
         const int64_t offset = size;

@@ -1,14 +1,9 @@
 #pragma once
 
+#include "h2o-attn-args.h"
 #include "h2o-attn-plain.h"
 
-#include "ggml.h"
-
 #include <algorithm>
-
-constexpr int64_t h2o_attn_ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1)/b;
-}
 
 // Further keys of a lookup's queries: without those that the KV head has anyway.
 struct h2o_attn_lookup_keys {
@@ -55,26 +50,15 @@ struct h2o_attn_scratch {
 // With many keys, the KV heads are computed in rounds, which share the room for packed keys and values.
 //
 // The plan has the arguments, how they are cut, and where things lie in the work buffer.
-struct h2o_attn_plan {
+struct h2o_attn_plan : h2o_attn_args {
     h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
 
-    const ggml_tensor * q;
-    const ggml_tensor * k;
-    const ggml_tensor * v;
-    const ggml_tensor * rows;
-    const int32_t     * first;  // [n_k] or NULL
-    const ggml_tensor * limits; // or NULL
     const int32_t     * lookup_rows;  // [n_lookups][n_lookup_rows] or NULL
     const int32_t     * lookup_first; // likewise
     const int32_t     * lookup_last;  // likewise
     const h2o_attn_kernel & kernel;
 
-    float scale;
-    bool  has_sums;
-
-    int64_t d_k, d_v, n_q, n_head, n_head_kv, n_block, n_k;
     int64_t d_k_pad, d_v_pad, n_k_pad;
-    int64_t group;   // query heads of a KV head
     int64_t n_lookups, lookup_size, lookup_offset, n_lookup_rows, n_lookup_pad;
     int64_t n_own;   // words of a KV head's own rows as bits, with lookups
     int64_t n_runs;  // of lookups
@@ -83,12 +67,6 @@ struct h2o_attn_plan {
     int64_t n_units; // of H2O_ATTN_KEYS keys, of a KV head
     int64_t n_round; // KV heads at once
     int64_t ld;      // of a tile's logits
-
-    // results
-    float * o;
-    float * sums;
-    float * m;
-    float * l;
 
     // offsets into the work buffer, in floats
     int64_t off_k, off_v, off_peaks, off_sums, off_thread, thread_size, size;
@@ -100,9 +78,6 @@ struct h2o_attn_plan {
 
     h2o_attn_peaks * unit_peaks(float * work, int64_t h) const { return (h2o_attn_peaks *) (work + off_peaks) + h%n_round*n_units; }
 
-    // the first keys, those that the row sees
-    int64_t n_visible(int64_t row) const { return first ? std::upper_bound(first, first + n_k, row/group) - first : n_k; }
-
     // the first keys, those whose sums count the row
     int64_t n_counted(int64_t row, int64_t h, int64_t block) const {
         if (!limits) {
@@ -110,10 +85,6 @@ struct h2o_attn_plan {
         }
         const int32_t * idx = rows_of(h, block);
         return std::upper_bound(idx, idx + n_k, ((const int32_t *) limits->data)[block*n_q + row/group]) - idx;
-    }
-
-    const int32_t * rows_of(int64_t h, int64_t block) const {
-        return (const int32_t *) ((const char *) rows->data + h*rows->nb[1] + block*rows->nb[2]);
     }
 
     h2o_attn_scratch thread_scratch(float * work, int ith) const;

@@ -173,4 +173,24 @@ inline float sum_of(vec_f v) {
     return sum;
 }
 
+// x = exp(x - m), l = row sums
+template <int M, int N>
+void exp_rows(float * x, int64_t ld, const columns (& parts)[N], const float * m, float * l) {
+    vec_f sum[M] = {};
+    for (const columns & part : parts) {
+        for (int64_t j = part.start; j < part.end; j += VL) {
+            for (int i = 0; i < M; ++i) {
+                float * logits = x + i*ld + part.origin + j;
+
+                const vec_f e = exp_negative(load(logits) - m[i]);
+                store(logits, e);
+                sum[i] += e;
+            }
+        }
+    }
+    for (int i = 0; i < M; ++i) {
+        l[i] = sum_of(sum[i]);
+    }
+}
+
 } // namespace

@@ -2,7 +2,9 @@
 #include "ggml-cpu.h"
 #include "ops.h"
 
+#include "h2o-attn-blocks.h"
 #include "h2o-attn-isa.h"
+#include "h2o-attn-pack.h"
 #include "h2o-attn-plan.h"
 #include "h2o-attn-rows.h"
 
@@ -15,7 +17,6 @@ namespace {
 struct attn : h2o_attn_plan {
     using h2o_attn_plan::h2o_attn_plan;
 
-    h2o_attn_peaks pack_keys(float * scratch, int64_t h, const int32_t * idx, int64_t key, int64_t n, int64_t n_pad, float * k, float * v) const;
     void pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t block) const;
     void gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t start, int64_t end) const;
     void compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t h, int64_t row, int64_t n, int64_t block, const h2o_attn_peaks & max, float * sums) const;
@@ -23,29 +24,9 @@ struct attn : h2o_attn_plan {
     void add_sums(float * work, int64_t h, int64_t block, int64_t start, int64_t end) const;
 };
 
-// Packs up to H2O_ATTN_KEYS of n keys, from the key-th on.
-h2o_attn_peaks attn::pack_keys(float * scratch, int64_t h, const int32_t * idx, int64_t key, int64_t n, int64_t n_pad, float * k, float * v) const {
-    n = std::min<int64_t>(H2O_ATTN_KEYS, n - key);
-
-    const auto pack_rows = [&](const ggml_tensor * t, void (*pack)(const float *, int64_t, int64_t, int64_t, void *), float * packed) {
-        const int64_t d = t->ne[0];
-        for (int64_t i = 0; i < n; ++i) {
-            h2o_attn_read_row(t, idx[key + i], h, scratch + i*d);
-        }
-        std::fill(scratch + n*d, scratch + H2O_ATTN_KEYS*d, 0.0f);
-        pack(scratch, d, key, n_pad, packed);
-
-        return h2o_attn_peak(scratch, n*d);
-    };
-
-    return {
-        pack_rows(this->k, kernel.pack_k, k),
-        pack_rows(this->v, kernel.pack_v, v),
-    };
-}
-
 void attn::pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t block) const {
-    unit_peaks(work, h)[unit] = pack_keys(scratch, h, rows_of(h, block), unit*H2O_ATTN_KEYS, n_k, n_k_pad, packed_k(work, h), packed_v(work, h));
+    unit_peaks(work, h)[unit] = h2o_attn_pack_keys(kernel, k, v, h, rows_of(h, block), unit*H2O_ATTN_KEYS, n_k, n_k_pad,
+            scratch, packed_k(work, h), packed_v(work, h));
 }
 
 // What queries [start, end) see of a lookup. All have their places, which do not depend on the queries; what no query sees is
@@ -87,7 +68,7 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
 
     keys.max = { 0.0f, 0.0f };
     for (int64_t key = keys.n_hidden(start)/H2O_ATTN_KEYS*H2O_ATTN_KEYS; key < keys.n; key += H2O_ATTN_KEYS) {
-        keys.max.add(pack_keys(scratch.rows, h, keys.rows, key, keys.n, h2o_attn_pad(keys.n), keys.k, keys.v));
+        keys.max.add(h2o_attn_pack_keys(kernel, k, v, h, keys.rows, key, keys.n, h2o_attn_pad(keys.n), scratch.rows, keys.k, keys.v));
     }
 }
 
@@ -126,14 +107,13 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
     };
 
     for (int r = 0; r < t.n_rows; ++r) {
-        const int64_t i    = (row + r)/group;
-        const int64_t head = (row + r)%group + h*group;
+        const int64_t i = (row + r)/group;
 
         visible [r] = n_visible(row + r);
         counted [r] = n_counted(row + r, h, block);
         hidden2 [r] = keys.n_hidden(i);
         visible2[r] = keys.n_visible(i);
-        q_rows  [r] = (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2] + block*q->nb[3]);
+        q_rows  [r] = q_of(row + r, h, block);
         for (int64_t j = 0; j < d_k; ++j) {
             scratch.q[r*d_k + j] = scale*q_rows[r][j];
         }
@@ -147,12 +127,7 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
     }
 
     for (int r = 0; r < t.n_rows; ++r) {
-        const int64_t i    = (row + r)/group;
-        const int64_t head = (row + r)%group + h*group;
-
-        memcpy(o + ((block*n_q + i)*n_head + head)*d_v, t.o + r*d_v_pad, d_v*sizeof(float));
-        m[(block*n_head + head)*n_q + i] = t.m[r];
-        l[(block*n_head + head)*n_q + i] = t.l[r];
+        store(row + r, h, block, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
 }
 
@@ -211,12 +186,20 @@ const h2o_attn_kernel & kernel_for(const ggml_tensor * dst) {
 } // namespace
 
 size_t ggml_h2o_attn_work_size(const ggml_tensor * dst, int n_threads) {
+    if (h2o_attn_blocks::is_for(dst)) {
+        return h2o_attn_blocks(dst, kernel_for(dst), n_threads).size*sizeof(float) + 64;
+    }
     return attn(dst, kernel_for(dst), n_threads).size*sizeof(float) + 64;
 }
 
 void ggml_compute_forward_h2o_attn(const ggml_compute_params * params, ggml_tensor * dst) {
     const int ith = params->ith;
     const int nth = params->nth;
+
+    if (h2o_attn_blocks::is_for(dst)) {
+        h2o_attn_blocks(dst, kernel_for(dst), nth).compute(params);
+        return;
+    }
 
     const attn a(dst, kernel_for(dst), nth);
     GGML_ASSERT(a.size*sizeof(float) + 64 <= params->wsize);

@@ -1,0 +1,334 @@
+#include "h2o-attn-blocks.h"
+
+#include "h2o-attn-pack.h"
+#include "h2o-attn-rows.h"
+
+#include "ggml-cpu-impl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+// measured
+constexpr int64_t MAX_IN_PLACE_ROWS = 16;   // of a KV head: then packed keys are faster
+constexpr int64_t MIN_PACKED_KEYS   = 4096; // fewer keys are packed all at once
+
+constexpr int64_t IN_PLACE_BLOCK = 128;
+constexpr int64_t PACKED_BLOCK   = 256; // with its logits it stays in the L2 cache
+constexpr int64_t MAX_PART_ROWS  = 512;
+constexpr int64_t MIN_ITEMS      = 32;
+
+static bool can_read_in_place(const ggml_tensor * dst) {
+    const h2o_attn_args args(dst);
+
+    return args.n_q*args.group <= MAX_IN_PLACE_ROWS && args.d_k % H2O_ATTN_LANES == 0 && args.d_v % H2O_ATTN_LANES == 0;
+}
+
+bool h2o_attn_blocks::is_for(const ggml_tensor * dst) {
+    const h2o_attn_args args(dst);
+
+    const bool has_tile_rows = dst->src[6];
+
+    return !args.has_sums && !has_tile_rows && args.n_block == 1 && (can_read_in_place(dst) || args.n_k >= MIN_PACKED_KEYS);
+}
+
+h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
+    : h2o_attn_args(dst), kernel(kernel), reads_in_place(can_read_in_place(dst)) {
+    n_rows  = n_q*group;
+    d_k_pad = h2o_attn_pad(d_k);
+    d_v_pad = h2o_attn_pad(d_v);
+
+    block_size = reads_in_place ? IN_PLACE_BLOCK : PACKED_BLOCK;
+    n_parts    = reads_in_place ? 1 : h2o_attn_ceil_div(n_rows, MAX_PART_ROWS);
+    n_runs     = h2o_attn_ceil_div(MIN_ITEMS, reads_in_place ? 1 : n_parts*n_head_kv);
+    n_runs     = std::min(n_runs, h2o_attn_ceil_div(n_k, block_size));
+
+    state_size = h2o_attn_ceil_div(d_v + 2, 16)*16;
+
+    n_q_rows = reads_in_place ? n_head*n_q : std::min(MAX_PART_ROWS, n_rows);
+    ld       = block_size + 32; // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
+
+    off_thread  = n_runs*n_head_kv*n_rows*state_size;
+    thread_size = n_q_rows*d_k_pad + H2O_ATTN_MAX_ROWS*(ld + d_k_pad + d_v_pad + 2) + block_size*(d_k_pad + d_v_pad + 1) +
+        H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad);
+    size = off_thread + n_threads*thread_size;
+}
+
+struct h2o_attn_blocks::item {
+    int64_t run;
+    int64_t head, end_head;
+    int64_t row, end_row; // of each head
+};
+
+struct h2o_attn_blocks::scratch {
+    float   * q; // of the item, multiplied by the scale: [heads][rows][d_k]
+    float   * logits;
+    float   * split;
+    float   * o;
+    float   * m;
+    float   * l;
+    float   * k; // of a block, packed or converted
+    float   * v;
+    float   * rows; // to be packed
+    int32_t * iota;
+    float     max_q;
+};
+
+h2o_attn_blocks::scratch h2o_attn_blocks::thread_scratch(float * work, int ith) const {
+    float * next = work + off_thread + ith*thread_size;
+
+    const auto take = [&next](int64_t n) {
+        float * res = next;
+        next += n;
+        return res;
+    };
+
+    scratch s;
+    s.q      = take(n_q_rows*d_k_pad);
+    s.logits = take(H2O_ATTN_MAX_ROWS*ld);
+    s.split  = take(H2O_ATTN_MAX_ROWS*d_k_pad);
+    s.o      = take(H2O_ATTN_MAX_ROWS*d_v_pad);
+    s.m      = take(H2O_ATTN_MAX_ROWS);
+    s.l      = take(H2O_ATTN_MAX_ROWS);
+    s.k      = take(block_size*d_k_pad);
+    s.v      = take(block_size*d_v_pad);
+    s.rows   = take(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
+    s.iota   = (int32_t *) take(block_size);
+    s.max_q  = 0.0f;
+
+    std::iota(s.iota, s.iota + block_size, 0);
+
+    return s;
+}
+
+// those that see most keys first
+h2o_attn_blocks::item h2o_attn_blocks::get_item(int64_t i) const {
+    const int64_t run = i % n_runs;
+    if (reads_in_place) {
+        return { run, 0, n_head_kv, 0, n_rows };
+    }
+
+    const int64_t h    = i/n_runs % n_head_kv;
+    const int64_t part = n_parts - 1 - i/n_runs/n_head_kv;
+    const int64_t size = h2o_attn_ceil_div(h2o_attn_ceil_div(n_rows, n_parts), kernel.n_rows)*kernel.n_rows;
+
+    return { run, h, h + 1, std::min(part*size, n_rows), std::min((part + 1)*size, n_rows) };
+}
+
+// A state is (o, m, l): m = max(m_a, m_b), w_x = l_x*exp(m_x - m), l = w_a + w_b, o = (w_a*o_a + w_b*o_b)/l
+static void fuse(float * state, int64_t d, const float * o, float m, float l) {
+    if (l == 0.0f) {
+        return;
+    }
+
+    float & m_a = state[d];
+    float & l_a = state[d + 1];
+
+    if (l_a == 0.0f) {
+        memcpy(state, o, d*sizeof(float));
+        m_a = m;
+        l_a = l;
+        return;
+    }
+
+    const float max = m > m_a || std::isnan(m) ? m : m_a;
+    const float w_a = l_a*expf(m_a - max);
+    const float w_b = l  *expf(m   - max);
+    const float sum = w_a + w_b;
+    const float f_a = w_a/sum;
+    const float f_b = w_b/sum;
+
+    for (int64_t i = 0; i < d; ++i) {
+        state[i] = f_a*state[i] + f_b*o[i];
+    }
+    m_a = max;
+    l_a = sum;
+}
+
+// Rows of a KV head. The kernels have no name for some types.
+static bool find_source(const ggml_tensor * t, int64_t h, const int32_t * rows, h2o_attn_source & res) {
+    res.data   = (const char *) t->data + h*t->nb[2];
+    res.stride = t->nb[1];
+    res.size   = ggml_row_size(t->type, t->ne[0]);
+    res.rows   = rows;
+
+    switch (t->type) {
+        case GGML_TYPE_F32:  res.type = H2O_ATTN_F32;  return true;
+        case GGML_TYPE_F16:  res.type = H2O_ATTN_F16;  return true;
+        case GGML_TYPE_BF16: res.type = H2O_ATTN_BF16; return true;
+        case GGML_TYPE_Q8_0: res.type = H2O_ATTN_Q8_0; return true;
+        default:             return false;
+    }
+}
+
+// The same of a block's keys; those of other types are converted.
+h2o_attn_source h2o_attn_blocks::source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n, float * converted) const {
+    h2o_attn_source res;
+    if (!find_source(t, h, rows, res)) {
+        const int64_t d = t->ne[0];
+        for (int64_t i = 0; i < n; ++i) {
+            h2o_attn_read_row(t, rows[i], h, converted + i*d);
+        }
+        res = { converted, (int64_t) (d*sizeof(float)), 0, s.iota, H2O_ATTN_F32 };
+    }
+    return res;
+}
+
+// n_next: keys of the run after the block's
+bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const int32_t * idx, int64_t n, int64_t n_next) const {
+    h2o_attn_in_place x = {
+        /*.n_rows   =*/ t.n_rows,
+        /*.d_k      =*/ d_k,
+        /*.d_v      =*/ d_v,
+        /*.n_k      =*/ n,
+        /*.q        =*/ t.q,
+        /*.visible  =*/ t.visible,
+        /*.k        =*/ source(s, k, h, idx, n, s.k),
+        /*.v        =*/ source(s, v, h, idx, n, s.v),
+        /*.next     =*/ {},
+        /*.n_next   =*/ 0,
+        /*.logits   =*/ t.logits,
+        /*.ld       =*/ t.ld,
+        /*.o        =*/ t.o,
+        /*.ld_o     =*/ d_v_pad,
+        /*.m        =*/ t.m,
+        /*.l        =*/ t.l,
+    };
+
+    if (h + 1 < n_head_kv) {
+        x.n_next = find_source(k, h + 1, rows_of(h + 1, 0) + (idx - rows_of(h, 0)), x.next) ? n : 0;
+    } else {
+        x.n_next = find_source(k, 0, rows_of(0, 0) + (idx - rows_of(h, 0)) + n, x.next) ? std::min(n, n_next) : 0;
+    }
+
+    return kernel.in_place(x);
+}
+
+void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item & it, int64_t h, int64_t key, int64_t n, int64_t n_next) const {
+    const int32_t * idx = rows_of(h, 0) + key;
+
+    h2o_attn_peaks max = { 0.0f, 0.0f };
+    for (int64_t i = 0; !reads_in_place && i < n; i += H2O_ATTN_KEYS) {
+        max.add(h2o_attn_pack_keys(kernel, k, v, h, idx, i, n, block_size, s.rows, s.k, s.v));
+    }
+
+    const int64_t nothing[H2O_ATTN_MAX_ROWS] = {};
+    int64_t       visible[H2O_ATTN_MAX_ROWS];
+    const float * q_rows [H2O_ATTN_MAX_ROWS];
+
+    const int64_t n_rows_tile = reads_in_place ? H2O_ATTN_MAX_ROWS : kernel.n_rows;
+
+    for (int64_t row = it.row; row < it.end_row; row += n_rows_tile) {
+        const int n_here = std::min(n_rows_tile, it.end_row - row);
+        for (int r = 0; r < n_here; ++r) {
+            visible[r] = std::clamp<int64_t>(n_visible(row + r) - key, 0, n);
+            q_rows [r] = q_of(row + r, h, 0);
+        }
+        if (visible[n_here - 1] == 0) {
+            continue;
+        }
+
+        const h2o_attn_tile t = {
+            /*.n_rows   =*/ n_here,
+            /*.d_k      =*/ d_k,
+            /*.d_v      =*/ d_v,
+            /*.n_k      =*/ block_size,
+            /*.q        =*/ s.q + ((h - it.head)*(it.end_row - it.row) + row - it.row)*d_k,
+            /*.visible  =*/ visible,
+            /*.counted  =*/ nothing,
+            /*.k        =*/ s.k,
+            /*.v        =*/ s.v,
+            /*.n_k2     =*/ 0,
+            /*.hidden2  =*/ nothing,
+            /*.visible2 =*/ nothing,
+            /*.k2       =*/ nullptr,
+            /*.v2       =*/ nullptr,
+            /*.logits   =*/ s.logits,
+            /*.ld       =*/ ld,
+            /*.split    =*/ s.split,
+            /*.o        =*/ s.o,
+            /*.m        =*/ s.m,
+            /*.l        =*/ s.l,
+            /*.sums     =*/ nullptr,
+        };
+
+        bool is_done = false;
+        if (reads_in_place) {
+            is_done = read_in_place(s, t, h, idx, n, n_next);
+        } else if (h2o_attn_is_tame(s.max_q, max, d_k) && visible[0] > 0) {
+            kernel.tile(t);
+            is_done = true;
+        }
+        if (!is_done) {
+            h2o_attn_plain_tile(t, k, v, h, idx, idx, q_rows, scale);
+        }
+
+        for (int r = 0; r < n_here; ++r) {
+            fuse(state(work, it.run, h, row + r), d_v, s.o + r*d_v_pad, s.m[r], s.l[r]);
+        }
+    }
+}
+
+void h2o_attn_blocks::compute_item(float * work, scratch & s, const item & it) const {
+    if (it.row == it.end_row) {
+        return;
+    }
+
+    float * q = s.q;
+    for (int64_t h = it.head; h < it.end_head; ++h) {
+        for (int64_t row = it.row; row < it.end_row; ++row, q += d_k) {
+            const float * src = q_of(row, h, 0);
+            for (int64_t i = 0; i < d_k; ++i) {
+                q[i] = scale*src[i];
+            }
+            std::fill_n(state(work, it.run, h, row), d_v + 2, 0.0f);
+            state(work, it.run, h, row)[d_v] = -INFINITY;
+        }
+    }
+    s.max_q = reads_in_place ? 0.0f : h2o_attn_peak(s.q, q - s.q);
+
+    const int64_t n_seen   = n_visible(it.end_row - 1);
+    const int64_t n_blocks = h2o_attn_ceil_div(n_seen, block_size);
+
+    const int64_t end = std::min((it.run + 1)*n_blocks/n_runs*block_size, n_seen);
+
+    for (int64_t key = it.run*n_blocks/n_runs*block_size; key < end; key += block_size) {
+        const int64_t n = std::min(block_size, end - key);
+        for (int64_t h = it.head; h < it.end_head; ++h) {
+            compute_block(work, s, it, h, key, n, end - key - n);
+        }
+    }
+}
+
+void h2o_attn_blocks::compute(const ggml_compute_params * params) const {
+    GGML_ASSERT(size*sizeof(float) + 64 <= params->wsize);
+
+    float * work = (float *) GGML_PAD((uintptr_t) params->wdata, 64);
+
+    scratch s = thread_scratch(work, params->ith);
+
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+
+    const int64_t n_items = n_runs*n_parts*(reads_in_place ? 1 : n_head_kv);
+    for (int64_t i = params->ith; i < n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        compute_item(work, s, get_item(i));
+    }
+
+    ggml_barrier(params->threadpool);
+
+    for (int64_t i = params->ith; i < n_head_kv*n_rows; i += params->nth) {
+        const int64_t h   = i/n_rows;
+        const int64_t row = i%n_rows;
+
+        float * res = state(work, 0, h, row);
+        for (int64_t run = 1; run < n_runs; ++run) {
+            const float * other = state(work, run, h, row);
+            fuse(res, d_v, other, other[d_v], other[d_v + 1]);
+        }
+        store(row, h, 0, res, res[d_v], res[d_v + 1]);
+    }
+}

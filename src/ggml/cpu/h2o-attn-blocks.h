@@ -1,0 +1,53 @@
+#pragma once
+
+#include "h2o-attn-args.h"
+#include "h2o-attn-plain.h"
+
+struct ggml_compute_params;
+
+// Attention without column sums, the keys in blocks: each block has a softmax of its own, and these are fused. So what is
+// needed for it does not grow with the keys.
+//
+// Few rows read K and V where they lie; an item of work is a run of blocks, for all KV heads, whose K and V stand
+// side by side in the cache. For more rows a block is packed; then an item is a run of blocks for some rows of one KV head.
+// The runs' results are fused in order. None of this depends on the number of threads.
+struct h2o_attn_blocks : h2o_attn_args {
+    h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
+
+    // whether this is faster than with packed keys and all logits at once
+    static bool is_for(const ggml_tensor * dst);
+
+    void compute(const ggml_compute_params * params) const;
+
+    const h2o_attn_kernel & kernel;
+
+    size_t size; // of the work buffer, in floats
+
+private:
+    struct item;
+    struct scratch;
+
+    scratch thread_scratch(float * work, int ith) const;
+
+    item get_item(int64_t i) const;
+
+    void compute_item (float * work, scratch & s, const item & it) const;
+    void compute_block(float * work, const scratch & s, const item & it, int64_t h, int64_t key, int64_t n, int64_t n_next) const;
+    bool read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const int32_t * idx, int64_t n, int64_t n_next) const;
+
+    h2o_attn_source source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n, float * converted) const;
+
+    bool    reads_in_place;
+    int64_t n_rows; // of a KV head
+    int64_t d_k_pad, d_v_pad;
+    int64_t block_size;
+    int64_t n_parts; // of a KV head's rows
+    int64_t n_runs;  // of the keys
+    int64_t n_q_rows; // of an item
+    int64_t ld;      // of a block's logits
+    int64_t state_size; // of (o, m, l): a run's result for one row
+
+    float * state(float * work, int64_t run, int64_t h, int64_t row) const { return work + ((run*n_head_kv + h)*n_rows + row)*state_size; }
+
+    int64_t off_thread, thread_size;
+};

@@ -1,0 +1,247 @@
+// Few rows attend to keys that are read where they lie, by blocks of rows and vectors of VL floats in registers. What fits
+// there follows from VL.
+
+#include "h2o-attn-simd.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int IN_PLACE_ROWS = VL == 16 ? 6 : 3; // rows at once
+constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
+constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
+
+static_assert(H2O_ATTN_LANES % VL == 0, "");
+
+typedef uint16_t vec_h __attribute__((vector_size(VL*2)));
+typedef int8_t   vec_b __attribute__((vector_size(VL)));
+
+typedef uint16_t vec_h_mem __attribute__((vector_size(VL*2), aligned(2), may_alias));
+typedef int8_t   vec_b_mem __attribute__((vector_size(VL), aligned(1), may_alias));
+
+// Each type: VL numbers of a row from the i-th on.
+struct row_f32 {
+    static vec_f load(const char * row, int64_t i) { return ::load((const float *) row + i); }
+};
+
+struct row_bf16 {
+    static vec_f load(const char * row, int64_t i) {
+        const vec_h bits = *(const vec_h_mem *) (row + 2*i);
+        return (vec_f) (__builtin_convertvector(bits, vec_u) << 16);
+    }
+};
+
+struct row_f16 {
+    static vec_f load(const char * row, int64_t i) {
+#if defined(__AVX512F__) && VL == 16
+        return (vec_f) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (row + 2*i)));
+#elif defined(__F16C__) && VL == 8
+        return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (row + 2*i)));
+#else
+        // the exponent's bias is corrected by a product, which also takes care of subnormal numbers
+        const vec_u bits   = __builtin_convertvector(*(const vec_h_mem *) (row + 2*i), vec_u);
+        const vec_f finite = (vec_f) ((bits & 0x7fff) << 13)*0x1p112f;
+        const vec_u large  = (vec_u) ((vec_i) (bits & 0x7fff) >= 0x7c00) & 0x7f800000;
+        return (vec_f) ((vec_u) finite | large | (bits & 0x8000) << 16);
+#endif
+    }
+};
+
+inline float half_at(const void * x) {
+    uint16_t h;
+    __builtin_memcpy(&h, x, sizeof(h));
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#else
+    const uint32_t sign  = (uint32_t) (h & 0x8000) << 16;
+    const uint32_t large = (h & 0x7fff) >= 0x7c00 ? 0x7f800000 : 0;
+    uint32_t bits = (uint32_t) (h & 0x7fff) << 13;
+    float    res;
+    __builtin_memcpy(&res, &bits, sizeof(res));
+    res *= 0x1p112f;
+    __builtin_memcpy(&bits, &res, sizeof(res));
+    bits |= sign | large;
+    __builtin_memcpy(&res, &bits, sizeof(res));
+    return res;
+#endif
+}
+
+// blocks of 32 numbers: their scale, then 8 bits of each
+struct row_q8_0 {
+    static vec_f load(const char * row, int64_t i) {
+        const char * block = row + i/32*34;
+        const vec_b  x     = *(const vec_b_mem *) (block + 2 + i%32);
+        return __builtin_convertvector(__builtin_convertvector(x, vec_i), vec_f)*half_at(block);
+    }
+};
+
+// f(the type)
+template <typename F>
+inline void with_type(h2o_attn_type type, const F & f) {
+    switch (type) {
+        case H2O_ATTN_F32:  f(row_f32 ()); break;
+        case H2O_ATTN_F16:  f(row_f16 ()); break;
+        case H2O_ATTN_BF16: f(row_bf16()); break;
+        case H2O_ATTN_Q8_0: f(row_q8_0()); break;
+    }
+}
+
+// f(number of rows, first row) for blocks of rows that are as large as each other, but for one row
+template <typename F>
+inline void for_row_blocks(int n_rows, const F & f) {
+    const int n_blocks = (n_rows + IN_PLACE_ROWS - 1)/IN_PLACE_ROWS;
+    for (int b = 0; b < n_blocks; ++b) {
+        const int r = b*n_rows/n_blocks;
+        with_constant<IN_PLACE_ROWS>((b + 1)*n_rows/n_blocks - r, [&](auto c) { f(c, r); });
+    }
+}
+
+// Of the pairs of lanes that differ in the bit STEP, the sums: those of a where the bit is 0, those of b where it is 1.
+template <int STEP, int... J>
+inline vec_f add_pairs(vec_f a, vec_f b, indices<J...>) {
+    return shuffle<((J & STEP) ? VL + J - STEP : J)...>(a, b) + shuffle<((J & STEP) ? VL + J : J + STEP)...>(a, b);
+}
+
+template <int STEP>
+inline vec_f add_pairs(vec_f a, vec_f b) {
+    return add_pairs<STEP>(a, b, typename make_indices<VL>::type());
+}
+
+// lane j: the sum of the lanes j%4, j%4 + 4, ... of x[j/4], x[0] alone if there are 4 lanes
+inline vec_f add_quads(const vec_f * x) {
+    if constexpr (VL == 4) {
+        return x[0];
+    } else if constexpr (VL == 8) {
+        return add_pairs<4>(x[0], x[1]);
+    } else {
+        return add_pairs<8>(add_pairs<4>(x[0], x[1]), add_pairs<4>(x[2], x[3]));
+    }
+}
+
+inline const char * row_of(const h2o_attn_source & x, int64_t key) {
+    return (const char *) x.data + x.rows[key]*x.stride;
+}
+
+// Rows by index, and one head's part of each, are more than the CPU foresees. It takes a block's time until they are read.
+inline void prefetch_row(const h2o_attn_source & x, int64_t key) {
+    const char * row = row_of(x, key);
+    for (int64_t i = 0; i < x.size; i += 64) {
+        __builtin_prefetch(row + i, 0, 2);
+    }
+}
+
+// logits of VL keys from the key-th on, the last one again where there are no more; all finite: -1 in that lane
+template <typename T, int M>
+void dot_rows(const h2o_attn_in_place & t, int first_row, int64_t key, vec_i & finite) {
+    vec_f quads[M][VL/4];
+
+    for (int j = 0; j < VL/4; ++j) {
+        const char * k[IN_PLACE_KEYS];
+        for (int c = 0; c < IN_PLACE_KEYS; ++c) {
+            k[c] = row_of(t.k, min_of(key + 4*j + c, t.n_k - 1));
+        }
+
+        vec_f sum[M][IN_PLACE_KEYS] = {};
+        for (int64_t i = 0; i < t.d_k; i += VL) {
+            vec_f x[IN_PLACE_KEYS];
+            for (int c = 0; c < IN_PLACE_KEYS; ++c) {
+                x[c] = T::load(k[c], i);
+            }
+            for (int r = 0; r < M; ++r) {
+                const vec_f q = load(t.q + (first_row + r)*t.d_k + i);
+                for (int c = 0; c < IN_PLACE_KEYS; ++c) {
+                    sum[r][c] += x[c]*q;
+                }
+            }
+        }
+        for (int r = 0; r < M; ++r) {
+            quads[r][j] = add_pairs<2>(add_pairs<1>(sum[r][0], sum[r][1]), add_pairs<1>(sum[r][2], sum[r][3]));
+        }
+    }
+
+    for (int r = 0; r < M; ++r) {
+        const vec_f x = add_quads(quads[r]);
+        store(t.logits + (first_row + r)*t.ld + key, x);
+        finite &= x - x == 0.0f;
+    }
+}
+
+// NV vectors of the rows' output, from the i-th number on
+template <typename T, int M, int NV_>
+void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & finite) {
+    const int64_t n_next = i == 0 && first_row == 0 ? t.n_next : 0;
+
+    vec_f sum[M][NV_] = {};
+
+    const float * weights = t.logits + first_row*t.ld;
+    for (int64_t key = 0; key < t.n_k; ++key) {
+        const char * v = row_of(t.v, key);
+        if (key < n_next) {
+            prefetch_row(t.next, key);
+        }
+        for (int j = 0; j < NV_; ++j) {
+            const vec_f x = T::load(v, i + j*VL);
+            for (int r = 0; r < M; ++r) {
+                sum[r][j] += x*weights[r*t.ld + key];
+            }
+        }
+    }
+
+    for (int r = 0; r < M; ++r) {
+        const float l = t.l[first_row + r];
+        const float f = l > 0.0f ? 1.0f/l : 0.0f;
+        for (int j = 0; j < NV_; ++j) {
+            finite &= sum[r][j] - sum[r][j] == 0.0f;
+            store(t.o + (first_row + r)*t.ld_o + i + j*VL, sum[r][j]*f);
+        }
+    }
+}
+
+bool in_place(const h2o_attn_in_place & t) {
+    vec_i finite = vec_i {} - 1;
+
+    const int64_t n = (t.n_k + VL - 1)/VL*VL;
+
+    with_type(t.k.type, [&](auto type) {
+        for_row_blocks(t.n_rows, [&](auto c, int r) {
+            for (int64_t key = 0; key < n; key += VL) {
+                for (int64_t j = key; r == 0 && j < min_of(key + VL, t.n_k); ++j) {
+                    prefetch_row(t.v, j);
+                }
+                dot_rows<decltype(type), decltype(c)::value>(t, r, key, finite);
+            }
+        });
+    });
+
+    for_row_blocks(t.n_rows, [&](auto c, int r) {
+        constexpr int M = decltype(c)::value;
+
+        const columns all[] = { { 0, 0, n, nullptr, t.visible + r } };
+        mask_and_max<M>(t.logits + r*t.ld, t.ld, all, t.m + r);
+        exp_rows<M>(t.logits + r*t.ld, t.ld, all, t.m + r, t.l + r);
+    });
+
+    with_type(t.v.type, [&](auto type) {
+        for_row_blocks(t.n_rows, [&](auto c, int r) {
+            constexpr int M = decltype(c)::value;
+
+            int64_t i = 0;
+            for (; i + IN_PLACE_NV*VL <= t.d_v; i += IN_PLACE_NV*VL) {
+                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i, finite);
+            }
+            for (; i < t.d_v; i += VL) {
+                add_values<decltype(type), M, 1>(t, r, i, finite);
+            }
+        });
+    });
+
+    bool res = true;
+    for (int j = 0; j < VL; ++j) {
+        res &= finite[j] != 0;
+    }
+    return res;
+}
+
+} // namespace
