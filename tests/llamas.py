@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,8 @@ class Config:
     A: int = 0
     score_type: str = "f32"
     kv_type: str = "f32"
-    # "on": H2O's fused operator; dense attention (decode) rounds to F16. "off": attention composed of ggml's operators,
-    # which rules out a quantised V.
+    # "on": H2O's fused operator. "off": attention composed of ggml's operators, which rules out a quantised V. With
+    # H2O_NO_FUSED_ATTENTION=1 and "on" it is composed too, and decode is upstream's flash attention, which rounds to F16.
     flash_attn: str = "on"
     schedule: str = "single_pass"
     scorer: str = "sum"
@@ -58,7 +59,7 @@ class Config:
             model.weight_type,
             self.kv_type,
             n_layer=model.hparams.n_layer,
-            flash_attn_decode=decodes and self.flash_attn != "off",
+            flash_attn_decode=decodes and self.flash_attn != "off" and os.environ.get("H2O_NO_FUSED_ATTENTION") == "1",
         )
 
 

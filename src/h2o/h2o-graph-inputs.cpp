@@ -28,9 +28,9 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
     llm_graph_input_attn_kv::set_input(ubatch);
 
     if (all_rows) {
-        std::vector<int32_t> data(all_rows->ne[0]);
-        for (size_t i = 0; i < data.size(); ++i) {
-            data[i] = stream->sequence.layout->row_of(first_position() + i);
+        std::vector<int32_t> data(all_rows->ne[0], 0); // padding is not seen
+        for (uint32_t pos = first_position(); pos < step.pos + step.n_tokens; ++pos) {
+            data[pos - first_position()] = stream->sequence.layout->row_of(pos);
         }
         for (int64_t h = 0; h < all_rows->ne[1]; ++h) {
             ggml_backend_tensor_set(all_rows, data.data(), h*all_rows->nb[1], all_rows->nb[1]);
@@ -43,8 +43,11 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
             continue; // attention is composed, its masks need no input
         }
 
+        const int64_t n_padding = step.phase == h2o_step::DECODE ? n_k - step.pos - n_q : 0;
+
         std::vector<int32_t> data(n_k, 0);
-        std::iota(data.end() - n_q, data.end(), 0);
+        std::iota(data.end() - n_padding - n_q, data.end() - n_padding, 0);
+        std::fill(data.end() - n_padding, data.end(), n_q);
         ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
     }
 
@@ -71,17 +74,20 @@ uint32_t llm_graph_input_attn_h2o::first_position() const {
     return step.phase == h2o_step::INTRA ? stream->sequence.config.chunk_start(step.pos) : 0;
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & graph) {
+ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & graph, int il) {
     if (!all_rows) {
         uint32_t n_head_kv_max = 0;
         for (const uint32_t il : stream->cache->get_layer_ids()) {
             n_head_kv_max = std::max(n_head_kv_max, hparams.n_head_kv(il));
         }
-        all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, step.pos + step.n_tokens - first_position(), n_head_kv_max);
+        // decode steps pad, as upstream's mask does: their graph is used again
+        const int64_t n = step.phase == h2o_step::DECODE ? mctx->get_n_kv() : step.pos + step.n_tokens - first_position();
+
+        all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n, n_head_kv_max);
         ggml_set_input(all_rows);
         ggml_set_name(all_rows, "h2o_all_rows");
     }
-    return all_rows;
+    return ggml_view_2d(graph.ctx0, all_rows, all_rows->ne[0], hparams.n_head_kv(il), all_rows->nb[1], 0);
 }
 
 ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q) {
@@ -164,7 +170,9 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
         return false;
     }
     if (step.phase == h2o_step::DECODE) {
-        return llm_graph_input_attn_kv::can_reuse(params);
+        step = step_new;
+
+        return llm_graph_input_attn_kv::can_reuse(params); // as many tokens, n_kv as before
     }
 
     const uint32_t S = stream->sequence.config.chunk_size;

@@ -16,7 +16,7 @@ llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input
 
     res->stored_k[il] = k;
 
-    return res->step.phase == h2o_step::DECODE ? nullptr : res;
+    return res->step.phase != h2o_step::DECODE || res->has_fused_attention(il) ? res : nullptr;
 }
 
 ggml_tensor * llm_graph_input_attn_h2o::build_attn(
@@ -42,7 +42,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
         case h2o_step::INTRA:       cur = build_intra      (graph, q, kq_scale, il); break;
         case h2o_step::INTER:       cur = build_inter      (graph, q, kq_scale, il); break;
         case h2o_step::TAIL:        cur = build_tail       (graph, q, kq_scale, il); break;
-        case h2o_step::DECODE:      GGML_ABORT("dense attention is not built here");
+        case h2o_step::DECODE:      cur = build_decode     (graph, q, kq_scale, il); break;
     }
 
     if (!cparams.offload_kqv) {
@@ -91,7 +91,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
 
     const auto * layer = stream->sequence.layer(il);
     const bool   tiled = layer && has_tiles();
-    const bool   sums  = layer && layer->scorer->uses_attention();
+    const bool   sums  = layer && layer->scorer->uses_attention() && step.phase != h2o_step::DECODE;
 
     if (tiled) {
         add_tiles(graph);
@@ -113,15 +113,13 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.tile_offset =*/ (int) (tiled ? tile_offset() : 0),
     };
 
-    if (fused_attention) {
-        const h2o_attention res = h2o_attention_fused(graph.ctx0, params);
+    return has_fused_attention(il) ?
+        h2o_attention_fused   (graph.ctx0, params) :
+        h2o_attention_composed(graph.ctx0, graph.gf, params);
+}
 
-        if (ggml_backend_dev_supports_op(stream->device(il), res.o->view_src)) {
-            return res;
-        }
-    }
-
-    return h2o_attention_composed(graph.ctx0, graph.gf, params);
+bool llm_graph_input_attn_h2o::has_fused_attention(int il) const {
+    return fused_attention && stream->has_fused_attention(il);
 }
 
 // score[row] += sum
@@ -164,15 +162,20 @@ ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_contex
     return build_scored(graph, q, rows, kq_scale, il);
 }
 
-// the same over everything up to here
+// over everything up to here, scored
 ggml_tensor * llm_graph_input_attn_h2o::build_tail(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
-    ggml_tensor * all = get_all_rows(graph);
-
     has_size_of_text = true;
 
-    ggml_tensor * rows = ggml_view_2d(graph.ctx0, all, all->ne[0], hparams.n_head_kv(il), all->nb[1], 0);
+    return build_scored(graph, q, get_all_rows(graph, il), kq_scale, il);
+}
 
-    return build_scored(graph, q, rows, kq_scale, il);
+// the same, and nothing is scored
+ggml_tensor * llm_graph_input_attn_h2o::build_decode(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+    ggml_context * ctx0 = graph.ctx0;
+
+    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), get_all_rows(graph, il), nullptr, /*causal =*/ true, kq_scale, il);
+
+    return ggml_reshape_2d(ctx0, res.o, res.o->ne[0]*res.o->ne[1], step.n_tokens);
 }
 
 // phase 1: [S x S] causal attention of every chunk to itself, whole chunks as one batch
@@ -186,7 +189,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & gr
 
     const auto & cache = stream->intra->get(il);
 
-    ggml_tensor * all    = get_all_rows(graph);
+    ggml_tensor * all    = get_all_rows(graph, il);
     ggml_tensor * limits = get_limits(graph);
 
     for (const auto & r : runs()) {

@@ -29,7 +29,8 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    // A layer's attention is built, whose keys k go to the cache. nullptr if the layer attends densely over the whole of it.
+    // A layer's attention is built, whose keys k go to the cache. nullptr if upstream's attention is to be built: that of a decode
+    // step where H2O's operator is not used.
     static llm_graph_input_attn_h2o * begin_layer(llm_graph_input_attn_kv * inp, const ggml_tensor * k, int il);
 
     bool stores_kv() const { return step.stores_kv(); }
@@ -58,12 +59,13 @@ private:
     ggml_tensor * build_intra      (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
     ggml_tensor * build_inter      (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
     ggml_tensor * build_tail       (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
+    ggml_tensor * build_decode     (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
 
     // attention of all queries of the step, scored: [n_embd_head_v*n_head, n_tokens]
     ggml_tensor * build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il);
 
     // the inputs, made when they are first asked for
-    ggml_tensor * get_all_rows(const llm_graph_context & graph);
+    ggml_tensor * get_all_rows(const llm_graph_context & graph, int il);
     ggml_tensor * get_limits  (const llm_graph_context & graph);
     ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q);
     void          add_tiles   (const llm_graph_context & graph);
@@ -89,12 +91,14 @@ private:
     h2o_step     step;
     const bool   fused_attention;
 
+    bool has_fused_attention(int il) const;
+
     uint32_t first_position() const;
 
-    ggml_tensor * all_rows = nullptr; // I32 [n, n_head_kv], for every head those of first_position() ... the end of the step
+    ggml_tensor * all_rows = nullptr; // I32 [n, n_head_kv], for every head those of first_position() ... the end of the step; padding
     ggml_tensor * limits   = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries
 
-    // by [n_k, n_q], I32 [n_k]: which query sees a row first, if the last n_q rows are the queries' own
+    // by [n_k, n_q], I32 [n_k]: which query sees a row first, if the last n_q rows but for padding are the queries' own
     std::map<std::pair<int64_t, int64_t>, ggml_tensor *> first;
 
     ggml_tensor * tile_rows  = nullptr; // I32 [B or fewer, n_tiles]: what the step's tiles look up

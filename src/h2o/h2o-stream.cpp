@@ -5,6 +5,7 @@
 #include "llama-model.h"
 
 #include "ggml-cpp.h"
+#include "ggml-h2o-attn.h"
 
 #include <stdexcept>
 #include <utility>
@@ -166,6 +167,21 @@ void h2o_stream::learn_rope(int32_t il, const ggml_tensor * k) {
 
 ggml_backend_dev_t h2o_stream::device(int32_t il) const {
     return h2o_layer_device(model, il, offload);
+}
+
+bool h2o_stream::has_fused_attention(int32_t il) const {
+    ggml_init_params params = { 16*ggml_tensor_overhead(), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    const auto & hparams = model.hparams;
+
+    ggml_tensor * q    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, hparams.n_embd_head_k(il), 1, hparams.n_head(il));
+    ggml_tensor * rows = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, 1, hparams.n_head_kv(il));
+
+    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx.get(), q, keys(ctx.get(), il), values(ctx.get(), il), rows,
+            nullptr, nullptr, nullptr, nullptr, nullptr, 1, 0, 1.0f, false);
+
+    return ggml_backend_dev_supports_op(device(il), res.o->view_src);
 }
 
 ggml_tensor * h2o_stream::keys(ggml_context * ctx, int32_t il) const {

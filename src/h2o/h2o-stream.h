@@ -49,6 +49,9 @@ public:
     // where a layer's attention is computed
     ggml_backend_dev_t device(int32_t il) const;
 
+    // whether it can be one operator there
+    bool has_fused_attention(int32_t il) const;
+
     // k is the node of the layer's graph whose rows go to the cache
     void learn_rope(int32_t il, const ggml_tensor * k);
 
