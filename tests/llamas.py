@@ -28,7 +28,7 @@ class Config:
     score_type: str = "f32"
     kv_type: str = "f32"
     # "on": H2O's fused operator. "off": attention composed of ggml's operators, which rules out a quantised V. With
-    # H2O_NO_FUSED_ATTENTION=1 and "on" it is composed too, and decode is upstream's flash attention, which rounds to F16.
+    # H2O_NO_FUSED_ATTENTION=1 and "on" it is composed too, and decode is upstream's flash attention: sums of V in F16.
     flash_attn: str = "on"
     schedule: str = "single_pass"
     scorer: str = "sum"

@@ -57,8 +57,8 @@ def sorted_firsts(rng: np.random.Generator, n_q: int, n_k: int) -> Array:
     return np.sort(rng.integers(0, n_q + 1, n_k))
 
 
-# Rows of a KV head: 1, 6 and 3 are as many as kernels hold at once; from 16 on keys are packed. Keys: as many as a block
-# has, one more, and several blocks.
+# Query heads times queries: as many as a kernel holds at once (3 or 6), fewer, and up to 16. Keys: fewer than a block
+# has, as many, and several blocks.
 DECODE = [
     Sizes(3, 3, 1, 8191, 64, 64),
     Sizes(2, 7, 1, 127, 128, 128),
@@ -67,7 +67,13 @@ DECODE = [
     Sizes(2, 16, 1, 300, 64, 64),
     Sizes(8, 2, 2, 700, 128, 128),
 ]
-PACKED = [Sizes(2, 3, 40, 4100, 64, 80), Sizes(1, 2, 300, 4096, 33, 100), Sizes(2, 1, 1, 4500, 40, 24)]
+# The last one is computed in two parts of its rows.
+PACKED = [
+    Sizes(2, 3, 40, 4100, 64, 80),
+    Sizes(1, 2, 300, 4096, 33, 100),
+    Sizes(2, 1, 1, 4500, 40, 24),
+    Sizes(1, 3, 683, 4096, 16, 16),
+]
 
 
 class TestEqualsNumpy:
@@ -153,7 +159,7 @@ class TestSpecialNumbers:
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     @pytest.mark.parametrize("where", ["q", "k", "v"])
     def test_not_finite(self, rng: np.random.Generator, isa: str, sizes: Sizes, where: str, bad: float) -> None:
-        """It arrives where NumPy has it, and nowhere else: a key in the middle, and one that only the last query sees."""
+        """It arrives where NumPy has it, and nowhere else: one key is in the middle, one only the last query sees."""
         for key in (150, sizes.n_k - 1):
             q, k, v, rows = random_inputs(rng, sizes)
             first = np.maximum(np.arange(sizes.n_k) - sizes.memory, 0)

@@ -29,7 +29,7 @@ def decode_calls(llm: Any, calls: list[list[int]]) -> Any:
 
 @pytest.mark.parametrize("sizes", [[1] * 6, [3, 1, 5, S + 3, 1]], ids=str)
 def test_equals_dense_attention(flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: list[int]) -> None:
-    """One token or several at once, which are causal among themselves, over the ends of chunks. Scores do not change."""
+    """One token or several, which are causal among themselves, over the ends of chunks. Scores do not change."""
     config = replace(CONFIG, flash_attn=flash_attn)
     n = limited(60, model_path)
     tokens = random_tokens(n, oracle_model.hparams.n_vocab, seed=3)

@@ -10,13 +10,12 @@
 #include <cstring>
 #include <numeric>
 
-// measured
-constexpr int64_t MAX_IN_PLACE_ROWS = 16;   // of a KV head: then packed keys are faster
-constexpr int64_t MIN_PACKED_KEYS   = 4096; // fewer keys are packed all at once
+constexpr int64_t MAX_IN_PLACE_ROWS = 16;   // of a KV head; from about twice as many on, packed keys are faster
+constexpr int64_t MIN_PACKED_KEYS   = 4096; // fewer keys are as fast packed all at once
 
 constexpr int64_t IN_PLACE_BLOCK = 128;
-constexpr int64_t PACKED_BLOCK   = 256; // with its logits it stays in the L2 cache
-constexpr int64_t MAX_PART_ROWS  = 512;
+constexpr int64_t PACKED_BLOCK   = 256;  // with its logits it stays in the L2 cache
+constexpr int64_t MAX_PART_ROWS  = 1024; // each part packs the keys for itself
 constexpr int64_t MIN_ITEMS      = 32;
 
 static bool can_read_in_place(const ggml_tensor * dst) {
@@ -41,16 +40,18 @@ h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel 
 
     block_size = reads_in_place ? IN_PLACE_BLOCK : PACKED_BLOCK;
     n_parts    = reads_in_place ? 1 : h2o_attn_ceil_div(n_rows, MAX_PART_ROWS);
+    part_size  = reads_in_place ? n_rows : h2o_attn_ceil_div(n_rows, n_parts*kernel.n_rows)*kernel.n_rows;
     n_runs     = h2o_attn_ceil_div(MIN_ITEMS, reads_in_place ? 1 : n_parts*n_head_kv);
     n_runs     = std::min(n_runs, h2o_attn_ceil_div(n_k, block_size));
 
     state_size = h2o_attn_ceil_div(d_v + 2, 16)*16;
 
-    n_q_rows = reads_in_place ? n_head*n_q : std::min(MAX_PART_ROWS, n_rows);
-    ld       = block_size + 32; // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
+    ld = block_size + 32; // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
+
+    n_item_rows = reads_in_place ? n_head_kv*n_rows : part_size;
 
     off_thread  = n_runs*n_head_kv*n_rows*state_size;
-    thread_size = n_q_rows*d_k_pad + H2O_ATTN_MAX_ROWS*(ld + d_k_pad + d_v_pad + 2) + block_size*(d_k_pad + d_v_pad + 1) +
+    thread_size = n_item_rows*d_k_pad + H2O_ATTN_MAX_ROWS*(ld + d_k_pad + d_v_pad + 2) + block_size*(d_k_pad + d_v_pad + 1) +
         H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad);
     size = off_thread + n_threads*thread_size;
 }
@@ -85,7 +86,7 @@ h2o_attn_blocks::scratch h2o_attn_blocks::thread_scratch(float * work, int ith) 
     };
 
     scratch s;
-    s.q      = take(n_q_rows*d_k_pad);
+    s.q      = take(n_item_rows*d_k_pad);
     s.logits = take(H2O_ATTN_MAX_ROWS*ld);
     s.split  = take(H2O_ATTN_MAX_ROWS*d_k_pad);
     s.o      = take(H2O_ATTN_MAX_ROWS*d_v_pad);
@@ -111,9 +112,8 @@ h2o_attn_blocks::item h2o_attn_blocks::get_item(int64_t i) const {
 
     const int64_t h    = i/n_runs % n_head_kv;
     const int64_t part = n_parts - 1 - i/n_runs/n_head_kv;
-    const int64_t size = h2o_attn_ceil_div(h2o_attn_ceil_div(n_rows, n_parts), kernel.n_rows)*kernel.n_rows;
 
-    return { run, h, h + 1, std::min(part*size, n_rows), std::min((part + 1)*size, n_rows) };
+    return { run, h, h + 1, std::min(part*part_size, n_rows), std::min((part + 1)*part_size, n_rows) };
 }
 
 // A state is (o, m, l): m = max(m_a, m_b), w_x = l_x*exp(m_x - m), l = w_a + w_b, o = (w_a*o_a + w_b*o_b)/l
@@ -163,7 +163,8 @@ static bool find_source(const ggml_tensor * t, int64_t h, const int32_t * rows, 
 }
 
 // The same of a block's keys; those of other types are converted.
-h2o_attn_source h2o_attn_blocks::source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n, float * converted) const {
+h2o_attn_source h2o_attn_blocks::source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n,
+        float * converted) const {
     h2o_attn_source res;
     if (!find_source(t, h, rows, res)) {
         const int64_t d = t->ne[0];
@@ -175,7 +176,7 @@ h2o_attn_source h2o_attn_blocks::source(const scratch & s, const ggml_tensor * t
     return res;
 }
 
-// n_next: keys of the run after the block's
+// n keys, then n_next more of the run. Returns what the kernel does.
 bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const int32_t * idx, int64_t n, int64_t n_next) const {
     h2o_attn_in_place x = {
         /*.n_rows   =*/ t.n_rows,
@@ -210,7 +211,11 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
 
     h2o_attn_peaks max = { 0.0f, 0.0f };
     for (int64_t i = 0; !reads_in_place && i < n; i += H2O_ATTN_KEYS) {
-        max.add(h2o_attn_pack_keys(kernel, k, v, h, idx, i, n, block_size, s.rows, s.k, s.v));
+        for (int64_t j = n + i; j < std::min(n + i + H2O_ATTN_KEYS, n + n_next); ++j) {
+            h2o_attn_prefetch_row(k, idx[j], h);
+            h2o_attn_prefetch_row(v, idx[j], h);
+        }
+        max.add(h2o_attn_pack_keys(kernel, k, v, h, idx, i, n, h2o_attn_pad(n), s.rows, s.k, s.v));
     }
 
     const int64_t nothing[H2O_ATTN_MAX_ROWS] = {};
@@ -233,7 +238,7 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
             /*.n_rows   =*/ n_here,
             /*.d_k      =*/ d_k,
             /*.d_v      =*/ d_v,
-            /*.n_k      =*/ block_size,
+            /*.n_k      =*/ h2o_attn_pad(n),
             /*.q        =*/ s.q + ((h - it.head)*(it.end_row - it.row) + row - it.row)*d_k,
             /*.visible  =*/ visible,
             /*.counted  =*/ nothing,

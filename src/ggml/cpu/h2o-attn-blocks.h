@@ -38,14 +38,15 @@ private:
     h2o_attn_source source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n, float * converted) const;
 
     bool    reads_in_place;
-    int64_t n_rows; // of a KV head
     int64_t d_k_pad, d_v_pad;
+    int64_t n_rows;      // of a KV head
+    int64_t n_parts;     // of these
+    int64_t part_size;
+    int64_t n_item_rows; // of an item's KV heads together
+    int64_t n_runs;      // of blocks
     int64_t block_size;
-    int64_t n_parts; // of a KV head's rows
-    int64_t n_runs;  // of the keys
-    int64_t n_q_rows; // of an item
-    int64_t ld;      // of a block's logits
-    int64_t state_size; // of (o, m, l): a run's result for one row
+    int64_t ld;          // of a block's logits
+    int64_t state_size;  // of (o, m, l), a run's result for one row
 
     float * state(float * work, int64_t run, int64_t h, int64_t row) const { return work + ((run*n_head_kv + h)*n_rows + row)*state_size; }
 

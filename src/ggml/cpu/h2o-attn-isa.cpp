@@ -17,6 +17,12 @@
 #endif
 
 static bool has_avx2() {
+    const unsigned F16C = 1u << 29;
+
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & F16C)) {
+        return false;
+    }
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }
 
