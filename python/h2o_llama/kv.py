@@ -32,8 +32,9 @@ class KVStats:
     single_pass_ms, phase1_ms, phase2_ms, decode_ms, tail_ms, select_ms : float
         Milliseconds in each of them, and in building memory sets.
     gather_ms, attention_ms, score_ms : float
-        With profile=True, milliseconds of the prefill in gathering K and V, in attention (which gathers by itself where
-        it is one operator) and in adding to the scores. The rest is the layers' products, norms and RoPE.
+        With profile=True, milliseconds in gathering K and V, in attention (which gathers by itself where it is one
+        operator) and in adding to the scores. The rest is the layers' products, norms and RoPE. Decode steps are
+        counted where attention is one operator.
     selections : int
         Memory sets built (layers times chunks).
     kv_bytes, score_bytes, memory_bytes, intra_bytes : int
