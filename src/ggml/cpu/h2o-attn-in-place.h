@@ -3,8 +3,11 @@
 
 #include "h2o-attn-simd.h"
 
-#if defined(__F16C__)
+#if defined(__F16C__) && VL >= 8
+#define HAS_F16C 1
 #include <immintrin.h>
+#else
+#define HAS_F16C 0
 #endif
 
 namespace {
@@ -14,9 +17,6 @@ constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
 constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
 
 static_assert(H2O_ATTN_LANES % VL == 0, "");
-
-typedef uint16_t vec_h __attribute__((vector_size(VL*2)));
-typedef int8_t   vec_b __attribute__((vector_size(VL)));
 
 typedef uint16_t vec_h_mem __attribute__((vector_size(VL*2), aligned(2), may_alias));
 typedef int8_t   vec_b_mem __attribute__((vector_size(VL), aligned(1), may_alias));
@@ -28,23 +28,27 @@ struct row_f32 {
 
 struct row_bf16 {
     static vec_f load(const char * row, int64_t i) {
-        const vec_h bits = *(const vec_h_mem *) (row + 2*i);
-        return (vec_f) (__builtin_convertvector(bits, vec_u) << 16);
+        return (vec_f) (__builtin_convertvector(*(const vec_h_mem *) (row + 2*i), vec_u) << 16);
     }
 };
 
+#if !HAS_F16C
+// The exponent's bias is corrected by a product, which also takes care of subnormal numbers.
+inline vec_f widen_half(vec_u bits) {
+    const vec_f finite = (vec_f) ((bits & 0x7fff) << 13)*0x1p112f;
+    const vec_u large  = (vec_u) ((vec_i) (bits & 0x7fff) >= 0x7c00) & 0x7f800000; // infinite or NaN
+    return (vec_f) ((vec_u) finite | large | (bits & 0x8000) << 16);
+}
+#endif
+
 struct row_f16 {
     static vec_f load(const char * row, int64_t i) {
-#if defined(__AVX512F__) && VL == 16
+#if !HAS_F16C
+        return widen_half(__builtin_convertvector(*(const vec_h_mem *) (row + 2*i), vec_u));
+#elif VL == 16
         return (vec_f) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (row + 2*i)));
-#elif defined(__F16C__) && VL == 8
-        return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (row + 2*i)));
 #else
-        // the exponent's bias is corrected by a product, which also takes care of subnormal numbers
-        const vec_u bits   = __builtin_convertvector(*(const vec_h_mem *) (row + 2*i), vec_u);
-        const vec_f finite = (vec_f) ((bits & 0x7fff) << 13)*0x1p112f;
-        const vec_u large  = (vec_u) ((vec_i) (bits & 0x7fff) >= 0x7c00) & 0x7f800000;
-        return (vec_f) ((vec_u) finite | large | (bits & 0x8000) << 16);
+        return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (row + 2*i)));
 #endif
     }
 };
@@ -52,19 +56,10 @@ struct row_f16 {
 inline float half_at(const void * x) {
     uint16_t h;
     __builtin_memcpy(&h, x, sizeof(h));
-#if defined(__F16C__)
+#if HAS_F16C
     return _cvtsh_ss(h);
 #else
-    const uint32_t sign  = (uint32_t) (h & 0x8000) << 16;
-    const uint32_t large = (h & 0x7fff) >= 0x7c00 ? 0x7f800000 : 0;
-    uint32_t bits = (uint32_t) (h & 0x7fff) << 13;
-    float    res;
-    __builtin_memcpy(&res, &bits, sizeof(res));
-    res *= 0x1p112f;
-    __builtin_memcpy(&bits, &res, sizeof(res));
-    bits |= sign | large;
-    __builtin_memcpy(&res, &bits, sizeof(res));
-    return res;
+    return widen_half(h + vec_u {})[0];
 #endif
 }
 
@@ -72,8 +67,8 @@ inline float half_at(const void * x) {
 struct row_q8_0 {
     static vec_f load(const char * row, int64_t i) {
         const char * block = row + i/32*34;
-        const vec_b  x     = *(const vec_b_mem *) (block + 2 + i%32);
-        return __builtin_convertvector(__builtin_convertvector(x, vec_i), vec_f)*half_at(block);
+        const vec_i  x     = __builtin_convertvector(*(const vec_b_mem *) (block + 2 + i%32), vec_i);
+        return __builtin_convertvector(x, vec_f)*half_at(block);
     }
 };
 
@@ -168,12 +163,12 @@ void dot_rows(const h2o_attn_in_place & t, int first_row, int64_t key, vec_i & f
     }
 }
 
-// NV vectors of the rows' output, from the i-th number on
-template <typename T, int M, int NV_>
+// N vectors of the rows' output, from the i-th number on
+template <typename T, int M, int N>
 void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & finite) {
     const int64_t n_next = i == 0 && first_row == 0 ? t.n_next : 0;
 
-    vec_f sum[M][NV_] = {};
+    vec_f sum[M][N] = {};
 
     const float * weights = t.logits + first_row*t.ld;
     for (int64_t key = 0; key < t.n_k; ++key) {
@@ -181,7 +176,7 @@ void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & f
         if (key < n_next) {
             prefetch_row(t.next, key);
         }
-        for (int j = 0; j < NV_; ++j) {
+        for (int j = 0; j < N; ++j) {
             const vec_f x = T::load(v, i + j*VL);
             for (int r = 0; r < M; ++r) {
                 sum[r][j] += x*weights[r*t.ld + key];
@@ -192,7 +187,7 @@ void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & f
     for (int r = 0; r < M; ++r) {
         const float l = t.l[first_row + r];
         const float f = l > 0.0f ? 1.0f/l : 0.0f;
-        for (int j = 0; j < NV_; ++j) {
+        for (int j = 0; j < N; ++j) {
             finite &= sum[r][j] - sum[r][j] == 0.0f;
             store(t.o + (first_row + r)*t.ld_o + i + j*VL, sum[r][j]*f);
         }
