@@ -67,7 +67,14 @@ inline float half_at(const void * x) {
 struct row_q8_0 {
     static vec_f load(const char * row, int64_t i) {
         const char * block = row + i/32*34;
-        const vec_i  x     = __builtin_convertvector(*(const vec_b_mem *) (block + 2 + i%32), vec_i);
+        const void * bytes = block + 2 + i%32;
+#if !HAS_F16C
+        const vec_i x = __builtin_convertvector(*(const vec_b_mem *) bytes, vec_i);
+#elif VL == 16
+        const vec_i x = (vec_i) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) bytes));
+#else
+        const vec_i x = (vec_i) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) bytes));
+#endif
         return __builtin_convertvector(x, vec_f)*half_at(block);
     }
 };
