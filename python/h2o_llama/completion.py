@@ -31,10 +31,19 @@ class Choice(TypedDict):
     finish_reason: FinishReason
 
 
-class Usage(TypedDict):
+class CompletionTokensDetails(TypedDict):
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class TokenCounts(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+
+
+class Usage(TokenCounts, total=False):
+    completion_tokens_details: CompletionTokensDetails
 
 
 class CompletionChunk(TypedDict):
@@ -119,6 +128,7 @@ class CompletionRun:
     sampling: Sampling
     progress: Callable[[int, int], object] | None
     dense_tail: int
+    draft: int
     n_generated: int = 0
     finish_reason: FinishReason = None
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4()}")
@@ -139,6 +149,12 @@ class CompletionRun:
             "completion_tokens": self.n_generated,
             "total_tokens": len(self.prompt) + self.n_generated,
         }
+        if self.draft > 0:
+            stats = self.llm.kv.stats
+            usage["completion_tokens_details"] = {
+                "accepted_prediction_tokens": stats.accepted_tokens,
+                "rejected_prediction_tokens": stats.drafted_tokens - stats.accepted_tokens,
+            }
         return {**self._chunk(text, self.finish_reason), "usage": usage}
 
     def _texts(self) -> Iterator[str]:
@@ -146,7 +162,11 @@ class CompletionRun:
         self.llm.reset()
         buffer = TextBuffer(self.stop)
         tokens = self.llm.generate(
-            self.prompt, progress=self.progress, dense_tail=self.dense_tail, **asdict(self.sampling)
+            self.prompt,
+            progress=self.progress,
+            dense_tail=self.dense_tail,
+            draft=self.draft,
+            **asdict(self.sampling),
         )
         for token in islice(tokens, self.max_tokens):
             self.n_generated += 1

@@ -16,19 +16,23 @@ from h2o_llama import _check, _core
 
 @dataclass(frozen=True)
 class KVStats:
-    """What was computed since the last reset, and what is held. Without H2O all but `kv_bytes` is 0.
+    """What was computed since the last reset, and what is held.
+
+    Without H2O all but `drafted_tokens`, `accepted_tokens` and `kv_bytes` is 0.
 
     Attributes
     ----------
     single_pass_runs, phase1_runs, phase2_runs, decode_steps : int
         Passes through the model: chunks under "single_pass"; under "two_phase" first phases (one per prefill call) and
-        second phases (one per chunk); single tokens.
+        second phases (one per chunk); generated tokens, each with its draft.
     tail_runs : int
         Passes for tokens of a dense tail, one for each chunk that it reaches into.
     graphs_reused : int
         How many of these passes used the graph of the one before, instead of building it anew.
     prefill_tokens : int
         Prompt tokens processed.
+    drafted_tokens, accepted_tokens : int
+        Tokens that `generate` computed ahead, and how many of them it came to.
     single_pass_ms, phase1_ms, phase2_ms, decode_ms, tail_ms, select_ms : float
         Milliseconds in each of them, and in building memory sets.
     gather_ms, attention_ms, score_ms : float
@@ -48,6 +52,8 @@ class KVStats:
     tail_runs: int = 0
     graphs_reused: int = 0
     prefill_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     single_pass_ms: float = 0.0
     phase1_ms: float = 0.0
     phase2_ms: float = 0.0

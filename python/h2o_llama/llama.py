@@ -16,6 +16,7 @@ from h2o_llama import _check, _core, hub
 from h2o_llama._claim import Claim
 from h2o_llama.completion import Completion, CompletionChunk, CompletionRun, check_stop
 from h2o_llama.config import H2OConfig
+from h2o_llama.drafting import DraftLength
 from h2o_llama.errors import H2OError
 from h2o_llama.llama_kv import LlamaKV
 from h2o_llama.loading import load_model
@@ -126,6 +127,7 @@ class Llama(ModelView):
         self._n_ctx = int(n_ctx) or self._model.n_ctx_train
         self._context = self._params.make_context(self._model, self._n_ctx)
         self._logits: NDArray[np.float32] | None = None
+        self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
         self._scorers_are_known = False
 
     @classmethod
@@ -326,6 +328,12 @@ class Llama(ModelView):
     def _check_tail(self, owner: str, dense_tail: int, n_tokens: int) -> int:
         return self._params.check_dense_tail(self.core_model, owner, dense_tail, n_tokens)
 
+    def _check_draft(self, owner: str, draft: int) -> int:
+        n = _check.integer(owner, "draft", draft, 0)
+        if n > 0 and self.core_model.is_recurrent:
+            raise _check.bad_argument(owner, "draft", "0, as a recurrent model cannot take tokens back", draft)
+        return n
+
     # --- generation
 
     def generate(
@@ -341,11 +349,12 @@ class Llama(ModelView):
         seed: int | None = None,
         progress: Progress | None = None,
         dense_tail: int = DENSE_TAIL,
+        draft: int = 0,
     ) -> Iterator[int]:
         """Append tokens to the sequence, then generate more, one at a time.
 
-        Every token that comes out is in the sequence already. It ends when the model ends its text (the token that
-        says so does not come out), or when the sequence has n_ctx tokens.
+        Every token that comes out is in the sequence already, and none else. It ends when the model ends its text (the
+        token that says so does not come out), or when the sequence has n_ctx tokens.
 
         Parameters
         ----------
@@ -355,6 +364,12 @@ class Llama(ModelView):
             See `h2o_llama.sampling.Sampling`. Penalties count the tokens given and generated here.
         progress, dense_tail
             As in `eval`, for the tokens given: by default the last 128 of them attend to everything.
+        draft : int, default 0
+            Prompt lookup decoding, for answers that quote or edit what is in the sequence: where the text's end was
+            there before, up to so many tokens that followed are computed together with the next token, and kept as
+            far as they are what is drawn. The same tokens come out, for every kind of sampling and with the same seed,
+            but for rounding: logits of several tokens computed together may differ in the last bits. 15 is a good
+            value; 0 is off. Needs a model whose memory can go back, that is, no recurrent one. `kv.stats` counts.
 
         Raises
         ------
@@ -368,25 +383,49 @@ class Llama(ModelView):
         with self.use_context() as context:
             ids = self._check_prompt("Llama.generate", tokens, context.n_tokens)
             tail = self._check_tail("Llama.generate", dense_tail, context.n_tokens + len(ids))
-        return self._generate(ids, sampling, progress, tail)
+            n_draft = self._check_draft("Llama.generate", draft)
+        return self._generate(ids, sampling, progress, tail, n_draft)
 
     def _generate(
-        self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None, dense_tail: int
+        self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None, dense_tail: int, draft: int
     ) -> Iterator[int]:
         sampler = sampling.make_sampler(self.n_vocab)
         for token in ids.tolist():
             sampler.accept(token)
         if len(ids) > 0:
             self.eval(ids, progress=progress, dense_tail=dense_tail)
+        length = DraftLength(draft)
+        n_drafted = n_accepted = 0
         while True:
             with self.use_context() as context:
-                if context.n_tokens >= self._n_ctx:
+                n_left = self._n_ctx - context.n_tokens
+                if n_left <= 0:
                     return
                 token = sampler.sample(context)
                 if self.core_model.is_eog(token):
                     return
-                self._eval(context, np.array([token], dtype=np.int32), False, None, 0, True)
+                if context.accept_draft(token):
+                    n_accepted += 1
+                    self._logits = self._draft_logits[context.logits_index :][:1]
+                else:
+                    length.report(n_drafted, n_accepted)
+                    n_drafted, n_accepted = self._eval_with_draft(context, token, length.limits, n_left - 1), 0
             yield token
+
+    def _eval_with_draft(self, context: _core.Context, token: int, limits: tuple[int, int], n_left: int) -> int:
+        """Append a generated token, and compute a draft of what follows. Returns the number of tokens in the draft."""
+        shortest, longest = limits
+        ids = np.array([token], dtype=np.int32)
+        if longest > 0:
+            ids = np.append(ids, context.find_draft(token, shortest, min(longest, n_left)))
+        if len(ids) == 1:
+            self._eval(context, ids, False, None, 0, True)
+        else:
+            rows = np.empty((len(ids), self.n_vocab), dtype=np.float32)
+            self._logits = None
+            context.decode_draft(ids, rows)
+            self._draft_logits, self._logits = rows, rows[:1]
+        return len(ids) - 1
 
     @overload
     def __call__(
@@ -399,6 +438,7 @@ class Llama(ModelView):
         echo: bool = ...,
         progress: Progress | None = ...,
         dense_tail: int = ...,
+        draft: int = ...,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion: ...
 
@@ -413,6 +453,7 @@ class Llama(ModelView):
         echo: bool = ...,
         progress: Progress | None = ...,
         dense_tail: int = ...,
+        draft: int = ...,
         **sampling: Unpack[SamplingOptions],
     ) -> Iterator[CompletionChunk]: ...
 
@@ -426,6 +467,7 @@ class Llama(ModelView):
         echo: bool = False,
         progress: Progress | None = None,
         dense_tail: int = DENSE_TAIL,
+        draft: int = 0,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion | Iterator[CompletionChunk]:
         """Complete a text, as OpenAI's completions do. The sequence begins afresh: what it held is gone.
@@ -444,6 +486,8 @@ class Llama(ModelView):
             Put the prompt in front of the text.
         progress, dense_tail
             As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
+        draft : int, default 0
+            As in `generate`: faster where the answer quotes or edits the prompt.
         **sampling
             temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
             `generate`.
@@ -452,8 +496,9 @@ class Llama(ModelView):
         -------
         dict, or iterator of dict
             {"id", "object": "text_completion", "created", "model", "choices": [{"text", "index", "logprobs",
-            "finish_reason"}], "usage"}. Chunks have no "usage", and only the last has a finish_reason ("stop" or
-            "length").
+            "finish_reason"}], "usage"}. With `draft`, usage["completion_tokens_details"] counts
+            "accepted_prediction_tokens" and "rejected_prediction_tokens". Chunks have no "usage", and only the last has
+            a finish_reason ("stop" or "length").
 
         Raises
         ------
@@ -476,6 +521,7 @@ class Llama(ModelView):
             sampling=Sampling(**sampling),
             progress=self._check_progress(owner, progress),
             dense_tail=self._check_tail(owner, dense_tail, len(ids)),
+            draft=self._check_draft(owner, draft),
         )
         return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
 

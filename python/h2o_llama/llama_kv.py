@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +48,8 @@ class LlamaKV(KVView):
         """Counts, milliseconds and bytes."""
         with self._llm.use_context() as context:
             kv = _core.KV.of_context(context)
-            return KVStats(kv_bytes=context.kv_bytes) if kv is None else KVStats.of(kv.stats)
+            stats = KVStats(kv_bytes=context.kv_bytes) if kv is None else KVStats.of(kv.stats)
+            return replace(stats, drafted_tokens=context.n_drafted, accepted_tokens=context.n_accepted)
 
     def scorer(self, layer: int) -> str:
         """What ranks this layer's positions: `H2OConfig.scorer`, or "sum" where that cannot.

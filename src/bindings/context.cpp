@@ -52,10 +52,23 @@ void context::close() {
 void context::clear() {
     llama_memory_clear(llama_get_memory(get()), /*data =*/ true);
     logits_valid = false;
+
+    n_ahead        = 0;
+    stats_drafted  = 0;
+    stats_accepted = 0;
+    sync_text();
+}
+
+uint32_t context::n_cached() const {
+    return llama_memory_seq_pos_max(llama_get_memory(get()), 0) + 1;
 }
 
 uint32_t context::n_tokens() const {
-    return llama_memory_seq_pos_max(llama_get_memory(get()), 0) + 1;
+    return n_cached() - n_ahead;
+}
+
+void context::sync_text() {
+    text.resize(n_cached(), -1);
 }
 
 int32_t context::min_position() const {
@@ -63,16 +76,23 @@ int32_t context::min_position() const {
 }
 
 bool context::remove(int32_t start) {
+    drop_draft();
+
     llama_call call(verbose);
     logits_valid = false;
-    return llama_memory_seq_rm(llama_get_memory(get()), 0, start, -1);
+
+    const bool ok = llama_memory_seq_rm(llama_get_memory(get()), 0, start, -1);
+    sync_text();
+    return ok;
 }
 
 static llama_state_seq_flags state_flags(bool partial) {
     return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
 }
 
-py::bytes context::get_state(bool partial) const {
+py::bytes context::get_state(bool partial) {
+    drop_draft();
+
     llama_call call(verbose);
 
     const llama_state_seq_flags flags = state_flags(partial);
@@ -85,10 +105,17 @@ py::bytes context::get_state(bool partial) const {
 }
 
 void context::set_state(const std::string & state, bool partial) {
+    drop_draft();
+
     llama_call call(verbose);
     logits_valid = false;
 
-    if (llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), 0, state_flags(partial)) != state.size()) {
+    const size_t n_read = llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), 0, state_flags(partial));
+    if (!partial) {
+        text.clear();
+    }
+    sync_text();
+    if (n_read != state.size()) {
         throw h2o_error("[Llama] the state cannot be restored: " + call.reason());
     }
 }
@@ -141,10 +168,15 @@ void context::undo(uint32_t n_keep) {
     if (n_tokens() > n_keep && !llama_memory_seq_rm(mem, 0, n_keep, -1)) {
         llama_memory_clear(mem, /*data =*/ true); // a recurrent state has no past to return to
     }
+    sync_text();
 }
 
-void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::array_t<float, py::array::c_style> logits, uint32_t dense_tail,
-        bool generated, py::object progress) {
+void context::decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress) {
+    drop_draft();
+    run(tokens, logits, dense_tail, generated, std::move(progress));
+}
+
+void context::run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress) {
     llama_context * ctx = get();
 
     const int64_t n      = tokens.size();
@@ -197,7 +229,10 @@ void context::decode(py::array_t<llama_token, py::array::c_style> tokens, py::ar
     if (status != 0) {
         throw h2o_error("[Llama.eval] llama.cpp failed (status " + std::to_string(status) + "): " + reason);
     }
+    text.insert(text.end(), ids.begin(), ids.end());
+
     logits_valid = n_rows > 0;
+    i_logits     = -1;
 }
 
 void init_context(py::module_ & m) {
@@ -245,6 +280,9 @@ void init_context(py::module_ & m) {
             py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("lookup_budget"), py::arg("tile"), py::arg("dense_layers"), py::arg("scorer"), py::arg("pooling"),
             py::arg("score_type"), py::arg("schedule"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
+        .def("decode_draft", &context::decode_draft, py::arg("tokens").noconvert(), py::arg("logits").noconvert())
+        .def("accept_draft", &context::accept_draft, py::arg("token"))
+        .def("find_draft",   &context::find_draft,   py::arg("token"), py::arg("n_min"), py::arg("n_max"))
         .def("clear", &context::clear)
         .def("remove", &context::remove, py::arg("start"))
         .def("get_state", &context::get_state, py::arg("partial"))
@@ -253,5 +291,8 @@ void init_context(py::module_ & m) {
         .def_property_readonly("n_tokens",   &context::n_tokens)
         .def_property_readonly("min_position", &context::min_position)
         .def_property_readonly("kv_bytes",   &context::kv_bytes)
-        .def_property_readonly("has_logits", &context::has_logits);
+        .def_property_readonly("has_logits", &context::has_logits)
+        .def_property_readonly("logits_index", &context::logits_index)
+        .def_property_readonly("n_drafted",  &context::n_drafted)
+        .def_property_readonly("n_accepted", &context::n_accepted);
 }

@@ -171,7 +171,9 @@ void init_kv(py::module_ & m) {
     }, "How heavy hitters can be chosen, the default first.");
 
     py::class_<h2o_kv>(m, "KV")
-        .def_static("of_context", [](const context & ctx) -> std::optional<h2o_kv> {
+        .def_static("of_context", [](context & ctx) -> std::optional<h2o_kv> {
+            ctx.drop_draft();
+
             llama_h2o_kv * kv = llama_get_h2o_kv(ctx.get());
             if (!kv) {
                 return std::nullopt;

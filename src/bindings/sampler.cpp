@@ -31,7 +31,7 @@ public:
             throw h2o_error("[Llama.generate] there are no logits to sample from: pass at least one token");
         }
         llama_call call(/*verbose =*/ false, llama_call::THROW);
-        return llama_call::run("[Llama.generate] ", [&] { return llama_sampler_sample(chain.get(), ctx.get(), -1); });
+        return llama_call::run("[Llama.generate] ", [&] { return llama_sampler_sample(chain.get(), ctx.get(), ctx.logits_index()); });
     }
 
 private:

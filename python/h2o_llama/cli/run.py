@@ -39,6 +39,9 @@ def run(
     gpu_layers: options.GpuLayers = 0,
     temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
+    draft: Annotated[
+        int, typer.Option(min=0, help="Tokens to try at once where the text quotes itself, 15 say; 0 is none.")
+    ] = 0,
     special: Annotated[
         bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
     ] = False,
@@ -64,11 +67,11 @@ def run(
         with progress_bars() as update:
             llm.eval(tokens, progress=lambda n_done, n_total: update("prompt", n_done, n_total), dense_tail=dense_tail)
         prefilled = time.perf_counter()
-        n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed), n_predict))
+        n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), n_predict))
         generated = time.perf_counter()
         typer.echo(
             f"prompt {len(tokens):,} tokens, {len(tokens) / (prefilled - start):,.1f} tokens/s | "
-            f"generated {n_generated:,} tokens, {n_generated / (generated - prefilled):,.1f} tokens/s | "
+            f"generated {n_generated:,} tokens, {n_generated / (generated - prefilled):,.1f} tokens/s{_drafts(llm)} | "
             f"KV cache {decimal(llm.kv.stats.kv_bytes)} | " + _chunks(llm),
             err=True,
         )
@@ -85,6 +88,12 @@ def _stream(llm: Llama, tokens: Iterable[int]) -> int:
     sys.stdout.write(decoder.decode(b"", final=True) + "\n")
     sys.stdout.flush()
     return n
+
+
+def _drafts(llm: Llama) -> str:
+    """How many of the tokens came from drafts, if there were any."""
+    stats = llm.kv.stats
+    return f" ({stats.accepted_tokens:,} of {stats.drafted_tokens:,} drafted)" if stats.drafted_tokens else ""
 
 
 def _chunks(llm: Llama) -> str:

@@ -1,0 +1,71 @@
+// Tokens computed ahead of the sequence, which become part of it one by one or are taken back.
+
+#include "context.h"
+
+#include "h2o-draft.h"
+#include "llama-call.h"
+
+#include <algorithm>
+
+// A chunk that begins builds the memory set of the one before, for good: only the first token of a call may begin one.
+uint32_t context::max_draft() const {
+    uint32_t res = llama_n_batch(get()) - 1;
+    if (kv) {
+        const uint32_t S = llama_h2o_kv_info(kv).chunk_size;
+        res = std::min(res, S - 1 - n_tokens()%S);
+    }
+    return res;
+}
+
+context::token_array context::find_draft(llama_token token, uint32_t n_min, uint32_t n_max) {
+    drop_draft();
+
+    text.push_back(token);
+    std::vector<llama_token> res = h2o_draft(text, n_min, std::min(n_max, max_draft()));
+    text.pop_back();
+
+    // generation ends there
+    res.erase(std::find_if(res.begin(), res.end(), [&](llama_token t) { return llama_vocab_is_eog(mdl->vocab, t); }), res.end());
+    if (res.size() < n_min) {
+        res.clear();
+    }
+    return token_array(res.size(), res.data());
+}
+
+void context::decode_draft(const token_array & tokens, logits_array & logits) {
+    drop_draft();
+
+    const int64_t n = tokens.size();
+    if (n < 1 || n - 1 > max_draft() || logits.ndim() != 2 || logits.shape(0) != n) {
+        throw std::invalid_argument("[Context.decode_draft] the draft cannot be taken back, or logits have the wrong shape");
+    }
+    run(tokens, logits, /*dense_tail =*/ 0, /*generated =*/ true, py::none());
+
+    n_ahead        = n - 1;
+    i_logits       = -n;
+    stats_drafted += n_ahead;
+}
+
+bool context::accept_draft(llama_token token) {
+    if (n_ahead == 0 || text[n_tokens()] != token) {
+        return false;
+    }
+    n_ahead--;
+    i_logits++;
+    stats_accepted++;
+    return true;
+}
+
+void context::drop_draft() {
+    if (n_ahead == 0) {
+        return;
+    }
+    const uint32_t n_keep = n_tokens();
+
+    llama_call call(verbose);
+    if (!llama_memory_seq_rm(llama_get_memory(get()), 0, n_keep, -1)) {
+        throw h2o_error("[Llama.generate] llama.cpp cannot take back a draft: " + call.reason());
+    }
+    n_ahead = 0;
+    sync_text();
+}

@@ -1,0 +1,342 @@
+"""Prompt lookup decoding: the same tokens and the same sequence as without, whatever was drafted and whoever looks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import models
+from h2o_llama import H2OConfig, Llama, _core
+from h2o_llama.drafting import DraftLength
+from inputs import random_tokens
+
+S = 16
+PROMPT = random_tokens(40)
+# Everything off: the softmax of the logits.
+PLAIN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+# The tiny model is in float32, and so is its attention here: tokens computed together have the logits that they have
+# alone, but for the last bits.
+CONFIGS = {
+    "dense": None,
+    "h2o": H2OConfig(4, 6, lookup_budget=0),
+    "lookup": H2OConfig(4, 6, lookup_budget=8, tile=4),
+    "two_phase": H2OConfig(4, 6, schedule="two_phase", scorer="sum"),
+}
+
+
+def open_tiny(path: Path, h2o: H2OConfig | None = None, **kwargs: Any) -> Llama:
+    sizes: dict[str, Any] = {"n_ctx": 512, "n_batch": 64, "n_ubatch": S, "n_threads": 1}
+    types = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
+    return Llama(path, h2o=h2o, **(sizes | types | kwargs))
+
+
+@pytest.fixture(params=CONFIGS)
+def h2o(request: pytest.FixtureRequest) -> H2OConfig | None:
+    return CONFIGS[request.param]
+
+
+@pytest.fixture(scope="module")
+def dense(tiny_model: Path) -> Iterator[Llama]:
+    with open_tiny(tiny_model) as llm:
+        yield llm
+
+
+def generate(llm: Llama, n: int, prompt: list[int] = PROMPT, **kwargs: Any) -> list[int]:
+    llm.reset()
+    return list(itertools.islice(llm.generate(prompt, **kwargs), n))
+
+
+# --- what is drafted
+
+
+def draft_of(text: Sequence[int], n_min: int, n_max: int) -> list[int]:
+    """Definition: half of the longest match of the text's end, the newest of equally long ones."""
+
+    def n_same(end: int) -> int:
+        same = [a == b for a, b in zip(reversed(text[:end]), reversed(text), strict=False)]
+        return min([*same, False].index(False), 2 * n_max)
+
+    n_match, end = max(((n_same(end), end) for end in range(1, len(text))), default=(0, 0))
+    n = n_match // 2
+    period = len(text) - end
+    return [text[end + i % period] for i in range(n)] if n >= n_min else []
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    text=st.lists(st.integers(1, 3), min_size=2, max_size=48),
+    n_min=st.integers(1, 5),
+    n_max=st.integers(0, 15),
+)
+def test_draft_follows_the_longest_match(dense: Llama, text: list[int], n_min: int, n_max: int) -> None:
+    dense.reset()
+    dense.eval(text[:-1])
+    with dense.use_context() as context:
+        assert context.find_draft(text[-1], n_min, n_max).tolist() == draft_of(text, n_min, n_max)
+
+
+def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
+    first, second = [1, 2, 3, 4, 5, 6, 7, 8], [11, 12, 13, 14, 15, 16, 17, 18]
+    dense.reset()
+    with dense.use_context() as context:
+        logits = np.empty((0, dense.n_vocab), dtype=np.float32)
+        for n_kept, tokens in ((0, first + second), (10, [*first, *second[:4], 20, *first[:4]])):
+            context.remove(n_kept)
+            context.decode(np.array(tokens, dtype=np.int32), logits, 0, False, None)
+        # What was removed from position 10 on would be the newest match.
+        assert context.find_draft(5, 1, 2).tolist() == [6, 7]
+        state = context.get_state(False)
+        context.set_state(state, False)
+        assert context.find_draft(5, 1, 2).tolist() == []  # a state has no text
+        context.decode(np.array(first * 2, dtype=np.int32), logits, 0, False, None)
+        assert context.find_draft(1, 1, 3).tolist() == [2, 3, 4]
+        context.clear()
+        context.decode(np.array(first[:1], dtype=np.int32), logits, 0, False, None)
+        assert context.find_draft(2, 1, 3).tolist() == []
+
+
+@pytest.mark.parametrize("n_tokens", range(S, 2 * S + 1))
+def test_no_draft_begins_a_chunk(tiny_model: Path, n_tokens: int) -> None:
+    """The memory set that it would build cannot be taken back."""
+    with open_tiny(tiny_model, H2OConfig(4, 6)) as llm:
+        llm.eval([7] * n_tokens)
+        with llm.use_context() as context:
+            n_room = S - 1 - n_tokens % S
+            assert len(context.find_draft(7, 1, 12)) == min(12, n_tokens // 2, n_room)
+            for n in (n_room, n_room + 1):
+                tokens = np.full(1 + n, 7, dtype=np.int32)
+                logits = np.empty((1 + n, llm.n_vocab), dtype=np.float32)
+                with nullcontext() if n == n_room else pytest.raises(ValueError, match="cannot be taken back"):
+                    context.decode_draft(tokens, logits)
+                    assert context.n_tokens == n_tokens + 1
+                assert context.remove(n_tokens)
+
+
+def test_the_end_of_a_text_is_not_drafted(dense: Llama) -> None:
+    dense.reset()
+    dense.eval([*range(1, 13), models.EOS, 1, 2, *range(1, 9)])
+    with dense.use_context() as context:
+        assert context.find_draft(9, 1, 4).tolist() == [10, 11, 12]
+        assert context.find_draft(9, 4, 4).tolist() == []
+
+
+# --- how long
+
+
+def test_drafts_grow_shrink_and_pause() -> None:
+    length = DraftLength(15)
+    assert length.limits == (4, 8)
+    length.report(8, 8)
+    assert length.limits[1] > 8
+    for _ in range(3):
+        length.report(15, 15)
+    assert length.limits == (4, 15)
+    longest = []
+    while length.limits[1] > 0:
+        longest.append(length.limits[1])
+        length.report(longest[-1], 0)
+    assert longest == sorted(longest, reverse=True)
+    assert 1 < len(longest) < 8
+    n_pause = next(n for n in itertools.count(1) if length.report(0, 0) or length.limits[1] > 0)
+    assert 10 < n_pause < 200
+
+
+def test_drafts_lose_no_more_than_their_budget(rng: np.random.Generator) -> None:
+    """Whatever is accepted: units of time, where a call of k drafted tokens takes 2 + k / 2."""
+    for p in (0.0, 0.1, 0.5, 0.8):
+        length = DraftLength(15)
+        time = n_tokens = 0.0
+        while n_tokens < 2000:
+            n = length.limits[1]
+            accepted = int(rng.binomial(n, p))
+            time += 2 + n / 2 if n else 1
+            n_tokens += 1 + accepted
+            length.report(n, accepted)
+        assert time <= 5 + 1.02 * n_tokens
+
+
+def test_drafts_are_not_longer_than_asked_for() -> None:
+    assert DraftLength(0).limits == (0, 0)
+    assert DraftLength(2).limits == (2, 2)
+
+
+# --- what comes out
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
+def test_the_same_tokens_come_out(tiny_model: Path, h2o: H2OConfig | None, temperature: float) -> None:
+    """Every token is drawn from its logits as ever: with the same seed, the same token."""
+    with open_tiny(tiny_model, h2o) as llm:
+        counts = np.zeros(2, dtype=int)
+        for seed in range(3):
+            prompt = random_tokens(40, seed=seed)
+            sampling = {"temperature": temperature, "seed": seed, "frequency_penalty": -0.2 * temperature}
+            expected = generate(llm, 200, prompt, **sampling)
+            n_tokens = llm.n_tokens
+            assert generate(llm, 200, prompt, draft=15, **sampling) == expected
+            assert llm.n_tokens == n_tokens
+            counts += (llm.kv.stats.drafted_tokens, llm.kv.stats.accepted_tokens)
+        assert counts[0] > counts[1] > 10  # some were right and some were not
+
+
+def test_wrong_drafts_change_no_distribution(dense: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second token, of texts with the same first token: chi-square, against the softmax of its logits."""
+    prompt = PROMPT[:12]
+    dense.reset()
+    dense.eval(prompt)
+    first = int(dense.logits.argmax())
+    dense.eval([first])
+    logits = dense.logits[0].astype(np.float64)
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    drafted = int(np.argsort(-p)[1])
+    assert 0.02 < p[drafted] < 0.6
+
+    def find_draft(context: _core.Context, token: int, n_min: int, n_max: int) -> Any:
+        return np.array([drafted], dtype=np.int32)
+
+    monkeypatch.setattr(_core.Context, "find_draft", find_draft)
+    counts = np.zeros(dense.n_vocab)
+    n_accepted = 0
+    for seed in range(1500):
+        dense.reset()
+        tokens = list(itertools.islice(dense.generate(prompt, **PLAIN, temperature=1.0, seed=seed, draft=15), 2))
+        if len(tokens) == 2 and tokens[0] == first:
+            counts[tokens[1]] += 1
+            n_accepted += dense.kv.stats.accepted_tokens
+    n = counts.sum()
+    assert n > 300
+    assert n_accepted == counts[drafted] > 10
+    p[[*range(models.N_BYTES, models.N_VOCAB)]] = 0  # ends of the text are not counted
+    p /= p.sum()
+    frequent = n * p > 5
+    groups = [(counts[i], n * p[i]) for i in np.flatnonzero(frequent)] + [
+        (counts[~frequent].sum(), n * p[~frequent].sum())
+    ]
+    chi2 = sum((count - mean) ** 2 / mean for count, mean in groups if mean > 0)
+    df = len(groups) - 1
+    assert chi2 < df + 4 * np.sqrt(2 * df)
+
+
+@pytest.mark.parametrize("n_ctx", [60, 61, 70])
+def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) -> None:
+    with open_tiny(tiny_model, n_ctx=n_ctx, n_batch=16) as llm:
+        llm.eval([7] * 39)
+        llm.reset()
+        sampling = {"temperature": 0, "frequency_penalty": -10.0}  # the same token again and again
+        assert len(generate(llm, 1000, draft=15, **sampling)) == n_ctx - len(PROMPT)
+        assert llm.n_tokens == n_ctx
+        assert llm.kv.stats.accepted_tokens > 0
+
+
+# --- who looks, and who stops
+
+
+def state(llm: Llama) -> list[Any]:
+    kv = llm.kv
+    return [f(layer) for layer in kv.layers for f in (kv.memory_indices, kv.scores, kv.keys, kv.values)]
+
+
+@pytest.mark.parametrize("name", ["h2o", "lookup"])
+@pytest.mark.parametrize("every", [1, 7, 20])
+def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str, every: int) -> None:
+    sampling = {"temperature": 0, "frequency_penalty": -10.0}
+    with open_tiny(tiny_model, CONFIGS[name]) as llm, open_tiny(tiny_model, CONFIGS[name]) as plain:
+        generators = llm.generate(PROMPT, **sampling, draft=15), plain.generate(PROMPT, **sampling)
+        for i, (token, expected) in enumerate(itertools.islice(zip(*generators, strict=True), 60)):
+            assert token == expected
+            assert llm.n_tokens == plain.n_tokens == len(PROMPT) + i + 1
+            np.testing.assert_allclose(llm.logits, plain.logits, rtol=1e-4, atol=1e-4)
+            if i % every == every - 1:  # takes back what is ahead
+                for a, b in zip(state(llm), state(plain), strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+        assert llm.kv.stats.drafted_tokens > 0
+        assert (llm.kv.stats.accepted_tokens > 0) == (every > 1)
+
+
+def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig | None) -> None:
+    """Evaluate, remove, generate: as without drafts."""
+    sampling = {"temperature": 0, "frequency_penalty": -10.0}
+    with open_tiny(tiny_model, h2o) as llm:
+
+        def run(draft: int) -> list[int]:
+            llm.reset()
+            first = llm.generate(PROMPT, **sampling, draft=draft)
+            out = list(itertools.islice(first, 20))
+            llm.eval([3, 4, 5], decode=True)
+            out += [next(first)]
+            second = llm.generate([], **sampling, draft=draft)
+            out += [next(g) for g in (first, second) * 10]
+            return [*out, llm.n_tokens]
+
+        expected = run(0)
+        assert run(15) == expected
+        assert expected[-1] == len(PROMPT) + 20 + 3 + 1 + 20
+        assert llm.kv.stats.drafted_tokens > 0
+
+
+def test_a_generator_that_was_left_behind(tiny_model: Path) -> None:
+    with open_tiny(tiny_model, H2OConfig(4, 6)) as llm:
+        sampling = {"temperature": 0, "frequency_penalty": -10.0}
+        for leave in (lambda g: g.close(), lambda g: llm.reset()):
+            llm.reset()
+            generator = llm.generate(PROMPT, **sampling, draft=15)
+            tokens = list(itertools.islice(generator, 13))
+            assert llm.n_tokens == len(PROMPT) + 13
+            leave(generator)
+            if llm.n_tokens > 0:
+                rest = list(itertools.islice(llm.generate([], temperature=0), 4))
+                assert tokens + rest == generate(llm, 13, **sampling) + list(
+                    itertools.islice(llm.generate([], temperature=0), 4)
+                )
+            llm.reset()
+            llm.eval(PROMPT)
+            assert llm.n_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])
+def test_a_completion_says_the_same(tiny_model: Path, h2o: H2OConfig | None, kwargs: dict[str, Any]) -> None:
+    with open_tiny(tiny_model, h2o, n_ctx=128) as llm:
+        arguments = kwargs | {"temperature": 0.7, "seed": 2, "frequency_penalty": -2.0}
+        expected = llm(PROMPT, **arguments)
+        n_tokens = llm.n_tokens
+        answer = llm(PROMPT, **arguments, draft=15)
+        assert llm.n_tokens == n_tokens
+        assert answer["choices"] == expected["choices"]
+        details = answer["usage"].pop("completion_tokens_details")
+        assert answer["usage"] == expected["usage"]
+        stats = llm.kv.stats
+        assert details["accepted_prediction_tokens"] == stats.accepted_tokens > 0
+        assert details["rejected_prediction_tokens"] == stats.drafted_tokens - stats.accepted_tokens
+        chunks = [*llm(PROMPT, **arguments, draft=15, stream=True)]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected["choices"][0]["text"]
+
+
+# --- other models
+
+
+def test_sliding_window_and_recurrent_models(unsupported_memory_model: Path, request: pytest.FixtureRequest) -> None:
+    with open_tiny(unsupported_memory_model) as llm:
+        if llm.core_model.is_recurrent:
+            with pytest.raises(ValueError, match="draft must be 0, as a recurrent model cannot take tokens back"):
+                llm.generate(PROMPT, draft=15)
+            with pytest.raises(ValueError, match="draft must be 0"):
+                llm(PROMPT, draft=15)
+            return
+        sampling = {"temperature": 0, "frequency_penalty": -1.0}
+        assert generate(llm, 200, draft=15, **sampling) == generate(llm, 200, **sampling)
+
+
+@pytest.mark.parametrize("draft", [-1, 1.5, "many"])
+def test_bad_drafts(dense: Llama, draft: Any) -> None:
+    for call in (dense.generate, dense):
+        with pytest.raises(ValueError, match="draft must be an integer of at least 0"):
+            call(PROMPT, draft=draft)
