@@ -224,6 +224,17 @@ def test_run_streams_text_and_measures(text_file: Path) -> None:
     )
 
 
+def test_run_counts_what_was_drafted(text_file: Path) -> None:
+    """Only if something was."""
+    command = ["run", "demo", "--prompt", "abcdefgh" * 8, "--temp", "0", "-n", "24", *SMALL]
+    plain, drafted = invoke(*command), invoke(*command, "--draft", "15")
+    assert drafted.stdout == plain.stdout
+    assert "drafted" not in plain.stderr
+    match = re.search(r"generated 24 tokens, [\d,.]+ tokens/s \((\d+) of (\d+) drafted\) \| KV", drafted.stderr)
+    assert match
+    assert 0 < int(match[1]) <= int(match[2])
+
+
 def test_run_reads_standard_input(text_file: Path) -> None:
     from_file = invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL)
     from_stdin = invoke("run", "demo", "--file", "-", "-n", "8", "--temp", "0", *SMALL, stdin=TEXT)

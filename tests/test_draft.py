@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from h2o_llama import H2OConfig, Llama, _core
+from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama.drafting import DraftLength
 from inputs import random_tokens
 
@@ -300,6 +300,28 @@ def test_a_generator_that_was_left_behind(tiny_model: Path) -> None:
             llm.reset()
             llm.eval(PROMPT)
             assert llm.n_tokens == len(PROMPT)
+
+
+def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: H2OConfig | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_draft(context: _core.Context, token: int, n_min: int, n_max: int) -> Any:
+        return np.array([1, 2, 10**6], dtype=np.int32)  # no token
+
+    with open_tiny(tiny_model, h2o) as llm:
+        llm.eval(PROMPT)
+        expected = list(itertools.islice(llm.generate(PROMPT, temperature=0), 5))
+        llm.reset()
+        llm.eval(PROMPT)
+        generator = llm.generate(PROMPT, temperature=0, draft=15)
+        with monkeypatch.context() as patch:
+            patch.setattr(_core.Context, "find_draft", find_draft)
+            with pytest.raises(H2OError):
+                next(generator)
+        assert llm.n_tokens == 2 * len(PROMPT)
+        assert next(generator, None) is None
+        with pytest.raises(H2OError, match="no logits"):
+            _ = llm.logits
+        llm.eval(expected[:1], decode=True)
+        assert list(itertools.islice(llm.generate([], temperature=0), 4)) == expected[1:]
 
 
 @pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])

@@ -2,24 +2,53 @@
 
 #include <algorithm>
 
+// The largest position in [1, end) that ends a pair of tokens (a, b), 0 if there is none.
+static size_t find_pair_before(const std::vector<int32_t> & text, size_t end, int32_t a, int32_t b) {
+    static constexpr size_t BLOCK = 16; // which the compiler turns into a few vectors
+
+    while (end > BLOCK) {
+        const int32_t * t = text.data() + end - BLOCK;
+
+        int found = 0;
+        for (size_t i = 0; i < BLOCK; ++i) {
+            found |= (t[i] == b) & (t[i - 1] == a);
+        }
+        if (found) {
+            break;
+        }
+        end -= BLOCK;
+    }
+    while (end > 1) {
+        end--;
+        if (text[end] == b && text[end - 1] == a) {
+            return end;
+        }
+    }
+    return 0;
+}
+
 std::vector<int32_t> h2o_draft(const std::vector<int32_t> & text, uint32_t n_min, uint32_t n_max) {
     const size_t n     = text.size();
     const size_t limit = 2*(size_t) n_max;
 
+    std::vector<int32_t> res;
+    if (n < 3) {
+        return res;
+    }
+
     size_t n_match = 0;
     size_t next    = 0; // the position after the match
-    for (size_t end = n; end-- > 1 && n_match < limit; ) {
-        size_t n_same = 0;
-        while (n_same < limit && n_same < end && text[end - 1 - n_same] == text[n - 1 - n_same]) {
+    for (size_t last = n - 1; n_match < limit && (last = find_pair_before(text, last, text[n - 2], text[n - 1])) > 0; ) {
+        size_t n_same = 2;
+        while (n_same < limit && n_same <= last && text[last - n_same] == text[n - 1 - n_same]) {
             n_same++;
         }
         if (n_same > n_match) {
             n_match = n_same;
-            next    = end;
+            next    = last + 1;
         }
     }
 
-    std::vector<int32_t> res;
     if (n_match/2 >= n_min) {
         while (res.size() < n_match/2) {
             const size_t i = next + res.size();
