@@ -2,7 +2,7 @@
 
     python benchmarks/draft.py smollm2-135m --text django.txt
 
-After a prompt of 3,100 tokens. The two alternate; speeds are medians, the ratio is that of the medians.
+After a prompt of 3,100 tokens. The two alternate; speeds are medians, the ratio is the median of those of neighbours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(
     with Llama(model, n_ctx=N_PROMPT + 2 * N_GENERATED, **arguments) as llm:
         console = Console()
         console.print(f"{machine.cpu_model()}, {N_PROMPT:,} tokens, then {N_GENERATED}")
-        table = Table("text", "temperature", "tokens/s", f"draft={draft}", "ratio", "drafted", "accepted", "equal")
+        table = Table("text", "temperature", "tokens/s", f"draft={draft}", "ratio", "accepted", "equal")
         for name, (prompt, temperature) in prompts(llm, text.read_text(encoding="utf-8")).items():
             console.print(f"{name} …")
             table.add_row(name, f"{temperature:g}", *measure(llm, prompt, temperature, draft, repeats))
@@ -63,7 +63,7 @@ def measure(llm: Llama, prompt: list[int], temperature: float, draft: int, repea
     llm.eval(prompt[:-1])
     seconds: dict[int, list[float]] = {0: [], draft: []}
     tokens: dict[int, list[int]] = {}
-    counts = (0, 0)
+    n_drafted = n_accepted = 0
     for n_draft in itertools.islice(itertools.cycle(seconds), 2 * repeats):
         with llm.use_context() as context:
             context.remove(len(prompt) - 1)
@@ -74,11 +74,13 @@ def measure(llm: Llama, prompt: list[int], temperature: float, draft: int, repea
         tokens[n_draft] = list(itertools.islice(generator, N_GENERATED))
         seconds[n_draft].append((time.perf_counter() - start) / len(tokens[n_draft]))
         after = llm.kv.stats
-        counts = after.drafted_tokens - before.drafted_tokens, after.accepted_tokens - before.accepted_tokens
+        n_drafted = after.drafted_tokens - before.drafted_tokens
+        n_accepted = after.accepted_tokens - before.accepted_tokens
     without, with_drafts = (statistics.median(times) for times in seconds.values())
     n_equal = sum(itertools.accumulate((a == b for a, b in zip(*tokens.values(), strict=False)), min))
-    speeds = [f"{1 / without:.1f}", f"{1 / with_drafts:.1f}", f"{without / with_drafts:.2f}"]
-    return [*speeds, *map(str, counts), f"{n_equal} of {len(tokens[0])}"]
+    ratio = statistics.median(a / b for a, b in zip(*seconds.values(), strict=True))
+    speeds = [f"{1 / without:.1f}", f"{1 / with_drafts:.1f}", f"{ratio:.2f}"]
+    return [*speeds, f"{n_accepted} of {n_drafted}", f"{n_equal} of {len(tokens[0])}"]
 
 
 if __name__ == "__main__":

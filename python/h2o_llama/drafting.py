@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# Time, in units of what a token takes without drafts. A draft of k tokens takes 1 + k / 2: on CPUs, which have least to
-# gain. On a GPU it is almost nothing.
+# Time, in units of what a token takes without drafts: a draft of k tokens takes 1 + k / 2, about what CPUs need.
 _PER_DRAFT = 1.0
 _PER_DRAFTED_TOKEN = 0.5
 

@@ -367,9 +367,10 @@ class Llama(ModelView):
         draft : int, default 0
             Prompt lookup decoding, for answers that quote or edit what is in the sequence: where the text's end was
             there before, up to so many tokens that followed are computed together with the next token, and kept as
-            far as they are what is drawn. The same tokens come out, for every kind of sampling and with the same seed,
-            but for rounding: logits of several tokens computed together may differ in the last bits. 15 is a good
-            value; 0 is off. Needs a model whose memory can go back, that is, no recurrent one. `kv.stats` counts.
+            far as they are what is drawn. 15 is a good value; 0 is off. The same tokens come out, for every kind of
+            sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
+            with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
+            one. `kv.stats` counts; looking at `kv` takes back what is drafted.
 
         Raises
         ------
