@@ -17,8 +17,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import machine
 from h2o_llama import Llama
+from h2o_llama.bench.machine import cpu_model
 
 # Between two ends of chunks, so that generated tokens can be taken back to generate again.
 N_PROMPT = 3_100
@@ -37,7 +37,7 @@ def main(
     arguments = {"h2o": None} if dense else {}
     with Llama(model, n_ctx=N_PROMPT + 2 * N_GENERATED, **arguments) as llm:
         console = Console()
-        console.print(f"{machine.cpu_model()}, {N_PROMPT:,} tokens, then {N_GENERATED}")
+        console.print(f"{cpu_model()}, {N_PROMPT:,} tokens, then {N_GENERATED}")
         table = Table("text", "temperature", "tokens/s", f"draft={draft}", "ratio", "accepted", "equal")
         for name, (prompt, temperature) in prompts(llm, text.read_text(encoding="utf-8")).items():
             console.print(f"{name} …")
