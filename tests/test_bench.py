@@ -30,7 +30,7 @@ from h2o_llama.cli import app
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
 TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "100,130", "--n-gen", "3", "--repetitions", "2"]
-NAMES = [mode.name for mode in DENSE] + [f"{s} query A4 L16 H16 B8" for s in ("single_pass", "two_phase")]
+NAMES = [mode.name for mode in DENSE] + [f"{s} distant A4 L16 H16 B8" for s in ("single_pass", "two_phase")]
 SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
 
 
