@@ -146,27 +146,11 @@ static void fuse(float * state, int64_t d, const float * o, float m, float l) {
     l_a = sum;
 }
 
-// Rows of a KV head. The kernels have no name for some types.
-static bool find_source(const ggml_tensor * t, int64_t h, const int32_t * rows, h2o_attn_source & res) {
-    res.data   = (const char *) t->data + h*t->nb[2];
-    res.stride = t->nb[1];
-    res.size   = ggml_row_size(t->type, t->ne[0]);
-    res.rows   = rows;
-
-    switch (t->type) {
-        case GGML_TYPE_F32:  res.type = H2O_ATTN_F32;  return true;
-        case GGML_TYPE_F16:  res.type = H2O_ATTN_F16;  return true;
-        case GGML_TYPE_BF16: res.type = H2O_ATTN_BF16; return true;
-        case GGML_TYPE_Q8_0: res.type = H2O_ATTN_Q8_0; return true;
-        default:             return false;
-    }
-}
-
-// The same of a block's keys; those of other types are converted.
+// A block's keys; those of types that the kernels do not know are converted.
 h2o_attn_source h2o_attn_blocks::source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n,
         float * converted) const {
     h2o_attn_source res;
-    if (!find_source(t, h, rows, res)) {
+    if (!h2o_attn_find_source(t, h, rows, res)) {
         const int64_t d = t->ne[0];
         for (int64_t i = 0; i < n; ++i) {
             h2o_attn_read_row(t, rows[i], h, converted + i*d);
@@ -198,9 +182,9 @@ bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, 
     };
 
     if (h + 1 < n_head_kv) {
-        x.n_next = find_source(k, h + 1, rows_of(h + 1, 0) + (idx - rows_of(h, 0)), x.next) ? n : 0;
+        x.n_next = h2o_attn_find_source(k, h + 1, rows_of(h + 1, 0) + (idx - rows_of(h, 0)), x.next) ? n : 0;
     } else {
-        x.n_next = find_source(k, 0, rows_of(0, 0) + (idx - rows_of(h, 0)) + n, x.next) ? std::min(n, n_next) : 0;
+        x.n_next = h2o_attn_find_source(k, 0, rows_of(0, 0) + (idx - rows_of(h, 0)) + n, x.next) ? std::min(n, n_next) : 0;
     }
 
     return kernel.in_place(x);
@@ -249,6 +233,9 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
             /*.visible2 =*/ nothing,
             /*.k2       =*/ nullptr,
             /*.v2       =*/ nullptr,
+            /*.next_k   =*/ {},
+            /*.next_v   =*/ {},
+            /*.n_next   =*/ 0,
             /*.logits   =*/ s.logits,
             /*.ld       =*/ ld,
             /*.split    =*/ s.split,

@@ -137,7 +137,17 @@ void multiply_k(const h2o_attn_tile & t, const keys & part) {
 
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
 
-    for (int64_t p = part.start(0)/NR*NR; p < part.visible[t.n_rows - 1]; p += NR) {
+    const int64_t start = part.start(0)/NR*NR;
+    const int64_t end   = part.visible[t.n_rows - 1];
+
+    for (int64_t p = start; p < end; p += NR) {
+        if (!part.hidden) {
+            const int64_t n = t.n_next;
+            for (int64_t key = (p - start)*n/(end - start); key < min_of((p - start + NR)*n/(end - start), n); ++key) {
+                prefetch_row(t.next_k, key);
+                prefetch_row(t.next_v, key);
+            }
+        }
         for_blocks(t.n_rows, part, [&](auto c, int r, int64_t start, int64_t end) {
             if (start < p + NR && p < end) {
                 float * logits = t.logits + part.origin;

@@ -17,6 +17,26 @@ constexpr int64_t h2o_attn_pad(int64_t n) {
     return (n + H2O_ATTN_PAD - 1)/H2O_ATTN_PAD*H2O_ATTN_PAD;
 }
 
+// How a kernel that reads K and V where they lie finds their numbers.
+enum h2o_attn_type {
+    H2O_ATTN_F32,
+    H2O_ATTN_F16,
+    H2O_ATTN_BF16,
+    H2O_ATTN_Q8_0,
+};
+
+// the multiple that head sizes must be of
+constexpr int64_t H2O_ATTN_LANES = 16;
+
+// Keys or values that are read where they lie.
+struct h2o_attn_source {
+    const void    * data;
+    int64_t         stride; // bytes from row to row
+    int64_t         size;   // bytes of a row
+    const int32_t * rows;   // of each key
+    h2o_attn_type   type;
+};
+
 // Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow, and every row sees
 // one of the first keys.
 struct h2o_attn_tile {
@@ -38,6 +58,11 @@ struct h2o_attn_tile {
     const void    * k2;       // packed
     const void    * v2;       // packed
 
+    // keys and values that are packed after this tile: they are asked for in time
+    h2o_attn_source next_k;
+    h2o_attn_source next_v;
+    int64_t         n_next;
+
     float * logits; // scratch, [H2O_ATTN_MAX_ROWS][ld]
     int64_t ld;
     float * split;  // scratch, [H2O_ATTN_MAX_ROWS][d_k rounded up]
@@ -46,26 +71,6 @@ struct h2o_attn_tile {
     float * m;    // [n_rows]
     float * l;    // [n_rows]
     float * sums; // [n_k], added to, or NULL
-};
-
-// How a kernel that reads K and V where they lie finds their numbers.
-enum h2o_attn_type {
-    H2O_ATTN_F32,
-    H2O_ATTN_F16,
-    H2O_ATTN_BF16,
-    H2O_ATTN_Q8_0,
-};
-
-// the multiple that head sizes must be of
-constexpr int64_t H2O_ATTN_LANES = 16;
-
-// Keys or values that are read where they lie.
-struct h2o_attn_source {
-    const void    * data;
-    int64_t         stride; // bytes from row to row
-    int64_t         size;   // bytes of a row
-    const int32_t * rows;   // of each key
-    h2o_attn_type   type;
 };
 
 // Rows (query, head) of one KV head and a block of keys.

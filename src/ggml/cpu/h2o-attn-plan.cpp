@@ -3,6 +3,7 @@
 #include "ggml-impl.h"
 
 constexpr int64_t MAX_ITEMS  = 256;         // at least one for each KV head
+constexpr int64_t MAX_RUNS   = 128;         // of lookups: within a run the next lookup's keys are asked for in time
 constexpr int64_t MIN_ITEMS  = 32;          // with lookups, if there are so many tiles
 constexpr int64_t MAX_PACKED = 8*1024*1024; // floats of packed K and V, unless one KV head takes more
 
@@ -25,7 +26,7 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
         lookup_size   = ggml_get_op_params_i32(dst, 2);
         lookup_offset = ggml_get_op_params_i32(dst, 3);
 
-        n_runs  = std::min(n_lookups, max_items);
+        n_runs  = std::min(n_lookups, h2o_attn_ceil_div(MAX_RUNS, n_head_kv));
         n_parts = h2o_attn_ceil_div(MIN_ITEMS, n_runs*n_head_kv);
     } else { // one without rows
         n_lookup_rows = 0;
@@ -90,6 +91,9 @@ h2o_attn_scratch h2o_attn_plan::thread_scratch(float * work, int ith) const {
     res.keys.first = (int32_t *) take(n_lookup_pad);
     res.keys.last  = (int32_t *) take(n_lookup_pad);
     res.keys.max   = { 0.0f, 0.0f };
+
+    res.next_rows = nullptr;
+    res.n_next    = 0;
 
     res.own      = (uint32_t *) take(n_own);
     res.own_head = -1;

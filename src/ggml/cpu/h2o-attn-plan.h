@@ -32,6 +32,10 @@ struct h2o_attn_scratch {
 
     h2o_attn_lookup_keys keys;
 
+    // of the lookup after that
+    const int32_t * next_rows;
+    int64_t         n_next;
+
     // the KV head's own rows, a bit for each row of the cache; of no head at first
     uint32_t * own;
     int64_t    own_head;

@@ -32,3 +32,18 @@ void h2o_attn_prefetch_row(const ggml_tensor * t, int64_t row, int64_t head) {
         __builtin_prefetch(src + i);
     }
 }
+
+bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, const int32_t * rows, h2o_attn_source & res) {
+    res.data   = (const char *) t->data + h*t->nb[2];
+    res.stride = t->nb[1];
+    res.size   = ggml_row_size(t->type, t->ne[0]);
+    res.rows   = rows;
+
+    switch (t->type) {
+        case GGML_TYPE_F32:  res.type = H2O_ATTN_F32;  return true;
+        case GGML_TYPE_F16:  res.type = H2O_ATTN_F16;  return true;
+        case GGML_TYPE_BF16: res.type = H2O_ATTN_BF16; return true;
+        case GGML_TYPE_Q8_0: res.type = H2O_ATTN_Q8_0; return true;
+        default:             return false;
+    }
+}

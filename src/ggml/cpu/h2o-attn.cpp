@@ -47,6 +47,8 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
 
     h2o_attn_lookup_keys & keys = scratch.keys;
 
+    const bool is_asked_for = scratch.n_next > 0 && scratch.next_rows == rows;
+
     keys.n = 0;
     for (int64_t i = 0; i < n_lookup_rows && first[i] < end; ++i) {
         const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
@@ -59,7 +61,7 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
             keys.first[keys.n] = first[i];
             keys.last [keys.n] = last [i];
             ++keys.n;
-            if (is_seen) {
+            if (is_seen && !is_asked_for) {
                 h2o_attn_prefetch_row(k, rows[i], h);
                 h2o_attn_prefetch_row(v, rows[i], h);
             }
@@ -82,6 +84,11 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
     int64_t       visible2[H2O_ATTN_MAX_ROWS];
     const float * q_rows  [H2O_ATTN_MAX_ROWS];
 
+    h2o_attn_source next_k;
+    h2o_attn_source next_v;
+    h2o_attn_find_source(this->k, h, scratch.next_rows, next_k);
+    h2o_attn_find_source(this->v, h, scratch.next_rows, next_v);
+
     const h2o_attn_tile t = {
         /*.n_rows   =*/ (int) n,
         /*.d_k      =*/ d_k,
@@ -97,6 +104,9 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
         /*.visible2 =*/ visible2,
         /*.k2       =*/ keys.k,
         /*.v2       =*/ keys.v,
+        /*.next_k   =*/ next_k,
+        /*.next_v   =*/ next_v,
+        /*.n_next   =*/ scratch.n_next,
         /*.logits   =*/ scratch.logits,
         /*.ld       =*/ ld,
         /*.split    =*/ scratch.split,
@@ -145,7 +155,10 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
     const int64_t run  = item/n_parts;
     const int64_t part = item%n_parts;
 
-    for (int64_t lookup = run*n_lookups/n_runs; lookup < (run + 1)*n_lookups/n_runs; ++lookup) {
+    const int64_t end_lookup = (run + 1)*n_lookups/n_runs;
+
+    scratch.n_next = 0;
+    for (int64_t lookup = run*n_lookups/n_runs; lookup < end_lookup; ++lookup) {
         const int64_t start   = std::max<int64_t>(lookup*lookup_size - lookup_offset, 0); // queries
         const int64_t end     = std::min((lookup + 1)*lookup_size - lookup_offset, n_q);
         const int64_t n_tiles = h2o_attn_ceil_div((end - start)*group, kernel.n_rows);
@@ -161,6 +174,14 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
         }
 
         for (int64_t tile = first_tile; tile < end_tile; ++tile) {
+            scratch.n_next = 0;
+            if (tile + 1 == end_tile && lookup + 1 < end_lookup) {
+                const int32_t * next_first = lookup_first + (lookup + 1)*n_lookup_rows;
+
+                scratch.next_rows = lookup_rows + (lookup + 1)*n_lookup_rows;
+                scratch.n_next    = std::lower_bound(next_first, next_first + n_lookup_rows, std::min(end + lookup_size, n_q)) - next_first;
+            }
+
             const int64_t row = start*group + tile*kernel.n_rows;
             compute_tile(work, scratch, h, row, std::min<int64_t>(kernel.n_rows, end*group - row), block, max_here, sums);
         }
