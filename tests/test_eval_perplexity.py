@@ -21,8 +21,8 @@ from inputs import random_tokens
 
 S = 64
 N = 256
-SPARSE = Setting("sparse", H2OConfig(local_window=8, heavy_budget=8))
-TWO_PHASE = Setting("two phases", H2OConfig(local_window=8, heavy_budget=8, schedule="two_phase"))
+SPARSE = Setting("sparse", H2OConfig(local_window=8, heavy_budget=8, lookup_budget=0))
+TWO_PHASE = Setting("two phases", H2OConfig(local_window=8, heavy_budget=8, lookup_budget=0, schedule="two_phase"))
 EVERYTHING = Setting("everything", H2OConfig(local_window=0, heavy_budget=1024))
 # 2 windows of N, and a rest between them; a token per byte.
 TEXT = bytes(random_tokens(2 * N + 70, n_vocab=128))
