@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from matplotlib import rc_context
 
 from h2o_llama import H2OConfig
-from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report
+from h2o_llama.bench import Bench, Plan, Report, beside_dense
 from h2o_llama.bench.machine import describe
 from h2o_llama.bench.tables import Table, facts, tables
 from h2o_llama.cli.progress import progress_bars
@@ -34,6 +32,7 @@ from h2o_llama.eval import Setting
 from h2o_llama.named_files import find_model, find_text
 from h2o_llama.params import available_cpus
 from h2o_llama.plots import bench_plots
+from pages import environment, equal_files
 from parts import COLUMNS, parts
 from random_model import ModelSpec, model_file
 from settings import CHUNK_SIZE, DEFAULT
@@ -85,8 +84,7 @@ def measure(folder: Path, effort: Effort, n_threads: int) -> None:
 
     def plan(lengths: tuple[int, ...], depths: tuple[int, ...], repetitions: int, schedules: tuple[str, ...]) -> Plan:
         settings = [Setting.of(replace(DEFAULT, schedule=schedule)) for schedule in schedules]
-        modes = [*DENSE, *(Mode(s.name, "auto", s.h2o) for s in settings)]
-        return Plan(modes, lengths, depths, 32, repetitions, effort.dense_max, CHUNK_SIZE, n_threads)
+        return Plan(beside_dense(settings), lengths, depths, 32, repetitions, effort.dense_max, CHUNK_SIZE, n_threads)
 
     def random() -> str:
         return bench(model_file(ModelSpec()), plan(effort.lengths, effort.depths, effort.repetitions, SCHEDULES), None)
@@ -124,29 +122,26 @@ def kernels(path: Path, n_threads: int, repeats: int) -> str:
 def write_report(folder: Path, target: Path) -> list[Path]:
     """Write performance.md and its pictures into `target`. Raises FileNotFoundError if something was not measured."""
     random, real = (Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real"))
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["thousands"] = "{:,}".format
     lines = json.loads((folder / "parts.json").read_text())
-    text = environment.get_template("performance.md.j2").render(
-        h2o=H2OConfig(),
-        spec=ModelSpec(),
-        random=random,
-        real=real,
-        facts=facts,
-        tables=lambda report: "\n\n".join(table.markdown() for table in tables(report)),
-        longest=max((r for r in random.rows if r["over_dense"] and _is_default(r)), key=lambda r: r["n_tokens"]),
-        deepest=max((r for r in random.rows if r["test"] == "generation" and _is_default(r)), key=_depth),
-        parts=Table("N, schedule", COLUMNS, lines, "").markdown(),
-        kernels=_kernel_table(json.loads((folder / "kernel.json").read_text())),
+    text = (
+        environment()
+        .get_template("performance.md.j2")
+        .render(
+            h2o=H2OConfig(),
+            spec=ModelSpec(),
+            random=random,
+            real=real,
+            facts=facts,
+            tables=lambda report: "\n\n".join(table.markdown() for table in tables(report)),
+            longest=max((r for r in random.rows if r["over_dense"] and _is_default(r)), key=lambda r: r["n_tokens"]),
+            deepest=max((r for r in random.rows if r["test"] == "generation" and _is_default(r)), key=_depth),
+            parts=Table("N, schedule", COLUMNS, lines, "").markdown(),
+            kernels=_kernel_table(json.loads((folder / "kernel.json").read_text())),
+        )
     )
     report = target / "performance.md"
     report.write_text(text, encoding="utf-8")
-    with rc_context({"svg.hashsalt": "performance", "svg.fonttype": "none"}):  # equal figures are equal files
+    with equal_files("performance"):
         return [report, *bench_plots(random.rows, target)]
 
 

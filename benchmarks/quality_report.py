@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from matplotlib import rc_context
-
 import quality_plan as plan
 from h2o_llama import H2OConfig
+from h2o_llama.bench.tables import Table
 from h2o_llama.eval import Setting
 from h2o_llama.llama import DENSE_TAIL
 from h2o_llama.named_files import NAMED_FILES
 from h2o_llama.plots.evaluation import sweep
+from pages import environment, equal_files
 from quality_goals import goals
 from quality_plan import Effort
 from quality_rows import Loss, Rows
@@ -26,17 +25,11 @@ def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
 
     Raises ValueError if something was not measured.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["thousands"] = "{:,}".format
-    environment.filters["nats"] = nats
+    templates = environment()
+    templates.filters["nats"] = nats
     named = plan.compared(plan.SIZE, plan.CHUNK_SIZE)
     losses = {n: {name: rows.loss("kept back", n, s) for name, s in named.items()} for n in effort.lengths}
-    text = environment.get_template("quality.md.j2").render(
+    text = templates.get_template("quality.md.j2").render(
         machine=rows.machine,
         plan=plan,
         effort=effort,
@@ -68,9 +61,7 @@ def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
 
 def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A table, numbers to the right."""
-    rule = "|---|" + "--:|" * (len(columns) - 1)
-    head, *rest = ("| " + " | ".join(cells) + " |" for cells in (columns, *lines))
-    return "\n".join([head, rule, *rest])
+    return Table(columns[0], columns[1:], list(lines), "").markdown()
 
 
 def nats(loss: Loss) -> str:
@@ -146,6 +137,6 @@ def _bytes(rows: Rows, effort: Effort) -> str:
 def _draw(rows: Rows, n_tokens: int, path: Path) -> None:
     """Loss against M + B; equal figures are equal files."""
     settings = [s for named in plan.sizes().values() for name, s in named.items() if name != "upper bound"]
-    with rc_context({"svg.hashsalt": "quality", "svg.fonttype": "none"}):
+    with equal_files("quality"):
         figure = sweep(n_tokens, [rows.find("kept back", n_tokens, s) for s in settings])
         figure.savefig(path, metadata={"Date": None})

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFReader
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import h2o_llama
+from command_line import assert_wrong_usage, invoke
 from h2o_llama import H2OConfig, H2OError, KVStats, Llama
 from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report, Sample, alone, measure, read_bandwidth
 from h2o_llama.bench.case import Case
@@ -26,7 +27,6 @@ from h2o_llama.bench.rows import Result as Measured
 from h2o_llama.bench.rows import rows
 from h2o_llama.bench.tables import facts, tables
 from h2o_llama.bench.token_bytes import weights_read
-from h2o_llama.cli import app
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
 TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "100,130", "--n-gen", "3", "--repetitions", "2"]
@@ -35,7 +35,7 @@ SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["bench", *(str(a) for a in arguments)])
+    return invoke("bench", *arguments)
 
 
 def measured(
@@ -362,9 +362,7 @@ def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatc
 )
 def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
     result = run("demo", *SMALL, *options)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert match in " ".join(result.stderr.replace("│", " ").split())
+    assert_wrong_usage(result, match)
 
 
 def test_a_model_that_h2o_cannot_read_is_one_line(unsupported_memory_model: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import h2o_llama
+from command_line import invoke
 from h2o_llama import H2OConfig
-from h2o_llama.cli import app, demo
+from h2o_llama.cli import demo
 from h2o_llama.cli.run import _stream
 from h2o_llama.demo.document import build_document
 
@@ -23,10 +24,6 @@ ONE_THREAD = ["--threads", "1"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *ONE_THREAD]
 TEXT = "".join(f"def function_{i}(value):\n    return value * {i}\n\n" for i in range(12))
 COMMAND = [sys.executable, "-c", "from h2o_llama.cli import app; app()"]
-
-
-def invoke(*arguments: str | Path, stdin: str | bytes | None = None, columns: int = 200) -> Result:
-    return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(a) for a in arguments], input=stdin)
 
 
 def assert_one_line_error(result: Result, match: str) -> None:

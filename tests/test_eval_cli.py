@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from h2o_llama.cli import app
+from command_line import assert_wrong_usage, invoke
 from h2o_llama.demo.document import standard_library_text
 
 PLAIN = ["--scorer", "sum", "--pooling", "0", "--sinks", "0", "--lookup", "0"]
@@ -16,7 +16,7 @@ SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *PLAIN, "--n-tokens"
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["eval", *(str(a) for a in arguments)])
+    return invoke("eval", *arguments)
 
 
 @pytest.fixture
@@ -89,9 +89,7 @@ def test_plots(tmp_path: Path) -> None:
 )
 def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
     result = run("demo", *SMALL, *options)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert match in " ".join(result.stderr.replace("│", " ").split())
+    assert_wrong_usage(result, match)
 
 
 @pytest.mark.parametrize(

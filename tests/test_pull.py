@@ -14,22 +14,17 @@ from pathlib import Path
 
 import pytest
 from gguf import GGUFReader
-from typer.testing import CliRunner, Result
 
 import h2o_llama.pull
+from command_line import invoke
 from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, sha256, use_index, write_wheel
 from h2o_llama import H2OError, KVCache, Llama, named_files
-from h2o_llama.cli import app
 from h2o_llama.named_files import NamedModel, NamedText
 from h2o_llama.pull import pull
 from h2o_llama.rst_prose import prose
 
 MODEL, DOCS = "smollm2-135m", "django-docs"
 NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
-
-
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from h2o_llama.bench.bandwidth import read_bandwidth
 from h2o_llama.bench.case import Mode, Sample
 from h2o_llama.bench.measure import Bench
-from h2o_llama.bench.plan import DENSE, Plan
+from h2o_llama.bench.plan import DENSE, Plan, beside_dense
 from h2o_llama.bench.report import Report
 
-__all__ = ["DENSE", "Bench", "Mode", "Plan", "Report", "Sample", "read_bandwidth"]
+__all__ = ["DENSE", "Bench", "Mode", "Plan", "Report", "Sample", "beside_dense", "read_bandwidth"]

@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 
 from h2o_llama import _check
 from h2o_llama.bench.case import Case, Mode
+from h2o_llama.eval import Setting
 from h2o_llama.params import available_cpus
 
 _OWNER = "bench"
 
 DENSE = (Mode("dense, flash attention on", "on", None), Mode("dense, flash attention off", "off", None))
+
+
+def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
+    """Dense attention both ways, then H2O with these settings."""
+    return [*DENSE, *(Mode(s.name, "auto", s.h2o) for s in settings)]
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report
+from h2o_llama.bench import Bench, Plan, Report, beside_dense
 from h2o_llama.bench.machine import describe
 from h2o_llama.bench.rows import Row
 from h2o_llama.bench.tables import facts, tables
-from h2o_llama.cli import options
-from h2o_llama.cli.options import values
+from h2o_llama.cli import options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
-from h2o_llama.config import SCORERS
-from h2o_llama.eval import sweep
+from h2o_llama.cli.sweeps import values
 from h2o_llama.params import available_cpus
 from h2o_llama.report.html import check_target
 
-_MODES = "H2O: all combinations are measured"
 _STDOUT = Path("-")
 
 
@@ -37,37 +34,21 @@ def bench(
     dense_max: Annotated[
         int | None, typer.Option(min=0, help="Leave dense attention out of longer prompts; 0: measure H2O only.")
     ] = None,
-    text: Annotated[
-        Path | None, typer.Option(help="Text file, or a text's name; - is standard input. By default Python's sources.")
-    ] = None,
+    text: sweeps.Text = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
     ] = None,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write a line for each figure to this file; - as with --json.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")] = None,
-    local: Annotated[str, typer.Option(rich_help_panel=_MODES, help="L, one or more: 64,128.")] = str(
-        options.DEFAULTS.local_window
-    ),
-    heavy: Annotated[str, typer.Option(rich_help_panel=_MODES, help="H, one or more.")] = str(
-        options.DEFAULTS.heavy_budget
-    ),
-    lookup: Annotated[str, typer.Option(rich_help_panel=_MODES, help="B, one or more.")] = str(
-        options.DEFAULTS.lookup_budget
-    ),
-    sinks: Annotated[str, typer.Option(rich_help_panel=_MODES, help="A, one or more.")] = str(
-        options.DEFAULTS.sink_tokens
-    ),
-    schedule: Annotated[
-        str, typer.Option(rich_help_panel=_MODES, help="single_pass, two_phase, or both.")
-    ] = "single_pass,two_phase",
-    scorer: Annotated[
-        str, typer.Option(rich_help_panel=_MODES, help=f"How heavy hitters are chosen: {', '.join(SCORERS)}.")
-    ] = options.DEFAULTS.scorer,
-    pooling: Annotated[str, typer.Option(rich_help_panel=_MODES, help="Neighbours kept with them, one or more.")] = str(
-        options.DEFAULTS.pooling
-    ),
+    plot: sweeps.Plot = None,
+    local: sweeps.Locals = sweeps.LOCAL,
+    heavy: sweeps.Heavies = sweeps.HEAVY,
+    lookup: sweeps.Lookups = sweeps.LOOKUP,
+    sinks: sweeps.Sinks = sweeps.SINK,
+    schedule: sweeps.Schedules = "single_pass,two_phase",
+    scorer: sweeps.Scorers = options.DEFAULTS.scorer,
+    pooling: sweeps.Poolings = sweeps.POOLING,
     chunk: options.Chunk = options.CHUNK_SIZE,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
@@ -75,20 +56,15 @@ def bench(
     """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
 
     All modes read the same tokens with the same weights, in turns; figures are medians. A prefill of more than 20
-    seconds is measured once. What generated tokens read is set beside what this machine's memory delivers. Ctrl-C ends
-    it with what was measured so far. Tables are Markdown unless they go to a terminal.
+    seconds is measured once. What generated tokens read is set beside what this machine's memory delivers. Options that
+    take several values give all combinations. Ctrl-C ends it with what was measured so far. Tables are Markdown unless
+    they go to a terminal.
     """
-    settings = sweep(
-        local=values("--local", local, int),
-        heavy=values("--heavy", heavy, int),
-        sinks=values("--sinks", sinks, int),
-        lookup=values("--lookup", lookup, int),
-        schedule=values("--schedule", schedule, str),
-        scorer=values("--scorer", scorer, str),
-        pooling=values("--pooling", pooling, int),
+    settings = sweeps.settings(
+        local=local, heavy=heavy, sinks=sinks, lookup=lookup, schedule=schedule, scorer=scorer, pooling=pooling
     )
     plan = Plan(
-        [*DENSE, *(Mode(s.name, "auto", s.h2o) for s in settings)],
+        beside_dense(settings),
         n_prompt=values("--n-prompt", n_prompt, int),
         depths=values("--depth", depth, int),
         n_gen=n_gen,

@@ -9,19 +9,17 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from h2o_llama.cli import options
-from h2o_llama.cli.options import values
+from h2o_llama.cli import options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
-from h2o_llama.config import SCORERS
-from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, evaluate, references, sweep
+from h2o_llama.cli.sweeps import values
+from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, evaluate, references
 from h2o_llama.eval.metrics import METRICS
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Row, Task
 from h2o_llama.eval.tasks import KINDS
 from h2o_llama.llama import DENSE_TAIL
 
-_SWEPT = "Settings to measure"
 _TEXT = "Perplexity and continuation"
 _RECALL = "Recall"
 _QUESTIONS = "Questions from a file"
@@ -29,39 +27,23 @@ _QUESTIONS = "Questions from a file"
 
 def eval_model(
     model: options.Model,
-    text: Annotated[
-        Path | None, typer.Option(help="Text file, or a text's name; - is standard input. By default Python's sources.")
-    ] = None,
+    text: sweeps.Text = None,
     n_tokens: Annotated[str, typer.Option(help="Lengths N, such as 2048,8192; by default four chunks.")] = "",
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")] = None,
-    local: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="L, one or more: 64,128.")] = str(
-        options.DEFAULTS.local_window
-    ),
-    heavy: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="H, one or more.")] = str(
-        options.DEFAULTS.heavy_budget
-    ),
-    lookup: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="B, one or more.")] = str(
-        options.DEFAULTS.lookup_budget
-    ),
-    sinks: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="A, one or more.")] = str(
-        options.DEFAULTS.sink_tokens
-    ),
-    schedule: Annotated[
-        str, typer.Option(rich_help_panel=_SWEPT, help="single_pass, two_phase, or both.")
-    ] = options.DEFAULTS.schedule,
-    scorer: Annotated[
-        str, typer.Option(rich_help_panel=_SWEPT, help=f"How heavy hitters are chosen: {', '.join(SCORERS)}.")
-    ] = options.DEFAULTS.scorer,
-    pooling: Annotated[str, typer.Option(rich_help_panel=_SWEPT, help="Neighbours kept with them, one or more.")] = str(
-        options.DEFAULTS.pooling
-    ),
+    plot: sweeps.Plot = None,
+    local: sweeps.Locals = sweeps.LOCAL,
+    heavy: sweeps.Heavies = sweeps.HEAVY,
+    lookup: sweeps.Lookups = sweeps.LOOKUP,
+    sinks: sweeps.Sinks = sweeps.SINK,
+    schedule: sweeps.Schedules = options.DEFAULTS.schedule,
+    scorer: sweeps.Scorers = options.DEFAULTS.scorer,
+    pooling: sweeps.Poolings = sweeps.POOLING,
     reference: Annotated[
         str,
         typer.Option(
-            rich_help_panel=_SWEPT, help="random, window, upper-bound: other memory of the first setting's size."
+            rich_help_panel=sweeps.PANEL, help="random, window, upper-bound: other memory of the first setting's size."
         ),
     ] = "",
     windows: Annotated[
@@ -104,14 +86,8 @@ def eval_model(
 
     Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
     """
-    settings = sweep(
-        local=values("--local", local, int),
-        heavy=values("--heavy", heavy, int),
-        sinks=values("--sinks", sinks, int),
-        lookup=values("--lookup", lookup, int),
-        schedule=values("--schedule", schedule, str),
-        scorer=values("--scorer", scorer, str),
-        pooling=values("--pooling", pooling, int),
+    settings = sweeps.settings(
+        local=local, heavy=heavy, sinks=sinks, lookup=lookup, schedule=schedule, scorer=scorer, pooling=pooling
     )
     tasks: list[Task] = []
     if windows > 0:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import typer
 
 from h2o_llama import H2OConfig
 from h2o_llama.config import SCORERS
 from h2o_llama.llama import DENSE_TAIL
-
-T = TypeVar("T")
 
 DEFAULTS = H2OConfig()
 CHUNK_SIZE = 1024
@@ -45,11 +42,3 @@ DenseTail = Annotated[
 Chunk = Annotated[int, typer.Option(min=1, help="S: tokens per chunk.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")]
 GpuLayers = Annotated[int, typer.Option("--gpu-layers", min=-1, help="Layers to keep on the GPU; -1 is all.")]
-
-
-def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
-    """The values of a list such as "64,128"."""
-    try:
-        return [kind(word.strip()) for word in text.split(",") if word.strip()]
-    except ValueError:
-        raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None

@@ -1,0 +1,60 @@
+"""Options of the commands that measure several configurations: each takes one value or more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from h2o_llama.cli.options import DEFAULTS
+from h2o_llama.config import SCORERS
+from h2o_llama.eval import Setting, sweep
+
+T = TypeVar("T")
+
+PANEL = "Settings to measure"
+
+Text = Annotated[
+    Path | None, typer.Option(help="Text file, or a text's name; - is standard input. By default Python's sources.")
+]
+Plot = Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")]
+Locals = Annotated[str, typer.Option(rich_help_panel=PANEL, help="L, one or more: 64,128.")]
+Heavies = Annotated[str, typer.Option(rich_help_panel=PANEL, help="H, one or more.")]
+Lookups = Annotated[str, typer.Option(rich_help_panel=PANEL, help="B, one or more.")]
+Sinks = Annotated[str, typer.Option(rich_help_panel=PANEL, help="A, one or more.")]
+Schedules = Annotated[str, typer.Option(rich_help_panel=PANEL, help="single_pass, two_phase, or both.")]
+Scorers = Annotated[
+    str, typer.Option(rich_help_panel=PANEL, help=f"How heavy hitters are chosen: {', '.join(SCORERS)}.")
+]
+Poolings = Annotated[str, typer.Option(rich_help_panel=PANEL, help="Neighbours kept with them, one or more.")]
+
+LOCAL = str(DEFAULTS.local_window)
+HEAVY = str(DEFAULTS.heavy_budget)
+LOOKUP = str(DEFAULTS.lookup_budget)
+SINK = str(DEFAULTS.sink_tokens)
+POOLING = str(DEFAULTS.pooling)
+
+
+def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
+    """The values of a list such as "64,128"."""
+    try:
+        return [kind(word.strip()) for word in text.split(",") if word.strip()]
+    except ValueError:
+        raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None
+
+
+def settings(
+    *, local: str, heavy: str, sinks: str, lookup: str, schedule: str, scorer: str, pooling: str
+) -> list[Setting]:
+    """All combinations of the options' values."""
+    return sweep(
+        local=values("--local", local, int),
+        heavy=values("--heavy", heavy, int),
+        sinks=values("--sinks", sinks, int),
+        lookup=values("--lookup", lookup, int),
+        schedule=values("--schedule", schedule, str),
+        scorer=values("--scorer", scorer, str),
+        pooling=values("--pooling", pooling, int),
+    )

@@ -1,0 +1,19 @@
+"""Runs the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from h2o_llama.cli import app
+
+
+def invoke(*arguments: str | Path, stdin: str | bytes | None = None, columns: int = 200) -> Result:
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(a) for a in arguments], input=stdin)
+
+
+def assert_wrong_usage(result: Result, match: str) -> None:
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert match in " ".join(result.stderr.replace("│", " ").split())
