@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from h2o_llama import _core, ops
-from test_attention_op import ISAS, Sizes, assert_close, random_inputs, reference
+from test_attention_op import (
+    ISAS,
+    Sizes,
+    Tiles,
+    assert_close,
+    in_use_with_tiles,
+    random_inputs,
+    reference,
+    tile_inputs,
+    tiles_reference,
+)
 
 Array = NDArray[Any]
 Inputs = tuple[Array, Array, Array, Array]
@@ -28,12 +38,17 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     _core.ops_set_attention_isa(ISAS[0])
 
 
-def attend(inputs: Inputs, first: Array | None = None, type: str = "f32", n_threads: int = 2) -> ops.Attention:
+def attend(
+    inputs: Inputs, first: Array | None = None, type: str = "f32", n_threads: int = 2, tiles: Tiles | None = None
+) -> ops.Attention:
     q, k, v, rows = inputs
     first = None if first is None else first.astype(np.int32)
-    no_tiles = (None, None, None, 1, 0)
+    further: tuple[Any, ...] = (None, None, None, 1, 0)
+    if tiles is not None:
+        lists = (np.ascontiguousarray(x, dtype=np.int32) for x in (tiles.rows, tiles.first, tiles.last))
+        further = (*lists, tiles.size, tiles.offset)
     o, sums, m, l = _core.ops_attention(  # noqa: E741
-        q, k, v, type, rows.astype(np.int32), first, None, *no_tiles, 1.0, False, "cpu", n_threads
+        q, k, v, type, rows.astype(np.int32), first, None, *further, 1.0, False, "cpu", n_threads
     )
     assert sums is None
     return ops.Attention(o, NO_SUMS, m, l)
@@ -141,6 +156,62 @@ class TestEqualsNumpy:
         k, v = (x.swapaxes(0, 1).copy().swapaxes(0, 1) for x in (k, v))
         q = q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3)
         assert_same_bits(attend((q, k, v, rows)), want)
+
+
+class TestTileRows:
+    """Further rows of tiles, read in place too while queries are few."""
+
+    def check(self, inputs: Inputs, first: Array, tiles: Tiles, isa: str) -> ops.Attention:
+        q, k, v, _ = inputs
+        got = attend(inputs, first, tiles=tiles)
+        want = tiles_reference(inputs, first, tiles)._replace(sums=NO_SUMS)
+        assert_close(got, want, q, k, v, 1.0, in_use_with_tiles(isa))
+        return got
+
+    @pytest.mark.parametrize("isa_name", ISAS)
+    @given(data=st.data())
+    @settings(max_examples=100, deadline=None, derandomize=True)
+    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
+        """One tile and several, more rows than a block has, and more queries than are read in place."""
+        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+        sizes = Sizes(draw(1, 3), draw(1, 6), draw(1, 5), draw(0, 300), 16 * draw(1, 6), 16 * draw(1, 6))
+        size = draw(1, 6)
+        rng = np.random.default_rng(draw(0, 1000))
+        inputs, first, tiles = tile_inputs(rng, sizes, size, draw(0, size - 1), draw(1, 300))
+        _core.ops_set_attention_isa(isa_name)
+        try:
+            self.check(inputs, first, tiles, isa_name)
+        finally:
+            _core.ops_set_attention_isa(ISAS[0])
+
+    def test_types(self, rng: np.random.Generator, isa: str) -> None:
+        (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(3, 3, 2, 200), 2, 0, 150)
+        k, v = k.astype(np.float16), v.astype(np.float16)
+        wide = (q, k.astype(np.float32), v.astype(np.float32), rows)
+        assert_same_bits(attend((q, k, v, rows), first, "f16", tiles=tiles), self.check(wide, first, tiles, isa))
+
+    def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str) -> None:
+        inputs, first, tiles = tile_inputs(rng, Sizes(3, 3, 4, 700), 3, 1, 300)
+        want = attend(inputs, first, n_threads=1, tiles=tiles)
+        for n_threads in (2, 3, 8):
+            assert_same_bits(attend(inputs, first, n_threads=n_threads, tiles=tiles), want)
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("where", ["k", "v"])
+    def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float) -> None:
+        """Of three queries the second sees it, and no other."""
+        q, k, v, rows = random_inputs(rng, Sizes(2, 2, 3, 60))
+        rows = np.sort(rows, axis=-1)
+        rows[..., -1] = rows[..., -2]
+        row = k.shape[1] - 1
+        (k if where == "k" else v)[1, row, 7] = bad
+        tiles = Tiles(np.array([[row]]), np.array([[1]]), np.array([[2]]), 3)
+        first = np.zeros(rows.shape[-1])
+        got, want = attend((q, k, v, rows), first, tiles=tiles), tiles_reference((q, k, v, rows), first, tiles)
+        for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+        assert np.isfinite(got.o[:, [0, 2]]).all()
+        assert where == "k" or not np.isfinite(got.o[:, 1]).all()
 
 
 @pytest.mark.parametrize("sizes", [Sizes(3, 3, 1, 5000), Sizes(3, 3, 3, 70), Sizes(2, 2, 300, 4200)], ids=str)

@@ -27,13 +27,13 @@ static bool can_read_in_place(const ggml_tensor * dst) {
 bool h2o_attn_blocks::is_for(const ggml_tensor * dst) {
     const h2o_attn_args args(dst);
 
-    const bool has_tile_rows = dst->src[6];
+    const bool packs_blocks = !h2o_attn_lookup_args(dst) && args.n_k >= MIN_PACKED_KEYS;
 
-    return !args.has_sums && !has_tile_rows && args.n_block == 1 && (can_read_in_place(dst) || args.n_k >= MIN_PACKED_KEYS);
+    return !args.has_sums && args.n_block == 1 && (can_read_in_place(dst) || packs_blocks);
 }
 
 h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
-    : h2o_attn_args(dst), kernel(kernel), reads_in_place(can_read_in_place(dst)) {
+    : h2o_attn_args(dst), kernel(kernel), lookups(dst), reads_in_place(can_read_in_place(dst)) {
     n_rows  = n_q*group;
     d_k_pad = h2o_attn_pad(d_k);
     d_v_pad = h2o_attn_pad(d_v);
@@ -44,37 +44,19 @@ h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel 
     n_runs     = h2o_attn_ceil_div(MIN_ITEMS, reads_in_place ? 1 : n_parts*n_head_kv);
     n_runs     = std::min(n_runs, h2o_attn_ceil_div(n_k, block_size));
 
+    n_lookup_blocks = h2o_attn_ceil_div(lookups.n_rows, block_size);
+
     state_size = h2o_attn_ceil_div(d_v + 2, 16)*16;
 
     ld = block_size + 32; // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
 
     n_item_rows = reads_in_place ? n_head_kv*n_rows : part_size;
 
-    off_thread  = n_runs*n_head_kv*n_rows*state_size;
+    off_thread  = (n_runs + n_lookup_blocks)*n_head_kv*n_rows*state_size;
     thread_size = n_item_rows*d_k_pad + H2O_ATTN_MAX_ROWS*(ld + d_k_pad + d_v_pad + 2) + block_size*(d_k_pad + d_v_pad + 1) +
-        H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad);
+        H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad) + (lookups ? 3*n_head_kv*block_size : 0);
     size = off_thread + n_threads*thread_size;
 }
-
-struct h2o_attn_blocks::item {
-    int64_t run;
-    int64_t head, end_head;
-    int64_t row, end_row; // of each head
-};
-
-struct h2o_attn_blocks::scratch {
-    float   * q; // of the item, multiplied by the scale: [heads][rows][d_k]
-    float   * logits;
-    float   * split;
-    float   * o;
-    float   * m;
-    float   * l;
-    float   * k; // of a block, packed or converted
-    float   * v;
-    float   * rows; // to be packed
-    int32_t * iota;
-    float     max_q;
-};
 
 h2o_attn_blocks::scratch h2o_attn_blocks::thread_scratch(float * work, int ith) const {
     float * next = work + off_thread + ith*thread_size;
@@ -96,6 +78,7 @@ h2o_attn_blocks::scratch h2o_attn_blocks::thread_scratch(float * work, int ith) 
     s.v      = take(block_size*d_v_pad);
     s.rows   = take(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
     s.iota   = (int32_t *) take(block_size);
+    s.lookup = (int32_t *) take(lookups ? 3*n_head_kv*block_size : 0);
     s.max_q  = 0.0f;
 
     std::iota(s.iota, s.iota + block_size, 0);
@@ -103,17 +86,24 @@ h2o_attn_blocks::scratch h2o_attn_blocks::thread_scratch(float * work, int ith) 
     return s;
 }
 
-// those that see most keys first
+// lookups, then those that see most keys first
 h2o_attn_blocks::item h2o_attn_blocks::get_item(int64_t i) const {
+    const int64_t n_lookup_items = lookups.n*n_lookup_blocks;
+    if (i < n_lookup_items) {
+        const int64_t lookup = i/n_lookup_blocks;
+        return { n_runs + i%n_lookup_blocks, 0, n_head_kv, lookups.start(lookup)*group, lookups.end(lookup, n_q)*group, lookup };
+    }
+    i -= n_lookup_items;
+
     const int64_t run = i % n_runs;
     if (reads_in_place) {
-        return { run, 0, n_head_kv, 0, n_rows };
+        return { run, 0, n_head_kv, 0, n_rows, -1 };
     }
 
     const int64_t h    = i/n_runs % n_head_kv;
     const int64_t part = n_parts - 1 - i/n_runs/n_head_kv;
 
-    return { run, h, h + 1, std::min(part*part_size, n_rows), std::min((part + 1)*part_size, n_rows) };
+    return { run, h, h + 1, std::min(part*part_size, n_rows), std::min((part + 1)*part_size, n_rows), -1 };
 }
 
 // A state is (o, m, l): m = max(m_a, m_b), w_x = l_x*exp(m_x - m), l = w_a + w_b, o = (w_a*o_a + w_b*o_b)/l
@@ -160,15 +150,23 @@ h2o_attn_source h2o_attn_blocks::source(const scratch & s, const ggml_tensor * t
     return res;
 }
 
-// n keys, then n_next more of the run. Returns what the kernel does.
-bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const int32_t * idx, int64_t n, int64_t n_next) const {
+// The keys that follow are the same of the next head, or the next n_next of the run.
+h2o_attn_blocks::next_keys h2o_attn_blocks::next_of(int64_t h, const int32_t * idx, int64_t n, int64_t n_next) const {
+    return h + 1 < n_head_kv ?
+        next_keys { h + 1, rows_of(h + 1, 0) + (idx - rows_of(h, 0)), n } :
+        next_keys { 0, rows_of(0, 0) + (idx - rows_of(h, 0)) + n, std::min(n, n_next) };
+}
+
+bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const int32_t * idx, int64_t n,
+        const int64_t * hidden, const int64_t * visible, const next_keys & next) const {
     h2o_attn_in_place x = {
         /*.n_rows   =*/ t.n_rows,
         /*.d_k      =*/ d_k,
         /*.d_v      =*/ d_v,
         /*.n_k      =*/ n,
         /*.q        =*/ t.q,
-        /*.visible  =*/ t.visible,
+        /*.hidden   =*/ hidden,
+        /*.visible  =*/ visible,
         /*.k        =*/ source(s, k, h, idx, n, s.k),
         /*.v        =*/ source(s, v, h, idx, n, s.v),
         /*.next     =*/ {},
@@ -180,14 +178,15 @@ bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, 
         /*.m        =*/ t.m,
         /*.l        =*/ t.l,
     };
-
-    if (h + 1 < n_head_kv) {
-        x.n_next = h2o_attn_find_source(k, h + 1, rows_of(h + 1, 0) + (idx - rows_of(h, 0)), x.next) ? n : 0;
-    } else {
-        x.n_next = h2o_attn_find_source(k, 0, rows_of(0, 0) + (idx - rows_of(h, 0)) + n, x.next) ? std::min(n, n_next) : 0;
-    }
+    x.n_next = h2o_attn_find_source(k, next.head, next.rows, x.next) ? next.n : 0;
 
     return kernel.in_place(x);
+}
+
+void h2o_attn_blocks::add_results(float * work, const scratch & s, int64_t run, int64_t h, int64_t row, int n) const {
+    for (int r = 0; r < n; ++r) {
+        fuse(state(work, run, h, row + r), d_v, s.o + r*d_v_pad, s.m[r], s.l[r]);
+    }
 }
 
 void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item & it, int64_t h, int64_t key, int64_t n, int64_t n_next) const {
@@ -247,7 +246,7 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
 
         bool is_done = false;
         if (reads_in_place) {
-            is_done = read_in_place(s, t, h, idx, n, n_next);
+            is_done = read_in_place(s, t, h, idx, n, nullptr, visible, next_of(h, idx, n, n_next));
         } else if (h2o_attn_is_tame(s.max_q, max, d_k) && visible[0] > 0) {
             kernel.tile(t);
             is_done = true;
@@ -256,9 +255,7 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
             h2o_attn_plain_tile(t, k, v, h, idx, idx, q_rows, scale);
         }
 
-        for (int r = 0; r < n_here; ++r) {
-            fuse(state(work, it.run, h, row + r), d_v, s.o + r*d_v_pad, s.m[r], s.l[r]);
-        }
+        add_results(work, s, it.run, h, row, n_here);
     }
 }
 
@@ -279,6 +276,11 @@ void h2o_attn_blocks::compute_item(float * work, scratch & s, const item & it) c
         }
     }
     s.max_q = reads_in_place ? 0.0f : h2o_attn_peak(s.q, q - s.q);
+
+    if (it.lookup >= 0) {
+        compute_lookup(work, s, it);
+        return;
+    }
 
     const int64_t n_seen   = n_visible(it.end_row - 1);
     const int64_t n_blocks = h2o_attn_ceil_div(n_seen, block_size);
@@ -305,7 +307,7 @@ void h2o_attn_blocks::compute(const ggml_compute_params * params) const {
     }
     ggml_barrier(params->threadpool);
 
-    const int64_t n_items = n_runs*n_parts*(reads_in_place ? 1 : n_head_kv);
+    const int64_t n_items = lookups.n*n_lookup_blocks + n_runs*n_parts*(reads_in_place ? 1 : n_head_kv);
     for (int64_t i = params->ith; i < n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         compute_item(work, s, get_item(i));
     }
@@ -317,7 +319,7 @@ void h2o_attn_blocks::compute(const ggml_compute_params * params) const {
         const int64_t row = i%n_rows;
 
         float * res = state(work, 0, h, row);
-        for (int64_t run = 1; run < n_runs; ++run) {
+        for (int64_t run = 1; run < n_runs + n_lookup_blocks; ++run) {
             const float * other = state(work, run, h, row);
             fuse(res, d_v, other, other[d_v], other[d_v + 1]);
         }

@@ -220,7 +220,7 @@ bool in_place(const h2o_attn_in_place & t) {
     for_row_blocks(t.n_rows, [&](auto c, int r) {
         constexpr int M = decltype(c)::value;
 
-        const columns all[] = { { 0, 0, n, nullptr, t.visible + r } };
+        const columns all[] = { { 0, 0, n, t.hidden ? t.hidden + r : nullptr, t.visible + r } };
         mask_and_max<M>(t.logits + r*t.ld, t.ld, all, t.m + r);
         exp_rows<M>(t.logits + r*t.ld, t.ld, all, t.m + r, t.l + r);
     });

@@ -81,7 +81,8 @@ struct h2o_attn_in_place {
     int64_t n_k;
 
     const float   * q;       // [n_rows][d_k], multiplied by the scale
-    const int64_t * visible; // [n_rows] keys that each row sees, ascending; the last row sees all
+    const int64_t * hidden;  // [n_rows] the first ones, which each row does not see; NULL: it sees them
+    const int64_t * visible; // [n_rows] the first ones, with those that each row sees
     h2o_attn_source k;
     h2o_attn_source v;
 

@@ -1,17 +1,12 @@
 #include "h2o-attn-plan.h"
 
-#include "ggml-impl.h"
-
 constexpr int64_t MAX_ITEMS  = 256;         // at least one for each KV head
 constexpr int64_t MAX_RUNS   = 128;         // of lookups: within a run the next lookup's keys are asked for in time
 constexpr int64_t MIN_ITEMS  = 32;          // with lookups, if there are so many tiles
 constexpr int64_t MAX_PACKED = 8*1024*1024; // floats of packed K and V, unless one KV head takes more
 
 h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
-    : h2o_attn_args(dst),
-      lookup_rows (dst->src[6] ? (const int32_t *) dst->src[6]->data : nullptr),
-      lookup_first(dst->src[7] ? (const int32_t *) dst->src[7]->data : nullptr),
-      lookup_last (dst->src[8] ? (const int32_t *) dst->src[8]->data : nullptr), kernel(kernel) {
+    : h2o_attn_args(dst), lookups(dst), kernel(kernel) {
     d_k_pad = h2o_attn_pad(d_k);
     d_v_pad = h2o_attn_pad(d_v);
     n_k_pad = h2o_attn_pad(n_k);
@@ -20,26 +15,11 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
 
     const int64_t max_items = std::max<int64_t>(MAX_ITEMS/n_head_kv, 1);
 
-    if (const ggml_tensor * lookups = dst->src[6]) {
-        n_lookup_rows = lookups->ne[0];
-        n_lookups     = lookups->ne[1];
-        lookup_size   = ggml_get_op_params_i32(dst, 2);
-        lookup_offset = ggml_get_op_params_i32(dst, 3);
-
-        n_runs  = std::min(n_lookups, h2o_attn_ceil_div(MAX_RUNS, n_head_kv));
-        n_parts = h2o_attn_ceil_div(MIN_ITEMS, n_runs*n_head_kv);
-    } else { // one without rows
-        n_lookup_rows = 0;
-        n_lookups     = 1;
-        lookup_size   = n_q;
-        lookup_offset = 0;
-
-        n_runs  = 1;
-        n_parts = max_items;
-    }
-    n_own        = lookup_rows ? h2o_attn_ceil_div(k->ne[1], 32) : 0;
-    n_lookup_pad = h2o_attn_pad(n_lookup_rows);
-    n_parts      = std::min(n_parts, h2o_attn_ceil_div(std::min(lookup_size, n_q)*group, kernel.n_rows));
+    n_runs       = lookups ? std::min(lookups.n, h2o_attn_ceil_div(MAX_RUNS, n_head_kv)) : 1;
+    n_parts      = lookups ? h2o_attn_ceil_div(MIN_ITEMS, n_runs*n_head_kv) : max_items;
+    n_parts      = std::min(n_parts, h2o_attn_ceil_div(std::min(lookups.size, n_q)*group, kernel.n_rows));
+    n_own        = lookups ? h2o_attn_ceil_div(k->ne[1], 32) : 0;
+    n_lookup_pad = h2o_attn_pad(lookups.n_rows);
     n_items      = n_runs*n_parts;
 
     // at least one item for each thread

@@ -1,23 +1,14 @@
 #pragma once
 
-#include "h2o-attn-args.h"
+#include "h2o-attn-lookup.h"
 #include "h2o-attn-plain.h"
 
 #include <algorithm>
 
-// Further keys of a lookup's queries: without those that the KV head has anyway.
-struct h2o_attn_lookup_keys {
-    int64_t        n;
-    int32_t      * rows;
-    int32_t      * first;
-    int32_t      * last;
+struct h2o_attn_packed_lookup : h2o_attn_lookup_keys {
     float        * k; // packed
     float        * v; // packed
     h2o_attn_peaks max;
-
-    // the query sees [n_hidden, n_visible)
-    int64_t n_visible(int64_t i) const { return std::upper_bound(first, first + n, i) - first; }
-    int64_t n_hidden (int64_t i) const { return std::upper_bound(last, last + n_visible(i), i) - last; }
 };
 
 // a thread's scratch
@@ -30,7 +21,7 @@ struct h2o_attn_scratch {
     float * l;
     float * logits;
 
-    h2o_attn_lookup_keys keys;
+    h2o_attn_packed_lookup keys;
 
     // of the lookup after that
     const int32_t * next_rows;
@@ -47,8 +38,7 @@ struct h2o_attn_scratch {
 // group) are cut into tiles, whose logits stay in the L2 cache unless keys are many. Runs of tiles are the items of work: each
 // item has column sums of its own, added up in order at the end. None of this depends on the number of threads.
 //
-// Where queries have further rows by tiles ("lookups" here, as the kernel's tiles are others), kernel tiles end where lookups
-// do, and an item is made of whole lookups, or of a part of one where lookups are few. It gathers and packs a lookup's keys
+// Where queries have lookups, kernel tiles end where lookups do, and an item is made of whole lookups, or of a part of one where lookups are few. It gathers and packs a lookup's keys
 // for itself.
 //
 // With many keys, the KV heads are computed in rounds, which share the room for packed keys and values.
@@ -57,13 +47,11 @@ struct h2o_attn_scratch {
 struct h2o_attn_plan : h2o_attn_args {
     h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
 
-    const int32_t     * lookup_rows;  // [n_lookups][n_lookup_rows] or NULL
-    const int32_t     * lookup_first; // likewise
-    const int32_t     * lookup_last;  // likewise
-    const h2o_attn_kernel & kernel;
+    const h2o_attn_lookup_args lookups;
+    const h2o_attn_kernel    & kernel;
 
     int64_t d_k_pad, d_v_pad, n_k_pad;
-    int64_t n_lookups, lookup_size, lookup_offset, n_lookup_rows, n_lookup_pad;
+    int64_t n_lookup_pad;
     int64_t n_own;   // words of a KV head's own rows as bits, with lookups
     int64_t n_runs;  // of lookups
     int64_t n_parts; // of a lookup

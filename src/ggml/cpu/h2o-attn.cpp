@@ -33,9 +33,9 @@ void attn::pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t 
 // not packed, or another row in its place.
 void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t start, int64_t end) const {
     const int32_t * head_rows = rows_of(h, 0);
-    const int32_t * rows      = lookup_rows  + lookup*n_lookup_rows;
-    const int32_t * first     = lookup_first + lookup*n_lookup_rows;
-    const int32_t * last      = lookup_last  + lookup*n_lookup_rows;
+    const int32_t * rows      = lookups.rows  + lookup*lookups.n_rows;
+    const int32_t * first     = lookups.first + lookup*lookups.n_rows;
+    const int32_t * last      = lookups.last  + lookup*lookups.n_rows;
 
     if (scratch.own_head != h) {
         scratch.own_head = h;
@@ -45,22 +45,19 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
         }
     }
 
-    h2o_attn_lookup_keys & keys = scratch.keys;
+    h2o_attn_packed_lookup & keys = scratch.keys;
 
     const bool is_asked_for = scratch.n_next > 0 && scratch.next_rows == rows;
 
     keys.n = 0;
-    for (int64_t i = 0; i < n_lookup_rows && first[i] < end; ++i) {
+    for (int64_t i = 0; i < lookups.n_rows && first[i] < end; ++i) {
         const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
 
         // what is not seen may be anything
         const bool is_own = rows[i] >= 0 && rows[i] < k->ne[1] && scratch.is_own(rows[i]);
 
         if (!is_own) {
-            keys.rows [keys.n] = is_seen ? rows[i] : head_rows[0];
-            keys.first[keys.n] = first[i];
-            keys.last [keys.n] = last [i];
-            ++keys.n;
+            keys.add(is_seen ? rows[i] : head_rows[0], first[i], last[i]);
             if (is_seen && !is_asked_for) {
                 h2o_attn_prefetch_row(k, rows[i], h);
                 h2o_attn_prefetch_row(v, rows[i], h);
@@ -76,7 +73,7 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
 
 // n rows from the row-th on
 void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t h, int64_t row, int64_t n, int64_t block, const h2o_attn_peaks & max, float * sums) const {
-    const h2o_attn_lookup_keys & keys = scratch.keys;
+    const h2o_attn_packed_lookup & keys = scratch.keys;
 
     int64_t       visible [H2O_ATTN_MAX_ROWS];
     int64_t       counted [H2O_ATTN_MAX_ROWS];
@@ -155,19 +152,19 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
     const int64_t run  = item/n_parts;
     const int64_t part = item%n_parts;
 
-    const int64_t end_lookup = (run + 1)*n_lookups/n_runs;
+    const int64_t end_lookup = (run + 1)*lookups.n/n_runs;
 
     scratch.n_next = 0;
-    for (int64_t lookup = run*n_lookups/n_runs; lookup < end_lookup; ++lookup) {
-        const int64_t start   = std::max<int64_t>(lookup*lookup_size - lookup_offset, 0); // queries
-        const int64_t end     = std::min((lookup + 1)*lookup_size - lookup_offset, n_q);
+    for (int64_t lookup = run*lookups.n/n_runs; lookup < end_lookup; ++lookup) {
+        const int64_t start   = lookups.start(lookup); // queries
+        const int64_t end     = lookups.end(lookup, n_q);
         const int64_t n_tiles = h2o_attn_ceil_div((end - start)*group, kernel.n_rows);
 
         const int64_t first_tile = part*n_tiles/n_parts;
         const int64_t end_tile   = (part + 1)*n_tiles/n_parts;
 
         h2o_attn_peaks max_here = max;
-        if (lookup_rows && first_tile < end_tile) {
+        if (lookups && first_tile < end_tile) {
             const int64_t end_row = std::min(start*group + end_tile*kernel.n_rows, end*group);
             gather_lookup(scratch, h, lookup, (start*group + first_tile*kernel.n_rows)/group, h2o_attn_ceil_div(end_row, group));
             max_here.add(scratch.keys.max);
@@ -176,10 +173,10 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
         for (int64_t tile = first_tile; tile < end_tile; ++tile) {
             scratch.n_next = 0;
             if (tile + 1 == end_tile && lookup + 1 < end_lookup) {
-                const int32_t * next_first = lookup_first + (lookup + 1)*n_lookup_rows;
+                const int32_t * next_first = lookups.first + (lookup + 1)*lookups.n_rows;
 
-                scratch.next_rows = lookup_rows + (lookup + 1)*n_lookup_rows;
-                scratch.n_next    = std::lower_bound(next_first, next_first + n_lookup_rows, std::min(end + lookup_size, n_q)) - next_first;
+                scratch.next_rows = lookups.rows + (lookup + 1)*lookups.n_rows;
+                scratch.n_next    = std::lower_bound(next_first, next_first + lookups.n_rows, lookups.end(lookup + 1, n_q)) - next_first;
             }
 
             const int64_t row = start*group + tile*kernel.n_rows;

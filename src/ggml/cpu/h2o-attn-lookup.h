@@ -1,0 +1,44 @@
+#pragma once
+
+#include "h2o-attn-args.h"
+
+#include <algorithm>
+
+// Further rows of a tile of queries, "a lookup" here, as the kernel's tiles are others: the arguments of ggml_h2o_attn.
+struct h2o_attn_lookup_args {
+    explicit h2o_attn_lookup_args(const ggml_tensor * dst);
+
+    explicit operator bool() const { return n_rows > 0; }
+
+    const int32_t * rows;  // [n][n_rows]
+    const int32_t * first; // likewise
+    const int32_t * last;  // likewise
+
+    int64_t n_rows;
+    int64_t n;      // without rows one, of all queries
+    int64_t size;
+    int64_t offset;
+
+    // its queries
+    int64_t start(int64_t lookup)              const { return std::max<int64_t>(lookup*size - offset, 0); }
+    int64_t end  (int64_t lookup, int64_t n_q) const { return std::min((lookup + 1)*size - offset, n_q); }
+};
+
+// Those of them that a KV head does not have anyway.
+struct h2o_attn_lookup_keys {
+    int64_t   n;
+    int32_t * rows;
+    int32_t * first; // ascending
+    int32_t * last;  // ascending
+
+    void add(int32_t row, int32_t first_query, int32_t last_query) {
+        rows [n] = row;
+        first[n] = first_query;
+        last [n] = last_query;
+        ++n;
+    }
+
+    // the query sees [n_hidden, n_visible)
+    int64_t n_visible(int64_t i) const { return std::upper_bound(first, first + n, i) - first; }
+    int64_t n_hidden (int64_t i) const { return std::upper_bound(last, last + n_visible(i), i) - last; }
+};
