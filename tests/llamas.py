@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Config:
     B: int = 0
     T: int = 64
     dense_layers: tuple[int, ...] = ()
+    decode: Literal["full", "memory"] = "full"
 
     @property
     def M(self) -> int:
@@ -44,7 +45,7 @@ class Config:
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
         selection = {"scorer": self.scorer, "pooling": self.pooling, "B": self.B, "T": self.T}
-        selection["dense_layers"] = self.dense_layers
+        selection |= {"dense_layers": self.dense_layers, "decode": self.decode}
         sizes = (self.S, self.L, self.H, self.A)
         return SCHEDULES[self.schedule](model, *sizes, self.score_type, self.kv_type, **selection, **kwargs)
 
@@ -86,6 +87,7 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 lookup_budget=config.B,
                 tile=config.T,
                 dense_layers=config.dense_layers,
+                decode=config.decode,
             ),
             "record": True,
         }

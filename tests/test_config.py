@@ -79,9 +79,9 @@ def test_frozen() -> None:
         ({"pooling": 1.5}, "pooling must be an integer"),
         ({"pooling": True}, "pooling must be an integer of at least 0, got True"),
         ({"pooling": 2**31}, "pooling must be an integer"),
-        ({"decode": "none"}, "decode must be one of 'full', got 'none'"),
+        ({"decode": "none"}, "decode must be one of 'full', 'memory', got 'none'"),
         ({"score_type": "f64"}, "score_type must be one of 'f32', 'bf16', got 'f64'"),
-        ({"evict": True}, "evict=True needs decode='memory'"),
+        ({"evict": True}, "evict=True is not there yet"),
         ({"evict": 1}, "evict must be True or False, got 1"),
     ],
 )

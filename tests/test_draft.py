@@ -28,6 +28,7 @@ CONFIGS = {
     "dense": None,
     "h2o": H2OConfig(4, 6, lookup_budget=0),
     "lookup": H2OConfig(4, 6, lookup_budget=8, tile=4),
+    "memory": H2OConfig(4, 6, lookup_budget=8, tile=4, decode="memory"),
     "two_phase": H2OConfig(4, 6, schedule="two_phase", scorer="sum"),
 }
 

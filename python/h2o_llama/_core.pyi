@@ -102,6 +102,7 @@ class Context:
         pooling: typing.SupportsInt | typing.SupportsIndex,
         score_type: str,
         schedule: str,
+        decode: str,
         record: bool,
         profile: bool,
         verbose: bool,

@@ -45,8 +45,10 @@ class H2OConfig:
     schedule : {"single_pass", "two_phase"}
         "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
         "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
-    decode : {"full"}
-        "full": generated tokens attend to the whole cache.
+    decode : {"full", "memory"}
+        "full": generated tokens attend to everything before them, at a cost that grows with the text.
+        "memory": they attend to what a token of a prompt does: the memory sets, their chunk, lookups of their own. A
+        token then costs the same at any depth. Scores do not change.
     evict : bool, default False
         Drop the tokens outside the memory sets from the cache. Not available yet.
     lookup_budget : int, default 128
@@ -78,7 +80,7 @@ class H2OConfig:
     scorer: str = SCORERS[0]
     pooling: int = 0
     schedule: Literal["single_pass", "two_phase"] = "single_pass"
-    decode: Literal["full"] = "full"
+    decode: Literal["full", "memory"] = "full"
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
     lookup_budget: int = 128
@@ -100,10 +102,10 @@ class H2OConfig:
         object.__setattr__(self, "dense_layers", _layers(self.dense_layers))
         if self.dense_layers and self.schedule != "single_pass":
             raise ValueError(f"[{_OWNER}] dense_layers need schedule='single_pass', got {self.schedule!r}")
-        _check.choice(_OWNER, "decode", self.decode, ("full",))
+        _check.choice(_OWNER, "decode", self.decode, ("full", "memory"))
         _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
         if _check.flag(_OWNER, "evict", self.evict):
-            raise ValueError(f"[{_OWNER}] evict=True needs decode='memory', which there is not yet: leave it False")
+            raise ValueError(f"[{_OWNER}] evict=True is not there yet: leave it False")
 
     @property
     def memory_size(self) -> int:

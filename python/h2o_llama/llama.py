@@ -247,7 +247,7 @@ class Llama(ModelView):
             The last so many of these tokens attend to everything in the sequence, as with h2o=None: for the question at
             the end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
         decode : bool, default False
-            The tokens were generated: all of them attend to everything in the sequence, and scores stay as they are.
+            The tokens were generated: they attend to what `H2OConfig.decode` says, and scores stay as they are.
             `generate` does this by itself; it is for a sampling loop of your own. Without H2O it makes no difference.
 
         Raises
@@ -270,7 +270,7 @@ class Llama(ModelView):
                 raise ValueError("[Llama.eval] tokens must not be empty")
             tail = self._check_tail("Llama.eval", dense_tail, context.n_tokens + len(ids))
             if _check.flag("Llama.eval", "decode", decode) and tail > 0:
-                raise ValueError("[Llama.eval] decode=True needs no dense_tail: generated tokens attend to everything")
+                raise ValueError("[Llama.eval] dense_tail is for a prompt: with decode=True leave it 0")
             progress = self._check_progress("Llama.eval", progress)
             self._eval(context, ids, logits == "all", progress, tail, bool(decode))
             others = self._layers_by_another_scorer(context)

@@ -107,6 +107,7 @@ class ContextParams:
             pooling=0 if self.h2o is None else self.h2o.pooling,
             score_type="f32" if self.h2o is None else self.h2o.score_type,
             schedule="single_pass" if self.h2o is None else self.h2o.schedule,
+            decode="full" if self.h2o is None else self.h2o.decode,
             record=bool(self.record),
             profile=bool(self.profile),
             verbose=bool(self.verbose),

@@ -32,6 +32,7 @@ struct h2o_config {
     ggml_type score_type = GGML_TYPE_F32;
 
     llama_h2o_schedule schedule = LLAMA_H2O_SCHEDULE_SINGLE_PASS;
+    llama_h2o_decode   decode   = LLAMA_H2O_DECODE_FULL;
 
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 

@@ -38,12 +38,13 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
     }
 
     for (const auto & [size, t] : first) {
-        const auto & [n_k, n_q] = size;
+        const auto & [n_k, n_q, is_text] = size;
         if (!t->buffer) {
             continue; // attention is composed, its masks need no input
         }
 
-        const int64_t n_padding = step.phase == h2o_step::DECODE ? n_k - step.pos - n_q : 0;
+        const int64_t n_past    = is_text ? step.pos : step.n_memory + step.pos%stream->sequence.config.chunk_size;
+        const int64_t n_padding = step.phase == h2o_step::DECODE ? n_k - n_past - n_q : 0;
 
         std::vector<int32_t> data(n_k, 0);
         std::iota(data.end() - n_padding - n_q, data.end() - n_padding, 0);
@@ -80,7 +81,6 @@ ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & g
         for (const uint32_t il : stream->cache->get_layer_ids()) {
             n_head_kv_max = std::max(n_head_kv_max, hparams.n_head_kv(il));
         }
-        // decode steps pad, as upstream's mask does: their graph is used again
         const int64_t n = step.phase == h2o_step::DECODE ? mctx->get_n_kv() : step.pos + step.n_tokens - first_position();
 
         all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n, n_head_kv_max);
@@ -90,8 +90,8 @@ ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & g
     return ggml_view_2d(graph.ctx0, all_rows, all_rows->ne[0], hparams.n_head_kv(il), all_rows->nb[1], 0);
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q) {
-    ggml_tensor * & t = first[{ n_k, n_q }];
+ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text) {
+    ggml_tensor * & t = first[{ n_k, n_q, is_text }];
     if (!t) {
         t = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n_k);
         ggml_set_input(t);
@@ -107,9 +107,9 @@ void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
 
     const auto & tiles = *stream->sequence.tiles;
 
-    const int64_t n_tiles = (tile_offset() + step.n_tokens + TILE_SIZE - 1)/TILE_SIZE;
+    const int64_t n_tiles = (tile_offset() + step.n_tokens + tile_size() - 1)/tile_size();
 
-    const int64_t n_rows = tiles.n_seen_max(TILE_SIZE, stream->sequence.layout->n_rows());
+    const int64_t n_rows = tiles.n_seen_max(tile_size(), stream->sequence.layout->n_rows());
 
     tile_rows  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
     tile_first = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
@@ -133,8 +133,8 @@ void llm_graph_input_attn_h2o::set_tiles() const {
     const uint32_t end = step.pos + step.n_tokens;
 
     for (int64_t t = 0; t < tile_rows->ne[1]; ++t) {
-        const uint32_t start = step.pos - tile_offset() + t*TILE_SIZE;
-        const auto     view  = tiles.seen(std::max(start, step.pos), std::min(start + TILE_SIZE, end));
+        const uint32_t start = step.pos - tile_offset() + t*tile_size();
+        const auto     view  = tiles.seen(std::max(start, step.pos), std::min(start + tile_size(), end));
 
         size_t i = t*tile_rows->ne[0];
         for (const auto * row = view.begin; row < view.end; ++row, ++i) {
@@ -170,9 +170,18 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
         return false;
     }
     if (step.phase == h2o_step::DECODE) {
+        bool res = step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && !has_exact_rows;
+        if (has_memory_rows) {
+            res &= n_decode_rows(step_new) == n_decode_rows(step);
+        }
+        if (has_size_of_text) {
+            res &= llm_graph_input_attn_kv::can_reuse(params); // n_kv as before
+        }
+
+        mctx = mctx_new;
         step = step_new;
 
-        return llm_graph_input_attn_kv::can_reuse(params); // as many tokens, n_kv as before
+        return res;
     }
 
     const uint32_t S = stream->sequence.config.chunk_size;

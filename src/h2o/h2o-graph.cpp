@@ -16,7 +16,11 @@ llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input
 
     res->stored_k[il] = k;
 
-    return res->step.phase != h2o_step::DECODE || res->has_fused_attention(il) ? res : nullptr;
+    if (res->step.phase == h2o_step::DECODE && !res->has_fused_attention(il) && !res->decodes_memory(il)) {
+        res->has_size_of_text = true;
+        return nullptr;
+    }
+    return res;
 }
 
 ggml_tensor * llm_graph_input_attn_h2o::build_attn(
@@ -102,14 +106,14 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.v      =*/ stream->values(graph.ctx0, il),
         /*.q      =*/ q,
         /*.rows   =*/ rows,
-        /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1]) : nullptr,
+        /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1], /*is_text =*/ step.phase != h2o_step::DECODE || !decodes_memory(il)) : nullptr,
         /*.limits =*/ sums ? limits : nullptr,
         /*.scale  =*/ kq_scale,
         /*.sums   =*/ sums,
         /*.tile_rows   =*/ tiled ? tile_rows  : nullptr,
         /*.tile_first  =*/ tiled ? tile_first : nullptr,
         /*.tile_last   =*/ tiled ? tile_last  : nullptr,
-        /*.tile_size   =*/ TILE_SIZE,
+        /*.tile_size   =*/ (int) tile_size(),
         /*.tile_offset =*/ (int) (tiled ? tile_offset() : 0),
     };
 
@@ -120,6 +124,20 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
 
 bool llm_graph_input_attn_h2o::has_fused_attention(int il) const {
     return fused_attention && stream->has_fused_attention(il);
+}
+
+bool llm_graph_input_attn_h2o::decodes_memory(int il) const {
+    return stream->sequence.config.decode == LLAMA_H2O_DECODE_MEMORY && stream->sequence.layer(il);
+}
+
+uint32_t llm_graph_input_attn_h2o::n_decode_rows(const h2o_step & step) const {
+    const auto & config = stream->sequence.config;
+
+    const uint32_t n_rows = stream->sequence.layout->n_rows();
+    const uint32_t n      = step.n_memory + step.pos%config.chunk_size + step.n_tokens;
+    const uint32_t n_max  = step.n_memory + std::min(config.chunk_size, n_rows - config.chunk_start(step.pos));
+
+    return std::min<uint32_t>(GGML_PAD(n, DECODE_PADDING), n_max);
 }
 
 // score[row] += sum
@@ -169,11 +187,23 @@ ggml_tensor * llm_graph_input_attn_h2o::build_tail(const llm_graph_context & gra
     return build_scored(graph, q, get_all_rows(graph, il), kq_scale, il);
 }
 
-// the same, and nothing is scored
+// over everything, or over the memory set and the own chunk; nothing is scored
 ggml_tensor * llm_graph_input_attn_h2o::build_decode(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
 
-    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), get_all_rows(graph, il), nullptr, /*causal =*/ true, kq_scale, il);
+    ggml_tensor * rows;
+    if (!decodes_memory(il)) {
+        has_size_of_text = true;
+        rows = get_all_rows(graph, il);
+    } else if (has_fused_attention(il)) {
+        has_memory_rows = true;
+        rows = stream->rows(ctx0, il, step.n_memory, n_decode_rows(step) - step.n_memory);
+    } else {
+        has_exact_rows = true; // composed attention has no padding
+        rows = stream->rows(ctx0, il, step.n_memory, step.pos%stream->sequence.config.chunk_size + step.n_tokens);
+    }
+
+    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, nullptr, /*causal =*/ true, kq_scale, il);
 
     return ggml_reshape_2d(ctx0, res.o, res.o->ne[0]*res.o->ne[1], step.n_tokens);
 }

@@ -5,8 +5,10 @@
 
 #include "llama-graph.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 // Attention input of an H2O context: knows which step the graph computes, builds its attention, adds to the scores.
@@ -67,16 +69,19 @@ private:
     // the inputs, made when they are first asked for
     ggml_tensor * get_all_rows(const llm_graph_context & graph, int il);
     ggml_tensor * get_limits  (const llm_graph_context & graph);
-    ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q);
+    ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text);
     void          add_tiles   (const llm_graph_context & graph);
 
     void set_tiles() const;
 
     // Queries whose looked-up rows the operator packs together: few, as each query brings rows of its own; a multiple of the
-    // rows that a kernel holds in registers. Tiles begin with the chunk.
+    // rows that a kernel holds in registers.
     static constexpr uint32_t TILE_SIZE = 24;
 
-    uint32_t tile_offset() const { return step.pos % stream->sequence.config.chunk_size % TILE_SIZE; }
+    // Tiles begin with the chunk; those of generated tokens with the step, so that its graph serves the next one.
+    bool     has_own_tiles() const { return step.phase == h2o_step::DECODE; }
+    uint32_t tile_size()     const { return has_own_tiles() ? std::min(TILE_SIZE, step.n_tokens) : TILE_SIZE; }
+    uint32_t tile_offset()   const { return has_own_tiles() ? 0 : step.pos % stream->sequence.config.chunk_size % TILE_SIZE; }
 
     // the step's tiles look something up: there is something before the chunk
     bool has_tiles() const { return step.n_memory > 0 && stream->sequence.tiles; }
@@ -95,11 +100,21 @@ private:
 
     uint32_t first_position() const;
 
+    // as upstream's mask: a step's graph serves the next ones, as the text grows
+    static constexpr uint32_t DECODE_PADDING = 256;
+
+    // generated tokens attend to the layer's memory set
+    bool decodes_memory(int il) const;
+
+    // memory set and open chunk of a decode step, padded
+    uint32_t n_decode_rows(const h2o_step & step) const;
+
     ggml_tensor * all_rows = nullptr; // I32 [n, n_head_kv], for every head those of first_position() ... the end of the step; padding
     ggml_tensor * limits   = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries
 
-    // by [n_k, n_q], I32 [n_k]: which query sees a row first, if the last n_q rows but for padding are the queries' own
-    std::map<std::pair<int64_t, int64_t>, ggml_tensor *> first;
+    // by [n_k, n_q, whether the rows are those of all positions], I32 [n_k]: which query sees a row first, if the last n_q rows
+    // but for padding are the queries' own
+    std::map<std::tuple<int64_t, int64_t, bool>, ggml_tensor *> first;
 
     ggml_tensor * tile_rows  = nullptr; // I32 [B or fewer, n_tiles]: what the step's tiles look up
     ggml_tensor * tile_first = nullptr; // I32 [the same]: the query of the step that asked for it, n_tokens where there is none
@@ -108,6 +123,8 @@ private:
     std::map<int, const ggml_tensor *> stored_k; // by layer, what goes to the cache
 
     bool has_size_of_text = false; // something in the graph grows with the sequence
+    bool has_memory_rows  = false; // of a decode step: something in the graph grows with the open chunk, by steps of padding
+    bool has_exact_rows   = false; // the same, token by token
 
     bool used = false;
 };

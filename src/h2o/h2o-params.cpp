@@ -7,6 +7,7 @@
 #include <cstring>
 
 static const char * const schedule_names[] = { "single_pass", "two_phase" };
+static const char * const decode_names[]   = { "full", "memory" };
 
 llama_h2o_params llama_h2o_default_params() {
     return {
@@ -17,6 +18,7 @@ llama_h2o_params llama_h2o_default_params() {
         /*.pooling      =*/ 0,
         /*.score_type   =*/ GGML_TYPE_F32,
         /*.schedule     =*/ LLAMA_H2O_SCHEDULE_SINGLE_PASS,
+        /*.decode       =*/ LLAMA_H2O_DECODE_FULL,
         /*.lookup_budget =*/ 0,
         /*.tile          =*/ 8,
         /*.dense_layers  =*/ {},
@@ -31,6 +33,7 @@ const llama_h2o_option * llama_h2o_options() {
         { "scorer",   "NAME", "H2O: how heavy hitters are chosen, distant, key_diff or sum (default: distant)" },
         { "pooling",  "N",    "H2O: a candidate ranks as high as the best one up to N positions away (default: 0)" },
         { "schedule", "NAME", "H2O: how a prompt is computed, single_pass or two_phase (default: single_pass)" },
+        { "decode",   "NAME", "H2O: what generated tokens attend to, full (everything) or memory (as a prompt's tokens) (default: full)" },
         { "lookup",   "N",    "H2O: positions that a query attends to besides, found by the text (default: 0)" },
         { "tile",     "N",    "H2O: queries that look up so many: fewer, and each looks up more (default: 8)" },
         { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
@@ -125,6 +128,14 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
             }
         }
     }
+    if (strcmp(name, "decode") == 0) {
+        for (int i = 0; i < 2; ++i) {
+            if (strcmp(value, decode_names[i]) == 0) {
+                params->decode = (llama_h2o_decode) i;
+                return true;
+            }
+        }
+    }
     return false;
 }
 
@@ -136,6 +147,6 @@ int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_
     if (!llama_h2o_params_enabled(params)) {
         return snprintf(buf, size, "off");
     }
-    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u scorer %s pooling %u %s", params->local_window, params->heavy_budget,
-            params->sink_tokens, params->lookup_budget, params->scorer, params->pooling, schedule_names[params->schedule]);
+    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u scorer %s pooling %u %s decode %s", params->local_window, params->heavy_budget,
+            params->sink_tokens, params->lookup_budget, params->scorer, params->pooling, schedule_names[params->schedule], decode_names[params->decode]);
 }

@@ -14,7 +14,8 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
 
     // the tokens [offset, end) of the call, cut where chunks begin
     const auto add_pieces = [&](h2o_step::phase_t phase, uint32_t offset, uint32_t end) {
-        const bool has_memory = phase == h2o_step::SINGLE_PASS || phase == h2o_step::INTER;
+        const bool has_memory = phase == h2o_step::SINGLE_PASS || phase == h2o_step::INTER ||
+            (phase == h2o_step::DECODE && config.decode == LLAMA_H2O_DECODE_MEMORY);
 
         while (offset < end) {
             const uint32_t pos = call.pos + offset;

@@ -11,7 +11,7 @@ struct h2o_step {
         SINGLE_PASS = 0, // (a piece of) one chunk attends to the memory set and to itself
         INTRA       = 1, // two_phase, phase 1: the whole call, every chunk attends to itself
         INTER       = 2, // two_phase, phase 2: (a piece of) one chunk attends to the memory set, fused with phase 1
-        DECODE      = 3, // generated tokens, dense attention over the whole cache
+        DECODE      = 3, // generated tokens (of one chunk), not scored: dense attention over the whole cache, or as in a single pass
         TAIL        = 4, // (a piece of) one chunk attends to everything before it and to itself
     };
 
@@ -19,7 +19,7 @@ struct h2o_step {
     uint32_t pos;        // position of its first token
     uint32_t n_tokens;
     uint32_t offset;     // of its first token in the call
-    uint32_t n_memory;   // SINGLE_PASS, INTER: positions in the memory set, 0 if there is none yet
+    uint32_t n_memory;   // positions in the memory set, 0 if there is none yet or the step does not attend to it
     bool     has_phase2; // INTRA: a phase 2 follows, which computes the outputs
 
     // phase 2 finds K and V in the cache, phase 1 has written them
@@ -33,7 +33,7 @@ struct h2o_call {
     uint32_t pos;
     uint32_t n_tokens;
     uint32_t n_tail;    // the last of them attend to everything
-    bool     is_decode; // they were generated: all of them do, and are not scored
+    bool     is_decode; // they were generated
 };
 
 // Those whose graphs need most memory besides that of a chunk with its memory set. With composed attention, what a tail needs

@@ -26,7 +26,7 @@ public:
     // forgets the tokens from position n on, and what they asked for
     void truncate(uint32_t n);
 
-    // the tokens [q0, q1), of a prompt, choose; none after them has
+    // the tokens [q0, q1) choose; none after them has
     void choose(uint32_t q0, uint32_t q1) { index.choose(q0, q1, rows); }
 
     // what the queries [q0, q1) have asked for

@@ -18,6 +18,11 @@ enum llama_h2o_schedule {
     LLAMA_H2O_SCHEDULE_TWO_PHASE   = 1, // all chunks by themselves, then again with the memory sets
 };
 
+enum llama_h2o_decode {
+    LLAMA_H2O_DECODE_FULL   = 0, // generated tokens attend to everything in the cache
+    LLAMA_H2O_DECODE_MEMORY = 1, // to what a prompt's tokens attend to: the memory set, their chunk, what they look up
+};
+
 #define LLAMA_H2O_MAX_LAYERS 512
 
 // What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one.
@@ -29,6 +34,7 @@ struct llama_h2o_params {
     uint32_t                pooling;      // a candidate ranks as high as the best one up to so many positions away
     enum ggml_type          score_type;   // GGML_TYPE_F32 or GGML_TYPE_BF16
     enum llama_h2o_schedule schedule;
+    enum llama_h2o_decode   decode;
     uint32_t                lookup_budget; // positions that a query attends to besides, found by the text; 0: none
     uint32_t                tile;          // queries that look up so many; each adds its part, until newer ones take its place
 
@@ -61,7 +67,7 @@ LLAMA_API int32_t llama_h2o_params_desc(const struct llama_h2o_params * params, 
 enum llama_h2o_call {
     LLAMA_H2O_CALL_AUTO    = 0, // one token is generated, several are a prompt: for programs that do not say
     LLAMA_H2O_CALL_PREFILL = 1, // a prompt: sparse attention, which is scored
-    LLAMA_H2O_CALL_DECODE  = 2, // generated: they attend to everything in the cache, and scores stay as they are
+    LLAMA_H2O_CALL_DECODE  = 2, // generated: they attend to what the parameter decode says, and scores stay as they are
 };
 
 struct llama_h2o_info {

@@ -285,7 +285,7 @@ bool llama_memory_h2o_context::apply() {
         if (step.stores_kv()) {
             read_text(step);
         }
-        if (step.phase == h2o_step::SINGLE_PASS || step.phase == h2o_step::INTER) {
+        if (step.n_memory > 0) {
             sequence.tiles->choose(step.pos, step.pos + step.n_tokens);
         }
     }
@@ -388,11 +388,12 @@ h2o_step llama_memory_h2o_context::get_step(uint32_t n_tokens) const {
         return reserve_step;
     }
 
-    if (n_tokens > 1) {
-        const auto & config = stream->sequence.config;
-        const auto   phase  = config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER;
+    const auto &   config   = stream->sequence.config;
+    const uint32_t n_memory = config.n_memory(stream->sequence.layout->n_rows());
 
-        return { phase, 0, n_tokens, 0, config.n_memory(stream->sequence.layout->n_rows()), false };
+    if (n_tokens > 1) {
+        return { config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER, 0, n_tokens, 0, n_memory, false };
     }
-    return { h2o_step::DECODE, 0, 1, 0, 0, false };
+    // at the end of a chunk
+    return { h2o_step::DECODE, config.chunk_size - 1, 1, 0, config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0, false };
 }

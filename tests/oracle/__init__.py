@@ -7,6 +7,7 @@ with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
     OracleSinglePass(model, S, L, H, A)          H2O: eval(tokens) is one prefill call, decode_step(token) one token
     OracleSinglePass(model, S, L, H, A, B=, T=)  and lookups
     OracleTwoPhase(model, S, L, H, A)            the same with the other schedule
+    …(model, S, L, H, A, decode="memory")        generated tokens attend as a prompt's do
 """
 
 from .dense import DenseOracle

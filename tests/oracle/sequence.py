@@ -50,6 +50,7 @@ class OracleSequence(ABC):
         B: int = 0,
         T: int = 64,
         dense_layers: Sequence[int] = (),
+        decode: str = "full",
     ) -> None:
         self.model = model
         self.S, self.L, self.H, self.A = S, L, H, A
@@ -61,6 +62,7 @@ class OracleSequence(ABC):
         self.scorer = SCORERS[scorer]
         self.dense_layers = set(dense_layers)
         self.pooling = pooling
+        self.decode = decode
         self.lookup = Lookup(S=S, T=T, B=B, A=A, L=L)
         self.reset()
 
@@ -68,7 +70,7 @@ class OracleSequence(ABC):
         self.cache = OracleKVCache(self.model.hparams, self.kv_type)
         self.history: list[dict[int, IntArray]] = []
         self.text: list[int] = []
-        # What prefill tokens asked for: ascending by query, then by position.
+        # What tokens asked for: ascending by query, then by position.
         self.log: list[Row] = []
         self.logits: Array = np.zeros((0, self.model.hparams.n_vocab), self.dtype)
         self._scores = {
@@ -149,12 +151,37 @@ class OracleSequence(ABC):
         return x
 
     def decode_step(self, token: int) -> None:
-        """Dense attention of one token to the whole cache; scores stay as they are. `logits` has one row."""
+        """A generated token: dense attention, or that of a prompt's token. Scores stay as they are; one row of `logits`."""
         self.text.append(token)
-        self._begin_chunk(self.n_tokens)
-        self._extend_scores(1)
-        x = dense_forward(self.model, self.cache, np.asarray([token], dtype=np.int32), self.dtype)
+        ids = np.asarray([token], dtype=np.int32)
+        if self.decode == "memory":
+            x = self._sparse(ids, is_scored=False)
+        else:
+            self._begin_chunk(self.n_tokens)
+            self._extend_scores(1)
+            x = dense_forward(self.model, self.cache, ids, self.dtype)
         self.logits = layers.output_logits(self.model, x)
+
+    def _sparse(self, tokens: IntArray, is_scored: bool = True) -> Array:
+        """Append tokens that lie in one chunk and attend to their past and the chunk. Returns their last hidden states."""
+        first, last = self.n_tokens, self.n_tokens + len(tokens)
+        self._begin_chunk(first)
+        self._extend_scores(len(tokens))
+        self._look_up(first, last)
+        positions = np.arange(first, last, dtype=np.int32)
+
+        def attention(il: int, x: Array) -> Array:
+            self.cache.append(il, *layers.key_value(self.model, il, x, positions))
+            q = layers.query(self.model, il, x, positions)
+            if il in self.dense_layers:
+                return attend(q, *self.cache.read(il, slice(0, last)), np.arange(last) <= positions[:, None])[0].o
+            # One softmax over the chunk so far, causally, and the past.
+            chunk = np.arange(first // self.S * self.S, last)
+            return self._attend_past(il, q, positions, chunk, is_scored).o
+
+        x = layers.forward(self.model, tokens, self.dtype, attention)
+        self.cache.n_tokens = last
+        return x
 
     @abstractmethod
     def _prefill(self, tokens: IntArray) -> Array:
@@ -172,7 +199,7 @@ class OracleSequence(ABC):
         return memory[:, :n_valid]
 
     def _look_up(self, first: int, last: int) -> None:
-        """These queries of a prompt add to the log, one after another."""
+        """These queries add to the log, one after another."""
         if self.lookup.B:
             self.log += self.lookup.choose(self.text, first, last, self.log)
 
@@ -187,7 +214,9 @@ class OracleSequence(ABC):
         rows = np.arange(max(ends[0, 0] - B, 0), ends[-1, 0])
         return looked_up[rows], (rows >= ends - B) & (rows < ends)
 
-    def _attend_past(self, il: int, q: Array, positions: IntArray, chunk: IntArray) -> SoftmaxState:
+    def _attend_past(
+        self, il: int, q: Array, positions: IntArray, chunk: IntArray, is_scored: bool = True
+    ) -> SoftmaxState:
         """Attention to the whole memory set, to what was looked up, and causally to positions of the open chunk.
 
         One softmax; all but what was looked up is scored.
@@ -206,7 +235,8 @@ class OracleSequence(ABC):
         state, colsum = attend(
             q, *self.cache.gather(il, keys), allowed & is_first[:, None], self._counts(positions, keys)
         )
-        self._add_scores(il, keys[:, :n_scored], colsum[:, :n_scored])
+        if is_scored:
+            self._add_scores(il, keys[:, :n_scored], colsum[:, :n_scored])
         return state
 
     def _begin_chunk(self, position: int) -> None:

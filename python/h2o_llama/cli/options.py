@@ -31,6 +31,10 @@ Schedule = Annotated[
     Literal["single_pass", "two_phase"],
     typer.Option(help="Each chunk once, with its memory set; or all chunks alone, then again with the memory sets."),
 ]
+Decode = Annotated[
+    Literal["full", "memory"],
+    typer.Option(help="Generated tokens attend to everything, or to what a prompt's tokens attend to."),
+]
 DenseTail = Annotated[
     int | None,
     typer.Option(

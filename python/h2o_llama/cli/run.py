@@ -31,6 +31,7 @@ def run(
     scorer: options.Scorer = options.DEFAULTS.scorer,
     pooling: options.Pooling = options.DEFAULTS.pooling,
     schedule: options.Schedule = options.DEFAULTS.schedule,
+    decode: options.Decode = options.DEFAULTS.decode,
     dense_tail: options.DenseTail = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
@@ -53,7 +54,16 @@ def run(
     h2o = (
         None
         if dense
-        else H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule, lookup_budget=lookup)
+        else H2OConfig(
+            local,
+            heavy,
+            sinks,
+            scorer=scorer,
+            pooling=pooling,
+            schedule=schedule,
+            decode=decode,
+            lookup_budget=lookup,
+        )
     )
     text = read_prompt(file, prompt)
     with open_weights(model, gpu_layers) as weights:

@@ -1,0 +1,131 @@
+"""decode="memory": generated tokens attend to what a prompt's tokens attend to, and leave scores as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare import assert_logits_close
+from inputs import ModelByName, is_external, limited, repetitive_tokens, split
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from oracle import DenseOracle, GGUFModel
+from test_h2o_decode import decode_calls
+from test_h2o_sequence import remove
+from tolerances import SELF_LOGITS_F32
+
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1, decode="memory")
+LOOKUP = replace(CONFIG, B=6, T=4)
+CONFIGS = {
+    "plain": CONFIG,
+    "lookup": LOOKUP,
+    # More rows for a token than the operator reads in a block, and fewer queries in a tile than there are.
+    "many lookups": replace(CONFIG, B=200, T=1),
+    "dense layer": replace(LOOKUP, dense_layers=(0,)),
+    "key_diff": replace(LOOKUP, scorer="key_diff"),
+    "composed": replace(LOOKUP, flash_attn="off"),
+    "composed, dense layer": replace(LOOKUP, flash_attn="off", dense_layers=(0,)),
+    "two_phase": replace(LOOKUP, schedule="two_phase"),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest) -> Config:
+    return CONFIGS[request.param]
+
+
+def chunk_calls(n: int) -> list[int]:
+    """A prompt, tokens over the ends of chunks, a prompt again, and tokens after it."""
+    return [20, *[1] * (n // 2 - 20), 7, *[1] * (n - n // 2 - 7)]
+
+
+def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
+    n = limited(90, model_path)
+    tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=1)
+    oracle = assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, chunk_calls(n)))
+    assert is_external(model_path) or not config.B or any(query >= 83 for _, query in oracle.log)
+
+
+def test_a_token_is_as_one_of_a_prompt(tiny_model: Path, config: Config) -> None:
+    """Until a memory set is built: that of a chunk with generated tokens has other scores to go by."""
+    if config.schedule == "two_phase":
+        pytest.skip("a prompt's tokens have K and V of phase 1")
+    tokens = repetitive_tokens(64, seed=2)
+    with open_llama(tiny_model, config) as llm:
+        (expected,) = eval_calls(llm, [tokens])
+        for sizes in ([1] * 14, [3, 1, 10], [14]):
+            llm.reset()
+            llm.eval(tokens[:50])
+            got = decode_calls(llm, split(tokens[50:], sizes))
+            assert_logits_close(got, expected[50:], SELF_LOGITS_F32)
+
+
+def test_any_split(tiny_model: Path, config: Config) -> None:
+    """Several tokens at once, causal among themselves, over the ends of chunks."""
+    tokens = repetitive_tokens(110, seed=3)
+    results: list[Any] = []
+    with open_llama(tiny_model, config) as llm:
+        for sizes in ([1] * 70, [3, 1, 5, S + 3, 1, 41], [70]):
+            llm.reset()
+            llm.eval(tokens[:40])
+            got = decode_calls(llm, split(tokens[40:], sizes))
+            lookups = [llm.kv.lookup_indices(i) for i in range(-(-110 // config.T))] if config.B else []
+            results.append((got, lookups, [llm.kv.memory_indices(il) for il in llm.kv.layers]))
+    for got, lookups, memory in results[1:]:
+        assert_logits_close(got, results[0][0], SELF_LOGITS_F32)
+        for x, y in zip([*lookups, *memory], [*results[0][1], *results[0][2]], strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_everything_in_memory_is_dense(flash_attn: str, model_path: Path, oracle_model: GGUFModel) -> None:
+    config = Config(S=S, L=4, H=1024, B=8, T=4, flash_attn=flash_attn, decode="memory")
+    n = limited(60, model_path)
+    tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=4)
+    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
+    with open_llama(model_path, config) as llm:
+        llm.eval(tokens[:20])
+        got = decode_calls(llm, [[token] for token in tokens[20:]])
+    assert_logits_close(got, expected[20:], config.tolerance(oracle_model, [[0]]).logits)
+
+
+def test_tokens_that_are_taken_back_leave_nothing(tiny_model: Path, config: Config) -> None:
+    """As if they had never been: the same bits."""
+    tokens, others = repetitive_tokens(60, seed=5), repetitive_tokens(20, seed=6)
+
+    def lookups(llm: Any) -> list[Any]:
+        return [llm.kv.lookup_indices(i).tolist() for i in range(-(-llm.n_tokens // config.T))] if config.B else []
+
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for model in (llm, fresh):
+            model.eval(tokens[:49])
+        decode_calls(llm, [others[:3], others[3:4], others[4:9]])
+        assert remove(llm, 49)
+        got = decode_calls(llm, [tokens[49:51], tokens[51:60]])
+        np.testing.assert_array_equal(got, decode_calls(fresh, [tokens[49:51], tokens[51:60]]))
+        assert lookups(llm) == lookups(fresh)
+        for il in llm.kv.layers:
+            np.testing.assert_array_equal(llm.kv.scores(il), fresh.kv.scores(il))
+
+
+@pytest.mark.parametrize(("dense_layers", "n_built"), [((), 3), ((1,), 3)], ids=["", "dense layer"])
+def test_graphs_are_used_again(
+    model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch, dense_layers: tuple[int, ...], n_built: int
+) -> None:
+    """With the same bits. A graph is made at first, when padding ends, and when a chunk does."""
+    config = Config(S=300, L=20, H=30, B=8, T=4, kv_type="f16", dense_layers=dense_layers, decode="memory")
+    tokens = repetitive_tokens(720, seed=7)
+    logits = []
+    for disabled in ("1", "0"):
+        monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
+        with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
+            # M + 256 rows hold this chunk's tokens up to 805.
+            eval_calls(llm, [tokens[:620]])
+            before = llm.kv.stats.graphs_reused
+            logits.append(decode_calls(llm, [[token] for token in tokens[620:]]))
+            n_reused = llm.kv.stats.graphs_reused - before
+            assert n_reused == 0 if disabled == "1" else n_reused >= 100 - n_built
+    np.testing.assert_array_equal(logits[0], logits[1])
