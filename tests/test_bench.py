@@ -30,7 +30,11 @@ from h2o_llama.bench.token_bytes import weights_read
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
 TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "100,130", "--n-gen", "3", "--repetitions", "2"]
-NAMES = [mode.name for mode in DENSE] + [f"{s} distant A4 L16 H16 B8" for s in ("single_pass", "two_phase")]
+SPARSE_NAMES = [f"{s} distant A4 L16 H16 B8" for s in ("single_pass", "two_phase")]
+NAMES = [mode.name for mode in DENSE] + SPARSE_NAMES
+GENERATION_NAMES = [mode.name for mode in DENSE] + [
+    name for sparse in SPARSE_NAMES for name in (sparse, f"{sparse} decode memory")
+]
 SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
 
 
@@ -96,6 +100,14 @@ def test_a_generated_token_reads_weights_and_the_keys_and_values_before_it() -> 
     assert [r["of_bandwidth"] for r in generation] == pytest.approx([r["read_per_s"] / 1e7 for r in generation])
     assert generation[1]["read_per_s"] == 40.0 * generation[1]["read_bytes"]
     assert [r["of_bandwidth"] for r in rows(results, 0, None)] == 3 * [None]
+
+
+def test_a_token_that_reads_memory_sets_reads_no_more_at_any_depth() -> None:
+    """M = 12, B = 8, S = 64: at 201, the first that is timed, those and 10 of its chunk."""
+    h2o = H2OConfig(4, 4, 4, lookup_budget=8, decode="memory")
+    results = [measured(Mode("memory", "auto", h2o), n, [1.0], [1.0]) for n in (20, 200, 200 + 64)]
+    found = [row["read_bytes"] for row in rows(results, 0, None) if row["test"] == "generation"]
+    assert found == [1000 * (22 + 4.5), *2 * [1000 * (12 + 8 + 10 + 4.5)]]
 
 
 def test_weights_read_are_all_tensors_but_rows_that_are_looked_up_and_idle_experts() -> None:
@@ -182,6 +194,12 @@ def test_dense_attention_is_left_out_of_longer_prompts() -> None:
     assert [[case.mode for case in plan.cases(n)] for n in plan.lengths] == [[*DENSE, SPARSE], [SPARSE]]
 
 
+def test_a_mode_that_only_generates_has_no_prefill() -> None:
+    memory = replace(SPARSE, name="memory", only_generates=True)
+    plan = Plan([SPARSE, memory], [64, 128], [128])
+    assert [[case.mode for case in plan.cases(n)] for n in plan.lengths] == [[SPARSE], [SPARSE, memory]]
+
+
 def test_peak_memory_is_that_of_the_mode_alone() -> None:
     """Attention weights of all pairs of a chunk and the prompt, which only dense attention without flash has."""
     with Llama(h2o_llama.demo_model_path(), n_ctx=64, h2o=None) as llm:
@@ -235,14 +253,15 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     report = json.loads(out.read_text())
     tests = [("prefill", 64), ("prefill", 130), ("generation", 100), ("generation", 130)]
     assert [(r["test"], r["n_tokens"], r["mode"], r["n"]) for r in report["rows"]] == [
-        (*test, name, 2) for test in tests for name in NAMES
+        (*test, name, 2) for test in tests for name in (NAMES if test[0] == "prefill" else GENERATION_NAMES)
     ]
     for row in report["rows"]:
         n = row["n_tokens"] if row["test"] == "prefill" else 3
         assert row["tokens_per_s"] == pytest.approx(n / np.median(row["samples"]))
         assert row["kv_bytes"] == 256 * 2048
-    assert [mode["name"] for mode in report["plan"]["modes"]] == NAMES
-    assert report["plan"]["modes"][3]["h2o"]["schedule"] == "two_phase"
+    assert [mode["name"] for mode in report["plan"]["modes"]] == GENERATION_NAMES
+    assert report["plan"]["modes"][4]["h2o"]["schedule"] == "two_phase"
+    assert report["plan"]["modes"][5]["h2o"]["decode"] == "memory"
     assert report["bandwidth"] > 0
 
     lines = list(csv.DictReader(io.StringIO(sheet.read_text())))

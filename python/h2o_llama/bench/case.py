@@ -28,11 +28,14 @@ class Mode:
         As in `Llama`.
     h2o : H2OConfig or None
         None is dense attention.
+    only_generates : bool, default False
+        Its prefill is another mode's, and not a figure of its own.
     """
 
     name: str
     flash_attn: str
     h2o: H2OConfig | None
+    only_generates: bool = False
 
     @property
     def is_dense(self) -> bool:

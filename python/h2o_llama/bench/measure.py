@@ -101,7 +101,8 @@ class Bench:
         repeated: list[Result] = []
         for case in cases:
             alone = measure_alone(case, self.weights.model_path, self._tokens)
-            result = Result(case, n_tokens in self.plan.n_prompt, alone.stats, alone.peak_rss)
+            is_prompt = n_tokens in self.plan.n_prompt and not case.mode.only_generates
+            result = Result(case, is_prompt, alone.stats, alone.peak_rss)
             self.results.append(result)
             if alone.sample.prefill_s > ONCE_ABOVE:
                 result.samples.append(alone.sample)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from h2o_llama import _check
 from h2o_llama.bench.case import Case, Mode
+from h2o_llama.config import H2OConfig
 from h2o_llama.eval import Setting
 from h2o_llama.params import available_cpus
 
@@ -16,8 +17,16 @@ DENSE = (Mode("dense, flash attention on", "on", None), Mode("dense, flash atten
 
 
 def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
-    """Dense attention both ways, then H2O with these settings."""
-    return [*DENSE, *(Mode(s.name, "auto", s.h2o) for s in settings)]
+    """Dense attention both ways, then H2O with these settings.
+
+    Of settings that differ only in what generated tokens attend to, the first alone is measured by a prefill.
+    """
+    modes, prefills = [*DENSE], []
+    for setting in settings:
+        prefill = setting.h2o and replace(setting.h2o, decode=H2OConfig.decode)
+        modes.append(Mode(setting.name, "auto", setting.h2o, only_generates=prefill in prefills))
+        prefills.append(prefill)
+    return modes
 
 
 @dataclass(frozen=True)
@@ -81,10 +90,14 @@ class Plan:
         return sorted({*self.n_prompt, *self.depths})
 
     def cases(self, n_tokens: int) -> list[Case]:
-        """What is measured at a prompt length: dense attention too, unless it is above `dense_max`."""
+        """What is measured at a prompt length.
+
+        Dense attention, unless it is above `dense_max`; modes that only generate, if something is generated.
+        """
         n_gen = self.n_gen if n_tokens in self.depths else 0
         return [
             Case(mode, n_tokens, n_gen, self.chunk_size, self.n_threads, self.n_gpu_layers)
             for mode in self.modes
             if not mode.is_dense or self.dense_max is None or n_tokens <= self.dense_max
+            if n_gen > 0 or not mode.only_generates
         ]

@@ -73,7 +73,8 @@ def _prefill(result: Result) -> Row:
 def _generation(result: Result, weight_bytes: int, bandwidth: float | None) -> Row:
     case = result.case
     row = _row("generation", result, [s.generation_s or 0.0 for s in result.samples], case.n_gen)
-    n_bytes = weight_bytes + kv_read(result.stats.kv_bytes / case.n_ctx, case.n_tokens, case.n_gen)
+    positions = range(case.n_tokens + 1, case.n_used)
+    n_bytes = weight_bytes + kv_read(result.stats.kv_bytes / case.n_ctx, positions, case.mode.h2o, case.chunk_size)
     per_s = n_bytes * row["tokens_per_s"]
     share = None if bandwidth is None else per_s / bandwidth
     return row | {"peak_rss": None, "read_bytes": n_bytes, "read_per_s": per_s, "of_bandwidth": share}

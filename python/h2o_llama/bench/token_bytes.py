@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import mean
+
+from h2o_llama.config import H2OConfig
 
 # Of these one row is read, which is next to nothing; of the first all are if it is the output layer too.
 _TOKEN_EMBEDDING = "token_embd.weight"
@@ -32,9 +35,18 @@ def weights_read(tensors: Mapping[str, int], metadata: Mapping[str, str]) -> int
     return total
 
 
-def kv_read(bytes_per_position: float, n_tokens: int, n_gen: int) -> int:
-    """Bytes of K and V that a token of n_gen reads, on average, after a prompt of n_tokens and one token more.
+def kv_read(bytes_per_position: float, positions: range, h2o: H2OConfig | None, chunk_size: int) -> int:
+    """Bytes of K and V that the generated tokens at these positions read, on average.
 
-    Every generated token attends to all positions up to its own, with H2O too.
+    A token attends to all positions up to its own, with H2O too; with decode="memory" to a memory set, its chunk up to
+    itself, and B positions that it looks up, taken as if none were in a memory set and every layer had one.
     """
-    return round(bytes_per_position * (n_tokens + 1 + (n_gen + 1) / 2))
+
+    def n_read(position: int) -> int:
+        chunk_start = position - position % chunk_size
+        if h2o is None or h2o.decode == "full" or chunk_start == 0:
+            return position + 1
+        n_past = min(h2o.memory_size + h2o.lookup_budget, chunk_start)
+        return n_past + position - chunk_start + 1
+
+    return round(bytes_per_position * mean(map(n_read, positions)))

@@ -47,6 +47,13 @@ def bench(
     lookup: sweeps.Lookups = sweeps.LOOKUP,
     sinks: sweeps.Sinks = sweeps.SINK,
     schedule: sweeps.Schedules = "single_pass,two_phase",
+    decode: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=sweeps.PANEL,
+            help="What generated tokens attend to: full, memory, or both. Prefills are measured with the first.",
+        ),
+    ] = "full,memory",
     scorer: sweeps.Scorers = options.DEFAULTS.scorer,
     pooling: sweeps.Poolings = sweeps.POOLING,
     chunk: options.Chunk = options.CHUNK_SIZE,
@@ -61,7 +68,14 @@ def bench(
     they go to a terminal.
     """
     settings = sweeps.settings(
-        local=local, heavy=heavy, sinks=sinks, lookup=lookup, schedule=schedule, scorer=scorer, pooling=pooling
+        local=local,
+        heavy=heavy,
+        sinks=sinks,
+        lookup=lookup,
+        schedule=schedule,
+        decode=decode,
+        scorer=scorer,
+        pooling=pooling,
     )
     plan = Plan(
         beside_dense(settings),

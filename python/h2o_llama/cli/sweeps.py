@@ -46,7 +46,15 @@ def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
 
 
 def settings(
-    *, local: str, heavy: str, sinks: str, lookup: str, schedule: str, scorer: str, pooling: str
+    *,
+    local: str,
+    heavy: str,
+    sinks: str,
+    lookup: str,
+    schedule: str,
+    scorer: str,
+    pooling: str,
+    decode: str = DEFAULTS.decode,
 ) -> list[Setting]:
     """All combinations of the options' values."""
     return sweep(
@@ -57,4 +65,5 @@ def settings(
         schedule=values("--schedule", schedule, str),
         scorer=values("--scorer", scorer, str),
         pooling=values("--pooling", pooling, int),
+        decode=values("--decode", decode, str),
     )

@@ -58,6 +58,8 @@ class Setting:
         others = [f"T{h2o.tile}"] if h2o.lookup_budget > 0 and h2o.tile != H2OConfig.tile else []
         if layers := cast(tuple[int, ...], h2o.dense_layers):
             others.append("dense" + ",".join(map(str, layers)))
+        if h2o.decode != H2OConfig.decode:
+            others.append(f"decode {h2o.decode}")
         words = [h2o.schedule, *choice, *(f"{letter}{n}" for letter, n in budgets if n > 0), *others]
         return cls(" ".join(words), h2o, memory)
 
@@ -74,6 +76,7 @@ def sweep(
     scorer: Sequence[str] = (H2OConfig.scorer,),
     pooling: Sequence[int] = (H2OConfig.pooling,),
     lookup: Sequence[int] = (H2OConfig.lookup_budget,),
+    decode: Sequence[str] = (H2OConfig.decode,),
 ) -> list[Setting]:
     """The settings of all combinations, the last argument changing fastest.
 
@@ -83,8 +86,10 @@ def sweep(
         If a value is out of range, or an argument is empty.
     """
     settings = [
-        Setting.of(H2OConfig(L, H, A, rank, pool, order, lookup_budget=B))  # type: ignore[arg-type]
-        for L, H, A, B, order, rank, pool in product(local, heavy, sinks, lookup, schedule, scorer, pooling)
+        Setting.of(H2OConfig(L, H, A, rank, pool, order, reads, lookup_budget=B))  # type: ignore[arg-type]
+        for L, H, A, B, order, rank, pool, reads in product(
+            local, heavy, sinks, lookup, schedule, scorer, pooling, decode
+        )
     ]
     if not settings:
         raise ValueError(f"[{_OWNER}] there is no setting: give at least one value for each part of the sweep")
