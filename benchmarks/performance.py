@@ -83,7 +83,8 @@ def measure(folder: Path, effort: Effort, n_threads: int) -> None:
     find_model(MODEL)  # if it is not here, fail before anything is measured
 
     def plan(lengths: tuple[int, ...], depths: tuple[int, ...], repetitions: int, schedules: tuple[str, ...]) -> Plan:
-        settings = [Setting.of(replace(DEFAULT, schedule=schedule)) for schedule in schedules]
+        configs = [*(replace(DEFAULT, schedule=schedule) for schedule in schedules), replace(DEFAULT, decode="memory")]
+        settings = [Setting.of(config) for config in configs]
         return Plan(beside_dense(settings), lengths, depths, 32, repetitions, effort.dense_max, CHUNK_SIZE, n_threads)
 
     def random() -> str:
@@ -146,7 +147,7 @@ def write_report(folder: Path, target: Path) -> list[Path]:
 
 
 def _is_default(row: dict[str, object]) -> bool:
-    return str(row["mode"]).startswith(DEFAULT.schedule)
+    return row["mode"] == Setting.of(DEFAULT).name
 
 
 def _depth(row: dict[str, int]) -> int:

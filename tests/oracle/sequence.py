@@ -151,7 +151,7 @@ class OracleSequence(ABC):
         return x
 
     def decode_step(self, token: int) -> None:
-        """A generated token: dense attention, or that of a prompt's token. Scores stay as they are; one row of `logits`."""
+        """A generated token, which attends to what `decode` says; scores stay as they are. `logits` has one row."""
         self.text.append(token)
         ids = np.asarray([token], dtype=np.int32)
         if self.decode == "memory":
@@ -163,7 +163,7 @@ class OracleSequence(ABC):
         self.logits = layers.output_logits(self.model, x)
 
     def _sparse(self, tokens: IntArray, is_scored: bool = True) -> Array:
-        """Append tokens that lie in one chunk and attend to their past and the chunk. Returns their last hidden states."""
+        """Append tokens that lie in one chunk, which attend to their past and to it. Returns their last hidden states."""
         first, last = self.n_tokens, self.n_tokens + len(tokens)
         self._begin_chunk(first)
         self._extend_scores(len(tokens))
