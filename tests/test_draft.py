@@ -246,7 +246,7 @@ def state(llm: Llama) -> list[Any]:
     return [f(layer) for layer in kv.layers for f in (kv.memory_indices, kv.scores, kv.keys, kv.values)]
 
 
-@pytest.mark.parametrize("name", ["h2o", "lookup"])
+@pytest.mark.parametrize("name", ["h2o", "lookup", "memory"])
 @pytest.mark.parametrize("every", [1, 7, 20])
 def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str, every: int) -> None:
     sampling = {"temperature": 0, "frequency_penalty": -10.0}

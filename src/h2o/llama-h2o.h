@@ -181,7 +181,7 @@ LLAMA_API bool llama_h2o_kv_get_v(const struct llama_h2o_kv * kv, int32_t il, ui
 //
 
 struct llama_h2o_kv_params {
-    struct llama_h2o_params h2o; // without the schedule
+    struct llama_h2o_params h2o; // without schedule and decode
     uint32_t       kv_size;
     uint32_t       chunk_size;
     enum ggml_type type_k;

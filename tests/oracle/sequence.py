@@ -163,7 +163,7 @@ class OracleSequence(ABC):
         self.logits = layers.output_logits(self.model, x)
 
     def _sparse(self, tokens: IntArray, is_scored: bool = True) -> Array:
-        """Append tokens that lie in one chunk, which attend to their past and to it. Returns their last hidden states."""
+        """Append tokens of one chunk, which attend to their past and to it. Returns their last hidden states."""
         first, last = self.n_tokens, self.n_tokens + len(tokens)
         self._begin_chunk(first)
         self._extend_scores(len(tokens))
