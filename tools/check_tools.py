@@ -187,6 +187,8 @@ def main() -> None:
         bench: list[str | Path] = [tools / "llama-bench", "-m", MODEL, "-p", "2048", "-n", "4", "-r", "1", "-t", "2"]
         output = run([*bench, *H2O, "--h2o-lookup", "64"])
         require("lookup 64" in output, "llama-bench does not look anything up", output)
+        output = run([*bench, *H2O, "--h2o-decode", "memory"])
+        require("decode memory" in output, "llama-bench generates as if it read everything", output)
         output = run([*bench, *H2O, "--h2o-schedule", "two_phase"])
         require("pp2048" in output and "phase=2" in output, "llama-bench printed no result", output)
         require(
