@@ -192,7 +192,9 @@ def main() -> None:
         output = run([*bench, *H2O, "--h2o-schedule", "two_phase"])
         require("pp2048" in output and "phase=2" in output, "llama-bench printed no result", output)
         require(
-            "local 64 heavy 64" in output and "two_phase |" in output, "llama-bench does not say what H2O is", output
+            "local 64 heavy 64" in output and "two_phase decode full |" in output,
+            "llama-bench does not say what H2O is",
+            output,
         )
     print("check_tools: llama-cli, llama-completion, llama-perplexity and llama-bench run with H2O")
 

@@ -39,6 +39,7 @@ const llama_h2o_option * llama_h2o_options() {
         { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
         { nullptr, nullptr, nullptr },
     };
+    static_assert(sizeof(res) == (LLAMA_H2O_N_OPTIONS + 1)*sizeof(llama_h2o_option), "");
     return res;
 }
 

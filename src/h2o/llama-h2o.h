@@ -48,7 +48,9 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 // whether a memory set holds anything
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
-// For command lines: the parameters that have a name, NULL after the last.
+// For command lines: the parameters that have a name, so many, NULL after the last.
+#define LLAMA_H2O_N_OPTIONS 10
+
 struct llama_h2o_option {
     const char * name;
     const char * value; // what stands for the value in a help text

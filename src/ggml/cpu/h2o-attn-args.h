@@ -9,6 +9,17 @@ constexpr int64_t h2o_attn_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1)/b;
 }
 
+// Cuts pieces off a work buffer.
+struct h2o_attn_take {
+    float * next;
+
+    float * operator()(int64_t n) {
+        float * res = next;
+        next += n;
+        return res;
+    }
+};
+
 // The arguments of ggml_h2o_attn, and where its results go.
 struct h2o_attn_args {
     explicit h2o_attn_args(const ggml_tensor * dst)
@@ -62,6 +73,13 @@ struct h2o_attn_args {
 
     const float * q_of(int64_t row, int64_t h, int64_t block) const {
         return (const float *) ((const char *) q->data + row/group*q->nb[1] + (h*group + row%group)*q->nb[2] + block*q->nb[3]);
+    }
+
+    void scaled_q(int64_t row, int64_t h, int64_t block, float * dst) const {
+        const float * src = q_of(row, h, block);
+        for (int64_t i = 0; i < d_k; ++i) {
+            dst[i] = scale*src[i];
+        }
     }
 
     void store(int64_t row, int64_t h, int64_t block, const float * row_o, float row_m, float row_l) const {

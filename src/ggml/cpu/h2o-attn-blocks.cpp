@@ -59,13 +59,7 @@ h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel 
 }
 
 h2o_attn_blocks::scratch h2o_attn_blocks::thread_scratch(float * work, int ith) const {
-    float * next = work + off_thread + ith*thread_size;
-
-    const auto take = [&next](int64_t n) {
-        float * res = next;
-        next += n;
-        return res;
-    };
+    h2o_attn_take take { work + off_thread + ith*thread_size };
 
     scratch s;
     s.q      = take(n_item_rows*d_k_pad);
@@ -267,10 +261,7 @@ void h2o_attn_blocks::compute_item(float * work, scratch & s, const item & it) c
     float * q = s.q;
     for (int64_t h = it.head; h < it.end_head; ++h) {
         for (int64_t row = it.row; row < it.end_row; ++row, q += d_k) {
-            const float * src = q_of(row, h, 0);
-            for (int64_t i = 0; i < d_k; ++i) {
-                q[i] = scale*src[i];
-            }
+            scaled_q(row, h, 0, q);
             std::fill_n(state(work, it.run, h, row), d_v + 2, 0.0f);
             state(work, it.run, h, row)[d_v] = -INFINITY;
         }

@@ -131,22 +131,20 @@ void for_blocks(int n_rows, const keys & part, const F & f) {
     });
 }
 
-// logits = q*k
-void multiply_k(const h2o_attn_tile & t, const keys & part) {
+// logits = q*k; n_next of the next keys are asked for meanwhile
+void multiply_k(const h2o_attn_tile & t, const keys & part, int64_t n_next) {
     const float * k = (const float *) part.k;
 
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
 
-    const int64_t start = part.start(0)/NR*NR;
-    const int64_t end   = part.visible[t.n_rows - 1];
+    const int64_t first = part.start(0)/NR*NR;
+    const int64_t last  = part.visible[t.n_rows - 1];
 
-    for (int64_t p = start; p < end; p += NR) {
-        if (!part.hidden) {
-            const int64_t n = t.n_next;
-            for (int64_t key = (p - start)*n/(end - start); key < min_of((p - start + NR)*n/(end - start), n); ++key) {
-                prefetch_row(t.next_k, key);
-                prefetch_row(t.next_v, key);
-            }
+    int64_t next = 0;
+    for (int64_t p = first; p < last; p += NR) {
+        for (; next < n_next && next*(last - first) < (p + NR - first)*n_next; ++next) {
+            prefetch_row(t.next_k, next);
+            prefetch_row(t.next_v, next);
         }
         for_blocks(t.n_rows, part, [&](auto c, int r, int64_t start, int64_t end) {
             if (start < p + NR && p < end) {
@@ -183,8 +181,8 @@ void tile(const h2o_attn_tile & t) {
     const keys first   = { t.k,  t.v,  t.n_k,  0,     nullptr,   t.visible };
     const keys further = { t.k2, t.v2, t.n_k2, t.n_k, t.hidden2, t.visible2 };
 
-    multiply_k(t, first);
-    multiply_k(t, further);
+    multiply_k(t, first, t.n_next);
+    multiply_k(t, further, 0);
 
     for_blocks(t.n_rows, [&](auto c, int r) {
         constexpr int M = decltype(c)::value;

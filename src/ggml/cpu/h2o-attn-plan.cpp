@@ -47,13 +47,7 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
 }
 
 h2o_attn_scratch h2o_attn_plan::thread_scratch(float * work, int ith) const {
-    float * next = work + off_thread + ith*thread_size;
-
-    const auto take = [&next](int64_t n) {
-        float * res = next;
-        next += n;
-        return res;
-    };
+    h2o_attn_take take { work + off_thread + ith*thread_size };
 
     h2o_attn_scratch res;
     res.q      = take(H2O_ATTN_MAX_ROWS*d_k_pad);

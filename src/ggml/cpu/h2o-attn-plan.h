@@ -38,8 +38,8 @@ struct h2o_attn_scratch {
 // group) are cut into tiles, whose logits stay in the L2 cache unless keys are many. Runs of tiles are the items of work: each
 // item has column sums of its own, added up in order at the end. None of this depends on the number of threads.
 //
-// Where queries have lookups, kernel tiles end where lookups do, and an item is made of whole lookups, or of a part of one where lookups are few. It gathers and packs a lookup's keys
-// for itself.
+// Where queries have lookups, kernel tiles end where lookups do, and an item is made of whole lookups, or of a part of one
+// where lookups are few. It gathers and packs a lookup's keys for itself.
 //
 // With many keys, the KV heads are computed in rounds, which share the room for packed keys and values.
 //

@@ -121,9 +121,7 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
         hidden2 [r] = keys.n_hidden(i);
         visible2[r] = keys.n_visible(i);
         q_rows  [r] = q_of(row + r, h, block);
-        for (int64_t j = 0; j < d_k; ++j) {
-            scratch.q[r*d_k + j] = scale*q_rows[r][j];
-        }
+        scaled_q(row + r, h, block, scratch.q + r*d_k);
     }
 
     const float max_q = h2o_attn_peak(t.q, t.n_rows*d_k);
@@ -170,14 +168,17 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
             max_here.add(scratch.keys.max);
         }
 
-        for (int64_t tile = first_tile; tile < end_tile; ++tile) {
-            scratch.n_next = 0;
-            if (tile + 1 == end_tile && lookup + 1 < end_lookup) {
-                const int32_t * next_first = lookups.first + (lookup + 1)*lookups.n_rows;
+        // asked for by the last tile
+        int64_t n_next = 0;
+        if (lookup + 1 < end_lookup) {
+            const int32_t * next_first = lookups.first + (lookup + 1)*lookups.n_rows;
 
-                scratch.next_rows = lookups.rows + (lookup + 1)*lookups.n_rows;
-                scratch.n_next    = std::lower_bound(next_first, next_first + lookups.n_rows, lookups.end(lookup + 1, n_q)) - next_first;
-            }
+            scratch.next_rows = lookups.rows + (lookup + 1)*lookups.n_rows;
+            n_next            = std::lower_bound(next_first, next_first + lookups.n_rows, lookups.end(lookup + 1, n_q)) - next_first;
+        }
+
+        for (int64_t tile = first_tile; tile < end_tile; ++tile) {
+            scratch.n_next = tile + 1 == end_tile ? n_next : 0;
 
             const int64_t row = start*group + tile*kernel.n_rows;
             compute_tile(work, scratch, h, row, std::min<int64_t>(kernel.n_rows, end*group - row), block, max_here, sums);
