@@ -11,22 +11,25 @@ h2o_add_sources(ggml-base src/ggml src/ggml/*.c   src/ggml/*.cpp)
 h2o_add_sources(ggml-cpu  src/ggml src/ggml/cpu/*.c src/ggml/cpu/*.cpp)
 h2o_add_sources(llama     src/h2o  src/h2o/*.cpp src/h2o/scorers/*.cpp)
 target_link_libraries(llama PRIVATE ggml-cpu) # conversion of F16 and dot products
-target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-attn.h
+target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-*.h
 target_include_directories(llama     PUBLIC src/h2o)  # llama-h2o.h
 
-# Kernels of ggml_h2o_attn, one file for each instruction set. The CPU that runs them says which to use: not GGML_NATIVE.
-function(h2o_kernel_options isa)
-    set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ggml/cpu/h2o-attn-${isa}.cpp"
+# Kernels of our operators, one file for each instruction set. The CPU that runs them says which to use: not GGML_NATIVE.
+function(h2o_kernel_options kernel)
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ggml/cpu/h2o-${kernel}.cpp"
         TARGET_DIRECTORY ggml-cpu PROPERTIES COMPILE_OPTIONS "${ARGN};-ffp-contract=fast")
 endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-    h2o_kernel_options(portable -march=x86-64)
-    h2o_kernel_options(avx2     -march=haswell)
-    h2o_kernel_options(avx512   -march=skylake-avx512)
+    h2o_kernel_options(attn-portable  -march=x86-64)
+    h2o_kernel_options(attn-avx2      -march=haswell)
+    h2o_kernel_options(attn-avx512    -march=skylake-avx512)
+    h2o_kernel_options(index-portable -march=x86-64)
+    h2o_kernel_options(index-avx2     -march=haswell)
+    h2o_kernel_options(index-avx512   -march=skylake-avx512 -mavx512vnni)
     check_cxx_compiler_flag(-mamx-bf16 H2O_LLAMA_AMX)
     if(H2O_LLAMA_AMX)
-        h2o_kernel_options(amx -march=skylake-avx512 -mamx-tile -mamx-bf16)
+        h2o_kernel_options(attn-amx -march=skylake-avx512 -mamx-tile -mamx-bf16)
     endif()
 endif()
 

@@ -32,6 +32,8 @@ __all__: list[str] = [
     "ops_mul_mat_seconds",
     "ops_set_attention_isa",
     "ops_softmax_state",
+    "ops_top_keys",
+    "ops_top_keys_seconds",
     "quantize",
     "quantize_types",
     "scorer_names",
@@ -354,7 +356,7 @@ def ops_attention(
 ) -> tuple[numpy.ndarray, numpy.ndarray | None, numpy.ndarray, numpy.ndarray]: ...
 def ops_attention_isas() -> list[str]:
     """
-    CPU kernels of the attention operator on this machine, the best first.
+    CPU kernels of H2O's operators on this machine, the best first, by the names that they have for attention.
     """
 
 def ops_attention_seconds(
@@ -410,6 +412,21 @@ def ops_softmax_state(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
+def ops_top_keys(
+    q: numpy.ndarray,
+    k: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    n_top: typing.SupportsInt | typing.SupportsIndex,
+    taken: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    backend: str,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> numpy.ndarray: ...
+def ops_top_keys_seconds(
+    q: numpy.ndarray,
+    k: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    n_top: typing.SupportsInt | typing.SupportsIndex,
+    taken: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> float: ...
 def quantize(
     path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> None: ...

@@ -362,6 +362,68 @@ def attention(
     return Attention(*(output.reshape(*batch, *output.shape[1:]) for output in (o, sums, maxima, sums_of_exp)))
 
 
+def top_keys(
+    q: ArrayLike,
+    k: ArrayLike,
+    n_top: int,
+    *,
+    taken: ArrayLike | None = None,
+    backend: str = "cpu",
+    n_threads: int = 1,
+) -> NDArray[np.int32]:
+    """The rows of k that each query would give most of its attention, by the operator ``ggml_h2o_top_keys``.
+
+    The score of a row for a KV head is the dot product of the row with the sum of q over the head's group, which is
+    rounded to 8 bits: ``round(sum / max|sum| * 127)``. Of equal scores the lower row wins, NaN ranks below everything.
+    A query with a sum that is not finite scores NaN with all rows.
+
+    Parameters
+    ----------
+    q : float32 [n_head, n_q, d_k]
+        Queries; d_k is a multiple of 32.
+    k : uint8 [n_head_kv, n_k, d_k/32*18]
+        Keys in Q4_0, the rows' bytes. ``gguf.quants.quantize`` makes them. n_head_kv divides n_head: consecutive query
+        heads share a KV head.
+    n_top : int
+        Rows to choose, at least 1; may be more than there are.
+    taken : integers [n_head_kv, n_taken], optional
+        Rows that are not to be chosen; any int32 numbers, those that are no rows of k say nothing.
+    backend, n_threads
+        As in `max_rows`.
+
+    Returns
+    -------
+    int32 [n_head_kv, n_q, n_top]
+        Rows in ascending order, -1 at the end where there are fewer.
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong type, shape or range.
+    H2OError
+        If the backend lacks the operator, or memory runs out.
+    """
+    queries = _array("top_keys", "q", q, ("float32",), axes=(3, 3))
+    keys, ggml_type = _rows_of_type("top_keys", "k", k, "q4_0", (), axes=(3, 3))
+    n_head, _, d_k = queries.shape
+    n_head_kv, _, n_bytes = keys.shape
+    d = n_bytes // _BLOCK_BYTES[ggml_type] * _BLOCK_SIZE[ggml_type]
+    if n_head % n_head_kv != 0:
+        raise ValueError(f"[top_keys] the heads of k must divide the {n_head} heads of q, got {n_head_kv}")
+    if d != d_k:
+        raise ValueError(f"[top_keys] k must have rows of {d_k} elements, as q has, got {d}")
+    number = _check.integer("top_keys", "n_top", n_top, 1)
+    excluded = None
+    if taken is not None:
+        array = _array("top_keys", "taken", taken, None, axes=(2, 2))
+        if len(array) != n_head_kv:
+            raise ValueError(f"[top_keys] taken must be of shape {[n_head_kv, 'n_taken']}, got {list(array.shape)}")
+        if array.min() < _INT32.min or array.max() > _INT32.max:
+            raise ValueError(f"[top_keys] taken must be int32 numbers, got {array.min()} to {array.max()}")
+        excluded = array.astype(np.int32)
+    return _core.ops_top_keys(queries, keys, number, excluded, *_place("top_keys", backend, n_threads))
+
+
 def _place(op: str, backend: object, n_threads: object) -> tuple[str, int]:
     if not isinstance(backend, str):
         raise _check.bad_argument(op, "backend", "a name such as 'cpu'", backend)

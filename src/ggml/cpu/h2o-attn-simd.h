@@ -71,9 +71,9 @@ inline vec_f shuffle(vec_f a, vec_f b) {
 }
 
 // Swaps the blocks of STEP lanes off the diagonal of every 2 x 2 blocks.
-template <int STEP, int... J>
+template <int STEP, int N, int... J>
 inline void swap_blocks(vec_f * row, indices<J...>) {
-    for (int i = 0; i < VL; ++i) {
+    for (int i = 0; i < N; ++i) {
         if ((i & STEP) == 0) {
             const vec_f a = row[i];
             const vec_f b = row[i + STEP];
@@ -83,12 +83,12 @@ inline void swap_blocks(vec_f * row, indices<J...>) {
     }
 }
 
-// row[i][j] becomes row[j][i]
-template <int STEP = VL/2>
+// row[i][j] becomes row[j][i]; of N rows, in every N lanes
+template <int N = VL, int STEP = N/2>
 inline void transpose(vec_f * row) {
-    swap_blocks<STEP>(row, typename make_indices<VL>::type());
+    swap_blocks<STEP, N>(row, typename make_indices<VL>::type());
     if constexpr (STEP > 1) {
-        transpose<STEP/2>(row);
+        transpose<N, STEP/2>(row);
     }
 }
 

@@ -1,0 +1,48 @@
+#pragma once
+
+// The part of ggml_h2o_top_keys that is compiled once for each instruction set. Its files include no headers with inline
+// functions: the linker could take a copy that was compiled for another CPU.
+
+#include <stdint.h>
+
+// numbers of a block, of Q4_0 too
+constexpr int H2O_INDEX_BLOCK = 32;
+
+// bytes of a block of Q4_0: a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, each of them plus 8
+constexpr int H2O_INDEX_BLOCK_BYTES = 18;
+
+// queries that are scored at once
+constexpr int H2O_INDEX_QUERIES = 8;
+
+// A block of a query in 8 bits, -127 to 127.
+struct h2o_index_query {
+    int8_t  x[H2O_INDEX_BLOCK];
+    int32_t offset; // -8 times their sum, for the 8 in each number of a key
+};
+
+// Keys are packed into panels of n_lanes keys. For each block of 32 numbers a panel has the scales of all keys in F32, then of
+// the keys' 16 bytes the first 4 of all keys, the next 4, and so on. A key whose first scale is NaN scores NaN.
+struct h2o_index_kernel {
+    const char * name;
+    int          n_lanes;
+
+    // n keys in Q4_0, each stride bytes after the other. Keys that the last panel lacks score NaN.
+    void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels);
+
+    // Scores [n_q][ld] of n_q queries, at most H2O_INDEX_QUERIES, [n_q][d/32] blocks.
+    void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int n_q, float * scores, int64_t ld);
+
+    // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones the first.
+    // Returns how many there are. values and rows are scratch for n + n_lanes numbers.
+    int64_t (*select)(const float * scores, int64_t n, int64_t n_top, float * values, int32_t * rows, int32_t * top);
+};
+
+// bytes of a panel
+constexpr int64_t h2o_index_panel_size(int64_t n_lanes, int64_t d) {
+    return d/H2O_INDEX_BLOCK*n_lanes*(int64_t) (sizeof(float) + H2O_INDEX_BLOCK/2);
+}
+
+// NULL where the compiler has no such instructions
+extern const h2o_index_kernel * const h2o_index_portable;
+extern const h2o_index_kernel * const h2o_index_avx2;
+extern const h2o_index_kernel * const h2o_index_avx512; // with VNNI

@@ -1,0 +1,76 @@
+#define NAME   "portable"
+#define KERNEL h2o_index_portable
+#define VL 4
+#define NQ 4
+
+#include "h2o-attn-simd.h"
+#include "h2o-index-kernel.h"
+
+namespace {
+
+typedef int16_t  vec_s __attribute__((vector_size(VL*4)));
+typedef uint16_t vec_h __attribute__((vector_size(VL*4)));
+typedef uint16_t vec_h_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
+
+// Two numbers of every key in 16 bits each, with the same two of a query. All sums of a block's products fit into 16 bits:
+// 16*15*127.
+inline vec_s product(vec_h keys, int8_t a, int8_t b) {
+    const int32_t pair = (uint16_t) (int16_t) a | (uint32_t) (uint16_t) (int16_t) b << 16;
+    return (vec_s) (keys & 15)*(vec_s) (pair + vec_i {});
+}
+
+struct key_block {
+    vec_h bytes[4];
+
+    explicit key_block(const char * src) {
+        for (int j = 0; j < 4; ++j) {
+            bytes[j] = *(const vec_h_mem *) (src + j*VL*4);
+        }
+    }
+
+    vec_i dot(const h2o_index_query & q) const {
+        vec_s sum = {};
+        for (int j = 0; j < 4; ++j) {
+            const int8_t * low  = q.x + 4*j;
+            const int8_t * high = q.x + 4*j + 16;
+
+            sum += product(bytes[j],       low [0], low [2]);
+            sum += product(bytes[j] >>  8, low [1], low [3]);
+            sum += product(bytes[j] >>  4, high[0], high[2]);
+            sum += product(bytes[j] >> 12, high[1], high[3]);
+        }
+        const vec_i pairs = (vec_i) sum;
+        return ((vec_i) ((vec_u) pairs << 16) >> 16) + (pairs >> 16) + q.offset;
+    }
+};
+
+inline vec_f load_rows(const char * const * src, int64_t offset) {
+    vec_f x;
+    __builtin_memcpy(&x, src[0] + offset, sizeof(x));
+    return x;
+}
+
+// The exponent's bias is corrected by a product, which also takes care of subnormal numbers.
+inline vec_f widen_halves(const uint16_t * x) {
+    vec_u bits;
+    for (int j = 0; j < VL; ++j) {
+        bits[j] = x[j];
+    }
+    const vec_f finite = (vec_f) ((bits & 0x7fff) << 13)*0x1p112f;
+    const vec_u large  = (vec_u) ((vec_i) (bits & 0x7fff) >= 0x7c00) & 0x7f800000; // infinite or NaN
+    return (vec_f) ((vec_u) finite | large | (bits & 0x8000) << 16);
+}
+
+inline unsigned lanes_at_least(vec_f x, float t) {
+    const vec_i is_true = x >= t;
+
+    unsigned lanes = 0;
+    for (int j = 0; j < VL; ++j) {
+        lanes |= (is_true[j] & 1u) << j;
+    }
+    return lanes;
+}
+
+} // namespace
+
+#include "h2o-index-simd.h"

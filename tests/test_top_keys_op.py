@@ -1,0 +1,178 @@
+"""The operator that chooses rows of an index of keys, against NumPy, with every CPU kernel that this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from h2o_llama import _core, ops
+from oracle.top_keys import index_scores, top_keys
+
+Array = NDArray[Any]
+
+ISAS = _core.ops_attention_isas()
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    _core.ops_set_attention_isa(request.param)
+    yield request.param
+    _core.ops_set_attention_isa(ISAS[0])
+
+
+def exact_keys(rng: np.random.Generator, n_head_kv: int, n_k: int, d: int) -> Array:
+    """Bytes of Q4_0 whose scales are powers of two: all scores are exact in float32."""
+    k = rng.integers(0, 256, (n_head_kv, n_k, d // 32, 18), dtype=np.uint8)
+    k[..., :2] = rng.choice(np.float16([0.25, 0.5, -0.5, 2]), (n_head_kv, n_k, d // 32, 1)).view(np.uint8)
+    return k.reshape(n_head_kv, n_k, -1)
+
+
+def real_keys(rng: np.random.Generator, n_head_kv: int, n_k: int, d: int) -> tuple[Array, Array]:
+    """Bytes of Q4_0, and the numbers that they stand for."""
+    k = gguf.quants.quantize(rng.standard_normal((n_head_kv, n_k, d), dtype=np.float32), gguf.GGMLQuantizationType.Q4_0)
+    return k, gguf.quants.dequantize(k, gguf.GGMLQuantizationType.Q4_0)
+
+
+def queries(rng: np.random.Generator, n_head: int, n_q: int, d: int) -> Array:
+    return rng.standard_normal((n_head, n_q, d), dtype=np.float32)
+
+
+class TestEqualsNumpy:
+    @pytest.mark.parametrize("d", [32, 64, 96, 128, 256])
+    @pytest.mark.parametrize("n_q", [1, 8, 9, 30])
+    def test_head_sizes(self, rng: np.random.Generator, isa: str, d: int, n_q: int) -> None:
+        q, k = queries(rng, 6, n_q, d), exact_keys(rng, 2, 700, d)
+        np.testing.assert_array_equal(ops.top_keys(q, k, 20), top_keys(q, k, 20))
+
+    @pytest.mark.parametrize("n_q", [1, 20])
+    @pytest.mark.parametrize("n_top", [1, 64, 128, 700])
+    @pytest.mark.parametrize("n_k", [1, 15, 16, 17, 511, 512, 513, 6000, 20001])
+    def test_numbers_of_keys(self, rng: np.random.Generator, isa: str, n_k: int, n_top: int, n_q: int) -> None:
+        q, k = queries(rng, 2, n_q, 64), exact_keys(rng, 1, n_k, 64)
+        np.testing.assert_array_equal(ops.top_keys(q, k, n_top), top_keys(q, k, n_top))
+
+    @pytest.mark.parametrize("isa_name", ISAS)
+    @given(data=st.data())
+    @settings(max_examples=100, deadline=None, derandomize=True)
+    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
+        """With many equal scores, rows that are taken, and such as are not finite."""
+        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+        n_head_kv, group, n_q, n_k, n_top = draw(1, 3), draw(1, 3), draw(1, 12), draw(1, 1200), draw(1, 150)
+        rng = np.random.default_rng(draw(0, 1000))
+        q, k = queries(rng, n_head_kv * group, n_q, 32), exact_keys(rng, n_head_kv, n_k, 32)
+        k = k[:, rng.integers(0, draw(1, n_k), n_k)]  # n_k rows, fewer different ones
+        odd = rng.random((n_head_kv, n_k)) < data.draw(st.sampled_from([0, 0.1, 1]))
+        k[odd, :2] = rng.choice(np.float16([0, np.nan, np.inf, -np.inf]), (np.count_nonzero(odd), 1)).view(np.uint8)
+        q[rng.random(q.shape) < data.draw(st.sampled_from([0, 0.003]))] = data.draw(st.sampled_from([np.nan, np.inf]))
+        taken = rng.integers(-3, n_k + 3, (n_head_kv, draw(1, n_k)))
+        _core.ops_set_attention_isa(isa_name)
+        try:
+            got = ops.top_keys(q, k, n_top, taken=taken, n_threads=2)
+        finally:
+            _core.ops_set_attention_isa(ISAS[0])
+        np.testing.assert_array_equal(got, top_keys(q, k, n_top, taken))
+
+    @pytest.mark.parametrize("n_q", [1, 20])
+    @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["ascending", "descending"])
+    def test_ordered_scores(self, rng: np.random.Generator, isa: str, order: slice, n_q: int) -> None:
+        """The best rows stand together."""
+        q, k = np.repeat(queries(rng, 1, 1, 64), n_q, axis=1), exact_keys(rng, 1, 5000, 64)
+        k = k[:, np.argsort(index_scores(q, k)[0, 0])[order]]
+        np.testing.assert_array_equal(ops.top_keys(q, k, 100), top_keys(q, k, 100))
+
+    @pytest.mark.parametrize("scale", [1e-44, 1e-30, 1e30])
+    def test_small_and_large_queries(self, rng: np.random.Generator, isa: str, scale: float) -> None:
+        q, k = queries(rng, 4, 5, 64) * np.float32(scale), exact_keys(rng, 2, 300, 64)
+        np.testing.assert_array_equal(ops.top_keys(q, k, 30), top_keys(q, k, 30))
+
+    def test_views(self, rng: np.random.Generator, isa: str) -> None:
+        """The heads of a token stand together, as in a model; taken rows are part of a larger array."""
+        q, k, taken = (
+            queries(rng, 4, 30, 64),
+            exact_keys(rng, 2, 300, 64),
+            rng.integers(0, 300, (2, 100), dtype=np.int32),
+        )
+        got = ops.top_keys(q.swapaxes(0, 1).copy().swapaxes(0, 1), k, 30, taken=taken[:, 10:60])
+        np.testing.assert_array_equal(got, top_keys(q, k, 30, taken[:, 10:60]))
+
+
+class TestRealKeys:
+    """Scores are rounded in float32: rows whose scores hardly differ may take each other's places."""
+
+    @pytest.mark.parametrize("n_q", [1, 20])
+    def test_the_best_are_chosen(self, rng: np.random.Generator, isa: str, n_q: int) -> None:
+        q, (k, _) = queries(rng, 4, n_q, 128), real_keys(rng, 2, 9000, 128)
+        rows = ops.top_keys(q, k, 100)
+        assert (rows[..., 1:] > rows[..., :-1]).all()
+        scores = index_scores(q, k)
+        chosen = np.take_along_axis(scores, rows, axis=-1)
+        np.put_along_axis(scores, rows, -np.inf, axis=-1)
+        assert (chosen.min(axis=-1) >= scores.max(axis=-1) - 1e-6 * np.abs(chosen).max(axis=-1)).all()
+
+    def test_scores_are_attention_logits(self, rng: np.random.Generator) -> None:
+        """Of the oracle too: a query is rounded to 1/127 of its peak, so a score errs by d independent halves of that."""
+        q, (k, numbers) = queries(rng, 6, 10, 64), real_keys(rng, 2, 500, 64)
+        sums = q.reshape(2, 3, 10, 64).sum(axis=1, dtype=np.float64)
+        step = np.abs(sums).max(axis=-1, keepdims=True) / 127
+        error = index_scores(q, k) * step - sums @ numbers.swapaxes(1, 2)
+        assert (np.abs(error) < 6 * step / np.sqrt(12) * np.linalg.norm(numbers, axis=-1)[:, None]).all()
+
+    def test_same_for_queries_alone(self, rng: np.random.Generator, isa: str) -> None:
+        q, (k, _) = queries(rng, 4, 25, 128), real_keys(rng, 2, 2100, 128)
+        want = ops.top_keys(q, k, 50)
+        for start, end in ((0, 1), (7, 8), (24, 25), (3, 11), (5, 21), (1, 25)):
+            np.testing.assert_array_equal(ops.top_keys(q[:, start:end], k, 50), want[:, start:end])
+
+    @pytest.mark.parametrize("n_q", [1, 5, 60])
+    def test_same_with_any_number_of_threads(self, rng: np.random.Generator, isa: str, n_q: int) -> None:
+        q, (k, _), taken = queries(rng, 6, n_q, 64), real_keys(rng, 3, 2100, 64), rng.integers(0, 2100, (3, 300))
+        want = ops.top_keys(q, k, 50, taken=taken)
+        for n_threads in (2, 3, 16):
+            np.testing.assert_array_equal(ops.top_keys(q, k, 50, taken=taken, n_threads=n_threads), want)
+
+    @pytest.mark.parametrize("n_threads", [1, 3])
+    def test_more_keys_than_are_packed_at_once(self, rng: np.random.Generator, n_threads: int) -> None:
+        """KV heads take turns: 4 of them take 80 MB, room is for 32."""
+        k = np.repeat(exact_keys(rng, 4, 4096, 256), 32, axis=1)
+        q = queries(rng, 4, 9, 256)
+        np.testing.assert_array_equal(ops.top_keys(q, k, 10, n_threads=n_threads), top_keys(q, k, 10))
+
+
+Q = np.zeros((4, 3, 64), dtype=np.float32)
+K = np.zeros((2, 5, 36), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.top_keys(Q.astype(np.float64), K, 1), r"^\[top_keys\] q must be float32, got float64"),
+        (lambda: ops.top_keys(Q[0], K, 1), r"^\[top_keys\] q must have 3 axes, got 2"),
+        (lambda: ops.top_keys(Q[:3], K, 1), r"^\[top_keys\] the heads of k must divide the 3 heads of q, got 2"),
+        (lambda: ops.top_keys(Q[..., :48], K, 1), r"^\[top_keys\] k must have rows of 48 elements, as q has, got 64"),
+        (lambda: ops.top_keys(Q, K[..., :35], 1), r"^\[top_keys\] rows of q4_0 are multiples of 18 bytes, got 35"),
+        (lambda: ops.top_keys(Q, K[:, :0], 1), r"^\[top_keys\] k must not be empty"),
+        (lambda: ops.top_keys(Q, K.astype(np.int8), 1), r"^\[top_keys\] k must be uint8, got int8"),
+        (lambda: ops.top_keys(Q, K, 0), r"^\[top_keys\] n_top must be an integer of at least 1, got 0"),
+        (
+            lambda: ops.top_keys(Q, K, 1, taken=[[1]]),
+            r"^\[top_keys\] taken must be of shape \[2, 'n_taken'\], got \[1, 1\]",
+        ),
+        (lambda: ops.top_keys(Q, K, 1, taken=[[0.5]] * 2), r"^\[top_keys\] taken must be integers, got float64"),
+        (
+            lambda: ops.top_keys(Q, K, 1, taken=[[2**31]] * 2),
+            r"^\[top_keys\] taken must be int32 numbers, got 2147483648",
+        ),
+        (lambda: ops.top_keys(Q, K, 1, backend="abacus"), r"^\[top_keys\] there is no backend 'abacus'"),
+        (lambda: ops.top_keys(Q, K, 1, n_threads=0), r"^\[top_keys\] n_threads must be"),
+    ],
+)
+def test_bad_arguments(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
