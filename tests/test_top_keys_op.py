@@ -117,7 +117,7 @@ class TestRealKeys:
         assert (chosen.min(axis=-1) >= scores.max(axis=-1) - 1e-6 * np.abs(chosen).max(axis=-1)).all()
 
     def test_scores_are_attention_logits(self, rng: np.random.Generator) -> None:
-        """Of the oracle too: a query is rounded to 1/127 of its peak, so a score errs by d independent halves of that."""
+        """A query is rounded to 1/127 of its peak; the errors of its numbers are independent."""
         q, (k, numbers) = queries(rng, 6, 10, 64), real_keys(rng, 2, 500, 64)
         sums = q.reshape(2, 3, 10, 64).sum(axis=1, dtype=np.float64)
         step = np.abs(sums).max(axis=-1, keepdims=True) / 127

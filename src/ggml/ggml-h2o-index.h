@@ -17,7 +17,8 @@ extern "C" {
 // The score of a row is the dot product of the sum of q over the query heads of the KV head's group with the row. The sum is
 // rounded to 8 bits: x = round(sum/peak*127), half to even, peak the largest |sum| of the query and head. Per block of 32
 // numbers the products are summed exactly, then scaled and added up in float32. A sum that is not finite scores NaN with all rows.
-// The result for a query does not depend on the other queries.
+// The result for a query does not depend on the other queries. The CPU's kernel is the one for the same CPUs as that of
+// ggml_h2o_attn in use.
 GGML_API struct ggml_tensor * ggml_h2o_top_keys(
         struct ggml_context * ctx,
         struct ggml_tensor  * q,

@@ -95,12 +95,33 @@ inline float float_of(int64_t order) {
     return x;
 }
 
-inline int64_t count_of(vec_i is_true) {
-    int64_t n = 0;
-    for (int j = 0; j < VL; ++j) {
-        n -= is_true[j];
+template <int STEP, int... J>
+inline vec_f rotate(vec_f x, indices<J...>) {
+    return shuffle<(J + STEP)%VL...>(x, x);
+}
+
+// f of all lanes, in every lane
+template <int STEP = VL/2, typename F>
+inline vec_f fold(vec_f x, const F & f) {
+    x = f(x, rotate<STEP>(x, typename make_indices<VL>::type()));
+    if constexpr (STEP > 1) {
+        return fold<STEP/2>(x, f);
+    } else {
+        return x;
     }
-    return n;
+}
+
+inline vec_f min(vec_f a, vec_f b) {
+    return a < b ? a : b; // b if a is NaN
+}
+
+inline vec_f max(vec_f a, vec_f b) {
+    return a > b ? a : b;
+}
+
+// of counts below 0
+inline int64_t count_of(vec_i x) {
+    return -((vec_i) fold((vec_f) x, [](vec_f a, vec_f b) { return (vec_f) ((vec_i) a + (vec_i) b); }))[0];
 }
 
 // n is a multiple of VL from here on
@@ -120,21 +141,34 @@ int64_t count_above(const float * x, int64_t n, float t) {
     return count_of(count);
 }
 
-// A number that at least k of x reach, and at most k + slack of them if there is such a number; else the k-th largest.
-// At least k reach low, or low is the result.
-float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack, float low) {
-    int64_t reached = order_of(low);
-    int64_t missed  = order_of(__builtin_inff()) + 1;
+// A number that at least k of x reach, and at most k + slack of them if there is such a number; else the k-th largest. Where
+// fewer than k are numbers, -inf.
+float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
+    vec_f low   = broadcast( __builtin_inff());
+    vec_f high  = broadcast(-__builtin_inff());
+    vec_i count = {};
+    for (int64_t i = 0; i < n; i += VL) {
+        const vec_f v = load(x + i);
+        low    = min(v, low);
+        high   = max(v, high);
+        count += v == v;
+    }
+    if (count_of(count) < k) {
+        return -__builtin_inff();
+    }
+
+    int64_t reached = order_of(fold(low,  min)[0]);
+    int64_t missed  = order_of(fold(high, max)[0]) + 1;
 
     while (missed - reached > 1) {
         const int64_t middle = reached + (missed - reached)/2;
-        const int64_t count  = count_at_least(x, n, float_of(middle));
+        const int64_t n_at_least = count_at_least(x, n, float_of(middle));
 
-        if (count < k) {
+        if (n_at_least < k) {
             missed = middle;
         } else {
             reached = middle;
-            if (count <= k + slack) {
+            if (n_at_least <= k + slack) {
                 break;
             }
         }
@@ -149,12 +183,11 @@ int64_t find_maxima(const float * x, int64_t n_x, int64_t n, float * maxima) {
     for (int64_t start = 0; start < n_x; start += n*VL) {
         const int64_t end = min_of(start + n*VL, n_x);
 
-        vec_f max = broadcast(-__builtin_inff());
+        vec_f high = broadcast(-__builtin_inff());
         for (int64_t i = start; i < end; i += VL) {
-            const vec_f v = load(x + i);
-            max = v > max ? v : max;
+            high = max(load(x + i), high);
         }
-        store(maxima + n_maxima, max);
+        store(maxima + n_maxima, high);
         n_maxima += VL;
     }
     return n_maxima;
@@ -163,20 +196,27 @@ int64_t find_maxima(const float * x, int64_t n_x, int64_t n, float * maxima) {
 // Where scores are many, the n_top-th largest of the maxima of as many groups as are 8 times n_top is a lower bound of the
 // n_top-th largest score, and few scores reach it.
 int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, int32_t * rows, int32_t * top) {
-    const float   low     = -__builtin_inff();
     const int64_t n_group = n/(8*n_top);
     const int64_t slack   = n_top/4;
 
     const float bound = n_group < 2 ?
-        find_threshold(scores, n, n_top, slack, low) :
-        find_threshold(values, find_maxima(scores, n, n_group, values), n_top, slack, low);
+        find_threshold(scores, n, n_top, slack) :
+        find_threshold(values, find_maxima(scores, n, n_group, values), n_top, slack);
+
+    // what no branch decides, none is predicted wrongly for
+    int32_t * vectors   = rows + n + VL;
+    int64_t   n_vectors = 0;
+    for (int64_t i = 0; i < n; i += VL) {
+        vectors[n_vectors] = (int32_t) i;
+        n_vectors += lanes_at_least(load(scores + i), bound) != 0;
+    }
 
     int64_t n_found = 0;
-    for (int64_t i = 0; i < n; i += VL) {
-        for (unsigned lanes = lanes_at_least(load(scores + i), bound); lanes; lanes &= lanes - 1) {
-            const int64_t row = i + __builtin_ctz(lanes);
+    for (int64_t i = 0; i < n_vectors; ++i) {
+        for (unsigned lanes = lanes_at_least(load(scores + vectors[i]), bound); lanes; lanes &= lanes - 1) {
+            const int32_t row = vectors[i] + __builtin_ctz(lanes);
             values[n_found] = scores[row];
-            rows  [n_found] = (int32_t) row;
+            rows  [n_found] = row;
             ++n_found;
         }
     }
@@ -189,7 +229,7 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
     store(values + n_found, broadcast(__builtin_nanf("")));
     const int64_t n_values = (n_found + VL - 1)/VL*VL;
 
-    const float threshold = find_threshold(values, n_values, n_top, 0, bound);
+    const float threshold = find_threshold(values, n_values, n_top, 0);
     int64_t     n_equal   = n_top - count_above(values, n_values, threshold);
 
     int64_t n_chosen = 0;

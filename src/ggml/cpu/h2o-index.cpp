@@ -71,10 +71,11 @@ private:
     int64_t unit_keys  (int64_t unit) const { return std::min(UNIT_KEYS, n_k - unit*UNIT_KEYS); }
     int64_t unit_panels(int64_t unit) const { return ceil_div(unit_keys(unit), kernel.n_lanes); }
 
-    const int32_t * taken_of(int64_t h) const { return taken ? (const int32_t *) ((const char *) taken->data + h*taken->nb[1]) : nullptr; }
-    int64_t         n_taken()           const { return taken ? taken->ne[0] : 0; }
+    template <typename F>
+    void for_taken(int64_t h, const F & f) const;
 
     void pack(int64_t h, int64_t unit, char * panels) const;
+    void mark_taken(int64_t h, char * panels) const;
     bool round_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const;
     void select(int64_t h, int64_t i, const float * scores, const index_scratch & scratch) const;
     void select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const;
@@ -119,7 +120,7 @@ top_keys::top_keys(const ggml_tensor * dst, int n_threads)
     off_thread_scores = place(is_few ? 0 : H2O_INDEX_QUERIES*n_k_pad*sizeof(float));
     off_unit          = place(is_few ? unit_size : 0);
     off_values        = place(std::max(n_k_pad + kernel.n_lanes, d)*sizeof(float));
-    off_rows          = place((n_k_pad + kernel.n_lanes)*sizeof(int32_t));
+    off_rows          = place((2*n_k_pad + kernel.n_lanes)*sizeof(int32_t));
     thread_size       = size;
 
     size = off_thread + n_threads*thread_size;
@@ -137,21 +138,32 @@ index_scratch top_keys::thread_scratch(char * work, int ith) const {
     };
 }
 
-// Rows that are taken score NaN.
 void top_keys::pack(int64_t h, int64_t unit, char * panels) const {
-    const int64_t first      = unit*UNIT_KEYS;
-    const int64_t n          = unit_keys(unit);
-    const int64_t panel_size = h2o_index_panel_size(kernel.n_lanes, d);
+    const int64_t first = unit*UNIT_KEYS;
+    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], unit_keys(unit), d, panels);
+}
 
-    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], n, d, panels);
-
-    const int32_t * rows = taken_of(h);
-    for (int64_t i = 0; i < n_taken(); ++i) {
-        const int64_t key = rows[i] - first;
-        if (key >= 0 && key < n) {
-            ((float *) (panels + key/kernel.n_lanes*panel_size))[key%kernel.n_lanes] = NAN;
+// f(row) for rows of a KV head that are taken
+template <typename F>
+void top_keys::for_taken(int64_t h, const F & f) const {
+    if (taken) {
+        const int32_t * rows = (const int32_t *) ((const char *) taken->data + h*taken->nb[1]);
+        for (int64_t i = 0; i < taken->ne[0]; ++i) {
+            if (rows[i] >= 0 && rows[i] < n_k) {
+                f(rows[i]);
+            }
         }
     }
+}
+
+// They score NaN.
+void top_keys::mark_taken(int64_t h, char * panels) const {
+    const int64_t panel_size = h2o_index_panel_size(kernel.n_lanes, d);
+
+    for_taken(h, [&](int32_t row) {
+        float * scales = (float *) (panels + row/kernel.n_lanes*panel_size);
+        scales[row%kernel.n_lanes] = NAN;
+    });
 }
 
 // The i-th query, summed over a KV head's group. Returns whether all sums are finite.
@@ -201,12 +213,7 @@ void top_keys::select(int64_t h, int64_t i, const float * scores, const index_sc
 void top_keys::select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const {
     std::fill(is_taken, is_taken + n_k, 0);
 
-    const int32_t * rows = taken_of(h);
-    for (int64_t i = 0; i < n_taken(); ++i) {
-        if (rows[i] >= 0 && rows[i] < n_k) {
-            is_taken[rows[i]] = 1;
-        }
-    }
+    for_taken(h, [&](int32_t row) { is_taken[row] = 1; });
 
     int64_t n     = 0;
     int64_t n_nan = n_top - n_found;
@@ -257,7 +264,10 @@ void top_keys::compute_few(const ggml_compute_params * params, char * work) cons
     for (int64_t item = params->ith; item < n_head_kv*n_q; item += params->nth) {
         const int64_t h = item/n_q;
         const int64_t i = item%n_q;
-        select(h, i, scores_of(work, h) + i*n_k_pad, scratch);
+
+        float * scores = scores_of(work, h) + i*n_k_pad;
+        for_taken(h, [&](int32_t row) { scores[row] = NAN; });
+        select(h, i, scores, scratch);
     }
 }
 
@@ -278,6 +288,13 @@ void top_keys::compute_many(const ggml_compute_params * params, char * work) con
         }
 
         ggml_barrier(params->threadpool);
+
+        for (int64_t i = params->ith; taken && i < n; i += params->nth) {
+            mark_taken(first + i, panels_of(work, first + i));
+        }
+        if (taken) {
+            ggml_barrier(params->threadpool);
+        }
 
         for (int64_t item = params->ith; item < n*n_items; item = ggml_threadpool_chunk_add(params->threadpool, 1)) {
             const int64_t h       = first + item/n_items;
