@@ -19,7 +19,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
 
 // a thread's scratch
 struct index_scratch {
-    h2o_index_query * q;      // [H2O_INDEX_QUERIES][n_blocks]
+    h2o_index_query * q;      // [H2O_INDEX_QUERIES][n_blocks], with many queries
     float           * scores; // [H2O_INDEX_QUERIES][n_k_pad], with many queries
     char            * panels; // of a unit, with few queries
     float           * values; // of candidates, or a sum of queries
@@ -29,7 +29,7 @@ struct index_scratch {
 // With many queries, a KV head's keys are packed once, and blocks of queries are the items of work: a block's scores with all
 // keys stay in the L2 cache unless keys are many. KV heads are computed in rounds, which share the room for packed keys.
 //
-// With few, an item is a unit of keys, packed and scored by one thread. Then come the choices, one for each query and KV head.
+// With few, an item is a unit of keys, packed and scored by one thread. The choices follow, one for each query and KV head.
 //
 // A query's scores are the same either way, with any number of threads and whatever queries stand beside it.
 struct top_keys {
@@ -58,7 +58,7 @@ private:
     bool    is_few;
 
     // offsets into the work buffer
-    size_t off_panels, off_scores, off_thread, thread_size;
+    size_t off_panels, off_queries, off_finite, off_scores, off_thread, thread_size;
 
     // in a thread's scratch
     size_t off_q, off_thread_scores, off_unit, off_values, off_rows;
@@ -76,8 +76,8 @@ private:
 
     void pack(int64_t h, int64_t unit, char * panels) const;
     void mark_taken(int64_t h, char * panels) const;
-    bool round_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const;
-    void select(int64_t h, int64_t i, const float * scores, const index_scratch & scratch) const;
+    bool quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const;
+    void select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const;
     void select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const;
 
     void compute_few (const ggml_compute_params * params, char * work) const;
@@ -111,12 +111,14 @@ top_keys::top_keys(const ggml_tensor * dst, int n_threads)
     };
 
     size = 0;
-    off_panels = place(is_few ? 0 : n_round*n_units*unit_size);
-    off_scores = place(is_few ? n_head_kv*n_q*n_k_pad*sizeof(float) : 0);
-    off_thread = size;
+    off_panels  = place(is_few ? 0 : n_round*n_units*unit_size);
+    off_queries = place(is_few ? n_head_kv*n_q*n_blocks*sizeof(h2o_index_query) : 0);
+    off_finite  = place(is_few ? n_head_kv*n_q*sizeof(bool) : 0);
+    off_scores  = place(is_few ? n_head_kv*n_q*n_k_pad*sizeof(float) : 0);
+    off_thread  = size;
 
     size = 0;
-    off_q             = place(H2O_INDEX_QUERIES*n_blocks*sizeof(h2o_index_query));
+    off_q             = place(is_few ? 0 : H2O_INDEX_QUERIES*n_blocks*sizeof(h2o_index_query));
     off_thread_scores = place(is_few ? 0 : H2O_INDEX_QUERIES*n_k_pad*sizeof(float));
     off_unit          = place(is_few ? unit_size : 0);
     off_values        = place(std::max(n_k_pad + kernel.n_lanes, d)*sizeof(float));
@@ -166,8 +168,8 @@ void top_keys::mark_taken(int64_t h, char * panels) const {
     });
 }
 
-// The i-th query, summed over a KV head's group. Returns whether all sums are finite.
-bool top_keys::round_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const {
+// The i-th query in 8 bits, summed over a KV head's group. Returns whether all sums are finite.
+bool top_keys::quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const {
     for (int64_t head = h*group; head < (h + 1)*group; ++head) {
         const float * src = (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2]);
         if (head == h*group) {
@@ -200,8 +202,12 @@ bool top_keys::round_query(int64_t h, int64_t i, h2o_index_query * dst, float * 
     return is_finite;
 }
 
-void top_keys::select(int64_t h, int64_t i, const float * scores, const index_scratch & scratch) const {
+void top_keys::select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const {
     int32_t * dst = top + (h*n_q + i)*n_top;
+
+    if (!is_finite) {
+        std::fill(scores, scores + n_k_pad, NAN);
+    }
 
     const int64_t n = kernel.select(scores, n_k_pad, n_top, scratch.values, scratch.rows, dst);
     if (n < n_top) {
@@ -231,32 +237,24 @@ void top_keys::select_with_nan(int64_t h, const float * scores, int64_t n_found,
 void top_keys::compute_few(const ggml_compute_params * params, char * work) const {
     const index_scratch scratch = thread_scratch(work, params->ith);
 
-    bool    is_finite[H2O_INDEX_QUERIES];
-    int64_t head = -1; // of scratch.q
+    h2o_index_query * queries   = (h2o_index_query *) (work + off_queries);
+    bool            * is_finite = (bool *)            (work + off_finite);
 
-    const int64_t n   = n_head_kv*n_units;
+    for (int64_t item = params->ith; item < n_head_kv*n_q; item += params->nth) {
+        is_finite[item] = quantize_query(item/n_q, item%n_q, queries + item*n_blocks, scratch.values);
+    }
+
+    ggml_barrier(params->threadpool);
+
+    // the heads of a row stand together in the cache
+    const int64_t n   = n_units*n_head_kv;
     const int64_t end = (params->ith + 1)*n/params->nth;
     for (int64_t item = params->ith*n/params->nth; item < end; ++item) {
-        const int64_t h    = item/n_units;
-        const int64_t unit = item%n_units;
-
-        if (head != h) {
-            head = h;
-            for (int64_t i = 0; i < n_q; ++i) {
-                is_finite[i] = round_query(h, i, scratch.q + i*n_blocks, scratch.values);
-            }
-        }
-
-        float * scores = scores_of(work, h) + unit*UNIT_KEYS;
+        const int64_t unit = item/n_head_kv;
+        const int64_t h    = item%n_head_kv;
 
         pack(h, unit, scratch.panels);
-        kernel.score(scratch.panels, unit_panels(unit), d, scratch.q, n_q, scores, n_k_pad);
-
-        for (int64_t i = 0; i < n_q; ++i) {
-            if (!is_finite[i]) {
-                std::fill(scores + i*n_k_pad, scores + i*n_k_pad + unit_panels(unit)*kernel.n_lanes, NAN);
-            }
-        }
+        kernel.score(scratch.panels, unit_panels(unit), d, queries + h*n_q*n_blocks, n_q, scores_of(work, h) + unit*UNIT_KEYS, n_k_pad);
     }
 
     ggml_barrier(params->threadpool);
@@ -267,7 +265,7 @@ void top_keys::compute_few(const ggml_compute_params * params, char * work) cons
 
         float * scores = scores_of(work, h) + i*n_k_pad;
         for_taken(h, [&](int32_t row) { scores[row] = NAN; });
-        select(h, i, scores, scratch);
+        select(h, i, is_finite[item], scores, scratch);
     }
 }
 
@@ -303,17 +301,13 @@ void top_keys::compute_many(const ggml_compute_params * params, char * work) con
 
             bool is_finite[H2O_INDEX_QUERIES];
             for (int64_t i = 0; i < n_block; ++i) {
-                is_finite[i] = round_query(h, start + i, scratch.q + i*n_blocks, scratch.values);
+                is_finite[i] = quantize_query(h, start + i, scratch.q + i*n_blocks, scratch.values);
             }
 
             kernel.score(panels_of(work, h), n_k_pad/kernel.n_lanes, d, scratch.q, n_block, scratch.scores, n_k_pad);
 
             for (int64_t i = 0; i < n_block; ++i) {
-                float * scores = scratch.scores + i*n_k_pad;
-                if (!is_finite[i]) {
-                    std::fill(scores, scores + n_k_pad, NAN);
-                }
-                select(h, start + i, scores, scratch);
+                select(h, start + i, is_finite[i], scratch.scores + i*n_k_pad, scratch);
             }
         }
 
