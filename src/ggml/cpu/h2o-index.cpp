@@ -19,11 +19,12 @@ int64_t ceil_div(int64_t a, int64_t b) {
 
 // a thread's scratch
 struct index_scratch {
-    h2o_index_query * q;      // [H2O_INDEX_QUERIES][n_blocks], with many queries
-    float           * scores; // [H2O_INDEX_QUERIES][n_k_pad], with many queries
-    char            * panels; // of a unit, with few queries
-    float           * values; // of candidates, or a sum of queries
-    int32_t         * rows;   // of candidates
+    h2o_index_query * q;         // [H2O_INDEX_QUERIES][n_blocks], with few queries [n_head_kv][n_q][n_blocks]
+    bool            * is_finite; // of each of them
+    float           * scores;    // [H2O_INDEX_QUERIES][n_k_pad], with many queries
+    char            * panels;    // of a unit, with few queries
+    float           * values;    // of candidates, or a sum of queries
+    int32_t         * rows;      // of candidates
 };
 
 // With many queries, a KV head's keys are packed once, and blocks of queries are the items of work: a block's scores with all
@@ -58,10 +59,10 @@ private:
     bool    is_few;
 
     // offsets into the work buffer
-    size_t off_panels, off_queries, off_finite, off_scores, off_thread, thread_size;
+    size_t off_panels, off_scores, off_thread, thread_size;
 
     // in a thread's scratch
-    size_t off_q, off_thread_scores, off_unit, off_values, off_rows;
+    size_t off_q, off_finite, off_thread_scores, off_unit, off_values, off_rows;
 
     char  * panels_of(char * work, int64_t h) const { return work + off_panels + h%n_round*n_units*unit_size; }
     float * scores_of(char * work, int64_t h) const { return (float *) (work + off_scores) + h*n_q*n_k_pad; }
@@ -76,6 +77,7 @@ private:
 
     void pack(int64_t h, int64_t unit, char * panels) const;
     void mark_taken(int64_t h, char * panels) const;
+    void quantize(int64_t h, int64_t first, int64_t n, int64_t place, const index_scratch & scratch) const;
     bool quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const;
     void select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const;
     void select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const;
@@ -111,14 +113,15 @@ top_keys::top_keys(const ggml_tensor * dst, int n_threads)
     };
 
     size = 0;
-    off_panels  = place(is_few ? 0 : n_round*n_units*unit_size);
-    off_queries = place(is_few ? n_head_kv*n_q*n_blocks*sizeof(h2o_index_query) : 0);
-    off_finite  = place(is_few ? n_head_kv*n_q*sizeof(bool) : 0);
-    off_scores  = place(is_few ? n_head_kv*n_q*n_k_pad*sizeof(float) : 0);
-    off_thread  = size;
+    off_panels = place(is_few ? 0 : n_round*n_units*unit_size);
+    off_scores = place(is_few ? n_head_kv*n_q*n_k_pad*sizeof(float) : 0);
+    off_thread = size;
+
+    const int64_t n_quantized = is_few ? n_head_kv*n_q : H2O_INDEX_QUERIES;
 
     size = 0;
-    off_q             = place(is_few ? 0 : H2O_INDEX_QUERIES*n_blocks*sizeof(h2o_index_query));
+    off_q             = place(n_quantized*n_blocks*sizeof(h2o_index_query));
+    off_finite        = place(n_quantized*sizeof(bool));
     off_thread_scores = place(is_few ? 0 : H2O_INDEX_QUERIES*n_k_pad*sizeof(float));
     off_unit          = place(is_few ? unit_size : 0);
     off_values        = place(std::max(n_k_pad + kernel.n_lanes, d)*sizeof(float));
@@ -132,11 +135,12 @@ index_scratch top_keys::thread_scratch(char * work, int ith) const {
     char * start = work + off_thread + ith*thread_size;
 
     return {
-        /*.q      =*/ (h2o_index_query *) (start + off_q),
-        /*.scores =*/ (float *)           (start + off_thread_scores),
-        /*.panels =*/                      start + off_unit,
-        /*.values =*/ (float *)           (start + off_values),
-        /*.rows   =*/ (int32_t *)         (start + off_rows),
+        /*.q         =*/ (h2o_index_query *) (start + off_q),
+        /*.is_finite =*/ (bool *)            (start + off_finite),
+        /*.scores    =*/ (float *)           (start + off_thread_scores),
+        /*.panels    =*/                      start + off_unit,
+        /*.values    =*/ (float *)           (start + off_values),
+        /*.rows      =*/ (int32_t *)         (start + off_rows),
     };
 }
 
@@ -202,6 +206,13 @@ bool top_keys::quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float
     return is_finite;
 }
 
+// n queries from the first on, to the place-th and so on of the scratch
+void top_keys::quantize(int64_t h, int64_t first, int64_t n, int64_t place, const index_scratch & scratch) const {
+    for (int64_t i = 0; i < n; ++i) {
+        scratch.is_finite[place + i] = quantize_query(h, first + i, scratch.q + (place + i)*n_blocks, scratch.values);
+    }
+}
+
 void top_keys::select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const {
     int32_t * dst = top + (h*n_q + i)*n_top;
 
@@ -237,14 +248,10 @@ void top_keys::select_with_nan(int64_t h, const float * scores, int64_t n_found,
 void top_keys::compute_few(const ggml_compute_params * params, char * work) const {
     const index_scratch scratch = thread_scratch(work, params->ith);
 
-    h2o_index_query * queries   = (h2o_index_query *) (work + off_queries);
-    bool            * is_finite = (bool *)            (work + off_finite);
-
-    for (int64_t item = params->ith; item < n_head_kv*n_q; item += params->nth) {
-        is_finite[item] = quantize_query(item/n_q, item%n_q, queries + item*n_blocks, scratch.values);
+    // by every thread: that takes less than to wait for the others
+    for (int64_t h = 0; h < n_head_kv; ++h) {
+        quantize(h, 0, n_q, h*n_q, scratch);
     }
-
-    ggml_barrier(params->threadpool);
 
     // the heads of a row stand together in the cache
     const int64_t n   = n_units*n_head_kv;
@@ -254,7 +261,7 @@ void top_keys::compute_few(const ggml_compute_params * params, char * work) cons
         const int64_t h    = item%n_head_kv;
 
         pack(h, unit, scratch.panels);
-        kernel.score(scratch.panels, unit_panels(unit), d, queries + h*n_q*n_blocks, n_q, scores_of(work, h) + unit*UNIT_KEYS, n_k_pad);
+        kernel.score(scratch.panels, unit_panels(unit), d, scratch.q + h*n_q*n_blocks, n_q, scores_of(work, h) + unit*UNIT_KEYS, n_k_pad);
     }
 
     ggml_barrier(params->threadpool);
@@ -265,7 +272,7 @@ void top_keys::compute_few(const ggml_compute_params * params, char * work) cons
 
         float * scores = scores_of(work, h) + i*n_k_pad;
         for_taken(h, [&](int32_t row) { scores[row] = NAN; });
-        select(h, i, is_finite[item], scores, scratch);
+        select(h, i, scratch.is_finite[item], scores, scratch);
     }
 }
 
@@ -299,15 +306,11 @@ void top_keys::compute_many(const ggml_compute_params * params, char * work) con
             const int64_t start   = item%n_items*H2O_INDEX_QUERIES;
             const int64_t n_block = std::min<int64_t>(H2O_INDEX_QUERIES, n_q - start);
 
-            bool is_finite[H2O_INDEX_QUERIES];
-            for (int64_t i = 0; i < n_block; ++i) {
-                is_finite[i] = quantize_query(h, start + i, scratch.q + i*n_blocks, scratch.values);
-            }
-
+            quantize(h, start, n_block, 0, scratch);
             kernel.score(panels_of(work, h), n_k_pad/kernel.n_lanes, d, scratch.q, n_block, scratch.scores, n_k_pad);
 
             for (int64_t i = 0; i < n_block; ++i) {
-                select(h, start + i, is_finite[i], scratch.scores + i*n_k_pad, scratch);
+                select(h, start + i, scratch.is_finite[i], scratch.scores + i*n_k_pad, scratch);
             }
         }
 
