@@ -245,6 +245,7 @@ def attention(
     tile_last: ArrayLike | None = None,
     tile_size: int = 64,
     tile_offset: int = 0,
+    query_rows: ArrayLike | None = None,
     scale: float = 1.0,
     causal: bool = True,
     type: str | None = None,
@@ -285,6 +286,10 @@ def attention(
         Queries of a tile, at least 1.
     tile_offset : int
         From 0 to ``tile_size - 1``: so many queries less are in the first tile.
+    query_rows : integers [n_head_kv, n_q, n], optional
+        Instead of tile rows: further rows of k and v that each query alone sees, other ones for every KV head, in the
+        same softmax; the sums are those of `rows` only. They differ from each other and from the head's `rows`; -1 at
+        the end of a query's list is no row. There is one block: q has three axes, or n_block is 1.
     scale : float
         The weights are softmax(scale q·k).
     causal : bool
@@ -335,6 +340,10 @@ def attention(
     size = _check.integer("attention", "tile_size", tile_size, 1, int(_INT32.max))
     offset = _check.integer("attention", "tile_offset", tile_offset, 0, size - 1)
     further, further_first, further_last = _tiles((tile_rows, tile_first, tile_last), size, offset, n_q, n_kv, indices)
+    if query_rows is not None:
+        if further is not None:
+            raise ValueError("[attention] tile_rows and query_rows exclude each other, got both. Leave one out")
+        further, size, offset = _query_rows(query_rows, n_q, n_kv, indices), 1, 0
     place = _place("attention", backend, n_threads)
 
     batch = queries.shape[:-3]
@@ -527,6 +536,33 @@ def _tiles(
     _check_ascending(indices, "tile rows")
     checked = (np.ascontiguousarray(x, dtype=np.int32) for x in (tile_rows, tile_first, tile_last))
     return next(checked), next(checked), next(checked)
+
+
+def _query_rows(value: ArrayLike, n_q: int, n_kv: int, indices: NDArray[Any]) -> NDArray[np.int32] | None:
+    """Further rows of each query, checked; None where there are none."""
+    if indices.ndim == 3 and len(indices) != 1:
+        raise ValueError(f"[attention] query_rows are for one block of queries, got {len(indices)}")
+    own = indices.reshape(indices.shape[-2:])
+    rows = _array("attention", "query_rows", value, None, axes=(3, 3), may_be_empty=-1)
+    if rows.shape[:2] != (len(own), n_q):
+        raise ValueError(f"[attention] query_rows must be of shape {[len(own), n_q, 'n']}, got {list(rows.shape)}")
+    if rows.size == 0:
+        return None
+    if rows.min() < -1 or rows.max() >= n_kv:
+        raise ValueError(
+            f"[attention] query_rows must be from 0 to {n_kv - 1}, or -1, got {rows.min()} to {rows.max()}"
+        )
+    if (rows[..., 1:] > rows[..., :-1])[rows[..., :-1] == -1].any():
+        raise ValueError("[attention] query_rows must have -1 at the end of a query's list only")
+    ascending = np.sort(rows, axis=-1)
+    if ((ascending[..., 1:] == ascending[..., :-1]) & (ascending[..., 1:] >= 0)).any():
+        raise ValueError("[attention] query_rows of a query must differ from each other, got equal ones")
+    for head in range(len(own)):
+        if np.isin(rows[head], own[head]).any():
+            raise ValueError(
+                f"[attention] query_rows must differ from the head's rows, got some of them in head {head}"
+            )
+    return np.ascontiguousarray(rows, dtype=np.int32)
 
 
 def _like_tile_rows(name: str, value: ArrayLike, tile_rows: NDArray[Any]) -> NDArray[Any]:

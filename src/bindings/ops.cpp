@@ -108,7 +108,7 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
     return graph.output(t, res);
 }
 
-// rows, first and last are [n_tiles, n_tile_rows]; all or none
+// rows, first and last are [n_tiles, n_tile_rows], all or none; or rows alone, [n_head_kv, n_q, n_tile_rows]
 struct query_tiles {
     const std::optional<py::array_t<int32_t>> & rows;
     const std::optional<py::array_t<int32_t>> & first;
@@ -131,7 +131,7 @@ static ggml_h2o_attn_result attention_build(
 }
 
 // q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d], rows is [n_block, n_head_kv, n_k], first is [n_k],
-// limits is [n_block, n_q], tile_rows, tile_first and tile_last are [n_tiles, n_tile_rows], these four contiguous
+// limits is [n_block, n_q], tile_rows, tile_first and tile_last as in query_tiles, these four contiguous
 static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type,
         const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,

@@ -36,6 +36,14 @@ struct ggml_h2o_attn_result {
 //                row any more. Query i sees a row if tile_first <= i < tile_last. n_q, for padding too: to the end of the tile
 //   tile_size:   of all tiles but the first, which has tile_offset queries less, and the last
 //   tile_offset: in [0, tile_size)
+//
+// Or each query has further rows of its own, other ones for every KV head:
+//   rows:        of one block
+//   tile_rows:   I32 [n_tile_rows, n_q, n_head_kv], contiguous: query i sees [:, i, h] of KV head h. -1 is no row, and stands at the end
+//                of a query's list only. The others differ from each other and from the head's rows, which nobody checks
+//   tile_first, tile_last: NULL
+//   tile_size:   1
+//   tile_offset: 0
 // sums are those of rows only; o, m and l are of all that a query sees.
 GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_context * ctx,

@@ -29,12 +29,15 @@ struct h2o_attention_params {
     ggml_tensor * tile_last;   // I32 [n, n_tiles]: the first query that does not see a row any more
     int           tile_size;
     int           tile_offset; // of the first query in its tile
+
+    // With tile_rows alone, I32 [n, n_q, n_head_kv], they are of each query, as in ggml-h2o-attn.h. The fused operator only:
+    // composed, every query's rows would have to be gathered at once
 };
 
 // One operator, which not every backend has.
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params);
 
-// The same by ggml's own operators, for any backend. Their order in gf saves memory.
+// The same by ggml's own operators, for any backend, but for rows of each query. Their order in gf saves memory.
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params);
 
 // Gathers rows of a layer's cache, every KV head its own, dequantised to F32.

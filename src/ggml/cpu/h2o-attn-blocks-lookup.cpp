@@ -19,14 +19,22 @@ h2o_attn_lookup_keys h2o_attn_blocks::lookup_block(const scratch & s, const item
 
     h2o_attn_lookup_keys res = { 0, lists, lists + block_size, lists + 2*block_size };
 
-    const int32_t * rows  = lookups.rows  + it.lookup*lookups.n_rows;
-    const int32_t * first = lookups.first + it.lookup*lookups.n_rows;
-    const int32_t * last  = lookups.last  + it.lookup*lookups.n_rows;
-
     const int64_t start = it.row/group; // queries
     const int64_t end   = it.end_row/group;
 
-    const int64_t begin = (it.run - n_runs)*block_size;
+    const int32_t * rows  = lookups.rows_of(it.lookup, h);
+    const int64_t   begin = (it.run - n_runs)*block_size;
+
+    if (lookups.are_of_queries()) {
+        for (int64_t i = begin; i < std::min(begin + block_size, lookups.n_rows_of(it.lookup, h)); ++i) {
+            res.add(rows[i], start, end);
+        }
+        return res;
+    }
+
+    const int32_t * first = lookups.first + it.lookup*lookups.n_rows;
+    const int32_t * last  = lookups.last  + it.lookup*lookups.n_rows;
+
     for (int64_t i = begin; i < std::min(begin + block_size, lookups.n_rows) && first[i] < end; ++i) {
         const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
         if (is_seen && !contains(rows_of(h, 0), n_k, rows[i])) {

@@ -4,20 +4,31 @@
 
 #include <algorithm>
 
-// Further rows of a tile of queries, "a lookup" here, as the kernel's tiles are others: the arguments of ggml_h2o_attn.
+// Further rows of a tile of queries, "a lookup" here, as the kernel's tiles are others: the arguments of ggml_h2o_attn. Where each
+// query has rows of its own, they are a lookup for it alone.
 struct h2o_attn_lookup_args {
     explicit h2o_attn_lookup_args(const ggml_tensor * dst);
 
     explicit operator bool() const { return n_rows > 0; }
 
-    const int32_t * rows;  // [n][n_rows]
-    const int32_t * first; // likewise
+    const int32_t * rows;  // [n][n_rows], if they are of queries [n_head_kv][n][n_rows]
+    const int32_t * first; // [n][n_rows], NULL: they are of queries, which see them all
     const int32_t * last;  // likewise
 
     int64_t n_rows;
     int64_t n;      // without rows one, of all queries
     int64_t size;
     int64_t offset;
+
+    bool are_of_queries() const { return rows && !first; }
+
+    const int32_t * rows_of(int64_t lookup, int64_t h) const { return rows + ((first ? 0 : h*n) + lookup)*n_rows; }
+
+    // of a query, how many there are of a KV head's
+    int64_t n_rows_of(int64_t query, int64_t h) const {
+        const int32_t * list = rows_of(query, h);
+        return std::partition_point(list, list + n_rows, [](int32_t row) { return row >= 0; }) - list;
+    }
 
     // its queries
     int64_t start(int64_t lookup)              const { return std::max<int64_t>(lookup*size - offset, 0); }

@@ -33,11 +33,11 @@ void attn::pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t 
 // not packed, or another row in its place.
 void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t start, int64_t end) const {
     const int32_t * head_rows = rows_of(h, 0);
-    const int32_t * rows      = lookups.rows  + lookup*lookups.n_rows;
+    const int32_t * rows      = lookups.rows_of(lookup, h);
     const int32_t * first     = lookups.first + lookup*lookups.n_rows;
     const int32_t * last      = lookups.last  + lookup*lookups.n_rows;
 
-    if (scratch.own_head != h) {
+    if (!lookups.are_of_queries() && scratch.own_head != h) {
         scratch.own_head = h;
         std::fill(scratch.own, scratch.own + n_own, 0);
         for (int64_t i = 0; i < n_k; ++i) {
@@ -50,7 +50,10 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
     const bool is_asked_for = scratch.n_next > 0 && scratch.next_rows == rows;
 
     keys.n = 0;
-    for (int64_t i = 0; i < lookups.n_rows && first[i] < end; ++i) {
+    for (int64_t i = 0; lookups.are_of_queries() && i < lookups.n_rows_of(lookup, h); ++i) {
+        keys.add(rows[i], start, end);
+    }
+    for (int64_t i = 0; !lookups.are_of_queries() && i < lookups.n_rows && first[i] < end; ++i) {
         const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
 
         // what is not seen may be anything
@@ -170,7 +173,7 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
 
         // asked for by the last tile
         int64_t n_next = 0;
-        if (lookup + 1 < end_lookup) {
+        if (lookup + 1 < end_lookup && !lookups.are_of_queries()) {
             const int32_t * next_first = lookups.first + (lookup + 1)*lookups.n_rows;
 
             scratch.next_rows = lookups.rows + (lookup + 1)*lookups.n_rows;
