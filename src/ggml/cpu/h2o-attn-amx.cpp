@@ -259,7 +259,7 @@ private:
     config before;
 };
 
-void tile(const h2o_attn_tile & t) {
+bool tile(const h2o_attn_tile & t) {
     const tile_config config;
 
     const float * k = (const float *) t.k;
@@ -317,6 +317,8 @@ void tile(const h2o_attn_tile & t) {
             t.o[r*d_v_pad + i] *= f;
         }
     }
+
+    return true;
 }
 
 const h2o_attn_kernel kernel = { "amx", TILE_ROWS, false, pack_k, pack_v, tile, in_place };

@@ -1,7 +1,7 @@
 // The kernel in float32, with blocks of MR rows times NV vectors of VL floats in registers: these three, and the
 // kernel's NAME and variable KERNEL, are defined by the file that includes this.
 
-#include "h2o-attn-in-place.h"
+#include "h2o-attn-query-keys.h"
 
 namespace {
 
@@ -131,8 +131,9 @@ void for_blocks(int n_rows, const keys & part, const F & f) {
     });
 }
 
-// logits = q*k; n_next of the next keys are asked for meanwhile
-void multiply_k(const h2o_attn_tile & t, const keys & part, int64_t n_next) {
+// logits = q*k; meanwhile(step, n_steps), step from 1 on
+template <typename F>
+void multiply_k(const h2o_attn_tile & t, const keys & part, const F & meanwhile) {
     const float * k = (const float *) part.k;
 
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
@@ -140,12 +141,8 @@ void multiply_k(const h2o_attn_tile & t, const keys & part, int64_t n_next) {
     const int64_t first = part.start(0)/NR*NR;
     const int64_t last  = part.visible[t.n_rows - 1];
 
-    int64_t next = 0;
     for (int64_t p = first; p < last; p += NR) {
-        for (; next < n_next && next*(last - first) < (p + NR - first)*n_next; ++next) {
-            prefetch_row(t.next_k, next);
-            prefetch_row(t.next_v, next);
-        }
+        meanwhile((p - first)/NR + 1, (last - first + NR - 1)/NR);
         for_blocks(t.n_rows, part, [&](auto c, int r, int64_t start, int64_t end) {
             if (start < p + NR && p < end) {
                 float * logits = t.logits + part.origin;
@@ -155,14 +152,21 @@ void multiply_k(const h2o_attn_tile & t, const keys & part, int64_t n_next) {
     }
 }
 
-// o = logits*v, added to o if add. The cuts between blocks of keys depend on no row: a row's result is its own.
-void multiply_v(const h2o_attn_tile & t, const keys & part, bool add) {
+// o = logits*v, added to o if add; meanwhile(step, n_steps), step from 1 on. The cuts between blocks of keys depend on no row: a
+// row's result is its own.
+template <typename F>
+void multiply_v(const h2o_attn_tile & t, const keys & part, bool add, const F & meanwhile) {
     const float * v = (const float *) part.v;
 
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
 
-    for (int64_t key = part.start(0)/KEY_BLOCK*KEY_BLOCK; key < part.visible[t.n_rows - 1]; key += KEY_BLOCK) {
+    const int64_t first    = part.start(0)/KEY_BLOCK;
+    const int64_t last     = (part.visible[t.n_rows - 1] + KEY_BLOCK - 1)/KEY_BLOCK;
+    const int64_t n_panels = (t.d_v + NR - 1)/NR;
+
+    for (int64_t key = first*KEY_BLOCK; key < last*KEY_BLOCK; key += KEY_BLOCK) {
         for (int64_t p = 0; p < t.d_v; p += NR) {
+            meanwhile((key/KEY_BLOCK - first)*n_panels + p/NR + 1, (last - first)*n_panels);
             for_blocks(t.n_rows, part, [&](auto c, int r, int64_t start, int64_t end) {
                 start = max_of(start, key);
                 end   = min_of(end, key + KEY_BLOCK);
@@ -175,22 +179,41 @@ void multiply_v(const h2o_attn_tile & t, const keys & part, bool add) {
     }
 }
 
-void tile(const h2o_attn_tile & t) {
+bool tile(const h2o_attn_tile & t) {
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
 
     const keys first   = { t.k,  t.v,  t.n_k,  0,     nullptr,   t.visible };
     const keys further = { t.k2, t.v2, t.n_k2, t.n_k, t.hidden2, t.visible2 };
 
-    multiply_k(t, first, t.n_next);
-    multiply_k(t, further, 0);
+    const auto nothing = [](int64_t, int64_t) {};
+
+    query_keys own(t);
+
+    if (t.n_query > 0) {
+        multiply_k(t, first, [&](int64_t step, int64_t n_steps) { own.multiply_k(step, n_steps); });
+    } else {
+        int64_t next = 0;
+        multiply_k(t, first, [&](int64_t step, int64_t n_steps) {
+            for (; next < step*t.n_next/n_steps; ++next) {
+                prefetch_row(t.next_k, next);
+                prefetch_row(t.next_v, next);
+            }
+        });
+        multiply_k(t, further, nothing);
+    }
 
     for_blocks(t.n_rows, [&](auto c, int r) {
         constexpr int M = decltype(c)::value;
         float * x = t.logits + r*t.ld;
 
+        int64_t n2 = 0;
+        for (int i = 0; i < M; ++i) {
+            n2 = max_of(n2, t.visible2[r + i]);
+        }
+
         const int64_t n      = (t.visible[r + M - 1] + VL - 1)/VL*VL;
         const int64_t start2 = t.hidden2[r]/VL*VL;
-        const int64_t end2   = (t.visible2[r + M - 1] + VL - 1)/VL*VL;
+        const int64_t end2   = (n2 + VL - 1)/VL*VL;
 
         const columns parts[] = {
             { 0,     0,      n,    nullptr,       t.visible  + r },
@@ -198,20 +221,35 @@ void tile(const h2o_attn_tile & t) {
         };
         mask_and_max<M>(x, t.ld, parts, t.m + r);
         exp_rows<M>(x, t.ld, parts, t.m + r, t.l + r);
-        if (t.sums) {
-            add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
-        }
     });
 
-    multiply_v(t, first, false);
-    multiply_v(t, further, true);
+    if (t.n_query > 0) {
+        multiply_v(t, first, false, [&](int64_t step, int64_t n_steps) { own.add_v(step, n_steps); });
+        if (!own.are_finite()) {
+            return false;
+        }
+    } else {
+        multiply_v(t, first, false, nothing);
+        multiply_v(t, further, true, nothing);
+    }
 
     for (int r = 0; r < t.n_rows; ++r) {
         const float f = 1.0f/t.l[r];
         for (int64_t i = 0; i < t.d_v; ++i) {
-            t.o[r*d_v_pad + i] *= f;
+            t.o[r*d_v_pad + i] = t.o[r*d_v_pad + i]*f + (t.n_query > 0 ? t.query_o[r*d_v_pad + i] : 0.0f);
         }
     }
+
+    if (t.sums) {
+        for_blocks(t.n_rows, [&](auto c, int r) {
+            constexpr int M = decltype(c)::value;
+
+            const int64_t n = (t.visible[r + M - 1] + VL - 1)/VL*VL;
+            add_column_sums<M>(t.logits + r*t.ld, t.ld, n, t.l + r, t.counted + r, t.sums);
+        });
+    }
+
+    return true;
 }
 
 const h2o_attn_kernel kernel = { NAME, TILE_ROWS, true, pack_k, pack_v, tile, in_place };

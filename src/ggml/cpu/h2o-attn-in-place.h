@@ -201,30 +201,23 @@ void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & f
     }
 }
 
-bool in_place(const h2o_attn_in_place & t) {
-    vec_i finite = vec_i {} - 1;
-
-    const int64_t n = (t.n_k + VL - 1)/VL*VL;
-
+// all logits; first f(key) for every VL keys
+template <typename F>
+void multiply_keys(const h2o_attn_in_place & t, vec_i & finite, const F & f) {
     with_type(t.k.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
-            for (int64_t key = 0; key < n; key += VL) {
-                for (int64_t j = key; r == 0 && j < min_of(key + VL, t.n_k); ++j) {
-                    prefetch_row(t.v, j);
+            for (int64_t key = 0; key < t.n_k; key += VL) {
+                if (r == 0) {
+                    f(key);
                 }
                 dot_rows<decltype(type), decltype(c)::value>(t, r, key, finite);
             }
         });
     });
+}
 
-    for_row_blocks(t.n_rows, [&](auto c, int r) {
-        constexpr int M = decltype(c)::value;
-
-        const columns all[] = { { 0, 0, n, t.hidden ? t.hidden + r : nullptr, t.visible + r } };
-        mask_and_max<M>(t.logits + r*t.ld, t.ld, all, t.m + r);
-        exp_rows<M>(t.logits + r*t.ld, t.ld, all, t.m + r, t.l + r);
-    });
-
+// the rows' output
+void add_up_values(const h2o_attn_in_place & t, vec_i & finite) {
     with_type(t.v.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
             constexpr int M = decltype(c)::value;
@@ -238,12 +231,38 @@ bool in_place(const h2o_attn_in_place & t) {
             }
         });
     });
+}
 
+inline bool all_lanes(vec_i x) {
     bool res = true;
     for (int j = 0; j < VL; ++j) {
-        res &= finite[j] != 0;
+        res &= x[j] != 0;
     }
     return res;
+}
+
+bool in_place(const h2o_attn_in_place & t) {
+    vec_i finite = vec_i {} - 1;
+
+    const int64_t n = (t.n_k + VL - 1)/VL*VL;
+
+    multiply_keys(t, finite, [&](int64_t key) {
+        for (int64_t j = key; j < min_of(key + VL, t.n_k); ++j) {
+            prefetch_row(t.v, j);
+        }
+    });
+
+    for_row_blocks(t.n_rows, [&](auto c, int r) {
+        constexpr int M = decltype(c)::value;
+
+        const columns all[] = { { 0, 0, n, t.hidden ? t.hidden + r : nullptr, t.visible + r } };
+        mask_and_max<M>(t.logits + r*t.ld, t.ld, all, t.m + r);
+        exp_rows<M>(t.logits + r*t.ld, t.ld, all, t.m + r, t.l + r);
+    });
+
+    add_up_values(t, finite);
+
+    return all_lanes(finite);
 }
 
 } // namespace

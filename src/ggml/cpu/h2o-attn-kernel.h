@@ -37,8 +37,8 @@ struct h2o_attn_source {
     h2o_attn_type   type;
 };
 
-// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow, and every row sees
-// one of the first keys.
+// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow, but for those of queries' own
+// keys, and every row sees one of the first keys.
 struct h2o_attn_tile {
     int     n_rows;
     int64_t d_k;
@@ -57,6 +57,15 @@ struct h2o_attn_tile {
     const int64_t * visible2; // [n_rows] the first ones, with those that each row sees, ascending, at least hidden2
     const void    * k2;       // packed
     const void    * v2;       // packed
+
+    // Or further keys of each query's own. Their logits begin at column n_k too; a row sees the first visible2 of its query's, in any
+    // order, and hidden2 is 0.
+    int64_t         n_query;    // of each query, with places for more than there are; 0: there are none
+    int             group;      // rows of a query
+    int             query_head; // the first row's place among its query's
+    h2o_attn_source query_k;    // rows: [queries][n_query], negative where there is no key
+    h2o_attn_source query_v;
+    float         * query_o;    // scratch, as o
 
     // keys and values that are packed after this tile: they are asked for in time
     h2o_attn_source next_k;
@@ -108,7 +117,8 @@ struct h2o_attn_kernel {
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);
     void (*pack_v)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v);
 
-    void (*tile)(const h2o_attn_tile & t);
+    // Returns whether all results were finite; if not, o, m and l may be anything, and nothing is added to the sums.
+    bool (*tile)(const h2o_attn_tile & t);
 
     // Returns whether all numbers were finite; if not, o, m and l may be anything.
     bool (*in_place)(const h2o_attn_in_place & t);

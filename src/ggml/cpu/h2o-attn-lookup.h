@@ -9,16 +9,19 @@
 struct h2o_attn_lookup_args {
     explicit h2o_attn_lookup_args(const ggml_tensor * dst);
 
+    // one of all queries, which has no rows
+    static h2o_attn_lookup_args none(const ggml_tensor * dst);
+
     explicit operator bool() const { return n_rows > 0; }
 
-    const int32_t * rows;  // [n][n_rows], if they are of queries [n_head_kv][n][n_rows]
-    const int32_t * first; // [n][n_rows], NULL: they are of queries, which see them all
-    const int32_t * last;  // likewise
+    const int32_t * rows  = nullptr; // [n][n_rows], if they are of queries [n_head_kv][n][n_rows]
+    const int32_t * first = nullptr; // [n][n_rows]; NULL: they are of queries, which see them all
+    const int32_t * last  = nullptr; // likewise
 
-    int64_t n_rows;
-    int64_t n;      // without rows one, of all queries
-    int64_t size;
-    int64_t offset;
+    int64_t n_rows = 0;
+    int64_t n      = 1;
+    int64_t size   = 0;
+    int64_t offset = 0;
 
     bool are_of_queries() const { return rows && !first; }
 
@@ -33,6 +36,9 @@ struct h2o_attn_lookup_args {
     // its queries
     int64_t start(int64_t lookup)              const { return std::max<int64_t>(lookup*size - offset, 0); }
     int64_t end  (int64_t lookup, int64_t n_q) const { return std::min((lookup + 1)*size - offset, n_q); }
+
+private:
+    h2o_attn_lookup_args() = default;
 };
 
 // Those of them that a KV head does not have anyway.

@@ -29,27 +29,47 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
 
     struct columns {
         const int32_t * rows;
-        const int64_t * hidden; // or NULL
+        int64_t         n_query; // from a query's rows to the next one's; 0: they are the same
+        const int64_t * hidden;  // or NULL
         const int64_t * visible;
         float         * logits;
 
         int64_t start(int row) const { return hidden ? hidden[row] : 0; }
     };
-    const columns parts[] = { { rows, nullptr, t.visible, t.logits }, { rows2, t.hidden2, t.visible2, t.logits + t.n_k } };
+    const columns parts[] = {
+        { rows,  0,         nullptr,   t.visible,  t.logits },
+        { rows2, t.n_query, t.hidden2, t.visible2, t.logits + t.n_k },
+    };
 
     std::vector<float> row(std::max(t.d_k, t.d_v));
 
-    for (const columns & part : parts) {
-        for (int64_t j = part.start(0); j < part.visible[t.n_rows - 1]; ++j) {
-            h2o_attn_read_row(k, part.rows[j], head, row.data());
+    // f(row of the tile, column), after the key or value was read
+    const auto for_keys = [&](const ggml_tensor * x, const columns & part, const auto & f) {
+        const int64_t end = *std::max_element(part.visible, part.visible + t.n_rows);
+        for (int64_t j = part.start(0); j < end; ++j) {
+            const int32_t * read = nullptr;
             for (int r = 0; r < t.n_rows; ++r) {
-                float dot = 0.0f;
-                for (int64_t i = 0; i < t.d_k; ++i) {
-                    dot += q[r][i]*row[i];
+                if (j < part.start(r) || part.visible[r] <= j) {
+                    continue;
                 }
-                part.logits[r*t.ld + j] = scale*dot;
+                const int32_t * key = part.rows + (t.query_head + r)/t.group*part.n_query + j;
+                if (key != read) {
+                    h2o_attn_read_row(x, *key, head, row.data());
+                    read = key;
+                }
+                f(r, j);
             }
         }
+    };
+
+    for (const columns & part : parts) {
+        for_keys(k, part, [&](int r, int64_t j) {
+            float dot = 0.0f;
+            for (int64_t i = 0; i < t.d_k; ++i) {
+                dot += q[r][i]*row[i];
+            }
+            part.logits[r*t.ld + j] = scale*dot;
+        });
     }
 
     for (int r = 0; r < t.n_rows; ++r) {
@@ -81,15 +101,10 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
 
     std::fill(t.o, t.o + t.n_rows*d_v_pad, 0.0f);
     for (const columns & part : parts) {
-        for (int64_t j = part.start(0); j < part.visible[t.n_rows - 1]; ++j) {
-            h2o_attn_read_row(v, part.rows[j], head, row.data());
-            for (int r = 0; r < t.n_rows; ++r) {
-                if (part.start(r) <= j && j < part.visible[r] && t.m[r] != -INFINITY) {
-                    for (int64_t i = 0; i < t.d_v; ++i) {
-                        t.o[r*d_v_pad + i] += part.logits[r*t.ld + j]*row[i];
-                    }
-                }
+        for_keys(v, part, [&](int r, int64_t j) {
+            for (int64_t i = 0; t.m[r] != -INFINITY && i < t.d_v; ++i) {
+                t.o[r*d_v_pad + i] += part.logits[r*t.ld + j]*row[i];
             }
-        }
+        });
     }
 }

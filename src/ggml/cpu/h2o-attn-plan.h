@@ -23,11 +23,17 @@ struct h2o_attn_scratch {
 
     h2o_attn_packed_lookup keys;
 
+    // of queries' own keys
+    float   * query_o;
+    float   * query_k; // converted, of all queries of a tile
+    float   * query_v;
+    int32_t * iota;
+
     // of the lookup after that
     const int32_t * next_rows;
     int64_t         n_next;
 
-    // the KV head's own rows, a bit for each row of the cache; of no head at first
+    // the KV head's own rows with lookups, a bit for each row of the cache; of no head at first
     uint32_t * own;
     int64_t    own_head;
 
@@ -41,17 +47,24 @@ struct h2o_attn_scratch {
 // Where queries have lookups, kernel tiles end where lookups do, and an item is made of whole lookups, or of a part of one
 // where lookups are few. It gathers and packs a lookup's keys for itself.
 //
+// Where each query has rows of its own, the kernel reads them in place; those of types that it does not know are converted, all of
+// a tile at once.
+//
 // With many keys, the KV heads are computed in rounds, which share the room for packed keys and values.
 //
 // The plan has the arguments, how they are cut, and where things lie in the work buffer.
 struct h2o_attn_plan : h2o_attn_args {
     h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
 
-    const h2o_attn_lookup_args lookups;
+    const h2o_attn_lookup_args further; // of tiles or queries
+    const h2o_attn_lookup_args lookups; // of tiles
     const h2o_attn_kernel    & kernel;
 
     int64_t d_k_pad, d_v_pad, n_k_pad;
     int64_t n_lookup_pad;
+    int64_t n_query;   // rows of each query's own
+    int64_t n_queries; // of a tile, at most; 0 without such rows
+    int64_t n_converted_k, n_converted_v; // floats
     int64_t n_own;   // words of a KV head's own rows as bits, with lookups
     int64_t n_runs;  // of lookups
     int64_t n_parts; // of a lookup

@@ -19,6 +19,7 @@ struct attn : h2o_attn_plan {
 
     void pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t block) const;
     void gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t start, int64_t end) const;
+    h2o_attn_source query_source(const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n, float * converted, const int32_t * iota) const;
     void compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t h, int64_t row, int64_t n, int64_t block, const h2o_attn_peaks & max, float * sums) const;
     void compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int64_t item, int64_t block) const;
     void add_sums(float * work, int64_t h, int64_t block, int64_t start, int64_t end) const;
@@ -33,11 +34,11 @@ void attn::pack(float * work, float * scratch, int64_t h, int64_t unit, int64_t 
 // not packed, or another row in its place.
 void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, int64_t start, int64_t end) const {
     const int32_t * head_rows = rows_of(h, 0);
-    const int32_t * rows      = lookups.rows_of(lookup, h);
+    const int32_t * rows      = lookups.rows  + lookup*lookups.n_rows;
     const int32_t * first     = lookups.first + lookup*lookups.n_rows;
     const int32_t * last      = lookups.last  + lookup*lookups.n_rows;
 
-    if (!lookups.are_of_queries() && scratch.own_head != h) {
+    if (scratch.own_head != h) {
         scratch.own_head = h;
         std::fill(scratch.own, scratch.own + n_own, 0);
         for (int64_t i = 0; i < n_k; ++i) {
@@ -50,10 +51,7 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
     const bool is_asked_for = scratch.n_next > 0 && scratch.next_rows == rows;
 
     keys.n = 0;
-    for (int64_t i = 0; lookups.are_of_queries() && i < lookups.n_rows_of(lookup, h); ++i) {
-        keys.add(rows[i], start, end);
-    }
-    for (int64_t i = 0; !lookups.are_of_queries() && i < lookups.n_rows && first[i] < end; ++i) {
+    for (int64_t i = 0; i < lookups.n_rows && first[i] < end; ++i) {
         const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
 
         // what is not seen may be anything
@@ -74,6 +72,21 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
     }
 }
 
+// Rows of each query's own where they lie, n of them, or converted if the kernels do not know their type.
+h2o_attn_source attn::query_source(const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n, float * converted, const int32_t * iota) const {
+    h2o_attn_source res;
+    if (!h2o_attn_find_source(t, h, rows, res)) {
+        const int64_t d = t->ne[0];
+        for (int64_t i = 0; i < n; ++i) {
+            if (rows[i] >= 0) {
+                h2o_attn_read_row(t, rows[i], h, converted + i*d);
+            }
+        }
+        res = { converted, (int64_t) (d*sizeof(float)), 0, iota, H2O_ATTN_F32 };
+    }
+    return res;
+}
+
 // n rows from the row-th on
 void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t h, int64_t row, int64_t n, int64_t block, const h2o_attn_peaks & max, float * sums) const {
     const h2o_attn_packed_lookup & keys = scratch.keys;
@@ -88,6 +101,11 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
     h2o_attn_source next_v;
     h2o_attn_find_source(this->k, h, scratch.next_rows, next_k);
     h2o_attn_find_source(this->v, h, scratch.next_rows, next_v);
+
+    // each query's own
+    const int64_t   first_query = row/group;
+    const int64_t   n_query_all = ((row + n - 1)/group + 1 - first_query)*n_query;
+    const int32_t * query_rows  = n_query > 0 ? further.rows_of(first_query, h) : nullptr;
 
     const h2o_attn_tile t = {
         /*.n_rows   =*/ (int) n,
@@ -104,6 +122,12 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
         /*.visible2 =*/ visible2,
         /*.k2       =*/ keys.k,
         /*.v2       =*/ keys.v,
+        /*.n_query  =*/ n_query,
+        /*.group    =*/ (int) group,
+        /*.query_head =*/ (int) (row%group),
+        /*.query_k  =*/ query_source(k, h, query_rows, n_query_all, scratch.query_k, scratch.iota),
+        /*.query_v  =*/ query_source(v, h, query_rows, n_query_all, scratch.query_v, scratch.iota),
+        /*.query_o  =*/ scratch.query_o,
         /*.next_k   =*/ next_k,
         /*.next_v   =*/ next_v,
         /*.n_next   =*/ scratch.n_next,
@@ -122,16 +146,17 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
         visible [r] = n_visible(row + r);
         counted [r] = n_counted(row + r, h, block);
         hidden2 [r] = keys.n_hidden(i);
-        visible2[r] = keys.n_visible(i);
+        visible2[r] = n_query > 0 ? further.n_rows_of(i, h) : keys.n_visible(i);
         q_rows  [r] = q_of(row + r, h, block);
         scaled_q(row + r, h, block, scratch.q + r*d_k);
     }
 
-    const float max_q = h2o_attn_peak(t.q, t.n_rows*d_k);
-    if (h2o_attn_is_tame(max_q, max, d_k) && visible[0] > 0) {
-        kernel.tile(t);
-    } else {
-        h2o_attn_plain_tile(t, k, v, h, rows_of(h, block), keys.rows, q_rows, scale);
+    const bool is_tame = h2o_attn_is_tame(h2o_attn_peak(t.q, t.n_rows*d_k), max, d_k);
+    const bool has_d   = n_query == 0 || (d_k % H2O_ATTN_LANES == 0 && d_v % H2O_ATTN_LANES == 0);
+
+    const bool is_done = is_tame && has_d && visible[0] > 0 && kernel.tile(t);
+    if (!is_done) {
+        h2o_attn_plain_tile(t, k, v, h, rows_of(h, block), n_query > 0 ? query_rows : keys.rows, q_rows, scale);
     }
 
     for (int r = 0; r < t.n_rows; ++r) {
@@ -173,7 +198,7 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
 
         // asked for by the last tile
         int64_t n_next = 0;
-        if (lookup + 1 < end_lookup && !lookups.are_of_queries()) {
+        if (lookup + 1 < end_lookup) {
             const int32_t * next_first = lookups.first + (lookup + 1)*lookups.n_rows;
 
             scratch.next_rows = lookups.rows + (lookup + 1)*lookups.n_rows;
