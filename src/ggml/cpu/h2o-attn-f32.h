@@ -49,13 +49,12 @@ void pack_v(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v) {
     }
 }
 
-// c[M][NR] = a[M][n]*b[n][NR], added to c if add
+// c[M][NR] = a[M][n]*b[n][NR], added to c if add; lines, at most n, are asked for
 template <int M>
-void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
+void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add, const cache_lines & lines) {
     vec_f sum[M][NV] = {};
 
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < n; ++k) {
+    const auto add_product = [&](int64_t k) {
         vec_f row[NV];
         for (int j = 0; j < NV; ++j) {
             row[j] = load(b + k*NR + j*VL);
@@ -65,6 +64,16 @@ void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * 
                 sum[i][j] += a[i*lda + k]*row[j];
             }
         }
+    };
+
+    int64_t k = 0;
+    for (; k < lines.n; ++k) {
+        __builtin_prefetch(lines.line[k], 0, 2);
+        add_product(k);
+    }
+#pragma GCC unroll 4
+    for (; k < n; ++k) {
+        add_product(k);
     }
 
     for (int i = 0; i < M; ++i) {
@@ -131,48 +140,66 @@ void for_blocks(int n_rows, const keys & part, const F & f) {
     });
 }
 
-// logits = q*k; meanwhile(step, n_steps), step from 1 on
-template <typename F>
-void multiply_k(const h2o_attn_tile & t, const keys & part, const F & meanwhile) {
+const cache_lines no_lines = {};
+
+// logits = q*k, and those of the queries' own keys, or else n_next of the next keys are asked for
+void multiply_k(const h2o_attn_tile & t, const keys & part, query_keys * own, int64_t n_next) {
     const float * k = (const float *) part.k;
 
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
 
-    const int64_t first = part.start(0)/NR*NR;
-    const int64_t last  = part.visible[t.n_rows - 1];
+    const int64_t first   = part.start(0)/NR*NR;
+    const int64_t last    = part.visible[t.n_rows - 1];
+    const int64_t n_steps = (last - first + NR - 1)/NR*((t.n_rows + MR - 1)/MR);
 
+    int64_t step = 0;
+    int64_t next = 0;
     for (int64_t p = first; p < last; p += NR) {
-        meanwhile((p - first)/NR + 1, (last - first + NR - 1)/NR);
+        for (; next < n_next && next*(last - first) < (p + NR - first)*n_next; ++next) {
+            prefetch_row(t.next_k, next);
+            prefetch_row(t.next_v, next);
+        }
         for_blocks(t.n_rows, part, [&](auto c, int r, int64_t start, int64_t end) {
             if (start < p + NR && p < end) {
+                const cache_lines & lines = own ? own->lines_k(step, n_steps, t.d_k) : no_lines;
+
                 float * logits = t.logits + part.origin;
-                multiply<decltype(c)::value>(t.q + r*t.d_k, t.d_k, k + p*d_k_pad, t.d_k, logits + r*t.ld + p, t.ld, false);
+                multiply<decltype(c)::value>(t.q + r*t.d_k, t.d_k, k + p*d_k_pad, t.d_k, logits + r*t.ld + p, t.ld, false, lines);
+            }
+            ++step;
+            if (own) {
+                own->multiply_k(step, n_steps);
             }
         });
     }
 }
 
-// o = logits*v, added to o if add; meanwhile(step, n_steps), step from 1 on. The cuts between blocks of keys depend on no row: a
-// row's result is its own.
-template <typename F>
-void multiply_v(const h2o_attn_tile & t, const keys & part, bool add, const F & meanwhile) {
+// o = logits*v, added to o if add, and the output of the queries' own keys. The cuts between blocks of keys depend on no row: a row's
+// result is its own.
+void multiply_v(const h2o_attn_tile & t, const keys & part, query_keys * own, bool add) {
     const float * v = (const float *) part.v;
 
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
 
-    const int64_t first    = part.start(0)/KEY_BLOCK;
-    const int64_t last     = (part.visible[t.n_rows - 1] + KEY_BLOCK - 1)/KEY_BLOCK;
-    const int64_t n_panels = (t.d_v + NR - 1)/NR;
+    const int64_t first   = part.start(0)/KEY_BLOCK;
+    const int64_t last    = (part.visible[t.n_rows - 1] + KEY_BLOCK - 1)/KEY_BLOCK;
+    const int64_t n_steps = (last - first)*((t.d_v + NR - 1)/NR)*((t.n_rows + MR - 1)/MR);
 
+    int64_t step = 0;
     for (int64_t key = first*KEY_BLOCK; key < last*KEY_BLOCK; key += KEY_BLOCK) {
         for (int64_t p = 0; p < t.d_v; p += NR) {
-            meanwhile((key/KEY_BLOCK - first)*n_panels + p/NR + 1, (last - first)*n_panels);
             for_blocks(t.n_rows, part, [&](auto c, int r, int64_t start, int64_t end) {
                 start = max_of(start, key);
                 end   = min_of(end, key + KEY_BLOCK);
                 if (start < end) {
+                    const cache_lines & lines = own ? own->lines_v(step, n_steps, end - start) : no_lines;
+
                     multiply<decltype(c)::value>(t.logits + r*t.ld + part.origin + start, t.ld, v + p*part.n + start*NR, end - start,
-                            t.o + r*d_v_pad + p, d_v_pad, add || key > 0);
+                            t.o + r*d_v_pad + p, d_v_pad, add || key > 0, lines);
+                }
+                ++step;
+                if (own) {
+                    own->add_v(step, n_steps);
                 }
             });
         }
@@ -185,21 +212,14 @@ bool tile(const h2o_attn_tile & t) {
     const keys first   = { t.k,  t.v,  t.n_k,  0,     nullptr,   t.visible };
     const keys further = { t.k2, t.v2, t.n_k2, t.n_k, t.hidden2, t.visible2 };
 
-    const auto nothing = [](int64_t, int64_t) {};
-
+    const bool has_own = t.n_query > 0; // in place of the further ones
     query_keys own(t);
 
-    if (t.n_query > 0) {
-        multiply_k(t, first, [&](int64_t step, int64_t n_steps) { own.multiply_k(step, n_steps); });
+    if (has_own) {
+        multiply_k(t, first, &own, 0);
     } else {
-        int64_t next = 0;
-        multiply_k(t, first, [&](int64_t step, int64_t n_steps) {
-            for (; next < step*t.n_next/n_steps; ++next) {
-                prefetch_row(t.next_k, next);
-                prefetch_row(t.next_v, next);
-            }
-        });
-        multiply_k(t, further, nothing);
+        multiply_k(t, first, nullptr, t.n_next);
+        multiply_k(t, further, nullptr, 0);
     }
 
     for_blocks(t.n_rows, [&](auto c, int r) {
@@ -223,20 +243,20 @@ bool tile(const h2o_attn_tile & t) {
         exp_rows<M>(x, t.ld, parts, t.m + r, t.l + r);
     });
 
-    if (t.n_query > 0) {
-        multiply_v(t, first, false, [&](int64_t step, int64_t n_steps) { own.add_v(step, n_steps); });
+    if (has_own) {
+        multiply_v(t, first, &own, false);
         if (!own.are_finite()) {
             return false;
         }
     } else {
-        multiply_v(t, first, false, nothing);
-        multiply_v(t, further, true, nothing);
+        multiply_v(t, first, nullptr, false);
+        multiply_v(t, further, nullptr, true);
     }
 
     for (int r = 0; r < t.n_rows; ++r) {
         const float f = 1.0f/t.l[r];
         for (int64_t i = 0; i < t.d_v; ++i) {
-            t.o[r*d_v_pad + i] = t.o[r*d_v_pad + i]*f + (t.n_query > 0 ? t.query_o[r*d_v_pad + i] : 0.0f);
+            t.o[r*d_v_pad + i] = t.o[r*d_v_pad + i]*f + (has_own ? t.query_o[r*d_v_pad + i] : 0.0f);
         }
     }
 

@@ -1,52 +1,70 @@
-// Further keys that each query of a tile has for itself. Nothing can be shared between queries, so they are read where they lie,
-// and rows by index come slowly: they are asked for while the keys that all queries share are multiplied.
+// Further keys that each query of a tile has for itself. Queries share nothing of them, so they are read where they lie. Rows by
+// index come slowly: their cache lines are asked for one by one, within the products of the keys that all queries share.
 
 #include "h2o-attn-in-place.h"
 
 namespace {
 
+// Cache lines to ask for.
+struct cache_lines {
+    static constexpr int MAX = 256;
+
+    const char * line[MAX];
+    int          n = 0;
+};
+
+// The products take a number of steps, in which these keys are taken care of: in the products with K there are n_queries + 1 slots,
+// in each of which one query's keys are asked for, and the logits are computed of the query before. In the last slot the first
+// query's values are asked for; in the products with V there are n_queries slots, each for one query's values.
 class query_keys {
 public:
-    explicit query_keys(const h2o_attn_tile & t) : t(t), n_queries((t.query_head + t.n_rows - 1)/t.group + 1) {}
+    explicit query_keys(const h2o_attn_tile & t)
+        : t(t), n_queries((t.query_head + t.n_rows - 1)/t.group + 1), n_lines_k((t.query_k.size + 63)/64), n_lines_v((t.query_v.size + 63)/64) {}
 
-    // The logits, along with n_steps of other work, of which step are done. There are n_queries + 1 slots: in each, one query's keys
-    // are asked for, and those of the query before are multiplied. In the last slot, the first query's values are asked for.
+    // after the step-th of the products with K
     void multiply_k(int64_t step, int64_t n_steps) {
-        const int64_t n_slots = n_queries + 1;
-
-        for (; n_asked < step*n_slots*t.n_query/n_steps; ++n_asked) {
-            if (n_asked < n_queries*t.n_query) {
-                ask(t.query_k, n_asked);
-            } else {
-                ask(t.query_v, n_asked - n_queries*t.n_query);
-            }
-        }
-        for (; n_logits < step*n_slots/n_steps - 1; ++n_logits) {
-            const h2o_attn_in_place x = keys_of(n_logits);
-            multiply_keys(x, finite, [](int64_t) {});
+        for (; n_logits < step*(n_queries + 1)/n_steps - 1; ++n_logits) {
+            multiply_keys(keys_of(n_logits), finite, [](int64_t) {});
         }
     }
 
-    // query_o, likewise. There are n_queries slots: in each, one query's values are added up, and those of the next are asked for.
+    // likewise with V: query_o
     void add_v(int64_t step, int64_t n_steps) {
-        const int64_t n_values = n_queries*t.n_query;
-
-        for (; n_asked < min_of(n_values, t.n_query + step*n_values/n_steps) + n_values; ++n_asked) {
-            ask(t.query_v, n_asked - n_values);
-        }
         for (; n_outputs < step*n_queries/n_steps; ++n_outputs) {
-            const h2o_attn_in_place x = keys_of(n_outputs);
-            add_up_values(x, finite);
+            add_up_values(keys_of(n_outputs), finite);
         }
     }
 
-    // whether all logits and outputs were
+    // What to ask for in the next step, n lines at most. What was too much for the steps before is left out once it is late.
+    const cache_lines & lines_k(int64_t step, int64_t n_steps, int64_t n) {
+        lines.n = 0;
+        const int64_t end = (step + 1)*(n_queries + 1)*t.n_query/n_steps;
+        ask(t.query_k, n_lines_k, asked_k, n_logits, min_of(end, n_queries*t.n_query), n);
+        ask(t.query_v, n_lines_v, asked_v, 0, end - n_queries*t.n_query, n);
+        return lines;
+    }
+
+    const cache_lines & lines_v(int64_t step, int64_t n_steps, int64_t n) {
+        lines.n = 0;
+        ask(t.query_v, n_lines_v, asked_v, n_outputs, min_of(t.n_query + (step + 1)*n_queries*t.n_query/n_steps, n_queries*t.n_query), n);
+        return lines;
+    }
+
+    // whether all logits and outputs are
     bool are_finite() const { return all_lanes(finite); }
 
 private:
-    void ask(const h2o_attn_source & x, int64_t i) const {
-        if (x.rows[i] >= 0) {
-            prefetch_row(x, i);
+    // up to the row with this number, from the query with this number on
+    void ask(const h2o_attn_source & x, int64_t n_lines, int64_t & asked, int64_t query, int64_t end, int64_t n) {
+        asked = max_of(asked, query*t.n_query);
+        n     = min_of(n, cache_lines::MAX);
+        for (; asked < end && lines.n + n_lines <= n; ++asked) {
+            if (x.rows[asked] >= 0) {
+                const char * row = row_of(x, asked);
+                for (int64_t i = 0; i < n_lines; ++i) {
+                    lines.line[lines.n++] = row + 64*i;
+                }
+            }
         }
     }
 
@@ -83,10 +101,15 @@ private:
     const h2o_attn_tile & t;
 
     const int64_t n_queries;
+    const int64_t n_lines_k; // of a row
+    const int64_t n_lines_v;
 
-    int64_t n_asked   = 0; // keys, then values
     int64_t n_logits  = 0; // queries that have them
     int64_t n_outputs = 0;
+    int64_t asked_k   = 0; // rows
+    int64_t asked_v   = 0;
+
+    cache_lines lines;
 
     vec_i finite = vec_i {} - 1;
 };
