@@ -161,7 +161,7 @@ float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
     int64_t missed  = order_of(fold(high, max)[0]) + 1;
 
     while (missed - reached > 1) {
-        const int64_t middle = reached + (missed - reached)/2;
+        const int64_t middle     = reached + (missed - reached)/2;
         const int64_t n_at_least = count_at_least(x, n, float_of(middle));
 
         if (n_at_least < k) {
@@ -203,7 +203,7 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
         find_threshold(scores, n, n_top, slack) :
         find_threshold(values, find_maxima(scores, n, n_group, values), n_top, slack);
 
-    // what no branch decides, none is predicted wrongly for
+    // the vectors with such scores, found without branches, which the CPU could not predict
     int32_t * vectors   = rows + n + VL;
     int64_t   n_vectors = 0;
     for (int64_t i = 0; i < n; i += VL) {
