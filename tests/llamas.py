@@ -37,6 +37,7 @@ class Config:
     T: int = 64
     dense_layers: tuple[int, ...] = ()
     decode: Literal["full", "memory"] = "full"
+    retrieval: Literal["ngrams", "index"] = "ngrams"
 
     @property
     def M(self) -> int:
@@ -45,7 +46,7 @@ class Config:
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
         selection = {"scorer": self.scorer, "pooling": self.pooling, "B": self.B, "T": self.T}
-        selection |= {"dense_layers": self.dense_layers, "decode": self.decode}
+        selection |= {"dense_layers": self.dense_layers, "decode": self.decode, "retrieval": self.retrieval}
         sizes = (self.S, self.L, self.H, self.A)
         return SCHEDULES[self.schedule](model, *sizes, self.score_type, self.kv_type, **selection, **kwargs)
 
@@ -88,6 +89,7 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 tile=config.T,
                 dense_layers=config.dense_layers,
                 decode=config.decode,
+                retrieval=config.retrieval,
             ),
             "record": True,
         }

@@ -18,7 +18,7 @@ def test_defaults() -> None:
     assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
     assert (config.scorer, config.pooling) == ("distant", 0)
     assert (config.memory_size, config.lookup_budget, config.tile) == (384, 128, 8)
-    assert config.dense_layers == ()
+    assert (config.dense_layers, config.retrieval) == ((), "ngrams")
 
 
 def test_scorers() -> None:
@@ -80,6 +80,7 @@ def test_frozen() -> None:
         ({"pooling": True}, "pooling must be an integer of at least 0, got True"),
         ({"pooling": 2**31}, "pooling must be an integer"),
         ({"decode": "none"}, "decode must be one of 'full', 'memory', got 'none'"),
+        ({"retrieval": "text"}, "retrieval must be one of 'ngrams', 'index', got 'text'"),
         ({"score_type": "f64"}, "score_type must be one of 'f32', 'bf16', got 'f64'"),
         ({"evict": True}, "evict=True is not there yet"),
         ({"evict": 1}, "evict must be True or False, got 1"),

@@ -99,6 +99,7 @@ class Context:
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
         lookup_budget: typing.SupportsInt | typing.SupportsIndex,
         tile: typing.SupportsInt | typing.SupportsIndex,
+        retrieval: str,
         dense_layers: str,
         scorer: str,
         pooling: typing.SupportsInt | typing.SupportsIndex,
@@ -174,6 +175,8 @@ class KVInfo:
     def tile(self) -> int: ...
 
 class KVStats:
+    @property
+    def bytes_index(self) -> int: ...
     @property
     def bytes_intra(self) -> int: ...
     @property

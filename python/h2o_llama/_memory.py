@@ -22,8 +22,8 @@ def physical_memory() -> int | None:
         return total
 
 
-def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str) -> int:
-    """A lower bound for the bytes of a KV cache of `n_cells` tokens."""
+def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str, has_index: bool = False) -> int:
+    """A lower bound for the bytes of a KV cache of `n_cells` tokens, and of an index of its keys."""
     metadata = model.metadata
     prefix = metadata.get("general.architecture", "") + ".attention."
     default_size = model.n_embd // max(model.n_head, 1)
@@ -31,14 +31,17 @@ def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str
     size_v = int(metadata.get(prefix + "value_length", default_size))
     # Other memories than the plain KV cache hold less than this for most of their layers.
     is_plain = not (model.is_recurrent or model.n_swa > 0 or prefix + "kv_lora_rank" in metadata)
-    per_layer = model.n_head_kv * (size_k * _core.type_size(type_k) + size_v * _core.type_size(type_v))
+    per_key = _core.type_size(type_k) + (_core.type_size("q4_0") if has_index else 0)
+    per_layer = model.n_head_kv * (size_k * per_key + size_v * _core.type_size(type_v))
     return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)
 
 
-def check_kv_size(owner: str, name: str, n_cells: int, model: _core.Model, type_k: str, type_v: str) -> None:
+def check_kv_size(
+    owner: str, name: str, n_cells: int, model: _core.Model, type_k: str, type_v: str, has_index: bool = False
+) -> None:
     """Raise ValueError if a cache of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory."""
     available = physical_memory()
-    needed = kv_bytes_at_least(model, n_cells, type_k, type_v)
+    needed = kv_bytes_at_least(model, n_cells, type_k, type_v, has_index)
     if available is not None and needed > available:
         raise ValueError(
             f"[{owner}] {name}={n_cells} needs {needed / 2**30:.1f} GiB for the KV cache, but this machine has "
@@ -57,4 +60,18 @@ def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: in
         raise ValueError(
             f"[{owner}] {name}={value} needs about {needed / 2**30:.1f} GiB for attention logits, but this machine has "
             f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
+        )
+
+
+def check_retrieved_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
+    """Raise ValueError if two lists of rows, n_keys for each of so many queries and KV heads, cannot fit into memory.
+
+    `name` and `value` are the argument that asks for them.
+    """
+    available = physical_memory()
+    needed = 2 * 4 * n_queries * n_keys * model.n_head_kv
+    if available is not None and needed > available:
+        raise ValueError(
+            f"[{owner}] {name}={value} needs about {needed / 2**30:.1f} GiB for what every query retrieves, but this "
+            f"machine has {available / 2**30:.1f} GiB of memory: use a smaller {name}"
         )

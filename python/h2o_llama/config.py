@@ -52,11 +52,18 @@ class H2OConfig:
     evict : bool, default False
         Drop the tokens outside the memory sets from the cache. Not available yet.
     lookup_budget : int, default 128
-        B: how many further positions a query attends to, found by the text: around earlier occurrences of a token, a
-        pair, a triple; the same for all layers and heads. They are the newest that it and the queries before it have
-        asked for, so each stays until B newer ones have come. 0 is none.
+        B: how many further positions a query attends to, found as `retrieval` says. 0 is none.
+    retrieval : {"ngrams", "index"}
+        "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
+        heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
+        have come.
+        "index": by the keys, of which a copy in 4 bits is kept. Every query chooses for itself, in each layer and KV
+        head, the B positions before its chunk whose keys fit best and that are not in the memory set. Less is lost, at
+        a cost that grows with the text, slowly. Needs attention as one operator (layers on the CPU, flash attention not
+        off) and heads whose size is a multiple of 32.
     tile : int, default 8
-        T: a query adds ceil(B/T) positions at most. With a smaller T they are more, and stay for less long.
+        T, with "ngrams": a query adds ceil(B/T) positions at most. With a smaller T they are more, and stay for less
+        long.
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
@@ -86,6 +93,7 @@ class H2OConfig:
     lookup_budget: int = 128
     tile: int = 8
     dense_layers: int | Sequence[int] = ()
+    retrieval: Literal["ngrams", "index"] = "ngrams"
 
     def __post_init__(self) -> None:
         least = {"local_window": 0, "heavy_budget": 0, "sink_tokens": 0, "pooling": 0, "lookup_budget": 0, "tile": 1}
@@ -103,9 +111,15 @@ class H2OConfig:
         if self.dense_layers and self.schedule != "single_pass":
             raise ValueError(f"[{_OWNER}] dense_layers need schedule='single_pass', got {self.schedule!r}")
         _check.choice(_OWNER, "decode", self.decode, ("full", "memory"))
+        _check.choice(_OWNER, "retrieval", self.retrieval, ("ngrams", "index"))
         _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
         if _check.flag(_OWNER, "evict", self.evict):
             raise ValueError(f"[{_OWNER}] evict=True is not there yet: leave it False")
+
+    @property
+    def has_key_index(self) -> bool:
+        """Whether a copy of the keys is kept, to find positions by."""
+        return self.retrieval == "index" and self.lookup_budget > 0
 
     @property
     def memory_size(self) -> int:

@@ -37,12 +37,13 @@ class KVStats:
         Milliseconds in each of them, and in building memory sets.
     gather_ms, attention_ms, score_ms : float
         With profile=True, milliseconds in gathering K and V, in attention (which gathers by itself where it is one
-        operator) and in adding to the scores. The rest is the layers' products, norms and RoPE. Decode steps are
-        counted where attention is one operator.
+        operator; choosing by the index of keys is part of it) and in adding to the scores. The rest is the layers'
+        products, norms and RoPE. Decode steps are counted where attention is one operator.
     selections : int
         Memory sets built (layers times chunks).
-    kv_bytes, score_bytes, memory_bytes, intra_bytes : int
-        Bytes of the K and V cache, the scores, the memory sets, and of the (m, l, o) that phase 1 leaves for phase 2.
+    kv_bytes, index_bytes, score_bytes, memory_bytes, intra_bytes : int
+        Bytes of the K and V cache, the index of keys (retrieval="index"), the scores, the memory sets, and of the
+        (m, l, o) that phase 1 leaves for phase 2.
     """
 
     single_pass_runs: int = 0
@@ -65,6 +66,7 @@ class KVStats:
     score_ms: float = 0.0
     selections: int = 0
     kv_bytes: int = 0
+    index_bytes: int = 0
     score_bytes: int = 0
     memory_bytes: int = 0
     intra_bytes: int = 0
@@ -90,6 +92,7 @@ class KVStats:
             score_ms=stats.t_scores_us / 1000,
             selections=stats.n_select,
             kv_bytes=stats.bytes_kv,
+            index_bytes=stats.bytes_index,
             score_bytes=stats.bytes_scores,
             memory_bytes=stats.bytes_memory,
             intra_bytes=stats.bytes_intra,

@@ -117,12 +117,18 @@ class LlamaKV(KVView):
         ValueError
             If the sequence has no such tile.
         H2OError
-            With lookup_budget=0, or if the tile is not in the last two chunks and there is no record=True.
+            With lookup_budget=0 or retrieval="index", or if the tile is not in the last two chunks and there is no
+            record=True.
         """
         with self._open() as kv:
             info = kv.info
             if info.lookup_budget == 0:
                 raise H2OError(f"[{self._owner}] nothing is looked up: pass H2OConfig(lookup_budget=…)")
+            if self._llm.h2o is not None and self._llm.h2o.has_key_index:
+                raise H2OError(
+                    f"[{self._owner}] with retrieval='index' every query, layer and head has positions of its own, "
+                    "which are not kept: retrieval='ngrams' has the same for all"
+                )
             i = _check.integer(self._owner, "tile", tile, 0, -(-info.n_tokens // info.tile) - 1)
             if i * info.tile < info.lookup_start:
                 raise H2OError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from h2o_llama import _check, _core
-from h2o_llama._memory import check_kv_size, check_logits_size
+from h2o_llama._memory import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.loading import KV_TYPES
 
@@ -68,6 +68,11 @@ class ContextParams:
                 f"[{_OWNER}] local_window must be at most the chunk size n_ubatch ({self.n_ubatch}), "
                 f"got {h2o.local_window}: use a smaller local_window or a larger n_ubatch"
             )
+        if h2o.has_key_index and self.flash_attn == "off":
+            raise ValueError(
+                f"[{_OWNER}] retrieval='index' needs attention as one operator, which flash_attn='off' rules out: pass "
+                "flash_attn='auto' or retrieval='ngrams'"
+            )
         if h2o.memory_size >= self.n_ubatch:
             warnings.warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below the chunk size n_ubatch ({self.n_ubatch}): "
@@ -80,7 +85,8 @@ class ContextParams:
         # llama.cpp would cut n_ubatch down to a smaller n_ctx, and with it the chunk size.
         n_cells = n_ctx if self.h2o is None else max(n_ctx, int(self.n_ubatch))
         if self.n_gpu_layers == 0:
-            check_kv_size(_OWNER, "n_ctx", n_cells, model, self.type_k, self.type_v)
+            has_index = self.h2o is not None and self.h2o.has_key_index
+            check_kv_size(_OWNER, "n_ctx", n_cells, model, self.type_k, self.type_v, has_index)
             self._check_logits(model, n_cells)
         dense_layers = () if self.h2o is None else cast(tuple[int, ...], self.h2o.dense_layers)
         if dense_layers and dense_layers[-1] >= model.n_layer:
@@ -103,6 +109,7 @@ class ContextParams:
             lookup_budget=0 if self.h2o is None else self.h2o.lookup_budget,
             dense_layers=",".join(map(str, dense_layers)),
             tile=1 if self.h2o is None else self.h2o.tile,
+            retrieval="ngrams" if self.h2o is None else self.h2o.retrieval,
             scorer="" if self.h2o is None else self.h2o.scorer,
             pooling=0 if self.h2o is None else self.h2o.pooling,
             score_type="f32" if self.h2o is None else self.h2o.score_type,
@@ -114,6 +121,9 @@ class ContextParams:
         )
 
     def _check_logits(self, model: _core.Model, n_cells: int) -> None:
+        if self.h2o is not None and self.h2o.has_key_index:
+            budget = self.h2o.lookup_budget
+            check_retrieved_size(_OWNER, model, int(self.n_ubatch), min(budget, n_cells), "lookup_budget", budget)
         if self.flash_attn != "off":
             return
         n_batch, n_ubatch = min(int(self.n_batch), n_cells), min(int(self.n_ubatch), n_cells)

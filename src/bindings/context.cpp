@@ -245,7 +245,7 @@ void init_context(py::module_ & m) {
         .def(py::init([](
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
-                uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, uint32_t lookup_budget, uint32_t tile, const std::string & dense_layers,
+                uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, uint32_t lookup_budget, uint32_t tile, const std::string & retrieval, const std::string & dense_layers,
                 const std::string & scorer, uint32_t pooling, const std::string & score_type, const std::string & schedule, const std::string & decode, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx;
@@ -271,6 +271,7 @@ void init_context(py::module_ & m) {
             llama_h2o_params_set(&h2o, "dense", dense_layers.c_str()); // none if there are none
             llama_h2o_params_set(&h2o, "schedule", schedule.c_str());
             llama_h2o_params_set(&h2o, "decode", decode.c_str());
+            llama_h2o_params_set(&h2o, "retrieval", retrieval.c_str());
             params.h2o = llama_h2o_params_enabled(&h2o) ? &h2o : nullptr;
 
             py::gil_scoped_release no_gil;
@@ -278,7 +279,7 @@ void init_context(py::module_ & m) {
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
-            py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("lookup_budget"), py::arg("tile"), py::arg("dense_layers"), py::arg("scorer"), py::arg("pooling"),
+            py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("lookup_budget"), py::arg("tile"), py::arg("retrieval"), py::arg("dense_layers"), py::arg("scorer"), py::arg("pooling"),
             py::arg("score_type"), py::arg("schedule"), py::arg("decode"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
         .def("decode_draft", &context::decode_draft, py::arg("tokens").noconvert(), py::arg("logits").noconvert())

@@ -28,9 +28,17 @@ void h2o_buffers::allocate() {
     for (auto & [buft, ctx] : ctxs) {
         buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
         if (!buffers.back()) {
-            throw std::runtime_error("[h2o] not enough memory for the scores, the memory sets and the attention state");
+            throw std::runtime_error("[h2o] not enough memory for the scores, the memory sets, the index of keys and the attention state");
         }
     }
+}
+
+std::map<ggml_backend_buffer_type_t, size_t> h2o_buffers::sizes() const {
+    std::map<ggml_backend_buffer_type_t, size_t> res;
+    for (const auto & buffer : buffers) {
+        res[ggml_backend_buffer_get_type(buffer.get())] += ggml_backend_buffer_get_size(buffer.get());
+    }
+    return res;
 }
 
 h2o_host_data::h2o_host_data(ggml_tensor * t) : t(t), ptr(t->data) {

@@ -23,6 +23,9 @@ public:
     // throws std::runtime_error if there is not enough memory
     void allocate();
 
+    // bytes by where they are
+    std::map<ggml_backend_buffer_type_t, size_t> sizes() const;
+
 private:
     const size_t n_tensors_max;
 

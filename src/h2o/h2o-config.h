@@ -25,6 +25,8 @@ struct h2o_config {
     uint32_t lookup_budget = 0; // B
     uint32_t tile          = 0; // T
 
+    llama_h2o_retrieval retrieval = LLAMA_H2O_RETRIEVAL_NGRAMS;
+
     uint32_t pooling = 0; // a candidate ranks as high as the best one up to so many positions away
 
     std::array<uint64_t, LLAMA_H2O_MAX_LAYERS/64> dense_layers = {};
@@ -37,6 +39,9 @@ struct h2o_config {
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 
     bool has_dense_layers() const { return dense_layers != decltype(dense_layers)(); }
+
+    bool has_tiles()     const { return lookup_budget > 0 && retrieval == LLAMA_H2O_RETRIEVAL_NGRAMS; }
+    bool has_key_index() const { return lookup_budget > 0 && retrieval == LLAMA_H2O_RETRIEVAL_INDEX; }
 
     bool enabled() const { return memory_size() > 0; }
 

@@ -166,7 +166,7 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
     }
 
     const h2o_step step_new = mctx_new->get_step(params.ubatch.n_tokens);
-    if (step_new.phase != step.phase) {
+    if (step_new.phase != step.phase || n_indexed(step_new) != n_indexed(step)) {
         return false;
     }
     if (step.phase == h2o_step::DECODE) {

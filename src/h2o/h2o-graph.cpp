@@ -5,6 +5,8 @@
 
 #include "llama-model.h"
 
+#include "ggml-h2o-index.h"
+
 #include <algorithm>
 #include <stdexcept>
 
@@ -37,6 +39,10 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
 
         ggml_build_forward_expand(graph.gf, mctx->cpy_k(graph.ctx0, k, get_k_idxs(), il));
         ggml_build_forward_expand(graph.gf, mctx->cpy_v(graph.ctx0, v, get_v_idxs(), il));
+
+        if (stream->key_index && stream->key_index->has(il)) {
+            ggml_build_forward_expand(graph.gf, stream->key_index->store(graph.ctx0, il, k, get_k_idxs()));
+        }
     }
     h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_REST);
 
@@ -100,6 +106,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
     if (tiled) {
         add_tiles(graph);
     }
+    ggml_tensor * retrieved = layer ? retrieve(graph, q, il) : nullptr;
 
     const h2o_attention_params params = {
         /*.k      =*/ stream->keys  (graph.ctx0, il),
@@ -110,16 +117,33 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.limits =*/ sums ? limits : nullptr,
         /*.scale  =*/ kq_scale,
         /*.sums   =*/ sums,
-        /*.tile_rows   =*/ tiled ? tile_rows  : nullptr,
+        /*.tile_rows   =*/ tiled ? tile_rows  : retrieved,
         /*.tile_first  =*/ tiled ? tile_first : nullptr,
         /*.tile_last   =*/ tiled ? tile_last  : nullptr,
-        /*.tile_size   =*/ (int) tile_size(),
+        /*.tile_size   =*/ (int) (retrieved ? 1 : tile_size()),
         /*.tile_offset =*/ (int) (tiled ? tile_offset() : 0),
     };
 
     return has_fused_attention(il) ?
         h2o_attention_fused   (graph.ctx0, params) :
         h2o_attention_composed(graph.ctx0, graph.gf, params);
+}
+
+uint32_t llm_graph_input_attn_h2o::n_indexed(const h2o_step & step) const {
+    const uint32_t n = stream->sequence.config.chunk_start(step.pos);
+
+    return stream->key_index && step.n_memory > 0 && n > step.n_memory ? n : 0;
+}
+
+ggml_tensor * llm_graph_input_attn_h2o::retrieve(const llm_graph_context & graph, ggml_tensor * q, int il) const {
+    const uint32_t n = n_indexed(step);
+    if (n == 0) {
+        return nullptr;
+    }
+
+    const uint32_t n_top = std::min(stream->sequence.config.lookup_budget, n - step.n_memory);
+
+    return ggml_h2o_top_keys(graph.ctx0, q, stream->key_index->keys(graph.ctx0, il, n), stream->rows(graph.ctx0, il, step.n_memory, 0), n_top);
 }
 
 bool llm_graph_input_attn_h2o::has_fused_attention(int il) const {

@@ -90,6 +90,12 @@ private:
     h2o_attention build_attention(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits,
             bool causal, float kq_scale, int il);
 
+    // positions before the chunk that a step's queries choose from by the index of keys, their memory sets among them; 0: nothing to choose
+    uint32_t n_indexed(const h2o_step & step) const;
+
+    // I32 [n, n_q, n_head_kv]: rows that the queries attend to besides, each its own; nullptr: none
+    ggml_tensor * retrieve(const llm_graph_context & graph, ggml_tensor * q, int il) const;
+
     void add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const;
 
     h2o_stream * stream;

@@ -6,8 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 
-static const char * const schedule_names[] = { "single_pass", "two_phase" };
-static const char * const decode_names[]   = { "full", "memory" };
+static const char * const schedule_names[]  = { "single_pass", "two_phase" };
+static const char * const decode_names[]    = { "full", "memory" };
+static const char * const retrieval_names[] = { "ngrams", "index" };
 
 llama_h2o_params llama_h2o_default_params() {
     return {
@@ -21,6 +22,7 @@ llama_h2o_params llama_h2o_default_params() {
         /*.decode       =*/ LLAMA_H2O_DECODE_FULL,
         /*.lookup_budget =*/ 0,
         /*.tile          =*/ 8,
+        /*.retrieval     =*/ LLAMA_H2O_RETRIEVAL_NGRAMS,
         /*.dense_layers  =*/ {},
     };
 }
@@ -34,8 +36,9 @@ const llama_h2o_option * llama_h2o_options() {
         { "pooling",  "N",    "H2O: a candidate ranks as high as the best one up to N positions away (default: 0)" },
         { "schedule", "NAME", "H2O: how a prompt is computed, single_pass or two_phase (default: single_pass)" },
         { "decode",   "NAME", "H2O: what generated tokens attend to, full (everything) or memory (as a prompt's tokens) (default: full)" },
-        { "lookup",   "N",    "H2O: positions that a query attends to besides, found by the text (default: 0)" },
-        { "tile",     "N",    "H2O: queries that look up so many: fewer, and each looks up more (default: 8)" },
+        { "lookup",   "N",    "H2O: positions that a query attends to besides (default: 0)" },
+        { "retrieval", "NAME", "H2O: how they are found, ngrams (by the text) or index (by the keys, for every layer and head) (default: ngrams)" },
+        { "tile",     "N",    "H2O, ngrams: queries that look up so many: fewer, and each looks up more (default: 8)" },
         { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
         { nullptr, nullptr, nullptr },
     };
@@ -137,6 +140,14 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
             }
         }
     }
+    if (strcmp(name, "retrieval") == 0) {
+        for (int i = 0; i < 2; ++i) {
+            if (strcmp(value, retrieval_names[i]) == 0) {
+                params->retrieval = (llama_h2o_retrieval) i;
+                return true;
+            }
+        }
+    }
     return false;
 }
 
@@ -148,6 +159,6 @@ int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_
     if (!llama_h2o_params_enabled(params)) {
         return snprintf(buf, size, "off");
     }
-    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u scorer %s pooling %u %s decode %s", params->local_window, params->heavy_budget,
-            params->sink_tokens, params->lookup_budget, params->scorer, params->pooling, schedule_names[params->schedule], decode_names[params->decode]);
+    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u by %s scorer %s pooling %u %s decode %s", params->local_window, params->heavy_budget,
+            params->sink_tokens, params->lookup_budget, retrieval_names[params->retrieval], params->scorer, params->pooling, schedule_names[params->schedule], decode_names[params->decode]);
 }

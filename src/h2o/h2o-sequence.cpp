@@ -26,7 +26,7 @@ h2o_sequence::h2o_sequence(const h2o_config & config, std::unique_ptr<h2o_layout
         layers.push_back(layer);
     }
     buffers.allocate();
-    if (config.lookup_budget > 0) {
+    if (config.has_tiles()) {
         tiles = std::make_unique<h2o_tiles>(config);
     }
     clear();

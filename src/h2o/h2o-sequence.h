@@ -108,7 +108,7 @@ public:
 
     std::vector<h2o_layer> layers;
 
-    std::unique_ptr<h2o_tiles> tiles; // with a lookup budget
+    std::unique_ptr<h2o_tiles> tiles; // with a lookup budget and retrieval by n-grams
 
     bool keep_records = false; // of all chunks, not only of the last one
 

@@ -6,6 +6,7 @@
 
 #include "ggml-cpp.h"
 #include "ggml-h2o-attn.h"
+#include "ggml-h2o-index.h"
 
 #include <stdexcept>
 #include <utility>
@@ -80,6 +81,14 @@ h2o_stream::h2o_stream(
         intra = std::make_unique<h2o_intra>(model, cache->get_layer_ids(), n_batch, offload);
     }
 
+    if (n_batch > 0 && config.has_key_index()) {
+        std::vector<int32_t> layer_ids;
+        for (const auto & layer : sequence.layers) {
+            layer_ids.push_back(layer.il);
+        }
+        key_index = std::make_unique<h2o_key_index>(model, layer_ids, kv_size, offload);
+    }
+
     sequence.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) {
         const h2o_kv_rows rows = k_rows(il);
         const auto        rope = ropes.find(il);
@@ -93,9 +102,9 @@ h2o_stream::h2o_stream(
     reset_stats();
 
     const auto & stats = sequence.stats;
-    LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, pooling %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB\n", __func__,
+    LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, pooling %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB, index of keys %.2f MiB\n", __func__,
             config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.scorer->name(), config.pooling,
-            stats.bytes_scores/1024.0/1024.0, stats.bytes_memory/1024.0/1024.0, stats.bytes_intra/1024.0/1024.0);
+            stats.bytes_scores/1024.0/1024.0, stats.bytes_memory/1024.0/1024.0, stats.bytes_intra/1024.0/1024.0, stats.bytes_index/1024.0/1024.0);
 }
 
 llama_kv_cache::slot_info h2o_stream::slots(uint32_t pos, uint32_t n_tokens) const {
@@ -129,6 +138,10 @@ void h2o_stream::reset_stats() {
         stats.bytes_memory += ggml_nbytes(layer.rows);
     }
     stats.bytes_intra = intra ? intra->n_bytes() : 0;
+    for (const auto & [buft, size] : memory_breakdown()) {
+        stats.bytes_index += size;
+    }
+    stats.bytes_index -= stats.bytes_kv;
 
     profile = {};
 }
@@ -182,6 +195,25 @@ bool h2o_stream::has_fused_attention(int32_t il) const {
             nullptr, nullptr, nullptr, nullptr, nullptr, 1, 0, 1.0f, false);
 
     return ggml_backend_dev_supports_op(device(il), res.o->view_src);
+}
+
+bool h2o_stream::has_fused_retrieval(int32_t il) const {
+    ggml_init_params params = { 4*ggml_tensor_overhead(), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, model.hparams.n_embd_head_k(il), 1, model.hparams.n_head(il));
+
+    return has_fused_attention(il) && ggml_backend_dev_supports_op(device(il), ggml_h2o_top_keys(ctx.get(), q, key_index->keys(ctx.get(), il, 1), nullptr, 1));
+}
+
+std::map<ggml_backend_buffer_type_t, size_t> h2o_stream::memory_breakdown() const {
+    auto res = cache->memory_breakdown();
+    if (key_index) {
+        for (const auto & [buft, size] : key_index->sizes()) {
+            res[buft] += size;
+        }
+    }
+    return res;
 }
 
 ggml_tensor * h2o_stream::keys(ggml_context * ctx, int32_t il) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "h2o-intra.h"
+#include "h2o-key-index.h"
 #include "h2o-kv-rows.h"
 #include "h2o-profile.h"
 #include "h2o-rope.h"
@@ -52,6 +53,12 @@ public:
     // whether it can be one operator there
     bool has_fused_attention(int32_t il) const;
 
+    // whether, besides, a layer's queries can use its index of keys there
+    bool has_fused_retrieval(int32_t il) const;
+
+    // K, V and the index of keys
+    std::map<ggml_backend_buffer_type_t, size_t> memory_breakdown() const;
+
     // k is the node of the layer's graph whose rows go to the cache
     void learn_rope(int32_t il, const ggml_tensor * k);
 
@@ -65,7 +72,8 @@ public:
 
     h2o_sequence sequence;
 
-    std::unique_ptr<h2o_intra> intra; // two_phase; none if stand-alone
+    std::unique_ptr<h2o_intra>     intra;     // two_phase; none if stand-alone
+    std::unique_ptr<h2o_key_index> key_index; // of the sequence's layers, with retrieval by it; none if stand-alone
 
     h2o_profile profile;
 

@@ -23,6 +23,11 @@ enum llama_h2o_decode {
     LLAMA_H2O_DECODE_MEMORY = 1, // to what a prompt's tokens attend to: the memory set, their chunk, what they look up
 };
 
+enum llama_h2o_retrieval {
+    LLAMA_H2O_RETRIEVAL_NGRAMS = 0, // by the text: what followed earlier occurrences of its tokens; the same for all layers and heads
+    LLAMA_H2O_RETRIEVAL_INDEX  = 1, // by the keys, of which a copy in 4 bits is kept: every query, layer and KV head for itself
+};
+
 #define LLAMA_H2O_MAX_LAYERS 512
 
 // What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one.
@@ -35,8 +40,10 @@ struct llama_h2o_params {
     enum ggml_type          score_type;   // GGML_TYPE_F32 or GGML_TYPE_BF16
     enum llama_h2o_schedule schedule;
     enum llama_h2o_decode   decode;
-    uint32_t                lookup_budget; // positions that a query attends to besides, found by the text; 0: none
-    uint32_t                tile;          // queries that look up so many; each adds its part, until newer ones take its place
+    uint32_t                lookup_budget; // positions that a query attends to besides; 0: none
+    uint32_t                tile;          // NGRAMS: queries that look up so many; each adds its part, until newer ones take its place
+
+    enum llama_h2o_retrieval retrieval; // how these positions are found
 
     // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
     uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
@@ -49,7 +56,7 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
 // For command lines: the parameters that have a name, so many, NULL after the last.
-#define LLAMA_H2O_N_OPTIONS 10
+#define LLAMA_H2O_N_OPTIONS 11
 
 struct llama_h2o_option {
     const char * name;
@@ -106,6 +113,7 @@ struct llama_h2o_stats {
     int64_t  t_scores_us;        // adding to the scores
     uint64_t n_select;           // memory sets built (layers x chunks)
     uint64_t bytes_kv;           // K and V tensors
+    uint64_t bytes_index;        // keys in 4 bits, by which LLAMA_H2O_RETRIEVAL_INDEX finds
     uint64_t bytes_scores;       // score tensors
     uint64_t bytes_memory;       // memory index tensors
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2
@@ -119,7 +127,7 @@ LLAMA_API const char * llama_h2o_scorer_name(int32_t i);
 // cancel: llama_decode returns 2 and the context is as it was before the call.
 typedef bool (*llama_h2o_progress_callback)(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * user_data);
 
-// bytes of a context's K and V (or recurrent state), with H2O on or off
+// bytes of a context's K and V (or recurrent state) and of the index of keys, with H2O on or off
 LLAMA_API uint64_t llama_h2o_memory_bytes(const struct llama_context * ctx);
 
 // The H2O cache of a context, NULL if H2O is off.
@@ -172,6 +180,7 @@ LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chu
 
 // What the i-th tile, positions [i*T, (i + 1)*T), has looked up: pairs of a position and the query that asked for it, which
 // ascends. Returns how many there are, and writes them to dst unless it is NULL. Those of queries before lookup_start are not all there.
+// LLAMA_H2O_RETRIEVAL_INDEX keeps none.
 LLAMA_API uint32_t llama_h2o_kv_lookup(const struct llama_h2o_kv * kv, uint32_t i, int32_t * dst);
 
 // K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]

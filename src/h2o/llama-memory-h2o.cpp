@@ -1,7 +1,5 @@
 #include "llama-memory-h2o.h"
 
-#include "h2o-record.h"
-
 #include "llama-batch.h"
 #include "llama-impl.h"
 
@@ -34,6 +32,18 @@ llama_memory_h2o::llama_memory_h2o(
     const layer_filter_cb & filter)
     : stream(model, type_k, type_v, offload, kv_size, n_batch, config, filter),
       fused_attention(fused_attention && !h2o_env("H2O_NO_FUSED_ATTENTION")), n_batch(n_batch) {
+    if (stream.key_index) {
+        check_retrieval();
+    }
+}
+
+void llama_memory_h2o::check_retrieval() const {
+    for (const auto & layer : stream.sequence.layers) {
+        if (!fused_attention || !stream.has_fused_retrieval(layer.il)) {
+            throw std::runtime_error(format("[h2o] retrieval index needs attention as one operator, which layer %d does not have. Leave flash attention "
+                        "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use retrieval ngrams", layer.il));
+        }
+    }
 }
 
 llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) {
@@ -88,7 +98,7 @@ void llama_memory_h2o::clear(bool data) {
 }
 
 std::map<ggml_backend_buffer_type_t, size_t> llama_memory_h2o::memory_breakdown() const {
-    return stream.cache->memory_breakdown();
+    return stream.memory_breakdown();
 }
 
 bool llama_memory_h2o::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
@@ -161,66 +171,6 @@ llama_pos llama_memory_h2o::seq_pos_min(llama_seq_id seq_id) const {
 
 llama_pos llama_memory_h2o::seq_pos_max(llama_seq_id seq_id) const {
     return seq_id == 0 ? (llama_pos) stream.sequence.n_tokens() - 1 : -1;
-}
-
-void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
-    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
-
-    h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.open_start() : 0));
-    if (const auto & tiles = stream.sequence.tiles) {
-        h2o_lookups_write(io, *tiles);
-        if (!partial) {
-            h2o_text_write(io, *tiles);
-        }
-    }
-    if (!partial) {
-        stream.cache->state_write(io, seq_id, flags);
-    }
-}
-
-void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
-    const auto & tiles = stream.sequence.tiles;
-
-    const h2o_record record = h2o_record_read(io, stream.sequence);
-
-    h2o_lookup_log log;
-    uint32_t       log_start = 0;
-    if (tiles) {
-        log = h2o_lookups_read(io, *tiles, record.n_tokens, log_start);
-    }
-
-    if (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) {
-        if (record.n_tokens > stream.sequence.n_tokens()) {
-            throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
-        }
-    } else {
-        std::vector<int32_t> text;
-        if (tiles) {
-            text = h2o_text_read(io, record.n_tokens);
-        }
-
-        clear(false);
-        stream.cache->state_read(io, seq_id, flags);
-
-        const auto & cells = stream.cache->get_cells(0);
-        for (uint32_t pos = 0; pos < record.n_tokens; ++pos) {
-            const uint32_t row = stream.sequence.layout->row_of(pos);
-            if (cells.is_empty(row) || cells.pos_get(row) != (llama_pos) pos) {
-                clear(false);
-                throw std::runtime_error("[h2o] this state is damaged: its K and V are of other positions");
-            }
-        }
-
-        if (tiles) {
-            tiles->assign_text(text);
-        }
-    }
-
-    if (tiles) {
-        tiles->assign_log(std::move(log), log_start);
-    }
-    stream.sequence.restore(record);
-    stream.cache->seq_rm(0, record.n_tokens, -1);
 }
 
 //
@@ -391,9 +341,13 @@ h2o_step llama_memory_h2o_context::get_step(uint32_t n_tokens) const {
     const auto &   config   = stream->sequence.config;
     const uint32_t n_memory = config.n_memory(stream->sequence.layout->n_rows());
 
+    // an index of keys grows with the text
+    const uint32_t chunk_start = stream->key_index ? config.chunk_start(stream->sequence.layout->n_rows() - 1) : 0;
+
     if (n_tokens > 1) {
-        return { config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER, 0, n_tokens, 0, n_memory, false };
+        return { config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER, chunk_start, n_tokens, 0, n_memory, false };
     }
     // at the end of a chunk
-    return { h2o_step::DECODE, config.chunk_size - 1, 1, 0, config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0, false };
+    const uint32_t n_decode_memory = config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0;
+    return { h2o_step::DECODE, chunk_start + config.chunk_size - 1, 1, 0, n_decode_memory, false };
 }

@@ -58,6 +58,10 @@ public:
     const bool fused_attention;
 
     const uint32_t n_batch;
+
+private:
+    // throws std::runtime_error if the queries of a layer could not use the index of keys
+    void check_retrieval() const;
 };
 
 // Walks the steps of one call.

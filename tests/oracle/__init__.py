@@ -8,6 +8,7 @@ with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
     OracleSinglePass(model, S, L, H, A, B=, T=)  and lookups
     OracleTwoPhase(model, S, L, H, A)            the same with the other schedule
     …(model, S, L, H, A, decode="memory")        generated tokens attend as a prompt's do
+    …(model, S, L, H, A, B=, retrieval="index")  every query, layer and head finds positions by keys in 4 bits
 """
 
 from .dense import DenseOracle

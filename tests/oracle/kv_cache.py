@@ -6,22 +6,36 @@ import numpy as np
 
 from .arrays import Array, IntArray
 from .gguf_model import HParams
-from .kv_rounding import CacheRounding
+from .kv_rounding import CacheRounding, rotate, round_q4_0
 
 
 class OracleKVCache:
-    """Append-only. Per layer: keys and values [n_head_kv, n_tokens, head_dim]."""
+    """Append-only. Per layer: keys and values [n_head_kv, n_tokens, head_dim], with has_index keys in 4 bits too."""
 
-    def __init__(self, hparams: HParams, kv_type: str) -> None:
+    def __init__(self, hparams: HParams, kv_type: str, has_index: bool = False) -> None:
         self.n_tokens = 0
         self._rounding = [CacheRounding(kv_type, hparams.head_dim, keys=keys) for keys in (True, False)]
         self._kv: dict[int, list[Array]] = {}
+        self._has_index = has_index
+        self._index: dict[int, Array] = {}
 
     def append(self, il: int, k: Array, v: Array) -> None:
         rounded = [rounding(x) for rounding, x in zip(self._rounding, (k, v), strict=True)]
         if il in self._kv:
             rounded = [np.concatenate(pair, axis=1) for pair in zip(self._kv[il], rounded, strict=True)]
         self._kv[il] = rounded
+        if self._has_index:
+            row = round_q4_0(self.rotated(k))
+            self._index[il] = np.concatenate([self._index[il], row], axis=1) if il in self._index else row
+
+    def rotated(self, x: Array) -> Array:
+        """Keys or queries as attention sees them: rotated where the cache is."""
+        n = self._rounding[0].rotation
+        return rotate(x, n) if n else x
+
+    def index(self, il: int, positions: slice) -> Array:
+        """Keys in 4 bits, rotated."""
+        return self._index[il][:, positions]
 
     def read(self, il: int, positions: slice) -> tuple[Array, Array]:
         """K and V of a range of positions."""

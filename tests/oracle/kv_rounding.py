@@ -11,6 +11,7 @@ import numpy as np
 from .arrays import Array
 
 Q8_0_BLOCK = 32
+Q4_0_BLOCK = 32
 
 
 def round_bf16(x: Array) -> Array:
@@ -26,6 +27,16 @@ def round_q8_0(x: Array) -> Array:
     scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
     # The integers come from the exact scale; only the stored scale is F16.
     quants = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
+    return (quants * scale.astype(np.float16).astype(np.float32)).reshape(x.shape)
+
+
+def round_q4_0(x: Array) -> Array:
+    """Blocks of 32 along the last axis; integers from -8 to 7 times one F16 scale, by which the largest |x| is -8."""
+    blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, Q4_0_BLOCK)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
+    scale = largest / np.float32(-8)
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
+    quants = np.minimum(np.floor(blocks * inverse + np.float32(8.5)), 15) - 8
     return (quants * scale.astype(np.float16).astype(np.float32)).reshape(x.shape)
 
 

@@ -14,6 +14,7 @@ from .arrays import Array, BoolArray, IntArray
 from .attention import attend
 from .dense import dense_forward
 from .gguf_model import GGUFModel
+from .key_index import choose_keys
 from .kv_cache import OracleKVCache
 from .kv_rounding import round_bf16
 from .lookup import Lookup, Row
@@ -51,6 +52,7 @@ class OracleSequence(ABC):
         T: int = 64,
         dense_layers: Sequence[int] = (),
         decode: str = "full",
+        retrieval: str = "ngrams",
     ) -> None:
         self.model = model
         self.S, self.L, self.H, self.A = S, L, H, A
@@ -63,11 +65,13 @@ class OracleSequence(ABC):
         self.dense_layers = set(dense_layers)
         self.pooling = pooling
         self.decode = decode
-        self.lookup = Lookup(S=S, T=T, B=B, A=A, L=L)
+        # What one of them finds, the other does not.
+        self.lookup = Lookup(S=S, T=T, B=B if retrieval == "ngrams" else 0, A=A, L=L)
+        self.index_budget = B if retrieval == "index" else 0
         self.reset()
 
     def reset(self) -> None:
-        self.cache = OracleKVCache(self.model.hparams, self.kv_type)
+        self.cache = OracleKVCache(self.model.hparams, self.kv_type, has_index=self.index_budget > 0)
         self.history: list[dict[int, IntArray]] = []
         self.text: list[int] = []
         # What tokens asked for: ascending by query, then by position.
@@ -222,13 +226,21 @@ class OracleSequence(ABC):
         One softmax; all but what was looked up is scored.
         """
         memory = self._memory(il)
-        looked_up, is_visible = self._looked_up(positions)
+        if self.index_budget:
+            looked_up = np.arange(positions[0] // self.S * self.S)
+            index = self.cache.index(il, slice(0, len(looked_up)))
+            is_visible = choose_keys(self.cache.rotated(q), index, memory, self.index_budget)
+        else:
+            looked_up, is_visible = self._looked_up(positions)
         others = np.concatenate([chunk, looked_up])
         keys = np.concatenate([memory, np.broadcast_to(others, (len(memory), len(others)))], axis=1)
         n_scored = keys.shape[1] - len(looked_up)
         # Every head sees the same keys of the chunk, and all of its memory set: that is older than any query.
         in_memory = np.ones((len(positions), memory.shape[1]), dtype=bool)
-        allowed = np.concatenate([in_memory, chunk <= positions[:, None], is_visible], axis=1)
+        shared = np.concatenate([in_memory, chunk <= positions[:, None]], axis=1)
+        allowed = np.concatenate(
+            [np.broadcast_to(part, (len(memory), *part.shape[-2:])) for part in (shared, is_visible)], axis=2
+        )
         # What a head has in its memory set counts once.
         is_first = np.ones(keys.shape, dtype=bool)
         is_first[:, n_scored:] = [~np.isin(looked_up, kept) for kept in memory]

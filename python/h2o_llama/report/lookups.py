@@ -62,7 +62,10 @@ class Lookups:
 
 
 def read_lookups(llm: Llama) -> Lookups:
-    """What `llm` looked up for the tokens it has evaluated. Raises H2OError with lookup_budget=0, and if H2O is off."""
+    """What `llm` looked up for the tokens it has evaluated.
+
+    Raises H2OError with lookup_budget=0 or retrieval="index", and if H2O is off.
+    """
     if llm.h2o is None or llm.h2o.lookup_budget == 0:
         raise H2OError("[read_lookups] nothing is looked up: pass H2OConfig(lookup_budget=…)")
     kv, size = llm.kv, llm.h2o.tile

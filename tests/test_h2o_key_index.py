@@ -1,0 +1,331 @@
+"""retrieval="index": every query, layer and KV head chooses positions before its chunk by their keys in 4 bits.
+
+The oracle and the library, or the library on another path, may choose differently where two scores are nearly equal: a
+difference of 1e-7 can be a step of a rounded query or key. With a model of one layer that changes the logits of one
+query; `assert_most_logits_close` lets few queries differ. With more layers all that comes after may change: these tests
+have texts on which nothing was found to differ, or a budget that takes everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from compare import assert_logits_close, relative_error
+from h2o_llama import H2OConfig, H2OError, Llama
+from inputs import ModelByName, random_tokens, repetitive_tokens, split
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama, oracle_calls
+from oracle import DenseOracle, GGUFModel
+from oracle.key_index import choose_keys
+from oracle.kv_rounding import round_q4_0
+from test_h2o_decode import decode_calls
+from test_h2o_sequence import remove, restore, state_of
+from test_threads_cancel import Stop, assert_same_state, state, stop_at
+from tolerances import SELF_LOGITS_F32
+
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1, B=8, retrieval="index")
+# More than any text here has positions.
+EVERYTHING = 300
+
+
+def assert_most_logits_close(actual: Any, expected: Any, bound: float) -> None:
+    """All rows but one in 50, for near ties."""
+    errors = np.abs(actual - expected).max(axis=1) / np.abs(expected).max()
+    assert np.isfinite(actual).all()
+    assert np.sum(errors > bound) <= len(errors) // 50, f"rows {np.flatnonzero(errors > bound)} differ"
+
+
+# --- the oracle itself, by hand
+
+
+def test_oracle_keys_in_4_bits() -> None:
+    """The largest number is -8 steps; the others are rounded to steps, halves up, from -8 to 7."""
+    x = np.zeros(32, np.float32)
+    x[:6] = [-4, 4, 0.24, 0.26, -0.25, 1.3]
+    expected = np.zeros(32, np.float32)
+    expected[:6] = [-4, 3.5, 0, 0.5, 0, 1.5]
+    np.testing.assert_array_equal(round_q4_0(x), expected)
+    np.testing.assert_array_equal(round_q4_0(-x)[:6], [4, -3.5, 0, -0.5, 0, -1.5])
+    assert not round_q4_0(np.zeros((2, 64), np.float32)).any()
+
+
+def test_oracle_choice() -> None:
+    """Two query heads are summed; what is in memory is left out; of equal scores the lower position wins."""
+    q = np.zeros((2, 1, 32), np.float32)
+    q[0, 0, :2], q[1, 0, :2] = [3, 1], [-1, 0]
+    index = np.zeros((1, 6, 32), np.float32)
+    index[0, :, :2] = [[0, 1], [5, 0], [1, 0], [0, -1], [1, 0], [0, 1]]
+    for B, expected in ((1, [2]), (2, [2, 4]), (3, [0, 2, 4]), (9, [0, 2, 3, 4, 5])):
+        chosen = choose_keys(q, index, np.array([[1]]), B)
+        assert np.flatnonzero(chosen[0, 0]).tolist() == expected
+
+
+# --- they exist and matter
+
+
+def test_retrieval_changes_the_logits(tiny_model: Path) -> None:
+    """Of what is beyond the memory set, and not as n-grams do."""
+    tokens = random_tokens(90)
+    logits = []
+    for config in (CONFIG, replace(CONFIG, B=0), replace(CONFIG, retrieval="ngrams")):
+        with open_llama(tiny_model, config) as llm:
+            logits.append(np.concatenate(eval_calls(llm, [tokens])))
+    for others in logits[1:]:
+        # The second chunk's memory set has 11 of 16 positions.
+        assert relative_error(logits[0][:S], others[:S]) < SELF_LOGITS_F32
+        assert relative_error(logits[0][S:], others[S:]) > 0.01
+
+
+def test_a_budget_of_zero_is_off(tiny_model: Path) -> None:
+    calls = split(random_tokens(90), [40, 1, 49])
+    results = []
+    for config in (replace(CONFIG, B=0), replace(CONFIG, B=0, retrieval="ngrams")):
+        with open_llama(tiny_model, config) as llm:
+            results.append([*eval_calls(llm, calls), *state(llm)])
+            assert llm.kv.stats.index_bytes == 0
+    assert_same_state(results[0], results[1])
+
+
+# --- P2: where everything is seen
+
+
+@pytest.mark.parametrize(("H", "B"), [(6, EVERYTHING), (EVERYTHING, 8), (1, 10_000)])
+@pytest.mark.parametrize("kv_type", ["f32", "q8_0"])
+def test_p2_everything_is_dense(model_by_name: ModelByName, H: int, B: int, kv_type: str) -> None:
+    """Retrieved, or in the memory sets. Prompts and generated tokens."""
+    for name in ("qwen3-gqa4-f32", "qwen3-gqa8-q8_0", "deci-mixed-f32"):
+        path = model_by_name(name)
+        model = GGUFModel(path)
+        config = replace(CONFIG, H=H, B=B, decode="memory", kv_type=kv_type)
+        tokens = random_tokens(100, seed=1)
+        expected = DenseOracle(model, kv_type).logits(np.array(tokens))
+        with open_llama(path, config) as llm:
+            actual = np.concatenate(eval_calls(llm, split(tokens, [25, 1, 34, *[1] * 40])))
+        assert_logits_close(actual, expected, config.tolerance(model).logits)
+
+
+# --- P5: the oracle
+
+CONFIGS = {
+    "plain": CONFIG,
+    "decode memory": replace(CONFIG, decode="memory"),
+    "two_phase": replace(CONFIG, schedule="two_phase", decode="memory"),
+    "distant, bf16 scores": replace(CONFIG, scorer="distant", score_type="bf16"),
+    "key_diff, f16 cache": replace(CONFIG, scorer="key_diff", pooling=1, kv_type="f16", decode="memory"),
+    "a rotated cache": replace(CONFIG, kv_type="q8_0"),
+    "one position": replace(CONFIG, B=1, T=1),
+    # The first chunks have fewer positions than that, the later ones more.
+    "large budget": replace(CONFIG, B=40),
+    "large memory": replace(CONFIG, H=40, B=4, decode="memory"),
+    "only a window": replace(CONFIG, L=S, H=0, A=0),
+}
+
+
+@pytest.mark.parametrize("dense_tail", [0, 5])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_p5_one_layer(one_layer_model: Path, name: str, dense_tail: int) -> None:
+    config = CONFIGS[name]
+    model = GGUFModel(one_layer_model)
+    calls = split(random_tokens(140, seed=2), [42, 1, 27, 1, 1, 4, 3, 21, *[1] * 40])
+    with open_llama(one_layer_model, config) as llm:
+        actual = np.concatenate(eval_calls(llm, calls, dense_tail))
+        oracle = config.oracle(model, choose_memory=lambda chunk, il, *_: llm.kv.history[chunk][il])
+        expected = np.concatenate(oracle_calls(oracle, calls, dense_tail))
+    assert_most_logits_close(actual, expected, config.tolerance(model, calls).logits)
+
+
+@pytest.mark.parametrize("model_name", ["qwen3-gqa4-f32", "llama-gqa2-f32", "deci-mixed-f32"])
+@pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
+def test_p5_every_layer(model_by_name: ModelByName, model_name: str, schedule: str) -> None:
+    path = model_by_name(model_name)
+    config = replace(CONFIG, schedule=schedule, decode="memory")
+    calls = split(random_tokens(90, seed=3), [42, 1, 27, 1, 1, 4, 14])
+    assert_agrees_with_oracle(path, GGUFModel(path), config, calls)
+
+
+def test_p5_dense_layers(model_by_name: ModelByName) -> None:
+    """They keep no index."""
+    path = model_by_name("llama-gqa2-f32")
+    config = replace(CONFIG, dense_layers=(0,), decode="memory")
+    calls = split(random_tokens(90, seed=4), [60, *[1] * 10, 20])
+    assert_agrees_with_oracle(path, GGUFModel(path), config, calls)
+    with open_llama(path, config) as one, open_llama(path, replace(config, dense_layers=())) as both:
+        assert 2 * one.kv.stats.index_bytes == both.kv.stats.index_bytes
+
+
+# --- P3: any split
+
+
+@pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
+@pytest.mark.parametrize("seed", [5, 6])
+def test_p3_any_split(one_layer_model: Path, schedule: str, seed: int) -> None:
+    """Token by token too, and of prompts longer than n_batch."""
+    config = replace(CONFIG, scorer="key_diff", schedule=schedule)
+    tokens = random_tokens(150, seed=seed)
+    with open_llama(one_layer_model, config) as whole, open_llama(one_layer_model, config, n_batch=S + 5) as parts:
+        (expected,) = eval_calls(whole, [tokens])
+        for sizes in ([150], [1] * 150, [20, 1, 7, S, 50, 3, 53]):
+            parts.reset()
+            actual = np.concatenate(eval_calls(parts, split(tokens, sizes), decode=False))
+            assert_most_logits_close(actual, expected, SELF_LOGITS_F32)
+
+
+def test_a_generated_token_is_as_one_of_a_prompt(one_layer_model: Path) -> None:
+    """Until a memory set is built."""
+    tokens = random_tokens(64, seed=7)
+    with open_llama(one_layer_model, replace(CONFIG, decode="memory")) as llm:
+        (expected,) = eval_calls(llm, [tokens])
+        for sizes in ([1] * 14, [3, 1, 10], [14]):
+            llm.reset()
+            llm.eval(tokens[:50])
+            got = decode_calls(llm, split(tokens[50:], sizes))
+            assert_most_logits_close(got, expected[50:], SELF_LOGITS_F32)
+
+
+def test_graphs_are_used_again(model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of generated tokens, within a chunk; with the same bits."""
+    config = Config(S=100, L=20, H=30, B=8, kv_type="f16", retrieval="index", decode="memory")
+    tokens = random_tokens(460, seed=8)
+    logits = []
+    for disabled in ("1", "0"):
+        monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
+        with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
+            eval_calls(llm, [tokens[:350]])
+            before = llm.kv.stats.graphs_reused
+            logits.append(decode_calls(llm, [[token] for token in tokens[350:]]))
+            # A new one for the first token and for the chunk that begins at 400.
+            assert llm.kv.stats.graphs_reused - before == (0 if disabled == "1" else 110 - 2)
+    np.testing.assert_array_equal(logits[0], logits[1])
+
+
+# --- what was undone leaves nothing: the same bits
+
+
+@pytest.fixture(params=["single_pass", "two_phase"])
+def config(request: pytest.FixtureRequest) -> Config:
+    return replace(CONFIG, schedule=request.param, scorer="key_diff", decode="memory")
+
+
+def test_tokens_that_are_taken_back(tiny_model: Path, config: Config) -> None:
+    """Also over the end of a chunk, whose record is kept."""
+    tokens, others = random_tokens(90, seed=9), random_tokens(40, seed=10)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        llm.eval(tokens[:50])
+        llm.eval(others)
+        assert remove(llm, 48)
+        fresh.eval(tokens[:48])
+        calls = [tokens[48:51], *[[token] for token in tokens[51:70]], tokens[70:]]
+        np.testing.assert_array_equal(decode_calls(llm, calls), decode_calls(fresh, calls))
+
+
+def test_a_call_that_is_cancelled_and_a_reset(tiny_model: Path, config: Config) -> None:
+    tokens, others = random_tokens(90, seed=11), random_tokens(80, seed=12)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        calls = [tokens[:40], tokens[40:]]
+        expected = eval_calls(fresh, calls)
+        llm.eval(calls[0])
+        with pytest.raises(Stop):
+            llm.eval(others, progress=stop_at(1, []))
+        assert_same_state(eval_calls(llm, calls[1:]), expected[1:])
+        llm.reset()
+        assert_same_state(eval_calls(llm, calls), expected)
+
+
+# --- states
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_a_state_goes_on_in_another_context(one_layer_model: Path, config: Config, kv_type: str) -> None:
+    """With the same bits: the index is that of K before K was rounded to the cache's type."""
+    config = replace(config, kv_type=kv_type)
+    tokens = random_tokens(120, seed=13)
+    more = [tokens[70:90], *[[token] for token in tokens[90:]]]
+    with open_llama(one_layer_model, config) as llm, open_llama(one_layer_model, config) as other:
+        llm.eval(tokens[:70])
+        saved = state_of(llm)
+        checkpoint = state_of(llm, partial=True)
+        expected = eval_calls(llm, more)
+        other.eval(random_tokens(100, seed=14))
+        restore(other, saved)
+        assert_same_state(eval_calls(other, more), expected)
+        # A checkpoint has no K, V or index: those are still there.
+        restore(other, checkpoint, partial=True)
+        assert_same_state(eval_calls(other, more), expected)
+        for n in (len(saved) // 2, len(saved) - 1):
+            with pytest.raises(H2OError, match="cannot be restored"):
+                restore(other, saved[:n])
+            assert other.n_tokens == 0
+    ngrams = open_llama(one_layer_model, replace(config, retrieval="ngrams"))
+    with ngrams, pytest.raises(H2OError, match="other H2O parameters"):
+        restore(ngrams, saved)
+
+
+# --- bytes, and what is refused
+
+
+def test_bytes_held(model_by_name: ModelByName) -> None:
+    """4.5 bits for each number of a key, of 1,024 positions, 2 layers and 2 KV heads of 64."""
+    for retrieval in ("index", "ngrams"):
+        with open_llama(model_by_name("llama-gqa2-f32"), replace(CONFIG, retrieval=retrieval)) as llm:
+            stats = llm.kv.stats
+            index_bytes = 1024 * 2 * 2 * 64 * 18 // 32 if retrieval == "index" else 0
+            assert 0 <= stats.index_bytes - index_bytes < 256
+            with llm.use_context() as context:
+                assert context.kv_bytes == stats.kv_bytes + stats.index_bytes
+
+
+def test_what_each_query_chose_is_not_kept(tiny_model: Path) -> None:
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(random_tokens(40))
+        with pytest.raises(H2OError, match="every query, layer and head has positions of its own"):
+            llm.kv.lookup_indices(0)
+
+
+def test_attention_must_be_one_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h2o = H2OConfig(retrieval="index")
+    with pytest.raises(ValueError, match=r"flash_attn='off' rules out: pass flash_attn='auto' or retrieval='ngrams'"):
+        Llama(tiny_model, n_ctx=1024, h2o=h2o, flash_attn="off")
+    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+    with pytest.raises(H2OError, match=r"needs attention as one operator, which layer 0 does not have\. Leave flash"):
+        Llama(tiny_model, n_ctx=1024, h2o=h2o)
+    Llama(tiny_model, n_ctx=1024, h2o=H2OConfig(retrieval="index", lookup_budget=0)).close()
+
+
+def test_heads_must_be_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "heads-of-16.gguf"
+    models.write_model(models.ModelSpec("heads-of-16", "qwen3", 64, 16, (4, 4), (2, 2)), path)
+    with pytest.raises(
+        H2OError, match="heads whose size is a multiple of 32, but layer 0 has heads of 16: use retrieval"
+    ):
+        Llama(path, n_ctx=1024, h2o=H2OConfig(retrieval="index"))
+    Llama(path, n_ctx=1024, h2o=H2OConfig()).close()
+
+
+def test_a_budget_that_no_memory_could_hold(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("h2o_llama._memory.physical_memory", lambda: 2**24)
+    h2o = H2OConfig(retrieval="index", lookup_budget=2**31 - 1)
+    with pytest.raises(ValueError, match=r"lookup_budget=2147483647 needs about .* for what every query retrieves"):
+        Llama(tiny_model, n_ctx=4096, h2o=h2o)
+
+
+# --- what goes with it
+
+
+def test_drafts(tiny_model: Path) -> None:
+    """They find their guesses in the text, without an index of n-grams."""
+    tokens = repetitive_tokens(60, seed=15)
+    texts: list[Sequence[int]] = []
+    with open_llama(tiny_model, replace(CONFIG, decode="memory")) as llm:
+        for draft in (0, 8):
+            llm.reset()
+            generated = llm.generate(tokens, temperature=0, draft=draft)
+            texts.append([next(generated) for _ in range(40)])
+        assert llm.kv.stats.drafted_tokens > 0
+    assert texts[0] == texts[1]
