@@ -110,6 +110,16 @@ def test_a_token_that_reads_memory_sets_reads_no_more_at_any_depth() -> None:
     assert found == [1000 * (22 + 4.5), *2 * [1000 * (12 + 8 + 10 + 4.5)]]
 
 
+def test_a_token_reads_the_index_of_keys() -> None:
+    """4 bytes for each of the positions before its chunk, where some are not in the memory set."""
+    h2o = H2OConfig(4, 4, 4, lookup_budget=8, decode="memory", retrieval="index")
+    results = [measured(Mode("index", "auto", h2o), n, [1.0], [1.0]) for n in (20, 200)]
+    for result in results:
+        result.stats = replace(result.stats, index_bytes=4 * result.case.n_ctx)
+    found = [row["read_bytes"] for row in rows(results, 0, None) if row["test"] == "generation"]
+    assert found == [1000 * (22 + 4.5), 1000 * (12 + 8 + 10 + 4.5) + 4 * 192]
+
+
 def test_weights_read_are_all_tensors_but_rows_that_are_looked_up_and_idle_experts() -> None:
     tensors = {"token_embd.weight": 1000, "blk.0.ffn_up.weight": 10, "blk.0.ffn_up_exps.weight": 800}
     assert weights_read(tensors, {"general.architecture": "llama"}) == 1810  # the embedding is the output layer

@@ -251,8 +251,10 @@ def test_run_takes_every_option_of_h2o(evals: list[tuple[H2OConfig | None, int]]
     command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
     invoke(*command)
     options = ["--sinks", "2", "--scorer", "distant", "--pooling", "1", "--schedule", "two_phase", "--lookup", "24"]
-    invoke(*command, *options)
-    changed = H2OConfig(16, 16, 2, scorer="distant", pooling=1, schedule="two_phase", lookup_budget=24)
+    invoke(*command, *options, "--retrieval", "index")
+    changed = H2OConfig(
+        16, 16, 2, scorer="distant", pooling=1, schedule="two_phase", lookup_budget=24, retrieval="index"
+    )
     assert evals == [(H2OConfig(16, 16), 128), (changed, 128)]
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'key_diff', 'sum'")
 

@@ -64,6 +64,14 @@ def test_a_sweep_names_scorer_and_pooling() -> None:
     ]
 
 
+def test_a_sweep_names_the_retrieval() -> None:
+    """But where nothing is retrieved: that is one setting."""
+    settings = sweep(local=[8], heavy=[8], sinks=[0], lookup=[0, 16], retrieval=["ngrams", "index"])
+    names = ["single_pass distant L8 H8", "single_pass distant L8 H8 B16", "single_pass distant L8 H8 B16 index"]
+    assert [s.name for s in settings] == names
+    assert [s.h2o.retrieval for s in settings if s.h2o] == ["ngrams", "ngrams", "index"]
+
+
 def test_a_sweep_has_no_setting_twice() -> None:
     assert len(sweep(local=[8, 8], heavy=[8])) == 1
     # Without heavy hitters there is nothing to rank.

@@ -29,6 +29,7 @@ EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=64),
     H2OConfig(64, 32, 0, scorer="key_diff", pooling=3, lookup_budget=50, tile=48, dense_layers=[0, 2]),
     H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
+    H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
 )
 # Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits.
 STATISTICS = {
@@ -100,6 +101,7 @@ def options_of(h2o: H2OConfig) -> list[str]:
         "schedule": h2o.schedule,
         "lookup": h2o.lookup_budget,
         "tile": h2o.tile,
+        "retrieval": h2o.retrieval,
     }
     if layers := cast(tuple[int, ...], h2o.dense_layers):
         values["dense"] = ",".join(map(str, layers))
@@ -186,7 +188,7 @@ def main() -> None:
         check_perplexity(tools / "llama-perplexity", Path(folder))
         bench: list[str | Path] = [tools / "llama-bench", "-m", MODEL, "-p", "2048", "-n", "4", "-r", "1", "-t", "2"]
         output = run([*bench, *H2O, "--h2o-lookup", "64"])
-        require("lookup 64" in output, "llama-bench does not look anything up", output)
+        require("lookup 64 by ngrams" in output, "llama-bench does not look anything up", output)
         output = run([*bench, *H2O, "--h2o-decode", "memory"])
         require("decode memory" in output, "llama-bench generates as if it read everything", output)
         output = run([*bench, *H2O, "--h2o-schedule", "two_phase"])

@@ -135,4 +135,5 @@ class Bench:
                 )
 
     def _kv_bytes(self, case: Case) -> int:
-        return kv_bytes_at_least(self.weights.core_model, case.n_ctx, "f16", "f16")
+        has_index = case.mode.h2o is not None and case.mode.h2o.has_key_index
+        return kv_bytes_at_least(self.weights.core_model, case.n_ctx, "f16", "f16", has_index)

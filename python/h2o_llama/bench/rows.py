@@ -55,7 +55,8 @@ def rows(results: Sequence[Result], weight_bytes: int, bandwidth: float | None) 
     list of dict
         "test" ("prefill" or "generation"), "n_tokens" (of the prompt), "mode", "n" (samples), "seconds" (median, for
         all tokens), "tokens_per_s", "over_dense" (over the better dense mode at that length), "kv_bytes" (as
-        allocated), "state_bytes" (scores, memory sets, phase 1's results), "peak_rss" (None with "generation"),
+        allocated), "state_bytes" (index of keys, scores, memory sets, phase 1's results), "peak_rss" (None with
+        "generation"),
         "samples" (seconds). Only with "generation", else None: "read_bytes" (that a token reads: weights, K and V),
         "read_per_s", and "of_bandwidth", its share of what the machine reads.
     """
@@ -74,7 +75,8 @@ def _generation(result: Result, weight_bytes: int, bandwidth: float | None) -> R
     case = result.case
     row = _row("generation", result, [s.generation_s or 0.0 for s in result.samples], case.n_gen)
     positions = range(case.n_tokens + 1, case.n_used)
-    n_bytes = weight_bytes + kv_read(result.stats.kv_bytes / case.n_ctx, positions, case.mode.h2o, case.chunk_size)
+    per_position = (result.stats.kv_bytes / case.n_ctx, result.stats.index_bytes / case.n_ctx)
+    n_bytes = weight_bytes + kv_read(*per_position, positions, case.mode.h2o, case.chunk_size)
     per_s = n_bytes * row["tokens_per_s"]
     share = None if bandwidth is None else per_s / bandwidth
     return row | {"peak_rss": None, "read_bytes": n_bytes, "read_per_s": per_s, "of_bandwidth": share}
@@ -91,7 +93,7 @@ def _row(test: Test, result: Result, seconds: list[float], n_computed: int) -> R
         "tokens_per_s": n_computed / median(seconds),
         "over_dense": None,
         "kv_bytes": stats.kv_bytes,
-        "state_bytes": stats.score_bytes + stats.memory_bytes + stats.intra_bytes,
+        "state_bytes": stats.index_bytes + stats.score_bytes + stats.memory_bytes + stats.intra_bytes,
         "samples": seconds,
     }
 

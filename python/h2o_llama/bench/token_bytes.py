@@ -35,18 +35,22 @@ def weights_read(tensors: Mapping[str, int], metadata: Mapping[str, str]) -> int
     return total
 
 
-def kv_read(bytes_per_position: float, positions: range, h2o: H2OConfig | None, chunk_size: int) -> int:
-    """Bytes of K and V that the generated tokens at these positions read, on average.
+def kv_read(
+    bytes_per_position: float, index_bytes: float, positions: range, h2o: H2OConfig | None, chunk_size: int
+) -> int:
+    """Bytes of K, V and the index of keys that the generated tokens at these positions read, on average.
 
     A token attends to all positions up to its own, with H2O too; with decode="memory" to a memory set, its chunk up to
-    itself, and B positions that it looks up, taken as if none were in a memory set and every layer had one.
+    itself, and B positions that it looks up, taken as if none were in a memory set and every layer had one. For these
+    it reads all of the index before its chunk, of `index_bytes` per position.
     """
 
-    def n_read(position: int) -> int:
+    def n_bytes(position: int) -> float:
         chunk_start = position - position % chunk_size
         if h2o is None or h2o.decode == "full" or chunk_start == 0:
-            return position + 1
+            return bytes_per_position * (position + 1)
         n_past = min(h2o.memory_size + h2o.lookup_budget, chunk_start)
-        return n_past + position - chunk_start + 1
+        n_indexed = chunk_start if chunk_start > h2o.memory_size else 0
+        return bytes_per_position * (n_past + position - chunk_start + 1) + index_bytes * n_indexed
 
-    return round(bytes_per_position * mean(map(n_read, positions)))
+    return round(mean(map(n_bytes, positions)))

@@ -45,6 +45,7 @@ def bench(
     local: sweeps.Locals = sweeps.LOCAL,
     heavy: sweeps.Heavies = sweeps.HEAVY,
     lookup: sweeps.Lookups = sweeps.LOOKUP,
+    retrieval: sweeps.Retrievals = options.DEFAULTS.retrieval,
     sinks: sweeps.Sinks = sweeps.SINK,
     schedule: sweeps.Schedules = "single_pass,two_phase",
     decode: Annotated[
@@ -72,6 +73,7 @@ def bench(
         heavy=heavy,
         sinks=sinks,
         lookup=lookup,
+        retrieval=retrieval,
         schedule=schedule,
         decode=decode,
         scorer=scorer,

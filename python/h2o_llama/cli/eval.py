@@ -36,6 +36,7 @@ def eval_model(
     local: sweeps.Locals = sweeps.LOCAL,
     heavy: sweeps.Heavies = sweeps.HEAVY,
     lookup: sweeps.Lookups = sweeps.LOOKUP,
+    retrieval: sweeps.Retrievals = options.DEFAULTS.retrieval,
     sinks: sweeps.Sinks = sweeps.SINK,
     schedule: sweeps.Schedules = options.DEFAULTS.schedule,
     scorer: sweeps.Scorers = options.DEFAULTS.scorer,
@@ -87,7 +88,14 @@ def eval_model(
     Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
     """
     settings = sweeps.settings(
-        local=local, heavy=heavy, sinks=sinks, lookup=lookup, schedule=schedule, scorer=scorer, pooling=pooling
+        local=local,
+        heavy=heavy,
+        sinks=sinks,
+        lookup=lookup,
+        retrieval=retrieval,
+        schedule=schedule,
+        scorer=scorer,
+        pooling=pooling,
     )
     tasks: list[Task] = []
     if windows > 0:

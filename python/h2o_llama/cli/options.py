@@ -22,8 +22,10 @@ Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of 
 Local = Annotated[int, typer.Option(min=0, help="L: tokens before a chunk that its memory set always holds.")]
 Heavy = Annotated[int, typer.Option(min=0, help="H: heavy hitters that a memory set holds.")]
 Sinks = Annotated[int, typer.Option(min=0, help="A: first tokens of the prompt that every memory set holds.")]
-Lookup = Annotated[
-    int, typer.Option(min=0, help="B: further tokens that every token attends to, found by the text; 0 is none.")
+Lookup = Annotated[int, typer.Option(min=0, help="B: further tokens that every token attends to; 0 is none.")]
+Retrieval = Annotated[
+    Literal["ngrams", "index"],
+    typer.Option(help="Find them by the text, or by an index of the keys, for every layer and head."),
 ]
 Scorer = Annotated[str, typer.Option(metavar="NAME", help=f"How heavy hitters are ranked: {', '.join(SCORERS)}.")]
 Pooling = Annotated[int, typer.Option(min=0, help="Rank a token as high as the best one so many positions around it.")]

@@ -27,6 +27,7 @@ def run(
     local: options.Local = options.DEFAULTS.local_window,
     heavy: options.Heavy = options.DEFAULTS.heavy_budget,
     lookup: options.Lookup = options.DEFAULTS.lookup_budget,
+    retrieval: options.Retrieval = options.DEFAULTS.retrieval,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
     scorer: options.Scorer = options.DEFAULTS.scorer,
     pooling: options.Pooling = options.DEFAULTS.pooling,
@@ -63,6 +64,7 @@ def run(
             schedule=schedule,
             decode=decode,
             lookup_budget=lookup,
+            retrieval=retrieval,
         )
     )
     text = read_prompt(file, prompt)
@@ -82,7 +84,7 @@ def run(
         typer.echo(
             f"prompt {len(tokens):,} tokens, {len(tokens) / (prefilled - start):,.1f} tokens/s | "
             f"generated {n_generated:,} tokens, {n_generated / (generated - prefilled):,.1f} tokens/s{_drafts(llm)} | "
-            f"KV cache {decimal(llm.kv.stats.kv_bytes)} | " + _chunks(llm),
+            f"KV cache {decimal(llm.kv.stats.kv_bytes + llm.kv.stats.index_bytes)} | " + _chunks(llm),
             err=True,
         )
 

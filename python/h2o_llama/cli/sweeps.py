@@ -23,6 +23,9 @@ Plot = Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")
 Locals = Annotated[str, typer.Option(rich_help_panel=PANEL, help="L, one or more: 64,128.")]
 Heavies = Annotated[str, typer.Option(rich_help_panel=PANEL, help="H, one or more.")]
 Lookups = Annotated[str, typer.Option(rich_help_panel=PANEL, help="B, one or more.")]
+Retrievals = Annotated[
+    str, typer.Option(rich_help_panel=PANEL, help="How they are found: ngrams (by the text), index (of keys), or both.")
+]
 Sinks = Annotated[str, typer.Option(rich_help_panel=PANEL, help="A, one or more.")]
 Schedules = Annotated[str, typer.Option(rich_help_panel=PANEL, help="single_pass, two_phase, or both.")]
 Scorers = Annotated[
@@ -54,6 +57,7 @@ def settings(
     schedule: str,
     scorer: str,
     pooling: str,
+    retrieval: str,
     decode: str = DEFAULTS.decode,
 ) -> list[Setting]:
     """All combinations of the options' values."""
@@ -65,5 +69,6 @@ def settings(
         schedule=values("--schedule", schedule, str),
         scorer=values("--scorer", scorer, str),
         pooling=values("--pooling", pooling, int),
+        retrieval=values("--retrieval", retrieval, str),
         decode=values("--decode", decode, str),
     )

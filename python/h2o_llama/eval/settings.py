@@ -43,8 +43,11 @@ class Setting:
     def of(cls, h2o: H2OConfig, memory: Memory | None = None) -> Setting:
         """With a name that tells schedule, choice and budgets, such as "single_pass mean pool3 A4 L128 H128".
 
-        Where H2O chooses nothing, `h2o` gets the default scorer, so that equal measurements are equal settings.
+        Where H2O chooses nothing, `h2o` gets the default scorer, and the default retrieval where nothing is looked up,
+        so that equal measurements are equal settings.
         """
+        if h2o.lookup_budget == 0:
+            h2o = replace(h2o, retrieval=H2OConfig.retrieval)
         if memory is not None or h2o.heavy_budget == 0:
             h2o = replace(h2o, scorer=H2OConfig.scorer, pooling=0)
         if memory is not None:
@@ -55,7 +58,9 @@ class Setting:
             choice = [h2o.scorer, *([f"pool{h2o.pooling}"] if h2o.pooling > 0 else [])]
         sizes = (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget, h2o.lookup_budget)
         budgets = tuple(zip("ALHB", sizes, strict=True))
-        others = [f"T{h2o.tile}"] if h2o.lookup_budget > 0 and h2o.tile != H2OConfig.tile else []
+        others = ["index"] if h2o.has_key_index else []
+        if h2o.lookup_budget > 0 and not h2o.has_key_index and h2o.tile != H2OConfig.tile:
+            others.append(f"T{h2o.tile}")
         if layers := cast(tuple[int, ...], h2o.dense_layers):
             others.append("dense" + ",".join(map(str, layers)))
         if h2o.decode != H2OConfig.decode:
@@ -77,6 +82,7 @@ def sweep(
     pooling: Sequence[int] = (H2OConfig.pooling,),
     lookup: Sequence[int] = (H2OConfig.lookup_budget,),
     decode: Sequence[str] = (H2OConfig.decode,),
+    retrieval: Sequence[str] = (H2OConfig.retrieval,),
 ) -> list[Setting]:
     """The settings of all combinations, the last argument changing fastest.
 
@@ -86,9 +92,9 @@ def sweep(
         If a value is out of range, or an argument is empty.
     """
     settings = [
-        Setting.of(H2OConfig(L, H, A, rank, pool, order, reads, lookup_budget=B))  # type: ignore[arg-type]
-        for L, H, A, B, order, rank, pool, reads in product(
-            local, heavy, sinks, lookup, schedule, scorer, pooling, decode
+        Setting.of(H2OConfig(L, H, A, rank, pool, order, reads, lookup_budget=B, retrieval=found))  # type: ignore[arg-type]
+        for L, H, A, B, found, order, rank, pool, reads in product(
+            local, heavy, sinks, lookup, retrieval, schedule, scorer, pooling, decode
         )
     ]
     if not settings:

@@ -60,7 +60,8 @@ class Subject:
         core = self.weights.core_model
         # Logits are in llama.cpp's buffers for a chunk and here for a piece.
         logits = 4 * core.n_vocab * (self.chunk_size + piece_tokens(core.n_vocab))
-        each = kv_bytes_at_least(core, n_ctx, "f16", "f16") + logits
+        has_index = any(s.h2o is not None and s.h2o.has_key_index for s in settings)
+        each = kv_bytes_at_least(core, n_ctx, "f16", "f16", has_index) + logits
         others = 1 + any(s.memory == "upper_bound" for s in settings)  # that rule reads the text by itself
         room = (physical_memory() or 0) // 2 - core.size - others * each
         size = max(1, room // (each * contexts_each))

@@ -153,13 +153,15 @@ def _size(row: Row) -> int:
 
 
 def _choice(row: Row) -> str:
-    """Schedule, how the heavy hitters are chosen, and whether there is lookup."""
+    """Schedule, how the heavy hitters are chosen, and whether and how there is lookup."""
     h2o = row["h2o"]
     if row["memory"] is not None:
         choice = row["memory"]
     else:
         choice = f"{h2o['scorer']}, pooling {h2o['pooling']}" if h2o["heavy_budget"] else "window"
-    lookup = ", lookup" if h2o["lookup_budget"] else ""
+    lookup = ""
+    if h2o["lookup_budget"]:
+        lookup = ", index" if h2o.get("retrieval") == "index" else ", lookup"  # older rows do not say
     return f"{h2o['schedule']} {choice}{lookup}".replace("_", " ")
 
 
