@@ -1,7 +1,8 @@
 """How fast it is: measures it and writes the report docs/performance.md, with its pictures.
 
     h2o-llama pull smollm2-135m && h2o-llama pull django-docs
-    python benchmarks/performance.py                 # everything, about 12 minutes on two idle cores
+    python benchmarks/performance.py                 # everything, about 15 minutes on two idle cores
+    python tools/check_avx2.py --run python benchmarks/performance.py --avx2   # the goals on a build for plain AVX2
     python benchmarks/performance.py --report-only   # the report again, from what was measured
     python benchmarks/performance.py --quick         # a little of everything: to see that it works
 
@@ -34,45 +35,55 @@ from h2o_llama.params import available_cpus
 from h2o_llama.plots import bench_plots
 from pages import environment, equal_files
 from parts import COLUMNS, parts
+from performance_goals import DEEP, INDEX, INDEX_MEMORY, MEMORY, RANDOM_DEPTH, REAL_DEPTHS, goals
 from random_model import ModelSpec, model_file
 from settings import CHUNK_SIZE, DEFAULT
 
 ROOT = Path(__file__).parents[1]
 MODEL, TEXT = "smollm2-135m", "django-docs"
-SCHEDULES = ("single_pass", "two_phase")
+FOLDER = ROOT / "build" / "performance"
 
 
 @dataclass(frozen=True)
 class Effort:
     """How much is measured: of the random model, of a real one, of the parts, of the kernels."""
 
+    schedules: tuple[str, ...]
     lengths: tuple[int, ...]
     depths: tuple[int, ...]
     dense_max: int
     repetitions: int
     real_lengths: tuple[int, ...]
-    real_repetitions: int
-    part_lengths: tuple[int, ...]
-    kernel_repeats: int
+    real_depths: tuple[int, ...]
+    part_lengths: tuple[int, ...] = ()
+    kernel_repeats: int = 0
 
 
-FULL = Effort((1024, 4096, 8192, 16384, 65536), (4096, 8192), 16384, 3, (4096,), 2, (8192,), 15)
-QUICK = Effort((1024, 2048), (1024,), 1024, 1, (1024,), 1, (2048,), 1)
+BOTH = ("single_pass", "two_phase")
+FULL = Effort(
+    BOTH, (1024, 4096, 8192, 16384, 32768), (RANDOM_DEPTH,), RANDOM_DEPTH, 2, (DEEP,), REAL_DEPTHS, (8192,), 15
+)
+AVX2 = Effort(BOTH[:1], (1024, 8192), (), 8192, 2, (), REAL_DEPTHS)
+QUICK = Effort(BOTH, (1024, 2048), (1024,), 1024, 1, (1024,), (1024,), (2048,), 1)
 
 
 def main(
     report_only: Annotated[bool, typer.Option("--report-only", help="Measure nothing.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure a little, and write the report there.")] = False,
+    avx2: Annotated[bool, typer.Option("--avx2", help="Measure the goals only, as those of an AVX2 build.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
 ) -> None:
     """Measure how fast it is, and write the report."""
-    folder = ROOT / "build" / ("performance-quick" if quick else "performance")
+    effort, folder = (AVX2, FOLDER / "avx2") if avx2 else (FULL, FOLDER)
+    if quick:
+        effort, folder = QUICK, FOLDER.with_name("performance-quick")
     try:
         if not report_only:
             folder.mkdir(parents=True, exist_ok=True)
-            measure(folder, QUICK if quick else FULL, threads or available_cpus())
-        for path in write_report(folder, folder if quick else ROOT / "docs"):
-            print(path)
+            measure(folder, effort, threads or available_cpus())
+        if not avx2:
+            for path in write_report(folder, folder if quick else ROOT / "docs"):
+                print(path)
     except (ValueError, FileNotFoundError) as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -82,25 +93,21 @@ def measure(folder: Path, effort: Effort, n_threads: int) -> None:
     text = find_text(TEXT).read_bytes()
     find_model(MODEL)  # if it is not here, fail before anything is measured
 
-    def plan(lengths: tuple[int, ...], depths: tuple[int, ...], repetitions: int, schedules: tuple[str, ...]) -> Plan:
-        configs = [*(replace(DEFAULT, schedule=schedule) for schedule in schedules), replace(DEFAULT, decode="memory")]
-        settings = [Setting.of(config) for config in configs]
-        return Plan(beside_dense(settings), lengths, depths, 32, repetitions, effort.dense_max, CHUNK_SIZE, n_threads)
+    def plan(configs: list[H2OConfig], lengths: tuple[int, ...], depths: tuple[int, ...]) -> Plan:
+        modes = beside_dense([Setting.of(config) for config in configs])
+        return Plan(modes, lengths, depths, 32, effort.repetitions, effort.dense_max, CHUNK_SIZE, n_threads)
 
-    def random() -> str:
-        return bench(model_file(ModelSpec()), plan(effort.lengths, effort.depths, effort.repetitions, SCHEDULES), None)
+    schedules = [replace(DEFAULT, schedule=schedule) for schedule in effort.schedules]
+    others = [INDEX, MEMORY, INDEX_MEMORY]
+    random = plan([*schedules, *others], effort.lengths, effort.depths)
+    real = plan([DEFAULT, *others], effort.real_lengths, effort.real_depths)
 
-    def real() -> str:
-        lengths = effort.real_lengths
-        return bench(MODEL, plan(lengths, lengths, effort.real_repetitions, SCHEDULES[:1]), text)
-
-    def where_the_time_goes() -> str:
-        return json.dumps(list(parts(list(effort.part_lengths), n_threads)), indent=1)
-
-    _write(folder / "random.json", random)
-    _write(folder / "real.json", real)
-    _write(folder / "parts.json", where_the_time_goes)
-    _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, effort.kernel_repeats))
+    _write(folder / "random.json", lambda: bench(model_file(ModelSpec()), random, None))
+    _write(folder / "real.json", lambda: bench(MODEL, real, text))
+    if effort.part_lengths:
+        _write(folder / "parts.json", lambda: json.dumps(list(parts(list(effort.part_lengths), n_threads)), indent=1))
+    if effort.kernel_repeats:
+        _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, effort.kernel_repeats))
 
 
 def bench(model: str | Path, plan: Plan, text: bytes | None) -> str:
@@ -122,7 +129,7 @@ def kernels(path: Path, n_threads: int, repeats: int) -> str:
 
 def write_report(folder: Path, target: Path) -> list[Path]:
     """Write performance.md and its pictures into `target`. Raises FileNotFoundError if something was not measured."""
-    random, real = (Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real"))
+    random, real = _read(folder)
     lines = json.loads((folder / "parts.json").read_text())
     text = (
         environment()
@@ -132,6 +139,7 @@ def write_report(folder: Path, target: Path) -> list[Path]:
             spec=ModelSpec(),
             random=random,
             real=real,
+            goals=_goal_table(folder),
             facts=facts,
             tables=lambda report: "\n\n".join(table.markdown() for table in tables(report)),
             longest=max((r for r in random.rows if r["over_dense"] and _is_default(r)), key=lambda r: r["n_tokens"]),
@@ -144,6 +152,22 @@ def write_report(folder: Path, target: Path) -> list[Path]:
     report.write_text(text, encoding="utf-8")
     with equal_files("performance"):
         return [report, *bench_plots(random.rows, target)]
+
+
+def _read(folder: Path) -> list[Report]:
+    return [Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real")]
+
+
+def _goal_table(folder: Path) -> str:
+    """On this CPU, and on a build for plain AVX2 if that was measured."""
+    here = list(goals(*_read(folder)))
+    others = [list(goals(*_read(folder / "avx2")))] if (folder / "avx2" / "real.json").exists() else []
+    columns = ["bound", "measured", "", *(["plain AVX2", ""] if others else [])]
+    lines = [
+        [goal.name, goal.bound_text, *(cell for g in (goal, *rest) for cell in (g.measured_text, g.verdict))]
+        for goal, *rest in zip(here, *others, strict=True)
+    ]
+    return Table("goal", columns, lines, "").markdown()
 
 
 def _is_default(row: dict[str, object]) -> bool:

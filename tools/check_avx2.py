@@ -1,5 +1,7 @@
 """Run tests as on a CPU with AVX2 and nothing newer: python tools/check_avx2.py [pytest's arguments]
 
+With --run, the arguments after it are another command to run so.
+
 Builds ggml's CPU backend for plain AVX2 beside the installed one, in build/avx2, and puts it in its place: results
 differ in their last bits from those of AVX-512 or AMX, and must pass too. By default H2O's tests are run. Needs the
 package with its extra "test", and pybind11.
@@ -44,8 +46,11 @@ def main() -> None:
     if used.split() != [str(LIBRARY), "avx2"]:
         sys.exit(f"check_avx2: {used.strip()} is in use, not {LIBRARY} with the AVX2 kernel")
 
-    tests = sys.argv[1:] or [str(path) for pattern in TESTS for path in sorted((ROOT / "tests").glob(pattern))]
-    sys.exit(subprocess.run([sys.executable, "-m", "pytest", *tests], env=env, cwd=ROOT).returncode)
+    command = sys.argv[2:]
+    if sys.argv[1:2] != ["--run"]:
+        tests = sys.argv[1:] or [str(path) for pattern in TESTS for path in sorted((ROOT / "tests").glob(pattern))]
+        command = [sys.executable, "-m", "pytest", *tests]
+    sys.exit(subprocess.run(command, env=env, cwd=ROOT).returncode)
 
 
 def run(*command: str | Path) -> None:
