@@ -169,6 +169,7 @@ bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, 
         /*.ld       =*/ t.ld,
         /*.o        =*/ t.o,
         /*.ld_o     =*/ d_v_pad,
+        /*.add      =*/ false,
         /*.m        =*/ t.m,
         /*.l        =*/ t.l,
     };

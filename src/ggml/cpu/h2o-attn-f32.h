@@ -67,9 +67,12 @@ void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * 
     };
 
     int64_t k = 0;
-    for (; k < lines.n; ++k) {
-        __builtin_prefetch(lines.line[k], 0, 2);
-        add_product(k);
+    for (int i = 0; i < lines.n; ++i) { // spread over all products: the CPU keeps few pending loads
+        __builtin_prefetch(lines.line[i]);
+        add_product(k++);
+        if (2*lines.n <= n) {
+            add_product(k++);
+        }
     }
 #pragma GCC unroll 4
     for (; k < n; ++k) {

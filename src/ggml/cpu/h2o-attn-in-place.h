@@ -196,7 +196,8 @@ void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & f
         const float f = l > 0.0f ? 1.0f/l : 0.0f;
         for (int j = 0; j < N; ++j) {
             finite &= sum[r][j] - sum[r][j] == 0.0f;
-            store(t.o + (first_row + r)*t.ld_o + i + j*VL, sum[r][j]*f);
+            float * o = t.o + (first_row + r)*t.ld_o + i + j*VL;
+            store(o, t.add ? load(o) + sum[r][j]*f : sum[r][j]*f);
         }
     }
 }

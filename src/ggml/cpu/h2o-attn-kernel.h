@@ -104,6 +104,7 @@ struct h2o_attn_in_place {
 
     float * o;    // [n_rows][ld_o]
     int64_t ld_o;
+    bool    add;  // to what is there
     float * m;    // [n_rows]
     float * l;    // [n_rows]
 };
