@@ -30,9 +30,6 @@ struct h2o_attention_params {
     ggml_tensor * tile_last;   // I32 [n, n_tiles]: the first query that does not see a row any more
     int           tile_size;
     int           tile_offset; // of the first query in its tile
-
-    // With tile_rows alone, I32 [n, n_q, n_head_kv], they are of each query, as in ggml-h2o-attn.h. The fused operator only:
-    // composed, every query's rows would have to be gathered at once
 };
 
 // One operator, which not every backend has.
