@@ -48,7 +48,7 @@ class H2OConfig:
     decode : {"full", "memory"}
         "full": generated tokens attend to everything before them, at a cost that grows with the text.
         "memory": they attend to what a token of a prompt does: the memory sets, their chunk, lookups of their own. A
-        token then costs the same at any depth. Scores do not change.
+        token then costs the same at any depth, but for what it takes to read an index of keys. Scores do not change.
     evict : bool, default False
         Drop the tokens outside the memory sets from the cache. Not available yet.
     lookup_budget : int, default 128
