@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "avx2"
 LIBRARY = BUILD / "bin" / "libh2o-ggml-cpu.so"
 INSTRUCTIONS = ("SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C")
-TESTS = ("test_attention_op.py", "test_top_keys_op.py", "test_h2o_*.py", "test_llama_api.py", "test_ops.py")
+TESTS = ("test_attention_*.py", "test_top_keys_op.py", "test_h2o_*.py", "test_llama_api.py", "test_ops.py")
 
 # The backend in use, and H2O's kernel.
 WHICH = """
