@@ -44,7 +44,8 @@ def run(command: list[str | Path], ok: bool = True, typed: str = "") -> str:
     """Output and log of a command that must succeed (or fail, but not by a signal)."""
     result = subprocess.run(
         command,
-        env={**os.environ, "H2O_DEBUG_PHASES": "1"},
+        # waiting threads that do not spin leave a CPU to the one that writes the log
+        env={**os.environ, "H2O_DEBUG_PHASES": "1", "OMP_WAIT_POLICY": "passive"},
         input=typed,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -58,8 +59,11 @@ def run(command: list[str | Path], ok: bool = True, typed: str = "") -> str:
 
 
 def run_to_end(command: list[str | Path], last: str) -> str:
-    """Of a command whose log ends with this. Busy machines may lose the end of it."""
-    for _ in range(4):
+    """Of a command whose log ends with this.
+
+    A thread of its own writes upstream's log, and nothing waits for it at the end: a busy machine loses the last lines.
+    """
+    for _ in range(20):
         output = run(command)
         if last in output:
             return output
