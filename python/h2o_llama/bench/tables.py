@@ -73,7 +73,7 @@ def tables(report: Report) -> Iterator[Table]:
             prefill,
             _memory,
             "Of one that does nothing else, with Python; the weights count as far as they were read. In brackets: K "
-            "and V as allocated, and scores, memory sets and what phase 1 leaves.",
+            "and V as allocated; the index of keys, scores, memory sets and what phase 1 leaves.",
         )
 
 
