@@ -44,8 +44,7 @@ def run(command: list[str | Path], ok: bool = True, typed: str = "") -> str:
     """Output and log of a command that must succeed (or fail, but not by a signal)."""
     result = subprocess.run(
         command,
-        # waiting threads that do not spin leave a CPU to the one that writes the log
-        env={**os.environ, "H2O_DEBUG_PHASES": "1", "OMP_WAIT_POLICY": "passive"},
+        env={**os.environ, "H2O_DEBUG_PHASES": "1"},
         input=typed,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -58,16 +57,24 @@ def run(command: list[str | Path], ok: bool = True, typed: str = "") -> str:
     return result.stdout
 
 
-def run_to_end(command: list[str | Path], last: str) -> str:
-    """Of a command whose log ends with this.
+# What llama-perplexity does, and then its log is flushed: a thread of its own writes the log, the program does not wait
+# for it at the end, and so the last lines, with the results, are often lost.
+PERPLEXITY = """
+import ctypes, sys
+folder, *arguments = sys.argv[1:]
+words = [b"llama-perplexity", *map(str.encode, arguments)]
+common = ctypes.CDLL(f"{folder}/libllama-common.so")
+main = ctypes.CDLL(f"{folder}/libllama-perplexity-impl.so")._Z16llama_perplexityiPPc
+status = main(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None))
+log = common._Z15common_log_mainv
+log.restype = ctypes.c_void_p
+common._Z16common_log_flushP10common_log(ctypes.c_void_p(log()))
+sys.exit(status)
+"""
 
-    A thread of its own writes upstream's log, and nothing waits for it at the end: a busy machine loses the last lines.
-    """
-    for _ in range(20):
-        output = run(command)
-        if last in output:
-            return output
-    return run(command)
+
+def run_perplexity(tool: Path, arguments: list[str | Path]) -> str:
+    return run([sys.executable, "-c", PERPLEXITY, tool.parent, *arguments])
 
 
 def require(condition: bool, what: str, output: str) -> None:
@@ -130,11 +137,11 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     text = standard_library_text(2 * n_tokens)
     file, logits = folder / "windows.txt", folder / "dense"
     file.write_bytes(text)
-    command: list[str | Path] = [tool, "-m", MODEL, "-f", file, "-t", "2", "--kl-divergence-base", logits]
-    command += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
-    run(command)
+    arguments: list[str | Path] = ["-m", MODEL, "-f", file, "-t", "2", "--kl-divergence-base", logits]
+    arguments += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
+    run([tool, *arguments])
     for h2o in EVALUATED:
-        output = run_to_end([*command, "--kl-divergence", *options_of(h2o)], "Same top p")
+        output = run_perplexity(tool, [*arguments, "--kl-divergence", *options_of(h2o)])
         (row,) = evaluate(
             MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], tasks=[Perplexity(2)], chunk_size=chunk
         )
@@ -143,7 +150,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
             found = re.search(pattern, output)
             close = found is not None and math.isclose(float(found[1]), row[key], rel_tol=1e-3)
             require(close, f"{row['setting']}: eval's {key} is {row[key]}, llama-perplexity's is another", output)
-    output = run([*command, "--kl-divergence", "--h2o-heavy", "64", "--h2o-scorer", "best"], ok=False)
+    output = run([tool, *arguments, "--kl-divergence", "--h2o-heavy", "64", "--h2o-scorer", "best"], ok=False)
     require(
         "bad value 'best'" in output and "distant, key_diff or sum" in output,
         "llama-perplexity does not say what is wrong",
@@ -185,12 +192,12 @@ def main() -> None:
         # llama-perplexity evaluates -b/-c sequences at once, and H2O takes one.
         text = Path(folder) / "text.txt"
         text.write_bytes((ROOT / "LICENSE").read_bytes() * 8)
-        perplexity = [tools / "llama-perplexity", "-m", MODEL, "-f", text, "-c", "2048", "-t", "2", *H2O]
-        output = run_to_end(perplexity, "Final estimate: PPL")
+        perplexity = tools / "llama-perplexity"
+        output = run_perplexity(perplexity, ["-m", MODEL, "-f", text, "-c", "2048", "-t", "2", *H2O])
         require(
             "Final estimate: PPL" in output and "single_pass" in output, "llama-perplexity printed no estimate", output
         )
-        check_perplexity(tools / "llama-perplexity", Path(folder))
+        check_perplexity(perplexity, Path(folder))
         bench: list[str | Path] = [tools / "llama-bench", "-m", MODEL, "-p", "2048", "-n", "4", "-r", "1", "-t", "2"]
         output = run([*bench, *H2O, "--h2o-lookup", "64"])
         require("lookup 64 by ngrams" in output, "llama-bench does not look anything up", output)
