@@ -15,9 +15,17 @@ import pytest
 
 import models
 from inputs import EXTERNAL_MODEL, ModelByName
+from kernels import ISAS, using
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel
 
 MODEL_NAMES = [*models.FIXTURE_MODELS, "demo", *(["external"] if EXTERNAL_MODEL else [])]
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of the CPU's kernel that is used."""
+    with using(request.param):
+        yield request.param
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gguf
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from h2o_llama import _core, ops
+from kernels import ISAS, using
 from test_attention_op import (
-    ISAS,
     Sizes,
     Tiles,
     assert_close,
@@ -29,13 +29,6 @@ Array = NDArray[Any]
 Inputs = tuple[Array, Array, Array, Array]
 
 NO_SUMS = np.zeros(0)
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    _core.ops_set_attention_isa(request.param)
-    yield request.param
-    _core.ops_set_attention_isa(ISAS[0])
 
 
 def attend(
@@ -108,11 +101,8 @@ class TestEqualsNumpy:
         rng = np.random.default_rng(draw(0, 1000))
         inputs = random_inputs(rng, sizes)
         first = sorted_firsts(rng, sizes.n_q, sizes.n_k) if data.draw(st.booleans()) else None
-        _core.ops_set_attention_isa(isa_name)
-        try:
+        with using(isa_name):
             check(inputs, isa_name, first)
-        finally:
-            _core.ops_set_attention_isa(ISAS[0])
 
     @pytest.mark.parametrize("sizes", [Sizes(2, 3, 2, 300), Sizes(2, 3, 20, 4200)], ids=str)
     def test_seen_keys_are_few(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
@@ -178,11 +168,8 @@ class TestTileRows:
         size = draw(1, 6)
         rng = np.random.default_rng(draw(0, 1000))
         inputs, first, tiles = tile_inputs(rng, sizes, size, draw(0, size - 1), draw(1, 300))
-        _core.ops_set_attention_isa(isa_name)
-        try:
+        with using(isa_name):
             self.check(inputs, first, tiles, isa_name)
-        finally:
-            _core.ops_set_attention_isa(ISAS[0])
 
     def test_types(self, rng: np.random.Generator, isa: str) -> None:
         (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(3, 3, 2, 200), 2, 0, 150)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from h2o_llama import _core, ops
+from kernels import ISAS, using
 
 Array = NDArray[Any]
-
-ISAS = _core.ops_attention_isas()
 
 # Error of a sum whose size is 1: float32 rounds every partial sum to 2^-24, "amx" rounds every number to 2^-17. Two to
 # three times the largest that was measured in any test here.
 ROUNDING = {isa: 2.0**-15 if isa == "amx" else 2.0**-18 for isa in ISAS}
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    _core.ops_set_attention_isa(request.param)
-    yield request.param
-    _core.ops_set_attention_isa(ISAS[0])
 
 
 @dataclass(frozen=True)
@@ -149,11 +141,8 @@ class TestEqualsNumpy:
         draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
         sizes = Sizes(draw(1, 3), draw(1, 5), draw(1, 70), draw(0, 140), draw(1, 70), draw(1, 70), draw(1, 2))
         causal, seed = data.draw(st.booleans()), draw(0, 1000)
-        _core.ops_set_attention_isa(isa_name)
-        try:
+        with using(isa_name):
             check(random_inputs(np.random.default_rng(seed), sizes), isa_name, causal=causal)
-        finally:
-            _core.ops_set_attention_isa(ISAS[0])
 
     def test_not_causal_with_more_queries_than_keys(self, rng: np.random.Generator, isa: str) -> None:
         q, k, v, rows = random_inputs(rng, Sizes())
@@ -257,11 +246,8 @@ class TestLimits:
         sizes = Sizes(draw(1, 3), draw(1, 5), draw(1, 70), draw(0, 140), draw(1, 70), draw(1, 70), draw(1, 2))
         causal, seed = data.draw(st.booleans()), draw(0, 1000)
         inputs, limits = limited_inputs(np.random.default_rng(seed), sizes)
-        _core.ops_set_attention_isa(isa_name)
-        try:
+        with using(isa_name):
             self.check(inputs, limits, isa_name, causal)
-        finally:
-            _core.ops_set_attention_isa(ISAS[0])
 
     @pytest.mark.parametrize("distance", [0, 1, 17, 64, 200])
     def test_queries_a_distance_later(self, rng: np.random.Generator, isa: str, distance: int) -> None:
@@ -387,16 +373,30 @@ def tile_inputs(
 def tiles_reference(
     inputs: tuple[Array, Array, Array, Array], first: Array, tiles: Tiles, limits: Array | None = None
 ) -> ops.Attention:
-    """In float64, one softmax after the other."""
+    """What a head has anyway does not count twice."""
+    rows = inputs[3]
+
+    def further(kv: int, i: int) -> Array:
+        seen = tiles.seen_by(i)
+        return seen[~np.isin(seen, rows[0, kv])]
+
+    return further_reference(inputs, first, further, limits)
+
+
+def further_reference(
+    inputs: tuple[Array, Array, Array, Array],
+    first: Array,
+    further: Callable[[int, int], Array],
+    limits: Array | None = None,
+) -> ops.Attention:
+    """In float64, one softmax after the other. further(KV head, query): what the query sees besides the head's rows."""
     q, k, v, rows = (x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs)
     _, n_head, n_q, _ = q.shape
     m, l = np.full((1, n_head, n_q), -np.inf), np.zeros((1, n_head, n_q))  # noqa: E741
     o, sums = np.zeros((1, n_q, n_head, v.shape[-1])), np.zeros(rows.shape)
     for head, i in np.ndindex(n_head, n_q):
         kv = head // (n_head // len(k))
-        own = rows[0, kv]
-        further = tiles.seen_by(i)
-        seen = np.concatenate([own[first <= i], further[~np.isin(further, own)]])
+        seen = np.concatenate([rows[0, kv, first <= i], further(kv, i)])
         with np.errstate(invalid="ignore"):
             logits = k[kv, seen] @ q[0, head, i]
             m[0, head, i] = logits.max(initial=-np.inf)
@@ -451,11 +451,8 @@ class TestTileRows:
         rng = np.random.default_rng(draw(0, 1000))
         inputs, first, tiles = tile_inputs(rng, sizes, size, draw(0, size - 1), draw(1, 90))
         limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q)) if data.draw(st.booleans()) else None
-        _core.ops_set_attention_isa(isa_name)
-        try:
+        with using(isa_name):
             self.check(inputs, first, tiles, isa_name, limits)
-        finally:
-            _core.ops_set_attention_isa(ISAS[0])
 
     @pytest.mark.parametrize("d", [1, 31, 33, 64, 80, 127, 128, 256])
     def test_head_sizes(self, rng: np.random.Generator, isa: str, d: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gguf
@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from h2o_llama import _core, ops
-from test_attention_op import ISAS, Sizes, Tiles, assert_close, assert_equal_but_sums, in_use_with_tiles
+from kernels import ISAS, using
+from test_attention_op import Sizes, Tiles, assert_close, assert_equal_but_sums, further_reference, in_use_with_tiles
 
 Array = NDArray[Any]
 Inputs = tuple[Array, Array, Array, Array]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    _core.ops_set_attention_isa(request.param)
-    yield request.param
-    _core.ops_set_attention_isa(ISAS[0])
 
 
 def query_inputs(rng: np.random.Generator, sizes: Sizes, n: int) -> tuple[Inputs, Array, Array]:
@@ -48,28 +42,7 @@ def query_inputs(rng: np.random.Generator, sizes: Sizes, n: int) -> tuple[Inputs
 
 
 def query_reference(inputs: Inputs, first: Array, query_rows: Array, limits: Array | None = None) -> ops.Attention:
-    """In float64, one softmax after the other."""
-    q, k, v, rows = (x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs)
-    _, n_head, n_q, _ = q.shape
-    m, l = np.full((1, n_head, n_q), -np.inf), np.zeros((1, n_head, n_q))  # noqa: E741
-    o, sums = np.zeros((1, n_q, n_head, v.shape[-1])), np.zeros(rows.shape)
-    for head, i in np.ndindex(n_head, n_q):
-        kv = head // (n_head // len(k))
-        own, further = rows[0, kv, first <= i], query_rows[kv, i]
-        seen = np.concatenate([own, further[further >= 0]])
-        with np.errstate(invalid="ignore"):
-            logits = k[kv, seen] @ q[0, head, i]
-            m[0, head, i] = logits.max(initial=-np.inf)
-            if m[0, head, i] == -np.inf:
-                continue
-            e = np.exp(logits - m[0, head, i])
-            l[0, head, i] = e.sum()
-            o[0, i, head] = e / e.sum() @ v[kv, seen]
-        weights = e[: len(own)] / e.sum()
-        if limits is not None:
-            weights = np.where(own <= limits[0, i], weights, 0)
-        sums[0, kv, first <= i] += weights
-    return ops.Attention(o, sums, m, l)
+    return further_reference(inputs, first, lambda kv, i: query_rows[kv, i][query_rows[kv, i] >= 0], limits)
 
 
 def attend(
@@ -119,11 +92,8 @@ class TestEqualsNumpy:
         rng = np.random.default_rng(draw(0, 1000))
         inputs, first, query_rows = query_inputs(rng, sizes, draw(1, 90))
         limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q)) if data.draw(st.booleans()) else None
-        _core.ops_set_attention_isa(isa_name)
-        try:
+        with using(isa_name):
             check(inputs, first, query_rows, isa_name, limits)
-        finally:
-            _core.ops_set_attention_isa(ISAS[0])
 
     @pytest.mark.parametrize("n", [1, 15, 16, 17, 128, 300])
     @pytest.mark.parametrize("n_q", [1, 3, 30])

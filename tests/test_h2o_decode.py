@@ -46,17 +46,25 @@ def test_equals_dense_attention(flash_attn: str, model_path: Path, oracle_model:
             assert not llm.kv.scores(il)[:, n_prompt:].any()
 
 
-def test_graphs_are_used_again(model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch, flash_attn: str) -> None:
-    """Over the ends of chunks, and of the width to which a step's rows are padded: with the same bits."""
-    config = replace(CONFIG, flash_attn=flash_attn, kv_type="f16")
-    tokens = random_tokens(300, seed=4)
+def assert_graphs_are_used_again(
+    monkeypatch: pytest.MonkeyPatch, model: Path, config: Config, tokens: list[int], n_prompt: int, n_built: int
+) -> None:
+    """The tokens after the prompt, one by one, need so many new graphs, and have the same bits as with one for each."""
     logits = []
     for disabled in ("1", "0"):
         monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
-        with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
-            eval_calls(llm, [tokens[:200]])
+        with open_llama(model, config) as llm:
+            eval_calls(llm, [tokens[:n_prompt]])
             before = llm.kv.stats.graphs_reused
-            logits.append(decode_calls(llm, [[token] for token in tokens[200:]]))
-            # All but the first step, and the first that needs more than 256 rows.
-            assert llm.kv.stats.graphs_reused - before == (0 if disabled == "1" else 98)
+            logits.append(decode_calls(llm, [[token] for token in tokens[n_prompt:]]))
+            n_reused = llm.kv.stats.graphs_reused - before
+            assert n_reused == (0 if disabled == "1" else len(tokens) - n_prompt - n_built)
     np.testing.assert_array_equal(logits[0], logits[1])
+
+
+def test_graphs_are_used_again(model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch, flash_attn: str) -> None:
+    """Over the ends of chunks, and of the width to which a step's rows are padded."""
+    config = replace(CONFIG, flash_attn=flash_attn, kv_type="f16")
+    # All but the first step, and the first that needs more than 256 rows.
+    model = model_by_name("llama-gqa2-f32")
+    assert_graphs_are_used_again(monkeypatch, model, config, random_tokens(300, seed=4), 200, n_built=2)

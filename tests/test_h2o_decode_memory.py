@@ -13,7 +13,7 @@ from compare import assert_logits_close
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel
-from test_h2o_decode import decode_calls
+from test_h2o_decode import assert_graphs_are_used_again, decode_calls
 from test_h2o_sequence import remove, restore, state_of
 from tolerances import SELF_LOGITS_F32
 
@@ -134,16 +134,7 @@ def test_a_state_goes_on_in_another_context(tiny_model: Path) -> None:
 def test_graphs_are_used_again(
     model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch, dense_layers: tuple[int, ...], n_built: int
 ) -> None:
-    """With the same bits, while memory set and chunk need no more than 256 rows. A dense layer's grow to 1,024."""
+    """While memory set and chunk need no more than 256 rows. A dense layer's grow to 1,024."""
     config = Config(S=300, L=20, H=30, B=8, T=4, kv_type="f16", dense_layers=dense_layers, decode="memory")
-    tokens = repetitive_tokens(790, seed=7)
-    logits = []
-    for disabled in ("1", "0"):
-        monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
-        with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
-            eval_calls(llm, [tokens[:690]])
-            before = llm.kv.stats.graphs_reused
-            logits.append(decode_calls(llm, [[token] for token in tokens[690:]]))
-            n_reused = llm.kv.stats.graphs_reused - before
-            assert n_reused == (0 if disabled == "1" else 100 - n_built)
-    np.testing.assert_array_equal(logits[0], logits[1])
+    model = model_by_name("llama-gqa2-f32")
+    assert_graphs_are_used_again(monkeypatch, model, config, repetitive_tokens(790, seed=7), 690, n_built)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gguf
@@ -12,19 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from h2o_llama import _core, ops
+from h2o_llama import ops
+from kernels import ISAS, using
 from oracle.top_keys import index_scores, top_keys
 
 Array = NDArray[Any]
-
-ISAS = _core.ops_attention_isas()
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    _core.ops_set_attention_isa(request.param)
-    yield request.param
-    _core.ops_set_attention_isa(ISAS[0])
 
 
 def exact_keys(rng: np.random.Generator, n_head_kv: int, n_k: int, d: int) -> Array:
@@ -72,11 +64,8 @@ class TestEqualsNumpy:
         k[odd, :2] = rng.choice(np.float16([0, np.nan, np.inf, -np.inf]), (np.count_nonzero(odd), 1)).view(np.uint8)
         q[rng.random(q.shape) < data.draw(st.sampled_from([0, 0.003]))] = data.draw(st.sampled_from([np.nan, np.inf]))
         taken = rng.integers(-3, n_k + 3, (n_head_kv, draw(1, n_k)))
-        _core.ops_set_attention_isa(isa_name)
-        try:
+        with using(isa_name):
             got = ops.top_keys(q, k, n_top, taken=taken, n_threads=2)
-        finally:
-            _core.ops_set_attention_isa(ISAS[0])
         np.testing.assert_array_equal(got, top_keys(q, k, n_top, taken))
 
     @pytest.mark.parametrize("n_q", [1, 20])

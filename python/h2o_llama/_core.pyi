@@ -33,7 +33,6 @@ __all__: list[str] = [
     "ops_set_attention_isa",
     "ops_softmax_state",
     "ops_top_keys",
-    "ops_top_keys_seconds",
     "quantize",
     "quantize_types",
     "scorer_names",
@@ -423,13 +422,6 @@ def ops_top_keys(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray: ...
-def ops_top_keys_seconds(
-    q: numpy.ndarray,
-    k: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
-    n_top: typing.SupportsInt | typing.SupportsIndex,
-    taken: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> float: ...
 def quantize(
     path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> None: ...

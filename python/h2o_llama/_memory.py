@@ -40,13 +40,8 @@ def check_kv_size(
     owner: str, name: str, n_cells: int, model: _core.Model, type_k: str, type_v: str, has_index: bool = False
 ) -> None:
     """Raise ValueError if a cache of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory."""
-    available = physical_memory()
     needed = kv_bytes_at_least(model, n_cells, type_k, type_v, has_index)
-    if available is not None and needed > available:
-        raise ValueError(
-            f"[{owner}] {name}={n_cells} needs {needed / 2**30:.1f} GiB for the KV cache, but this machine has "
-            f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
-        )
+    _check_fits(owner, name, n_cells, needed, "{} for the KV cache")
 
 
 def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
@@ -54,13 +49,8 @@ def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: in
 
     `name` and `value` are the argument that asks for them.
     """
-    available = physical_memory()
     needed = 2 * 4 * n_queries * n_keys * model.n_head
-    if available is not None and needed > available:
-        raise ValueError(
-            f"[{owner}] {name}={value} needs about {needed / 2**30:.1f} GiB for attention logits, but this machine has "
-            f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
-        )
+    _check_fits(owner, name, value, needed, "about {} for attention logits")
 
 
 def check_retrieved_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
@@ -68,10 +58,15 @@ def check_retrieved_size(owner: str, model: _core.Model, n_queries: int, n_keys:
 
     `name` and `value` are the argument that asks for them.
     """
-    available = physical_memory()
     needed = 2 * 4 * n_queries * n_keys * model.n_head_kv
+    _check_fits(owner, name, value, needed, "about {} for what every query retrieves")
+
+
+def _check_fits(owner: str, name: str, value: int, needed: int, purpose: str) -> None:
+    """Raise ValueError if so many bytes, {} in `purpose`, are more than the machine has."""
+    available = physical_memory()
     if available is not None and needed > available:
         raise ValueError(
-            f"[{owner}] {name}={value} needs about {needed / 2**30:.1f} GiB for what every query retrieves, but this "
-            f"machine has {available / 2**30:.1f} GiB of memory: use a smaller {name}"
+            f"[{owner}] {name}={value} needs {purpose.format(f'{needed / 2**30:.1f} GiB')}, but this machine has "
+            f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
         )

@@ -71,6 +71,11 @@ class KVStats:
     memory_bytes: int = 0
     intra_bytes: int = 0
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all but K and V: index of keys, scores, memory sets, phase 1's results."""
+        return self.index_bytes + self.score_bytes + self.memory_bytes + self.intra_bytes
+
     @classmethod
     def of(cls, stats: _core.KVStats) -> KVStats:
         return cls(

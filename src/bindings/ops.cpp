@@ -171,33 +171,19 @@ static double attention_seconds(
 }
 
 // q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], taken is [n_head_kv, n_taken]
-static ggml_tensor * top_keys_build(
-        ops_graph & graph, const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken) {
-    // as in an index: the heads of a row stand together
-    ggml_tensor * rows = graph.input_rows(k.attr("swapaxes")(0, 1), GGML_TYPE_Q4_0);
-
-    return ggml_h2o_top_keys(graph.ctx(), graph.input(q, GGML_TYPE_F32), ggml_permute(graph.ctx(), rows, 0, 2, 1, 3),
-        taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top);
-}
-
 static py::array top_keys(
         const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken,
         const std::string & backend, int n_threads) {
     ops_graph graph("top_keys", backend, n_threads);
 
-    ggml_tensor * t = top_keys_build(graph, q, k, n_top, taken);
+    // as in an index: the heads of a row stand together
+    ggml_tensor * rows = graph.input_rows(k.attr("swapaxes")(0, 1), GGML_TYPE_Q4_0);
+
+    ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input(q, GGML_TYPE_F32), ggml_permute(graph.ctx(), rows, 0, 2, 1, 3),
+        taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top);
     graph.compute({ t });
 
     return graph.output(t, { k.shape(0), q.shape(1), n_top });
-}
-
-static double top_keys_seconds(
-        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken, int n_threads) {
-    ops_graph graph("top_keys", "cpu", n_threads);
-
-    graph.compute({ top_keys_build(graph, q, k, n_top, taken) });
-
-    return graph.compute_seconds();
 }
 
 static double mul_mat_seconds(const py::array & a, const py::array & b, int n_threads) {
@@ -240,6 +226,5 @@ void init_ops(py::module_ & m) {
     m.def("ops_attention_isas", &attention_isas, "CPU kernels of H2O's operators on this machine, the best first, by the names that they have for attention.");
     m.def("ops_set_attention_isa", &set_attention_isa, py::arg("name"), "Use this CPU kernel from now on.");
     m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("first").none(true), py::arg("limits").none(true), py::arg("sums"), py::arg("n_threads"), py::arg("tile_rows") = py::none(), py::arg("tile_first") = py::none(), py::arg("tile_last") = py::none(), py::arg("tile_size") = 1, py::arg("tile_offset") = 0);
-    m.def("ops_top_keys_seconds", &top_keys_seconds, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("n_threads"));
     m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));
 }

@@ -48,13 +48,12 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     GGML_ASSERT(n_head % n_head_kv == 0);
     GGML_ASSERT(n_k > 0);
     GGML_ASSERT((tile_rows || !tile_first) && !tile_first == !tile_last);
+    GGML_ASSERT(!tile_rows || (n_block == 1 && tile_rows->ne[0] > 0));
     if (tile_rows && !tile_first) {
-        GGML_ASSERT(n_block == 1 && tile_rows->ne[0] > 0);
         GGML_ASSERT(tile_rows->type == GGML_TYPE_I32 && ggml_is_contiguous(tile_rows));
         GGML_ASSERT(tile_rows->ne[1] == n_q && tile_rows->ne[2] == n_head_kv && tile_rows->ne[3] == 1);
         GGML_ASSERT(tile_size == 1 && tile_offset == 0);
     } else if (tile_rows) {
-        GGML_ASSERT(n_block == 1 && tile_rows->ne[0] > 0);
         GGML_ASSERT(tile_offset >= 0 && tile_offset < tile_size);
 
         const int64_t n_tiles = (n_q + tile_offset + tile_size - 1)/tile_size;

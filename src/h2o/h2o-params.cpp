@@ -57,6 +57,18 @@ static bool set_number(uint32_t & dst, const char * value) {
     return true;
 }
 
+// the value whose name this is
+template <typename T, size_t N>
+static bool set_choice(T & dst, const char * const (&names)[N], const char * value) {
+    for (size_t i = 0; i < N; ++i) {
+        if (strcmp(value, names[i]) == 0) {
+            dst = (T) i;
+            return true;
+        }
+    }
+    return false;
+}
+
 // numbers and ranges of layers with commas between them
 static bool set_layers(uint64_t * dst, const char * value) {
     uint64_t layers[LLAMA_H2O_MAX_LAYERS/64] = {};
@@ -125,28 +137,13 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
         }
     }
     if (strcmp(name, "schedule") == 0) {
-        for (int i = 0; i < 2; ++i) {
-            if (strcmp(value, schedule_names[i]) == 0) {
-                params->schedule = (llama_h2o_schedule) i;
-                return true;
-            }
-        }
+        return set_choice(params->schedule, schedule_names, value);
     }
     if (strcmp(name, "decode") == 0) {
-        for (int i = 0; i < 2; ++i) {
-            if (strcmp(value, decode_names[i]) == 0) {
-                params->decode = (llama_h2o_decode) i;
-                return true;
-            }
-        }
+        return set_choice(params->decode, decode_names, value);
     }
     if (strcmp(name, "retrieval") == 0) {
-        for (int i = 0; i < 2; ++i) {
-            if (strcmp(value, retrieval_names[i]) == 0) {
-                params->retrieval = (llama_h2o_retrieval) i;
-                return true;
-            }
-        }
+        return set_choice(params->retrieval, retrieval_names, value);
     }
     return false;
 }

@@ -138,10 +138,11 @@ void h2o_stream::reset_stats() {
         stats.bytes_memory += ggml_nbytes(layer.rows);
     }
     stats.bytes_intra = intra ? intra->n_bytes() : 0;
-    for (const auto & [buft, size] : memory_breakdown()) {
-        stats.bytes_index += size;
+    if (key_index) {
+        for (const auto & [buft, size] : key_index->sizes()) {
+            stats.bytes_index += size;
+        }
     }
-    stats.bytes_index -= stats.bytes_kv;
 
     profile = {};
 }

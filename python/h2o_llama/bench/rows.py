@@ -56,9 +56,8 @@ def rows(results: Sequence[Result], weight_bytes: int, bandwidth: float | None) 
         "test" ("prefill" or "generation"), "n_tokens" (of the prompt), "mode", "n" (samples), "seconds" (median, for
         all tokens), "tokens_per_s", "over_dense" (over the better dense mode at that length), "kv_bytes" (as
         allocated), "state_bytes" (index of keys, scores, memory sets, phase 1's results), "peak_rss" (None with
-        "generation"),
-        "samples" (seconds). Only with "generation", else None: "read_bytes" (that a token reads: weights, K and V),
-        "read_per_s", and "of_bandwidth", its share of what the machine reads.
+        "generation"), "samples" (seconds). Only with "generation", else None: "read_bytes" (that a token reads:
+        weights, K and V), "read_per_s", and "of_bandwidth", its share of what the machine reads.
     """
     found = [r for r in results if r.samples]
     prefills = [_prefill(r) for r in found if r.is_prompt]
@@ -93,7 +92,7 @@ def _row(test: Test, result: Result, seconds: list[float], n_computed: int) -> R
         "tokens_per_s": n_computed / median(seconds),
         "over_dense": None,
         "kv_bytes": stats.kv_bytes,
-        "state_bytes": stats.index_bytes + stats.score_bytes + stats.memory_bytes + stats.intra_bytes,
+        "state_bytes": stats.state_bytes,
         "samples": seconds,
     }
 

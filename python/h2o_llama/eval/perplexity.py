@@ -93,4 +93,4 @@ def _costs(reading: Reading, n_tokens: int, llm: Llama, dense: Llama) -> Row:
 def _bytes_held(llm: Llama) -> int:
     """Of K and V, scores, memory sets, and what a first phase leaves."""
     stats = llm.kv.stats
-    return stats.kv_bytes + stats.index_bytes + stats.score_bytes + stats.memory_bytes + stats.intra_bytes
+    return stats.kv_bytes + stats.state_bytes
