@@ -49,7 +49,7 @@ def test_a_sweep_has_all_combinations_by_name() -> None:
 
 
 def test_a_sweep_has_the_defaults_of_h2o() -> None:
-    (setting,) = sweep(local=[H2OConfig.local_window], heavy=[H2OConfig.heavy_budget])
+    (setting,) = sweep(local=[H2OConfig().local_window], heavy=[H2OConfig().heavy_budget])
     assert setting.h2o == H2OConfig()
     assert setting.name == "single_pass distant A4 L60 H320 B128"
 

@@ -105,6 +105,7 @@ class Context:
         score_type: str,
         schedule: str,
         decode: str,
+        evict: bool,
         record: bool,
         profile: bool,
         verbose: bool,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from h2o_llama import _check, _core
 
@@ -14,6 +14,11 @@ SCORERS = tuple(_core.scorer_names())
 """How heavy hitters can be chosen, the default first."""
 
 _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
+
+# What is not given depends on whether anything is evicted.
+_CHOSEN: Any = None
+_KEEPING = {"heavy_budget": 320, "lookup_budget": 128, "decode": "full"}
+_EVICTING = {"heavy_budget": 448, "lookup_budget": 0, "decode": "memory"}
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,8 @@ class H2OConfig:
     local_window : int, default 60
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 320
-        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds.
+        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. With `evict` the
+        default is 448, as there is no lookup.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     scorer : str, default "distant"
@@ -49,10 +55,14 @@ class H2OConfig:
         "full": generated tokens attend to everything before them, at a cost that grows with the text.
         "memory": they attend to what a token of a prompt does: the memory sets, their chunk, lookups of their own. A
         token then costs the same at any depth, but for what it takes to read an index of keys. Scores do not change.
+        Default "full", with `evict` "memory".
     evict : bool, default False
-        Drop the tokens outside the memory sets from the cache. Not available yet.
+        Drop K and V of what no memory set holds, when its chunk is closed: the cache has room for M + S positions, and
+        the text may have any length. What was dropped cannot be attended to: not by generated tokens, a dense tail or
+        lookup. Needs "single_pass", decode="memory" and lookup_budget=0, which are its defaults then.
     lookup_budget : int, default 128
-        B: how many further positions a query attends to, found as `retrieval` says. 0 is none.
+        B: how many further positions a query attends to, found as `retrieval` says. 0 is none, and the default with
+        `evict`.
     retrieval : {"ngrams", "index"}
         "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
         heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
@@ -82,20 +92,24 @@ class H2OConfig:
     """
 
     local_window: int = 60
-    heavy_budget: int = 320
+    heavy_budget: int = _CHOSEN
     sink_tokens: int = 4
     scorer: str = SCORERS[0]
     pooling: int = 0
     schedule: Literal["single_pass", "two_phase"] = "single_pass"
-    decode: Literal["full", "memory"] = "full"
+    decode: Literal["full", "memory"] = _CHOSEN
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
-    lookup_budget: int = 128
+    lookup_budget: int = _CHOSEN
     tile: int = 8
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = "ngrams"
 
     def __post_init__(self) -> None:
+        evict = _check.flag(_OWNER, "evict", self.evict)
+        for name, value in (_EVICTING if evict else _KEEPING).items():
+            if getattr(self, name) is _CHOSEN:
+                object.__setattr__(self, name, value)
         least = {"local_window": 0, "heavy_budget": 0, "sink_tokens": 0, "pooling": 0, "lookup_budget": 0, "tile": 1}
         for name, low in least.items():
             # NumPy integers become int, so that equal configurations look equal.
@@ -113,8 +127,13 @@ class H2OConfig:
         _check.choice(_OWNER, "decode", self.decode, ("full", "memory"))
         _check.choice(_OWNER, "retrieval", self.retrieval, ("ngrams", "index"))
         _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
-        if _check.flag(_OWNER, "evict", self.evict):
-            raise ValueError(f"[{_OWNER}] evict=True is not there yet: leave it False")
+        needed = {"schedule": "single_pass", "decode": "memory", "lookup_budget": 0}
+        for name, value in needed.items():
+            if evict and getattr(self, name) != value:
+                raise ValueError(
+                    f"[{_OWNER}] evict=True needs {name}={value!r}, got {getattr(self, name)!r}: what is evicted cannot "
+                    "be attended to any more"
+                )
 
     @property
     def has_key_index(self) -> bool:

@@ -48,7 +48,7 @@ class Llama(ModelView):
         A GGUF file, or the name of a model that `h2o-llama pull` has fetched; or an open `Llama`, to share its
         weights: either may be closed before the other.
     n_ctx : int, default 0
-        How many tokens the sequence can hold; 0 is what the model was trained for.
+        How many tokens the sequence can hold; 0 is what the model was trained for, and no limit with `H2OConfig.evict`.
     n_batch : int, default 4096
         The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch.
     n_ubatch : int, default 1024
@@ -124,8 +124,8 @@ class Llama(ModelView):
             self._model_path = os.fspath(find_model(model_path))
         if self._model.has_encoder:
             raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
-        self._n_ctx = int(n_ctx) or self._model.n_ctx_train
-        self._context = self._params.make_context(self._model, self._n_ctx)
+        self._n_ctx = int(n_ctx) or (_check.INT32_MAX if h2o is not None and h2o.evict else self._model.n_ctx_train)
+        self._context = self._params.make_context(self._model, int(n_ctx) or self._model.n_ctx_train)
         self._logits: NDArray[np.float32] | None = None
         self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
         self._scorers_are_known = False

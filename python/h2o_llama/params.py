@@ -86,7 +86,11 @@ class ContextParams:
         n_cells = n_ctx if self.h2o is None else max(n_ctx, int(self.n_ubatch))
         if self.n_gpu_layers == 0:
             has_index = self.h2o is not None and self.h2o.has_key_index
-            check_kv_size(_OWNER, "n_ctx", n_cells, model, self.type_k, self.type_v, has_index)
+            if self.h2o is not None and self.h2o.evict:
+                n_rows = self.h2o.memory_size + int(self.n_ubatch)
+                check_kv_size(_OWNER, "n_ubatch", n_rows, model, self.type_k, self.type_v)
+            else:
+                check_kv_size(_OWNER, "n_ctx", n_cells, model, self.type_k, self.type_v, has_index)
             self._check_logits(model, n_cells)
         dense_layers = () if self.h2o is None else cast(tuple[int, ...], self.h2o.dense_layers)
         if dense_layers and dense_layers[-1] >= model.n_layer:
@@ -115,6 +119,7 @@ class ContextParams:
             score_type="f32" if self.h2o is None else self.h2o.score_type,
             schedule="single_pass" if self.h2o is None else self.h2o.schedule,
             decode="full" if self.h2o is None else self.h2o.decode,
+            evict=self.h2o is not None and self.h2o.evict,
             record=bool(self.record),
             profile=bool(self.profile),
             verbose=bool(self.verbose),

@@ -11,6 +11,7 @@
 #include "ggml-cpp.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <vector>
 
@@ -77,7 +78,7 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.memory_size   =*/ (uint32_t) config.memory_size(),
         /*.lookup_budget =*/ config.lookup_budget,
         /*.tile          =*/ config.tile,
-        /*.kv_size       =*/ sequence.layout->n_rows(),
+        /*.kv_size       =*/ sequence.layout.n_rows(),
         /*.n_tokens      =*/ sequence.n_tokens(),
         /*.chunk_index   =*/ sequence.chunk_index(),
         /*.lookup_start  =*/ sequence.tiles ? sequence.tiles->start() : 0,
@@ -155,7 +156,7 @@ bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * 
 bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_t * src) {
     auto & sequence = unwrap(kv)->sequence;
     auto * layer = sequence.layer(il);
-    if (!layer || sequence.n_tokens() == 0 || sequence.n_tokens() % sequence.config.chunk_size != 0) {
+    if (!layer || sequence.layout.is_compact || sequence.n_tokens() == 0 || sequence.n_tokens() % sequence.config.chunk_size != 0) {
         return false;
     }
 
@@ -199,14 +200,46 @@ uint32_t llama_h2o_kv_lookup(const llama_h2o_kv * kv, uint32_t i, int32_t * dst)
 }
 
 static bool h2o_range_ok(const h2o_stream & kv, int32_t il, uint32_t p0, uint32_t p1) {
-    return kv.sequence.layer(il) && p0 <= p1 && p1 <= kv.sequence.layout->n_rows();
+    const auto & sequence = kv.sequence;
+
+    return sequence.layer(il) && p0 <= p1 && p1 <= (sequence.layout.is_compact ? sequence.n_tokens() : sequence.layout.n_rows());
+}
+
+// positions [p0, p1) of a layer's K or V: [n_head_kv, p1 - p0, n_embd]
+static void h2o_get_positions(const h2o_sequence & sequence, const h2o_layer & layer, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, float * dst) {
+    const auto & layout = sequence.layout;
+    if (!layout.is_compact) {
+        rows.get(p0, p1, dst);
+        return;
+    }
+
+    const size_t M      = sequence.config.memory_size();
+    const size_t n_embd = rows.n_embd;
+
+    std::vector<float> kept(layer.n_head_kv*layout.n_rows()*n_embd);
+    rows.get(0, layout.n_rows(), kept.data());
+
+    std::fill_n(dst, layer.n_head_kv*(p1 - p0)*n_embd, NAN);
+    for (size_t h = 0; h < layer.n_head_kv; ++h) {
+        const auto copy = [&](uint32_t row, int64_t pos) {
+            if (pos >= p0 && pos < p1) {
+                std::copy_n(kept.data() + (h*layout.n_rows() + row)*n_embd, n_embd, dst + (h*(p1 - p0) + pos - p0)*n_embd);
+            }
+        };
+        for (size_t i = 0; i < M; ++i) {
+            copy(i, layer.memory[h*M + i]);
+        }
+        for (uint32_t pos = sequence.open_start(); pos < sequence.n_tokens(); ++pos) {
+            copy(layout.row_of(pos), pos);
+        }
+    }
 }
 
 bool llama_h2o_kv_get_k(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
     if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
         return false;
     }
-    unwrap(kv)->k_rows(il).get(p0, p1, dst);
+    h2o_get_positions(unwrap(kv)->sequence, *unwrap(kv)->sequence.layer(il), unwrap(kv)->k_rows(il), p0, p1, dst);
     return true;
 }
 
@@ -214,7 +247,7 @@ bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32
     if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
         return false;
     }
-    unwrap(kv)->v_rows(il).get(p0, p1, dst);
+    h2o_get_positions(unwrap(kv)->sequence, *unwrap(kv)->sequence.layer(il), unwrap(kv)->v_rows(il), p0, p1, dst);
     return true;
 }
 
@@ -228,6 +261,9 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
 
         h2o_stream::check_model(*model);
 
+        if (config.evict) {
+            throw std::invalid_argument("[h2o] a stand-alone cache does not evict");
+        }
         if (params.kv_size < 1) {
             throw std::invalid_argument("[h2o] kv_size must be at least 1");
         }
@@ -276,7 +312,7 @@ static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float *
 bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum, uint32_t n_rows) {
     auto & sequence = unwrap(kv)->sequence;
     auto * layer = sequence.layer(il);
-    if (!layer || n < 1 || start > sequence.layout->n_rows() || n > sequence.layout->n_rows() - start) {
+    if (!layer || n < 1 || start > sequence.layout.n_rows() || n > sequence.layout.n_rows() - start) {
         return false;
     }
 
@@ -308,7 +344,7 @@ bool llama_h2o_kv_accumulate_memory_scores(llama_h2o_kv * kv, int32_t il, const 
 bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk_end) {
     auto & sequence = unwrap(kv)->sequence;
     auto * layer = sequence.layer(il);
-    if (!layer || chunk_end < 1 || chunk_end > sequence.layout->n_rows()) {
+    if (!layer || chunk_end < 1 || chunk_end > sequence.layout.n_rows()) {
         return false;
     }
 
@@ -318,7 +354,7 @@ bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk
 
 bool llama_h2o_kv_next_chunk(llama_h2o_kv * kv, uint32_t n) {
     auto & sequence = unwrap(kv)->sequence;
-    if (n > sequence.layout->n_rows() - sequence.n_tokens()) {
+    if (n > sequence.layout.n_rows() - sequence.n_tokens()) {
         return false;
     }
 

@@ -36,6 +36,8 @@ struct h2o_config {
     llama_h2o_schedule schedule = LLAMA_H2O_SCHEDULE_SINGLE_PASS;
     llama_h2o_decode   decode   = LLAMA_H2O_DECODE_FULL;
 
+    bool evict = false; // K and V outside of the memory set and the open chunk are dropped
+
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 
     bool has_dense_layers() const { return dense_layers != decltype(dense_layers)(); }

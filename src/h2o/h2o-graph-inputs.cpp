@@ -30,7 +30,7 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
     if (all_rows) {
         std::vector<int32_t> data(all_rows->ne[0], 0); // padding is not seen
         for (uint32_t pos = first_position(); pos < step.pos + step.n_tokens; ++pos) {
-            data[pos - first_position()] = stream->sequence.layout->row_of(pos);
+            data[pos - first_position()] = pos; // a cache of all positions
         }
         for (int64_t h = 0; h < all_rows->ne[1]; ++h) {
             ggml_backend_tensor_set(all_rows, data.data(), h*all_rows->nb[1], all_rows->nb[1]);
@@ -61,7 +61,7 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
 
         std::vector<int32_t> data(step.n_tokens);
         for (uint32_t i = 0; i < step.n_tokens; ++i) {
-            data[i] = config.scorer->limit(step.pos + i, config.local_window);
+            data[i] = stream->sequence.layout.row_limit(config.scorer->limit(step.pos + i, config.local_window), config.chunk_start(step.pos));
         }
         ggml_backend_tensor_set(limits, data.data(), 0, ggml_nbytes(limits));
     }
@@ -109,7 +109,7 @@ void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
 
     const int64_t n_tiles = (tile_offset() + step.n_tokens + tile_size() - 1)/tile_size();
 
-    const int64_t n_rows = tiles.n_seen_max(tile_size(), stream->sequence.layout->n_rows());
+    const int64_t n_rows = tiles.n_seen_max(tile_size(), stream->sequence.layout.n_positions());
 
     tile_rows  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
     tile_first = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
@@ -126,7 +126,7 @@ void llm_graph_input_attn_h2o::set_tiles() const {
     const auto & sequence = stream->sequence;
     const auto & tiles    = *sequence.tiles;
 
-    std::vector<int32_t> rows (ggml_nelements(tile_rows),  sequence.layout->row_of(0)); // padding is read, and not seen
+    std::vector<int32_t> rows (ggml_nelements(tile_rows),  sequence.layout.row_of(0)); // padding is read, and not seen
     std::vector<int32_t> first(ggml_nelements(tile_first), step.n_tokens);
     std::vector<int32_t> last (ggml_nelements(tile_first), step.n_tokens);
 
@@ -138,7 +138,7 @@ void llm_graph_input_attn_h2o::set_tiles() const {
 
         size_t i = t*tile_rows->ne[0];
         for (const auto * row = view.begin; row < view.end; ++row, ++i) {
-            rows [i] = sequence.layout->row_of(row->pos);
+            rows [i] = sequence.layout.row_of(row->pos);
             first[i] = std::max<int32_t>(0, row->query - step.pos);
             last [i] = std::min<int32_t>(step.n_tokens, tiles.last(row) - step.pos);
         }

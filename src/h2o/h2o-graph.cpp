@@ -157,9 +157,9 @@ bool llm_graph_input_attn_h2o::decodes_memory(int il) const {
 uint32_t llm_graph_input_attn_h2o::n_decode_rows(const h2o_step & step) const {
     const auto & config = stream->sequence.config;
 
-    const uint32_t n_rows = stream->sequence.layout->n_rows();
-    const uint32_t n      = step.n_memory + step.pos%config.chunk_size + step.n_tokens;
-    const uint32_t n_max  = step.n_memory + std::min(config.chunk_size, n_rows - config.chunk_start(step.pos));
+    const uint32_t n_positions = stream->sequence.layout.n_positions();
+    const uint32_t n           = step.n_memory + step.pos%config.chunk_size + step.n_tokens;
+    const uint32_t n_max       = step.n_memory + std::min(config.chunk_size, n_positions - config.chunk_start(step.pos));
 
     return std::min<uint32_t>(GGML_PAD(n, DECODE_PADDING), n_max);
 }

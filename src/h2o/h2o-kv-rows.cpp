@@ -1,10 +1,13 @@
 #include "h2o-kv-rows.h"
 
+#include "h2o-buffers.h"
+
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 // normalised Walsh-Hadamard transform of every block of n_rot values
 void h2o_kv_rows::rotate(float * data, size_t n) const {
@@ -95,4 +98,31 @@ void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {
         encode_row(t->type, row.data(), raw.data(), n_row);
         ggml_backend_tensor_set(t, raw.data(), (r0 + i)*t->nb[1], raw.size());
     }
+}
+
+void h2o_kv_rows::move(const std::vector<int32_t> & from) const {
+    const size_t n      = from.size()/n_head;
+    const size_t n_byte = ggml_row_size(t->type, n_embd);
+
+    h2o_host_data data(t);
+    for (size_t h = 0; h < n_head; ++h) {
+        uint8_t * head = data.as<uint8_t>() + h*n_byte;
+        for (size_t i = 0; i < n; ++i) {
+            const int32_t row = from[h*n + i];
+            if (row > (int32_t) i) {
+                memcpy(head + i*t->nb[1], head + row*t->nb[1], n_byte);
+            }
+        }
+    }
+    data.store();
+}
+
+std::vector<uint8_t> h2o_kv_rows::get_bytes(uint32_t r0, uint32_t r1) const {
+    std::vector<uint8_t> res((r1 - r0)*t->nb[1]);
+    ggml_backend_tensor_get(t, res.data(), r0*t->nb[1], res.size());
+    return res;
+}
+
+void h2o_kv_rows::set_bytes(uint32_t r0, const std::vector<uint8_t> & bytes) const {
+    ggml_backend_tensor_set(t, bytes.data(), r0*t->nb[1], bytes.size());
 }

@@ -20,6 +20,13 @@ struct h2o_kv_rows {
     // The same in the cache's order [r1 - r0, n_head, n_embd], which is faster. finish(i, row) is called for every row.
     void get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst, const std::function<void(uint32_t i, float * row)> & finish) const;
 
+    // Moves rows of each head to its row i from its row from[i], which is not before i and ascends; -1: nothing. from [n_head, n]
+    void move(const std::vector<int32_t> & from) const;
+
+    // the rows [r0, ...) as they are
+    std::vector<uint8_t> get_bytes(uint32_t r0, uint32_t r1) const;
+    void                 set_bytes(uint32_t r0, const std::vector<uint8_t> & bytes) const;
+
     // takes back llama.cpp's rotation, or makes it: it is its own inverse
     void rotate(float * data, size_t n) const;
 };

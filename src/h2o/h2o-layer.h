@@ -6,6 +6,7 @@
 #include "ggml.h"
 
 #include <cstdint>
+#include <vector>
 
 // Scores and memory set of one layer, on the layer's device.
 struct h2o_layer {
@@ -18,8 +19,11 @@ struct h2o_layer {
 
     ggml_tensor * scores; // F32 or BF16 [n_rows, n_head_kv]
 
-    // I32 [M + S, n_head_kv]: the rows of the current memory set, by ascending position, padded at the front with -1, then
-    // those of the chunk after it: what that chunk attends to is a view, and stays at the same place from chunk to chunk
+    // the current memory set: positions [n_head_kv, M], ascending, padded at the front with -1
+    std::vector<int32_t> memory;
+
+    // I32 [M + S, n_head_kv]: the rows of the current memory set, padded as it is, then those of the chunk after it: what that
+    // chunk attends to is a view, and stays at the same place from chunk to chunk
     ggml_tensor * rows;
 
     uint32_t n_built = 0; // memory sets built so far

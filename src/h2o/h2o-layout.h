@@ -1,33 +1,40 @@
 #pragma once
 
+#include "h2o-config.h"
+
 #include <cstdint>
 
-// Which row of a layer's cache holds which position. Attention, scores and memory sets know rows, the user positions.
+// Which row of a layer's cache holds which position. Attention and scores know rows, the user positions.
+//
+// Full: every position is kept, in the row of its number.
+// Compact: rows [0, M) hold the memory set, of every KV head its own, ascending, at the end of them; rows [M, M + S) the chunk
+// after it. What is in neither is evicted.
 class h2o_layout {
 public:
-    virtual ~h2o_layout() = default;
+    // kv_size: how many positions the full layout has room for
+    h2o_layout(const h2o_config & config, uint32_t kv_size)
+        : is_compact(config.evict), M(config.memory_size()), S(config.chunk_size), kv_size(kv_size) {}
 
     // rows of every KV head
-    virtual uint32_t n_rows() const = 0;
+    uint32_t n_rows() const { return is_compact ? M + S : kv_size; }
 
-    // the row of a position of the open chunk, the same for every layer and KV head
-    virtual uint32_t row_of(uint32_t pos) const = 0;
+    // how many positions a sequence may have
+    uint32_t n_positions() const { return is_compact ? INT32_MAX : kv_size; }
 
-    // the position that a row holds, for a KV head of the i-th layer
-    virtual uint32_t position_of(uint32_t i_layer, uint32_t head, uint32_t row) const = 0;
-};
+    // the row of a position of the open chunk, the same for every layer and KV head; in the full layout of any position
+    uint32_t row_of(uint32_t pos) const { return is_compact ? M + pos%S : pos; }
 
-// Every position is kept, in the row of its number.
-class h2o_layout_full : public h2o_layout {
-public:
-    explicit h2o_layout_full(uint32_t n_rows) : n(n_rows) {}
+    // the row of a head's memory set's i-th of M entries, padding among them, which is this position
+    uint32_t memory_row(uint32_t i, uint32_t pos) const { return is_compact ? i : pos; }
 
-    uint32_t n_rows() const override { return n; }
+    // The last row up to which a head's rows hold positions up to this one. Rows are those of a memory set and of the chunk after
+    // it; the position is in that chunk, or at most a local window before it.
+    int64_t row_limit(int64_t pos, uint32_t chunk_start) const { return is_compact ? M + pos - chunk_start : pos; }
 
-    uint32_t row_of(uint32_t pos) const override { return pos; }
-
-    uint32_t position_of(uint32_t, uint32_t, uint32_t row) const override { return row; }
+    const bool is_compact;
 
 private:
-    const uint32_t n;
+    const uint32_t M;
+    const uint32_t S;
+    const uint32_t kv_size;
 };

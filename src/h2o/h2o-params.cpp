@@ -9,6 +9,7 @@
 static const char * const schedule_names[]  = { "single_pass", "two_phase" };
 static const char * const decode_names[]    = { "full", "memory" };
 static const char * const retrieval_names[] = { "ngrams", "index" };
+static const char * const evict_names[]     = { "off", "on" };
 
 llama_h2o_params llama_h2o_default_params() {
     return {
@@ -23,6 +24,7 @@ llama_h2o_params llama_h2o_default_params() {
         /*.lookup_budget =*/ 0,
         /*.tile          =*/ 8,
         /*.retrieval     =*/ LLAMA_H2O_RETRIEVAL_NGRAMS,
+        /*.evict         =*/ false,
         /*.dense_layers  =*/ {},
     };
 }
@@ -39,6 +41,7 @@ const llama_h2o_option * llama_h2o_options() {
         { "lookup",   "N",    "H2O: positions that a query attends to besides (default: 0)" },
         { "retrieval", "NAME", "H2O: how they are found, ngrams (by the text) or index (by the keys, for every layer and head) (default: ngrams)" },
         { "tile",     "N",    "H2O, ngrams: queries that look up so many: fewer, and each looks up more (default: 8)" },
+        { "evict",    "NAME", "H2O: on: what no layer's memory set holds is dropped, needs decode memory and lookup 0 (default: off)" },
         { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
         { nullptr, nullptr, nullptr },
     };
@@ -145,6 +148,9 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
     if (strcmp(name, "retrieval") == 0) {
         return set_choice(params->retrieval, retrieval_names, value);
     }
+    if (strcmp(name, "evict") == 0) {
+        return set_choice(params->evict, evict_names, value);
+    }
     return false;
 }
 
@@ -156,6 +162,6 @@ int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_
     if (!llama_h2o_params_enabled(params)) {
         return snprintf(buf, size, "off");
     }
-    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u by %s scorer %s pooling %u %s decode %s", params->local_window, params->heavy_budget,
-            params->sink_tokens, params->lookup_budget, retrieval_names[params->retrieval], params->scorer, params->pooling, schedule_names[params->schedule], decode_names[params->decode]);
+    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u by %s scorer %s pooling %u %s decode %s evict %s", params->local_window, params->heavy_budget,
+            params->sink_tokens, params->lookup_budget, retrieval_names[params->retrieval], params->scorer, params->pooling, schedule_names[params->schedule], decode_names[params->decode], evict_names[params->evict]);
 }

@@ -31,7 +31,8 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
         return res;
     }
 
-    const uint32_t n_sparse = call.n_tokens - std::min(call.n_tail, call.n_tokens);
+    // where tokens are evicted, a tail has nothing else to attend to
+    const uint32_t n_sparse = call.n_tokens - (config.evict ? 0 : std::min(call.n_tail, call.n_tokens));
 
     if (config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS) {
         add_pieces(h2o_step::SINGLE_PASS, 0, n_sparse);
@@ -62,7 +63,7 @@ std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_s
         const uint32_t pos = config.chunk_start(kv_size - S);
         res.push_back({ h2o_step::SINGLE_PASS, pos, S, 0, config.n_memory(pos), false });
     }
-    if (fused_attention) {
+    if (fused_attention && !config.evict) {
         res.push_back({ h2o_step::TAIL, kv_size - S, S, 0, 0, false });
     }
     return res;

@@ -32,7 +32,7 @@ struct h2o_step {
 struct h2o_call {
     uint32_t pos;
     uint32_t n_tokens;
-    uint32_t n_tail;    // the last of them attend to everything
+    uint32_t n_tail;    // the last of them attend to everything that is kept
     bool     is_decode; // they were generated
 };
 

@@ -8,13 +8,13 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 4;
+static constexpr uint32_t VERSION = 5;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
     std::vector<uint32_t> res = {
         MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.pooling,
-        (uint32_t) config.schedule, config.lookup_budget, config.has_tiles() ? config.tile : 0, config.has_key_index(), (uint32_t) n_layer,
+        (uint32_t) config.schedule, config.lookup_budget, config.has_tiles() ? config.tile : 0, config.has_key_index(), config.evict, (uint32_t) n_layer,
     };
     for (const uint64_t word : config.dense_layers) {
         res.push_back(word);
@@ -43,9 +43,11 @@ void h2o_record_write(llama_io_write_i & io, const h2o_config & config, const h2
     write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first });
     for (const auto & layer : record.layers) {
         io.write(&layer.n_built, sizeof(layer.n_built));
-        write_array(io, layer.rows);
+        write_array(io, layer.memory);
         write_array(io, layer.memory_scores);
         write_array(io, layer.scores);
+        write_array(io, layer.k);
+        write_array(io, layer.v);
     }
 }
 
@@ -55,15 +57,15 @@ static void check(bool ok) {
     }
 }
 
-// the rows of one head: -1, then the memory set of n_built chunks
-static bool is_memory(const h2o_sequence & sequence, const int32_t * rows, uint32_t n_built) {
-    const auto & config = sequence.config;
+// the memory set of one head: -1, then positions of n_built chunks
+static bool is_memory(const h2o_config & config, const int32_t * memory, uint32_t n_built) {
+    const uint32_t n = n_built*config.chunk_size;
 
-    const int32_t * end   = rows + config.memory_size();
-    const int32_t * first = end - config.n_memory(n_built*config.chunk_size);
+    const int32_t * end   = memory + config.memory_size();
+    const int32_t * first = end - config.n_memory(n);
 
-    return std::all_of(rows, first, [](int32_t row) { return row == -1; }) &&
-        std::all_of(first, end, [&](int32_t row) { return row >= 0 && row < (int32_t) sequence.layout->n_rows(); }) &&
+    return std::all_of(memory, first, [](int32_t pos) { return pos == -1; }) &&
+        std::all_of(first, end, [&](int32_t pos) { return pos >= 0 && pos < (int32_t) n; }) &&
         std::adjacent_find(first, end, [](int32_t a, int32_t b) { return a >= b; }) == end;
 }
 
@@ -81,7 +83,7 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
     res.n_tokens = sizes[0];
     res.n_scored = sizes[1];
     res.first    = sizes[2];
-    check(res.n_tokens <= sequence.layout->n_rows() && res.n_scored <= res.n_tokens && res.first <= res.n_tokens);
+    check(res.n_tokens <= sequence.layout.n_positions() && res.n_scored <= res.n_tokens && res.first <= res.n_tokens);
 
     for (const auto & layer : sequence.layers) {
         h2o_record::layer r;
@@ -90,11 +92,19 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
 
         const size_t n_memory = layer.n_head_kv*config.memory_size();
 
-        r.rows          = read_array<int32_t>(io, n_memory);
+        r.memory        = read_array<int32_t>(io, n_memory);
         r.memory_scores = read_array<float>  (io, n_memory);
         r.scores        = read_array<float>  (io, (size_t) layer.n_head_kv*(res.n_tokens - res.first));
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            check(is_memory(sequence, r.rows.data() + h*config.memory_size(), r.n_built));
+            check(is_memory(config, r.memory.data() + h*config.memory_size(), r.n_built));
+        }
+        if (sequence.layout.is_compact) {
+            const uint32_t chunk_start = r.n_built*config.chunk_size;
+            check(res.first == chunk_start && res.n_tokens - chunk_start <= config.chunk_size);
+
+            const size_t n_rows = config.n_memory(chunk_start) + res.n_tokens - chunk_start;
+            r.k = read_array<uint8_t>(io, n_rows*sequence.k_rows(layer.il).t->nb[1]);
+            r.v = read_array<uint8_t>(io, n_rows*sequence.v_rows(layer.il).t->nb[1]);
         }
         res.layers.push_back(std::move(r));
     }

@@ -6,29 +6,40 @@
 
 #include <algorithm>
 
-h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t first) const {
-    h2o_host_data data  (layer.rows);
-    h2o_scores    scores(layer);
+uint32_t h2o_sequence::first_row(const h2o_layer & layer) const {
+    const auto end = layer.memory.begin() + config.memory_size();
+
+    return std::find_if(layer.memory.begin(), end, [](int32_t pos) { return pos >= 0; }) - layer.memory.begin();
+}
+
+h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t first, bool with_kv) const {
+    const size_t M = config.memory_size();
+
+    h2o_scores scores(layer);
 
     h2o_record::layer res;
     res.n_built = layer.n_built;
+    res.memory  = layer.memory;
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        const int32_t * rows = data.as<int32_t>() + h*layer.rows->ne[0];
-        for (const int32_t * row = rows; row < rows + config.memory_size(); ++row) {
-            res.rows.push_back(*row);
-            res.memory_scores.push_back(*row >= 0 ? scores.get(h, *row) : 0.0f);
+        for (size_t i = 0; i < M; ++i) {
+            const int32_t pos = layer.memory[h*M + i];
+            res.memory_scores.push_back(pos >= 0 ? scores.get(h, layout.memory_row(i, pos)) : 0.0f);
         }
         for (uint32_t p = first; p < n_tok; ++p) {
-            res.scores.push_back(scores.get(h, layout->row_of(p)));
+            res.scores.push_back(scores.get(h, layout.row_of(p)));
         }
+    }
+    if (with_kv) {
+        res.k = k_rows(layer.il).get_bytes(first_row(layer), end_row());
+        res.v = v_rows(layer.il).get_bytes(first_row(layer), end_row());
     }
     return res;
 }
 
-h2o_record h2o_sequence::record(uint32_t first) const {
+h2o_record h2o_sequence::record(uint32_t first, bool with_kv) const {
     h2o_record res = { n_tok, n_scored, first, {} };
     for (const auto & layer : layers) {
-        res.layers.push_back(record_layer(layer, first));
+        res.layers.push_back(record_layer(layer, first, with_kv));
     }
     return res;
 }
@@ -39,26 +50,29 @@ void h2o_sequence::restore(const h2o_record & record) {
     for (auto & layer : layers) {
         const auto & r = record.layers[layer.index];
 
-        h2o_host_data data  (layer.rows);
-        h2o_scores    scores(layer);
+        layer.memory  = r.memory;
+        layer.n_built = r.n_built;
+        write_rows(layer, next_chunk_start(layer));
 
+        h2o_scores scores(layer);
+
+        const uint32_t end = layout.is_compact ? next_chunk_start(layer) + config.chunk_size : std::max(n_end, record.n_tokens);
         set_scores_of(scores, layer, record.first, record.n_tokens, r.scores.data());
-        set_scores_of(scores, layer, record.n_tokens, std::max(n_end, record.n_tokens), nullptr);
+        set_scores_of(scores, layer, record.n_tokens, end, nullptr);
 
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            int32_t * rows = data.as<int32_t>() + h*layer.rows->ne[0];
             for (size_t i = 0; i < M; ++i) {
-                rows[i] = r.rows[h*M + i];
-                if (rows[i] >= 0) {
-                    scores.set(h, rows[i], r.memory_scores[h*M + i]);
+                if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
+                    scores.set(h, layout.memory_row(i, pos), r.memory_scores[h*M + i]);
                 }
             }
-            write_chunk_rows(rows, r.n_built*config.chunk_size);
         }
         scores.store();
-        data.store();
 
-        layer.n_built = r.n_built;
+        if (!r.k.empty()) {
+            k_rows(layer.il).set_bytes(first_row(layer), r.k);
+            v_rows(layer.il).set_bytes(first_row(layer), r.v);
+        }
     }
 
     n_tok    = record.n_tokens;

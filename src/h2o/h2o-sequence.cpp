@@ -5,12 +5,13 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <string>
 #include <utility>
 
-h2o_sequence::h2o_sequence(const h2o_config & config, std::unique_ptr<h2o_layout> layout_, const std::vector<layer_dims> & dims)
-    : config(config), layout(std::move(layout_)), buffers(2*dims.size()) {
+h2o_sequence::h2o_sequence(const h2o_config & config, uint32_t kv_size, const std::vector<layer_dims> & dims)
+    : config(config), layout(config, kv_size), buffers(2*dims.size()) {
     for (const auto & d : dims) {
         const std::string suffix = "_l" + std::to_string(d.il);
 
@@ -20,7 +21,7 @@ h2o_sequence::h2o_sequence(const h2o_config & config, std::unique_ptr<h2o_layout
         layer.n_head    = d.n_head;
         layer.n_head_kv = d.n_head_kv;
         layer.scorer    = config.scorer;
-        layer.scores    = buffers.add(d.device, "h2o_scores" + suffix, config.score_type, layout->n_rows(), d.n_head_kv);
+        layer.scores    = buffers.add(d.device, "h2o_scores" + suffix, config.score_type, layout.n_rows(), d.n_head_kv);
         layer.rows      = buffers.add(d.device, "h2o_rows"   + suffix, GGML_TYPE_I32, config.memory_size() + config.chunk_size, d.n_head_kv);
 
         layers.push_back(layer);
@@ -41,20 +42,12 @@ void h2o_sequence::clear() {
     records.clear();
     truncate_text();
 
-    const size_t M = config.memory_size();
-
     for (auto & layer : layers) {
         ggml_backend_tensor_memset(layer.scores, 0, 0, ggml_nbytes(layer.scores));
 
-        h2o_host_data data(layer.rows);
-        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            int32_t * rows = data.as<int32_t>() + h*layer.rows->ne[0];
-            std::fill(rows, rows + M, -1);
-            write_chunk_rows(rows, 0);
-        }
-        data.store();
-
+        layer.memory.assign(layer.n_head_kv*config.memory_size(), -1);
         layer.n_built = 0;
+        write_rows(layer, 0);
     }
 }
 
@@ -76,46 +69,44 @@ h2o_layer * h2o_sequence::layer(int32_t il) {
 }
 
 std::vector<float> h2o_sequence::scores(const h2o_layer & layer) const {
+    const size_t M = config.memory_size();
+
     h2o_scores scores(layer);
 
-    std::vector<float> res((size_t) layer.n_head_kv*n_tok);
+    std::vector<float> res((size_t) layer.n_head_kv*n_tok, NAN);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        for (uint32_t row = 0; row < layout->n_rows(); ++row) {
-            const uint32_t pos = layout->position_of(layer.index, h, row);
-            if (pos < n_tok) {
-                res[(size_t) h*n_tok + pos] = scores.get(h, row);
+        float * dst = res.data() + (size_t) h*n_tok;
+
+        if (layout.is_compact) {
+            for (size_t i = 0; i < M; ++i) {
+                if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
+                    dst[pos] = scores.get(h, i);
+                }
             }
+        }
+        for (uint32_t pos = layout.is_compact ? open_start() : 0; pos < n_tok; ++pos) {
+            dst[pos] = scores.get(h, layout.row_of(pos));
         }
     }
     return res;
 }
 
-std::vector<int32_t> h2o_sequence::positions(const h2o_layer & layer, const int32_t * rows, size_t stride) const {
-    const size_t M = config.memory_size();
-
-    std::vector<int32_t> res(layer.n_head_kv*M, -1);
-    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        int32_t * dst = res.data() + h*M;
-        for (const int32_t * row = rows + h*stride; row < rows + h*stride + M; ++row) {
-            if (*row >= 0) {
-                *dst++ = layout->position_of(layer.index, h, *row);
-            }
-        }
+// padding from the front of every M entries to their end
+static std::vector<int32_t> pad_at_end(std::vector<int32_t> memory, size_t M) {
+    for (auto head = memory.begin(); head != memory.end(); head += M) {
+        std::rotate(head, std::find_if(head, head + M, [](int32_t pos) { return pos >= 0; }), head + M);
     }
-    return res;
+    return memory;
 }
 
 std::vector<int32_t> h2o_sequence::memory(const h2o_layer & layer) const {
-    h2o_host_data data(layer.rows);
-
-    return positions(layer, data.as<int32_t>(), layer.rows->ne[0]);
+    return pad_at_end(layer.memory, config.memory_size());
 }
 
 std::vector<int32_t> h2o_sequence::history(const h2o_layer & layer, uint32_t chunk) const {
     const auto it = records.find(chunk);
 
-    return it == records.end() ? std::vector<int32_t>() :
-        positions(layer, it->second.layers[layer.index].rows.data(), config.memory_size());
+    return it == records.end() ? std::vector<int32_t>() : pad_at_end(it->second.layers[layer.index].memory, config.memory_size());
 }
 
 void h2o_sequence::add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t n, const float * colsum) {
@@ -123,7 +114,7 @@ void h2o_sequence::add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t 
 
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         for (uint32_t i = 0; i < n; ++i) {
-            scores.add(h, layout->row_of(start + i), colsum[(size_t) h*n + i]);
+            scores.add(h, layout.row_of(start + i), colsum[(size_t) h*n + i]);
         }
     }
     scores.store();
@@ -134,14 +125,14 @@ void h2o_sequence::add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t 
 void h2o_sequence::add_memory_scores(h2o_layer & layer, const float * colsum) {
     const size_t M = config.memory_size();
 
-    h2o_host_data data  (layer.rows);
-    h2o_scores    scores(layer);
+    h2o_scores scores(layer);
 
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        const int32_t * rows  = data.as<int32_t>() + h*layer.rows->ne[0];
-        const int32_t * first = std::find_if(rows, rows + M, [](int32_t row) { return row >= 0; });
-        for (const int32_t * row = first; row < rows + M; ++row) {
-            scores.add(h, *row, colsum[h*M + (row - first)]);
+        const float * sum = colsum + h*M;
+        for (size_t i = 0; i < M; ++i) {
+            if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
+                scores.add(h, layout.memory_row(i, pos), *sum++);
+            }
         }
     }
     scores.store();
@@ -150,7 +141,7 @@ void h2o_sequence::add_memory_scores(h2o_layer & layer, const float * colsum) {
 void h2o_sequence::set_scores_of(h2o_scores & scores, const h2o_layer & layer, uint32_t p0, uint32_t p1, const float * values) const {
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         for (uint32_t p = p0; p < p1; ++p) {
-            scores.set(h, layout->row_of(p), values ? values[(size_t) h*(p1 - p0) + p - p0] : 0.0f);
+            scores.set(h, layout.row_of(p), values ? values[(size_t) h*(p1 - p0) + p - p0] : 0.0f);
         }
     }
 }
@@ -169,29 +160,62 @@ void h2o_sequence::score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t 
     scores.store();
 }
 
-void h2o_sequence::write_chunk_rows(int32_t * rows, uint32_t chunk_start) const {
-    for (uint32_t i = 0; i < config.chunk_size; ++i) {
-        // rows beyond the cache are there in no graph
-        rows[config.memory_size() + i] = layout->row_of(chunk_start + i);
-    }
-}
-
-void h2o_sequence::write_rows(const h2o_layer & layer, uint32_t head, int32_t * rows, const std::vector<int32_t> & memory, uint32_t chunk_start) const {
+void h2o_sequence::write_rows(const h2o_layer & layer, uint32_t chunk_start) const {
     const size_t M = config.memory_size();
 
-    const std::vector<int32_t> before(rows, rows + M);
+    h2o_host_data data(layer.rows);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        int32_t * rows = data.as<int32_t>() + h*layer.rows->ne[0];
 
-    std::fill(rows, rows + M - memory.size(), -1);
-
-    auto old = std::find_if(before.begin(), before.end(), [](int32_t row) { return row >= 0; });
-    for (size_t i = 0; i < memory.size(); ++i) {
-        const auto position = [&] { return (int32_t) layout->position_of(layer.index, head, *old); };
-        while (old != before.end() && position() < memory[i]) {
-            ++old;
+        for (size_t i = 0; i < M; ++i) {
+            const int32_t pos = layer.memory[h*M + i];
+            rows[i] = pos >= 0 ? layout.memory_row(i, pos) : -1;
         }
-        rows[M - memory.size() + i] = old != before.end() && position() == memory[i] ? *old : layout->row_of(memory[i]);
+        for (uint32_t i = 0; i < config.chunk_size; ++i) {
+            rows[M + i] = layout.row_of(chunk_start + i); // rows beyond the cache are there in no graph
+        }
     }
-    write_chunk_rows(rows, chunk_start);
+    data.store();
+}
+
+// A row moves to one that is not after it, and rows ascend: so none is overwritten that is still to be moved.
+void h2o_sequence::move_rows(const h2o_layer & layer, const std::vector<int32_t> & memory, uint32_t chunk_start) const {
+    const size_t M = config.memory_size();
+
+    std::vector<int32_t> from(memory.size(), -1);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        size_t old = h*M;
+        for (size_t i = h*M; i < (h + 1)*M; ++i) {
+            if (memory[i] >= 0) {
+                while (old < (h + 1)*M && layer.memory[old] < memory[i]) {
+                    old++;
+                }
+                from[i] = old < (h + 1)*M && layer.memory[old] == memory[i] ? old - h*M : layout.row_of(memory[i]);
+            }
+        }
+    }
+
+    h2o_scores scores(layer);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        for (size_t i = 0; i < M; ++i) {
+            if (from[h*M + i] >= 0) {
+                scores.set(h, i, scores.get(h, from[h*M + i]));
+            }
+        }
+    }
+    set_scores_of(scores, layer, chunk_start, chunk_start + config.chunk_size, nullptr);
+    scores.store();
+
+    k_rows(layer.il).move(from);
+    v_rows(layer.il).move(from);
+}
+
+void h2o_sequence::set_memory_set(h2o_layer & layer, std::vector<int32_t> memory, uint32_t chunk_start) {
+    if (layout.is_compact) {
+        move_rows(layer, memory, chunk_start);
+    }
+    layer.memory = std::move(memory);
+    write_rows(layer, chunk_start);
 }
 
 void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
@@ -202,47 +226,47 @@ void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
         score_keys(layer, chunk_start, chunk_end);
     }
 
-    h2o_scores    scores(layer);
-    h2o_host_data data  (layer.rows);
+    h2o_scores scores(layer);
 
+    std::vector<int32_t> memory(layer.memory.size(), -1);
     std::vector<int32_t> pos;
     std::vector<float>   score;
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        int32_t * rows = data.as<int32_t>() + h*layer.rows->ne[0];
-
         pos.clear();
         score.clear();
-        for (const int32_t * row = rows; row < rows + M; ++row) {
-            if (*row >= 0 && layout->position_of(layer.index, h, *row) < chunk_start) {
-                pos.push_back(layout->position_of(layer.index, h, *row));
-                score.push_back(scores.get(h, *row));
+        for (size_t i = 0; i < M; ++i) {
+            const int32_t p = layer.memory[h*M + i];
+            if (p >= 0 && p < (int32_t) chunk_start) {
+                pos.push_back(p);
+                score.push_back(scores.get(h, layout.memory_row(i, p)));
             }
         }
         for (uint32_t p = chunk_start; p < chunk_end; ++p) {
             pos.push_back(p);
-            score.push_back(scores.get(h, layout->row_of(p)));
+            score.push_back(scores.get(h, layout.row_of(p)));
         }
 
-        write_rows(layer, h, rows, h2o_select_memory(config, *layer.scorer, chunk_end, pos, score), chunk_start + config.chunk_size);
+        const auto selected = h2o_select_memory(config, *layer.scorer, chunk_end, pos, score);
+        std::copy(selected.begin(), selected.end(), memory.begin() + (h + 1)*M - selected.size());
     }
-    data.store();
 
+    set_memory_set(layer, std::move(memory), chunk_start + config.chunk_size);
     layer.n_built++;
 }
 
 void h2o_sequence::set_memory(h2o_layer & layer, const int32_t * memory) {
-    const size_t M = config.memory_size();
+    const size_t   M = config.memory_size();
+    const uint32_t n = config.n_memory(n_tok);
 
     begin_chunk(n_tok);
 
-    h2o_host_data data(layer.rows);
+    std::vector<int32_t> padded(layer.memory.size(), -1);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        const int32_t * row = memory + h*M;
-        write_rows(layer, h, data.as<int32_t>() + h*layer.rows->ne[0], std::vector<int32_t>(row, row + config.n_memory(n_tok)), n_tok);
+        std::copy_n(memory + h*M, n, padded.begin() + (h + 1)*M - n);
     }
-    data.store();
+    set_memory_set(layer, std::move(padded), n_tok);
 
-    records.at(n_tok/config.chunk_size - 1).layers[layer.index] = record_layer(layer, n_tok);
+    records.at(n_tok/config.chunk_size - 1).layers[layer.index] = record_layer(layer, n_tok, false);
 }
 
 bool h2o_sequence::begin_chunk(uint32_t pos) {
@@ -273,7 +297,11 @@ bool h2o_sequence::uses_attention() const {
 
 void h2o_sequence::begin_call(uint32_t n_tokens, bool all_scores) {
     n_end = n_tok + n_tokens;
-    undo  = std::make_unique<h2o_record>(record(all_scores && uses_attention() ? 0 : open_start()));
+
+    // rows move when a chunk is closed
+    const bool moves = layout.is_compact && chunk_start_of(n_end) > open_start();
+
+    undo = std::make_unique<h2o_record>(record(all_scores && uses_attention() ? 0 : open_start(), moves));
 }
 
 void h2o_sequence::end_call(uint32_t n_tokens, bool scored) {
@@ -328,7 +356,7 @@ bool h2o_sequence::rewind(uint32_t pos) {
     }
 
     const auto it = pos % config.chunk_size == 0 && pos > 0 ? records.find(pos/config.chunk_size - 1) : records.end();
-    if (it == records.end()) {
+    if (it == records.end() || (layout.is_compact && pos < n_memory_sets()*config.chunk_size)) {
         return false;
     }
     restore(it->second);

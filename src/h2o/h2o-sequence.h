@@ -1,10 +1,12 @@
 #pragma once
 
 #include "h2o-config.h"
+#include "h2o-kv-rows.h"
 #include "h2o-layer.h"
 #include "h2o-layout.h"
 #include "h2o-tiles.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,9 +18,12 @@ struct h2o_record {
     struct layer {
         uint32_t n_built;
 
-        std::vector<int32_t> rows;          // of the memory set [n_head_kv, M], padded at the front with -1
+        std::vector<int32_t> memory;        // h2o_layer::memory
         std::vector<float>   memory_scores; // of the memory set [n_head_kv, M]
         std::vector<float>   scores;        // of the positions from first on [n_head_kv, n_tokens - first]
+
+        std::vector<uint8_t> k; // rows of the memory set and of the chunk after it; empty if they are not to be evicted
+        std::vector<uint8_t> v;
     };
 
     uint32_t n_tokens;
@@ -42,7 +47,7 @@ public:
     };
 
     // throws std::runtime_error if there is not enough memory
-    h2o_sequence(const h2o_config & config, std::unique_ptr<h2o_layout> layout, const std::vector<layer_dims> & dims);
+    h2o_sequence(const h2o_config & config, uint32_t kv_size, const std::vector<layer_dims> & dims);
 
     void clear();
 
@@ -52,7 +57,7 @@ public:
     uint32_t chunk_index() const { return (n_tok + config.chunk_size - 1)/config.chunk_size; }
 
     // first position of the open chunk; a complete one is open until its memory set is built
-    uint32_t open_start() const { return chunk_start_of(n_tok); }
+    uint32_t open_start() const { return std::max(chunk_start_of(n_tok), n_memory_sets()*config.chunk_size); }
 
     uint32_t n_memory_sets() const;
 
@@ -60,7 +65,7 @@ public:
     h2o_layer       * layer(int32_t il);
     const h2o_layer * layer(int32_t il) const { return const_cast<h2o_sequence *>(this)->layer(il); }
 
-    // score of every position so far [n_head_kv, n_tokens]
+    // score of every position so far [n_head_kv, n_tokens]; NaN if it is evicted
     std::vector<float> scores(const h2o_layer & layer) const;
 
     // positions of the current memory set [n_head_kv, M], ascending, -1 padded
@@ -79,7 +84,8 @@ public:
     void build_memory_set(h2o_layer & layer, uint32_t chunk_end);
 
     // Replaces the layer's memory set for the chunk that begins at n_tokens(), where a chunk must begin; others are built.
-    // memory [n_head_kv, M], ascending positions that are kept, -1 padded, as many as config.n_memory(n_tokens())
+    // Nothing may be evicted.
+    // memory [n_head_kv, M], ascending positions, -1 padded, as many as config.n_memory(n_tokens())
     void set_memory(h2o_layer & layer, const int32_t * memory);
 
     // lazy build: if position pos begins a chunk, its predecessor's memory set is built, once. Returns whether it was.
@@ -97,14 +103,15 @@ public:
     // Returns false otherwise, and has changed nothing.
     bool rewind(uint32_t pos);
 
-    h2o_record record(uint32_t first) const;
+    // with_kv: K and V of the memory set and the open chunk too; the layout is compact
+    h2o_record record(uint32_t first, bool with_kv = false) const;
 
-    // the record is of this sequence, or of one like it that has the same K and V
+    // the record is of this sequence, or of one like it that has the same K and V, or has them with it
     void restore(const h2o_record & record);
 
     const h2o_config config;
 
-    const std::unique_ptr<h2o_layout> layout;
+    const h2o_layout layout;
 
     std::vector<h2o_layer> layers;
 
@@ -118,26 +125,39 @@ public:
     // scorers that look at keys.
     std::function<void(int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k)> read_keys;
 
+    // K and V of a layer. For the compact layout, whose rows move.
+    std::function<h2o_kv_rows(int32_t il)> k_rows;
+    std::function<h2o_kv_rows(int32_t il)> v_rows;
+
 private:
     // first position of the chunk, perhaps partial, that ends at chunk_end
     uint32_t chunk_start_of(uint32_t chunk_end) const { return chunk_end == 0 ? 0 : config.chunk_start(chunk_end - 1); }
 
     void truncate_text();
 
-    h2o_record::layer record_layer(const h2o_layer & layer, uint32_t first) const;
+    h2o_record::layer record_layer(const h2o_layer & layer, uint32_t first, bool with_kv) const;
 
     void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
 
     // attention is scored, for some layer
     bool uses_attention() const;
 
-    // positions of rows [n_head_kv, stride] whose first M are those of a memory set: [n_head_kv, M], ascending, -1 padded
-    std::vector<int32_t> positions(const h2o_layer & layer, const int32_t * rows, size_t stride) const;
+    // begin of the chunk after the layer's memory set
+    uint32_t next_chunk_start(const h2o_layer & layer) const { return layer.n_built*config.chunk_size; }
 
-    // a head's rows: those of these positions, a memory set, and of the chunk that begins at chunk_start
-    void write_rows(const h2o_layer & layer, uint32_t head, int32_t * rows, const std::vector<int32_t> & memory, uint32_t chunk_start) const;
+    // The memory set of the chunk that begins at chunk_start. It is of positions of the memory set before it and of the chunk
+    // after that one, if some are evicted.
+    void set_memory_set(h2o_layer & layer, std::vector<int32_t> memory, uint32_t chunk_start);
 
-    void write_chunk_rows(int32_t * rows, uint32_t chunk_start) const;
+    // compact layout: K, V and scores of this memory set to its rows, none to those of the next chunk
+    void move_rows(const h2o_layer & layer, const std::vector<int32_t> & memory, uint32_t chunk_start) const;
+
+    // the layer's rows: those of its memory set, and of the chunk that begins at chunk_start
+    void write_rows(const h2o_layer & layer, uint32_t chunk_start) const;
+
+    // rows of the compact layout in use
+    uint32_t first_row(const h2o_layer & layer) const;
+    uint32_t end_row() const { return layout.row_of(open_start()) + n_tok - open_start(); }
 
     void set_scores_of(h2o_scores & scores, const h2o_layer & layer, uint32_t p0, uint32_t p1, const float * values) const;
 

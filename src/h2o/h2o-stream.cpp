@@ -73,9 +73,9 @@ h2o_stream::h2o_stream(
        const h2o_config   & config,
     const llama_memory_i::layer_filter_cb & filter)
     : model(model),
-      cache(std::make_unique<llama_kv_cache>(model, model.hparams, type_k, type_v, /*v_trans =*/ false, offload, /*unified =*/ true, kv_size,
+      cache(std::make_unique<llama_kv_cache>(model, model.hparams, type_k, type_v, /*v_trans =*/ false, offload, /*unified =*/ true, h2o_layout(config, kv_size).n_rows(),
             /*n_seq_max =*/ 1, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr)),
-      sequence(config, std::make_unique<h2o_layout_full>(kv_size), h2o_layer_dims(model, cache->get_layer_ids(), config, offload)),
+      sequence(config, kv_size, h2o_layer_dims(model, cache->get_layer_ids(), config, offload)),
       offload(offload) {
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_unique<h2o_intra>(model, cache->get_layer_ids(), n_batch, offload);
@@ -93,12 +93,15 @@ h2o_stream::h2o_stream(
         const h2o_kv_rows rows = k_rows(il);
         const auto        rope = ropes.find(il);
 
-        rows.get_in_order(p0, p1, k, [&](uint32_t i, float * row) {
+        const uint32_t r0 = sequence.layout.row_of(p0);
+        rows.get_in_order(r0, r0 + p1 - p0, k, [&](uint32_t i, float * row) {
             if (rope != ropes.end()) {
                 rope->second->turn_back(i, row, rows.n_head, rows.n_embd);
             }
         });
     };
+    sequence.k_rows = [this](int32_t il) { return k_rows(il); };
+    sequence.v_rows = [this](int32_t il) { return v_rows(il); };
     reset_stats();
 
     const auto & stats = sequence.stats;
@@ -114,7 +117,7 @@ llama_kv_cache::slot_info h2o_stream::slots(uint32_t pos, uint32_t n_tokens) con
     res.resize(1);
     res.strm[0] = 0;
     for (uint32_t i = 0; i < n_tokens; ++i) {
-        res.idxs[0].push_back(sequence.layout->row_of(pos + i));
+        res.idxs[0].push_back(sequence.layout.row_of(pos + i));
     }
     return res;
 }
@@ -218,11 +221,11 @@ std::map<ggml_backend_buffer_type_t, size_t> h2o_stream::memory_breakdown() cons
 }
 
 ggml_tensor * h2o_stream::keys(ggml_context * ctx, int32_t il) const {
-    return ggml_permute(ctx, cache->get_k(ctx, il, sequence.layout->n_rows(), slots(0, 1)), 0, 2, 1, 3);
+    return ggml_permute(ctx, cache->get_k(ctx, il, sequence.layout.n_rows(), slots(0, 1)), 0, 2, 1, 3);
 }
 
 ggml_tensor * h2o_stream::values(ggml_context * ctx, int32_t il) const {
-    return ggml_permute(ctx, cache->get_v(ctx, il, sequence.layout->n_rows(), slots(0, 1)), 0, 2, 1, 3);
+    return ggml_permute(ctx, cache->get_v(ctx, il, sequence.layout.n_rows(), slots(0, 1)), 0, 2, 1, 3);
 }
 
 ggml_tensor * h2o_stream::rows(ggml_context * ctx, int32_t il, uint32_t n_memory, uint32_t n_chunk) const {

@@ -45,6 +45,8 @@ struct llama_h2o_params {
 
     enum llama_h2o_retrieval retrieval; // how these positions are found
 
+    bool evict; // K and V outside of the memory set and the open chunk are dropped: then the cache does not grow with the text
+
     // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
     uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
 };
@@ -56,7 +58,7 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
 // For command lines: the parameters that have a name, so many, NULL after the last.
-#define LLAMA_H2O_N_OPTIONS 11
+#define LLAMA_H2O_N_OPTIONS 12
 
 struct llama_h2o_option {
     const char * name;

@@ -10,17 +10,25 @@
 #include <utility>
 
 void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
+    const auto & sequence = stream.sequence;
+
+    if (sequence.layout.is_compact) {
+        // a part of it is not there to go back to
+        h2o_record_write(io, sequence.config, sequence.record(sequence.open_start(), /*with_kv =*/ true));
+        return;
+    }
+
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 
-    h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.open_start() : 0));
-    if (const auto & tiles = stream.sequence.tiles) {
+    h2o_record_write(io, sequence.config, sequence.record(partial ? sequence.open_start() : 0));
+    if (const auto & tiles = sequence.tiles) {
         h2o_lookups_write(io, *tiles);
         if (!partial) {
             h2o_text_write(io, *tiles);
         }
     }
     if (!partial && stream.key_index) {
-        stream.key_index->write(io, stream.sequence.n_tokens());
+        stream.key_index->write(io, sequence.n_tokens());
     }
     if (!partial) {
         stream.cache->state_write(io, seq_id, flags);
@@ -28,9 +36,16 @@ void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, l
 }
 
 void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
-    const auto & tiles = stream.sequence.tiles;
+    auto & sequence = stream.sequence;
 
-    const h2o_record record = h2o_record_read(io, stream.sequence);
+    const h2o_record record = h2o_record_read(io, sequence);
+
+    if (sequence.layout.is_compact) {
+        sequence.restore(record);
+        return;
+    }
+
+    const auto & tiles = sequence.tiles;
 
     h2o_lookup_log log;
     uint32_t       log_start = 0;
@@ -39,8 +54,8 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
     }
 
     if (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) {
-        if (record.n_tokens > stream.sequence.n_tokens()) {
-            throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
+        if (record.n_tokens > sequence.n_tokens()) {
+            throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, sequence.n_tokens()));
         }
     } else {
         std::vector<int32_t> text;
@@ -56,7 +71,7 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
 
         const auto & cells = stream.cache->get_cells(0);
         for (uint32_t pos = 0; pos < record.n_tokens; ++pos) {
-            const uint32_t row = stream.sequence.layout->row_of(pos);
+            const uint32_t row = sequence.layout.row_of(pos);
             if (cells.is_empty(row) || cells.pos_get(row) != (llama_pos) pos) {
                 clear(false);
                 throw std::runtime_error("[h2o] this state is damaged: its K and V are of other positions");
@@ -71,6 +86,6 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
     if (tiles) {
         tiles->assign_log(std::move(log), log_start);
     }
-    stream.sequence.restore(record);
+    sequence.restore(record);
     stream.cache->seq_rm(0, record.n_tokens, -1);
 }

@@ -53,7 +53,7 @@ llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & ballo
     const uint32_t n_tokens  = balloc.get_n_tokens();
     const bool     is_decode = stream.call == LLAMA_H2O_CALL_DECODE || (stream.call == LLAMA_H2O_CALL_AUTO && n_tokens == 1);
 
-    if (stream.sequence.n_tokens() + n_tokens > stream.sequence.layout->n_rows()) {
+    if (n_tokens > stream.sequence.layout.n_positions() - stream.sequence.n_tokens()) {
         return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
     }
 
@@ -327,7 +327,7 @@ bool llama_memory_h2o_context::finish(ggml_backend_sched_t sched) {
 }
 
 std::vector<h2o_step> llama_memory_h2o_context::largest_steps() const {
-    return h2o_largest_steps(stream->sequence.config, stream->sequence.layout->n_rows(), memory->n_batch, memory->fused_attention);
+    return h2o_largest_steps(stream->sequence.config, stream->sequence.layout.n_positions(), memory->n_batch, memory->fused_attention);
 }
 
 h2o_step llama_memory_h2o_context::get_step(uint32_t n_tokens) const {
@@ -339,10 +339,10 @@ h2o_step llama_memory_h2o_context::get_step(uint32_t n_tokens) const {
     }
 
     const auto &   config   = stream->sequence.config;
-    const uint32_t n_memory = config.n_memory(stream->sequence.layout->n_rows());
+    const uint32_t n_memory = config.n_memory(stream->sequence.layout.n_positions());
 
     // an index of keys grows with the text
-    const uint32_t chunk_start = stream->key_index ? config.chunk_start(stream->sequence.layout->n_rows() - 1) : 0;
+    const uint32_t chunk_start = stream->key_index ? config.chunk_start(stream->sequence.layout.n_positions() - 1) : 0;
 
     if (n_tokens > 1) {
         return { config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER, chunk_start, n_tokens, 0, n_memory, false };

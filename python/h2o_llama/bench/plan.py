@@ -23,7 +23,8 @@ def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
     """
     modes, prefills = [*DENSE], []
     for setting in settings:
-        prefill = setting.h2o and replace(setting.h2o, decode=H2OConfig.decode)
+        evicts = setting.h2o is not None and setting.h2o.evict
+        prefill = setting.h2o if evicts else setting.h2o and replace(setting.h2o, decode="full")
         modes.append(Mode(setting.name, "auto", setting.h2o, only_generates=prefill in prefills))
         prefills.append(prefill)
     return modes

@@ -18,6 +18,8 @@ REFERENCES = ("random", "window", "upper-bound")
 # Attention sinks of the reference "window", as in StreamingLLM (Xiao et al. 2024, arXiv:2309.17453).
 _WINDOW_SINKS = 4
 
+_DEFAULTS = H2OConfig()
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -63,7 +65,9 @@ class Setting:
             others.append(f"T{h2o.tile}")
         if layers := cast(tuple[int, ...], h2o.dense_layers):
             others.append("dense" + ",".join(map(str, layers)))
-        if h2o.decode != H2OConfig.decode:
+        if h2o.evict:
+            others.append("evict")
+        elif h2o.decode != _DEFAULTS.decode:
             others.append(f"decode {h2o.decode}")
         words = [h2o.schedule, *choice, *(f"{letter}{n}" for letter, n in budgets if n > 0), *others]
         return cls(" ".join(words), h2o, memory)
@@ -80,8 +84,8 @@ def sweep(
     schedule: Sequence[str] = (H2OConfig.schedule,),
     scorer: Sequence[str] = (H2OConfig.scorer,),
     pooling: Sequence[int] = (H2OConfig.pooling,),
-    lookup: Sequence[int] = (H2OConfig.lookup_budget,),
-    decode: Sequence[str] = (H2OConfig.decode,),
+    lookup: Sequence[int] = (_DEFAULTS.lookup_budget,),
+    decode: Sequence[str] = (_DEFAULTS.decode,),
     retrieval: Sequence[str] = (H2OConfig.retrieval,),
 ) -> list[Setting]:
     """The settings of all combinations, the last argument changing fastest.
