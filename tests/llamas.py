@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 import h2o_llama
 from compare import FollowLibrary, assert_logits_close, assert_memory_is_well_formed, assert_scores_close
@@ -38,6 +39,7 @@ class Config:
     dense_layers: tuple[int, ...] = ()
     decode: Literal["full", "memory"] = "full"
     retrieval: Literal["ngrams", "index"] = "ngrams"
+    evict: bool = False
 
     @property
     def M(self) -> int:
@@ -90,6 +92,7 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 dense_layers=config.dense_layers,
                 decode=config.decode,
                 retrieval=config.retrieval,
+                evict=config.evict,
             ),
             "record": True,
         }
@@ -149,11 +152,23 @@ def assert_agrees_with_oracle(
             assert_logits_close(got, want, bounds.logits)
         for il in llm.kv.layers:
             np.testing.assert_array_equal(llm.kv.memory_indices(il), oracle.memory_indices(il))
-            assert_scores_close(llm.kv.scores(il), oracle.scores(il), score_bound)
+            kept = kept_positions(oracle, config, il)
+            assert_scores_close(llm.kv.scores(il)[kept], oracle.scores(il)[kept], score_bound)
             cached = oracle.cache.read(il, slice(0, oracle.n_tokens))
             for got, want in zip((llm.kv.keys(il), llm.kv.values(il)), cached, strict=True):
-                assert_logits_close(got, want, bounds.logits)
+                assert_logits_close(got[kept], want[kept], bounds.logits)
+                assert np.isnan(got[~kept]).all()
     return oracle
+
+
+def kept_positions(oracle: OracleSequence, config: Config, il: int) -> NDArray[np.bool_]:
+    """Which positions every KV head of the layer still has, [n_head_kv, n_tokens]."""
+    memory = oracle.memory_indices(il)
+    kept = np.full((len(memory), oracle.n_tokens), not config.evict)
+    for head, positions in zip(kept, memory, strict=True):
+        head[positions[positions >= 0]] = True
+        head[len(oracle.history) * config.S :] = True
+    return kept
 
 
 def assert_history_is_well_formed(llm: h2o_llama.Llama, config: Config) -> None:

@@ -21,6 +21,13 @@ def test_defaults() -> None:
     assert (config.dense_layers, config.retrieval) == ((), "ngrams")
 
 
+def test_defaults_with_eviction() -> None:
+    """As many positions to attend to, none of them looked up."""
+    config = H2OConfig(evict=True)
+    assert (config.decode, config.lookup_budget, config.memory_size) == ("memory", 0, 512)
+    assert dataclasses.replace(config, heavy_budget=5).heavy_budget == 5
+
+
 def test_scorers() -> None:
     assert SCORERS == ("distant", "key_diff", "sum")
     for scorer in SCORERS:
@@ -82,7 +89,9 @@ def test_frozen() -> None:
         ({"decode": "none"}, "decode must be one of 'full', 'memory', got 'none'"),
         ({"retrieval": "text"}, "retrieval must be one of 'ngrams', 'index', got 'text'"),
         ({"score_type": "f64"}, "score_type must be one of 'f32', 'bf16', got 'f64'"),
-        ({"evict": True}, "evict=True is not there yet"),
+        ({"evict": True, "schedule": "two_phase"}, "evict=True needs schedule='single_pass', got 'two_phase'"),
+        ({"evict": True, "decode": "full"}, "evict=True needs decode='memory', got 'full'"),
+        ({"evict": True, "lookup_budget": 1}, "evict=True needs lookup_budget=0, got 1"),
         ({"evict": 1}, "evict must be True or False, got 1"),
     ],
 )

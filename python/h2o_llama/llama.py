@@ -129,6 +129,7 @@ class Llama(ModelView):
         self._logits: NDArray[np.float32] | None = None
         self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
         self._scorers_are_known = False
+        self._warns_of_length = True
 
     @classmethod
     def from_pretrained(cls, repo_id: str, filename: str = "*Q8_0.gguf", **kwargs: Any) -> Llama:
@@ -318,7 +319,19 @@ class Llama(ModelView):
                 f"[{owner}] {len(ids)} tokens after {n_tokens} do not fit into n_ctx={self._n_ctx}: "
                 "use a larger n_ctx, fewer tokens, or reset()"
             )
+        self._warn_of_length(n_tokens + len(ids))
         return ids
+
+    def _warn_of_length(self, n_tokens: int) -> None:
+        """Once, where eviction lets a text get longer than what the model knows."""
+        n_trained = self.core_model.n_ctx_train
+        if self._warns_of_length and n_tokens > n_trained and self.h2o is not None and self.h2o.evict:
+            self._warns_of_length = False
+            warnings.warn(
+                f"[{_OWNER}] this model was trained for texts of {n_trained} tokens, this one is longer: positions after "
+                "that are unknown to it, and it may write nonsense",
+                stacklevel=4,
+            )
 
     def _check_progress(self, owner: str, progress: Progress | None) -> Progress | None:
         if progress is not None and not callable(progress):
@@ -402,6 +415,7 @@ class Llama(ModelView):
                 n_left = self._n_ctx - context.n_tokens
                 if n_left <= 0:
                     return
+                self._warn_of_length(context.n_tokens + 1)
                 token = sampler.sample(context)
                 if self.core_model.is_eog(token):
                     return

@@ -81,6 +81,8 @@ class LlamaKV(KVView):
         """
         with self._open() as kv:
             layer, info = self._layer(kv, layer), kv.info
+            if self._llm.h2o is not None and self._llm.h2o.evict:
+                raise ValueError(f"[{self._owner}] with evict=True memory sets cannot be set: positions are gone")
             if info.n_tokens == 0 or info.n_tokens % info.chunk_size:
                 raise H2OError(
                     f"[{self._owner}] a memory set can be set when a chunk of {info.chunk_size} tokens has just been "

@@ -21,11 +21,16 @@ llm_graph_input_attn_h2o::llm_graph_input_attn_h2o(
         const llama_memory_h2o_context * mctx,
         uint32_t n_tokens)
     : llm_graph_input_attn_kv(hparams, cparams, mctx), stream(mctx->stream), step(mctx->get_step(n_tokens)),
-      fused_attention(mctx->memory->fused_attention) {
+      fused_attention(mctx->memory->fused_attention), dense(mctx->dense.get()) {
 }
 
 void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
     llm_graph_input_attn_kv::set_input(ubatch);
+
+    if (dense_k_idxs) {
+        dense->set_input_k_idxs(dense_k_idxs, ubatch);
+        dense->set_input_v_idxs(dense_v_idxs, ubatch);
+    }
 
     if (all_rows) {
         std::vector<int32_t> data(all_rows->ne[0], 0); // padding is not seen
@@ -75,19 +80,32 @@ uint32_t llm_graph_input_attn_h2o::first_position() const {
     return step.phase == h2o_step::INTRA ? stream->sequence.config.chunk_start(step.pos) : 0;
 }
 
+int64_t llm_graph_input_attn_h2o::n_all_rows(bool padded) const {
+    const int64_t n = step.pos + step.n_tokens - first_position();
+
+    // composed attention has no padding
+    return step.phase == h2o_step::DECODE && padded ? (dense ? dense : mctx)->get_n_kv() : n;
+}
+
+void llm_graph_input_attn_h2o::add_dense_idxs(const llm_graph_context & graph) {
+    if (!dense_k_idxs) {
+        dense_k_idxs = dense->build_input_k_idxs(graph.ctx0, graph.ubatch);
+        dense_v_idxs = dense->build_input_v_idxs(graph.ctx0, graph.ubatch);
+    }
+}
+
 ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & graph, int il) {
     if (!all_rows) {
         uint32_t n_head_kv_max = 0;
-        for (const uint32_t il : stream->cache->get_layer_ids()) {
+        for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
             n_head_kv_max = std::max(n_head_kv_max, hparams.n_head_kv(il));
         }
-        const int64_t n = step.phase == h2o_step::DECODE ? mctx->get_n_kv() : step.pos + step.n_tokens - first_position();
 
-        all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n, n_head_kv_max);
+        all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_all_rows(/*padded =*/ true), n_head_kv_max);
         ggml_set_input(all_rows);
         ggml_set_name(all_rows, "h2o_all_rows");
     }
-    return ggml_view_2d(graph.ctx0, all_rows, all_rows->ne[0], hparams.n_head_kv(il), all_rows->nb[1], 0);
+    return ggml_view_2d(graph.ctx0, all_rows, n_all_rows(has_fused_attention(il)), hparams.n_head_kv(il), all_rows->nb[1], 0);
 }
 
 ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text) {
@@ -174,14 +192,15 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
         if (has_memory_rows) {
             res &= n_decode_rows(step_new) == n_decode_rows(step);
         }
-        if (has_size_of_text) {
+        if (has_size_of_text && !mctx_new->dense) {
             res &= llm_graph_input_attn_kv::can_reuse(params); // n_kv as before
         }
 
-        mctx = mctx_new;
-        step = step_new;
+        mctx  = mctx_new;
+        dense = mctx_new->dense.get();
+        step  = step_new;
 
-        return res;
+        return res && (!all_rows || all_rows->ne[0] == n_all_rows(/*padded =*/ true));
     }
 
     const uint32_t S = stream->sequence.config.chunk_size;
@@ -192,8 +211,9 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
         step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && step_new.pos%S == step.pos%S :
         step_new == step;
 
-    mctx = mctx_new;
-    step = step_new;
+    mctx  = mctx_new;
+    dense = mctx_new->dense.get();
+    step  = step_new;
 
     return res;
 }

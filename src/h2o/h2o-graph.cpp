@@ -18,7 +18,7 @@ llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input
 
     res->stored_k[il] = k;
 
-    if (res->step.phase == h2o_step::DECODE && !res->has_fused_attention(il) && !res->decodes_memory(il)) {
+    if (res->step.phase == h2o_step::DECODE && !res->has_fused_attention(il) && !res->decodes_memory(il) && !res->dense) {
         res->has_size_of_text = true;
         return nullptr;
     }
@@ -37,8 +37,14 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
         ggml_build_forward_expand(graph.gf, v);
         ggml_build_forward_expand(graph.gf, k);
 
-        ggml_build_forward_expand(graph.gf, mctx->cpy_k(graph.ctx0, k, get_k_idxs(), il));
-        ggml_build_forward_expand(graph.gf, mctx->cpy_v(graph.ctx0, v, get_v_idxs(), il));
+        if (stream->in_dense_cache[il]) {
+            add_dense_idxs(graph);
+            ggml_build_forward_expand(graph.gf, dense->cpy_k(graph.ctx0, k, dense_k_idxs, il));
+            ggml_build_forward_expand(graph.gf, dense->cpy_v(graph.ctx0, v, dense_v_idxs, il));
+        } else {
+            ggml_build_forward_expand(graph.gf, mctx->cpy_k(graph.ctx0, k, get_k_idxs(), il));
+            ggml_build_forward_expand(graph.gf, mctx->cpy_v(graph.ctx0, v, get_v_idxs(), il));
+        }
 
         if (stream->key_index && stream->key_index->has(il)) {
             ggml_build_forward_expand(graph.gf, stream->key_index->store(graph.ctx0, il, k, get_k_idxs()));
@@ -218,6 +224,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_decode(const llm_graph_context & g
     ggml_tensor * rows;
     if (!decodes_memory(il)) {
         has_size_of_text = true;
+        has_exact_rows  |= !has_fused_attention(il);
         rows = get_all_rows(graph, il);
     } else if (has_fused_attention(il)) {
         has_memory_rows = true;

@@ -68,6 +68,7 @@ private:
 
     // the inputs, made when they are first asked for
     ggml_tensor * get_all_rows(const llm_graph_context & graph, int il);
+    void          add_dense_idxs(const llm_graph_context & graph);
     ggml_tensor * get_limits  (const llm_graph_context & graph);
     ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text);
     void          add_tiles   (const llm_graph_context & graph);
@@ -106,6 +107,8 @@ private:
 
     uint32_t first_position() const;
 
+    int64_t n_all_rows(bool padded) const;
+
     // as upstream's mask: a step's graph serves the next ones, as the text grows
     static constexpr uint32_t DECODE_PADDING = 256;
 
@@ -114,6 +117,11 @@ private:
 
     // memory set and open chunk of a decode step, padded
     uint32_t n_decode_rows(const h2o_step & step) const;
+
+    const llama_kv_cache_context * dense; // of the dense layers' cache; nullptr if there is none
+
+    ggml_tensor * dense_k_idxs = nullptr; // as self_k_idxs
+    ggml_tensor * dense_v_idxs = nullptr;
 
     ggml_tensor * all_rows = nullptr; // I32 [n, n_head_kv], for every head those of first_position() ... the end of the step; padding
     ggml_tensor * limits   = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries

@@ -8,6 +8,8 @@
 #include "ggml-h2o-attn.h"
 #include "ggml-h2o-index.h"
 
+#include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -63,6 +65,21 @@ static std::vector<h2o_sequence::layer_dims> h2o_layer_dims(const llama_model & 
     return res;
 }
 
+static std::unique_ptr<llama_kv_cache> make_cache(const llama_model & model, ggml_type type_k, ggml_type type_v, bool offload, uint32_t n_rows,
+        const llama_memory_i::layer_filter_cb & filter) {
+    return std::make_unique<llama_kv_cache>(model, model.hparams, type_k, type_v, /*v_trans =*/ false, offload, /*unified =*/ true, n_rows,
+            /*n_seq_max =*/ 1, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr);
+}
+
+// of the layers [0, n_layer_all): those that keep every position beside a compact cache
+static std::vector<bool> find_dense_layers(const llama_model & model, const h2o_config & config) {
+    std::vector<bool> res;
+    for (uint32_t il = 0; il < model.hparams.n_layer_all; ++il) {
+        res.push_back(config.evict && config.is_dense(il) && model.hparams.n_head_kv(il) > 0);
+    }
+    return res;
+}
+
 h2o_stream::h2o_stream(
         const llama_model & model,
                 ggml_type   type_k,
@@ -73,8 +90,11 @@ h2o_stream::h2o_stream(
        const h2o_config   & config,
     const llama_memory_i::layer_filter_cb & filter)
     : model(model),
-      cache(std::make_unique<llama_kv_cache>(model, model.hparams, type_k, type_v, /*v_trans =*/ false, offload, /*unified =*/ true, h2o_layout(config, kv_size).n_rows(),
-            /*n_seq_max =*/ 1, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr)),
+      in_dense_cache(find_dense_layers(model, config)),
+      cache(make_cache(model, type_k, type_v, offload, h2o_layout(config, kv_size).n_rows(),
+            [&](int32_t il) { return !in_dense_cache[il] && (!filter || filter(il)); })),
+      dense_cache(std::count(in_dense_cache.begin(), in_dense_cache.end(), true) == 0 ? nullptr : make_cache(model, type_k, type_v, offload, kv_size,
+            [&](int32_t il) { return in_dense_cache[il] && (!filter || filter(il)); })),
       sequence(config, kv_size, h2o_layer_dims(model, cache->get_layer_ids(), config, offload)),
       offload(offload) {
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
@@ -122,8 +142,17 @@ llama_kv_cache::slot_info h2o_stream::slots(uint32_t pos, uint32_t n_tokens) con
     return res;
 }
 
+llama_kv_cache::slot_info h2o_stream::dense_slots(uint32_t pos, uint32_t n_tokens) const {
+    auto res = slots(pos, n_tokens);
+    std::iota(res.idxs[0].begin(), res.idxs[0].end(), pos);
+    return res;
+}
+
 void h2o_stream::clear(bool data) {
     cache->clear(data);
+    if (dense_cache) {
+        dense_cache->clear(data);
+    }
     sequence.clear();
     reset_stats();
 }
@@ -133,8 +162,12 @@ void h2o_stream::reset_stats() {
     auto & stats = sequence.stats;
     stats = {};
 
-    for (const auto & [buft, size] : cache->memory_breakdown()) {
-        stats.bytes_kv += size;
+    for (const auto * c : { cache.get(), dense_cache.get() }) {
+        if (c) {
+            for (const auto & [buft, size] : c->memory_breakdown()) {
+                stats.bytes_kv += size;
+            }
+        }
     }
     for (const auto & layer : sequence.layers) {
         stats.bytes_scores += ggml_nbytes(layer.scores);
@@ -152,11 +185,22 @@ void h2o_stream::reset_stats() {
 
 void h2o_stream::rollback() {
     sequence.rollback();
-    cache->seq_rm(0, sequence.n_tokens(), -1);
+    remove_cells(sequence.n_tokens());
 }
 
 bool h2o_stream::rewind(uint32_t pos) {
-    return sequence.rewind(pos) && cache->seq_rm(0, pos, -1);
+    if (!sequence.rewind(pos)) {
+        return false;
+    }
+    remove_cells(pos);
+    return true;
+}
+
+void h2o_stream::remove_cells(uint32_t pos) {
+    cache->seq_rm(0, pos, -1);
+    if (dense_cache) {
+        dense_cache->seq_rm(0, pos, -1);
+    }
 }
 
 void h2o_stream::learn_rope(int32_t il, const ggml_tensor * k) {
@@ -212,6 +256,11 @@ bool h2o_stream::has_fused_retrieval(int32_t il) const {
 
 std::map<ggml_backend_buffer_type_t, size_t> h2o_stream::memory_breakdown() const {
     auto res = cache->memory_breakdown();
+    if (dense_cache) {
+        for (const auto & [buft, size] : dense_cache->memory_breakdown()) {
+            res[buft] += size;
+        }
+    }
     if (key_index) {
         for (const auto & [buft, size] : key_index->sizes()) {
             res[buft] += size;
@@ -221,11 +270,19 @@ std::map<ggml_backend_buffer_type_t, size_t> h2o_stream::memory_breakdown() cons
 }
 
 ggml_tensor * h2o_stream::keys(ggml_context * ctx, int32_t il) const {
-    return ggml_permute(ctx, cache->get_k(ctx, il, sequence.layout.n_rows(), slots(0, 1)), 0, 2, 1, 3);
+    ggml_tensor * res = in_dense_cache[il] ?
+        dense_cache->get_k(ctx, il, sequence.layout.n_positions(), dense_slots(0, 1)) :
+        cache      ->get_k(ctx, il, sequence.layout.n_rows(),      slots      (0, 1));
+
+    return ggml_permute(ctx, res, 0, 2, 1, 3);
 }
 
 ggml_tensor * h2o_stream::values(ggml_context * ctx, int32_t il) const {
-    return ggml_permute(ctx, cache->get_v(ctx, il, sequence.layout.n_rows(), slots(0, 1)), 0, 2, 1, 3);
+    ggml_tensor * res = in_dense_cache[il] ?
+        dense_cache->get_v(ctx, il, sequence.layout.n_positions(), dense_slots(0, 1)) :
+        cache      ->get_v(ctx, il, sequence.layout.n_rows(),      slots      (0, 1));
+
+    return ggml_permute(ctx, res, 0, 2, 1, 3);
 }
 
 ggml_tensor * h2o_stream::rows(ggml_context * ctx, int32_t il, uint32_t n_memory, uint32_t n_chunk) const {

@@ -44,8 +44,9 @@ public:
     // the last n_memory rows of the memory set and the first n_chunk of the chunk after it, I32 [n_memory + n_chunk, n_head_kv]
     ggml_tensor * rows(ggml_context * ctx, int32_t il, uint32_t n_memory, uint32_t n_chunk) const;
 
-    // the cells of positions [pos, pos + n_tokens)
-    llama_kv_cache::slot_info slots(uint32_t pos, uint32_t n_tokens) const;
+    // the cells of positions [pos, pos + n_tokens) in the cache, and in the dense layers'
+    llama_kv_cache::slot_info slots      (uint32_t pos, uint32_t n_tokens) const;
+    llama_kv_cache::slot_info dense_slots(uint32_t pos, uint32_t n_tokens) const;
 
     // where a layer's attention is computed
     ggml_backend_dev_t device(int32_t il) const;
@@ -68,7 +69,13 @@ public:
 
     const llama_model & model;
 
+    // which layers are in the dense layers' cache
+    const std::vector<bool> in_dense_cache;
+
     const std::unique_ptr<llama_kv_cache> cache;
+
+    // Of the dense layers, if the layout is compact: they keep every position, in the row of its number. Else they are in cache.
+    const std::unique_ptr<llama_kv_cache> dense_cache;
 
     h2o_sequence sequence;
 
@@ -86,6 +93,9 @@ public:
 
 private:
     void reset_stats();
+
+    // of the last tokens, from pos on
+    void remove_cells(uint32_t pos);
 
     bool offload;
 

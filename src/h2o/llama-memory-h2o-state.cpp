@@ -15,6 +15,9 @@ void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, l
     if (sequence.layout.is_compact) {
         // a part of it is not there to go back to
         h2o_record_write(io, sequence.config, sequence.record(sequence.open_start(), /*with_kv =*/ true));
+        if (stream.dense_cache) {
+            stream.dense_cache->state_write(io, seq_id, flags);
+        }
         return;
     }
 
@@ -35,12 +38,28 @@ void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, l
     }
 }
 
+// every position in the row of its number
+void llama_memory_h2o::check_cells(const llama_kv_cache & cache, uint32_t n_tokens) {
+    const auto & cells = cache.get_cells(0);
+    for (uint32_t pos = 0; pos < n_tokens; ++pos) {
+        if (cells.is_empty(pos) || cells.pos_get(pos) != (llama_pos) pos) {
+            clear(false);
+            throw std::runtime_error("[h2o] this state is damaged: its K and V are of other positions");
+        }
+    }
+}
+
 void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
     auto & sequence = stream.sequence;
 
     const h2o_record record = h2o_record_read(io, sequence);
 
     if (sequence.layout.is_compact) {
+        if (stream.dense_cache) {
+            clear(false);
+            stream.dense_cache->state_read(io, seq_id, flags);
+            check_cells(*stream.dense_cache, record.n_tokens);
+        }
         sequence.restore(record);
         return;
     }
@@ -69,14 +88,7 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
         }
         stream.cache->state_read(io, seq_id, flags);
 
-        const auto & cells = stream.cache->get_cells(0);
-        for (uint32_t pos = 0; pos < record.n_tokens; ++pos) {
-            const uint32_t row = sequence.layout.row_of(pos);
-            if (cells.is_empty(row) || cells.pos_get(row) != (llama_pos) pos) {
-                clear(false);
-                throw std::runtime_error("[h2o] this state is damaged: its K and V are of other positions");
-            }
-        }
+        check_cells(*stream.cache, record.n_tokens);
 
         if (tiles) {
             tiles->assign_text(text);

@@ -61,6 +61,7 @@ llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & ballo
 
     std::vector<llama_ubatch>       ubatches;
     llama_kv_cache::slot_info_vec_t sinfos;
+    llama_kv_cache::slot_info_vec_t dense_sinfos;
 
     balloc.split_reset();
     for (const auto & step : steps) {
@@ -69,6 +70,7 @@ llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & ballo
         }
         ubatches.push_back(balloc.split_simple(step.n_tokens));
         sinfos.push_back(stream.slots(step.pos, step.n_tokens));
+        dense_sinfos.push_back(stream.dense_slots(step.pos, step.n_tokens));
 
         const auto & ubatch = ubatches.back();
         for (uint32_t i = 0; i < step.n_tokens; ++i) {
@@ -82,7 +84,7 @@ llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & ballo
         }
     }
 
-    return std::make_unique<llama_memory_h2o_context>(this, std::move(sinfos), std::move(ubatches), std::move(steps));
+    return std::make_unique<llama_memory_h2o_context>(this, std::move(sinfos), std::move(dense_sinfos), std::move(ubatches), std::move(steps));
 }
 
 llama_memory_context_ptr llama_memory_h2o::init_full() {
@@ -179,15 +181,22 @@ llama_pos llama_memory_h2o::seq_pos_max(llama_seq_id seq_id) const {
 
 llama_memory_h2o_context::llama_memory_h2o_context(llama_memory_h2o * memory)
     : llama_kv_cache_context(memory->stream.cache.get()), memory(memory), stream(&memory->stream) {
+    if (stream->dense_cache) {
+        dense = std::make_unique<llama_kv_cache_context>(stream->dense_cache.get());
+    }
 }
 
 llama_memory_h2o_context::llama_memory_h2o_context(
         llama_memory_h2o * memory,
         llama_kv_cache::slot_info_vec_t sinfos,
+        llama_kv_cache::slot_info_vec_t dense_sinfos,
         std::vector<llama_ubatch> ubatches,
         std::vector<h2o_step> steps)
-    : llama_kv_cache_context(memory->stream.cache.get(), std::move(sinfos), std::move(ubatches)), memory(memory), stream(&memory->stream),
+    : llama_kv_cache_context(memory->stream.cache.get(), std::move(sinfos), ubatches), memory(memory), stream(&memory->stream),
       steps(std::move(steps)), n_tokens_call(this->steps.back().offset + this->steps.back().n_tokens) {
+    if (stream->dense_cache) {
+        dense = std::make_unique<llama_kv_cache_context>(stream->dense_cache.get(), std::move(dense_sinfos), std::move(ubatches));
+    }
 }
 
 llama_memory_h2o_context::~llama_memory_h2o_context() {
@@ -198,6 +207,9 @@ llama_memory_h2o_context::~llama_memory_h2o_context() {
 
 bool llama_memory_h2o_context::next() {
     i_step++;
+    if (dense) {
+        dense->next();
+    }
 
     if (llama_kv_cache_context::next()) {
         return true;
@@ -227,7 +239,7 @@ bool llama_memory_h2o_context::apply() {
     }
 
     // in phase 2 the cells are already there
-    if (step.stores_kv() && !llama_kv_cache_context::apply()) {
+    if (step.stores_kv() && !(llama_kv_cache_context::apply() && (!dense || dense->apply()))) {
         return false;
     }
 

@@ -62,6 +62,9 @@ public:
 private:
     // throws std::runtime_error if the queries of a layer could not use the index of keys
     void check_retrieval() const;
+
+    // throws std::runtime_error, with nothing left, if a cache that was read does not hold these positions
+    void check_cells(const llama_kv_cache & cache, uint32_t n_tokens);
 };
 
 // Walks the steps of one call.
@@ -73,6 +76,7 @@ public:
     llama_memory_h2o_context(
             llama_memory_h2o * memory,
             llama_kv_cache::slot_info_vec_t sinfos,
+            llama_kv_cache::slot_info_vec_t dense_sinfos, // for the dense layers' cache, if there is one
             std::vector<llama_ubatch> ubatches,
             std::vector<h2o_step> steps);
 
@@ -94,6 +98,8 @@ public:
 
     llama_memory_h2o * const memory;
     h2o_stream       * const stream;
+
+    std::unique_ptr<llama_kv_cache_context> dense; // the same for the dense layers' cache, if there is one
 
 private:
     // the tokens of the step

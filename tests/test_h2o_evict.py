@@ -1,0 +1,244 @@
+"""evict=True: a cache of M + S rows, and the same results as with everything kept."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import h2o_llama
+from h2o_llama import H2OError
+from inputs import limited, random_tokens, split
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from oracle import GGUFModel
+from test_h2o_decode import assert_graphs_are_used_again, decode_calls
+from test_h2o_decode_memory import chunk_calls
+from test_h2o_properties import small
+from test_h2o_sequence import arrays, min_position, remove, restore, state_of
+
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1, decode="memory", evict=True)
+CONFIGS = {
+    "sum": CONFIG,
+    "distant": replace(CONFIG, scorer="distant", score_type="bf16"),
+    "key_diff": replace(CONFIG, scorer="key_diff", pooling=1, kv_type="q8_0"),
+    "more memory than chunk": replace(CONFIG, L=9, H=21, scorer="distant"),
+    "dense layer": replace(CONFIG, dense_layers=(0,), kv_type="f16"),
+    "composed": replace(CONFIG, flash_attn="off", scorer="distant"),
+    "composed, dense layer": replace(CONFIG, flash_attn="off", dense_layers=(1,)),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest) -> Config:
+    return CONFIGS[request.param]
+
+
+def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
+    n = limited(100, model_path)
+    tokens = random_tokens(n, oracle_model.hparams.n_vocab, seed=1)
+    calls = [[3 * S - 1], *([n_call] for n_call in chunk_calls(n - 3 * S + 1))]
+    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [n for call in calls for n in call]))
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "composed, dense layer"])
+def test_is_as_if_everything_were_kept(tiny_model: Path, name: str) -> None:
+    """Bit for bit, over the ends of chunks, in prompts and in generated text.
+
+    Where all is kept, generated tokens attend to composed dense layers by upstream's attention, which rounds otherwise.
+    """
+    config = CONFIGS[name]
+    tokens = random_tokens(150, seed=2)
+    calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, replace(config, evict=False)) as kept:
+        for call in calls:
+            (got,), (want,) = (eval_calls(x, [call]) for x in (llm, kept))
+            np.testing.assert_array_equal(got, want)
+        assert_same_memory(llm, kept)
+        assert llm.kv.stats.kv_bytes < kept.kv.stats.kv_bytes
+
+
+def assert_same_memory(llm: h2o_llama.Llama, kept: h2o_llama.Llama) -> None:
+    """Sets, scores, K and V. What is evicted is NaN, and nothing else."""
+    assert llm.n_tokens == kept.n_tokens
+    for il in llm.kv.layers:
+        memory = kept.kv.memory_indices(il)
+        np.testing.assert_array_equal(llm.kv.memory_indices(il), memory)
+        for x, y in zip(arrays_of(llm, il), arrays_of(kept, il), strict=True):
+            for head, positions in enumerate(memory):
+                here = np.zeros(llm.n_tokens, dtype=bool)
+                here[positions[positions >= 0]] = True
+                here[len(llm.kv.history) * llm.kv.chunk_size :] = True
+                np.testing.assert_array_equal(x[head, here], y[head, here])
+                assert np.isnan(x[head, ~here]).all()
+
+
+def arrays_of(llm: h2o_llama.Llama, il: int) -> list[Any]:
+    return [llm.kv.scores(il), llm.kv.keys(il), llm.kv.values(il)]
+
+
+def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
+    """Whatever n_ctx is; and graphs are used again."""
+    with (
+        open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm,
+        open_llama(tiny_model, CONFIG, n_ctx=100_000) as large,
+    ):
+        n_byte = llm.kv.stats.kv_bytes
+        assert n_byte == large.kv.stats.kv_bytes
+        llm.eval(random_tokens(3000))
+        assert llm.n_tokens == 3000
+        n_head_kv, _, size = llm.kv.keys(0).shape
+        assert llm.kv.stats.kv_bytes == n_byte == 2 * 4 * len(llm.kv.layers) * n_head_kv * (CONFIG.M + S) * size
+        assert np.isfinite(llm.logits).all()
+
+
+def test_says_once_that_the_text_is_longer_than_what_the_model_was_trained_for(tiny_model: Path) -> None:
+    with open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm:
+        llm.eval(random_tokens(llm.core_model.n_ctx_train))
+        with pytest.warns(UserWarning, match=f"trained for texts of {llm.core_model.n_ctx_train} tokens"):
+            llm.eval([1])
+        llm.eval([1])  # warnings are errors
+
+
+def test_graphs_are_used_again(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over the ends of chunks, where rows move."""
+    config = replace(CONFIG, S=8)
+    assert_graphs_are_used_again(monkeypatch, tiny_model, config, random_tokens(200), 100, n_built=1)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["distant", "key_diff", "dense layer"])
+def test_a_cancelled_call_leaves_everything_as_it_was(tiny_model: Path, name: str) -> None:
+    """Its chunks had been closed, and rows moved."""
+    with open_llama(tiny_model, CONFIGS[name]) as llm:
+        for n, limit in ((0, 30), (40, 70), (16, 40)):
+            if n:
+                llm.eval(random_tokens(n, seed=n))
+            before, n_tokens = arrays(llm), llm.n_tokens
+
+            def progress(n_done: int, _: int, limit: int = limit) -> None:
+                if n_done >= limit:
+                    raise Stop
+
+            with pytest.raises(Stop):
+                llm.eval(random_tokens(90, seed=9), progress=progress)
+            assert llm.n_tokens == n_tokens
+            for x, y in zip(arrays(llm), before, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_goes_back_to_the_begin_of_the_open_chunk_and_no_further(tiny_model: Path) -> None:
+    tokens = random_tokens(60, seed=3)
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
+        llm.eval(tokens)
+        decode_calls(llm, [[1], [2]])
+        before = arrays(llm)
+        assert min_position(llm) == 59
+        for start in (59, 50, 32, 16):
+            assert not remove(llm, start)
+        for x, y in zip(arrays(llm), before, strict=True):
+            np.testing.assert_array_equal(x, y)
+        assert remove(llm, 61)
+        assert remove(llm, 48)
+        fresh.eval(tokens[:48])
+        for x in (llm, fresh):
+            x.eval(random_tokens(40, seed=4))
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+        for x, y in zip(arrays(llm), arrays(fresh), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_a_state_goes_on_in_another_context(tiny_model: Path, config: Config) -> None:
+    """In an open chunk, at the end of one, at the begin of a text; in place of another text."""
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as other:
+        for n in (0, 7, 25, 16, 22):
+            if n:
+                llm.eval(random_tokens(n, seed=n))
+            other.eval(random_tokens(50, seed=1))
+            restore(other, state_of(llm))
+            for x, y in zip(arrays(other), arrays(llm), strict=True):
+                np.testing.assert_array_equal(x, y)
+            logits = [eval_calls(x, [random_tokens(21, seed=6), [1], [2]]) for x in (llm, other)]
+            for x, y in zip(*logits, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_a_bad_state_is_refused(tiny_model: Path) -> None:
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, replace(CONFIG, evict=False)) as kept:
+        for x in (llm, kept):
+            x.eval(random_tokens(50))
+        before = arrays(llm)
+        for bad in (state_of(kept), state_of(llm)[:-9], state_of(llm)[:400]):
+            with pytest.raises(H2OError, match="state cannot be restored"):
+                restore(llm, bad)
+            for x, y in zip(arrays(llm), before, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as plain:
+        tokens = random_tokens(60)
+        llm.eval(tokens, dense_tail=20)
+        plain.eval(tokens)
+        np.testing.assert_array_equal(llm.logits, plain.logits)
+
+
+def test_a_memory_set_cannot_be_replaced(tiny_model: Path) -> None:
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(random_tokens(2 * S))
+        with pytest.raises(ValueError, match="evict=True"):
+            llm.kv.set_memory_indices(0, llm.kv.memory_indices(0))
+
+
+@given(data=st.data())
+@small
+def test_any_order_of_calls(tiny_model: Path, data: st.DataObject) -> None:
+    """Prompts, generated tokens, cancelled calls, states saved and restored, the end removed: as a fresh context that got
+    only the tokens that are left."""
+    config = CONFIGS[data.draw(st.sampled_from(["sum", "key_diff", "dense layer"]))]
+    done: list[tuple[list[int], bool]] = []
+    saved: tuple[bytes, list[tuple[list[int], bool]]] | None = None
+    with open_llama(tiny_model, config, n_ctx=512) as llm, open_llama(tiny_model, config, n_ctx=512) as fresh:
+        for _ in range(data.draw(st.integers(1, 8))):
+            action = data.draw(st.sampled_from(["prompt", "generate", "cancel", "save", "restore", "remove"]))
+            n = data.draw(st.integers(1, 40))
+            tokens = random_tokens(n, seed=data.draw(st.integers(0, 99)))
+            if action in ("prompt", "generate"):
+                for call in [tokens] if action == "prompt" else split(tokens, [1] * n):
+                    llm.eval(call, decode=action == "generate")
+                    done.append((call, action == "generate"))
+            elif action == "cancel":
+
+                def stop(n_done: int, n_total: int) -> None:
+                    raise Stop
+
+                with pytest.raises(Stop):
+                    llm.eval(tokens, progress=stop)
+            elif action == "save":
+                saved = (state_of(llm), [*done])
+            elif action == "restore" and saved is not None:
+                restore(llm, saved[0])
+                done = [*saved[1]]
+            elif action == "remove":
+                # generated tokens, of which the open chunk's can be taken back
+                n_generated = len(list(itertools.takewhile(lambda call: call[1], reversed(done))))
+                n_removed = min(n, n_generated, max(0, llm.n_tokens - 1) % S)
+                assert remove(llm, llm.n_tokens - n_removed)
+                del done[len(done) - n_removed :]
+        for tokens, generated in done:
+            fresh.eval(tokens, decode=generated)
+        assert llm.n_tokens == fresh.n_tokens
+        for x, y in zip(arrays(llm), arrays(fresh), strict=True):
+            np.testing.assert_array_equal(x, y)
+        for x in (llm, fresh):
+            x.eval(random_tokens(30, seed=5))
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
