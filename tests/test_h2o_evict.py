@@ -84,13 +84,10 @@ def arrays_of(llm: h2o_llama.Llama, il: int) -> list[Any]:
 
 
 def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
-    """Whatever n_ctx is; and graphs are used again."""
-    with (
-        open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm,
-        open_llama(tiny_model, CONFIG, n_ctx=100_000) as large,
-    ):
+    """Whatever n_ctx is."""
+    with open_llama(tiny_model, CONFIG, n_ctx=100_000) as llm:
         n_byte = llm.kv.stats.kv_bytes
-        assert n_byte == large.kv.stats.kv_bytes
+    with open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm:
         llm.eval(random_tokens(3000))
         assert llm.n_tokens == 3000
         n_head_kv, _, size = llm.kv.keys(0).shape
@@ -202,8 +199,10 @@ def test_a_memory_set_cannot_be_replaced(tiny_model: Path) -> None:
 @given(data=st.data())
 @small
 def test_any_order_of_calls(tiny_model: Path, data: st.DataObject) -> None:
-    """Prompts, generated tokens, cancelled calls, states saved and restored, the end removed: as a fresh context that got
-    only the tokens that are left."""
+    """Prompts, generated tokens, cancelled calls, states saved and restored, the end removed.
+
+    As a fresh context that got only the tokens that are left.
+    """
     config = CONFIGS[data.draw(st.sampled_from(["sum", "key_diff", "dense layer"]))]
     done: list[tuple[list[int], bool]] = []
     saved: tuple[bytes, list[tuple[list[int], bool]]] | None = None

@@ -131,8 +131,8 @@ class H2OConfig:
         for name, value in needed.items():
             if evict and getattr(self, name) != value:
                 raise ValueError(
-                    f"[{_OWNER}] evict=True needs {name}={value!r}, got {getattr(self, name)!r}: what is evicted cannot "
-                    "be attended to any more"
+                    f"[{_OWNER}] evict=True needs {name}={value!r}, got {getattr(self, name)!r}: what is evicted "
+                    "cannot be attended to any more"
                 )
 
     @property

@@ -328,8 +328,8 @@ class Llama(ModelView):
         if self._warns_of_length and n_tokens > n_trained and self.h2o is not None and self.h2o.evict:
             self._warns_of_length = False
             warnings.warn(
-                f"[{_OWNER}] this model was trained for texts of {n_trained} tokens, this one is longer: positions after "
-                "that are unknown to it, and it may write nonsense",
+                f"[{_OWNER}] this model was trained for texts of {n_trained} tokens, this one is longer: positions "
+                "after that are unknown to it, and it may write nonsense",
                 stacklevel=4,
             )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from h2o_llama import _check
 from h2o_llama.bench.case import Case, Mode
-from h2o_llama.config import H2OConfig
 from h2o_llama.eval import Setting
 from h2o_llama.params import available_cpus
 
