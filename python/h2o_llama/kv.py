@@ -204,6 +204,8 @@ class KVView(ABC):
     def scores(self, layer: int) -> NDArray[np.float32]:
         """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
 
+        NaN for what is evicted.
+
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
         With "key_diff" how much its key differs from those of its chunk, 0 until the next chunk begins.
@@ -212,12 +214,18 @@ class KVView(ABC):
             return kv.scores(self._layer(kv, layer))
 
     def keys(self, layer: int) -> NDArray[np.float32]:
-        """K as the cache holds it (after RoPE), dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim]."""
+        """K as the cache holds it (after RoPE), dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim].
+
+        NaN for what is evicted.
+        """
         with self._open() as kv:
             return kv.get_k(self._layer(kv, layer), 0, kv.info.n_tokens)
 
     def values(self, layer: int) -> NDArray[np.float32]:
-        """V as the cache holds it, dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim]."""
+        """V as the cache holds it, dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim].
+
+        NaN for what is evicted.
+        """
         with self._open() as kv:
             return kv.get_v(self._layer(kv, layer), 0, kv.info.n_tokens)
 

@@ -11,7 +11,6 @@
 #include "ggml-cpp.h"
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <vector>
 
@@ -205,41 +204,11 @@ static bool h2o_range_ok(const h2o_stream & kv, int32_t il, uint32_t p0, uint32_
     return sequence.layer(il) && p0 <= p1 && p1 <= (sequence.layout.is_compact ? sequence.n_tokens() : sequence.layout.n_rows());
 }
 
-// positions [p0, p1) of a layer's K or V: [n_head_kv, p1 - p0, n_embd]
-static void h2o_get_positions(const h2o_sequence & sequence, const h2o_layer & layer, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, float * dst) {
-    const auto & layout = sequence.layout;
-    if (!layout.is_compact) {
-        rows.get(p0, p1, dst);
-        return;
-    }
-
-    const size_t M      = sequence.config.memory_size();
-    const size_t n_embd = rows.n_embd;
-
-    std::vector<float> kept(layer.n_head_kv*layout.n_rows()*n_embd);
-    rows.get(0, layout.n_rows(), kept.data());
-
-    std::fill_n(dst, layer.n_head_kv*(p1 - p0)*n_embd, NAN);
-    for (size_t h = 0; h < layer.n_head_kv; ++h) {
-        const auto copy = [&](uint32_t row, int64_t pos) {
-            if (pos >= p0 && pos < p1) {
-                std::copy_n(kept.data() + (h*layout.n_rows() + row)*n_embd, n_embd, dst + (h*(p1 - p0) + pos - p0)*n_embd);
-            }
-        };
-        for (size_t i = 0; i < M; ++i) {
-            copy(i, layer.memory[h*M + i]);
-        }
-        for (uint32_t pos = sequence.open_start(); pos < sequence.n_tokens(); ++pos) {
-            copy(layout.row_of(pos), pos);
-        }
-    }
-}
-
 bool llama_h2o_kv_get_k(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
     if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
         return false;
     }
-    h2o_get_positions(unwrap(kv)->sequence, *unwrap(kv)->sequence.layer(il), unwrap(kv)->k_rows(il), p0, p1, dst);
+    unwrap(kv)->get_positions(il, unwrap(kv)->k_rows(il), p0, p1, dst);
     return true;
 }
 
@@ -247,7 +216,7 @@ bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32
     if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
         return false;
     }
-    h2o_get_positions(unwrap(kv)->sequence, *unwrap(kv)->sequence.layer(il), unwrap(kv)->v_rows(il), p0, p1, dst);
+    unwrap(kv)->get_positions(il, unwrap(kv)->v_rows(il), p0, p1, dst);
     return true;
 }
 

@@ -9,6 +9,7 @@
 #include "ggml-h2o-index.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -307,4 +308,34 @@ h2o_kv_rows h2o_stream::v_rows(int32_t il) const {
     const ggml_tensor * rot = cache->build_input_v_rot(ctx.get());
 
     return { values(ctx.get(), il)->view_src, model.hparams.n_head_kv(il), model.hparams.n_embd_head_v(il), rot ? (uint32_t) rot->ne[0] : 0 };
+}
+
+void h2o_stream::get_positions(int32_t il, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, float * dst) const {
+    const auto & layer  = *sequence.layer(il);
+    const auto & layout = sequence.layout;
+    if (!layout.is_compact) {
+        rows.get(p0, p1, dst);
+        return;
+    }
+
+    const size_t M      = sequence.config.memory_size();
+    const size_t n_embd = rows.n_embd;
+
+    std::vector<float> kept(layer.n_head_kv*layout.n_rows()*n_embd);
+    rows.get(0, layout.n_rows(), kept.data());
+
+    std::fill_n(dst, layer.n_head_kv*(p1 - p0)*n_embd, NAN);
+    for (size_t h = 0; h < layer.n_head_kv; ++h) {
+        const auto copy = [&](uint32_t row, int64_t pos) {
+            if (pos >= p0 && pos < p1) {
+                std::copy_n(kept.data() + (h*layout.n_rows() + row)*n_embd, n_embd, dst + (h*(p1 - p0) + pos - p0)*n_embd);
+            }
+        };
+        for (size_t i = 0; i < M; ++i) {
+            copy(i, layer.memory[h*M + i]);
+        }
+        for (uint32_t pos = sequence.open_start(); pos < sequence.n_tokens(); ++pos) {
+            copy(layout.row_of(pos), pos);
+        }
+    }
 }

@@ -67,6 +67,9 @@ public:
     h2o_kv_rows k_rows(int32_t il) const;
     h2o_kv_rows v_rows(int32_t il) const;
 
+    // float32 [n_head_kv, p1 - p0, n_embd] of the positions [p0, p1), NaN where one is evicted; rows are the layer's K or V
+    void get_positions(int32_t il, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, float * dst) const;
+
     const llama_model & model;
 
     // which layers are in the dense layers' cache

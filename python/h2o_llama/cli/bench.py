@@ -57,6 +57,7 @@ def bench(
     ] = "full,memory",
     scorer: sweeps.Scorers = options.DEFAULTS.scorer,
     pooling: sweeps.Poolings = sweeps.POOLING,
+    evict: sweeps.Evict = False,
     chunk: options.Chunk = options.CHUNK_SIZE,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
@@ -78,6 +79,7 @@ def bench(
         decode=decode,
         scorer=scorer,
         pooling=pooling,
+        evict=evict,
     )
     plan = Plan(
         beside_dense(settings),

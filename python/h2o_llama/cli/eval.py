@@ -41,6 +41,7 @@ def eval_model(
     schedule: sweeps.Schedules = options.DEFAULTS.schedule,
     scorer: sweeps.Scorers = options.DEFAULTS.scorer,
     pooling: sweeps.Poolings = sweeps.POOLING,
+    evict: sweeps.Evict = False,
     reference: Annotated[
         str,
         typer.Option(
@@ -96,6 +97,7 @@ def eval_model(
         schedule=schedule,
         scorer=scorer,
         pooling=pooling,
+        evict=evict,
     )
     tasks: list[Task] = []
     if windows > 0:

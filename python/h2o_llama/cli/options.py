@@ -12,6 +12,7 @@ from h2o_llama.config import SCORERS
 from h2o_llama.llama import DENSE_TAIL
 
 DEFAULTS = H2OConfig()
+EVICTING = H2OConfig(evict=True)
 CHUNK_SIZE = 1024
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")]
@@ -21,8 +22,24 @@ File = Annotated[
 Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
 Local = Annotated[int, typer.Option(min=0, help="L: tokens before a chunk that its memory set always holds.")]
 Heavy = Annotated[int, typer.Option(min=0, help="H: heavy hitters that a memory set holds.")]
+HeavyOrDefault = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        show_default=f"{DEFAULTS.heavy_budget}, with --evict {EVICTING.heavy_budget}",
+        help="H: heavy hitters that a memory set holds.",
+    ),
+]
 Sinks = Annotated[int, typer.Option(min=0, help="A: first tokens of the prompt that every memory set holds.")]
 Lookup = Annotated[int, typer.Option(min=0, help="B: further tokens that every token attends to; 0 is none.")]
+LookupOrDefault = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        show_default=f"{DEFAULTS.lookup_budget}, with --evict {EVICTING.lookup_budget}",
+        help="B: further tokens that every token attends to; 0 is none.",
+    ),
+]
 Retrieval = Annotated[
     Literal["ngrams", "index"],
     typer.Option(help="Find them by the text, or by an index of the keys, for every layer and head."),
@@ -34,8 +51,14 @@ Schedule = Annotated[
     typer.Option(help="Each chunk once, with its memory set; or all chunks alone, then again with the memory sets."),
 ]
 Decode = Annotated[
-    Literal["full", "memory"],
-    typer.Option(help="Generated tokens attend to everything, or to what a prompt's tokens attend to."),
+    Literal["full", "memory"] | None,
+    typer.Option(
+        show_default=f"{DEFAULTS.decode}, with --evict {EVICTING.decode}",
+        help="Generated tokens attend to everything, or to what a prompt's tokens attend to.",
+    ),
+]
+Evict = Annotated[
+    bool, typer.Option("--evict", help="Drop what no memory set holds: the cache does not grow with the text.")
 ]
 DenseTail = Annotated[
     int | None,

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.filesize import decimal
@@ -25,14 +25,15 @@ def run(
     prompt: options.Prompt = "",
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=0, help="Tokens to generate at most.")] = 128,
     local: options.Local = options.DEFAULTS.local_window,
-    heavy: options.Heavy = options.DEFAULTS.heavy_budget,
-    lookup: options.Lookup = options.DEFAULTS.lookup_budget,
+    heavy: options.HeavyOrDefault = None,
+    lookup: options.LookupOrDefault = None,
     retrieval: options.Retrieval = options.DEFAULTS.retrieval,
     sinks: options.Sinks = options.DEFAULTS.sink_tokens,
     scorer: options.Scorer = options.DEFAULTS.scorer,
     pooling: options.Pooling = options.DEFAULTS.pooling,
     schedule: options.Schedule = options.DEFAULTS.schedule,
-    decode: options.Decode = options.DEFAULTS.decode,
+    decode: options.Decode = None,
+    evict: options.Evict = False,
     dense_tail: options.DenseTail = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
@@ -52,19 +53,19 @@ def run(
 
     The text goes to standard output, progress and a line of measurements to standard error.
     """
+    chosen: dict[str, Any] = {"heavy_budget": heavy, "lookup_budget": lookup, "decode": decode}
     h2o = (
         None
         if dense
         else H2OConfig(
             local,
-            heavy,
-            sinks,
+            sink_tokens=sinks,
             scorer=scorer,
             pooling=pooling,
             schedule=schedule,
-            decode=decode,
-            lookup_budget=lookup,
+            evict=evict,
             retrieval=retrieval,
+            **{name: value for name, value in chosen.items() if value is not None},
         )
     )
     text = read_prompt(file, prompt)

@@ -10,7 +10,7 @@ import typer
 
 from h2o_llama.cli.options import DEFAULTS
 from h2o_llama.config import SCORERS
-from h2o_llama.eval import Setting, sweep
+from h2o_llama.eval import Setting, evicting, sweep
 
 T = TypeVar("T")
 
@@ -30,6 +30,12 @@ Sinks = Annotated[str, typer.Option(rich_help_panel=PANEL, help="A, one or more.
 Schedules = Annotated[str, typer.Option(rich_help_panel=PANEL, help="single_pass, two_phase, or both.")]
 Scorers = Annotated[
     str, typer.Option(rich_help_panel=PANEL, help=f"How heavy hitters are chosen: {', '.join(SCORERS)}.")
+]
+Evict = Annotated[
+    bool,
+    typer.Option(
+        "--evict", rich_help_panel=PANEL, help="Measure eviction too, with H + B heavy hitters and nothing looked up."
+    ),
 ]
 Poolings = Annotated[str, typer.Option(rich_help_panel=PANEL, help="Neighbours kept with them, one or more.")]
 
@@ -58,10 +64,11 @@ def settings(
     scorer: str,
     pooling: str,
     retrieval: str,
+    evict: bool,
     decode: str = DEFAULTS.decode,
 ) -> list[Setting]:
     """All combinations of the options' values."""
-    return sweep(
+    kept = sweep(
         local=values("--local", local, int),
         heavy=values("--heavy", heavy, int),
         sinks=values("--sinks", sinks, int),
@@ -72,3 +79,4 @@ def settings(
         retrieval=values("--retrieval", retrieval, str),
         decode=values("--decode", decode, str),
     )
+    return [*kept, *evicting(kept)] if evict else kept

@@ -106,6 +106,24 @@ def sweep(
     return list(dict.fromkeys(settings))
 
 
+def evicting(settings: Sequence[Setting]) -> list[Setting]:
+    """The same where K and V are evicted, as far as that can be: as many positions to attend to, none looked up."""
+    res = [
+        Setting.of(
+            replace(
+                setting.h2o,
+                heavy_budget=setting.h2o.heavy_budget + setting.h2o.lookup_budget,
+                lookup_budget=0,
+                decode="memory",
+                evict=True,
+            )
+        )
+        for setting in settings
+        if setting.h2o is not None and setting.memory is None and setting.h2o.schedule == "single_pass"
+    ]
+    return list(dict.fromkeys(res))
+
+
 def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[Setting]:
     """Settings with the same M + B, all of it chosen for a whole chunk, to judge another by.
 
