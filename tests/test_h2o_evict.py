@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import h2o_llama
+from compare import assert_logits_close
 from h2o_llama import H2OError
 from inputs import limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
@@ -21,6 +22,7 @@ from test_h2o_decode import assert_graphs_are_used_again, decode_calls
 from test_h2o_decode_memory import chunk_calls
 from test_h2o_properties import small
 from test_h2o_sequence import arrays, min_position, remove, restore, state_of
+from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, decode="memory", evict=True)
@@ -81,6 +83,25 @@ def assert_same_memory(llm: h2o_llama.Llama, kept: h2o_llama.Llama) -> None:
 
 def arrays_of(llm: h2o_llama.Llama, il: int) -> list[Any]:
     return [llm.kv.scores(il), llm.kv.keys(il), llm.kv.values(il)]
+
+
+@pytest.mark.parametrize("name", ["sum", "key_diff", "dense layer"])
+def test_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As on a device that lacks it: ggml's flash attention where nothing is scored, composed attention where it is."""
+    config = replace(CONFIGS[name], kv_type="f16")
+    tokens = random_tokens(150, seed=2)
+    calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])
+    with open_llama(tiny_model, config) as llm:
+        expected = eval_calls(llm, calls)
+        memory = [llm.kv.memory_indices(il) for il in llm.kv.layers]
+    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+    with open_llama(tiny_model, config) as llm:
+        got = eval_calls(llm, calls)
+        assert llm.kv.stats.graphs_reused > 20
+        for x, y in zip(got, expected, strict=True):
+            assert_logits_close(x, y, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
+        for il, want in zip(llm.kv.layers, memory, strict=True):
+            np.testing.assert_array_equal(llm.kv.memory_indices(il), want)
 
 
 def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:

@@ -31,6 +31,19 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
     return { res.o, res.m, res.l, res.sums };
 }
 
+h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row, ggml_tensor * mask) {
+    const auto rows = [&](ggml_tensor * t) {
+        return ggml_view_3d(ctx, t, t->ne[0], mask->ne[0], t->ne[2], t->nb[1], t->nb[2], first_row*t->nb[1]);
+    };
+
+    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f, 0.0f);
+    ggml_prec_set_acc(o, GGML_PREC_F32);
+
+    h2o_profile_ends_part(o, H2O_PART_ATTENTION);
+
+    return { o, nullptr, nullptr, nullptr };
+}
+
 // The weights, set to 0 in place where a query does not count. Row numbers are exact in float32 up to 2^24.
 //   weights:  [n_k, n_q, n_head, n_block]
 //   neg_rows: F32 [n_k, 1, n_head_kv, n_block], minus the rows

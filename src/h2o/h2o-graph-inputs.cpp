@@ -21,7 +21,7 @@ llm_graph_input_attn_h2o::llm_graph_input_attn_h2o(
         const llama_memory_h2o_context * mctx,
         uint32_t n_tokens)
     : llm_graph_input_attn_kv(hparams, cparams, mctx), stream(mctx->stream), step(mctx->get_step(n_tokens)),
-      fused_attention(mctx->memory->fused_attention), dense(mctx->dense.get()) {
+      fused_attention(mctx->memory->fused_attention), flash_attention(mctx->memory->flash_attention), dense(mctx->dense.get()) {
 }
 
 void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
@@ -32,7 +32,7 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
         dense->set_input_v_idxs(dense_v_idxs, ubatch);
     }
 
-    if (all_rows) {
+    if (all_rows && all_rows->buffer) { // flash attention does not use it
         std::vector<int32_t> data(all_rows->ne[0], 0); // padding is not seen
         for (uint32_t pos = first_position(); pos < step.pos + step.n_tokens; ++pos) {
             data[pos - first_position()] = pos; // a cache of all positions
@@ -48,12 +48,21 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
             continue; // attention is composed, its masks need no input
         }
 
-        const int64_t n_past    = is_text ? step.pos : step.n_memory + step.pos%stream->sequence.config.chunk_size;
-        const int64_t n_padding = step.phase == h2o_step::DECODE ? n_k - n_past - n_q : 0;
+        const int64_t n_padding = step.phase == h2o_step::DECODE ? n_k - n_past(is_text) - n_q : 0;
 
         std::vector<int32_t> data(n_k, 0);
         std::iota(data.end() - n_padding - n_q, data.end() - n_padding, 0);
         std::fill(data.end() - n_padding, data.end(), n_q);
+        ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
+    }
+
+    for (const auto & [size, t] : masks) {
+        const auto & [n_k, n_q, is_text] = size;
+
+        std::vector<ggml_fp16_t> data(n_k*n_q, ggml_fp32_to_fp16(-INFINITY));
+        for (int64_t i = 0; i < n_q; ++i) {
+            std::fill_n(data.begin() + i*n_k, n_past(is_text) + i + 1, ggml_fp32_to_fp16(0.0f));
+        }
         ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
     }
 
@@ -105,7 +114,7 @@ ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & g
         ggml_set_input(all_rows);
         ggml_set_name(all_rows, "h2o_all_rows");
     }
-    return ggml_view_2d(graph.ctx0, all_rows, n_all_rows(has_fused_attention(il)), hparams.n_head_kv(il), all_rows->nb[1], 0);
+    return ggml_view_2d(graph.ctx0, all_rows, n_all_rows(has_padding(il)), hparams.n_head_kv(il), all_rows->nb[1], 0);
 }
 
 ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text) {
@@ -114,6 +123,16 @@ ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & grap
         t = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n_k);
         ggml_set_input(t);
         ggml_set_name(t, "h2o_first");
+    }
+    return t;
+}
+
+ggml_tensor * llm_graph_input_attn_h2o::get_mask(const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text) {
+    ggml_tensor * & t = masks[{ n_k, n_q, is_text }];
+    if (!t) {
+        t = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_F16, n_k, n_q);
+        ggml_set_input(t);
+        ggml_set_name(t, "h2o_mask");
     }
     return t;
 }

@@ -107,6 +107,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
 
     const auto * layer = stream->sequence.layer(il);
     const bool   tiled = layer && has_tiles();
+    const bool   is_text = step.phase != h2o_step::DECODE || !decodes_memory(il);
     const bool   sums  = layer && layer->scorer->uses_attention() && step.phase != h2o_step::DECODE;
 
     if (tiled) {
@@ -119,7 +120,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.v      =*/ stream->values(graph.ctx0, il),
         /*.q      =*/ q,
         /*.rows   =*/ rows,
-        /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1], /*is_text =*/ step.phase != h2o_step::DECODE || !decodes_memory(il)) : nullptr,
+        /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1], is_text) : nullptr,
         /*.limits =*/ sums ? limits : nullptr,
         /*.scale  =*/ kq_scale,
         /*.sums   =*/ sums,
@@ -130,9 +131,14 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.tile_offset =*/ (int) (tiled ? tile_offset() : 0),
     };
 
-    return has_fused_attention(il) ?
-        h2o_attention_fused   (graph.ctx0, params) :
-        h2o_attention_composed(graph.ctx0, graph.gf, params);
+    if (has_fused_attention(il)) {
+        return h2o_attention_fused(graph.ctx0, params);
+    }
+    if (has_flash_attention(il) && !sums) {
+        const int64_t first_row = layer ? stream->sequence.config.memory_size() - step.n_memory : 0;
+        return h2o_attention_flash(graph.ctx0, params, first_row, get_mask(graph, n_k, q->ne[1], /*is_text =*/ !layer));
+    }
+    return h2o_attention_composed(graph.ctx0, graph.gf, params);
 }
 
 uint32_t llm_graph_input_attn_h2o::n_indexed(const h2o_step & step) const {
@@ -154,6 +160,10 @@ ggml_tensor * llm_graph_input_attn_h2o::retrieve(const llm_graph_context & graph
 
 bool llm_graph_input_attn_h2o::has_fused_attention(int il) const {
     return fused_attention && stream->has_fused_attention(il);
+}
+
+bool llm_graph_input_attn_h2o::has_flash_attention(int il) const {
+    return flash_attention && !fused_attention && stream->sequence.layout.is_compact && stream->has_flash_attention(il);
 }
 
 bool llm_graph_input_attn_h2o::decodes_memory(int il) const {
@@ -224,9 +234,9 @@ ggml_tensor * llm_graph_input_attn_h2o::build_decode(const llm_graph_context & g
     ggml_tensor * rows;
     if (!decodes_memory(il)) {
         has_size_of_text = true;
-        has_exact_rows  |= !has_fused_attention(il);
+        has_exact_rows  |= !has_padding(il);
         rows = get_all_rows(graph, il);
-    } else if (has_fused_attention(il)) {
+    } else if (has_padding(il)) {
         has_memory_rows = true;
         rows = stream->rows(ctx0, il, step.n_memory, n_decode_rows(step) - step.n_memory);
     } else {

@@ -71,6 +71,7 @@ private:
     void          add_dense_idxs(const llm_graph_context & graph);
     ggml_tensor * get_limits  (const llm_graph_context & graph);
     ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text);
+    ggml_tensor * get_mask    (const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text);
     void          add_tiles   (const llm_graph_context & graph);
 
     void set_tiles() const;
@@ -102,12 +103,24 @@ private:
     h2o_stream * stream;
     h2o_step     step;
     const bool   fused_attention;
+    const bool   flash_attention;
 
     bool has_fused_attention(int il) const;
+
+    // attention that is not scored is ggml's own operator
+    bool has_flash_attention(int il) const;
+
+    // rows that a query does not see may be among the keys
+    bool has_padding(int il) const { return has_fused_attention(il) || has_flash_attention(il); }
 
     uint32_t first_position() const;
 
     int64_t n_all_rows(bool padded) const;
+
+    // rows before those of the step's own tokens, among those of all positions or of the memory set and the chunk
+    int64_t n_past(bool is_text) const {
+        return is_text ? step.pos : step.n_memory + step.pos%stream->sequence.config.chunk_size;
+    }
 
     // as upstream's mask: a step's graph serves the next ones, as the text grows
     static constexpr uint32_t DECODE_PADDING = 256;
@@ -129,6 +142,7 @@ private:
     // by [n_k, n_q, whether the rows are those of all positions], I32 [n_k]: which query sees a row first, if the last n_q rows
     // but for padding are the queries' own
     std::map<std::tuple<int64_t, int64_t, bool>, ggml_tensor *> first;
+    std::map<std::tuple<int64_t, int64_t, bool>, ggml_tensor *> masks; // by the same, F16 [n_k, n_q]
 
     ggml_tensor * tile_rows  = nullptr; // I32 [B or fewer, n_tiles]: what the step's tiles look up
     ggml_tensor * tile_first = nullptr; // I32 [the same]: the query of the step that asked for it, n_tokens where there is none

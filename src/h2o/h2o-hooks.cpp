@@ -29,7 +29,7 @@ llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory
         const llama_memory_i::layer_filter_cb & filter) {
     h2o_stream::check_model(model);
 
-    return new llama_memory_h2o(model, params.type_k, params.type_v, /*fused_attention =*/ cparams.flash_attn, cparams.offload_kqv,
+    return new llama_memory_h2o(model, params.type_k, params.type_v, /*flash_attention =*/ cparams.flash_attn, cparams.offload_kqv,
             cparams.n_ctx_seq, cparams.n_batch, cparams.h2o, filter);
 }
 

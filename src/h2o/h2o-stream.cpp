@@ -246,6 +246,24 @@ bool h2o_stream::has_fused_attention(int32_t il) const {
     return ggml_backend_dev_supports_op(device(il), res.o->view_src);
 }
 
+bool h2o_stream::has_flash_attention(int32_t il) const {
+    ggml_init_params params = { 16*ggml_tensor_overhead(), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    const auto & hparams = model.hparams;
+
+    ggml_tensor * k = keys  (ctx.get(), il);
+    ggml_tensor * v = values(ctx.get(), il);
+    if (k->type == GGML_TYPE_F32 || v->type == GGML_TYPE_F32) {
+        return false; // it would round them
+    }
+
+    ggml_tensor * q    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, hparams.n_embd_head_k(il), 1, hparams.n_head(il));
+    ggml_tensor * mask = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F16, k->ne[1], 1);
+
+    return ggml_backend_dev_supports_op(device(il), ggml_flash_attn_ext(ctx.get(), q, k, v, mask, 1.0f, 0.0f, 0.0f));
+}
+
 bool h2o_stream::has_fused_retrieval(int32_t il) const {
     ggml_init_params params = { 4*ggml_tensor_overhead(), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };

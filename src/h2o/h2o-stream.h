@@ -54,6 +54,9 @@ public:
     // whether it can be one operator there
     bool has_fused_attention(int32_t il) const;
 
+    // whether it can be ggml's flash attention there, to rows of the cache as they lie
+    bool has_flash_attention(int32_t il) const;
+
     // whether, besides, a layer's queries can use its index of keys there
     bool has_fused_retrieval(int32_t il) const;
 

@@ -24,14 +24,14 @@ llama_memory_h2o::llama_memory_h2o(
         const llama_model & model,
                 ggml_type   type_k,
                 ggml_type   type_v,
-                     bool   fused_attention,
+                     bool   flash_attention,
                      bool   offload,
                  uint32_t   kv_size,
                  uint32_t   n_batch,
        const h2o_config   & config,
     const layer_filter_cb & filter)
     : stream(model, type_k, type_v, offload, kv_size, n_batch, config, filter),
-      fused_attention(fused_attention && !h2o_env("H2O_NO_FUSED_ATTENTION")), n_batch(n_batch) {
+      fused_attention(flash_attention && !h2o_env("H2O_NO_FUSED_ATTENTION")), flash_attention(flash_attention), n_batch(n_batch) {
     if (stream.key_index) {
         check_retrieval();
     }

@@ -15,7 +15,7 @@ public:
             const llama_model & model,
                     ggml_type   type_k,
                     ggml_type   type_v,
-                         bool   fused_attention,
+                         bool   flash_attention,
                          bool   offload,
                      uint32_t   kv_size,
                      uint32_t   n_batch,
@@ -54,8 +54,9 @@ public:
 
     h2o_stream stream;
 
-    // attention is one operator, where the device has it
+    // attention is one operator, where the device has it: H2O's, or else, where rows lie together and nothing is scored, ggml's
     const bool fused_attention;
+    const bool flash_attention;
 
     const uint32_t n_batch;
 
