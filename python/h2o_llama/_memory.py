@@ -37,10 +37,17 @@ def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str
 
 
 def check_kv_size(
-    owner: str, name: str, n_cells: int, model: _core.Model, type_k: str, type_v: str, has_index: bool = False
+    owner: str,
+    name: str,
+    n_cells: int,
+    model: _core.Model,
+    type_k: str,
+    type_v: str,
+    has_index: bool = False,
+    n_seq_max: int = 1,
 ) -> None:
-    """Raise ValueError if a cache of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory."""
-    needed = kv_bytes_at_least(model, n_cells, type_k, type_v, has_index)
+    """Raise ValueError if caches of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory."""
+    needed = kv_bytes_at_least(model, n_cells * n_seq_max, type_k, type_v, has_index)
     _check_fits(owner, name, n_cells, needed, "{} for the KV cache")
 
 

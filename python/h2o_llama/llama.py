@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
+import collections.abc
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
 from h2o_llama import _check, _core, hub
-from h2o_llama._claim import Claim
 from h2o_llama.completion import Completion, CompletionChunk, CompletionRun, check_stop
 from h2o_llama.config import H2OConfig
-from h2o_llama.drafting import DraftLength
+from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError
-from h2o_llama.llama_kv import LlamaKV
+from h2o_llama.generate_many import ManyGenerations, Start
 from h2o_llama.loading import load_model
 from h2o_llama.model import ModelView, Tokens
 from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
+from h2o_llama.sequence import DENSE_TAIL as DENSE_TAIL
+from h2o_llama.sequence import Progress as Progress
+from h2o_llama.sequence import Sequence
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Progress = Callable[[int, int], object]
-
 _OWNER = "Llama"
 
-DENSE_TAIL = 128
-"""Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
 
+class Llama(ModelView, Sequence):
+    """A GGUF model with a sequence of tokens, or several, and H2O sparse attention over it.
 
-class Llama(ModelView):
-    """A GGUF model with one sequence of tokens, and H2O sparse attention over it.
-
-    One call at a time: a second thread, or a callback that calls back, gets an `H2OError` at once. `close()`, or
-    leaving a `with` block, frees the memory.
+    Its own methods are those of its first sequence; `sequence()` makes others. One call at a time: a second thread, or
+    a callback that calls back, gets an `H2OError` at once. `close()`, or leaving a `with` block, frees the memory.
 
     Parameters
     ----------
@@ -73,6 +66,8 @@ class Llama(ModelView):
         Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
     verbose : bool, default False
         Print llama.cpp's log to stderr. Otherwise nothing is printed.
+    n_seq_max : int, default 1
+        How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
 
     Raises
     ------
@@ -88,6 +83,8 @@ class Llama(ModelView):
     UserWarning
         If a memory set is not smaller than a chunk: that costs more than it saves.
     """
+
+    _owner = _OWNER
 
     def __init__(
         self,
@@ -105,31 +102,39 @@ class Llama(ModelView):
         profile: bool = False,
         seed: int | None = None,
         verbose: bool = False,
+        n_seq_max: int = 1,
     ) -> None:
         if n_gpu_layers is None:
             n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else 0
         self._params = ContextParams(
-            n_ctx, n_batch, n_ubatch, n_threads, n_gpu_layers, type_k, type_v, flash_attn, h2o, record, profile, verbose
+            n_ctx,
+            n_batch,
+            n_ubatch,
+            n_threads,
+            n_gpu_layers,
+            type_k,
+            type_v,
+            flash_attn,
+            h2o,
+            record,
+            profile,
+            verbose,
+            n_seq_max,
         )
-        self._seed = check_seed(_OWNER, seed)
-        self._claim = Claim(_OWNER)
+        seed = check_seed(_OWNER, seed)
         if isinstance(model_path, Llama):
             if n_gpu_layers != model_path.n_gpu_layers:
                 expected = f"that of the shared weights ({model_path.n_gpu_layers}), or left out"
                 raise _check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
-            self._model: _core.Model | None = model_path.core_model
+            model = model_path.core_model
             self._model_path = model_path.model_path
         else:
-            self._model = load_model(model_path, n_gpu_layers, verbose)
+            model = load_model(model_path, n_gpu_layers, verbose)
             self._model_path = os.fspath(find_model(model_path))
-        if self._model.has_encoder:
+        if model.has_encoder:
             raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
-        self._n_ctx = int(n_ctx) or (_check.INT32_MAX if h2o is not None and h2o.evict else self._model.n_ctx_train)
-        self._context = self._params.make_context(self._model, int(n_ctx) or self._model.n_ctx_train)
-        self._logits: NDArray[np.float32] | None = None
-        self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
-        self._scorers_are_known = False
-        self._warns_of_length = True
+        self._model: _core.Model | None = model
+        super().__init__(Engine(model, self._params, int(n_ctx) or model.n_ctx_train, seed))
 
     @classmethod
     def from_pretrained(cls, repo_id: str, filename: str = "*Q8_0.gguf", **kwargs: Any) -> Llama:
@@ -156,34 +161,82 @@ class Llama(ModelView):
     # --- life
 
     def close(self) -> None:
-        """Free the context and the model. Closing twice is fine, using what is closed raises ValueError."""
-        with self._claim:
-            self._context.close()
+        """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""
+        with self._engine.claim:
+            self._engine.close()
             self._model = None
             self._logits = None
 
-    def __enter__(self) -> Llama:
-        return self
+    # --- sequences
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def sequence(self) -> Sequence:
+        """A new sequence, empty, with the same weights and configuration.
 
-    def reset(self) -> None:
-        """Forget the sequence: its tokens, scores, memory sets and logits."""
-        with self.use_context() as context:
-            context.clear()
-            self._logits = None
+        Raises
+        ------
+        H2OError
+            If all n_seq_max sequences are in use.
+        """
+        with self.use_context():
+            return Sequence(self._engine)
 
-    @contextmanager
-    def use_context(self) -> Iterator[_core.Context]:
-        """The core's context, for one call of this package's own classes."""
-        with self._claim:
-            self.core_model  # noqa: B018 (raises if closed)
-            yield self._context
+    def generate_many(
+        self,
+        prompts: Mapping[Sequence, Tokens],
+        max_tokens: int | None = None,
+        dense_tail: int = DENSE_TAIL,
+        **sampling: Unpack[SamplingOptions],
+    ) -> ManyGenerations:
+        """Append tokens to each of several sequences, then generate more in all of them at once.
 
-    # --- the sequence
+        That takes little longer than in one: the weights are read once for a token of each. Texts are those that
+        `Sequence.generate` makes of each sequence alone, but for rounding.
+
+        Parameters
+        ----------
+        prompts : mapping from Sequence to token ids
+            Sequences of this `Llama`, itself perhaps among them, and the tokens to append to each; empty to go on after
+            its last eval.
+        max_tokens : int or None, default None
+            The most tokens to generate in each; None: until it ends.
+        dense_tail : int, default 128
+            As in `generate`.
+        **sampling
+            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
+            `generate`. Every sequence has its own sampler; the first has this seed, the i-th after it seed + i.
+
+        Returns
+        -------
+        iterator of dict
+            In each step, the next token of every sequence that has not ended, which holds it already. A sequence ends
+            as in `generate`, or when `stop(sequence)` of the iterator is called.
+
+        Raises
+        ------
+        ValueError, H2OError
+            As `generate`. If a prompt cannot be computed, those before it have been appended. If a step cannot, no
+            sequence has it.
+        """
+        owner = "Llama.generate_many"
+        if max_tokens is not None:
+            max_tokens = _check.integer(owner, "max_tokens", max_tokens, 1)
+        if not isinstance(prompts, Mapping) or not prompts:
+            raise _check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
+        options = Sampling(**sampling)
+        first_seed = self._engine.seed if options.seed is None else options.seed
+        starts = []
+        for i, (sequence, tokens) in enumerate(prompts.items()):
+            if not isinstance(sequence, Sequence) or sequence._engine is not self._engine:
+                raise _check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
+            ids, tail = sequence.check_prompt(owner, tokens, dense_tail)
+            seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
+            sampler = replace(options, seed=seed).make_sampler(self.n_vocab)
+            for token in ids.tolist():
+                sampler.accept(token)
+            starts.append(Start(sequence, ids, tail, sampler))
+        return ManyGenerations(self._engine, starts, max_tokens)
+
+    # --- the model
 
     @property
     def model_path(self) -> str:
@@ -194,254 +247,6 @@ class Llama(ModelView):
         """Layers asked for on the GPU; -1 is all."""
         return self._params.n_gpu_layers
 
-    @property
-    def n_ctx(self) -> int:
-        """How many tokens the sequence can hold."""
-        return self._n_ctx
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens in the sequence."""
-        with self.use_context() as context:
-            return context.n_tokens
-
-    @property
-    def logits(self) -> NDArray[np.float32]:
-        """Logits of the last `eval`, float32 [n_outputs, n_vocab]: of all its tokens, or of the last one."""
-        with self.use_context():
-            if self._logits is None:
-                raise H2OError(f"[{_OWNER}] there are no logits: call eval first")
-            return self._logits
-
-    @property
-    def h2o(self) -> H2OConfig | None:
-        """The configuration; None if H2O is off."""
-        return self._params.h2o
-
-    @property
-    def kv(self) -> LlamaKV:
-        """A look inside the KV cache."""
-        return LlamaKV(self, self._params.record)
-
-    def eval(
-        self,
-        tokens: Tokens,
-        logits: Literal["last", "all"] = "last",
-        progress: Progress | None = None,
-        dense_tail: int = 0,
-        decode: bool = False,
-    ) -> None:
-        """Append tokens to the sequence and compute their logits.
-
-        They are a prompt, of which any split into calls gives the same result, unless they are said to be generated.
-        More than n_batch tokens take several calls into llama.cpp.
-
-        Parameters
-        ----------
-        tokens : sequence of int, or integer ndarray [n]
-            Token ids, at least one.
-        logits : {"last", "all"}
-            Whether `Llama.logits` is [1, n_vocab] afterwards, or [n, n_vocab].
-        progress : callable, optional
-            Called as progress(n_done, n) after every chunk. What it raises ends the eval and is raised again.
-        dense_tail : int, default 0
-            The last so many of these tokens attend to everything in the sequence, as with h2o=None: for the question at
-            the end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
-        decode : bool, default False
-            The tokens were generated: they attend to what `H2OConfig.decode` says, and scores stay as they are.
-            `generate` does this by itself; it is for a sampling loop of your own. Without H2O it makes no difference.
-
-        Raises
-        ------
-        ValueError
-            If a token is no token id, or the sequence would get longer than n_ctx. Nothing has changed then.
-        H2OError
-            If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
-            llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
-
-        Warns
-        -----
-        UserWarning
-            At the first eval, if `H2OConfig.scorer` cannot rank positions in some layers. `kv.scorer` tells what does.
-        """
-        _check.choice("Llama.eval", "logits", logits, ("last", "all"))
-        with self.use_context() as context:
-            ids = self._check_prompt("Llama.eval", tokens, context.n_tokens)
-            if len(ids) == 0:
-                raise ValueError("[Llama.eval] tokens must not be empty")
-            tail = self._check_tail("Llama.eval", dense_tail, context.n_tokens + len(ids))
-            if _check.flag("Llama.eval", "decode", decode) and tail > 0:
-                raise ValueError("[Llama.eval] dense_tail is for a prompt: with decode=True leave it 0")
-            progress = self._check_progress("Llama.eval", progress)
-            self._eval(context, ids, logits == "all", progress, tail, bool(decode))
-            others = self._layers_by_another_scorer(context)
-        if others and self.h2o:
-            warnings.warn(
-                f"[{_OWNER}] this model changes its keys after RoPE, which scorer {self.h2o.scorer!r} cannot take "
-                f"back: in layers {_ranges(list(others))} {min(others.values())!r} ranks positions instead",
-                stacklevel=2,
-            )
-
-    def _eval(
-        self,
-        context: _core.Context,
-        ids: NDArray[np.int32],
-        all_logits: bool,
-        progress: Progress | None,
-        dense_tail: int,
-        decode: bool,
-    ) -> None:
-        out = np.empty((len(ids) if all_logits else 1, self.n_vocab), dtype=np.float32)
-        self._logits = None
-        for start, stop in self._params.split_calls(len(ids)):
-            report = None if progress is None else _Report(progress, start, len(ids))
-            rows = out[start:stop] if all_logits else out[: int(stop == len(ids))]
-            context.decode(ids[start:stop], rows, max(0, dense_tail - (len(ids) - stop)), decode, report)
-            if report is not None and self._params.h2o is None:
-                report(stop - start)
-        self._logits = out
-
-    def _layers_by_another_scorer(self, context: _core.Context) -> dict[int, str]:
-        """Those that are not ranked by the scorer of the configuration, once: empty after the first call."""
-        if self._scorers_are_known:
-            return {}
-        self._scorers_are_known = True
-        kv = _core.KV.of_context(context)
-        if kv is None:
-            return {}
-        scorers = {layer: kv.scorer(layer) for layer in kv.layers}
-        return {layer: scorer for layer, scorer in scorers.items() if self.h2o and scorer != self.h2o.scorer}
-
-    def _check_prompt(self, owner: str, tokens: Tokens, n_tokens: int) -> NDArray[np.int32]:
-        ids = _check.token_ids(owner, tokens, self.n_vocab)
-        if n_tokens + len(ids) > self._n_ctx:
-            raise ValueError(
-                f"[{owner}] {len(ids)} tokens after {n_tokens} do not fit into n_ctx={self._n_ctx}: "
-                "use a larger n_ctx, fewer tokens, or reset()"
-            )
-        self._warn_of_length(n_tokens + len(ids))
-        return ids
-
-    def _warn_of_length(self, n_tokens: int) -> None:
-        """Once, where eviction lets a text get longer than what the model knows."""
-        n_trained = self.core_model.n_ctx_train
-        if self._warns_of_length and n_tokens > n_trained and self.h2o is not None and self.h2o.evict:
-            self._warns_of_length = False
-            warnings.warn(
-                f"[{_OWNER}] this model was trained for texts of {n_trained} tokens, this one is longer: positions "
-                "after that are unknown to it, and it may write nonsense",
-                stacklevel=4,
-            )
-
-    def _check_progress(self, owner: str, progress: Progress | None) -> Progress | None:
-        if progress is not None and not callable(progress):
-            raise _check.bad_argument(owner, "progress", "callable or None", progress)
-        return progress
-
-    def _check_tail(self, owner: str, dense_tail: int, n_tokens: int) -> int:
-        return self._params.check_dense_tail(self.core_model, owner, dense_tail, n_tokens)
-
-    def _check_draft(self, owner: str, draft: int) -> int:
-        n = _check.integer(owner, "draft", draft, 0)
-        if n > 0 and self.core_model.is_recurrent:
-            raise _check.bad_argument(owner, "draft", "0, as a recurrent model cannot take tokens back", draft)
-        return n
-
-    # --- generation
-
-    def generate(
-        self,
-        tokens: Tokens,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        repeat_penalty: float = 1.0,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        seed: int | None = None,
-        progress: Progress | None = None,
-        dense_tail: int = DENSE_TAIL,
-        draft: int = 0,
-    ) -> Iterator[int]:
-        """Append tokens to the sequence, then generate more, one at a time.
-
-        Every token that comes out is in the sequence already, and none else. It ends when the model ends its text (the
-        token that says so does not come out), or when the sequence has n_ctx tokens.
-
-        Parameters
-        ----------
-        tokens : sequence of int, or integer ndarray [n]
-            Token ids; empty to go on after the last eval.
-        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed
-            See `h2o_llama.sampling.Sampling`. Penalties count the tokens given and generated here.
-        progress, dense_tail
-            As in `eval`, for the tokens given: by default the last 128 of them attend to everything.
-        draft : int, default 0
-            Prompt lookup decoding, for answers that quote or edit what is in the sequence: where the text's end was
-            there before, up to so many tokens that followed are computed together with the next token, and kept as
-            far as they are what is drawn. 15 is a good value; 0 is off. The same tokens come out, for every kind of
-            sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
-            with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
-            one. `kv.stats` counts; looking at `kv` takes back what is drafted.
-
-        Raises
-        ------
-        ValueError, H2OError
-            As `eval`. H2OError too if there are no tokens and no logits to go on from.
-        """
-        if seed is None:
-            seed = self._seed
-        sampling = Sampling(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed)
-        progress = self._check_progress("Llama.generate", progress)
-        with self.use_context() as context:
-            ids = self._check_prompt("Llama.generate", tokens, context.n_tokens)
-            tail = self._check_tail("Llama.generate", dense_tail, context.n_tokens + len(ids))
-            n_draft = self._check_draft("Llama.generate", draft)
-        return self._generate(ids, sampling, progress, tail, n_draft)
-
-    def _generate(
-        self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None, dense_tail: int, draft: int
-    ) -> Iterator[int]:
-        sampler = sampling.make_sampler(self.n_vocab)
-        for token in ids.tolist():
-            sampler.accept(token)
-        if len(ids) > 0:
-            self.eval(ids, progress=progress, dense_tail=dense_tail)
-        length = DraftLength(draft)
-        n_drafted = n_accepted = 0
-        while True:
-            with self.use_context() as context:
-                n_left = self._n_ctx - context.n_tokens
-                if n_left <= 0:
-                    return
-                self._warn_of_length(context.n_tokens + 1)
-                token = sampler.sample(context)
-                if self.core_model.is_eog(token):
-                    return
-                if context.accept_draft(token):
-                    n_accepted += 1
-                    self._logits = self._draft_logits[context.logits_index :][:1]
-                else:
-                    length.report(n_drafted, n_accepted)
-                    n_drafted, n_accepted = self._eval_with_draft(context, token, length.limits, n_left - 1), 0
-            yield token
-
-    def _eval_with_draft(self, context: _core.Context, token: int, limits: tuple[int, int], n_left: int) -> int:
-        """Append a generated token, and compute a draft of what follows. Returns the number of tokens in the draft."""
-        shortest, longest = limits
-        ids = np.array([token], dtype=np.int32)
-        if longest > 0:
-            ids = np.append(ids, context.find_draft(token, shortest, min(longest, n_left)))
-        if len(ids) == 1:
-            self._eval(context, ids, False, None, 0, True)
-        else:
-            rows = np.empty((len(ids), self.n_vocab), dtype=np.float32)
-            self._logits = None
-            context.decode_draft(ids, rows)
-            self._draft_logits, self._logits = rows, rows[:1]
-        return len(ids) - 1
-
     @overload
     def __call__(
         self,
@@ -449,7 +254,7 @@ class Llama(ModelView):
         max_tokens: int | None = ...,
         *,
         stream: Literal[False] = ...,
-        stop: str | Sequence[str] | None = ...,
+        stop: str | collections.abc.Sequence[str] | None = ...,
         echo: bool = ...,
         progress: Progress | None = ...,
         dense_tail: int = ...,
@@ -464,7 +269,7 @@ class Llama(ModelView):
         max_tokens: int | None = ...,
         *,
         stream: Literal[True],
-        stop: str | Sequence[str] | None = ...,
+        stop: str | collections.abc.Sequence[str] | None = ...,
         echo: bool = ...,
         progress: Progress | None = ...,
         dense_tail: int = ...,
@@ -478,7 +283,7 @@ class Llama(ModelView):
         max_tokens: int | None = 16,
         *,
         stream: bool = False,
-        stop: str | Sequence[str] | None = None,
+        stop: str | collections.abc.Sequence[str] | None = None,
         echo: bool = False,
         progress: Progress | None = None,
         dense_tail: int = DENSE_TAIL,
@@ -539,22 +344,3 @@ class Llama(ModelView):
             draft=self._check_draft(owner, draft),
         )
         return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers, such as "0-2, 4"."""
-    starts = [n for n in numbers if n - 1 not in numbers]
-    stops = [n for n in numbers if n + 1 not in numbers]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, stops, strict=True))
-
-
-class _Report:
-    """Turns the progress of one call into that of the whole prompt."""
-
-    def __init__(self, progress: Progress, n_before: int, n_total: int) -> None:
-        self._progress = progress
-        self._n_before = n_before
-        self._n_total = n_total
-
-    def __call__(self, n_done: int) -> None:
-        self._progress(self._n_before + n_done, self._n_total)

@@ -1,4 +1,4 @@
-"""A look inside the KV cache of a `Llama`."""
+"""A look inside the KV cache of a sequence."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from h2o_llama.errors import H2OError
 from h2o_llama.kv import KVStats, KVView, read_history
 
 if TYPE_CHECKING:
-    from h2o_llama.llama import Llama
+    from h2o_llama.sequence import Sequence
 
 
 class LlamaKV(KVView):
-    """`Llama.kv`. With h2o=None only `n_tokens` and `stats` work, the others raise H2OError."""
+    """`Sequence.kv`. With h2o=None only `n_tokens` and `stats` work, the others raise H2OError."""
 
-    _owner = "Llama.kv"
-
-    def __init__(self, llm: Llama, record: bool) -> None:
-        self._llm = llm
+    def __init__(self, sequence: Sequence, owner: str, record: bool) -> None:
+        self._sequence = sequence
+        self._owner = owner
         self._record = record
 
     @contextmanager
     def _open(self) -> Iterator[_core.KV]:
-        with self._llm.use_context() as context:
+        with self._sequence.use_context() as context:
             kv = _core.KV.of_context(context)
             if kv is None:
                 raise H2OError(f"[{self._owner}] H2O is off: pass h2o=H2OConfig() to Llama")
@@ -41,12 +40,12 @@ class LlamaKV(KVView):
     @property
     def n_tokens(self) -> int:
         """Tokens in the sequence."""
-        return self._llm.n_tokens
+        return self._sequence.n_tokens
 
     @property
     def stats(self) -> KVStats:
         """Counts, milliseconds and bytes."""
-        with self._llm.use_context() as context:
+        with self._sequence.use_context() as context:
             kv = _core.KV.of_context(context)
             stats = KVStats(kv_bytes=context.kv_bytes) if kv is None else KVStats.of(kv.stats)
             return replace(stats, drafted_tokens=context.n_drafted, accepted_tokens=context.n_accepted)
@@ -81,7 +80,7 @@ class LlamaKV(KVView):
         """
         with self._open() as kv:
             layer, info = self._layer(kv, layer), kv.info
-            if self._llm.h2o is not None and self._llm.h2o.evict:
+            if self._sequence.h2o is not None and self._sequence.h2o.evict:
                 raise ValueError(f"[{self._owner}] with evict=True memory sets cannot be set: positions are gone")
             if info.n_tokens == 0 or info.n_tokens % info.chunk_size:
                 raise H2OError(
@@ -126,7 +125,7 @@ class LlamaKV(KVView):
             info = kv.info
             if info.lookup_budget == 0:
                 raise H2OError(f"[{self._owner}] nothing is looked up: pass H2OConfig(lookup_budget=…)")
-            if self._llm.h2o is not None and self._llm.h2o.has_key_index:
+            if self._sequence.h2o is not None and self._sequence.h2o.has_key_index:
                 raise H2OError(
                     f"[{self._owner}] with retrieval='index' every query, layer and head has positions of its own, "
                     "which are not kept: retrieval='ngrams' has the same for all"

@@ -14,6 +14,7 @@ from h2o_llama.loading import KV_TYPES
 
 _OWNER = "Llama"
 _MAX_THREADS = 512  # GGML_MAX_N_THREADS
+_MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class ContextParams:
     record: bool
     profile: bool
     verbose: bool
+    n_seq_max: int
 
     def __post_init__(self) -> None:
         _check.integer(_OWNER, "n_ctx", self.n_ctx, 0)
@@ -55,6 +57,8 @@ class ContextParams:
         _check.flag(_OWNER, "verbose", self.verbose)
         if KV_TYPES[self.type_v] and self.flash_attn == "off":
             raise ValueError(f"[{_OWNER}] type_v={self.type_v!r} needs flash attention: pass flash_attn='auto' or 'on'")
+        if _check.integer(_OWNER, "n_seq_max", self.n_seq_max, 1, _MAX_SEQUENCES) > self.n_batch:
+            raise _check.bad_argument(_OWNER, "n_batch", f"at least n_seq_max ({self.n_seq_max})", self.n_batch)
         if self.n_batch < self.n_ubatch:
             raise _check.bad_argument(_OWNER, "n_batch", f"at least n_ubatch ({self.n_ubatch})", self.n_batch)
         if self.h2o is not None:
@@ -80,17 +84,29 @@ class ContextParams:
                 stacklevel=4,
             )
 
+    @property
+    def has_bounded_memory(self) -> bool:
+        """Whether a text may be of any length: nothing that is kept grows with it."""
+        return self.h2o is not None and self.h2o.evict and not self.h2o.dense_layers
+
     def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
-        """A context for at least n_ctx tokens."""
+        """A context for sequences of at least n_ctx tokens."""
         # llama.cpp would cut n_ubatch down to a smaller n_ctx, and with it the chunk size.
         n_cells = n_ctx if self.h2o is None else max(n_ctx, int(self.n_ubatch))
+        n_seq_max = int(self.n_seq_max)
+        if n_cells * n_seq_max > _check.INT32_MAX:
+            raise ValueError(
+                f"[{_OWNER}] n_seq_max={n_seq_max} sequences of n_ctx={n_ctx} tokens are more than "
+                f"{_check.INT32_MAX} tokens together: use a smaller n_ctx or n_seq_max"
+            )
         if self.n_gpu_layers == 0:
             has_index = self.h2o is not None and self.h2o.has_key_index
+            n_rows, name = n_cells, "n_ctx"
             if self.h2o is not None and self.h2o.evict:
-                n_rows = self.h2o.memory_size + int(self.n_ubatch)
-                check_kv_size(_OWNER, "n_ubatch", n_rows, model, self.type_k, self.type_v)
-            else:
-                check_kv_size(_OWNER, "n_ctx", n_cells, model, self.type_k, self.type_v, has_index)
+                n_rows, name = self.h2o.memory_size + int(self.n_ubatch), "n_ubatch"
+            if n_seq_max > 1:
+                name = f"{n_seq_max} sequences (n_seq_max) with {name}"
+            check_kv_size(_OWNER, name, n_rows, model, self.type_k, self.type_v, has_index, n_seq_max)
             self._check_logits(model, n_cells)
         dense_layers = () if self.h2o is None else cast(tuple[int, ...], self.h2o.dense_layers)
         if dense_layers and dense_layers[-1] >= model.n_layer:
@@ -101,6 +117,7 @@ class ContextParams:
         return _core.Context(
             model=model,
             n_ctx=n_cells,
+            n_seq_max=n_seq_max,
             n_batch=self.n_batch,
             n_ubatch=self.n_ubatch,
             n_threads=min(available_cpus(), _MAX_THREADS) if self.n_threads is None else self.n_threads,

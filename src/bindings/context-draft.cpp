@@ -39,7 +39,7 @@ void context::decode_draft(const token_array & tokens, logits_array & logits) {
     if (n < 1 || n - 1 > max_draft() || logits.ndim() != 2 || logits.shape(0) != n) {
         throw std::invalid_argument("[Context.decode_draft] the draft cannot be taken back, or logits have the wrong shape");
     }
-    run(tokens, logits, /*dense_tail =*/ 0, /*generated =*/ true, py::none());
+    run(tokens, logits, /*dense_tail =*/ 0, /*generated =*/ true, py::none(), /*n_keep =*/ n);
 
     n_ahead        = n - 1;
     i_logits       = -n;
@@ -63,7 +63,7 @@ void context::drop_draft() {
     const uint32_t n_keep = n_tokens();
 
     llama_call call(verbose);
-    if (!llama_memory_seq_rm(llama_get_memory(get()), 0, n_keep, -1)) {
+    if (!llama_memory_seq_rm(llama_get_memory(get()), seq_id, n_keep, -1)) {
         throw h2o_error("[Llama.generate] llama.cpp cannot take back a draft: " + call.reason());
     }
     n_ahead = 0;

@@ -3,36 +3,49 @@
 #include "llama-call.h"
 #include "types.h"
 
+#include <pybind11/stl.h>
+
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
 
-static constexpr int64_t SIGNAL_INTERVAL_US = 50*1000;
-
-context::context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose) : mdl(mdl), verbose(verbose) {
+context::context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose)
+    : mdl(mdl), seq_id(0), record(record), verbose(verbose), calls(std::make_shared<callbacks>()) {
     llama_call call(verbose, llama_call::THROW);
 
-    params.abort_callback      = on_abort;
-    params.abort_callback_data = this;
+    params.abort_callback      = callbacks::on_abort;
+    params.abort_callback_data = calls.get();
     if (profile) {
         params.cb_eval           = llama_h2o_profile_callback;
-        params.cb_eval_user_data = &kv;
+        params.cb_eval_user_data = &calls->kv;
     }
 
-    // the context uses the model until it is freed
+    // the context uses the model and the callbacks until it is freed
     llama_context * ctx = llama_call::run("[Llama] ", [&] { return llama_init_from_model(mdl->ptr.get(), params); });
-    ptr.reset(ctx, [model = mdl->ptr](llama_context * ctx) { llama_free(ctx); });
+    ptr.reset(ctx, [model = mdl->ptr, calls = calls](llama_context * ctx) { llama_free(ctx); });
     if (!ptr) {
         throw h2o_error("[Llama] llama.cpp cannot make a context: " + call.reason());
     }
     if (!llama_get_memory(ptr.get())) {
         throw h2o_error("[Llama] this model has no memory of past tokens: it cannot generate text");
     }
+    init();
+}
 
-    kv = llama_get_h2o_kv(ptr.get());
+context::context(const context & first, llama_seq_id seq_id)
+    : ptr(first.ptr), mdl(first.mdl), seq_id(seq_id), record(first.record), verbose(first.verbose), calls(first.calls) {
+    if (seq_id < 1 || seq_id >= (llama_seq_id) llama_n_seq_max(get())) {
+        throw std::invalid_argument("[Context] there is no such sequence");
+    }
+    init();
+}
+
+void context::init() {
+    kv = llama_get_h2o_kv_seq(ptr.get(), seq_id);
     if (kv) {
         llama_h2o_kv_set_record(kv, record);
-        llama_h2o_set_progress_callback(kv, on_progress, this);
+        llama_h2o_set_progress_callback(kv, callbacks::on_progress, calls.get());
     }
 }
 
@@ -46,12 +59,21 @@ llama_context * context::get() const {
 void context::close() {
     ptr.reset();
     mdl.reset();
-    logits_valid = false;
+    kept_logits.clear();
+}
+
+void context::clear_memory() {
+    llama_memory_t mem = llama_get_memory(get());
+    if (llama_n_seq_max(get()) == 1) {
+        llama_memory_clear(mem, /*data =*/ true);
+    } else {
+        llama_memory_seq_rm(mem, seq_id, -1, -1); // the whole of a sequence can always be removed
+    }
 }
 
 void context::clear() {
-    llama_memory_clear(llama_get_memory(get()), /*data =*/ true);
-    logits_valid = false;
+    clear_memory();
+    kept_logits.clear();
 
     n_ahead        = 0;
     stats_drafted  = 0;
@@ -59,8 +81,25 @@ void context::clear() {
     sync_text();
 }
 
+void context::copy_from(context & other) {
+    other.drop_draft();
+    drop_draft();
+    if (ptr != other.ptr || n_tokens() > 0) {
+        throw std::invalid_argument("[Context.copy_from] a sequence can only be copied to an empty one of the same context");
+    }
+    llama_call::run("[Llama.fork] ", [&] { llama_memory_seq_cp(llama_get_memory(get()), other.seq_id, seq_id, -1, -1); });
+
+    text        = other.text;
+    kept_logits = other.kept_logits;
+    i_logits    = other.i_logits;
+}
+
+const float * context::last_logits() const {
+    return kept_logits.empty() ? nullptr : kept_logits.data() + kept_logits.size() + (int64_t) i_logits*mdl->n_vocab();
+}
+
 uint32_t context::n_cached() const {
-    return llama_memory_seq_pos_max(llama_get_memory(get()), 0) + 1;
+    return llama_memory_seq_pos_max(llama_get_memory(get()), seq_id) + 1;
 }
 
 uint32_t context::n_tokens() const {
@@ -72,16 +111,16 @@ void context::sync_text() {
 }
 
 int32_t context::min_position() const {
-    return llama_memory_seq_pos_min(llama_get_memory(get()), 0);
+    return llama_memory_seq_pos_min(llama_get_memory(get()), seq_id);
 }
 
 bool context::remove(int32_t start) {
     drop_draft();
 
     llama_call call(verbose);
-    logits_valid = false;
+    kept_logits.clear();
 
-    const bool ok = llama_memory_seq_rm(llama_get_memory(get()), 0, start, -1);
+    const bool ok = llama_memory_seq_rm(llama_get_memory(get()), seq_id, start, -1);
     sync_text();
     return ok;
 }
@@ -97,8 +136,8 @@ py::bytes context::get_state(bool partial) {
 
     const llama_state_seq_flags flags = state_flags(partial);
 
-    std::string res(llama_state_seq_get_size_ext(get(), 0, flags), '\0');
-    if (res.empty() || llama_state_seq_get_data_ext(get(), (uint8_t *) res.data(), res.size(), 0, flags) != res.size()) {
+    std::string res(llama_state_seq_get_size_ext(get(), seq_id, flags), '\0');
+    if (res.empty() || llama_state_seq_get_data_ext(get(), (uint8_t *) res.data(), res.size(), seq_id, flags) != res.size()) {
         throw h2o_error("[Llama] the state cannot be saved: " + call.reason());
     }
     return res;
@@ -108,9 +147,9 @@ void context::set_state(const std::string & state, bool partial) {
     drop_draft();
 
     llama_call call(verbose);
-    logits_valid = false;
+    kept_logits.clear();
 
-    const size_t n_read = llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), 0, state_flags(partial));
+    const size_t n_read = llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), seq_id, state_flags(partial));
     if (!partial) {
         text.clear();
     }
@@ -124,115 +163,137 @@ uint64_t context::kv_bytes() const {
     return llama_h2o_memory_bytes(get());
 }
 
-// Runs Python code from within llama_decode. What it raises is kept until llama_decode has returned.
-template <typename F>
-bool context::run_python(F call) {
-    py::gil_scoped_acquire gil;
-    try {
-        call();
-    } catch (...) {
-        error = std::current_exception();
-    }
-    return !error;
-}
-
-bool context::on_abort(void * data) {
-    auto & self = *static_cast<context *>(data);
-
-    const int64_t t_us = ggml_time_us();
-    if (!self.error && t_us - self.t_signals_us >= SIGNAL_INTERVAL_US) {
-        self.t_signals_us = t_us;
-        self.run_python([] {
-            if (PyErr_CheckSignals() != 0) {
-                throw py::error_already_set();
-            }
-        });
-    }
-    return self.error != nullptr;
-}
-
-bool context::on_progress(int32_t /*phase*/, uint32_t n_done, uint32_t /*n_tokens*/, void * data) {
-    auto & self = *static_cast<context *>(data);
-
-    if (n_done == 0 || self.progress.is_none()) {
-        return !self.error;
-    }
-    return self.run_python([&] { self.progress(n_done); });
-}
-
 // H2O undoes a call that fails by itself. Without H2O a part of it may be left behind.
 void context::undo(uint32_t n_keep) {
-    logits_valid = false;
+    kept_logits.clear();
 
-    llama_memory_t mem = llama_get_memory(get());
-    if (n_tokens() > n_keep && !llama_memory_seq_rm(mem, 0, n_keep, -1)) {
-        llama_memory_clear(mem, /*data =*/ true); // a recurrent state has no past to return to
+    if (n_tokens() > n_keep && !llama_memory_seq_rm(llama_get_memory(get()), seq_id, n_keep, -1)) {
+        clear_memory(); // a recurrent state has no past to return to
     }
     sync_text();
 }
 
-void context::decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress) {
-    drop_draft();
-    run(tokens, logits, dense_tail, generated, std::move(progress));
-}
+bool context::compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress) {
+    calls->begin(kv, std::move(progress));
 
-void context::run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress) {
-    llama_context * ctx = get();
-
-    const int64_t n      = tokens.size();
-    const int64_t n_rows = logits.ndim() == 2 ? logits.shape(0) : -1;
-    if (n < 1 || n > llama_n_batch(ctx) || (n_rows != n && n_rows != 1 && n_rows != 0) || logits.shape(1) != mdl->n_vocab()) {
-        throw std::invalid_argument("[Context.decode] tokens or logits have the wrong shape");
-    }
-
-    std::vector<llama_token> ids(tokens.data(), tokens.data() + n);
-    std::vector<int8_t>      outputs(n, n_rows == n);
-    outputs.back() = n_rows > 0;
-
-    llama_batch batch = llama_batch_get_one(ids.data(), n);
-    batch.logits = outputs.data();
-
-    float * dst = logits.mutable_data();
-
-    const uint32_t n_before = n_tokens();
-
-    this->progress = std::move(progress);
-    error = nullptr;
-    if (kv) {
-        llama_h2o_set_call(kv, generated ? LLAMA_H2O_CALL_DECODE : LLAMA_H2O_CALL_PREFILL, dense_tail);
-    }
-
-    int32_t     status;
-    std::string reason;
+    int32_t status;
+    failure.clear();
     {
         py::gil_scoped_release no_gil;
         llama_call call(verbose);
         try {
-            status = llama_decode(ctx, batch);
+            status = llama_decode(get(), batch);
             if (status == 0 && n_rows > 0) {
-                memcpy(dst, llama_get_logits(ctx), n_rows*mdl->n_vocab()*sizeof(float));
+                memcpy(logits, llama_get_logits(get()), n_rows*mdl->n_vocab()*sizeof(float));
             }
         } catch (const std::exception & e) {
-            status = -1;
-            reason = e.what();
+            status  = -1;
+            failure = e.what();
         }
-        reason = reason.empty() ? call.reason() : reason;
+        failure = "(status " + std::to_string(status) + "): " + (failure.empty() ? call.reason() : failure);
     }
-    this->progress = py::none();
+    calls->end();
 
-    if (error || status != 0) {
+    return !calls->failed() && status == 0;
+}
+
+void context::raise_failure() {
+    if (calls->failed()) {
+        calls->rethrow();
+    }
+    throw h2o_error("[Llama.eval] llama.cpp failed " + failure);
+}
+
+void context::add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows) {
+    text.insert(text.end(), ids, ids + n);
+    kept_logits.assign(rows, rows + n_rows*mdl->n_vocab());
+    i_logits = -1;
+}
+
+void context::decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress) {
+    drop_draft();
+    run(tokens, logits, dense_tail, generated, std::move(progress), /*n_keep =*/ 1);
+}
+
+void context::run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep) {
+    const int64_t n      = tokens.size();
+    const int64_t n_rows = logits.ndim() == 2 ? logits.shape(0) : -1;
+    if (n < 1 || n > llama_n_batch(get()) || (n_rows != n && n_rows != 1 && n_rows != 0) || logits.shape(1) != mdl->n_vocab()) {
+        throw std::invalid_argument("[Context.decode] tokens or logits have the wrong shape");
+    }
+
+    std::vector<llama_token>    ids(tokens.data(), tokens.data() + n);
+    std::vector<int32_t>        n_seq_id(n, 1);
+    std::vector<llama_seq_id>   seq_id_of_all(1, seq_id);
+    std::vector<llama_seq_id *> seq_ids(n, seq_id_of_all.data());
+    std::vector<int8_t>         outputs(n, n_rows == n);
+    outputs.back() = n_rows > 0;
+
+    llama_batch batch = llama_batch_get_one(ids.data(), n);
+    batch.n_seq_id = n_seq_id.data();
+    batch.seq_id   = seq_ids.data();
+    batch.logits   = outputs.data();
+
+    const uint32_t n_before = n_tokens();
+
+    if (kv) {
+        llama_h2o_set_call(kv, generated ? LLAMA_H2O_CALL_DECODE : LLAMA_H2O_CALL_PREFILL, dense_tail);
+    }
+    float * rows = logits.mutable_data();
+    if (!compute(batch, rows, n_rows, std::move(progress))) {
         undo(n_before);
+        raise_failure();
     }
-    if (error) {
-        std::rethrow_exception(std::exchange(error, nullptr));
-    }
-    if (status != 0) {
-        throw h2o_error("[Llama.eval] llama.cpp failed (status " + std::to_string(status) + "): " + reason);
-    }
-    text.insert(text.end(), ids.begin(), ids.end());
+    const int64_t n_kept = std::min<int64_t>(n_keep, n_rows);
+    add_tokens(ids.data(), n, rows + (n_rows - n_kept)*mdl->n_vocab(), n_kept);
+}
 
-    logits_valid = n_rows > 0;
-    i_logits     = -1;
+void context::decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits) {
+    const int64_t n = sequences.size();
+
+    bool ok = n >= 1 && tokens.size() == n && logits.ndim() == 2 && logits.shape(0) == n;
+    for (int64_t i = 0; ok && i < n; ++i) {
+        const auto & sequence = *sequences[i];
+        ok = sequence.ptr && sequence.ptr == sequences[0]->ptr && logits.shape(1) == sequence.mdl->n_vocab() &&
+            std::none_of(sequences.begin(), sequences.begin() + i, [&](const context * other) { return other->seq_id == sequence.seq_id; });
+    }
+    if (!ok || n > llama_n_batch(sequences[0]->get())) {
+        throw std::invalid_argument("[Context.decode_each] the sequences are not different ones of one context, or tokens or logits have the wrong shape");
+    }
+
+    std::vector<llama_token>    ids(tokens.data(), tokens.data() + n);
+    std::vector<int32_t>        n_seq_id(n, 1);
+    std::vector<llama_seq_id>   seq_id(n);
+    std::vector<llama_seq_id *> seq_ids(n);
+    std::vector<int8_t>         outputs(n, 1);
+    std::vector<uint32_t>       n_before(n);
+    for (int64_t i = 0; i < n; ++i) {
+        auto & sequence = *sequences[i];
+        sequence.drop_draft();
+
+        n_before[i] = sequence.n_tokens();
+        seq_id  [i] = sequence.seq_id;
+        seq_ids [i] = &seq_id[i];
+        if (sequence.kv) {
+            llama_h2o_set_call(sequence.kv, LLAMA_H2O_CALL_DECODE, /*dense_tail =*/ 0);
+        }
+    }
+
+    llama_batch batch = llama_batch_get_one(ids.data(), n);
+    batch.n_seq_id = n_seq_id.data();
+    batch.seq_id   = seq_ids.data();
+    batch.logits   = outputs.data();
+
+    float * rows = logits.mutable_data();
+    if (!sequences[0]->compute(batch, rows, n, py::none())) {
+        for (int64_t i = 0; i < n; ++i) {
+            sequences[i]->undo(n_before[i]);
+        }
+        sequences[0]->raise_failure();
+    }
+    for (int64_t i = 0; i < n; ++i) {
+        sequences[i]->add_tokens(&ids[i], 1, rows + i*sequences[i]->mdl->n_vocab(), 1);
+    }
 }
 
 void init_context(py::module_ & m) {
@@ -243,12 +304,13 @@ void init_context(py::module_ & m) {
 
     py::class_<context, std::shared_ptr<context>>(m, "Context")
         .def(py::init([](
-                std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
+                std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
                 uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, uint32_t lookup_budget, uint32_t tile, const std::string & retrieval, const std::string & dense_layers,
                 const std::string & scorer, uint32_t pooling, const std::string & score_type, const std::string & schedule, const std::string & decode, bool evict, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
-            params.n_ctx           = n_ctx;
+            params.n_ctx           = n_ctx*n_seq_max;
+            params.n_seq_max       = n_seq_max;
             params.n_batch         = n_batch;
             params.n_ubatch        = n_ubatch;
             params.n_threads       = n_threads;
@@ -278,11 +340,14 @@ void init_context(py::module_ & m) {
             py::gil_scoped_release no_gil;
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
-            py::arg("model"), py::arg("n_ctx"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
+            py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("lookup_budget"), py::arg("tile"), py::arg("retrieval"), py::arg("dense_layers"), py::arg("scorer"), py::arg("pooling"),
             py::arg("score_type"), py::arg("schedule"), py::arg("decode"), py::arg("evict"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
+        .def("sequence", [](const context & self, llama_seq_id i) { return std::make_shared<context>(self, i); }, py::arg("i"))
+        .def("copy_from", &context::copy_from, py::arg("other"))
+        .def_static("decode_each", &context::decode_each, py::arg("sequences"), py::arg("tokens").noconvert(), py::arg("logits").noconvert())
         .def("decode_draft", &context::decode_draft, py::arg("tokens").noconvert(), py::arg("logits").noconvert())
         .def("accept_draft", &context::accept_draft, py::arg("token"))
         .def("find_draft",   &context::find_draft,   py::arg("token"), py::arg("n_min"), py::arg("n_max"))
@@ -294,7 +359,6 @@ void init_context(py::module_ & m) {
         .def_property_readonly("n_tokens",   &context::n_tokens)
         .def_property_readonly("min_position", &context::min_position)
         .def_property_readonly("kv_bytes",   &context::kv_bytes)
-        .def_property_readonly("has_logits", &context::has_logits)
         .def_property_readonly("logits_index", &context::logits_index)
         .def_property_readonly("n_drafted",  &context::n_drafted)
         .def_property_readonly("n_accepted", &context::n_accepted);

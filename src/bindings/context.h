@@ -1,5 +1,6 @@
 #pragma once
 
+#include "callbacks.h"
 #include "model.h"
 
 #include "llama-h2o.h"
@@ -7,23 +8,29 @@
 #include <pybind11/numpy.h>
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
-// A llama_context with one sequence. Not thread safe: its owner in Python lets one thread in at a time.
+// A sequence of a llama_context, which the others share. Not thread safe: their owner in Python lets one thread in at a time.
 class context {
 public:
     using token_array  = py::array_t<llama_token, py::array::c_style>;
     using logits_array = py::array_t<float, py::array::c_style>;
 
+    // the first sequence of a new llama_context
     context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose);
+
+    // another one, up to n_seq_max - 1
+    context(const context & first, llama_seq_id seq_id);
 
     // Appends the tokens, a prompt or generated ones, by one llama_decode. logits has a row for each of them, or one row: the
     // last token's, or none. progress(n_done) is called after every chunk, if H2O is on. If it raises, or Ctrl-C is pressed,
     // the call is undone.
     void decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress);
+
+    // Appends a generated token to each of several sequences of one llama_context, by one llama_decode. logits has a row for each.
+    static void decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits);
 
     // Appends a generated token, and computes a draft of what follows in the same llama_decode. The sequence ends with the token,
     // the current logits are the token's: the draft is ahead. logits has a row for each.
@@ -41,6 +48,9 @@ public:
     void clear();
     void close();
 
+    // Becomes a copy of another sequence of the same llama_context. It must be empty.
+    void copy_from(context & other);
+
     // the memory's functions that upstream's programs call: for tests
     bool    remove(int32_t start); // to the end
     int32_t min_position() const;
@@ -50,9 +60,10 @@ public:
     uint32_t n_tokens() const; // without what is ahead
     uint64_t kv_bytes() const;
 
-    bool has_logits() const { return logits_valid; }
+    // the last token's logits; nullptr if there are none
+    const float * last_logits() const;
 
-    // of the last token's logits, from the end of the rows of the last call
+    // where they are, from the end of the rows of the last call
     int32_t logits_index() const { return i_logits; }
 
     uint64_t n_drafted()  const { return stats_drafted; }
@@ -60,19 +71,27 @@ public:
 
     llama_context * get() const;
 
+    // throws if the context is closed
+    llama_h2o_kv * h2o() const { return llama_get_h2o_kv_seq(get(), seq_id); }
+
     std::shared_ptr<llama_context> ptr;
     std::shared_ptr<model>         mdl;
 
 private:
-    static bool on_abort(void * data);
-    static bool on_progress(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * data);
-
-    template <typename F> bool run_python(F call);
+    void init();
 
     void undo(uint32_t n_keep);
 
-    // one llama_decode, after which there is nothing ahead
-    void run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress);
+    // One llama_decode, after which there is nothing ahead. The last n_keep rows of logits may become the last token's.
+    void run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep);
+
+    // one llama_decode; false if it failed
+    bool compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress);
+
+    [[noreturn]] void raise_failure();
+
+    // these tokens are in the cache now
+    void add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows);
 
     // how many tokens after the next one can be taken back
     uint32_t max_draft() const;
@@ -83,12 +102,20 @@ private:
     // the cache has changed otherwise than by decoding
     void sync_text();
 
-    const bool verbose;
+    void clear_memory();
+
+    const llama_seq_id seq_id;
+    const bool         record;
+    const bool         verbose;
+
+    std::shared_ptr<callbacks> calls; // of the llama_context
+
+    std::string failure; // why llama_decode failed
 
     llama_h2o_kv * kv = nullptr; // none if H2O is off
 
-    bool    logits_valid = false;
-    int32_t i_logits     = -1;
+    std::vector<float> kept_logits; // of the last tokens of the last call; empty if there are none
+    int32_t            i_logits = -1;
 
     std::vector<llama_token> text; // of the cache; -1 where that is not known
 
@@ -96,9 +123,4 @@ private:
 
     uint64_t stats_drafted  = 0; // since the sequence began
     uint64_t stats_accepted = 0;
-
-    // of the call that is running
-    py::object         progress;
-    std::exception_ptr error;
-    int64_t            t_signals_us = 0;
 };

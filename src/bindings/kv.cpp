@@ -175,7 +175,7 @@ void init_kv(py::module_ & m) {
         .def_static("of_context", [](context & ctx) -> std::optional<h2o_kv> {
             ctx.drop_draft();
 
-            llama_h2o_kv * kv = llama_get_h2o_kv(ctx.get());
+            llama_h2o_kv * kv = ctx.h2o();
             if (!kv) {
                 return std::nullopt;
             }

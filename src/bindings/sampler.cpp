@@ -27,11 +27,26 @@ public:
     }
 
     llama_token sample(const context & ctx) {
-        if (!ctx.has_logits()) {
+        const float * logits = ctx.last_logits();
+        if (!logits) {
             throw h2o_error("[Llama.generate] there are no logits to sample from: pass at least one token");
         }
+
+        candidates.resize(ctx.mdl->n_vocab());
+        for (size_t i = 0; i < candidates.size(); ++i) {
+            candidates[i] = { (llama_token) i, logits[i], 0.0f };
+        }
+        llama_token_data_array cur = { candidates.data(), candidates.size(), /*selected =*/ -1, /*sorted =*/ false };
+
         llama_call call(/*verbose =*/ false, llama_call::THROW);
-        return llama_call::run("[Llama.generate] ", [&] { return llama_sampler_sample(chain.get(), ctx.get(), ctx.logits_index()); });
+        return llama_call::run("[Llama.generate] ", [&] {
+            llama_sampler_apply(chain.get(), &cur);
+            GGML_ASSERT(cur.selected >= 0 && cur.selected < (int64_t) cur.size);
+
+            const llama_token token = cur.data[cur.selected].id;
+            llama_sampler_accept(chain.get(), token);
+            return token;
+        });
     }
 
 private:
@@ -40,6 +55,8 @@ private:
     }
 
     std::unique_ptr<llama_sampler, void (*)(llama_sampler *)> chain;
+
+    std::vector<llama_token_data> candidates; // kept, as new memory is slow at first
 };
 
 void init_sampler(py::module_ & m) {

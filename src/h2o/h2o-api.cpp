@@ -38,8 +38,12 @@ uint64_t llama_h2o_memory_bytes(const llama_context * ctx) {
 }
 
 llama_h2o_kv * llama_get_h2o_kv(const llama_context * ctx) {
+    return llama_get_h2o_kv_seq(ctx, 0);
+}
+
+llama_h2o_kv * llama_get_h2o_kv_seq(const llama_context * ctx, llama_seq_id seq_id) {
     auto * memory = dynamic_cast<llama_memory_h2o *>(llama_get_memory(ctx));
-    return memory ? wrap(&memory->stream) : nullptr;
+    return memory && memory->has_stream(seq_id) ? wrap(&memory->stream(seq_id)) : nullptr;
 }
 
 const char * llama_h2o_scorer_name(int32_t i) {
@@ -244,7 +248,7 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
             }
         }
 
-        return wrap(new h2o_stream(*model, params.type_k, params.type_v, /*offload =*/ false, params.kv_size, /*n_batch =*/ 0, config, nullptr));
+        return wrap(new h2o_stream(*model, params.type_k, params.type_v, /*offload =*/ false, params.kv_size, /*n_seq_max =*/ 1, /*n_batch =*/ 0, config, nullptr));
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return nullptr;

@@ -41,6 +41,18 @@ std::map<ggml_backend_buffer_type_t, size_t> h2o_buffers::sizes() const {
     return res;
 }
 
+void h2o_copy_rows(ggml_tensor * t, size_t from, size_t to, size_t n) {
+    ggml_init_params params = { 2*ggml_tensor_overhead(), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    const auto rows = [&](size_t i) {
+        ggml_tensor * res = ggml_view_2d(ctx.get(), t, t->ne[0], n, t->nb[1], i*t->nb[1]);
+        ggml_backend_view_init(res);
+        return res;
+    };
+    ggml_backend_tensor_copy(rows(from), rows(to));
+}
+
 h2o_host_data::h2o_host_data(ggml_tensor * t) : t(t), ptr(t->data) {
     if (!ggml_backend_buffer_is_host(t->buffer)) {
         copy.resize(ggml_nbytes(t));

@@ -33,6 +33,9 @@ private:
     std::vector<ggml_backend_buffer_ptr> buffers;
 };
 
+// rows [to, to + n) of t become those from `from` on, on its device
+void h2o_copy_rows(ggml_tensor * t, size_t from, size_t to, size_t n);
+
 // A tensor's data as the host sees it: in place if it is in the host's memory, else a copy that store() writes back.
 class h2o_host_data {
 public:

@@ -2,36 +2,16 @@
 
 #include "h2o-graph.h"
 
+#include "llama-model.h"
+
 #include <algorithm>
 #include <numeric>
 
-std::unique_ptr<llm_graph_input_attn_h2o> llm_graph_input_attn_h2o::create(
-        const llama_hparams & hparams,
-        const llama_cparams & cparams,
-        const llama_kv_cache_context * mctx,
-        uint32_t n_tokens) {
-    const auto * mctx_h2o = dynamic_cast<const llama_memory_h2o_context *>(mctx);
-
-    return mctx_h2o ? std::make_unique<llm_graph_input_attn_h2o>(hparams, cparams, mctx_h2o, n_tokens) : nullptr;
+h2o_graph::h2o_graph(h2o_stream * stream, const h2o_step & step, uint32_t n_kv, bool fused_attention, bool flash_attention)
+    : stream(stream), step(step), n_kv(n_kv), fused_attention(fused_attention), flash_attention(flash_attention), hparams(stream->model.hparams) {
 }
 
-llm_graph_input_attn_h2o::llm_graph_input_attn_h2o(
-        const llama_hparams & hparams,
-        const llama_cparams & cparams,
-        const llama_memory_h2o_context * mctx,
-        uint32_t n_tokens)
-    : llm_graph_input_attn_kv(hparams, cparams, mctx), stream(mctx->stream), step(mctx->get_step(n_tokens)),
-      fused_attention(mctx->memory->fused_attention), flash_attention(mctx->memory->flash_attention), dense(mctx->dense.get()) {
-}
-
-void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
-    llm_graph_input_attn_kv::set_input(ubatch);
-
-    if (dense_k_idxs) {
-        dense->set_input_k_idxs(dense_k_idxs, ubatch);
-        dense->set_input_v_idxs(dense_v_idxs, ubatch);
-    }
-
+void h2o_graph::set_input() {
     if (all_rows && all_rows->buffer) { // flash attention does not use it
         std::vector<int32_t> data(all_rows->ne[0], 0); // padding is not seen
         for (uint32_t pos = first_position(); pos < step.pos + step.n_tokens; ++pos) {
@@ -85,39 +65,26 @@ void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
 }
 
 // phase 1 looks at whole chunks, dense layers and tails at the whole sequence
-uint32_t llm_graph_input_attn_h2o::first_position() const {
+uint32_t h2o_graph::first_position() const {
     return step.phase == h2o_step::INTRA ? stream->sequence.config.chunk_start(step.pos) : 0;
 }
 
-int64_t llm_graph_input_attn_h2o::n_all_rows(bool padded) const {
-    const int64_t n = step.pos + step.n_tokens - first_position();
-
-    // composed attention has no padding
-    return step.phase == h2o_step::DECODE && padded ? (dense ? dense : mctx)->get_n_kv() : n;
-}
-
-void llm_graph_input_attn_h2o::add_dense_idxs(const llm_graph_context & graph) {
-    if (!dense_k_idxs) {
-        dense_k_idxs = dense->build_input_k_idxs(graph.ctx0, graph.ubatch);
-        dense_v_idxs = dense->build_input_v_idxs(graph.ctx0, graph.ubatch);
-    }
-}
-
-ggml_tensor * llm_graph_input_attn_h2o::get_all_rows(const llm_graph_context & graph, int il) {
+ggml_tensor * h2o_graph::get_all_rows(const llm_graph_context & graph, int il) {
     if (!all_rows) {
         uint32_t n_head_kv_max = 0;
         for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
             n_head_kv_max = std::max(n_head_kv_max, hparams.n_head_kv(il));
         }
+        const int64_t n = step.phase == h2o_step::DECODE ? n_kv : step.pos + step.n_tokens - first_position();
 
-        all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_all_rows(/*padded =*/ true), n_head_kv_max);
+        all_rows = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n, n_head_kv_max);
         ggml_set_input(all_rows);
         ggml_set_name(all_rows, "h2o_all_rows");
     }
-    return ggml_view_2d(graph.ctx0, all_rows, n_all_rows(has_padding(il)), hparams.n_head_kv(il), all_rows->nb[1], 0);
+    return ggml_view_2d(graph.ctx0, all_rows, all_rows->ne[0], hparams.n_head_kv(il), all_rows->nb[1], 0);
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text) {
+ggml_tensor * h2o_graph::get_first(const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text) {
     ggml_tensor * & t = first[{ n_k, n_q, is_text }];
     if (!t) {
         t = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n_k);
@@ -127,7 +94,7 @@ ggml_tensor * llm_graph_input_attn_h2o::get_first(const llm_graph_context & grap
     return t;
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::get_mask(const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text) {
+ggml_tensor * h2o_graph::get_mask(const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text) {
     ggml_tensor * & t = masks[{ n_k, n_q, is_text }];
     if (!t) {
         t = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_F16, n_k, n_q);
@@ -137,7 +104,7 @@ ggml_tensor * llm_graph_input_attn_h2o::get_mask(const llm_graph_context & graph
     return t;
 }
 
-void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
+void h2o_graph::add_tiles(const llm_graph_context & graph) {
     if (tile_rows) {
         return;
     }
@@ -159,7 +126,7 @@ void llm_graph_input_attn_h2o::add_tiles(const llm_graph_context & graph) {
     ggml_set_name(tile_last,  "h2o_tile_last");
 }
 
-void llm_graph_input_attn_h2o::set_tiles() const {
+void h2o_graph::set_tiles() const {
     const auto & sequence = stream->sequence;
     const auto & tiles    = *sequence.tiles;
 
@@ -187,7 +154,7 @@ void llm_graph_input_attn_h2o::set_tiles() const {
 }
 
 // nullptr if every query counts
-ggml_tensor * llm_graph_input_attn_h2o::get_limits(const llm_graph_context & graph) {
+ggml_tensor * h2o_graph::get_limits(const llm_graph_context & graph) {
     if (!limits && stream->sequence.config.scorer->limits_queries()) {
         limits = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, step.n_tokens);
         ggml_set_input(limits);
@@ -196,43 +163,32 @@ ggml_tensor * llm_graph_input_attn_h2o::get_limits(const llm_graph_context & gra
     return limits;
 }
 
-bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
-    const auto * mctx_new = dynamic_cast<const llama_memory_h2o_context *>(params.mctx);
-    if (!mctx_new) {
+bool h2o_graph::can_reuse(const h2o_stream * stream_new, const h2o_step & step_new, uint32_t n_kv_new) {
+    // the views are of this sequence's rows
+    if (stream_new != stream || step_new.phase != step.phase || n_indexed(step_new) != n_indexed(step)) {
         return false;
     }
 
-    const h2o_step step_new = mctx_new->get_step(params.ubatch.n_tokens);
-    if (step_new.phase != step.phase || n_indexed(step_new) != n_indexed(step)) {
-        return false;
-    }
+    bool res;
     if (step.phase == h2o_step::DECODE) {
-        bool res = step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && !has_exact_rows;
+        res = step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && !has_exact_rows;
         if (has_memory_rows) {
             res &= n_decode_rows(step_new) == n_decode_rows(step);
         }
-        if (has_size_of_text && !mctx_new->dense) {
-            res &= llm_graph_input_attn_kv::can_reuse(params); // n_kv as before
+        if (has_size_of_text) {
+            res &= n_kv_new == n_kv;
         }
+    } else if (step.phase == h2o_step::SINGLE_PASS && !has_size_of_text) {
+        // the keys are a view that depends on no position, so one chunk's graph serves the next chunk
+        const uint32_t S = stream->sequence.config.chunk_size;
 
-        mctx  = mctx_new;
-        dense = mctx_new->dense.get();
-        step  = step_new;
-
-        return res && (!all_rows || all_rows->ne[0] == n_all_rows(/*padded =*/ true));
+        res = step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && step_new.pos%S == step.pos%S;
+    } else {
+        res = step_new == step; // views of two_phase hold positions and offsets
     }
 
-    const uint32_t S = stream->sequence.config.chunk_size;
-
-    // single_pass: the keys are a view that depends on no position, so one chunk's graph serves the next chunk.
-    // Views of two_phase hold positions and offsets
-    const bool res = step.phase == h2o_step::SINGLE_PASS && !has_size_of_text ?
-        step_new.n_tokens == step.n_tokens && step_new.n_memory == step.n_memory && step_new.pos%S == step.pos%S :
-        step_new == step;
-
-    mctx  = mctx_new;
-    dense = mctx_new->dense.get();
-    step  = step_new;
+    step = step_new;
+    n_kv = n_kv_new;
 
     return res;
 }

@@ -10,68 +10,18 @@
 #include <algorithm>
 #include <stdexcept>
 
-llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input_attn_kv * inp, const ggml_tensor * k, int il) {
-    auto * res = dynamic_cast<llm_graph_input_attn_h2o *>(inp);
-    if (!res) {
-        return nullptr;
-    }
-
-    res->stored_k[il] = k;
-
-    if (res->step.phase == h2o_step::DECODE && !res->has_fused_attention(il) && !res->decodes_memory(il) && !res->dense) {
-        res->has_size_of_text = true;
-        return nullptr;
-    }
-    return res;
-}
-
-ggml_tensor * llm_graph_input_attn_h2o::build_attn(
-        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-        ggml_tensor * kq_b, ggml_tensor * sinks, float kq_scale, int il) {
-    if (kq_b || sinks) {
-        throw std::runtime_error("[h2o] H2O does not work with models that have attention biases or attention sinks. Switch H2O off");
-    }
-
-    ggml_build_forward_expand(graph.gf, q);
-    if (stores_kv()) {
-        ggml_build_forward_expand(graph.gf, v);
-        ggml_build_forward_expand(graph.gf, k);
-
-        if (stream->in_dense_cache[il]) {
-            add_dense_idxs(graph);
-            ggml_build_forward_expand(graph.gf, dense->cpy_k(graph.ctx0, k, dense_k_idxs, il));
-            ggml_build_forward_expand(graph.gf, dense->cpy_v(graph.ctx0, v, dense_v_idxs, il));
-        } else {
-            ggml_build_forward_expand(graph.gf, mctx->cpy_k(graph.ctx0, k, get_k_idxs(), il));
-            ggml_build_forward_expand(graph.gf, mctx->cpy_v(graph.ctx0, v, get_v_idxs(), il));
-        }
-
-        if (stream->key_index && stream->key_index->has(il)) {
-            ggml_build_forward_expand(graph.gf, stream->key_index->store(graph.ctx0, il, k, get_k_idxs()));
-        }
-    }
-    h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_REST);
-
-    ggml_tensor * cur = nullptr;
+ggml_tensor * h2o_graph::build_attn(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     switch (step.phase) {
-        case h2o_step::SINGLE_PASS: cur = build_single_pass(graph, q, kq_scale, il); break;
-        case h2o_step::INTRA:       cur = build_intra      (graph, q, kq_scale, il); break;
-        case h2o_step::INTER:       cur = build_inter      (graph, q, kq_scale, il); break;
-        case h2o_step::TAIL:        cur = build_tail       (graph, q, kq_scale, il); break;
-        case h2o_step::DECODE:      cur = build_decode     (graph, q, kq_scale, il); break;
+        case h2o_step::SINGLE_PASS: return build_single_pass(graph, q, kq_scale, il);
+        case h2o_step::INTRA:       return build_intra      (graph, q, kq_scale, il);
+        case h2o_step::INTER:       return build_inter      (graph, q, kq_scale, il);
+        case h2o_step::TAIL:        return build_tail       (graph, q, kq_scale, il);
+        case h2o_step::DECODE:      return build_decode     (graph, q, kq_scale, il);
     }
-
-    if (!cparams.offload_kqv) {
-        // all nodes between the KV store and the attention output are run on the CPU
-        ggml_backend_sched_set_tensor_backend(graph.sched, cur, graph.backend_cpu);
-    }
-
-    ggml_build_forward_expand(graph.gf, cur);
-
-    return cur;
+    GGML_ABORT("no such phase");
 }
 
-std::vector<llm_graph_input_attn_h2o::run> llm_graph_input_attn_h2o::runs() const {
+std::vector<h2o_graph::run> h2o_graph::runs() const {
     const uint32_t S   = stream->sequence.config.chunk_size;
     const uint32_t end = step.pos + step.n_tokens;
 
@@ -95,19 +45,12 @@ std::vector<llm_graph_input_attn_h2o::run> llm_graph_input_attn_h2o::runs() cons
     return res;
 }
 
-void llm_graph_input_attn_h2o::learn_ropes() const {
-    for (const auto & [il, k] : stored_k) {
-        stream->learn_rope(il, k);
-    }
-}
-
-h2o_attention llm_graph_input_attn_h2o::build_attention(
+h2o_attention h2o_graph::build_attention(
         const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, ggml_tensor * limits, bool causal, float kq_scale, int il) {
     const int64_t n_k = rows->ne[0]/q->ne[3];
 
     const auto * layer = stream->sequence.layer(il);
     const bool   tiled = layer && has_tiles();
-    const bool   is_text = step.phase != h2o_step::DECODE || !decodes_memory(il);
     const bool   sums  = layer && layer->scorer->uses_attention() && step.phase != h2o_step::DECODE;
 
     if (tiled) {
@@ -120,7 +63,7 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
         /*.v      =*/ stream->values(graph.ctx0, il),
         /*.q      =*/ q,
         /*.rows   =*/ rows,
-        /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1], is_text) : nullptr,
+        /*.first  =*/ causal ? get_first(graph, n_k, q->ne[1], /*is_text =*/ step.phase != h2o_step::DECODE || !decodes_memory(il)) : nullptr,
         /*.limits =*/ sums ? limits : nullptr,
         /*.scale  =*/ kq_scale,
         /*.sums   =*/ sums,
@@ -141,13 +84,13 @@ h2o_attention llm_graph_input_attn_h2o::build_attention(
     return h2o_attention_composed(graph.ctx0, graph.gf, params);
 }
 
-uint32_t llm_graph_input_attn_h2o::n_indexed(const h2o_step & step) const {
+uint32_t h2o_graph::n_indexed(const h2o_step & step) const {
     const uint32_t n = stream->sequence.config.chunk_start(step.pos);
 
     return stream->key_index && step.n_memory > 0 && n > step.n_memory ? n : 0;
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::retrieve(const llm_graph_context & graph, ggml_tensor * q, int il) const {
+ggml_tensor * h2o_graph::retrieve(const llm_graph_context & graph, ggml_tensor * q, int il) const {
     const uint32_t n = n_indexed(step);
     if (n == 0) {
         return nullptr;
@@ -155,22 +98,22 @@ ggml_tensor * llm_graph_input_attn_h2o::retrieve(const llm_graph_context & graph
 
     const uint32_t n_top = std::min(stream->sequence.config.lookup_budget, n - step.n_memory);
 
-    return ggml_h2o_top_keys(graph.ctx0, q, stream->key_index->keys(graph.ctx0, il, n), stream->rows(graph.ctx0, il, step.n_memory, 0), n_top);
+    return ggml_h2o_top_keys(graph.ctx0, q, stream->key_index->keys(graph.ctx0, il, stream->id, n), stream->rows(graph.ctx0, il, step.n_memory, 0), n_top);
 }
 
-bool llm_graph_input_attn_h2o::has_fused_attention(int il) const {
+bool h2o_graph::has_fused_attention(int il) const {
     return fused_attention && stream->has_fused_attention(il);
 }
 
-bool llm_graph_input_attn_h2o::has_flash_attention(int il) const {
+bool h2o_graph::has_flash_attention(int il) const {
     return flash_attention && !fused_attention && stream->sequence.layout.is_compact && stream->has_flash_attention(il);
 }
 
-bool llm_graph_input_attn_h2o::decodes_memory(int il) const {
+bool h2o_graph::decodes_memory(int il) const {
     return stream->sequence.config.decode == LLAMA_H2O_DECODE_MEMORY && stream->sequence.layer(il);
 }
 
-uint32_t llm_graph_input_attn_h2o::n_decode_rows(const h2o_step & step) const {
+uint32_t h2o_graph::n_decode_rows(const h2o_step & step) const {
     const auto & config = stream->sequence.config;
 
     const uint32_t n_positions = stream->sequence.layout.n_positions();
@@ -181,7 +124,7 @@ uint32_t llm_graph_input_attn_h2o::n_decode_rows(const h2o_step & step) const {
 }
 
 // score[row] += sum
-void llm_graph_input_attn_h2o::add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const {
+void h2o_graph::add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const {
     if (!sums) {
         return;
     }
@@ -198,7 +141,7 @@ void llm_graph_input_attn_h2o::add_scores(const llm_graph_context & graph, ggml_
     h2o_profile_ends_part(stored, H2O_PART_SCORES);
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il) {
+ggml_tensor * h2o_graph::build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
 
     const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, get_limits(graph), /*causal =*/ true, kq_scale, il);
@@ -210,7 +153,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_scored(const llm_graph_context & g
 }
 
 // one softmax over the memory set and the own chunk
-ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+ggml_tensor * h2o_graph::build_single_pass(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     if (!stream->sequence.layer(il)) {
         return build_tail(graph, q, kq_scale, il); // a dense layer
     }
@@ -221,26 +164,29 @@ ggml_tensor * llm_graph_input_attn_h2o::build_single_pass(const llm_graph_contex
 }
 
 // over everything up to here, scored
-ggml_tensor * llm_graph_input_attn_h2o::build_tail(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+ggml_tensor * h2o_graph::build_tail(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     has_size_of_text = true;
 
     return build_scored(graph, q, get_all_rows(graph, il), kq_scale, il);
 }
 
 // over everything, or over the memory set and the own chunk; nothing is scored
-ggml_tensor * llm_graph_input_attn_h2o::build_decode(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+ggml_tensor * h2o_graph::build_decode(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
 
     ggml_tensor * rows;
     if (!decodes_memory(il)) {
         has_size_of_text = true;
-        has_exact_rows  |= !has_padding(il);
         rows = get_all_rows(graph, il);
+        if (!has_padding(il)) {
+            has_exact_rows = true; // composed attention has no padding
+            rows = ggml_view_2d(ctx0, rows, std::min<int64_t>(step.pos + step.n_tokens, n_kv), rows->ne[1], rows->nb[1], 0);
+        }
     } else if (has_padding(il)) {
         has_memory_rows = true;
         rows = stream->rows(ctx0, il, step.n_memory, n_decode_rows(step) - step.n_memory);
     } else {
-        has_exact_rows = true; // composed attention has no padding
+        has_exact_rows = true;
         rows = stream->rows(ctx0, il, step.n_memory, step.pos%stream->sequence.config.chunk_size + step.n_tokens);
     }
 
@@ -250,7 +196,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_decode(const llm_graph_context & g
 }
 
 // phase 1: [S x S] causal attention of every chunk to itself, whole chunks as one batch
-ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+ggml_tensor * h2o_graph::build_intra(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
     ggml_cgraph  * gf   = graph.gf;
 
@@ -298,7 +244,7 @@ ggml_tensor * llm_graph_input_attn_h2o::build_intra(const llm_graph_context & gr
 }
 
 // phase 2: attention to the memory set, fused with phase 1
-ggml_tensor * llm_graph_input_attn_h2o::build_inter(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+ggml_tensor * h2o_graph::build_inter(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
 
     const int64_t n_q    = step.n_tokens;

@@ -1,49 +1,37 @@
 #pragma once
 
 #include "h2o-attention.h"
-#include "llama-memory-h2o.h"
+#include "h2o-plan.h"
+#include "h2o-stream.h"
 
 #include "llama-graph.h"
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <tuple>
 #include <vector>
 
-// Attention input of an H2O context: knows which step the graph computes, builds its attention, adds to the scores.
-class llm_graph_input_attn_h2o : public llm_graph_input_attn_kv {
+// The attention of one step of a sequence, as nodes of a graph, and the inputs that they need. It adds to the scores.
+class h2o_graph {
 public:
-    // nullptr if the memory is not H2O's
-    static std::unique_ptr<llm_graph_input_attn_h2o> create(
-            const llama_hparams & hparams,
-            const llama_cparams & cparams,
-            const llama_kv_cache_context * mctx,
-            uint32_t n_tokens);
+    // n_kv: rows that a decode step over the whole text reads, padding among them
+    h2o_graph(h2o_stream * stream, const h2o_step & step, uint32_t n_kv, bool fused_attention, bool flash_attention);
 
-    llm_graph_input_attn_h2o(
-            const llama_hparams & hparams,
-            const llama_cparams & cparams,
-            const llama_memory_h2o_context * mctx,
-            uint32_t n_tokens);
+    void set_input();
 
-    void set_input(const llama_ubatch * ubatch) override;
-
-    bool can_reuse(const llm_graph_params & params) override;
-
-    // A layer's attention is built, whose keys k go to the cache. nullptr if upstream's attention is to be built: that of a decode
-    // step where H2O's operator is not used.
-    static llm_graph_input_attn_h2o * begin_layer(llm_graph_input_attn_kv * inp, const ggml_tensor * k, int il);
+    // Whether the graph computes this step too. From now on it is the one whose inputs are set.
+    bool can_reuse(const h2o_stream * stream_new, const h2o_step & step_new, uint32_t n_kv_new);
 
     bool stores_kv() const { return step.stores_kv(); }
 
-    // what the graph does to the keys of every layer; it is the same in all graphs of a context
-    void learn_ropes() const;
+    // whether upstream's attention does as well for this layer: that of a decode step where H2O's operator is not used
+    bool can_be_upstreams(int il) const { return step.phase == h2o_step::DECODE && !has_fused_attention(il) && !decodes_memory(il) && !stream->dense_cache; }
 
-    // attention output [n_embd_head_v*n_head, n_tokens]
-    //   q [n_embd_head_k, n_head, n_tokens], k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
-    ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-            ggml_tensor * kq_b, ggml_tensor * sinks, float kq_scale, int il);
+    // attention output [n_embd_head_v*n_head, n_tokens] of the step's queries [n_embd_head_k, n_head, n_tokens]. Their K and V are stored
+    ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
+
+    // tokens of the step
+    uint32_t n_tokens() const { return step.n_tokens; }
 
 private:
     // queries of a run of whole chunks, or of a part of a chunk
@@ -68,7 +56,6 @@ private:
 
     // the inputs, made when they are first asked for
     ggml_tensor * get_all_rows(const llm_graph_context & graph, int il);
-    void          add_dense_idxs(const llm_graph_context & graph);
     ggml_tensor * get_limits  (const llm_graph_context & graph);
     ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text);
     ggml_tensor * get_mask    (const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text);
@@ -102,8 +89,11 @@ private:
 
     h2o_stream * stream;
     h2o_step     step;
-    const bool   fused_attention;
-    const bool   flash_attention;
+    uint32_t     n_kv;
+    bool         fused_attention;
+    bool         flash_attention;
+
+    const llama_hparams & hparams;
 
     bool has_fused_attention(int il) const;
 
@@ -114,8 +104,6 @@ private:
     bool has_padding(int il) const { return has_fused_attention(il) || has_flash_attention(il); }
 
     uint32_t first_position() const;
-
-    int64_t n_all_rows(bool padded) const;
 
     // rows before those of the step's own tokens, among those of all positions or of the memory set and the chunk
     int64_t n_past(bool is_text) const {
@@ -131,11 +119,6 @@ private:
     // memory set and open chunk of a decode step, padded
     uint32_t n_decode_rows(const h2o_step & step) const;
 
-    const llama_kv_cache_context * dense; // of the dense layers' cache; nullptr if there is none
-
-    ggml_tensor * dense_k_idxs = nullptr; // as self_k_idxs
-    ggml_tensor * dense_v_idxs = nullptr;
-
     ggml_tensor * all_rows = nullptr; // I32 [n, n_head_kv], for every head those of first_position() ... the end of the step; padding
     ggml_tensor * limits   = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries
 
@@ -147,8 +130,6 @@ private:
     ggml_tensor * tile_rows  = nullptr; // I32 [B or fewer, n_tiles]: what the step's tiles look up
     ggml_tensor * tile_first = nullptr; // I32 [the same]: the query of the step that asked for it, n_tokens where there is none
     ggml_tensor * tile_last  = nullptr; // I32 [the same]: the first query that does not see it any more
-
-    std::map<int, const ggml_tensor *> stored_k; // by layer, what goes to the cache
 
     bool has_size_of_text = false; // something in the graph grows with the sequence
     bool has_memory_rows  = false; // of a decode step: something in the graph grows with the open chunk, by steps of padding

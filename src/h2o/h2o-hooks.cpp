@@ -1,7 +1,6 @@
 #include "h2o-hooks.h"
 
-#include "h2o-graph.h"
-#include "llama-memory-h2o.h"
+#include "llama-graph-h2o.h"
 
 #include "llama-context.h"
 #include "llama-cparams.h"
@@ -15,9 +14,6 @@ h2o_config h2o_config_from_params(const llama_context_params & params) {
     if (!params.h2o) {
         return {};
     }
-    if (params.n_seq_max > 1) {
-        throw std::runtime_error(format("[h2o] H2O holds one sequence per context, but n_seq_max is %u", params.n_seq_max));
-    }
     if (params.attention_type == LLAMA_ATTENTION_TYPE_NON_CAUSAL) {
         throw std::runtime_error("[h2o] H2O needs causal attention, but attention_type is non-causal");
     }
@@ -30,7 +26,7 @@ llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory
     h2o_stream::check_model(model);
 
     return new llama_memory_h2o(model, params.type_k, params.type_v, /*flash_attention =*/ cparams.flash_attn, cparams.offload_kqv,
-            cparams.n_ctx_seq, cparams.n_batch, cparams.h2o, filter);
+            cparams.n_ctx_seq, cparams.n_seq_max, cparams.n_batch, cparams.h2o, filter);
 }
 
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory) {
@@ -61,8 +57,8 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     h2o->set_reserve_step({});
 }
 
-uint32_t h2o_graph_max_nodes(const llama_model & model) {
+uint32_t h2o_graph_max_nodes(const llama_model & model, const llama_cparams & cparams) {
     // phase 1 cuts a call into at most 3 runs of chunks, the attention of each takes fewer than 256 nodes. With lookups there
-    // is one attention, of fewer than 300
-    return 3*256*model.hparams.n_layer_all;
+    // is one attention, of fewer than 300. That of a generated token, one for each sequence, takes fewer than 128
+    return std::max(3*256u, 128*cparams.n_seq_max)*model.hparams.n_layer_all;
 }

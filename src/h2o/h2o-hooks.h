@@ -26,4 +26,4 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
 void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx);
 
 // graph nodes that H2O adds to a model's
-uint32_t h2o_graph_max_nodes(const llama_model & model);
+uint32_t h2o_graph_max_nodes(const llama_model & model, const llama_cparams & cparams);

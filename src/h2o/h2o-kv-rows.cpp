@@ -1,7 +1,5 @@
 #include "h2o-kv-rows.h"
 
-#include "h2o-buffers.h"
-
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 
@@ -57,10 +55,10 @@ void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & ds
     const size_t n_row = (size_t) n_head*n_embd;
 
     std::vector<uint8_t> copy;
-    const uint8_t * data = (const uint8_t *) t->data + r0*t->nb[1];
+    const uint8_t * data = (const uint8_t *) t->data + (row0 + r0)*t->nb[1];
     if (!ggml_backend_buffer_is_host(t->buffer)) {
         copy.resize(n*t->nb[1]);
-        ggml_backend_tensor_get(t, copy.data(), r0*t->nb[1], copy.size());
+        ggml_backend_tensor_get(t, copy.data(), (row0 + r0)*t->nb[1], copy.size());
         data = copy.data();
     }
 
@@ -96,17 +94,24 @@ void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {
         }
         rotate(row.data(), n_row);
         encode_row(t->type, row.data(), raw.data(), n_row);
-        ggml_backend_tensor_set(t, raw.data(), (r0 + i)*t->nb[1], raw.size());
+        ggml_backend_tensor_set(t, raw.data(), (row0 + r0 + i)*t->nb[1], raw.size());
     }
 }
 
 void h2o_kv_rows::move(const std::vector<int32_t> & from) const {
-    const size_t n      = from.size()/n_head;
-    const size_t n_byte = ggml_row_size(t->type, n_embd);
+    const size_t   n      = from.size()/n_head;
+    const size_t   n_byte = ggml_row_size(t->type, n_embd);
+    const uint32_t end    = std::max<int32_t>(n, *std::max_element(from.begin(), from.end()) + 1);
 
-    h2o_host_data data(t);
+    std::vector<uint8_t> copy;
+    uint8_t * data = (uint8_t *) t->data + row0*t->nb[1];
+    if (!ggml_backend_buffer_is_host(t->buffer)) {
+        copy = get_bytes(0, end);
+        data = copy.data();
+    }
+
     for (size_t h = 0; h < n_head; ++h) {
-        uint8_t * head = data.as<uint8_t>() + h*n_byte;
+        uint8_t * head = data + h*n_byte;
         for (size_t i = 0; i < n; ++i) {
             const int32_t row = from[h*n + i];
             if (row > (int32_t) i) {
@@ -114,15 +119,19 @@ void h2o_kv_rows::move(const std::vector<int32_t> & from) const {
             }
         }
     }
-    data.store();
+
+    if (!copy.empty()) {
+        copy.resize(n*t->nb[1]);
+        set_bytes(0, copy);
+    }
 }
 
 std::vector<uint8_t> h2o_kv_rows::get_bytes(uint32_t r0, uint32_t r1) const {
     std::vector<uint8_t> res((r1 - r0)*t->nb[1]);
-    ggml_backend_tensor_get(t, res.data(), r0*t->nb[1], res.size());
+    ggml_backend_tensor_get(t, res.data(), (row0 + r0)*t->nb[1], res.size());
     return res;
 }
 
 void h2o_kv_rows::set_bytes(uint32_t r0, const std::vector<uint8_t> & bytes) const {
-    ggml_backend_tensor_set(t, bytes.data(), r0*t->nb[1], bytes.size());
+    ggml_backend_tensor_set(t, bytes.data(), (row0 + r0)*t->nb[1], bytes.size());
 }

@@ -8,7 +8,8 @@
 
 // Host access to one layer's K or V as the cache stores it, whatever its type.
 struct h2o_kv_rows {
-    ggml_tensor * t; // [n_head*n_embd, n_rows]
+    ggml_tensor * t; // [n_head*n_embd, n_rows] of all sequences
+    uint32_t row0;   // the first one of this sequence
     uint32_t n_head;
     uint32_t n_embd; // per head
     uint32_t n_rot;  // llama.cpp rotates quantized K and V by a Hadamard matrix of this size, in blocks; 0: it does not

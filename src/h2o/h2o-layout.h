@@ -13,7 +13,7 @@ class h2o_layout {
 public:
     // kv_size: how many positions there is room for where all are kept: in the full layout, and in dense layers
     h2o_layout(const h2o_config & config, uint32_t kv_size)
-        : is_compact(config.evict), has_dense_layers(config.has_dense_layers()), M(config.memory_size()), S(config.chunk_size), kv_size(kv_size) {}
+        : is_compact(config.evict), kv_size(kv_size), has_dense_layers(config.has_dense_layers()), M(config.memory_size()), S(config.chunk_size) {}
 
     // rows of every KV head
     uint32_t n_rows() const { return is_compact ? M + S : kv_size; }
@@ -31,11 +31,11 @@ public:
     // it; the position is in that chunk, or at most a local window before it.
     int64_t row_limit(int64_t pos, uint32_t chunk_start) const { return is_compact ? M + pos - chunk_start : pos; }
 
-    const bool is_compact;
+    const bool     is_compact;
+    const uint32_t kv_size;
 
 private:
     const bool     has_dense_layers;
     const uint32_t M;
     const uint32_t S;
-    const uint32_t kv_size;
 };

@@ -82,3 +82,11 @@ void h2o_sequence::restore(const h2o_record & record) {
     records.erase(records.lower_bound(n_memory_sets()), records.end());
     truncate_text();
 }
+
+void h2o_sequence::copy_from(const h2o_sequence & src) {
+    if (src.tiles) {
+        tiles = std::make_unique<h2o_tiles>(*src.tiles);
+    }
+    records = src.records;
+    restore(src.record(layout.is_compact ? src.open_start() : 0));
+}

@@ -109,6 +109,9 @@ public:
     // the record is of this sequence, or of one like it that has the same K and V, or has them with it
     void restore(const h2o_record & record);
 
+    // becomes a copy of src, of the same context, whose K and V are copied already; it must be empty
+    void copy_from(const h2o_sequence & src);
+
     const h2o_config config;
 
     const h2o_layout layout;

@@ -9,7 +9,6 @@
 #include "ggml-h2o-index.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -66,10 +65,10 @@ static std::vector<h2o_sequence::layer_dims> h2o_layer_dims(const llama_model & 
     return res;
 }
 
-static std::unique_ptr<llama_kv_cache> make_cache(const llama_model & model, ggml_type type_k, ggml_type type_v, bool offload, uint32_t n_rows,
-        const llama_memory_i::layer_filter_cb & filter) {
-    return std::make_unique<llama_kv_cache>(model, model.hparams, type_k, type_v, /*v_trans =*/ false, offload, /*unified =*/ true, n_rows,
-            /*n_seq_max =*/ 1, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr);
+static std::shared_ptr<llama_kv_cache> make_cache(const llama_model & model, ggml_type type_k, ggml_type type_v, bool offload,
+        uint32_t n_rows, uint32_t n_seq_max, const llama_memory_i::layer_filter_cb & filter) {
+    return std::make_shared<llama_kv_cache>(model, model.hparams, type_k, type_v, /*v_trans =*/ false, offload, /*unified =*/ false, n_rows,
+            n_seq_max, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr);
 }
 
 // of the layers [0, n_layer_all): those that keep every position beside a compact cache
@@ -87,19 +86,19 @@ h2o_stream::h2o_stream(
                 ggml_type   type_v,
                      bool   offload,
                  uint32_t   kv_size,
+                 uint32_t   n_seq_max,
                  uint32_t   n_batch,
        const h2o_config   & config,
     const llama_memory_i::layer_filter_cb & filter)
-    : model(model),
-      in_dense_cache(find_dense_layers(model, config)),
-      cache(make_cache(model, type_k, type_v, offload, h2o_layout(config, kv_size).n_rows(),
+    : model(model), id(0), in_dense_cache(find_dense_layers(model, config)),
+      cache(make_cache(model, type_k, type_v, offload, h2o_layout(config, kv_size).n_rows(), n_seq_max,
             [&](int32_t il) { return !in_dense_cache[il] && (!filter || filter(il)); })),
-      dense_cache(std::count(in_dense_cache.begin(), in_dense_cache.end(), true) == 0 ? nullptr : make_cache(model, type_k, type_v, offload, kv_size,
+      dense_cache(std::count(in_dense_cache.begin(), in_dense_cache.end(), true) == 0 ? nullptr : make_cache(model, type_k, type_v, offload, kv_size, n_seq_max,
             [&](int32_t il) { return in_dense_cache[il] && (!filter || filter(il)); })),
       sequence(config, kv_size, h2o_layer_dims(model, cache->get_layer_ids(), config, offload)),
-      offload(offload) {
+      offload(offload), ropes(std::make_shared<std::map<int32_t, std::shared_ptr<h2o_rope>>>()) {
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
-        intra = std::make_unique<h2o_intra>(model, cache->get_layer_ids(), n_batch, offload);
+        intra = std::make_shared<h2o_intra>(model, cache->get_layer_ids(), n_batch, offload);
     }
 
     if (n_batch > 0 && config.has_key_index()) {
@@ -107,23 +106,10 @@ h2o_stream::h2o_stream(
         for (const auto & layer : sequence.layers) {
             layer_ids.push_back(layer.il);
         }
-        key_index = std::make_unique<h2o_key_index>(model, layer_ids, kv_size, offload);
+        key_index = std::make_shared<h2o_key_index>(model, layer_ids, kv_size, n_seq_max, offload);
     }
 
-    sequence.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) {
-        const h2o_kv_rows rows = k_rows(il);
-        const auto        rope = ropes.find(il);
-
-        const uint32_t r0 = sequence.layout.row_of(p0);
-        rows.get_in_order(r0, r0 + p1 - p0, k, [&](uint32_t i, float * row) {
-            if (rope != ropes.end()) {
-                rope->second->turn_back(i, row, rows.n_head, rows.n_embd);
-            }
-        });
-    };
-    sequence.k_rows = [this](int32_t il) { return k_rows(il); };
-    sequence.v_rows = [this](int32_t il) { return v_rows(il); };
-    reset_stats();
+    init();
 
     const auto & stats = sequence.stats;
     LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, pooling %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB, index of keys %.2f MiB\n", __func__,
@@ -131,12 +117,36 @@ h2o_stream::h2o_stream(
             stats.bytes_scores/1024.0/1024.0, stats.bytes_memory/1024.0/1024.0, stats.bytes_intra/1024.0/1024.0, stats.bytes_index/1024.0/1024.0);
 }
 
+h2o_stream::h2o_stream(const h2o_stream & first, llama_seq_id id)
+    : model(first.model), id(id), in_dense_cache(first.in_dense_cache), cache(first.cache), dense_cache(first.dense_cache),
+      sequence(first.sequence.config, first.sequence.layout.kv_size, h2o_layer_dims(model, cache->get_layer_ids(), first.sequence.config, first.offload)),
+      intra(first.intra), key_index(first.key_index), offload(first.offload), ropes(first.ropes) {
+    init();
+}
+
+void h2o_stream::init() {
+    sequence.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) {
+        const h2o_kv_rows rows = k_rows(il);
+        const auto        rope = ropes->find(il);
+
+        const uint32_t r0 = sequence.layout.row_of(p0);
+        rows.get_in_order(r0, r0 + p1 - p0, k, [&](uint32_t i, float * row) {
+            if (rope != ropes->end()) {
+                rope->second->turn_back(i, row, rows.n_head, rows.n_embd);
+            }
+        });
+    };
+    sequence.k_rows = [this](int32_t il) { return k_rows(il); };
+    sequence.v_rows = [this](int32_t il) { return v_rows(il); };
+    reset_stats();
+}
+
 llama_kv_cache::slot_info h2o_stream::slots(uint32_t pos, uint32_t n_tokens) const {
     llama_kv_cache::slot_info res;
-    res.s0 = 0;
-    res.s1 = 0;
+    res.s0 = id;
+    res.s1 = id;
     res.resize(1);
-    res.strm[0] = 0;
+    res.strm[0] = id;
     for (uint32_t i = 0; i < n_tokens; ++i) {
         res.idxs[0].push_back(sequence.layout.row_of(pos + i));
     }
@@ -150,9 +160,15 @@ llama_kv_cache::slot_info h2o_stream::dense_slots(uint32_t pos, uint32_t n_token
 }
 
 void h2o_stream::clear(bool data) {
-    cache->clear(data);
-    if (dense_cache) {
-        dense_cache->clear(data);
+    remove_cells(0);
+    for (const auto * c : { cache.get(), dense_cache.get() }) {
+        if (data && c) {
+            for (const uint32_t il : c->get_layer_ids()) {
+                for (ggml_tensor * t : storage(il)) {
+                    ggml_backend_tensor_memset(t, 0, id*t->nb[2], t->nb[2]);
+                }
+            }
+        }
     }
     sequence.clear();
     reset_stats();
@@ -166,7 +182,7 @@ void h2o_stream::reset_stats() {
     for (const auto * c : { cache.get(), dense_cache.get() }) {
         if (c) {
             for (const auto & [buft, size] : c->memory_breakdown()) {
-                stats.bytes_kv += size;
+                stats.bytes_kv += size/c->get_n_stream();
             }
         }
     }
@@ -177,7 +193,7 @@ void h2o_stream::reset_stats() {
     stats.bytes_intra = intra ? intra->n_bytes() : 0;
     if (key_index) {
         for (const auto & [buft, size] : key_index->sizes()) {
-            stats.bytes_index += size;
+            stats.bytes_index += size/cache->get_n_stream();
         }
     }
 
@@ -198,33 +214,36 @@ bool h2o_stream::rewind(uint32_t pos) {
 }
 
 void h2o_stream::remove_cells(uint32_t pos) {
-    cache->seq_rm(0, pos, -1);
+    cache->seq_rm(id, pos, -1);
     if (dense_cache) {
-        dense_cache->seq_rm(0, pos, -1);
+        dense_cache->seq_rm(id, pos, -1);
     }
 }
 
 void h2o_stream::learn_rope(int32_t il, const ggml_tensor * k) {
     auto * layer = sequence.layer(il);
-    if (!layer || layer->scorer->uses_attention() || ropes.count(il)) {
+    if (!layer || layer->scorer->uses_attention() || ropes->count(il)) {
         return;
     }
 
     if (h2o_find_rope(k) == H2O_ROPE_HIDDEN) {
         layer->scorer = &h2o_fallback_scorer();
 
+        if (id > 0) {
+            return; // it was said for the first sequence
+        }
         LLAMA_LOG_WARN("%s: layer %d changes its keys after RoPE, which scorer %s cannot take back: %s scores them instead\n",
                 __func__, il, sequence.config.scorer->name(), layer->scorer->name());
         return;
     }
 
-    for (const auto & [il_other, rope] : ropes) {
+    for (const auto & [il_other, rope] : *ropes) {
         if (rope->is_of(k)) {
-            ropes[il] = rope;
+            (*ropes)[il] = rope;
             return;
         }
     }
-    ropes[il] = std::make_shared<h2o_rope>(k, sequence.config.chunk_size);
+    (*ropes)[il] = std::make_shared<h2o_rope>(k, sequence.config.chunk_size);
 }
 
 ggml_backend_dev_t h2o_stream::device(int32_t il) const {
@@ -270,7 +289,7 @@ bool h2o_stream::has_fused_retrieval(int32_t il) const {
 
     ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, model.hparams.n_embd_head_k(il), 1, model.hparams.n_head(il));
 
-    return has_fused_attention(il) && ggml_backend_dev_supports_op(device(il), ggml_h2o_top_keys(ctx.get(), q, key_index->keys(ctx.get(), il, 1), nullptr, 1));
+    return has_fused_attention(il) && ggml_backend_dev_supports_op(device(il), ggml_h2o_top_keys(ctx.get(), q, key_index->keys(ctx.get(), il, id, 1), nullptr, 1));
 }
 
 std::map<ggml_backend_buffer_type_t, size_t> h2o_stream::memory_breakdown() const {
@@ -308,52 +327,4 @@ ggml_tensor * h2o_stream::rows(ggml_context * ctx, int32_t il, uint32_t n_memory
     ggml_tensor * t = sequence.layer(il)->rows;
 
     return ggml_view_2d(ctx, t, n_memory + n_chunk, t->ne[1], t->nb[1], (sequence.config.memory_size() - n_memory)*t->nb[0]);
-}
-
-h2o_kv_rows h2o_stream::k_rows(int32_t il) const {
-    ggml_init_params params = { 4*ggml_tensor_overhead(), nullptr, true };
-    ggml_context_ptr ctx { ggml_init(params) };
-
-    const ggml_tensor * rot = cache->build_input_k_rot(ctx.get());
-
-    return { keys(ctx.get(), il)->view_src, model.hparams.n_head_kv(il), model.hparams.n_embd_head_k(il), rot ? (uint32_t) rot->ne[0] : 0 };
-}
-
-h2o_kv_rows h2o_stream::v_rows(int32_t il) const {
-    ggml_init_params params = { 4*ggml_tensor_overhead(), nullptr, true };
-    ggml_context_ptr ctx { ggml_init(params) };
-
-    const ggml_tensor * rot = cache->build_input_v_rot(ctx.get());
-
-    return { values(ctx.get(), il)->view_src, model.hparams.n_head_kv(il), model.hparams.n_embd_head_v(il), rot ? (uint32_t) rot->ne[0] : 0 };
-}
-
-void h2o_stream::get_positions(int32_t il, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, float * dst) const {
-    const auto & layer  = *sequence.layer(il);
-    const auto & layout = sequence.layout;
-    if (!layout.is_compact) {
-        rows.get(p0, p1, dst);
-        return;
-    }
-
-    const size_t M      = sequence.config.memory_size();
-    const size_t n_embd = rows.n_embd;
-
-    std::vector<float> kept(layer.n_head_kv*layout.n_rows()*n_embd);
-    rows.get(0, layout.n_rows(), kept.data());
-
-    std::fill_n(dst, layer.n_head_kv*(p1 - p0)*n_embd, NAN);
-    for (size_t h = 0; h < layer.n_head_kv; ++h) {
-        const auto copy = [&](uint32_t row, int64_t pos) {
-            if (pos >= p0 && pos < p1) {
-                std::copy_n(kept.data() + (h*layout.n_rows() + row)*n_embd, n_embd, dst + (h*(p1 - p0) + pos - p0)*n_embd);
-            }
-        };
-        for (size_t i = 0; i < M; ++i) {
-            copy(i, layer.memory[h*M + i]);
-        }
-        for (uint32_t pos = sequence.open_start(); pos < sequence.n_tokens(); ++pos) {
-            copy(layout.row_of(pos), pos);
-        }
-    }
 }

@@ -13,23 +13,35 @@
 #include <memory>
 #include <vector>
 
-// Where a sequence lives: its K and V, in a plain cache, and what H2O knows about it. Graphs and the host see it from here.
+// Where a sequence lives: its K and V, a stream of a plain cache, and what H2O knows about it. Graphs and the host see it from here.
+// The sequences of a context share the cache, and what is no sequence's own.
 class h2o_stream {
 public:
     // throws std::runtime_error, with the reason, if H2O cannot work with this model
     static void check_model(const llama_model & model);
 
+    // the first of n_seq_max sequences
     h2o_stream(
             const llama_model & model,
                     ggml_type   type_k,
                     ggml_type   type_v,
                          bool   offload,
-                     uint32_t   kv_size,
+                     uint32_t   kv_size, // of every sequence
+                     uint32_t   n_seq_max,
                      uint32_t   n_batch, // 0: stand-alone, nothing is computed with it
            const h2o_config   & config,
         const llama_memory_i::layer_filter_cb & filter);
 
+    // another one of the same context
+    h2o_stream(const h2o_stream & first, llama_seq_id id);
+
+    h2o_stream(const h2o_stream &) = delete;
+
+    // data: K and V become 0
     void clear(bool data);
+
+    // Becomes a copy of src, which is of the same context. It must be empty.
+    void copy_from(const h2o_stream & src);
 
     // undoes a call that did not come to its end
     void rollback();
@@ -75,18 +87,20 @@ public:
 
     const llama_model & model;
 
+    const llama_seq_id id; // of the sequence, and of its stream in the cache
+
     // which layers are in the dense layers' cache
     const std::vector<bool> in_dense_cache;
 
-    const std::unique_ptr<llama_kv_cache> cache;
+    const std::shared_ptr<llama_kv_cache> cache; // of all sequences
 
     // Of the dense layers, if the layout is compact: they keep every position, in the row of its number. Else they are in cache.
-    const std::unique_ptr<llama_kv_cache> dense_cache;
+    const std::shared_ptr<llama_kv_cache> dense_cache;
 
     h2o_sequence sequence;
 
-    std::unique_ptr<h2o_intra>     intra;     // two_phase; none if stand-alone
-    std::unique_ptr<h2o_key_index> key_index; // of the sequence's layers, with retrieval by it; none if stand-alone
+    std::shared_ptr<h2o_intra>     intra;     // two_phase, of the call that is running; none if stand-alone
+    std::shared_ptr<h2o_key_index> key_index; // of all sequences, with retrieval by it; none if stand-alone
 
     h2o_profile profile;
 
@@ -98,12 +112,21 @@ public:
     void *                      progress_data = nullptr;
 
 private:
+    void init();
+
     void reset_stats();
 
-    // of the last tokens, from pos on
+    // of the tokens from pos on
     void remove_cells(uint32_t pos);
+
+    // they are of the positions [0, n)
+    void set_cells(llama_kv_cache & cache, const llama_kv_cache::slot_info & slots, uint32_t n) const;
+
+    // K and V of a layer, of all sequences: row r of this one is row id*n_rows + r
+    std::vector<ggml_tensor *> storage(int32_t il) const;
 
     bool offload;
 
-    std::map<int32_t, std::shared_ptr<h2o_rope>> ropes; // of the layers, equal ones shared
+    // of the layers, equal ones shared
+    std::shared_ptr<std::map<int32_t, std::shared_ptr<h2o_rope>>> ropes;
 };

@@ -76,7 +76,7 @@ LLAMA_API int32_t llama_h2o_params_desc(const struct llama_h2o_params * params, 
 
 // how llama_decode takes the tokens that it is given
 enum llama_h2o_call {
-    LLAMA_H2O_CALL_AUTO    = 0, // one token is generated, several are a prompt: for programs that do not say
+    LLAMA_H2O_CALL_AUTO    = 0, // one token of a sequence is generated, several are a prompt: for programs that do not say
     LLAMA_H2O_CALL_PREFILL = 1, // a prompt: sparse attention, which is scored
     LLAMA_H2O_CALL_DECODE  = 2, // generated: they attend to what the parameter decode says, and scores stay as they are
 };
@@ -124,7 +124,7 @@ struct llama_h2o_stats {
 // name of the i-th scorer, the default first; NULL after the last
 LLAMA_API const char * llama_h2o_scorer_name(int32_t i);
 
-// progress of a prefill call: called after every ubatch with the tokens finished so far in this call.
+// progress of a prefill call on a sequence: called after every ubatch with the sequence's tokens finished so far in this call.
 // phase is 1 or 2, or 0 in single_pass, 4 in a dense tail; in a call with a second phase n_done stays 0 during phase 1. Return false to
 // cancel: llama_decode returns 2 and the context is as it was before the call.
 typedef bool (*llama_h2o_progress_callback)(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * user_data);
@@ -132,12 +132,15 @@ typedef bool (*llama_h2o_progress_callback)(int32_t phase, uint32_t n_done, uint
 // bytes of a context's K and V (or recurrent state) and of the index of keys, with H2O on or off
 LLAMA_API uint64_t llama_h2o_memory_bytes(const struct llama_context * ctx);
 
-// The H2O cache of a context, NULL if H2O is off.
+// The H2O cache of a context's first sequence, NULL if H2O is off.
 LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv(const struct llama_context * ctx);
+
+// The same of any sequence, NULL too if seq_id is not in [0, n_seq_max). Each has its own chunks, scores, memory sets and lookups.
+LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv_seq(const struct llama_context * ctx, llama_seq_id seq_id);
 
 LLAMA_API void llama_h2o_set_progress_callback(struct llama_h2o_kv * kv, llama_h2o_progress_callback callback, void * user_data);
 
-// What the calls of llama_decode from now on are. The last dense_tail tokens of a prefill attend to everything in the cache.
+// What the calls of llama_decode on this sequence are from now on. The last dense_tail tokens of a prefill attend to everything in the cache.
 // At first they are LLAMA_H2O_CALL_AUTO, 0.
 LLAMA_API void llama_h2o_set_call(struct llama_h2o_kv * kv, enum llama_h2o_call call, uint32_t dense_tail);
 

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "h2o-plan.h"
 #include "h2o-stream.h"
 
 #include "llama-kv-cache.h"
 
 #include <map>
+#include <memory>
 #include <vector>
 
-// The memory module of an H2O context: a stream for its sequence, and calls that walk a plan over it.
+// The memory module of an H2O context: a stream for each of its sequences, and calls that walk plans over them.
 class llama_memory_h2o : public llama_memory_i {
 public:
     llama_memory_h2o(
@@ -17,7 +17,8 @@ public:
                     ggml_type   type_v,
                          bool   flash_attention,
                          bool   offload,
-                     uint32_t   kv_size,
+                     uint32_t   kv_size, // of every sequence
+                     uint32_t   n_seq_max,
                      uint32_t   n_batch,
            const h2o_config   & config,
         const layer_filter_cb & filter);
@@ -34,8 +35,8 @@ public:
 
     void clear(bool data) override;
 
-    // The end of the sequence can be removed from a position on that h2o_sequence::rewind() accepts, else the whole of it.
-    // Nothing can be copied or moved.
+    // The end of a sequence can be removed from a position on that h2o_sequence::rewind() accepts, else the whole of it. A whole
+    // sequence can be copied to an empty one. Nothing can be moved. A sequence that does not exist is empty.
     bool seq_rm  (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1) override;
     void seq_cp  (llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) override;
     void seq_keep(llama_seq_id seq_id)                                                          override;
@@ -52,7 +53,12 @@ public:
     void state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const override;
     void state_read (llama_io_read_i  & io, llama_seq_id seq_id, llama_state_seq_flags flags) override;
 
-    h2o_stream stream;
+    bool has_stream(llama_seq_id seq_id) const { return seq_id >= 0 && (size_t) seq_id < streams.size(); }
+
+    // throws std::runtime_error if there is none
+    h2o_stream & stream(llama_seq_id seq_id) const;
+
+    std::vector<std::unique_ptr<h2o_stream>> streams; // of every sequence, by its number
 
     // attention is one operator, where the device has it: H2O's, or else, where rows lie together and nothing is scored, ggml's
     const bool fused_attention;
@@ -64,53 +70,5 @@ private:
     // throws std::runtime_error if the queries of a layer could not use the index of keys
     void check_retrieval() const;
 
-    // throws std::runtime_error, with nothing left, if a cache that was read does not hold these positions
-    void check_cells(const llama_kv_cache & cache, uint32_t n_tokens);
-};
-
-// Walks the steps of one call.
-class llama_memory_h2o_context : public llama_kv_cache_context {
-public:
-    // simulates a full cache, to reserve the compute buffers
-    explicit llama_memory_h2o_context(llama_memory_h2o * memory);
-
-    llama_memory_h2o_context(
-            llama_memory_h2o * memory,
-            llama_kv_cache::slot_info_vec_t sinfos,
-            llama_kv_cache::slot_info_vec_t dense_sinfos, // for the dense layers' cache, if there is one
-            std::vector<llama_ubatch> ubatches,
-            std::vector<h2o_step> steps);
-
-    // a call that did not come to its end is undone
-    ~llama_memory_h2o_context() override;
-
-    bool next()  override;
-    bool apply() override;
-    bool finish(ggml_backend_sched_t sched) override;
-
-    // the largest steps, whose compute buffers are reserved
-    std::vector<h2o_step> largest_steps() const;
-
-    // the step that graphs are reserved for from now on; else a whole chunk with a full memory set, and one decoded token
-    void set_reserve_step(const h2o_step & step) { reserve_step = step; }
-
-    // the step that a graph for n_tokens computes
-    h2o_step get_step(uint32_t n_tokens) const;
-
-    llama_memory_h2o * const memory;
-    h2o_stream       * const stream;
-
-    std::unique_ptr<llama_kv_cache_context> dense; // the same for the dense layers' cache, if there is one
-
-private:
-    // the tokens of the step
-    void read_text(const h2o_step & step);
-
-    std::vector<h2o_step> steps; // empty: reserve
-    size_t   i_step        = 0;
-    uint32_t n_tokens_call = 0;
-    bool     begun         = false;
-    int64_t  t_start_us    = 0;
-
-    h2o_step reserve_step = {};
+    bool remove(h2o_stream & stream, llama_pos p0, llama_pos p1);
 };

@@ -18,7 +18,7 @@ from h2o_llama.eval.metrics import METRICS
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Row, Task
 from h2o_llama.eval.tasks import KINDS
-from h2o_llama.llama import DENSE_TAIL
+from h2o_llama.sequence import DENSE_TAIL
 
 _TEXT = "Perplexity and continuation"
 _RECALL = "Recall"

@@ -9,7 +9,7 @@ import typer
 
 from h2o_llama import H2OConfig
 from h2o_llama.config import SCORERS
-from h2o_llama.llama import DENSE_TAIL
+from h2o_llama.sequence import DENSE_TAIL
 
 DEFAULTS = H2OConfig()
 EVICTING = H2OConfig(evict=True)

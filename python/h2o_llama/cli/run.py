@@ -16,7 +16,7 @@ from h2o_llama import H2OConfig, Llama
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
-from h2o_llama.llama import DENSE_TAIL
+from h2o_llama.sequence import DENSE_TAIL
 
 
 def run(

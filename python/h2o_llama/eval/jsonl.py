@@ -14,7 +14,7 @@ import numpy as np
 from h2o_llama import Llama, _check
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.metrics import check_metrics
-from h2o_llama.llama import DENSE_TAIL
+from h2o_llama.sequence import DENSE_TAIL
 
 _OWNER = "measure_jsonl"
 

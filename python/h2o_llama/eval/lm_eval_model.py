@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from h2o_llama import H2OConfig, Llama, _check
 from h2o_llama.eval.lockstep import piece_tokens
 from h2o_llama.eval.losses import log_softmax
-from h2o_llama.llama import DENSE_TAIL
+from h2o_llama.sequence import DENSE_TAIL
 
 try:
     from lm_eval.api.instance import Instance

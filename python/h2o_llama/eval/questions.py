@@ -19,7 +19,8 @@ from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Progress, Row
 from h2o_llama.eval.tasks import KINDS
-from h2o_llama.llama import DENSE_TAIL, Llama
+from h2o_llama.llama import Llama
+from h2o_llama.sequence import DENSE_TAIL
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from h2o_llama.eval.answering import answer
 from h2o_llama.eval.tasks import Item, Turn, make_item
 from h2o_llama.eval.tasks.item import QuestionPlace, has_depth
 from h2o_llama.eval.tasks.keys import MODEL_NAME
-from h2o_llama.llama import DENSE_TAIL
+from h2o_llama.sequence import DENSE_TAIL
 
 _OWNER = "measure_recall"
 

@@ -14,8 +14,9 @@ from h2o_llama import _check
 from h2o_llama.attention_mass import chunk_masses
 from h2o_llama.config import H2OConfig
 from h2o_llama.eval.settings import Memory
-from h2o_llama.llama import Llama, Progress
+from h2o_llama.llama import Llama
 from h2o_llama.model import Tokens
+from h2o_llama.sequence import Progress
 
 MemorySets = dict[int, NDArray[np.int32]]  # layer -> [n_head_kv, M]
 

@@ -1,0 +1,69 @@
+"""What the sequences of a `Llama` share."""
+
+from __future__ import annotations
+
+import weakref
+
+from h2o_llama import _check, _core
+from h2o_llama._claim import Claim
+from h2o_llama.errors import H2OError
+from h2o_llama.params import ContextParams
+
+
+class Engine:
+    """An open model, its llama.cpp context, and the places for sequences in it.
+
+    Parameters
+    ----------
+    model : _core.Model
+        Model.
+    params : ContextParams
+        Parameters of the context.
+    n_ctx : int
+        How many tokens a sequence can hold.
+    seed : int or None
+        Default seed of generation.
+    """
+
+    def __init__(self, model: _core.Model, params: ContextParams, n_ctx: int, seed: int | None) -> None:
+        self._model: _core.Model | None = model
+        self.params = params
+        self.n_ctx = _check.INT32_MAX if params.n_ctx == 0 and params.has_bounded_memory else n_ctx
+        self.seed = seed
+        self.claim = Claim("Llama")
+        self.scorers_are_known = False  # the layers were looked at whose scorer is not the configuration's
+        self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
+        first = params.make_context(model, n_ctx)
+        self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
+        self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)
+
+    @property
+    def model(self) -> _core.Model:
+        if self._model is None:
+            raise ValueError("[Llama] this model is closed")
+        return self._model
+
+    def take(self, owner: object) -> _core.Context:
+        """An empty place, which the owner has until it gives it back or is garbage."""
+        for i, ref in enumerate(self._owners):
+            if ref is None or ref() is None:
+                if ref is not None:
+                    self._places[i].clear()
+                self._owners[i] = weakref.ref(owner)
+                return self._places[i]
+        n = len(self._places)
+        raise H2OError(
+            f"[Llama.sequence] all n_seq_max={n} sequences are in use, that of the Llama itself among them: close one, "
+            "or pass a larger n_seq_max to Llama"
+        )
+
+    def give_back(self, place: _core.Context) -> None:
+        if self._model is not None:
+            place.clear()
+            self._owners[self._places.index(place)] = None
+
+    def close(self) -> None:
+        """Free the context and the model, for all sequences."""
+        for place in self._places:
+            place.close()
+        self._model = None

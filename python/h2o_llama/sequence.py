@@ -1,0 +1,374 @@
+"""One text, and what is generated after it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _check, _core
+from h2o_llama.config import H2OConfig
+from h2o_llama.drafting import DraftLength
+from h2o_llama.engine import Engine
+from h2o_llama.errors import H2OError
+from h2o_llama.llama_kv import LlamaKV
+from h2o_llama.model import Tokens
+from h2o_llama.sampling import Sampling
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Progress = Callable[[int, int], object]
+
+DENSE_TAIL = 128
+"""Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
+
+
+class Sequence:
+    """One of the sequences of a `Llama`: a text with its own positions, scores and memory sets.
+
+    `Llama.sequence()` and `fork()` make one. It holds one of the n_seq_max places until `close()`, or leaving a `with`
+    block, or until it is garbage. Sequences of one `Llama` take turns; none sees anything of another.
+    """
+
+    _owner = "Sequence"
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._context: _core.Context | None = engine.take(self)
+        self._logits: NDArray[np.float32] | None = None
+        self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
+
+    # --- life
+
+    def close(self) -> None:
+        """Forget the sequence and free its place. Closing twice is fine, using what is closed raises ValueError."""
+        with self._engine.claim:
+            if self._context is not None:
+                self._engine.give_back(self._context)
+            self._context = None
+            self._logits = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def reset(self) -> None:
+        """Forget the tokens, scores, memory sets and logits."""
+        with self.use_context() as context:
+            context.clear()
+            self._logits = None
+
+    def fork(self) -> Sequence:
+        """A new sequence that goes on where this one is: it copies its tokens, K and V, scores and memory sets.
+
+        Raises
+        ------
+        H2OError
+            If all n_seq_max sequences are in use.
+        """
+        with self.use_context() as context:
+            fork = Sequence(self._engine)
+            fork.open_context().copy_from(context)
+            fork._logits = None if self._logits is None else self._logits.copy()
+            return fork
+
+    @contextmanager
+    def use_context(self) -> Iterator[_core.Context]:
+        """The core's context, for one call of this package's own classes."""
+        with self._engine.claim:
+            yield self.open_context()
+
+    def open_context(self) -> _core.Context:
+        """The same for callers that have claimed it."""
+        self._engine.model  # noqa: B018 (raises if closed)
+        if self._context is None:
+            raise ValueError(f"[{self._owner}] this sequence is closed")
+        return self._context
+
+    # --- the sequence
+
+    @property
+    def n_ctx(self) -> int:
+        """How many tokens the sequence can hold."""
+        return self._engine.n_ctx
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the sequence."""
+        with self.use_context() as context:
+            return context.n_tokens
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """Logits of the last `eval`, float32 [n_outputs, n_vocab]: of all its tokens, or of the last one."""
+        with self.use_context():
+            if self._logits is None:
+                raise H2OError(f"[{self._owner}] there are no logits: call eval first")
+            return self._logits
+
+    @property
+    def h2o(self) -> H2OConfig | None:
+        """The configuration; None if H2O is off."""
+        return self._engine.params.h2o
+
+    @property
+    def kv(self) -> LlamaKV:
+        """A look inside the KV cache."""
+        return LlamaKV(self, f"{self._owner}.kv", self._engine.params.record)
+
+    def eval(
+        self,
+        tokens: Tokens,
+        logits: Literal["last", "all"] = "last",
+        progress: Progress | None = None,
+        dense_tail: int = 0,
+        decode: bool = False,
+    ) -> None:
+        """Append tokens to the sequence and compute their logits.
+
+        They are a prompt, of which any split into calls gives the same result, unless they are said to be generated.
+        More than n_batch tokens take several calls into llama.cpp.
+
+        Parameters
+        ----------
+        tokens : sequence of int, or integer ndarray [n]
+            Token ids, at least one.
+        logits : {"last", "all"}
+            Whether `logits` is [1, n_vocab] afterwards, or [n, n_vocab].
+        progress : callable, optional
+            Called as progress(n_done, n) after every chunk. What it raises ends the eval and is raised again.
+        dense_tail : int, default 0
+            The last so many of these tokens attend to everything in the sequence, as with h2o=None: for the question at
+            the end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
+        decode : bool, default False
+            The tokens were generated: they attend to what `H2OConfig.decode` says, and scores stay as they are.
+            `generate` does this by itself; it is for a sampling loop of your own. Without H2O it makes no difference.
+
+        Raises
+        ------
+        ValueError
+            If a token is no token id, or the sequence would get longer than n_ctx. Nothing has changed then.
+        H2OError
+            If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
+            llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
+
+        Warns
+        -----
+        UserWarning
+            At the first eval, if `H2OConfig.scorer` cannot rank positions in some layers. `kv.scorer` tells what does.
+        """
+        _check.choice(f"{self._owner}.eval", "logits", logits, ("last", "all"))
+        with self.use_context() as context:
+            ids = self._check_prompt(f"{self._owner}.eval", tokens, context.n_tokens)
+            if len(ids) == 0:
+                raise ValueError(f"[{self._owner}.eval] tokens must not be empty")
+            tail = self._check_tail(f"{self._owner}.eval", dense_tail, context.n_tokens + len(ids))
+            if _check.flag(f"{self._owner}.eval", "decode", decode) and tail > 0:
+                raise ValueError(f"[{self._owner}.eval] dense_tail is for a prompt: with decode=True leave it 0")
+            progress = self._check_progress(f"{self._owner}.eval", progress)
+            self._eval(context, ids, logits == "all", progress, tail, bool(decode))
+            others = self._layers_by_another_scorer(context)
+        if others and self.h2o:
+            warnings.warn(
+                f"[Llama] this model changes its keys after RoPE, which scorer {self.h2o.scorer!r} cannot take "
+                f"back: in layers {_ranges(list(others))} {min(others.values())!r} ranks positions instead",
+                stacklevel=2,
+            )
+
+    def _eval(
+        self,
+        context: _core.Context,
+        ids: NDArray[np.int32],
+        all_logits: bool,
+        progress: Progress | None,
+        dense_tail: int,
+        decode: bool,
+    ) -> None:
+        out = np.empty((len(ids) if all_logits else 1, self._engine.model.n_vocab), dtype=np.float32)
+        self._logits = None
+        for start, stop in self._engine.params.split_calls(len(ids)):
+            report = None if progress is None else _Report(progress, start, len(ids))
+            rows = out[start:stop] if all_logits else out[: int(stop == len(ids))]
+            context.decode(ids[start:stop], rows, max(0, dense_tail - (len(ids) - stop)), decode, report)
+            if report is not None and self._engine.params.h2o is None:
+                report(stop - start)
+        self._logits = out
+
+    def _layers_by_another_scorer(self, context: _core.Context) -> dict[int, str]:
+        """Those that are not ranked by the scorer of the configuration, once: empty after the first call."""
+        if self._engine.scorers_are_known:
+            return {}
+        self._engine.scorers_are_known = True
+        kv = _core.KV.of_context(context)
+        if kv is None:
+            return {}
+        scorers = {layer: kv.scorer(layer) for layer in kv.layers}
+        return {layer: scorer for layer, scorer in scorers.items() if self.h2o and scorer != self.h2o.scorer}
+
+    def keep_logits(self, logits: NDArray[np.float32] | None) -> None:
+        """What `logits` returns from now on, for this package's own classes."""
+        self._logits = logits
+
+    def check_prompt(self, owner: str, tokens: Tokens, dense_tail: int) -> tuple[NDArray[np.int32], int]:
+        """`tokens` and `dense_tail` of a call that appends a prompt, perhaps an empty one, checked."""
+        with self.use_context() as context:
+            ids = self._check_prompt(owner, tokens, context.n_tokens)
+            return ids, self._check_tail(owner, dense_tail, context.n_tokens + len(ids))
+
+    def _check_prompt(self, owner: str, tokens: Tokens, n_tokens: int) -> NDArray[np.int32]:
+        ids = _check.token_ids(owner, tokens, self._engine.model.n_vocab)
+        if n_tokens + len(ids) > self._engine.n_ctx:
+            raise ValueError(
+                f"[{owner}] {len(ids)} tokens after {n_tokens} do not fit into n_ctx={self._engine.n_ctx}: "
+                "use a larger n_ctx, fewer tokens, or reset()"
+            )
+        self.warn_of_length(n_tokens + len(ids))
+        return ids
+
+    def warn_of_length(self, n_tokens: int) -> None:
+        """Once, when a text gets longer than what the model knows."""
+        n_trained = self._engine.model.n_ctx_train
+        if self._engine.warns_of_length and n_tokens > n_trained:
+            self._engine.warns_of_length = False
+            warnings.warn(
+                f"[{self._owner}] this model was trained for texts of {n_trained} tokens, this one is longer: "
+                "positions after that are unknown to it, and it may write nonsense",
+                stacklevel=4,
+            )
+
+    def _check_progress(self, owner: str, progress: Progress | None) -> Progress | None:
+        if progress is not None and not callable(progress):
+            raise _check.bad_argument(owner, "progress", "callable or None", progress)
+        return progress
+
+    def _check_tail(self, owner: str, dense_tail: int, n_tokens: int) -> int:
+        return self._engine.params.check_dense_tail(self._engine.model, owner, dense_tail, n_tokens)
+
+    def _check_draft(self, owner: str, draft: int) -> int:
+        n = _check.integer(owner, "draft", draft, 0)
+        if n > 0 and self._engine.model.is_recurrent:
+            raise _check.bad_argument(owner, "draft", "0, as a recurrent model cannot take tokens back", draft)
+        return n
+
+    # --- generation
+
+    def generate(
+        self,
+        tokens: Tokens,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        seed: int | None = None,
+        progress: Progress | None = None,
+        dense_tail: int = DENSE_TAIL,
+        draft: int = 0,
+    ) -> Iterator[int]:
+        """Append tokens to the sequence, then generate more, one at a time.
+
+        Every token that comes out is in the sequence already, and none else. It ends when the model ends its text (the
+        token that says so does not come out), or when the sequence has n_ctx tokens.
+
+        Parameters
+        ----------
+        tokens : sequence of int, or integer ndarray [n]
+            Token ids; empty to go on after the last eval.
+        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed
+            See `h2o_llama.sampling.Sampling`. Penalties count the tokens given and generated here.
+        progress, dense_tail
+            As in `eval`, for the tokens given: by default the last 128 of them attend to everything.
+        draft : int, default 0
+            Prompt lookup decoding, for answers that quote or edit what is in the sequence: where the text's end was
+            there before, up to so many tokens that followed are computed together with the next token, and kept as
+            far as they are what is drawn. 15 is a good value; 0 is off. The same tokens come out, for every kind of
+            sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
+            with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
+            one. `kv.stats` counts; looking at `kv` takes back what is drafted.
+
+        Raises
+        ------
+        ValueError, H2OError
+            As `eval`. H2OError too if there are no tokens and no logits to go on from.
+        """
+        if seed is None:
+            seed = self._engine.seed
+        sampling = Sampling(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed)
+        progress = self._check_progress(f"{self._owner}.generate", progress)
+        owner = f"{self._owner}.generate"
+        ids, tail = self.check_prompt(owner, tokens, dense_tail)
+        n_draft = self._check_draft(owner, draft)
+        return self._generate(ids, sampling, progress, tail, n_draft)
+
+    def _generate(
+        self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None, dense_tail: int, draft: int
+    ) -> Iterator[int]:
+        sampler = sampling.make_sampler(self._engine.model.n_vocab)
+        for token in ids.tolist():
+            sampler.accept(token)
+        if len(ids) > 0:
+            self.eval(ids, progress=progress, dense_tail=dense_tail)
+        length = DraftLength(draft)
+        n_drafted = n_accepted = 0
+        while True:
+            with self.use_context() as context:
+                n_left = self._engine.n_ctx - context.n_tokens
+                if n_left <= 0:
+                    return
+                self.warn_of_length(context.n_tokens + 1)
+                token = sampler.sample(context)
+                if self._engine.model.is_eog(token):
+                    return
+                if context.accept_draft(token):
+                    n_accepted += 1
+                    self._logits = self._draft_logits[context.logits_index :][:1]
+                else:
+                    length.report(n_drafted, n_accepted)
+                    n_drafted, n_accepted = self._eval_with_draft(context, token, length.limits, n_left - 1), 0
+            yield token
+
+    def _eval_with_draft(self, context: _core.Context, token: int, limits: tuple[int, int], n_left: int) -> int:
+        """Append a generated token, and compute a draft of what follows. Returns the number of tokens in the draft."""
+        shortest, longest = limits
+        ids = np.array([token], dtype=np.int32)
+        if longest > 0:
+            ids = np.append(ids, context.find_draft(token, shortest, min(longest, n_left)))
+        if len(ids) == 1:
+            self._eval(context, ids, False, None, 0, True)
+        else:
+            rows = np.empty((len(ids), self._engine.model.n_vocab), dtype=np.float32)
+            self._logits = None
+            context.decode_draft(ids, rows)
+            self._draft_logits, self._logits = rows, rows[:1]
+        return len(ids) - 1
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers, such as "0-2, 4"."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    stops = [n for n in numbers if n + 1 not in numbers]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, stops, strict=True))
+
+
+class _Report:
+    """Turns the progress of one call into that of the whole prompt."""
+
+    def __init__(self, progress: Progress, n_before: int, n_total: int) -> None:
+        self._progress = progress
+        self._n_before = n_before
+        self._n_total = n_total
+
+    def __call__(self, n_done: int) -> None:
+        self._progress(self._n_before + n_done, self._n_total)

@@ -1,0 +1,113 @@
+// K and V of a sequence, as the host sees them.
+
+#include "h2o-stream.h"
+
+#include "llama-hparams.h"
+#include "llama-model.h"
+
+#include "ggml-cpp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+std::vector<ggml_tensor *> h2o_stream::storage(int32_t il) const {
+    ggml_init_params params = { 4*ggml_tensor_overhead(), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    return { keys(ctx.get(), il)->view_src, values(ctx.get(), il)->view_src };
+}
+
+void h2o_stream::copy_from(const h2o_stream & src) {
+    const uint32_t n = src.sequence.n_tokens();
+    if (n == 0) {
+        return;
+    }
+
+    for (const auto * c : { cache.get(), dense_cache.get() }) {
+        for (const uint32_t il : c ? c->get_layer_ids() : std::vector<uint32_t>()) {
+            const uint32_t n_used = c == dense_cache.get() || !sequence.layout.is_compact ? n : sequence.layout.n_rows();
+            for (ggml_tensor * t : storage(il)) {
+                h2o_copy_rows(t, src.id*t->ne[1], id*t->ne[1], n_used);
+            }
+        }
+    }
+    if (key_index) {
+        key_index->copy(src.id, id, n);
+    }
+
+    // cells of a compact layout tell nothing
+    if (!sequence.layout.is_compact) {
+        set_cells(*cache, slots(0, n), n);
+    }
+    if (dense_cache) {
+        set_cells(*dense_cache, dense_slots(0, n), n);
+    }
+
+    sequence.copy_from(src.sequence);
+}
+
+// by a batch that is not computed
+void h2o_stream::set_cells(llama_kv_cache & cache, const llama_kv_cache::slot_info & slots, uint32_t n) const {
+    std::vector<llama_pos>      pos(n);
+    std::vector<int32_t>        n_seq_id(n, 1);
+    std::vector<llama_seq_id>   seq_id(1, id);
+    std::vector<llama_seq_id *> seq_ids(n, seq_id.data());
+    std::iota(pos.begin(), pos.end(), 0);
+
+    llama_ubatch ubatch = {};
+    ubatch.n_tokens = n;
+    ubatch.n_pos    = 1;
+    ubatch.pos      = pos.data();
+    ubatch.n_seq_id = n_seq_id.data();
+    ubatch.seq_id   = seq_ids.data();
+    cache.apply_ubatch(slots, ubatch);
+}
+
+h2o_kv_rows h2o_stream::k_rows(int32_t il) const {
+    ggml_init_params params = { 4*ggml_tensor_overhead(), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    const ggml_tensor * rot = cache->build_input_k_rot(ctx.get());
+
+    return { storage(il)[0], id*sequence.layout.n_rows(), model.hparams.n_head_kv(il), model.hparams.n_embd_head_k(il), rot ? (uint32_t) rot->ne[0] : 0 };
+}
+
+h2o_kv_rows h2o_stream::v_rows(int32_t il) const {
+    ggml_init_params params = { 4*ggml_tensor_overhead(), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    const ggml_tensor * rot = cache->build_input_v_rot(ctx.get());
+
+    return { storage(il)[1], id*sequence.layout.n_rows(), model.hparams.n_head_kv(il), model.hparams.n_embd_head_v(il), rot ? (uint32_t) rot->ne[0] : 0 };
+}
+
+void h2o_stream::get_positions(int32_t il, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, float * dst) const {
+    const auto & layer  = *sequence.layer(il);
+    const auto & layout = sequence.layout;
+    if (!layout.is_compact) {
+        rows.get(p0, p1, dst);
+        return;
+    }
+
+    const size_t M      = sequence.config.memory_size();
+    const size_t n_embd = rows.n_embd;
+
+    std::vector<float> kept(layer.n_head_kv*layout.n_rows()*n_embd);
+    rows.get(0, layout.n_rows(), kept.data());
+
+    std::fill_n(dst, layer.n_head_kv*(p1 - p0)*n_embd, NAN);
+    for (size_t h = 0; h < layer.n_head_kv; ++h) {
+        const auto copy = [&](uint32_t row, int64_t pos) {
+            if (pos >= p0 && pos < p1) {
+                std::copy_n(kept.data() + (h*layout.n_rows() + row)*n_embd, n_embd, dst + (h*(p1 - p0) + pos - p0)*n_embd);
+            }
+        };
+        for (size_t i = 0; i < M; ++i) {
+            copy(i, layer.memory[h*M + i]);
+        }
+        for (uint32_t pos = sequence.open_start(); pos < sequence.n_tokens(); ++pos) {
+            copy(layout.row_of(pos), pos);
+        }
+    }
+}

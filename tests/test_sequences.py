@@ -1,0 +1,345 @@
+"""Several sequences in one context: each gives what a context of its own gives."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from compare import relative_error
+from h2o_llama import H2OError
+from llamas import Config, open_llama
+from tolerances import SELF_LOGITS_F32
+
+S = 16
+N_CTX = 256  # llama.cpp makes it a multiple of 256
+KEY_DIFF = Config(S=S, L=4, H=6, A=1, scorer="key_diff")
+CONFIGS: dict[str, Config | None] = {
+    "key_diff": KEY_DIFF,
+    "two_phase": replace(KEY_DIFF, scorer="distant", schedule="two_phase", B=4, T=8),
+    "lookups": replace(KEY_DIFF, scorer="sum", B=8, T=8, decode="memory"),
+    "index": replace(KEY_DIFF, B=8, retrieval="index", decode="memory"),
+    "dense_layers": replace(KEY_DIFF, decode="memory", dense_layers=(1,)),
+    "composed": replace(KEY_DIFF, B=8, T=8, decode="memory", flash_attn="off"),
+    "composed_full": replace(KEY_DIFF, flash_attn="off"),
+    "dense": None,
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest) -> Config | None:
+    return CONFIGS[request.param]
+
+
+@pytest.fixture
+def llm(tiny_model: Path, config: Config | None) -> Iterator[h2o_llama.Llama]:
+    with open_llama(tiny_model, config, n_ctx=N_CTX, n_batch=512, n_seq_max=3) as llm:
+        yield llm
+
+
+@pytest.fixture
+def alone(tiny_model: Path, config: Config | None) -> Iterator[h2o_llama.Llama]:
+    """A context with one sequence."""
+    with open_llama(tiny_model, config, n_ctx=N_CTX, n_batch=512) as alone:
+        yield alone
+
+
+def text(seed: int, n: int = 40) -> list[int]:
+    """n different tokens, so that none have equal keys in a chunk; then the first half of them again."""
+    tokens: list[int] = np.random.default_rng(seed).permutation(256)[:n].tolist()
+    return [*tokens, *tokens[: n // 2]]
+
+
+@dataclass
+class Tracked:
+    """A sequence, and what was done to it."""
+
+    sequence: h2o_llama.Sequence
+    calls: list[tuple[list[int], bool]] = field(default_factory=list)
+
+    def eval(self, tokens: list[int], decode: bool = False) -> None:
+        self.sequence.eval(tokens, decode=decode)
+        self.calls.append((tokens, decode))
+
+    def fork(self) -> Tracked:
+        return Tracked(self.sequence.fork(), list(self.calls))
+
+    def assert_as(self, alone: h2o_llama.Llama, history: bool = True) -> None:
+        """A context of its own in which the same is done gives the same, to the bit."""
+        alone.reset()
+        for tokens, decode in self.calls:
+            alone.eval(tokens, decode=decode)
+        np.testing.assert_array_equal(self.sequence.logits, alone.logits)
+        assert_same_view(view(self.sequence, history), view(alone, history))
+
+
+def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
+    """All that is known of a sequence."""
+    if sequence.h2o is None:
+        return [sequence.n_tokens]
+    kv = sequence.kv
+    res = [x for il in kv.layers for x in (kv.memory_indices(il), kv.scores(il), kv.keys(il), kv.values(il))]
+    if history:
+        res += [sets[il] for sets in kv.history for il in kv.layers]
+    if history and sequence.h2o.lookup_budget and not sequence.h2o.has_key_index:
+        res += [kv.lookup_indices(tile) for tile in range(-(-sequence.n_tokens // sequence.h2o.tile))]
+    return [sequence.n_tokens, kv.chunk_index, *res]
+
+
+def assert_same_view(actual: list[Any], expected: list[Any], bound: float = 0) -> None:
+    assert len(actual) == len(expected)
+    for got, want in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=bound, atol=bound)
+
+
+def test_calls_in_turns(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    """One reads a prompt while others generate."""
+    a, b, c = Tracked(llm), Tracked(llm.sequence()), Tracked(llm.sequence())
+    a.eval(text(0)[:37])
+    b.eval(text(1)[:10])
+    a.eval([7], decode=True)
+    b.eval(text(1)[10:])
+    c.eval(text(2))
+    for token in range(S + 2):
+        a.eval([token], decode=True)
+        b.eval([token + 1], decode=True)
+    b.eval(text(3)[:20])
+    for tracked in (a, b, c):
+        tracked.assert_as(alone)
+
+
+def decode_each(sequences: list[h2o_llama.Sequence], tokens: list[int]) -> Any:
+    """Append a generated token to each in one call. Returns their logits."""
+    rows = np.empty((len(tokens), sequences[0]._engine.model.n_vocab), np.float32)
+    with sequences[0]._engine.claim:
+        contexts = [sequence.open_context() for sequence in sequences]
+        h2o_llama._core.Context.decode_each(contexts, np.array(tokens, np.int32), rows)
+    return rows
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_token_in_each(llm: h2o_llama.Llama, alone: h2o_llama.Llama, n: int) -> None:
+    """At different places of the grid, so that chunks begin in different steps. The others stay empty."""
+    sequences: list[h2o_llama.Sequence] = [llm.sequence(), llm, llm.sequence()]
+    for i, sequence in enumerate(sequences[:n]):
+        sequence.eval(text(i)[: 30 + 5 * i])
+    generated = [text(10 + i)[: 2 * S] for i in range(n)]
+    steps = [decode_each(sequences[:n], list(tokens)) for tokens in zip(*generated, strict=True)]
+    for i, sequence in enumerate(sequences[:n]):
+        alone.reset()
+        alone.eval(text(i)[: 30 + 5 * i])
+        for token, rows in zip(generated[i], steps, strict=True):
+            alone.eval([token], decode=True)
+            assert relative_error(rows[i], alone.logits[0]) <= SELF_LOGITS_F32
+        assert_same_view(view(sequence), view(alone), 1e-4)
+    for unused in sequences[n:]:
+        assert unused.n_tokens == 0
+
+
+def test_generating_at_once(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    b = llm.sequence()
+    prompts = {llm: text(0)[:30], b: text(1)}
+    steps = list(llm.generate_many(prompts, temperature=0, max_tokens=12))
+    for sequence, prompt in prompts.items():
+        alone.reset()
+        assert [step[sequence] for step in steps] == list(islice(alone.generate(prompt, temperature=0), 12))
+        assert relative_error(sequence.logits, alone.logits) <= SELF_LOGITS_F32
+        assert sequence.n_tokens == alone.n_tokens
+
+
+@pytest.mark.parametrize("config", ["key_diff", "lookups"], indirect=True)
+def test_a_step_of_several_uses_its_graph_again(llm: h2o_llama.Llama) -> None:
+    """And it is counted for each."""
+    b = llm.sequence()
+    list(llm.generate_many({llm: text(0)[:20], b: text(1)[:20]}, temperature=0, max_tokens=6))
+    for sequence in (llm, b):
+        assert sequence.kv.stats.decode_steps == 6
+        assert sequence.kv.stats.graphs_reused == 5
+
+
+def test_sampling_is_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    b = llm.sequence()
+    steps = list(llm.generate_many({llm: text(0), b: text(1)}, temperature=1.5, seed=3, max_tokens=12))
+    for seed, prompt, sequence in ((3, text(0), llm), (4, text(1), b)):
+        alone.reset()
+        expected = list(islice(alone.generate(prompt, temperature=1.5, seed=seed), 12))
+        assert [step[sequence] for step in steps if sequence in step] == expected
+
+
+def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
+    """By the context's size, and by request."""
+    b, c = llm.sequence(), llm.sequence()
+    prompts = {llm: text(0, 200)[: N_CTX - 3], b: text(1), c: text(2)}
+    running = llm.generate_many(prompts, temperature=1, seed=0, max_tokens=8)
+    lengths = dict.fromkeys(prompts, 0)
+    for n, step in enumerate(running):
+        if n == 4:
+            running.stop(b)
+        for sequence in step:
+            lengths[sequence] += 1
+    assert lengths == {llm: 3, b: 5, c: 8}
+    assert [s.n_tokens for s in prompts] == [N_CTX, 60 + 5, 60 + 8]
+
+
+def test_forks_go_different_ways(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    a = Tracked(llm)
+    a.eval(text(0))
+    a.eval([3], decode=True)
+    b = a.fork()
+    np.testing.assert_array_equal(a.sequence.logits, b.sequence.logits)
+    assert_same_view(view(a.sequence), view(b.sequence))
+    a.eval(text(4)[:30])
+    c = b.fork()
+    b.eval(text(5)[:9])
+    b.eval([1], decode=True)
+    llm.reset()
+    c.eval([2], decode=True)
+    c.eval(text(6)[:20])
+    for tracked in (b, c):
+        tracked.assert_as(alone)
+
+
+def test_a_fork_generates_from_the_same_logits(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    """Its own, whatever the other has computed since."""
+    llm.eval(text(0))
+    fork = llm.fork()
+    llm.eval(text(1))
+    alone.eval(text(0))
+    tokens = [next(iter(s.generate([], temperature=0))) for s in (fork, alone)]
+    assert tokens[0] == tokens[1]
+
+
+def test_a_freed_sequence_leaves_no_trace(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    for seed in range(4):
+        with llm.sequence() as b:
+            assert b.n_tokens == 0
+            with pytest.raises(H2OError, match="there are no logits"):
+                b.logits  # noqa: B018
+            tracked = Tracked(b)
+            tracked.eval(text(seed))
+            tracked.eval([seed], decode=True)
+            tracked.assert_as(alone)
+    with pytest.raises(ValueError, match=r"^\[Sequence\] this sequence is closed$"):
+        b.eval([1])
+    b.close()
+
+
+def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
+    kept = llm.sequence()
+    for _ in range(3):
+        llm.sequence().eval(text(0))
+        gc.collect()
+    assert llm.sequence().n_tokens == kept.n_tokens == 0
+
+
+def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
+    others = [llm.sequence(), llm.sequence()]
+    with pytest.raises(H2OError, match=r"^\[Llama.sequence\] all n_seq_max=3 sequences are in use"):
+        llm.sequence()
+    llm.eval([1])
+    with pytest.raises(H2OError, match=r"all n_seq_max=3 sequences are in use"):
+        llm.fork()
+    others[0].close()
+    assert llm.fork().n_tokens == 1
+
+
+def test_a_failed_call_changes_no_other_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    a, b = Tracked(llm), Tracked(llm.sequence())
+    a.eval(text(0))
+    b.eval(text(1)[:20])
+    views = view(a.sequence), view(b.sequence)
+
+    def stop(n_done: int, n: int) -> None:
+        if n_done >= 2 * S:
+            raise KeyError("enough")
+
+    if llm.h2o is not None:
+        with pytest.raises(KeyError, match="enough"):
+            b.sequence.eval(text(2)[:50], progress=stop)
+        assert_same_view(view(a.sequence), views[0])
+        assert_same_view(view(b.sequence), views[1])
+    a.eval(text(3)[:20])
+    b.eval(text(3)[:30])
+    for tracked in (a, b):
+        tracked.assert_as(alone)
+
+
+def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    """One of the sequences is full, another begins a chunk."""
+    a, b = Tracked(llm), Tracked(llm.sequence())
+    a.eval(text(0)[: 2 * S])
+    b.eval(text(1, 200)[:N_CTX])
+    with pytest.raises(H2OError, match="llama.cpp failed"):
+        decode_each([a.sequence, b.sequence], [1, 2])
+    a.eval(text(2)[:20])
+    a.assert_as(alone)
+
+
+def test_a_state_goes_to_another_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    a, b = Tracked(llm.sequence()), Tracked(llm.sequence())
+    a.eval(text(0))
+    b.eval(text(1))
+    with a.sequence.use_context() as context:
+        state = context.get_state(False)
+    with b.sequence.use_context() as context:
+        context.set_state(state, False)
+    a.eval([1], decode=True)
+    b.calls = list(a.calls[:1])
+    b.eval([2], decode=True)
+    llm.eval([3])
+    a.assert_as(alone)
+    b.assert_as(alone, history=False)  # a state holds the last memory sets
+
+
+def test_drafts_are_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    """What one is ahead is nothing to the others, and stays when they compute."""
+    b = llm.sequence()
+    prompt = [*text(0), *text(0)[:30]]
+    first, second = (s.generate(prompt, temperature=0, draft=8) for s in (llm, b))
+    tokens = [(next(first), next(second)) for _ in range(12)]
+    alone.reset()
+    assert tokens == [(t, t) for t in islice(alone.generate(prompt, temperature=0), 12)]
+    assert llm.n_tokens == b.n_tokens == len(prompt) + 12
+
+
+def test_closing_the_llama_closes_all(tiny_model: Path) -> None:
+    llm = open_llama(tiny_model, KEY_DIFF, n_ctx=N_CTX, n_seq_max=2)
+    b = llm.sequence()
+    kv = b.kv
+    llm.close()
+    for use in (lambda: b.eval([1]), lambda: b.n_tokens, lambda: kv.layers, b.fork, llm.sequence):
+        with pytest.raises(ValueError, match="this model is closed"):
+            use()
+    b.close()
+    llm.close()
+
+
+def test_bad_arguments(tiny_model: Path) -> None:
+    for value in (0, 257, "2"):
+        with pytest.raises(ValueError, match=r"^\[Llama\] n_seq_max must be an integer from 1 to 256, got"):
+            open_llama(tiny_model, KEY_DIFF, n_seq_max=value)
+    with pytest.raises(ValueError, match=r"^\[Llama\] n_batch must be at least n_seq_max \(32\), got 16"):
+        open_llama(tiny_model, KEY_DIFF, n_seq_max=32, n_batch=16)
+    with pytest.raises(ValueError, match=r"n_seq_max=256 sequences of n_ctx=100000000 tokens are more than"):
+        open_llama(tiny_model, KEY_DIFF, n_ctx=10**8, n_batch=512, n_seq_max=256)
+    with (
+        open_llama(tiny_model, KEY_DIFF, n_ctx=N_CTX, n_seq_max=2) as llm,
+        open_llama(tiny_model, KEY_DIFF, n_ctx=N_CTX) as other,
+    ):
+        for prompts in ({}, [llm], {other: [1]}, {1: [1]}):
+            with pytest.raises(ValueError, match=r"^\[Llama.generate_many\] prompts must be "):
+                llm.generate_many(prompts)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^\[Llama.generate_many\] tokens\[0\] must be a token id"):
+            llm.generate_many({llm: [999]})
+        with pytest.raises(ValueError, match=r"^\[Llama.generate_many\] max_tokens must be"):
+            llm.generate_many({llm: [1]}, max_tokens=0)
+        with pytest.raises(H2OError, match="there are no logits to sample from"):
+            next(llm.generate_many({llm: []}))
+        assert llm.n_tokens == 0
