@@ -10,10 +10,21 @@ from h2o_llama.errors import H2OError
 from h2o_llama.kv import KVStats
 from h2o_llama.kv_cache import KVCache
 from h2o_llama.llama import Llama
+from h2o_llama.snapshot import Snapshot
 
 __version__ = version("h2o-llama")
 
-__all__ = ["UPSTREAM_COMMIT", "H2OConfig", "H2OError", "KVCache", "KVStats", "Llama", "demo_model_path", "ops"]
+__all__ = [
+    "UPSTREAM_COMMIT",
+    "H2OConfig",
+    "H2OError",
+    "KVCache",
+    "KVStats",
+    "Llama",
+    "Snapshot",
+    "demo_model_path",
+    "ops",
+]
 
 
 def demo_model_path() -> Path:

@@ -18,12 +18,14 @@ from h2o_llama.completion import Completion, CompletionChunk, CompletionRun, che
 from h2o_llama.config import H2OConfig
 from h2o_llama.drafting import DraftLength
 from h2o_llama.errors import H2OError
+from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.llama_kv import LlamaKV
 from h2o_llama.loading import load_model
 from h2o_llama.model import ModelView, Tokens
 from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
+from h2o_llama.snapshot import Snapshot, SnapshotOrigin, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -119,9 +121,11 @@ class Llama(ModelView):
                 raise _check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
             self._model: _core.Model | None = model_path.core_model
             self._model_path = model_path.model_path
+            self._fingerprint: str = model_path._fingerprint
         else:
             self._model = load_model(model_path, n_gpu_layers, verbose)
             self._model_path = os.fspath(find_model(model_path))
+            self._fingerprint = model_fingerprint(self._model_path)
         if self._model.has_encoder:
             raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
         self._n_ctx = int(n_ctx) or self._model.n_ctx_train
@@ -213,6 +217,12 @@ class Llama(ModelView):
             return self._logits
 
     @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The sequence, as token ids, int32 [n_tokens]."""
+        with self.use_context() as context:
+            return context.tokens
+
+    @property
     def h2o(self) -> H2OConfig | None:
         """The configuration; None if H2O is off."""
         return self._params.h2o
@@ -299,6 +309,60 @@ class Llama(ModelView):
             if report is not None and self._params.h2o is None:
                 report(stop - start)
         self._logits = out
+
+    # --- the past
+
+    @property
+    def _origin(self) -> SnapshotOrigin:
+        p = self._params
+        return SnapshotOrigin(
+            model=os.path.basename(self._model_path),
+            fingerprint=self._fingerprint,
+            n_vocab=self.n_vocab,
+            type_k=p.type_k,
+            type_v=p.type_v,
+            flash_attn=p.flash_attn,
+            n_ubatch=int(p.n_ubatch),
+            h2o=p.h2o,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """The sequence as it is now, to go back to or to go on from elsewhere.
+
+        Raises
+        ------
+        H2OError
+            If llama.cpp cannot save it.
+        MemoryError
+            If a second copy of K and V does not fit.
+        """
+        with self.use_context() as context:
+            return take_snapshot(context, self._origin)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Put a snapshot in the place of the sequence: all that follows is as if its tokens had just been evaluated.
+
+        Bit for bit, on the same machine; `kv.stats` begins anew. `n_ctx`, `n_batch` and threads may be others. With
+        `record`, `kv.history` is there if it was recorded for the snapshot, too.
+
+        Raises
+        ------
+        ValueError
+            If it is of another model or configuration, or does not fit into n_ctx.
+        H2OError
+            If llama.cpp refuses it. In either case the sequence stays as it was.
+        """
+        with self.use_context() as context:
+            restore_snapshot(context, snapshot, self._origin, self._n_ctx)
+            self._logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`."""
+        self.snapshot().save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file that `save` has written: `restore(Snapshot.load(path))`. See there."""
+        self.restore(Snapshot.load(path))
 
     def _layers_by_another_scorer(self, context: _core.Context) -> dict[int, str]:
         """Those that are not ranked by the scorer of the configuration, once: empty after the first call."""

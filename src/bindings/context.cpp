@@ -3,6 +3,8 @@
 #include "llama-call.h"
 #include "types.h"
 
+#include <pybind11/stl.h>
+
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -233,6 +235,7 @@ void context::run(const token_array & tokens, logits_array & logits, uint32_t de
 
     logits_valid = n_rows > 0;
     i_logits     = -1;
+    restored_logits.clear();
 }
 
 void init_context(py::module_ & m) {
@@ -286,11 +289,17 @@ void init_context(py::module_ & m) {
         .def("accept_draft", &context::accept_draft, py::arg("token"))
         .def("find_draft",   &context::find_draft,   py::arg("token"), py::arg("n_min"), py::arg("n_max"))
         .def("clear", &context::clear)
+        .def("rewind_points", &context::rewind_points, py::arg("pos"))
+        .def("rewind", &context::rewind, py::arg("pos"))
+        .def("snapshot", &context::snapshot)
+        .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert(), py::arg("logits").noconvert())
         .def("remove", &context::remove, py::arg("start"))
         .def("get_state", &context::get_state, py::arg("partial"))
         .def("set_state", &context::set_state, py::arg("state"), py::arg("partial"))
         .def("close", &context::close)
         .def_property_readonly("n_tokens",   &context::n_tokens)
+        .def_property_readonly("tokens",     &context::tokens)
+        .def_property_readonly("last_logits", [](const context & self) { return py::array_t<float>(self.mdl->n_vocab(), self.last_logits()); })
         .def_property_readonly("min_position", &context::min_position)
         .def_property_readonly("kv_bytes",   &context::kv_bytes)
         .def_property_readonly("has_logits", &context::has_logits)

@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 // A llama_context with one sequence. Not thread safe: its owner in Python lets one thread in at a time.
@@ -47,6 +48,22 @@ public:
     py::bytes get_state(bool partial);
     void      set_state(const std::string & state, bool partial);
 
+    // The nearest positions to which the sequence can be rewound: at most this one, and at least this one. Drops the draft.
+    std::pair<uint32_t, uint32_t> rewind_points(uint32_t pos);
+
+    // takes back the tokens from pos on, one of the points
+    void rewind(uint32_t pos);
+
+    // token ids, -1 where they are not known; without what is ahead
+    token_array tokens() const;
+
+    // All that later tokens depend on, but for the logits and the token ids, as bytes for restore().
+    py::bytes snapshot();
+
+    // Goes on where the snapshot was made. logits are the last token's, or empty: none are known. If the bytes are refused, the
+    // sequence stays as it was.
+    void restore(const py::bytes & state, const token_array & tokens, const logits_array & logits);
+
     uint32_t n_tokens() const; // without what is ahead
     uint64_t kv_bytes() const;
 
@@ -54,6 +71,9 @@ public:
 
     // of the last token's logits, from the end of the rows of the last call
     int32_t logits_index() const { return i_logits; }
+
+    // the last token's, [n_vocab]
+    const float * last_logits() const;
 
     uint64_t n_drafted()  const { return stats_drafted; }
     uint64_t n_accepted() const { return stats_accepted; }
@@ -70,6 +90,11 @@ private:
     template <typename F> bool run_python(F call);
 
     void undo(uint32_t n_keep);
+
+    bool can_rewind(uint32_t pos) const;
+
+    // throws h2o_error
+    void write_state(const py::bytes & state);
 
     // one llama_decode, after which there is nothing ahead
     void run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress);
@@ -89,6 +114,8 @@ private:
 
     bool    logits_valid = false;
     int32_t i_logits     = -1;
+
+    std::vector<float> restored_logits; // of the last token, if it was not computed here
 
     std::vector<llama_token> text; // of the cache; -1 where that is not known
 

@@ -8,7 +8,7 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 4;
+static constexpr uint32_t VERSION = 5;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -55,7 +55,7 @@ static void check(bool ok) {
     }
 }
 
-// the rows of one head: -1, then the memory set of n_built chunks
+// the rows of one head: -1, then the memory set of n_built chunks, which holds nothing after them
 static bool is_memory(const h2o_sequence & sequence, const int32_t * rows, uint32_t n_built) {
     const auto & config = sequence.config;
 
@@ -63,7 +63,7 @@ static bool is_memory(const h2o_sequence & sequence, const int32_t * rows, uint3
     const int32_t * first = end - config.n_memory(n_built*config.chunk_size);
 
     return std::all_of(rows, first, [](int32_t row) { return row == -1; }) &&
-        std::all_of(first, end, [&](int32_t row) { return row >= 0 && row < (int32_t) sequence.layout->n_rows(); }) &&
+        std::all_of(first, end, [&](int32_t row) { return row >= 0 && row < (int32_t) (n_built*config.chunk_size); }) &&
         std::adjacent_find(first, end, [](int32_t a, int32_t b) { return a >= b; }) == end;
 }
 
@@ -71,7 +71,11 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
     const auto & config = sequence.config;
 
     const auto expected = header(config, sequence.layers.size());
-    if (read_array<uint32_t>(io, expected.size()) != expected) {
+    const auto found    = read_array<uint32_t>(io, expected.size());
+    if (found[0] == MAGIC && found[1] != VERSION) {
+        throw std::runtime_error("[h2o] this state is of version " + std::to_string(found[1]) + ", expected " + std::to_string(VERSION));
+    }
+    if (found != expected) {
         throw std::runtime_error("[h2o] this state was made with other H2O parameters, another model or no H2O");
     }
 
@@ -83,10 +87,14 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
     res.first    = sizes[2];
     check(res.n_tokens <= sequence.layout->n_rows() && res.n_scored <= res.n_tokens && res.first <= res.n_tokens);
 
+    const uint32_t n_closed = res.n_tokens == 0 ? 0 : (res.n_tokens - 1)/config.chunk_size;
+
     for (const auto & layer : sequence.layers) {
         h2o_record::layer r;
         io.read(&r.n_built, sizeof(r.n_built));
-        check(r.n_built <= res.n_tokens/config.chunk_size);
+        // all chunks but the open one, which may be complete, have a memory set: it is there to build the next one
+        check(r.n_built == n_closed || (r.n_built == n_closed + 1 && res.n_tokens % config.chunk_size == 0));
+        check(res.layers.empty() || r.n_built == res.layers[0].n_built);
 
         const size_t n_memory = layer.n_head_kv*config.memory_size();
 
@@ -97,6 +105,37 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence) 
             check(is_memory(sequence, r.rows.data() + h*config.memory_size(), r.n_built));
         }
         res.layers.push_back(std::move(r));
+    }
+    return res;
+}
+
+void h2o_chunk_records_write(llama_io_write_i & io, const h2o_sequence & sequence) {
+    const uint32_t n = sequence.chunk_records().size();
+    io.write(&n, sizeof(n));
+
+    for (const auto & [chunk, record] : sequence.chunk_records()) {
+        h2o_record_write(io, sequence.config, record);
+    }
+}
+
+std::map<uint32_t, h2o_record> h2o_chunk_records_read(llama_io_read_i & io, const h2o_sequence & sequence, uint32_t n_tokens) {
+    const uint32_t S = sequence.config.chunk_size;
+
+    uint32_t n;
+    io.read(&n, sizeof(n));
+    check(n <= n_tokens/S);
+
+    std::map<uint32_t, h2o_record> res;
+    for (uint32_t i = 0; i < n; ++i) {
+        h2o_record r = h2o_record_read(io, sequence);
+
+        // made when the chunk after it began
+        check(r.n_tokens > 0 && r.n_tokens <= n_tokens && r.first == r.n_tokens);
+        check(r.layers[0].n_built*S == r.n_tokens);
+
+        const uint32_t chunk = r.layers[0].n_built - 1;
+        check(res.empty() || chunk > res.rbegin()->first);
+        res.emplace(chunk, std::move(r));
     }
     return res;
 }
@@ -118,16 +157,25 @@ void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & tiles) {
     write_array(io, tiles.log());
 }
 
-h2o_lookup_log h2o_lookups_read(llama_io_read_i & io, const h2o_tiles & tiles, uint32_t n_tokens, uint32_t & start) {
+h2o_lookup_log h2o_lookups_read(llama_io_read_i & io, const h2o_sequence & sequence, uint32_t n_tokens, uint32_t & start) {
+    const auto & tiles = *sequence.tiles;
+
     uint64_t n;
     io.read(&start, sizeof(start));
     io.read(&n, sizeof(n));
     check(start <= n_tokens && n <= (uint64_t) n_tokens*tiles.n_new());
 
     const auto log = read_array<h2o_lookup_row>(io, n);
+    uint32_t n_asked = 0; // by the query so far
     for (size_t i = 0; i < n; ++i) {
-        check(log[i].pos >= 0 && log[i].pos < log[i].query && log[i].query < (int32_t) n_tokens);
-        check(i == 0 || log[i].query >= log[i - 1].query);
+        const auto [pos, query] = log[i];
+        const bool is_first = i == 0 || query != log[i - 1].query;
+
+        check(query >= 0 && query < (int32_t) n_tokens && pos >= 0 && pos < (int32_t) sequence.config.chunk_start(query));
+        check(i == 0 || (is_first ? query > log[i - 1].query : pos > log[i - 1].pos));
+
+        n_asked = is_first ? 1 : n_asked + 1;
+        check(n_asked <= tiles.n_new());
     }
     return log;
 }

@@ -5,6 +5,7 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
+#include <utility>
 
 h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t first) const {
     h2o_host_data data  (layer.rows);
@@ -31,6 +32,11 @@ h2o_record h2o_sequence::record(uint32_t first) const {
         res.layers.push_back(record_layer(layer, first));
     }
     return res;
+}
+
+void h2o_sequence::set_chunk_records(std::map<uint32_t, h2o_record> chunk_records) {
+    records = std::move(chunk_records);
+    forget_records();
 }
 
 void h2o_sequence::restore(const h2o_record & record) {

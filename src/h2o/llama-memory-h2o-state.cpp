@@ -13,6 +13,9 @@ void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, l
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 
     h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.open_start() : 0));
+    if (!partial) {
+        h2o_chunk_records_write(io, stream.sequence);
+    }
     if (const auto & tiles = stream.sequence.tiles) {
         h2o_lookups_write(io, *tiles);
         if (!partial) {
@@ -30,15 +33,22 @@ void llama_memory_h2o::state_write(llama_io_write_i & io, llama_seq_id seq_id, l
 void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
     const auto & tiles = stream.sequence.tiles;
 
+    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+
     const h2o_record record = h2o_record_read(io, stream.sequence);
+
+    std::map<uint32_t, h2o_record> chunk_records;
+    if (!partial) {
+        chunk_records = h2o_chunk_records_read(io, stream.sequence, record.n_tokens);
+    }
 
     h2o_lookup_log log;
     uint32_t       log_start = 0;
     if (tiles) {
-        log = h2o_lookups_read(io, *tiles, record.n_tokens, log_start);
+        log = h2o_lookups_read(io, stream.sequence, record.n_tokens, log_start);
     }
 
-    if (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) {
+    if (partial) {
         if (record.n_tokens > stream.sequence.n_tokens()) {
             throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
         }
@@ -72,5 +82,8 @@ void llama_memory_h2o::state_read(llama_io_read_i & io, llama_seq_id seq_id, lla
         tiles->assign_log(std::move(log), log_start);
     }
     stream.sequence.restore(record);
+    if (!partial) {
+        stream.sequence.set_chunk_records(std::move(chunk_records));
+    }
     stream.cache->seq_rm(0, record.n_tokens, -1);
 }
