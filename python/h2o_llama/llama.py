@@ -24,6 +24,7 @@ from h2o_llama.loading import load_model
 from h2o_llama.model import ModelView, Tokens
 from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
+from h2o_llama.rewinding import keep_prefix, rewind
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
 from h2o_llama.snapshot import Snapshot, SnapshotOrigin, restore_snapshot, take_snapshot
 
@@ -356,6 +357,54 @@ class Llama(ModelView):
             restore_snapshot(context, snapshot, self._origin, self._n_ctx)
             self._logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
 
+    def rewind(self, n_tokens: int) -> None:
+        """Keep the first tokens of the sequence, as if those after them had never been there.
+
+        That is possible where nothing has been left by them: with scorer "key_diff" everywhere in the open chunk, with
+        scorers of attention, which cannot be taken back, down to the last prompt token; further back only to the end of
+        the last closed chunk, with `record` of every one; and to 0. Without H2O everywhere, but for recurrent models.
+
+        Parameters
+        ----------
+        n_tokens : int
+            How many to keep. There are no logits then, unless it is all of them.
+
+        Raises
+        ------
+        ValueError
+            If the sequence has fewer.
+        H2OError
+            If it is not possible there; the message names the nearest positions that are. Nothing has changed then.
+        """
+        with self.use_context() as context:
+            rewind(context, n_tokens, bool(self._params.record))
+            if not context.has_logits:
+                self._logits = None
+
+    def reuse(self, tokens: Tokens) -> int:
+        """Keep what the sequence shares with a text that is to be evaluated: `n_cached = llm.reuse(tokens)`.
+
+        The sequence goes back to where the two part, or as little before as `rewind` can. What is kept stays as it was
+        computed, generated tokens as generated. Then `llm.eval(tokens[n_cached:])`, or `generate`, computes the rest: a
+        turn of a chat costs what is new in it.
+
+        Parameters
+        ----------
+        tokens : sequence of int, or integer ndarray [n]
+            Token ids: the whole text.
+
+        Returns
+        -------
+        int
+            How many of the tokens are in the sequence now. All only if it was this text already and has its logits;
+            else at least the last one is left to be evaluated.
+        """
+        with self.use_context() as context:
+            n_cached = keep_prefix(context, _check.token_ids("Llama.reuse", tokens, self.n_vocab))
+            if not context.has_logits:
+                self._logits = None
+            return n_cached
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`."""
         self.snapshot().save(path)
@@ -504,6 +553,7 @@ class Llama(ModelView):
         progress: Progress | None = ...,
         dense_tail: int = ...,
         draft: int = ...,
+        reuse: bool = ...,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion: ...
 
@@ -519,6 +569,7 @@ class Llama(ModelView):
         progress: Progress | None = ...,
         dense_tail: int = ...,
         draft: int = ...,
+        reuse: bool = ...,
         **sampling: Unpack[SamplingOptions],
     ) -> Iterator[CompletionChunk]: ...
 
@@ -533,9 +584,10 @@ class Llama(ModelView):
         progress: Progress | None = None,
         dense_tail: int = DENSE_TAIL,
         draft: int = 0,
+        reuse: bool = False,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion | Iterator[CompletionChunk]:
-        """Complete a text, as OpenAI's completions do. The sequence begins afresh: what it held is gone.
+        """Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
 
         Parameters
         ----------
@@ -553,6 +605,9 @@ class Llama(ModelView):
             As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
         draft : int, default 0
             As in `generate`: faster where the answer quotes or edits the prompt.
+        reuse : bool, default False
+            Keep what the sequence shares with the prompt, see `Llama.reuse`, instead of beginning afresh. Penalties and
+            `dense_tail` are then about the tokens that are new.
         **sampling
             temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
             `generate`.
@@ -562,7 +617,8 @@ class Llama(ModelView):
         dict, or iterator of dict
             {"id", "object": "text_completion", "created", "model", "choices": [{"text", "index", "logprobs",
             "finish_reason"}], "usage"}. With `draft`, usage["completion_tokens_details"] counts
-            "accepted_prediction_tokens" and "rejected_prediction_tokens". Chunks have no "usage", and only the last has
+            "accepted_prediction_tokens" and "rejected_prediction_tokens"; with `reuse`, usage["prompt_tokens_details"]
+            "cached_tokens". Chunks have no "usage", and only the last has
             a finish_reason ("stop" or "length").
 
         Raises
@@ -587,6 +643,7 @@ class Llama(ModelView):
             progress=self._check_progress(owner, progress),
             dense_tail=self._check_tail(owner, dense_tail, len(ids)),
             draft=self._check_draft(owner, draft),
+            reuse=_check.flag(owner, "reuse", reuse),
         )
         return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
 

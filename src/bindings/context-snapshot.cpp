@@ -14,12 +14,8 @@ bool context::can_rewind(uint32_t pos) const {
     if (kv) {
         return llama_h2o_kv_can_rewind(kv, pos);
     }
-    if (llama_model_is_recurrent(mdl->ptr.get()) || llama_model_is_hybrid(mdl->ptr.get())) {
-        return false; // there is one state, that of the end
-    }
-    // with a sliding window, what the next token attends to must still be there
-    const int64_t first = min_position();
-    return first == 0 || (int64_t) pos >= first + llama_model_n_swa(mdl->ptr.get());
+    // a recurrent model has one state, that of the end; of a sliding window nothing is dropped (swa_full)
+    return !llama_model_is_recurrent(mdl->ptr.get()) && !llama_model_is_hybrid(mdl->ptr.get());
 }
 
 std::pair<uint32_t, uint32_t> context::rewind_points(uint32_t pos) {
