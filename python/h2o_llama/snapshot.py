@@ -14,7 +14,7 @@ from h2o_llama.config import H2OConfig
 
 _OWNER = "Llama.restore"
 
-_SECTIONS = ("tokens", "logits", "state")
+SECTIONS = ("tokens", "logits", "state")
 
 _NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 """Of numbers of K and V; blocks of quantised ones are no numbers."""
@@ -129,7 +129,7 @@ class Snapshot:
         contents = (self.tokens.astype("<i4").tobytes(), logits.astype("<f4").tobytes(), self.state)
         widths = (4, 4, _NUMBER_BYTES.get(self.origin.type_k, 1))
         sections = map(snapshot_file.Section, contents, widths)
-        snapshot_file.write(path, asdict(self.origin), dict(zip(_SECTIONS, sections, strict=True)))
+        snapshot_file.write(path, asdict(self.origin), dict(zip(SECTIONS, sections, strict=True)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Snapshot:
@@ -142,7 +142,7 @@ class Snapshot:
         ValueError
             If it is no snapshot, damaged, or of a version that is not known here. The message says which.
         """
-        values, (tokens, logits, state) = snapshot_file.read(path, _SECTIONS)
+        values, (tokens, logits, state) = snapshot_file.read(path, SECTIONS)
         try:
             origin = SnapshotOrigin.from_json(values)
         except (TypeError, ValueError) as error:

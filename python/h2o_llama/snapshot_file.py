@@ -55,13 +55,14 @@ def write(path: str | os.PathLike[str], origin: Mapping[str, Any], sections: Map
         raise ValueError(f"[{_OWNER}.save] {target} is a folder or a special file, expected the name of a file")
     try:
         with replacing(target) as file:
-            _write(file, origin, sections)
+            write_to(file, origin, sections)
     except OSError as error:
         message = f"[{_OWNER}.save] {target} cannot be written ({error.strerror}); what was there has not changed"
         raise OSError(error.errno, message) from error
 
 
-def _write(file: BinaryIO, origin: Mapping[str, Any], sections: Mapping[str, Section]) -> None:
+def write_to(file: BinaryIO, origin: Mapping[str, Any], sections: Mapping[str, Section]) -> None:
+    """What `write` puts into a file."""
     sizes = {name: {"bytes": len(section.content), "planes": section.width} for name, section in sections.items()}
     header = json.dumps({"origin": origin, "sections": sizes}).encode()
     file.write(_START.pack(MAGIC, VERSION, len(header), zlib.crc32(header)))
@@ -148,7 +149,7 @@ class _Reader:
             n_bytes, width = sections[name]["bytes"], sections[name]["planes"]
         except (TypeError, KeyError):
             n_bytes = width = None
-        if type(n_bytes) is not int or n_bytes < 0 or width not in (1, 2, 4):
+        if type(n_bytes) is not int or n_bytes < 0 or type(width) is not int or width not in (1, 2, 4):
             self._damaged(f"its header does not say what section {name!r} is")
         return n_bytes, width
 
