@@ -20,6 +20,7 @@ import pytest
 
 import h2o_llama
 from h2o_llama import H2OError, Llama, Snapshot
+from h2o_llama.fingerprint import model_fingerprint
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama
 
@@ -386,3 +387,18 @@ def test_closed(tiny_model: Path) -> None:
             call()
     assert snapshot.tokens.tolist() == [1]
     assert h2o_llama.Snapshot is Snapshot
+
+
+def test_a_model_in_parts_is_told_by_all_of_them(tmp_path: Path) -> None:
+    """And by anything in its metadata."""
+    parts = [tmp_path / f"m-0000{i}-of-00002.gguf" for i in (1, 2)]
+    for part in parts:
+        part.write_bytes(bytes(100_000))
+    fingerprint = model_fingerprint(parts[0])
+    parts[1].write_bytes(bytes(99_999) + b"\1")
+    assert model_fingerprint(parts[0]) != fingerprint
+    parts[1].unlink()
+    alone = model_fingerprint(parts[0])
+    assert alone != fingerprint
+    parts[0].write_bytes(bytes(50_000) + b"\1" + bytes(49_999))
+    assert model_fingerprint(parts[0]) != alone

@@ -36,4 +36,5 @@ def _parts(path: Path) -> list[Path]:
     if match is None:
         return [path]
     stem, n = path.name[: match.start()], int(match[2])
-    return [path.with_name(f"{stem}-{i:05}-of-{n:05}{match[3]}") for i in range(1, n + 1)]
+    parts = [path.with_name(f"{stem}-{i:05}-of-{n:05}{match[3]}") for i in range(1, n + 1)]
+    return [part for part in parts if part.exists()]  # one file may have such a name, too

@@ -175,9 +175,10 @@ class _Reader:
 
 
 def _check_path(path: object) -> Path:
-    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str) or "\0" in name:
         raise _check.bad_argument(_OWNER, "path", "the path of a file", path)
-    return Path(os.path.realpath(path))
+    return Path(os.path.realpath(name))
 
 
 def _blocks(n: int) -> Iterator[tuple[int, int]]:

@@ -67,7 +67,10 @@ py::bytes context::snapshot() {
     }
     auto * dst = (uint8_t *) PyBytes_AS_STRING(res.ptr());
 
-    const size_t n_written = llama_call::run("[Llama.snapshot] ", [&] { return llama_state_seq_get_data(get(), dst, size, 0); });
+    const size_t n_written = llama_call::run("[Llama.snapshot] ", [&] {
+        py::gil_scoped_release no_gil;
+        return llama_state_seq_get_data(get(), dst, size, 0);
+    });
     if (size == 0 || n_written != size) {
         throw h2o_error("[Llama.snapshot] llama.cpp cannot save this sequence: " + call.reason());
     }
@@ -80,7 +83,10 @@ void context::write_state(const py::bytes & state) {
 
     llama_call call(verbose, llama_call::THROW);
 
-    const size_t n_read = llama_call::run("[Llama.restore] the state is damaged: ", [&] { return llama_state_seq_set_data(get(), src, n, 0); });
+    const size_t n_read = llama_call::run("[Llama.restore] the state is damaged: ", [&] {
+        py::gil_scoped_release no_gil;
+        return llama_state_seq_set_data(get(), src, n, 0);
+    });
     if (n_read != n) {
         throw h2o_error("[Llama.restore] llama.cpp refuses the state: " + (n_read > 0 ? "it has bytes left over" : call.reason()));
     }
