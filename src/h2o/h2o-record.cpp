@@ -28,13 +28,17 @@ static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
 
 template <typename T>
 static void write_array(llama_io_write_i & io, const std::vector<T> & values) {
-    io.write(values.data(), values.size()*sizeof(T));
+    if (!values.empty()) {
+        io.write(values.data(), values.size()*sizeof(T));
+    }
 }
 
 template <typename T>
 static std::vector<T> read_array(llama_io_read_i & io, size_t n) {
     std::vector<T> res(n);
-    io.read(res.data(), n*sizeof(T));
+    if (n > 0) {
+        io.read(res.data(), n*sizeof(T));
+    }
     return res;
 }
 
