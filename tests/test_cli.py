@@ -232,6 +232,23 @@ def test_run_counts_what_was_drafted(text_file: Path) -> None:
     assert 0 < int(match[1]) <= int(match[2])
 
 
+def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path) -> None:
+    """With the options of the run that saved it, whatever is said now, and the text that follows from both."""
+    saved, options = str(tmp_path / "saved"), ["-n", "12", "--temp", "0", "--dense-tail", "0", *ONE_THREAD]
+    whole = invoke("run", "demo", "--file", str(text_file), "--prompt", "def f", *SMALL, *options)
+    first = invoke("run", "demo", "--file", str(text_file), *SMALL, *options, "-n", "0", "--save", saved)
+    assert first.exit_code == 0, first.stderr
+    assert first.stdout == "\n"
+    second = invoke("run", "demo", "--load", saved, "--prompt", "def f", *options)
+    assert second.exit_code == 0, second.stderr
+    assert second.stdout == whole.stdout
+    assert re.search(r"loaded [\d,]+ tokens, prompt 5 tokens, ", second.stderr)
+    assert invoke("run", "demo", "--load", saved, *options).exit_code == 0
+    assert_one_line_error(invoke("run", "demo", "--load", str(text_file), *options), "is no snapshot of h2o-llama")
+    assert_one_line_error(invoke("run", "demo", "--load", saved, "--n-ctx", "20", *options), "do not fit into n_ctx=20")
+    assert_one_line_error(invoke("run", "demo", "-p", "x", "--save", str(tmp_path), *options), "is a folder")
+
+
 def test_run_reads_standard_input(text_file: Path) -> None:
     from_file = invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL)
     from_stdin = invoke("run", "demo", "--file", "-", "-n", "8", "--temp", "0", *SMALL, stdin=TEXT)

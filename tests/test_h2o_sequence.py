@@ -295,11 +295,14 @@ def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) ->
         bad: list[tuple[bytes, str]] = [
             (state[: own + 20], "cannot be restored"),
             (state[: header + 40], "cannot be restored"),
-            (_with_int(state, own + 4, 99), "other H2O parameters"),
+            (_with_int(state, own + 4, 99), "of version 99, expected 6"),
+            (_with_int(state, own + 8, 99), "other H2O parameters"),
             (_with_int(state, header, 2**31), "damaged"),
             (_with_int(state, header + 4, 41), "damaged"),
             (_with_int(state, header + 12, 9), "damaged"),
+            (_with_int(state, header + 12, 1), "damaged"),  # a memory set that was never built
             (_with_int(state, header + 16, 10**6), "damaged"),
+            (_with_int(state, header + 16 + 4 * (CONFIG.M - 1), 32), "damaged"),  # of the open chunk
         ]
         for bytes_, match in bad:
             with pytest.raises(H2OError, match=match):
@@ -319,6 +322,28 @@ def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) ->
             with pytest.raises(H2OError, match="cannot be restored"):
                 restore(other, state)
             usable(other)
+
+
+def test_bad_lookups_are_refused(tiny_model: Path) -> None:
+    """One has room for two of each query of this configuration, before its chunk, in order."""
+    with open_llama(tiny_model, replace(CONFIG, B=8, T=4)) as llm:
+        llm.eval(random_tokens(10) * 7)
+        state = state_of(llm)
+        log = np.concatenate([llm.kv.lookup_indices(i) for i in range(18)])
+        own = state.index(log.tobytes())
+        pos, query = log.T
+        i = int(np.nonzero((query[1:-1] == query[:-2]) & (query[2:] > query[1:-1]) & (pos[2:] > pos[1:-1]))[0][0])
+        bad = [
+            (i + 2, 1, query[i]),  # a third one
+            (i + 1, 0, query[i] // S * S),
+            (i + 1, 0, pos[i]),
+            (len(log) - 1, 1, 70),
+            (len(log) - 1, 0, -1),
+        ]
+        for row, column, value in bad:
+            with pytest.raises(H2OError, match="damaged"):
+                restore(llm, _with_int(state, own + 8 * row + 4 * column, int(value) % 2**32))
+            assert llm.n_tokens == 70
 
 
 def _with_int(state: bytes, offset: int, value: int) -> bytes:

@@ -11,6 +11,7 @@ from h2o_llama.kv import KVStats
 from h2o_llama.kv_cache import KVCache
 from h2o_llama.llama import Llama
 from h2o_llama.sequence import Sequence
+from h2o_llama.snapshot import Snapshot
 
 __version__ = version("h2o-llama")
 
@@ -22,6 +23,7 @@ __all__ = [
     "KVStats",
     "Llama",
     "Sequence",
+    "Snapshot",
     "demo_model_path",
     "ops",
 ]

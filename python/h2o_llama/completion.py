@@ -36,6 +36,10 @@ class CompletionTokensDetails(TypedDict):
     rejected_prediction_tokens: int
 
 
+class PromptTokensDetails(TypedDict):
+    cached_tokens: int
+
+
 class TokenCounts(TypedDict):
     prompt_tokens: int
     completion_tokens: int
@@ -44,6 +48,7 @@ class TokenCounts(TypedDict):
 
 class Usage(TokenCounts, total=False):
     completion_tokens_details: CompletionTokensDetails
+    prompt_tokens_details: PromptTokensDetails
 
 
 class CompletionChunk(TypedDict):
@@ -109,7 +114,7 @@ class CompletionRun:
     Parameters
     ----------
     llm : Llama
-        It is reset when the text is asked for.
+        Its sequence becomes the prompt when the text is asked for.
     prompt : ndarray of int32 [n]
         Token ids, at least one.
     echo : str
@@ -118,6 +123,8 @@ class CompletionRun:
         How many tokens to generate at most; None: as many as the context holds.
     stop : list of str
         Strings at which the text ends.
+    reuse : bool
+        Keep what the sequence shares with the prompt; else it begins afresh.
     """
 
     llm: Llama
@@ -129,6 +136,8 @@ class CompletionRun:
     progress: Callable[[int, int], object] | None
     dense_tail: int
     draft: int
+    reuse: bool
+    n_cached: int = 0
     n_generated: int = 0
     finish_reason: FinishReason = None
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4()}")
@@ -155,14 +164,19 @@ class CompletionRun:
                 "accepted_prediction_tokens": stats.accepted_tokens,
                 "rejected_prediction_tokens": stats.drafted_tokens - stats.accepted_tokens,
             }
+        if self.reuse:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
         return {**self._chunk(text, self.finish_reason), "usage": usage}
 
     def _texts(self) -> Iterator[str]:
         yield self.echo
-        self.llm.reset()
+        if self.reuse:
+            self.n_cached = self.llm.reuse(self.prompt)
+        else:
+            self.llm.reset()
         buffer = TextBuffer(self.stop)
         tokens = self.llm.generate(
-            self.prompt,
+            self.prompt[self.n_cached :],
             progress=self.progress,
             dense_tail=self.dense_tail,
             draft=self.draft,

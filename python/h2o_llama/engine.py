@@ -8,6 +8,7 @@ from h2o_llama import _check, _core
 from h2o_llama._claim import Claim
 from h2o_llama.errors import H2OError
 from h2o_llama.params import ContextParams
+from h2o_llama.snapshot import SnapshotOrigin
 
 
 class Engine:
@@ -23,13 +24,18 @@ class Engine:
         How many tokens a sequence can hold.
     seed : int or None
         Default seed of generation.
+    origin : SnapshotOrigin
+        What snapshots of its sequences are of.
     """
 
-    def __init__(self, model: _core.Model, params: ContextParams, n_ctx: int, seed: int | None) -> None:
+    def __init__(
+        self, model: _core.Model, params: ContextParams, n_ctx: int, seed: int | None, origin: SnapshotOrigin
+    ) -> None:
         self._model: _core.Model | None = model
         self.params = params
         self.n_ctx = _check.INT32_MAX if params.n_ctx == 0 and params.has_bounded_memory else n_ctx
         self.seed = seed
+        self.origin = origin
         self.claim = Claim("Llama")
         self.scorers_are_known = False  # the layers were looked at whose scorer is not the configuration's
         self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for

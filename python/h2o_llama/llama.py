@@ -13,6 +13,7 @@ from h2o_llama.completion import Completion, CompletionChunk, CompletionRun, che
 from h2o_llama.config import H2OConfig
 from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError
+from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.generate_many import ManyGenerations, Start
 from h2o_llama.loading import load_model
 from h2o_llama.model import ModelView, Tokens
@@ -22,6 +23,7 @@ from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
 from h2o_llama.sequence import DENSE_TAIL as DENSE_TAIL
 from h2o_llama.sequence import Progress as Progress
 from h2o_llama.sequence import Sequence
+from h2o_llama.snapshot import SnapshotOrigin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -128,13 +130,25 @@ class Llama(ModelView, Sequence):
                 raise _check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
             model = model_path.core_model
             self._model_path = model_path.model_path
+            self._fingerprint: str = model_path._fingerprint
         else:
             model = load_model(model_path, n_gpu_layers, verbose)
             self._model_path = os.fspath(find_model(model_path))
+            self._fingerprint = model_fingerprint(self._model_path)
         if model.has_encoder:
             raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
         self._model: _core.Model | None = model
-        super().__init__(Engine(model, self._params, int(n_ctx) or model.n_ctx_train, seed))
+        origin = SnapshotOrigin(
+            model=os.path.basename(self._model_path),
+            fingerprint=self._fingerprint,
+            n_vocab=model.n_vocab,
+            type_k=type_k,
+            type_v=type_v,
+            flash_attn=flash_attn,
+            n_ubatch=int(n_ubatch),
+            h2o=h2o,
+        )
+        super().__init__(Engine(model, self._params, int(n_ctx) or model.n_ctx_train, seed, origin))
 
     @classmethod
     def from_pretrained(cls, repo_id: str, filename: str = "*Q8_0.gguf", **kwargs: Any) -> Llama:
@@ -259,6 +273,7 @@ class Llama(ModelView, Sequence):
         progress: Progress | None = ...,
         dense_tail: int = ...,
         draft: int = ...,
+        reuse: bool = ...,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion: ...
 
@@ -274,6 +289,7 @@ class Llama(ModelView, Sequence):
         progress: Progress | None = ...,
         dense_tail: int = ...,
         draft: int = ...,
+        reuse: bool = ...,
         **sampling: Unpack[SamplingOptions],
     ) -> Iterator[CompletionChunk]: ...
 
@@ -288,9 +304,10 @@ class Llama(ModelView, Sequence):
         progress: Progress | None = None,
         dense_tail: int = DENSE_TAIL,
         draft: int = 0,
+        reuse: bool = False,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion | Iterator[CompletionChunk]:
-        """Complete a text, as OpenAI's completions do. The sequence begins afresh: what it held is gone.
+        """Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
 
         Parameters
         ----------
@@ -308,6 +325,9 @@ class Llama(ModelView, Sequence):
             As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
         draft : int, default 0
             As in `generate`: faster where the answer quotes or edits the prompt.
+        reuse : bool, default False
+            Keep what the sequence shares with the prompt, see `Llama.reuse`, instead of beginning afresh. Penalties and
+            `dense_tail` are then about the tokens that are new.
         **sampling
             temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
             `generate`.
@@ -317,7 +337,8 @@ class Llama(ModelView, Sequence):
         dict, or iterator of dict
             {"id", "object": "text_completion", "created", "model", "choices": [{"text", "index", "logprobs",
             "finish_reason"}], "usage"}. With `draft`, usage["completion_tokens_details"] counts
-            "accepted_prediction_tokens" and "rejected_prediction_tokens". Chunks have no "usage", and only the last has
+            "accepted_prediction_tokens" and "rejected_prediction_tokens"; with `reuse`, usage["prompt_tokens_details"]
+            "cached_tokens". Chunks have no "usage", and only the last has
             a finish_reason ("stop" or "length").
 
         Raises
@@ -342,5 +363,6 @@ class Llama(ModelView, Sequence):
             progress=self._check_progress(owner, progress),
             dense_tail=self._check_tail(owner, dense_tail, len(ids)),
             draft=self._check_draft(owner, draft),
+            reuse=_check.flag(owner, "reuse", reuse),
         )
         return run.stream() if _check.flag(owner, "stream", stream) else run.complete()

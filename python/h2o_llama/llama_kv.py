@@ -145,9 +145,14 @@ class LlamaKV(KVView):
         Raises
         ------
         H2OError
-            Without record=True.
+            Without record=True, or after `Llama.restore` of what was not recorded.
         """
         with self._open() as kv:
             if not self._record:
                 raise H2OError(f"[{self._owner}] history is not recorded: pass record=True to Llama")
-            return read_history(kv)
+            try:
+                return read_history(kv)
+            except ValueError:
+                raise H2OError(
+                    f"[{self._owner}] history is not complete: the restored snapshot was made without record=True"
+                ) from None

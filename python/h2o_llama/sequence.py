@@ -18,6 +18,7 @@ from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError
 from h2o_llama.llama_kv import LlamaKV
 from h2o_llama.model import Tokens
+from h2o_llama.past import Past
 from h2o_llama.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ DENSE_TAIL = 128
 """Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
 
 
-class Sequence:
+class Sequence(Past):
     """One of the sequences of a `Llama`: a text with its own positions, scores and memory sets.
 
     `Llama.sequence()` and `fork()` make one. It holds one of the n_seq_max places until `close()`, or leaving a `with`

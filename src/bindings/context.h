@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 // A sequence of a llama_context, which the others share. Not thread safe: their owner in Python lets one thread in at a time.
@@ -57,10 +58,26 @@ public:
     py::bytes get_state(bool partial);
     void      set_state(const std::string & state, bool partial);
 
+    // The nearest positions to which the sequence can be rewound: at most this one, and at least this one. Drops the draft.
+    std::pair<uint32_t, uint32_t> rewind_points(uint32_t pos);
+
+    // takes back the tokens from pos on, one of the points
+    void rewind(uint32_t pos);
+
+    // token ids, -1 where they are not known; without what is ahead
+    token_array tokens() const;
+
+    // All that later tokens depend on, but for the logits and the token ids, as bytes for restore().
+    py::bytes snapshot();
+
+    // Goes on where the snapshot was made. logits are the last token's, or empty: none are known. If the bytes are refused, the
+    // sequence stays as it was.
+    void restore(const py::bytes & state, const token_array & tokens, const logits_array & logits);
+
     uint32_t n_tokens() const; // without what is ahead
     uint64_t kv_bytes() const;
 
-    // the last token's logits; nullptr if there are none
+    // the last token's logits, [n_vocab]; nullptr if there are none
     const float * last_logits() const;
 
     // where they are, from the end of the rows of the last call
@@ -92,6 +109,11 @@ private:
 
     // these tokens are in the cache now
     void add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows);
+
+    bool can_rewind(uint32_t pos) const;
+
+    // throws h2o_error
+    void write_state(const py::bytes & state);
 
     // how many tokens after the next one can be taken back
     uint32_t max_draft() const;

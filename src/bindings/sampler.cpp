@@ -1,6 +1,10 @@
 #include "context.h"
 #include "llama-call.h"
 
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
 static constexpr int32_t PENALTY_LAST_N = 64; // llama.cpp's default
 
 // llama.cpp's sampler chain: penalties, then greedy, or top-k, top-p, min-p, temperature and a draw.
@@ -32,24 +36,32 @@ public:
             throw h2o_error("[Llama.generate] there are no logits to sample from: pass at least one token");
         }
 
-        candidates.resize(ctx.mdl->n_vocab());
-        for (size_t i = 0; i < candidates.size(); ++i) {
-            candidates[i] = { (llama_token) i, logits[i], 0.0f };
-        }
-        llama_token_data_array cur = { candidates.data(), candidates.size(), /*selected =*/ -1, /*sorted =*/ false };
-
         llama_call call(/*verbose =*/ false, llama_call::THROW);
-        return llama_call::run("[Llama.generate] ", [&] {
-            llama_sampler_apply(chain.get(), &cur);
-            GGML_ASSERT(cur.selected >= 0 && cur.selected < (int64_t) cur.size);
-
-            const llama_token token = cur.data[cur.selected].id;
-            llama_sampler_accept(chain.get(), token);
-            return token;
-        });
+        return llama_call::run("[Llama.generate] ", [&] { return draw(logits, ctx.mdl->n_vocab()); });
     }
 
 private:
+    // as llama_sampler_sample, of logits that need not be a context's
+    llama_token draw(const float * logits, int32_t n_vocab) {
+        candidates.resize(n_vocab);
+        for (llama_token id = 0; id < n_vocab; ++id) {
+            if (!(logits[id] < INFINITY)) { // what is sorted must have an order
+                throw std::runtime_error("the logits of the last token are not finite: weights, or a restored state, are damaged");
+            }
+            candidates[id] = { id, logits[id], 0.0f };
+        }
+
+        llama_token_data_array array = { candidates.data(), candidates.size(), /*.selected =*/ -1, /*.sorted =*/ false };
+        llama_sampler_apply(chain.get(), &array);
+        if (array.selected < 0) {
+            throw std::runtime_error("no token can be drawn from these logits");
+        }
+
+        const llama_token token = array.data[array.selected].id;
+        llama_sampler_accept(chain.get(), token);
+        return token;
+    }
+
     void add(llama_sampler * smpl) {
         llama_sampler_chain_add(chain.get(), smpl);
     }

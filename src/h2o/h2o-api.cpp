@@ -65,6 +65,10 @@ void llama_h2o_set_progress_callback(llama_h2o_kv * kv, llama_h2o_progress_callb
     unwrap(kv)->progress_data = user_data;
 }
 
+bool llama_h2o_kv_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
+    return pos == 0 || unwrap(kv)->sequence.can_rewind(pos);
+}
+
 void llama_h2o_kv_set_record(llama_h2o_kv * kv, bool record) {
     unwrap(kv)->sequence.keep_records = record;
 }

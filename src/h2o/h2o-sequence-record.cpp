@@ -5,6 +5,7 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
+#include <utility>
 
 uint32_t h2o_sequence::first_row(const h2o_layer & layer) const {
     const auto end = layer.memory.begin() + config.memory_size();
@@ -42,6 +43,11 @@ h2o_record h2o_sequence::record(uint32_t first, bool with_kv) const {
         res.layers.push_back(record_layer(layer, first, with_kv));
     }
     return res;
+}
+
+void h2o_sequence::set_chunk_records(std::map<uint32_t, h2o_record> chunk_records) {
+    records = std::move(chunk_records);
+    forget_records();
 }
 
 void h2o_sequence::restore(const h2o_record & record) {

@@ -312,11 +312,16 @@ void h2o_sequence::end_call(uint32_t n_tokens, bool scored) {
     }
 
     undo.reset();
-    if (!keep_records && !records.empty()) {
-        records.erase(records.begin(), std::prev(records.end()));
-    }
+    forget_records();
     if (!keep_records && tiles) {
         tiles->forget(open_start());
+    }
+}
+
+// all but the last, unless they are kept
+void h2o_sequence::forget_records() {
+    if (!keep_records && !records.empty()) {
+        records.erase(records.begin(), std::prev(records.end()));
     }
 }
 
@@ -338,9 +343,24 @@ uint32_t h2o_sequence::rewind_limit() const {
     return std::max(n_memory_sets()*config.chunk_size, n_scored);
 }
 
+bool h2o_sequence::can_rewind(uint32_t pos) const {
+    const uint32_t S = config.chunk_size;
+
+    if (pos >= rewind_limit()) {
+        return true;
+    }
+    // rows that have moved since are not in a record
+    const bool has_rows = !layout.is_compact || pos == n_memory_sets()*S;
+
+    return pos > 0 && pos % S == 0 && records.count(pos/S - 1) > 0 && has_rows;
+}
+
 bool h2o_sequence::rewind(uint32_t pos) {
     if (pos >= n_tok) {
         return true;
+    }
+    if (!can_rewind(pos)) {
+        return false;
     }
 
     if (pos >= rewind_limit()) {
@@ -355,10 +375,6 @@ bool h2o_sequence::rewind(uint32_t pos) {
         return true;
     }
 
-    const auto it = pos % config.chunk_size == 0 && pos > 0 ? records.find(pos/config.chunk_size - 1) : records.end();
-    if (it == records.end() || (layout.is_compact && pos < n_memory_sets()*config.chunk_size)) {
-        return false;
-    }
-    restore(it->second);
+    restore(records.at(pos/config.chunk_size - 1));
     return true;
 }

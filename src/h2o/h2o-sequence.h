@@ -99,9 +99,18 @@ public:
     // Tokens from this position on can be taken back one by one. Attention that was scored cannot: then it is the end.
     uint32_t rewind_limit() const;
 
-    // Takes back the tokens from pos on, which is at least rewind_limit(), or the begin of a chunk whose record is there.
-    // Returns false otherwise, and has changed nothing.
+    // pos is at least rewind_limit(), or a boundary whose record is there
+    bool can_rewind(uint32_t pos) const;
+
+    // Takes back the tokens from pos on.
+    // Returns false, and has changed nothing, if it cannot.
     bool rewind(uint32_t pos);
+
+    // of chunks, by chunk: what has been kept to go back to
+    const std::map<uint32_t, h2o_record> & chunk_records() const { return records; }
+
+    // the same of a sequence that was restored: as many as would have been kept here
+    void set_chunk_records(std::map<uint32_t, h2o_record> chunk_records);
 
     // with_kv: K and V of the memory set and the open chunk too; the layout is compact
     h2o_record record(uint32_t first, bool with_kv = false) const;
@@ -137,6 +146,7 @@ private:
     uint32_t chunk_start_of(uint32_t chunk_end) const { return chunk_end == 0 ? 0 : config.chunk_start(chunk_end - 1); }
 
     void truncate_text();
+    void forget_records();
 
     h2o_record::layer record_layer(const h2o_layer & layer, uint32_t first, bool with_kv) const;
 

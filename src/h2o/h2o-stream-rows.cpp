@@ -36,12 +36,8 @@ void h2o_stream::copy_from(const h2o_stream & src) {
         key_index->copy(src.id, id, n);
     }
 
-    // cells of a compact layout tell nothing
-    if (!sequence.layout.is_compact) {
-        set_cells(*cache, slots(0, n), n);
-    }
-    if (dense_cache) {
-        set_cells(*dense_cache, dense_slots(0, n), n);
+    if (auto * full = full_cache()) {
+        set_cells(*full, dense_slots(0, n), n);
     }
 
     sequence.copy_from(src.sequence);

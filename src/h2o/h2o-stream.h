@@ -56,6 +56,12 @@ public:
     // the last n_memory rows of the memory set and the first n_chunk of the chunk after it, I32 [n_memory + n_chunk, n_head_kv]
     ggml_tensor * rows(ggml_context * ctx, int32_t il, uint32_t n_memory, uint32_t n_chunk) const;
 
+    // the cache that has every position in the row of its number: of all layers, or of the dense ones, or none
+    llama_kv_cache * full_cache() const { return dense_cache ? dense_cache.get() : sequence.layout.is_compact ? nullptr : cache.get(); }
+
+    // the cells of the tokens from pos on are empty
+    void remove_cells(uint32_t pos);
+
     // the cells of positions [pos, pos + n_tokens) in the cache, and in the dense layers'
     llama_kv_cache::slot_info slots      (uint32_t pos, uint32_t n_tokens) const;
     llama_kv_cache::slot_info dense_slots(uint32_t pos, uint32_t n_tokens) const;
@@ -115,9 +121,6 @@ private:
     void init();
 
     void reset_stats();
-
-    // of the tokens from pos on
-    void remove_cells(uint32_t pos);
 
     // they are of the positions [0, n)
     void set_cells(llama_kv_cache & cache, const llama_kv_cache::slot_info & slots, uint32_t n) const;

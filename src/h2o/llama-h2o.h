@@ -149,6 +149,9 @@ LLAMA_API void llama_h2o_set_call(struct llama_h2o_kv * kv, enum llama_h2o_call 
 // some time of its own.
 LLAMA_API bool llama_h2o_profile_callback(struct ggml_tensor * t, bool ask, void * kv);
 
+// whether the tokens from this position on can be removed (llama_memory_seq_rm); position 0 always can
+LLAMA_API bool llama_h2o_kv_can_rewind(const struct llama_h2o_kv * kv, uint32_t pos);
+
 // keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history)
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 

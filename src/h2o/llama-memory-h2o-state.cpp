@@ -7,33 +7,32 @@
 #include "llama-impl.h"
 #include "llama-io.h"
 
+#include <map>
 #include <stdexcept>
 #include <utility>
 
 static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama_state_seq_flags flags) {
-    if (stream.sequence.layout.is_compact) {
-        // a part of it is not there to go back to
-        h2o_record_write(io, stream.sequence.config, stream.sequence.record(stream.sequence.open_start(), /*with_kv =*/ true));
-        if (stream.dense_cache) {
-            stream.dense_cache->state_write(io, stream.id, flags);
-        }
-        return;
+    const auto & sequence = stream.sequence;
+
+    // of a compact layout a part is not there to go back to
+    const bool compact = sequence.layout.is_compact;
+    const bool partial = !compact && (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+
+    h2o_record_write(io, sequence.config, sequence.record(partial || compact ? sequence.open_start() : 0, /*with_kv =*/ compact));
+    if (!partial) {
+        h2o_chunk_records_write(io, sequence);
     }
-
-    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
-
-    h2o_record_write(io, stream.sequence.config, stream.sequence.record(partial ? stream.sequence.open_start() : 0));
-    if (const auto & tiles = stream.sequence.tiles) {
+    if (const auto & tiles = sequence.tiles) {
         h2o_lookups_write(io, *tiles);
         if (!partial) {
             h2o_text_write(io, *tiles);
         }
     }
     if (!partial && stream.key_index) {
-        stream.key_index->write(io, stream.id, stream.sequence.n_tokens());
+        stream.key_index->write(io, stream.id, sequence.n_tokens());
     }
-    if (!partial) {
-        stream.cache->state_write(io, stream.id, flags);
+    if (const auto * cache = stream.full_cache(); cache && !partial) {
+        cache->state_write(io, stream.id, flags);
     }
 }
 
@@ -49,29 +48,29 @@ static void check_cells(h2o_stream & stream, const llama_kv_cache & cache, uint3
 }
 
 static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_seq_flags flags) {
-    const h2o_record record = h2o_record_read(io, stream.sequence);
+    auto & sequence = stream.sequence;
 
-    if (stream.sequence.layout.is_compact) {
-        if (stream.dense_cache) {
-            stream.clear(false);
-            stream.dense_cache->state_read(io, stream.id, flags);
-            check_cells(stream, *stream.dense_cache, record.n_tokens);
-        }
-        stream.sequence.restore(record);
-        return;
+    const auto & tiles = sequence.tiles;
+
+    const bool compact = sequence.layout.is_compact;
+    const bool partial = !compact && (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+
+    const h2o_record record = h2o_record_read(io, sequence, /*with_kv =*/ compact);
+
+    std::map<uint32_t, h2o_record> chunk_records;
+    if (!partial) {
+        chunk_records = h2o_chunk_records_read(io, sequence, record.n_tokens);
     }
-
-    const auto & tiles = stream.sequence.tiles;
 
     h2o_lookup_log log;
     uint32_t       log_start = 0;
     if (tiles) {
-        log = h2o_lookups_read(io, *tiles, record.n_tokens, log_start);
+        log = h2o_lookups_read(io, sequence, record.n_tokens, log_start);
     }
 
-    if (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) {
-        if (record.n_tokens > stream.sequence.n_tokens()) {
-            throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, stream.sequence.n_tokens()));
+    if (partial) {
+        if (record.n_tokens > sequence.n_tokens()) {
+            throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, sequence.n_tokens()));
         }
     } else {
         std::vector<int32_t> text;
@@ -83,9 +82,10 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
         if (stream.key_index) {
             stream.key_index->read(io, stream.id, record.n_tokens);
         }
-        stream.cache->state_read(io, stream.id, flags);
-
-        check_cells(stream, *stream.cache, record.n_tokens);
+        if (auto * cache = stream.full_cache()) {
+            cache->state_read(io, stream.id, flags);
+            check_cells(stream, *cache, record.n_tokens);
+        }
 
         if (tiles) {
             tiles->assign_text(text);
@@ -95,8 +95,11 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
     if (tiles) {
         tiles->assign_log(std::move(log), log_start);
     }
-    stream.sequence.restore(record);
-    stream.cache->seq_rm(stream.id, record.n_tokens, -1);
+    sequence.restore(record);
+    if (!partial) {
+        sequence.set_chunk_records(std::move(chunk_records));
+    }
+    stream.remove_cells(record.n_tokens);
 }
 
 // one sequence by its number, or all of them, which are preceded by how many they are

@@ -7,12 +7,13 @@ import sys
 import time
 from collections.abc import Iterable
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import H2OConfig, Llama
+from h2o_llama import H2OConfig, Llama, Snapshot
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
@@ -45,6 +46,11 @@ def run(
     draft: Annotated[
         int, typer.Option(min=0, help="Tokens to try at once where the text quotes itself, 15 say; 0 is none.")
     ] = 0,
+    load: Annotated[
+        Path | None,
+        typer.Option(help="Go on after what --save has written, with the chunks and H2O options it was saved with."),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Save what has been read, before text is generated.")] = None,
     special: Annotated[
         bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
     ] = False,
@@ -68,23 +74,36 @@ def run(
             **{name: value for name, value in chosen.items() if value is not None},
         )
     )
-    text = read_prompt(file, prompt)
+    before = None if load is None else Snapshot.load(load)
+    text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
     with open_weights(model, gpu_layers) as weights:
-        tokens = tokenize(weights, text, special)
+        if before is None:
+            tokens = tokenize(weights, text, special)
+        else:
+            tokens = weights.tokenize(text, add_special=False, parse_special=special)
+            chunk, h2o = before.origin.n_ubatch, before.origin.h2o
         if dense_tail is None:
             n_asked = 0 if file is None else len(weights.tokenize(prompt, add_special=False, parse_special=special))
             dense_tail = max(DENSE_TAIL, n_asked)
-        llm = open_context(weights, n_ctx or len(tokens) + n_predict, chunk, threads, h2o)
+        n_before = before.n_tokens if before else 0
+        llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, chunk, threads, h2o)
     with llm:
+        if before is not None:
+            llm.restore(before)
         start = time.perf_counter()
-        with progress_bars() as update:
-            llm.eval(tokens, progress=lambda n_done, n_total: update("prompt", n_done, n_total), dense_tail=dense_tail)
+        if tokens:
+            with progress_bars() as update:
+                llm.eval(tokens, progress=lambda done, total: update("prompt", done, total), dense_tail=dense_tail)
         prefilled = time.perf_counter()
+        if save is not None:
+            llm.save(save)
+        saved = time.perf_counter()
         n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), n_predict))
         generated = time.perf_counter()
         typer.echo(
+            f"{f'loaded {n_before:,} tokens, ' if before else ''}"
             f"prompt {len(tokens):,} tokens, {len(tokens) / (prefilled - start):,.1f} tokens/s | "
-            f"generated {n_generated:,} tokens, {n_generated / (generated - prefilled):,.1f} tokens/s{_drafts(llm)} | "
+            f"generated {n_generated:,} tokens, {n_generated / (generated - saved):,.1f} tokens/s{_drafts(llm)} | "
             f"KV cache {decimal(llm.kv.stats.kv_bytes + llm.kv.stats.index_bytes)} | " + _chunks(llm),
             err=True,
         )

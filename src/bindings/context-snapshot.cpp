@@ -1,0 +1,124 @@
+// The sequence's past: going back in it, taking it along.
+
+#include "context.h"
+
+#include "llama-call.h"
+
+#include <algorithm>
+#include <cstring>
+
+bool context::can_rewind(uint32_t pos) const {
+    if (pos == 0 || pos == n_tokens()) {
+        return true;
+    }
+    if (kv) {
+        return llama_h2o_kv_can_rewind(kv, pos);
+    }
+    // a recurrent model has one state, that of the end; of a sliding window nothing is dropped (swa_full)
+    return !llama_model_is_recurrent(mdl->ptr.get()) && !llama_model_is_hybrid(mdl->ptr.get());
+}
+
+std::pair<uint32_t, uint32_t> context::rewind_points(uint32_t pos) {
+    drop_draft();
+
+    uint32_t below = std::min(pos, n_tokens());
+    uint32_t above = below;
+    while (!can_rewind(below)) {
+        below--;
+    }
+    while (!can_rewind(above)) {
+        above++;
+    }
+    return { below, above };
+}
+
+void context::rewind(uint32_t pos) {
+    drop_draft();
+    if (pos >= n_tokens()) {
+        return; // the logits stay, too
+    }
+
+    llama_call call(verbose);
+    if (!llama_memory_seq_rm(llama_get_memory(get()), seq_id, pos, -1)) {
+        throw h2o_error("[Llama.rewind] llama.cpp cannot take tokens back: " + call.reason());
+    }
+    kept_logits.clear();
+    sync_text();
+}
+
+context::token_array context::tokens() const {
+    return token_array(n_tokens(), text.data());
+}
+
+py::bytes context::snapshot() {
+    drop_draft();
+
+    llama_call call(verbose, llama_call::THROW);
+
+    const size_t size = llama_call::run("[Llama.snapshot] ", [&] { return llama_state_seq_get_size(get(), seq_id); });
+
+    auto res = py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, size));
+    if (!res) {
+        throw py::error_already_set(); // MemoryError
+    }
+    auto * dst = (uint8_t *) PyBytes_AS_STRING(res.ptr());
+
+    const size_t n_written = llama_call::run("[Llama.snapshot] ", [&] {
+        py::gil_scoped_release no_gil;
+        return llama_state_seq_get_data(get(), dst, size, seq_id);
+    });
+    if (size == 0 || n_written != size) {
+        throw h2o_error("[Llama.snapshot] llama.cpp cannot save this sequence: " + call.reason());
+    }
+    return res;
+}
+
+void context::write_state(const py::bytes & state) {
+    const auto * src = (const uint8_t *) PyBytes_AS_STRING(state.ptr());
+    const size_t n   = PyBytes_GET_SIZE(state.ptr());
+
+    llama_call call(verbose, llama_call::THROW);
+
+    const size_t n_read = llama_call::run("[Llama.restore] the state is damaged: ", [&] {
+        py::gil_scoped_release no_gil;
+        return llama_state_seq_set_data(get(), src, n, seq_id);
+    });
+    if (n_read != n) {
+        throw h2o_error("[Llama.restore] llama.cpp refuses the state: " + (n_read > 0 ? "it has bytes left over" : call.reason()));
+    }
+}
+
+void context::restore(const py::bytes & state, const token_array & tokens, const logits_array & logits) {
+    drop_draft();
+
+    const size_t n = tokens.size();
+    if (logits.size() != 0 && logits.size() != mdl->n_vocab()) {
+        throw std::invalid_argument("[Context.restore] logits have the wrong shape");
+    }
+
+    llama_memory_t memory = llama_get_memory(get());
+
+    const py::bytes before = n_tokens() > 0 ? snapshot() : py::bytes();
+    try {
+        llama_memory_seq_rm(memory, seq_id, -1, -1);
+        if (n > 0) {
+            write_state(state);
+        }
+        if (llama_memory_seq_pos_max(memory, seq_id) != (llama_pos) n - 1 || (n > 0 && min_position() < 0)) {
+            throw h2o_error("[Llama.restore] the state is damaged: it is not of " + std::to_string(n) + " tokens");
+        }
+    } catch (...) {
+        llama_memory_seq_rm(memory, seq_id, -1, -1);
+        if (PyBytes_GET_SIZE(before.ptr()) > 0) {
+            write_state(before);
+        }
+        throw;
+    }
+
+    text.assign(tokens.data(), tokens.data() + n);
+    kept_logits.assign(logits.data(), logits.data() + logits.size());
+
+    i_logits       = -1;
+    stats_drafted  = 0;
+    stats_accepted = 0;
+}

@@ -1,0 +1,404 @@
+"""Snapshots: what was saved goes on elsewhere as if it had just been evaluated; what is damaged changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from h2o_llama import H2OError, Llama, Snapshot
+from h2o_llama.fingerprint import model_fingerprint
+from inputs import ModelByName, random_tokens
+from llamas import Config, open_llama
+
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff", kv_type="f16")
+CONFIGS: dict[str, Config | None] = {
+    "key_diff": CONFIG,
+    "lookups": replace(CONFIG, scorer="distant", B=12, T=4),
+    "decode_memory": replace(CONFIG, scorer="sum", B=8, T=4, decode="memory"),
+    "two_phase": replace(CONFIG, schedule="two_phase", pooling=1),
+    "dense_layers": replace(CONFIG, dense_layers=(1,), score_type="bf16"),
+    "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
+    "dense": None,
+}
+START = struct.Struct("<8sIII")
+
+
+def looked_at(llm: Llama) -> list[Any]:
+    """What can be seen of a sequence."""
+    seen: list[Any] = [llm.n_tokens, llm.tokens]
+    if llm.h2o is not None:
+        kv = llm.kv
+        seen += [kv.chunk_index, *(sets[il] for sets in kv.history for il in kv.layers)]
+        for il in kv.layers:
+            seen += [kv.memory_indices(il), kv.scores(il), kv.keys(il), kv.values(il)]
+        if llm.h2o.lookup_budget and not llm.h2o.has_key_index and llm.n_tokens:
+            seen += [kv.lookup_indices(i) for i in range(-(-llm.n_tokens // llm.h2o.tile))]
+    return seen
+
+
+def what_follows(llm: Llama) -> list[Any]:
+    """Generation from the last logits, with drafts; a prompt over the ends of chunks; rewinding in between."""
+    drawn = list(islice(llm.generate([], temperature=1, seed=5, draft=8), 12))
+    llm.eval(random_tokens(40, seed=2), logits="all")
+    return [drawn, llm.logits, *looked_at(llm)]
+
+
+def assert_equal(a: list[Any], b: list[Any]) -> None:
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def evaluate(llm: Llama, n: int) -> None:
+    """A prompt with a dense tail, and some generated tokens."""
+    llm.eval(random_tokens(20) * 4 + random_tokens(n, seed=1), dense_tail=3)
+    llm.eval([1, 2, 3], decode=True)
+
+
+# --- what comes back
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("n", [1, 16 - 3, 40])
+def test_a_saved_sequence_goes_on_as_if_just_evaluated(tiny_model: Path, tmp_path: Path, name: str, n: int) -> None:
+    """n = 13: the open chunk is complete. In another context, after something else, bit for bit."""
+    config = CONFIGS[name]
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config, n_ctx=777) as other:
+        evaluate(llm, n)
+        llm.save(tmp_path / "snapshot")
+        seen, logits = looked_at(llm), llm.logits
+        follows = what_follows(llm)
+        other.eval(random_tokens(50, seed=8))
+        other.load(tmp_path / "snapshot")
+        assert_equal(looked_at(other), seen)
+        np.testing.assert_array_equal(other.logits, logits)
+        assert_equal(what_follows(other), follows)
+        # The same context goes back, too.
+        llm.load(tmp_path / "snapshot")
+        assert_equal(what_follows(llm), follows)
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "bf16", "q4_0"])
+def test_any_type_of_k_and_v_in_a_file(tiny_model: Path, tmp_path: Path, kv_type: str) -> None:
+    with open_llama(tiny_model, replace(CONFIG, kv_type=kv_type)) as llm:
+        llm.eval(random_tokens(70))
+        snapshot = llm.snapshot()
+        snapshot.save(tmp_path / "snapshot")
+    loaded = Snapshot.load(tmp_path / "snapshot")
+    assert loaded.origin == snapshot.origin
+    assert loaded.state == snapshot.state
+    assert_equal([loaded.tokens, loaded.logits], [random_tokens(70), snapshot.logits])
+    assert repr(loaded) == repr(snapshot)
+
+
+def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
+    """Without H2O: sliding windows, recurrent states."""
+    with open_llama(unsupported_memory_model, None) as llm:
+        llm.eval(random_tokens(40))
+        snapshot = llm.snapshot()
+        llm.eval(random_tokens(20, seed=1))
+        expected = llm.logits
+        llm.restore(snapshot)
+        llm.eval(random_tokens(20, seed=1))
+        np.testing.assert_array_equal(llm.logits, expected)
+
+
+def test_an_empty_sequence(tiny_model: Path, tmp_path: Path) -> None:
+    """It has no logits."""
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.save(tmp_path / "snapshot")
+        llm.eval([1, 2, 3])
+        llm.load(tmp_path / "snapshot")
+        assert llm.n_tokens == 0
+        with pytest.raises(H2OError, match="there are no logits"):
+            next(llm.generate([]))
+
+
+def test_a_snapshot_in_the_middle_of_generation(tiny_model: Path) -> None:
+    """What is drafted ahead is not in it."""
+    prompt = random_tokens(10) * 6
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as other:
+        drawn = list(islice(llm.generate(prompt, temperature=0, draft=8), 5))
+        snapshot = llm.snapshot()
+        assert snapshot.tokens.tolist() == prompt + drawn
+        other.restore(snapshot)
+        follows = [list(islice(x.generate([], temperature=0), 20)) for x in (llm, other)]
+        assert follows[0] == follows[1]
+
+
+def test_history_needs_a_recorded_snapshot(tiny_model: Path) -> None:
+    """What was not recorded cannot come back; what was, does not stay where nothing is recorded."""
+    with open_llama(tiny_model, CONFIG, record=False) as plain, open_llama(tiny_model, CONFIG) as recording:
+        for llm in (plain, recording):
+            llm.eval(random_tokens(5 * S))
+        snapshots = plain.snapshot(), recording.snapshot()
+        recording.restore(snapshots[0])
+        with pytest.raises(H2OError, match="made without record=True"):
+            _ = recording.kv.history
+        plain.restore(snapshots[1])
+        assert plain.snapshot().state == snapshots[0].state
+
+
+# --- what does not fit
+
+
+def test_it_fits_only_where_it_came_from(tiny_model: Path, model_by_name: ModelByName) -> None:
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(random_tokens(40))
+        snapshot = llm.snapshot()
+    others: list[tuple[Config | None, dict[str, Any], str]] = [
+        (replace(CONFIG, H=7), {}, "its heavy_budget is 6, not 7"),
+        (replace(CONFIG, S=32), {}, "its n_ubatch is 16, not 32"),
+        (replace(CONFIG, scorer="sum"), {}, "its scorer is 'key_diff', not 'sum'"),
+        (replace(CONFIG, dense_layers=(0,)), {}, r"its dense_layers is \(\), not \(0,\)"),
+        (replace(CONFIG, kv_type="f32"), {}, "its type_k is 'f16', not 'f32'; its type_v is 'f16', not 'f32'"),
+        (None, {"type_k": "f16", "type_v": "f16"}, "its h2o is H2OConfig.*, not None"),
+        (CONFIG, {"n_ctx": 39}, "has 40 tokens, which do not fit into n_ctx=39"),
+    ]
+    for config, arguments, match in others:
+        with open_llama(tiny_model, config, **arguments) as other:
+            other.eval([1, 2, 3])
+            with pytest.raises(ValueError, match=match):
+                other.restore(snapshot)
+            assert other.tokens.tolist() == [1, 2, 3]
+    with open_llama(model_by_name("qwen3-mha-f32"), CONFIG) as other:
+        with pytest.raises(ValueError, match="it is of another model"):
+            other.restore(snapshot)
+        with pytest.raises(ValueError, match="must be a Snapshot"):
+            other.restore(b"h2o-snap")  # type: ignore[arg-type]
+
+
+def test_dense_attention_keeps_v_in_two_ways(tiny_model: Path) -> None:
+    with open_llama(tiny_model, None) as off, open_llama(tiny_model, None, flash_attn="on") as on:
+        off.eval([1, 2, 3])
+        with pytest.raises(ValueError, match="its flash_attn is 'off', not 'auto'"):
+            on.restore(off.snapshot())
+
+
+def test_another_model_of_the_same_sizes(tiny_model: Path, tmp_path: Path) -> None:
+    """One number somewhere in its weights is another."""
+    data = bytearray(tiny_model.read_bytes())
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval([1, 2, 3])
+        snapshot = llm.snapshot()
+    (tmp_path / "copy.gguf").write_bytes(data)
+    data[len(data) // 2] ^= 1
+    (tmp_path / "other.gguf").write_bytes(data)
+    with open_llama(tmp_path / "copy.gguf", CONFIG) as llm, open_llama(tmp_path / "other.gguf", CONFIG) as other:
+        llm.restore(snapshot)
+        with pytest.raises(ValueError, match="it is of another model"):
+            other.restore(snapshot)
+
+
+# --- damage
+
+
+def with_header(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """The file with its header changed, and the checksum right."""
+    magic, version, n, _ = START.unpack_from(data)
+    header = json.loads(data[START.size : START.size + n])
+    change(header)
+    packed = json.dumps(header).encode()
+    return START.pack(magic, version, len(packed), zlib.crc32(packed)) + packed + data[START.size + n :]
+
+
+def set_in(*keys: str) -> Callable[[Any], Callable[[dict[str, Any]], object]]:
+    def to(value: Any) -> Callable[[dict[str, Any]], object]:
+        def change(header: dict[str, Any]) -> None:
+            for key in keys[:-1]:
+                header = header[key]
+            header[keys[-1]] = value
+
+        return change
+
+    return to
+
+
+DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda data: b"", "is no snapshot of h2o-llama: it is empty"),
+    "text": (lambda data: b"What is this?", "is no snapshot of h2o-llama: it begins with b'What is '"),
+    "magic-alone": (lambda data: data[:8], "is damaged: it ends after 8 bytes"),
+    "newer": (lambda data: data[:8] + b"\2\0\0\0" + data[12:], "is of format version 2, .*: update h2o-llama"),
+    "version-0": (lambda data: data[:8] + b"\0\0\0\0" + data[12:], "its version is 0"),
+    "cut-in-the-header": (lambda data: data[:100], "ends after 100 bytes, in the middle"),
+    "cut-in-the-tokens": (lambda data: data[:-5000], "in the middle"),
+    "cut-at-the-end": (lambda data: data[:-1], "in the middle"),
+    "longer": (lambda data: data + b"\0", "it goes on after its end"),
+    "huge-header": (lambda data: data[:12] + b"\xff" * 4 + data[16:], "its header is said to have 4294967295"),
+    "bit-in-the-header": (lambda data: flipped(data, 200), "the checksum of its header is wrong"),
+    "bit-at-the-end": (lambda data: flipped(data, len(data) - 1), "the checksum of section 'state' is wrong"),
+    "no-section": (lambda data: with_header(data, lambda h: h["sections"].pop("logits")), "what section 'logits' is"),
+    "no-origin": (lambda data: with_header(data, lambda h: h.pop("origin")), "has an origin that .* not know"),
+    "planes": (lambda data: with_header(data, set_in("sections", "state", "planes")(3)), "what section 'state' is"),
+    "negative": (lambda data: with_header(data, set_in("sections", "state", "bytes")(-1)), "what section 'state' is"),
+    "fewer": (lambda data: with_header(data, set_in("sections", "state", "bytes")(77)), "to 77 bytes"),
+    "endless": (lambda data: with_header(data, set_in("sections", "state", "bytes")(2**60)), "to 8388608 bytes"),
+    "logits": (lambda data: with_header(data, set_in("origin", "n_vocab")(7)), "impossible number of tokens or logits"),
+    "n-vocab": (lambda data: with_header(data, set_in("origin", "n_vocab")("7")), "n_vocab must be int"),
+    "h2o": (lambda data: with_header(data, set_in("origin", "h2o", "magic")(1)), "unexpected keyword argument 'magic'"),
+    "budget": (lambda data: with_header(data, set_in("origin", "h2o", "heavy_budget")(-1)), "heavy_budget must be"),
+}
+
+
+def flipped(data: bytes, i: int) -> bytes:
+    return data[:i] + bytes([data[i] ^ 16]) + data[i + 1 :]
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("snapshots") / "good"
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(random_tokens(70))
+        llm.save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_is_named_and_changes_nothing(saved: Path, tiny_model: Path, tmp_path: Path, name: str) -> None:
+    change, match = DAMAGE[name]
+    (tmp_path / "bad").write_bytes(change(saved.read_bytes()))
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(random_tokens(40))
+        before = [llm.logits, *looked_at(llm)]
+        with pytest.raises(ValueError, match=match) as error:
+            llm.load(tmp_path / "bad")
+        assert f"[Snapshot.load] {tmp_path / 'bad'}" in str(error.value)
+        assert_equal([llm.logits, *looked_at(llm)], before)
+
+
+def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model: Path) -> None:
+    """It is found out late, when a part of it has been taken over."""
+    good = Snapshot.load(saved)
+    k_and_v = good.state[:-3]
+    own = good.state.index(b"h2o\0")
+    bad = [k_and_v, good.state + b"\0", good.state[: own + 40], flipped(good.state, own + 5), b""]
+    for config in (CONFIG, None):
+        arguments = {} if config else {"type_k": "f16", "type_v": "f16"}
+        with open_llama(tiny_model, config, **arguments) as llm, open_llama(tiny_model, config, **arguments) as twin:
+            for x in (llm, twin):
+                x.eval(random_tokens(40))
+            origin = llm.snapshot().origin
+            for state in bad:
+                with pytest.raises(
+                    H2OError,
+                    match=r"\[Llama.restore\] (llama.cpp refuses the state|the state is damaged)",
+                ):
+                    llm.restore(replace(good, state=state, origin=origin))
+            with pytest.raises(H2OError, match="is damaged: it is not of 71 tokens" if config else "refuses"):
+                llm.restore(replace(good, tokens=np.append(good.tokens, 1), origin=origin))
+            np.testing.assert_array_equal(llm.logits, twin.logits)
+            assert_equal(what_follows(llm), what_follows(twin))
+
+
+def test_what_a_snapshot_holds_is_checked(saved: Path, tiny_model: Path) -> None:
+    good = Snapshot.load(saved)
+    assert good.logits is not None
+    with open_llama(tiny_model, CONFIG) as llm:
+        for changes, match in (
+            ({"tokens": good.tokens + 10**6}, "must be a token id"),
+            ({"logits": good.logits[1:]}, "snapshot.logits must be"),
+        ):
+            with pytest.raises(ValueError, match=match):
+                llm.restore(dataclasses.replace(good, **changes))  # type: ignore[arg-type]
+        llm.restore(replace(good, logits=np.full_like(good.logits, np.nan)))
+        with pytest.raises(H2OError, match="are not finite"):
+            next(llm.generate([], temperature=1))
+
+
+def test_paths(saved: Path, tmp_path: Path) -> None:
+    good = Snapshot.load(saved)
+    with pytest.raises(FileNotFoundError, match=r"\[Snapshot.load\] there is no file"):
+        Snapshot.load(tmp_path / "none")
+    with pytest.raises(ValueError, match="is a folder or a special file"):
+        Snapshot.load(tmp_path)
+    with pytest.raises(ValueError, match="is a folder or a special file"):
+        good.save(tmp_path)
+    with pytest.raises(ValueError, match="is a folder or a special file"):
+        good.save("/dev/null")
+    with pytest.raises(FileNotFoundError, match="cannot be written"):
+        good.save(tmp_path / "no" / "folder")
+    with pytest.raises(ValueError, match="path must be"):
+        good.save(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="path must be"):
+        Snapshot.load("a\0b")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    good.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == saved.read_bytes()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do everything")
+def test_no_permission(saved: Path, tmp_path: Path) -> None:
+    good = Snapshot.load(saved)
+    good.save(tmp_path / "file")
+    (tmp_path / "file").chmod(0)
+    with pytest.raises(PermissionError):
+        Snapshot.load(tmp_path / "file")
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError, match="cannot be written"):
+        good.save(tmp_path / "other")
+
+
+@contextmanager
+def file_size_limit(n: int) -> Iterator[None]:
+    """A write that makes a file larger fails, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("limit", [0, 1000, 20_000])
+def test_a_full_disk_leaves_the_old_file(saved: Path, tmp_path: Path, limit: int) -> None:
+    good = Snapshot.load(saved)
+    assert len(saved.read_bytes()) > limit
+    (tmp_path / "old").write_bytes(b"precious")
+    for name in ("old", "new"):
+        with file_size_limit(limit), pytest.raises(OSError, match="cannot be written .File too large.; what was there"):
+            good.save(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_bytes() == b"precious"
+
+
+def test_closed(tiny_model: Path) -> None:
+    llm = open_llama(tiny_model, CONFIG)
+    llm.eval([1])
+    snapshot = llm.snapshot()
+    llm.close()
+    for call in (llm.snapshot, lambda: llm.restore(snapshot), lambda: llm.tokens):
+        with pytest.raises(ValueError, match="is closed"):
+            call()
+    assert snapshot.tokens.tolist() == [1]
+    assert h2o_llama.Snapshot is Snapshot
+
+
+def test_a_model_in_parts_is_told_by_all_of_them(tmp_path: Path) -> None:
+    """And by anything in its metadata."""
+    parts = [tmp_path / f"m-0000{i}-of-00002.gguf" for i in (1, 2)]
+    for part in parts:
+        part.write_bytes(bytes(100_000))
+    fingerprint = model_fingerprint(parts[0])
+    parts[1].write_bytes(bytes(99_999) + b"\1")
+    assert model_fingerprint(parts[0]) != fingerprint
+    parts[1].unlink()
+    alone = model_fingerprint(parts[0])
+    assert alone != fingerprint
+    parts[0].write_bytes(bytes(50_000) + b"\1" + bytes(49_999))
+    assert model_fingerprint(parts[0]) != alone

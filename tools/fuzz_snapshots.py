@@ -1,0 +1,210 @@
+"""Damaged snapshot files: python tools/fuzz_snapshots.py [--files N] [--seed S] [--jobs J]
+
+Each file is a good one with something changed: its bytes; or its header, or what is in its sections, with checksums
+that are right. Each must be refused with a ValueError or an H2OError that leaves the sequence as it was, or be a
+sequence that can be gone on with. N is 20,000 by default, which takes a minute; some millions are for a night.
+
+The work is done in processes of its own. If one dies, the file that it died of is kept and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import io
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path, snapshot_file
+from h2o_llama.snapshot import SECTIONS
+
+SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4)
+CONFIGS = (
+    None,
+    SMALL,
+    replace(SMALL, scorer="key_diff", retrieval="index", dense_layers=1),
+    replace(SMALL, scorer="sum", decode="memory", score_type="bf16"),
+    replace(SMALL, schedule="two_phase", pooling=1, lookup_budget=0),
+)
+TEXT = [97 + i % 7 for i in range(70)]
+START = struct.Struct("<8sIII")
+NUMBERS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 70, 71, 72, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 0x7FC00000)
+VALUES: tuple[Any, ...] = (None, True, -1, 0, 1, 2, 4, 2**31, 2**63, 2**70, 1e300, "", "f16", [], {}, [0] * 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--files", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            work(range(arguments.work, arguments.files, arguments.jobs), arguments.seed, Path(folder))
+        return
+    command = [
+        sys.executable,
+        __file__,
+        *(f"--{name}={getattr(arguments, name)}" for name in ("files", "seed", "jobs")),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"TMPDIR": folder}
+        jobs = [subprocess.Popen([*command, f"--work={i}"], env=env) for i in range(arguments.jobs)]
+        failed = [job.args[-1] for job in jobs if job.wait() != 0]  # type: ignore[index]
+        if failed:
+            kept = Path.cwd() / "fuzz_snapshots"
+            shutil.copytree(folder, kept, dirs_exist_ok=True)
+            sys.exit(f"fuzz_snapshots: {failed} failed; the files that they worked on are in {kept}")
+
+
+class Case:
+    """A `Llama` with a sequence, and the file of it."""
+
+    def __init__(self, h2o: H2OConfig | None, path: Path) -> None:
+        sizes = {"n_ctx": 256, "n_batch": 256, "n_ubatch": 16, "n_threads": 1}
+        self.llm = Llama(demo_model_path(), h2o=h2o, record=h2o is not None, **sizes)  # type: ignore[arg-type]
+        self.llm.eval(TEXT)
+        self.llm.eval([3], decode=True)
+        self.good = self.llm.snapshot()
+        self.good.save(path)
+        self.file = path.read_bytes()
+
+    def load(self, path: Path) -> bool:
+        """Whether the file is taken. If not, nothing has changed; if so, all can be done with the sequence."""
+        try:
+            self.llm.load(path)
+        except (ValueError, H2OError):
+            if self.llm.snapshot().state != self.good.state or not (self.llm.logits == self.good.logits).all():
+                raise AssertionError("a refused file has changed the sequence") from None
+            return False
+        self._go_on()
+        self.llm.restore(self.good)
+        return True
+
+    def _go_on(self) -> None:
+        llm = self.llm
+        if llm.h2o is not None:
+            for layer in llm.kv.layers:
+                llm.kv.scores(layer)
+                llm.kv.memory_indices(layer)
+        with suppress(H2OError):  # logits may be NaN, records may be gone
+            list(islice(llm.generate([], seed=1, draft=4), 3))
+        with suppress(H2OError):
+            _ = llm.kv.history
+        llm.eval(TEXT[:20])
+        for n in (85, 64, 48, 16):
+            with suppress(H2OError):
+                llm.rewind(n)
+                llm.eval(TEXT[:18])
+
+
+def work(numbers: range, seed: int, folder: Path) -> None:
+    """The files of these numbers. One is on the disk as long as it is worked on."""
+    cases = [Case(h2o, folder / "good") for h2o in CONFIGS]
+    n_taken = 0
+    for number in numbers:
+        rng = random.Random(f"{seed}/{number}")
+        case, damage = rng.choice(cases), rng.choice([damaged_bytes, damaged_header, damaged_sections])
+        path = folder / f"file-{number}"
+        path.write_bytes(damage(case.file, rng))
+        n_taken += case.load(path)
+        path.unlink()
+    print(f"fuzz_snapshots: {len(numbers)} files, {n_taken} of them can be gone on with, the others are refused")
+
+
+def damaged_bytes(data: bytes, rng: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(rng.choice([28, 1500, len(out)]))
+        at = min(at, len(out) - 1)
+        change = rng.randrange(5)
+        if change == 0:
+            out[at] ^= 1 << rng.randrange(8)
+        elif change == 1:
+            out[at : at + 4] = struct.pack("<I", rng.choice(NUMBERS))
+        elif change == 2:
+            del out[at:]
+        elif change == 3:
+            del out[at : at + rng.randint(1, 9)]
+        else:
+            out[at:at] = rng.randbytes(rng.randint(1, 9))
+        if not out:
+            break
+    return bytes(out)
+
+
+def damaged_header(data: bytes, rng: random.Random) -> bytes:
+    magic, version, n, _ = START.unpack_from(data)
+    header = json.loads(data[START.size : START.size + n])
+    place: Any = header
+    while True:
+        key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        if not isinstance(place[key], dict | list) or not place[key] or rng.random() < 0.1:
+            break
+        place = place[key]
+    change = rng.randrange(3)
+    if change == 0:
+        del place[key]
+    elif change == 1:
+        place[key] = rng.choice(VALUES)
+    elif isinstance(place[key], int):
+        place[key] += rng.choice([-4, -1, 1, 4, 1000])
+    else:
+        place[key] = copy.deepcopy(header)
+    packed = json.dumps(header).encode()
+    if rng.random() < 0.1:
+        packed = packed[: rng.randrange(len(packed))] + rng.randbytes(2)
+    return START.pack(magic, version, len(packed), zlib.crc32(packed)) + packed + data[START.size + n :]
+
+
+def damaged_sections(data: bytes, rng: random.Random) -> bytes:
+    """Tokens, logits or state: what native code reads."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        origin, contents = snapshot_file.read(file.name, SECTIONS)
+    content = bytearray(contents.pop(which := rng.choice([0, 1, *[2] * 8])))
+    for _ in range(rng.randint(1, 3)):
+        # the front holds sizes, then come memory sets and lookups
+        at = min(rng.randrange(rng.choice([400, 12_000, len(content)])), len(content) - 4)
+        word = at - at % 4
+        change = rng.randrange(6)
+        if change == 0:
+            content[at] ^= 1 << rng.randrange(8)
+        elif change == 1:
+            struct.pack_into("<I", content, word, rng.choice(NUMBERS))
+        elif change == 2:
+            (number,) = struct.unpack_from("<I", content, word)
+            struct.pack_into("<I", content, word, (number + rng.randint(-3, 3)) % 2**32)
+        elif change == 3:
+            other = rng.randrange(len(content) // 4) * 4
+            content[word : word + 4] = content[other : other + 4]
+        elif change == 4:
+            content[at : at + 2] = rng.randbytes(2)
+        elif rng.random() < 0.3:
+            del content[max(word, 8) :]
+    contents.insert(which, bytes(content))
+    sections = {
+        name: snapshot_file.Section(content, width)
+        for name, content, width in zip(SECTIONS, contents, (4, 4, 2), strict=True)
+    }
+    buffer = io.BytesIO()
+    snapshot_file.write_to(buffer, origin, sections)
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    main()
