@@ -1,7 +1,7 @@
 """The core under AddressSanitizer and UndefinedBehaviorSanitizer: python tools/check_sanitizers.py [states [seed]]
 
 Builds the libraries and tests/c_api so, in build/sanitizers, without what is not needed there (OpenMP, code for this
-very CPU), and runs them: what is to be refused, and so many damaged states (3,000). Needs pybind11, and GCC or Clang.
+very CPU), and runs them: what is to be refused, and so many damaged states (1,500). Needs pybind11, and GCC or Clang.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLAGS = "-O1 -g1 -DNDEBUG -fsanitize=address,undefined -fno-sanitize-recover=all
 
 
 def main() -> None:
-    arguments = sys.argv[1:] or ["3000"]
+    arguments = sys.argv[1:] or ["1500"]
     options = [
         f"-DPython_EXECUTABLE={sys.executable}",
         "-DCMAKE_BUILD_TYPE=Release",
