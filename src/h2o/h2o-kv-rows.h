@@ -3,7 +3,6 @@
 #include "ggml.h"
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 // Host access to one layer's K or V as the cache stores it, whatever its type.
@@ -17,8 +16,8 @@ struct h2o_kv_rows {
     void get(uint32_t r0, uint32_t r1, float * dst) const;
     void set(uint32_t r0, uint32_t r1, const float * src) const;
 
-    // The same in the cache's order [r1 - r0, n_head, n_embd], which is faster. finish(i, row) is called for every row.
-    void get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst, const std::function<void(uint32_t i, float * row)> & finish) const;
+    // The same in the cache's order [r1 - r0, n_head, n_embd].
+    void get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const;
 
     // takes back llama.cpp's rotation, or makes it: it is its own inverse
     void rotate(float * data, size_t n) const;
