@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from draft import Row as DraftRow
 from goal import Goal
 from h2o_llama.bench import Report
 from h2o_llama.bench.rows import Row
@@ -19,8 +20,9 @@ REAL_DEPTHS = SHALLOW, DEEP = 2048, 8192
 RANDOM_DEPTH = 16384
 
 
-def goals(random: Report, real: Report) -> Iterator[Goal]:
-    """All goals. What is called "over dense" is over the better dense mode of that length."""
+def goals(random: Report, real: Report, drafts: list[DraftRow]) -> Iterator[Goal]:
+    """All goals. What is called "over dense" is over the better dense mode of that length; of several texts the worst
+    counts."""
     default, index, memory, index_memory = (Setting.of(h).name for h in (DEFAULT, INDEX, MEMORY, INDEX_MEMORY))
 
     full = _find(real, "generation", DEEP, default)
@@ -44,6 +46,9 @@ def goals(random: Report, real: Report) -> Iterator[Goal]:
     speed = _find(random, "prefill", 8192, default).get("tokens_per_s")
     over_first = speed / first if speed and first else None
     yield Goal("prefill, 8,192: over dense's first 1,024", 1.0, over_first, stretch=1.15)
+    for what, quotes, bound in (("text that quotes its prompt", True, 1.8), ("other text", False, 0.97)):
+        ratio = min((row["ratio"] for row in drafts if row["quotes"] == quotes), default=None)
+        yield Goal(f"drafts of 15 tokens, SmolLM2, {what}: over generation without", bound, ratio)
 
 
 def _find(report: Report, test: str, n_tokens: int, mode: str) -> Row:
