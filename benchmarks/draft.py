@@ -32,7 +32,6 @@ class Row(TypedDict):
     """One prompt: seconds per token with and without drafts, and what became of the drafts."""
 
     text: str
-    quotes: bool
     temperature: float
     without: float
     drafts: float
@@ -105,7 +104,6 @@ def measure(llm: Llama, name: str, prompt: list[int], temperature: float, draft:
     ratio = statistics.median(a / b for a, b in zip(*seconds.values(), strict=True))
     return Row(
         text=name,
-        quotes=temperature == 0.0,
         temperature=temperature,
         without=without,
         drafts=with_drafts,
