@@ -3,15 +3,17 @@
     python benchmarks/draft.py smollm2-135m --text django.txt
 
 After a prompt of 3,100 tokens. The two alternate; speeds are medians, the ratio is the median of those of neighbours.
+With `--json build/performance/drafts.json` they are part of the report of `performance.py`.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 from rich.console import Console
@@ -26,23 +28,44 @@ N_GENERATED = 256
 N_PASSAGE = 600
 
 
+class Row(TypedDict):
+    """One prompt: seconds per token with and without drafts, and what became of the drafts."""
+
+    text: str
+    temperature: float
+    without: float
+    drafts: float
+    ratio: float
+    accepted: int
+    drafted: int
+    equal: int
+
+
 def main(
     model: Annotated[str, typer.Argument(help="A GGUF model.")],
     text: Annotated[Path, typer.Option(help="A text of at least 10,000 tokens.", exists=True)],
     draft: Annotated[int, typer.Option(help="Tokens of a draft at most.", min=1)] = 15,
     repeats: Annotated[int, typer.Option(help="Measurements of each.", min=1)] = 5,
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there.")] = None,
 ) -> None:
     """Speed of generation with and without drafts."""
     arguments = {"h2o": None} if dense else {}
     with Llama(model, n_ctx=N_PROMPT + 2 * N_GENERATED, **arguments) as llm:
         console = Console()
         console.print(f"{cpu_model()}, {N_PROMPT:,} tokens, then {N_GENERATED}")
-        table = Table("text", "temperature", "tokens/s", f"draft={draft}", "ratio", "accepted", "equal")
+        rows = []
         for name, (prompt, temperature) in prompts(llm, text.read_text(encoding="utf-8")).items():
             console.print(f"{name} …")
-            table.add_row(name, f"{temperature:g}", *measure(llm, prompt, temperature, draft, repeats))
-        console.print(table)
+            rows.append(measure(llm, name, prompt, temperature, draft, repeats))
+    table = Table("text", "temperature", "tokens/s", f"draft={draft}", "ratio", "accepted", "equal")
+    for row in rows:
+        speeds = (f"{1 / row['without']:.1f}", f"{1 / row['drafts']:.1f}", f"{row['ratio']:.2f}")
+        counts = (f"{row['accepted']} of {row['drafted']}", f"{row['equal']} of {N_GENERATED}")
+        table.add_row(row["text"], f"{row['temperature']:g}", *speeds, *counts)
+    console.print(table)
+    if json_file:
+        json_file.write_text(json.dumps(rows, indent=1))
 
 
 def prompts(llm: Llama, text: str) -> dict[str, tuple[list[int], float]]:
@@ -58,7 +81,7 @@ def prompts(llm: Llama, text: str) -> dict[str, tuple[list[int], float]]:
     }
 
 
-def measure(llm: Llama, prompt: list[int], temperature: float, draft: int, repeats: int) -> list[str]:
+def measure(llm: Llama, name: str, prompt: list[int], temperature: float, draft: int, repeats: int) -> Row:
     llm.reset()
     llm.eval(prompt[:-1])
     seconds: dict[int, list[float]] = {0: [], draft: []}
@@ -79,8 +102,16 @@ def measure(llm: Llama, prompt: list[int], temperature: float, draft: int, repea
     without, with_drafts = (statistics.median(times) for times in seconds.values())
     n_equal = sum(itertools.accumulate((a == b for a, b in zip(*tokens.values(), strict=False)), min))
     ratio = statistics.median(a / b for a, b in zip(*seconds.values(), strict=True))
-    speeds = [f"{1 / without:.1f}", f"{1 / with_drafts:.1f}", f"{ratio:.2f}"]
-    return [*speeds, f"{n_accepted} of {n_drafted}", f"{n_equal} of {len(tokens[0])}"]
+    return Row(
+        text=name,
+        temperature=temperature,
+        without=without,
+        drafts=with_drafts,
+        ratio=ratio,
+        accepted=n_accepted,
+        drafted=n_drafted,
+        equal=n_equal,
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     h2o-llama pull smollm2-135m && h2o-llama pull django-docs
     python benchmarks/performance.py                 # everything, about 15 minutes on two idle cores
     python tools/check_avx2.py --run python benchmarks/performance.py --avx2   # the goals on a build for plain AVX2
+    python benchmarks/draft.py smollm2-135m --text django.txt --json build/performance/drafts.json
     python benchmarks/performance.py --report-only   # the report again, from what was measured
     python benchmarks/performance.py --quick         # a little of everything: to see that it works
 
@@ -24,6 +25,7 @@ from typing import Annotated
 
 import typer
 
+from draft import Row as DraftRow
 from h2o_llama import H2OConfig
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
 from h2o_llama.bench.machine import describe
@@ -158,10 +160,18 @@ def _read(folder: Path) -> list[Report]:
     return [Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real")]
 
 
+def _drafts(folder: Path) -> list[DraftRow]:
+    """What draft.py has measured, in a run of its own."""
+    path = folder / "drafts.json"
+    rows: list[DraftRow] = json.loads(path.read_text()) if path.exists() else []
+    return rows
+
+
 def _goal_table(folder: Path) -> str:
     """On this CPU, and on a build for plain AVX2 if that was measured."""
-    here = list(goals(*_read(folder)))
-    others = [list(goals(*_read(folder / "avx2")))] if (folder / "avx2" / "real.json").exists() else []
+    here = list(goals(*_read(folder), _drafts(folder)))
+    avx2 = folder / "avx2"
+    others = [list(goals(*_read(avx2), _drafts(avx2)))] if (avx2 / "real.json").exists() else []
     columns = ["bound", "measured", "", *(["plain AVX2", ""] if others else [])]
     lines = [
         [goal.name, goal.bound_text, *(cell for g in (goal, *rest) for cell in (g.measured_text, g.verdict))]

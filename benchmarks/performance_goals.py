@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from draft import Row as DraftRow
 from goal import Goal
 from h2o_llama.bench import Report
 from h2o_llama.bench.rows import Row
@@ -18,8 +19,11 @@ INDEX_MEMORY = replace(INDEX, decode="memory")
 REAL_DEPTHS = SHALLOW, DEEP = 2048, 8192
 RANDOM_DEPTH = 16384
 
+# By the texts of draft.py: what repeats something of its prompt, and what does not.
+DRAFT_BOUNDS = {"repeats a passage": 1.8, "asked to quote": 1.8, "goes on": 0.97, "goes on elsewhere": 0.97}
 
-def goals(random: Report, real: Report) -> Iterator[Goal]:
+
+def goals(random: Report, real: Report, drafts: list[DraftRow]) -> Iterator[Goal]:
     """All goals. What is called "over dense" is over the better dense mode of that length."""
     default, index, memory, index_memory = (Setting.of(h).name for h in (DEFAULT, INDEX, MEMORY, INDEX_MEMORY))
 
@@ -44,6 +48,9 @@ def goals(random: Report, real: Report) -> Iterator[Goal]:
     speed = _find(random, "prefill", 8192, default).get("tokens_per_s")
     over_first = speed / first if speed and first else None
     yield Goal("prefill, 8,192: over dense's first 1,024", 1.0, over_first, stretch=1.15)
+    ratios = {row["text"]: row["ratio"] for row in drafts}
+    for what, bound in DRAFT_BOUNDS.items():
+        yield Goal(f"drafts of 15 tokens, SmolLM2, {what}: over generation without", bound, ratios.get(what))
 
 
 def _find(report: Report, test: str, n_tokens: int, mode: str) -> Row:

@@ -162,12 +162,12 @@ ROPE_MODELS = {
         # RoPE comes last: of pairs (2j, 2j + 1), of pairs (j, j + n_rot/2) after a norm,
         RopeModel(_spec("llama"), (TAKEN_BACK,) * 2, write_model),
         RopeModel(_spec("qwen3"), (TAKEN_BACK,) * 2, write_model, neox=True),
-        # of half of the dimensions in either way, K being a view of the fused QKV in the first,
+        # of 12 pairs in either way, no whole number of vectors, K being a view of the fused QKV in the first,
         RopeModel(
-            _spec("chatglm", n_rot=32), (TAKEN_BACK,) * 2, _Writer(attention=_add_fused, has_gate=False, ffn_up=2)
+            _spec("chatglm", n_rot=24), (TAKEN_BACK,) * 2, _Writer(attention=_add_fused, has_gate=False, ffn_up=2)
         ),
         RopeModel(
-            _spec("stablelm", n_rot=32),
+            _spec("stablelm", n_rot=24),
             (TAKEN_BACK,) * 2,
             _Writer(_layer_norm_eps, layer_norm=True, tied=False),
             neox=True,

@@ -81,7 +81,7 @@ def key_differences(keys: Array) -> Array:
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
 @pytest.mark.parametrize("name", SCORABLE)
-def test_scores_are_of_keys_without_rope(name: str, kv_type: str, schedule: str, path_of: PathOf) -> None:
+def test_scores_are_of_keys_without_rope(name: str, kv_type: str, schedule: str, isa: str, path_of: PathOf) -> None:
     model = ROPE_MODELS[name]
     with open_llama(path_of(model), config(kv_type=kv_type, schedule=schedule), n_ctx=128) as llm:
         llm.eval(TOKENS)

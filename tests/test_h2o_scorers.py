@@ -155,6 +155,21 @@ def test_p3_split_invariance_of_every_scorer(scorer: str, schedule: str, tiny_mo
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
+def test_layers_side_by_side_keep_what_one_thread_keeps(scorer: str, tiny_model: Path) -> None:
+    """The threads that compute also build the memory sets, one layer each."""
+    config = Config(S=32, L=4, H=8, scorer=scorer, pooling=1)
+    tokens = random_tokens(300, seed=10)
+    found = []
+    for n_threads in (1, 3):
+        with open_llama(tiny_model, config, n_threads=n_threads) as llm:
+            eval_calls(llm, [tokens])
+            found.append(llm.kv.history)
+    for one, three in zip(*found, strict=True):
+        for il, expected in one.items():
+            np.testing.assert_array_equal(three[il], expected)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
 def test_scorers_change_what_is_kept(scorer: str, tiny_model: Path) -> None:
     """Each but the sum keeps something else than the sum does, in some layer."""
     tokens = random_tokens(200, seed=9)

@@ -42,6 +42,10 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
         return;
     }
 
+    // a scheduler's last backend is the CPU's
+    ggml_backend_sched_t sched = ctx.get_sched();
+    h2o->use_threads(ggml_backend_sched_get_backend(sched, ggml_backend_sched_get_n_backends(sched) - 1));
+
     for (const auto & input : ctx.get_gf_res_reserve()->inputs) {
         if (const auto * attn = dynamic_cast<const llm_graph_input_attn_h2o *>(input.get())) {
             attn->learn_ropes();

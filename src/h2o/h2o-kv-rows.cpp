@@ -2,33 +2,14 @@
 
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
+#include "ggml-h2o-keys.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
-// normalised Walsh-Hadamard transform of every block of n_rot values
 void h2o_kv_rows::rotate(float * data, size_t n) const {
-    if (n_rot == 0) {
-        return;
-    }
-
-    const float scale = 1.0f/std::sqrt((float) n_rot);
-
-    for (float * block = data; block < data + n; block += n_rot) {
-        for (uint32_t step = 1; step < n_rot; step *= 2) {
-            for (uint32_t i = 0; i < n_rot; i += 2*step) {
-                for (uint32_t j = i; j < i + step; ++j) {
-                    const float a = block[j];
-                    const float b = block[j + step];
-                    block[j]        = a + b;
-                    block[j + step] = a - b;
-                }
-            }
-        }
-        for (uint32_t i = 0; i < n_rot; ++i) {
-            block[i] *= scale;
-        }
+    if (n_rot > 0) {
+        ggml_h2o_hadamard(data, n, n_rot);
     }
 }
 
@@ -50,7 +31,7 @@ static void encode_row(ggml_type type, const float * src, void * dst, int64_t n)
     }
 }
 
-void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst, const std::function<void(uint32_t i, float * row)> & finish) const {
+void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const {
     const size_t n     = r1 - r0;
     const size_t n_row = (size_t) n_head*n_embd;
 
@@ -67,19 +48,20 @@ void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & ds
         float * row = dst.data() + i*n_row;
         decode_row(t->type, data + i*t->nb[1], row, n_row);
         rotate(row, n_row);
-        finish(i, row);
     }
 }
 
 void h2o_kv_rows::get(uint32_t r0, uint32_t r1, float * dst) const {
-    const size_t n = r1 - r0;
+    const size_t n     = r1 - r0;
+    const size_t n_row = (size_t) n_head*n_embd;
 
     std::vector<float> rows;
-    get_in_order(r0, r1, rows, [&](uint32_t i, const float * row) {
+    get_in_order(r0, r1, rows);
+    for (size_t i = 0; i < n; ++i) {
         for (size_t h = 0; h < n_head; ++h) {
-            std::copy_n(row + h*n_embd, n_embd, dst + (h*n + i)*n_embd);
+            std::copy_n(rows.data() + i*n_row + h*n_embd, n_embd, dst + (h*n + i)*n_embd);
         }
-    });
+    }
 }
 
 void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {

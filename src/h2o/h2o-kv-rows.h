@@ -3,7 +3,6 @@
 #include "ggml.h"
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 // Host access to one layer's K or V as the cache stores it, whatever its type.
@@ -18,8 +17,8 @@ struct h2o_kv_rows {
     void get(uint32_t r0, uint32_t r1, float * dst) const;
     void set(uint32_t r0, uint32_t r1, const float * src) const;
 
-    // The same in the cache's order [r1 - r0, n_head, n_embd], which is faster. finish(i, row) is called for every row.
-    void get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst, const std::function<void(uint32_t i, float * row)> & finish) const;
+    // The same in the cache's order [r1 - r0, n_head, n_embd].
+    void get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const;
 
     // Moves rows of each head to its row i from its row from[i], which is not before i and ascends; -1: nothing. from [n_head, n]
     void move(const std::vector<int32_t> & from) const;

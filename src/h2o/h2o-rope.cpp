@@ -126,28 +126,9 @@ void h2o_rope::make_angles(const ggml_tensor * rope, size_t n) {
     }
 }
 
-// a + ib is turned by -angle
-static inline void turn_pair_back(float & a, float & b, float cosine, float sine) {
-    const float x = a;
-    a = x*cosine + b*sine;
-    b = b*cosine - x*sine;
-}
-
-void h2o_rope::turn_back(uint32_t n, float * k, uint32_t n_head, uint32_t d) const {
-    const size_t n_pairs = n_dims/2;
-
-    const float * c = cosines.data() + n*n_pairs;
-    const float * s = sines  .data() + n*n_pairs;
-
-    for (float * x = k; x < k + (size_t) n_head*d; x += d) {
-        if (is_interleaved) {
-            for (size_t j = 0; j < n_pairs; ++j) {
-                turn_pair_back(x[2*j], x[2*j + 1], c[j], s[j]);
-            }
-        } else {
-            for (size_t j = 0; j < n_pairs; ++j) {
-                turn_pair_back(x[j], x[j + n_pairs], c[j], s[j]);
-            }
-        }
-    }
+void h2o_rope::set_angles(ggml_h2o_keys & keys, uint32_t i) const {
+    keys.n_pairs        = n_dims/2;
+    keys.is_interleaved = is_interleaved;
+    keys.cosines        = cosines.data() + i*keys.n_pairs;
+    keys.sines          = sines  .data() + i*keys.n_pairs;
 }

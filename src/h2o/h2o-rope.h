@@ -1,5 +1,7 @@
 #pragma once
 
+#include "ggml-h2o-keys.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,8 +26,8 @@ public:
     // whether the RoPE that made k is this one
     bool is_of(const ggml_tensor * k) const;
 
-    // Turns k [n_head, d] back by n < n_max positions.
-    void turn_back(uint32_t n, float * k, uint32_t n_head, uint32_t d) const;
+    // Says how keys that are i, i + 1, ... positions after the first of a chunk are turned against it; all are below n_max.
+    void set_angles(ggml_h2o_keys & keys, uint32_t i) const;
 
 private:
     void make_angles(const ggml_tensor * rope, size_t n);

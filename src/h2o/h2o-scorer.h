@@ -1,7 +1,20 @@
 #pragma once
 
+#include "ggml-h2o-keys.h"
+
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
+
+// The keys of a complete chunk: n of them, read a few at a time.
+struct h2o_chunk_keys {
+    uint32_t n;
+    uint32_t n_head;
+    uint32_t d;
+
+    // the i-th to (i + n)-th; they are there until the next call
+    std::function<ggml_h2o_keys(uint32_t i, uint32_t n)> read;
+};
 
 // How the heavy hitters of a memory set are chosen: what a position's score is made of, and how candidates are ranked by it.
 // Every scorer is a file in scorers/ and an entry of h2o_scorers(). L is the local window.
@@ -18,8 +31,8 @@ public:
     virtual bool    limits_queries() const { return false; }
     virtual int64_t limit(uint32_t pos, uint32_t /*L*/) const { return pos; }
 
-    // score [n_head, n] of the keys [n, n_head, d] of a complete chunk; only if not uses_attention()
-    virtual void score_keys(const float * /*k*/, uint32_t /*n*/, uint32_t /*n_head*/, uint32_t /*d*/, float * /*score*/) const {
+    // score [n_head, n]; only if not uses_attention()
+    virtual void score_keys(const h2o_chunk_keys & /*keys*/, float * /*score*/) const {
         throw std::logic_error("[h2o] this scorer scores attention, not keys");
     }
 

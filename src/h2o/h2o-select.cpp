@@ -3,20 +3,35 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <numeric>
 
-// a uint32 that orders like the float, NaN lowest
-static uint32_t h2o_score_key(float score) {
+// an int32 that orders like the float, NaN lowest
+static int32_t h2o_score_key(float score) {
     if (std::isnan(score)) {
-        return 0;
+        return INT32_MIN;
     }
     score += 0.0f; // -0 is 0
 
-    uint32_t bits;
+    int32_t bits;
     memcpy(&bits, &score, sizeof(bits));
 
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return bits < 0 ? bits ^ INT32_MAX : bits;
+}
+
+// The largest number that at least n keys reach. No branch depends on a single key.
+static int32_t h2o_nth_largest(const std::vector<int32_t> & key, uint32_t n) {
+    int64_t low  = INT32_MIN; // reached
+    int64_t high = (int64_t) INT32_MAX + 1;
+    while (high - low > 1) {
+        const int32_t mid = (low + high) >> 1;
+
+        uint32_t n_reached = 0;
+        for (const int32_t k : key) {
+            n_reached += k >= mid;
+        }
+        (n_reached >= n ? low : high) = mid;
+    }
+    return low;
 }
 
 uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, uint32_t n_heavy, int32_t * dst) {
@@ -28,20 +43,15 @@ uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, 
         return 0;
     }
 
-    static thread_local std::vector<uint32_t> key;
-    static thread_local std::vector<uint32_t> order;
+    static thread_local std::vector<int32_t> key;
 
     key.resize(n);
     for (uint32_t i = 0; i < n; ++i) {
         key[i] = h2o_score_key(score[i]);
     }
 
-    // the key of the last one that is picked
-    order = key;
-    std::nth_element(order.begin(), order.begin() + (n_heavy - 1), order.end(), std::greater<uint32_t>());
-    const uint32_t threshold = order[n_heavy - 1];
-
-    const uint32_t n_above = std::count_if(order.begin(), order.begin() + n_heavy, [&](uint32_t k) { return k > threshold; });
+    const int32_t  threshold = h2o_nth_largest(key, n_heavy);
+    const uint32_t n_above   = std::count_if(key.begin(), key.end(), [&](int32_t k) { return k > threshold; });
 
     uint32_t n_ties = n_heavy - n_above;
     uint32_t n_out  = 0;

@@ -1,6 +1,7 @@
 #include "h2o-sequence.h"
 
 #include "h2o-select.h"
+#include "h2o-threads.h"
 
 #include "ggml-backend.h"
 
@@ -147,13 +148,11 @@ void h2o_sequence::set_scores_of(h2o_scores & scores, const h2o_layer & layer, u
 }
 
 void h2o_sequence::score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end) {
-    auto & k = key_rows;
-    read_keys(layer.il, chunk_start, chunk_end, k);
-
     const uint32_t n = chunk_end - chunk_start;
 
+    // a chunk's rows stand together
     std::vector<float> score((size_t) layer.n_head_kv*n);
-    layer.scorer->score_keys(k.data(), n, layer.n_head_kv, k.size()/n/layer.n_head_kv, score.data());
+    layer.scorer->score_keys(read_keys(layer.il, layout.row_of(chunk_start), n), score.data());
 
     h2o_scores scores(layer);
     set_scores_of(scores, layer, chunk_start, chunk_end, score.data());
@@ -274,21 +273,23 @@ bool h2o_sequence::begin_chunk(uint32_t pos) {
         return false;
     }
 
-    bool built = false;
+    std::vector<h2o_layer *> missing;
     for (auto & layer : layers) {
         if (layer.n_built < pos/config.chunk_size) {
-            build_memory_set(layer, pos);
-            built = true;
+            missing.push_back(&layer);
         }
     }
-
-    if (built) {
-        h2o_record r = record(pos);
-        r.n_tokens = pos;
-        r.n_scored = pos;
-        records[pos/config.chunk_size - 1] = std::move(r);
+    if (missing.empty()) {
+        return false;
     }
-    return built;
+    h2o_for_each(cpu, missing.size(), [&](size_t i) { build_memory_set(*missing[i], pos); });
+
+    h2o_record r = record(pos);
+    r.n_tokens = pos;
+    r.n_scored = pos;
+    records[pos/config.chunk_size - 1] = std::move(r);
+
+    return true;
 }
 
 bool h2o_sequence::uses_attention() const {

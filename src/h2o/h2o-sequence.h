@@ -133,9 +133,11 @@ public:
 
     llama_h2o_stats stats = {};
 
-    // Puts K of a layer's positions [p0, p1) into k, float32 [p1 - p0, n_head_kv, d], all rotated by RoPE as that of p0 is. For
-    // scorers that look at keys.
-    std::function<void(int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k)> read_keys;
+    // n keys of a layer from a row on. For scorers that look at keys.
+    std::function<h2o_chunk_keys(int32_t il, uint32_t first, uint32_t n)> read_keys;
+
+    // The CPU backend whose threads build the memory sets of several layers at a time. NULL: one thread does.
+    ggml_backend_t cpu = nullptr;
 
     // K and V of a layer. For the compact layout, whose rows move.
     std::function<h2o_kv_rows(int32_t il)> k_rows;
@@ -175,8 +177,6 @@ private:
     void set_scores_of(h2o_scores & scores, const h2o_layer & layer, uint32_t p0, uint32_t p1, const float * values) const;
 
     h2o_buffers buffers;
-
-    std::vector<float> key_rows; // of a chunk; kept, as new memory is slow at first
 
     uint32_t n_tok    = 0;
     uint32_t n_scored = 0; // the tokens before this one have changed scores

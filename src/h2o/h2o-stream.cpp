@@ -125,16 +125,20 @@ h2o_stream::h2o_stream(const h2o_stream & first, llama_seq_id id)
 }
 
 void h2o_stream::init() {
-    sequence.read_keys = [this](int32_t il, uint32_t p0, uint32_t p1, std::vector<float> & k) {
+    sequence.read_keys = [this](int32_t il, uint32_t first, uint32_t n) {
         const h2o_kv_rows rows = k_rows(il);
-        const auto        rope = ropes->find(il);
+        const auto        it   = ropes->find(il);
+        const h2o_rope  * rope = it == ropes->end() ? nullptr : it->second.get();
 
-        const uint32_t r0 = sequence.layout.row_of(p0);
-        rows.get_in_order(r0, r0 + p1 - p0, k, [&](uint32_t i, float * row) {
-            if (rope != ropes->end()) {
-                rope->second->turn_back(i, row, rows.n_head, rows.n_embd);
+        return h2o_chunk_keys { n, rows.n_head, rows.n_embd, [=, k = std::vector<float>()](uint32_t i, uint32_t n) mutable {
+            rows.get_in_order(first + i, first + i + n, k);
+
+            ggml_h2o_keys res = { k.data(), n, rows.n_head, rows.n_embd, nullptr, nullptr, 0, false };
+            if (rope) {
+                rope->set_angles(res, i);
             }
-        });
+            return res;
+        } };
     };
     sequence.k_rows = [this](int32_t il) { return k_rows(il); };
     sequence.v_rows = [this](int32_t il) { return v_rows(il); };

@@ -204,6 +204,12 @@ std::vector<h2o_step> llama_memory_h2o_context::largest_steps() const {
     return h2o_largest_steps(sequence.config, sequence.layout.n_positions(), memory->n_batch, memory->fused_attention);
 }
 
+void llama_memory_h2o_context::use_threads(ggml_backend_t cpu) const {
+    for (auto & stream : memory->streams) {
+        stream->sequence.cpu = cpu;
+    }
+}
+
 std::vector<h2o_stream_step> llama_memory_h2o_context::get_steps(const llama_ubatch & ubatch) const {
     if (!steps.empty()) {
         return steps[i_step];

@@ -54,6 +54,9 @@ public:
     // the largest steps, whose compute buffers are reserved
     std::vector<h2o_step> largest_steps() const;
 
+    // builds memory sets by the threads of this CPU backend from now on
+    void use_threads(ggml_backend_t cpu) const;
+
     // The step that graphs are reserved for from now on; else a whole chunk with a full memory set, and one decoded token of
     // every sequence.
     void set_reserve_step(const h2o_step & step) { reserve_step = step; }

@@ -1,17 +1,7 @@
 #include "scorers.h"
 
-#include "ggml-cpu.h"
-
-#include <cmath>
+#include <algorithm>
 #include <vector>
-
-static float dot(const float * a, const float * b, uint32_t n) {
-    static const auto vec_dot = ggml_get_type_traits_cpu(GGML_TYPE_F32)->vec_dot;
-
-    float res;
-    vec_dot(n, &res, 0, a, 0, b, 0, 1);
-    return res;
-}
 
 // How much a key differs from the others of its chunk: KeyDiff (Park et al. 2025, arXiv:2504.15364). Needs no attention.
 //   rank(p) = -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without the rotations of RoPE
@@ -22,27 +12,28 @@ const h2o_scorer & h2o_scorer_key_diff() {
 
         bool uses_attention() const override { return false; }
 
-        // goes through k in its order: rows of one head are often 4096 bytes apart, which no cache likes
-        void score_keys(const float * k, uint32_t n, uint32_t n_head, uint32_t d, float * score) const override {
-            std::vector<float> mean((size_t) n_head*d);
+        // Twice through the keys in their order in the cache, a few that stay in the L1 cache at a time. The mean is turned back
+        // with the keys, which have their places in the chunk only by RoPE.
+        void score_keys(const h2o_chunk_keys & keys, float * score) const override {
+            const uint32_t n_read = std::max(4u, 4096/(keys.n_head*keys.d)/4*4);
 
-            const float * row = k;
-            for (uint32_t i = 0; i < n; ++i) {
-                for (uint32_t h = 0; h < n_head; ++h, row += d) {
-                    const float sum      = dot(row, row, d);
-                    const float inv_norm = sum > 0.0f ? 1.0f/std::sqrt(sum) : 0.0f;
+            std::vector<float> inv_norms((size_t) keys.n*keys.n_head);
+            std::vector<float> dots     ((size_t) keys.n*keys.n_head);
+            std::vector<float> sums     ((size_t) keys.n_head*keys.d);
 
-                    score[h*n + i] = inv_norm;
-                    for (uint32_t j = 0; j < d; ++j) {
-                        mean[h*d + j] += inv_norm/n*row[j];
-                    }
-                }
+            for (uint32_t i = 0; i < keys.n; i += n_read) {
+                const ggml_h2o_keys k = keys.read(i, std::min(n_read, keys.n - i));
+                ggml_h2o_keys_add(&k, inv_norms.data() + i*keys.n_head, sums.data());
+            }
+            for (uint32_t i = 0; i < keys.n; i += n_read) {
+                const ggml_h2o_keys k = keys.read(i, std::min(n_read, keys.n - i));
+                ggml_h2o_keys_dot(&k, sums.data(), dots.data() + i*keys.n_head);
             }
 
-            row = k;
-            for (uint32_t i = 0; i < n; ++i) {
-                for (uint32_t h = 0; h < n_head; ++h, row += d) {
-                    score[h*n + i] *= -dot(row, mean.data() + h*d, d);
+            for (uint32_t i = 0; i < keys.n; ++i) {
+                for (uint32_t h = 0; h < keys.n_head; ++h) {
+                    const size_t j = i*keys.n_head + h;
+                    score[h*keys.n + i] = -inv_norms[j]*dots[j]/keys.n;
                 }
             }
         }

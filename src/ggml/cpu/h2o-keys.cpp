@@ -1,0 +1,32 @@
+#include "ggml-h2o-keys.h"
+
+#include "h2o-attn-isa.h"
+#include "h2o-keys-kernel.h"
+
+#include <string>
+
+static const h2o_keys_kernel & kernel_in_use() {
+#if defined(__x86_64__)
+    const std::string attn = h2o_attn_kernel_in_use(false).name;
+
+    if (attn == "avx2") {
+        return *h2o_keys_avx2;
+    }
+    if (attn == "avx512" || attn == "amx") {
+        return *h2o_keys_avx512;
+    }
+#endif
+    return *h2o_keys_portable;
+}
+
+void ggml_h2o_keys_add(const ggml_h2o_keys * keys, float * inv_norms, float * sums) {
+    kernel_in_use().add(*keys, inv_norms, sums);
+}
+
+void ggml_h2o_keys_dot(const ggml_h2o_keys * keys, const float * sums, float * dots) {
+    kernel_in_use().dot(*keys, sums, dots);
+}
+
+void ggml_h2o_hadamard(float * x, int64_t n, int64_t size) {
+    kernel_in_use().hadamard(x, n, size);
+}
