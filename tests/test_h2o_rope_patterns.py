@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama.llama import _ranges
+from h2o_llama.sequence import _ranges
 from inputs import random_tokens
 from llamas import Config, eval_calls, open_llama
 from oracle.layers import rope

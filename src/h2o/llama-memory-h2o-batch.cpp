@@ -28,6 +28,11 @@ static std::vector<h2o_stream_call> split_calls(const llama_memory_h2o & memory,
         }
         auto & call = res[it.first->second];
 
+        if (call.first + call.n_tokens != (uint32_t) i) {
+            LLAMA_LOG_ERROR("%s: H2O needs a batch in which the tokens of a sequence are next to each other: sequence %d comes again at token %d\n",
+                    __func__, id, i);
+            return {};
+        }
         const uint32_t pos = call.stream->sequence.n_tokens() + call.n_tokens;
         if (batch.pos[i] != (llama_pos) pos) {
             LLAMA_LOG_ERROR("%s: H2O needs consecutive positions: expected %u, got %d\n", __func__, pos, batch.pos[i]);
@@ -50,13 +55,13 @@ static std::map<size_t, llama_ubatch> split_first_phases(llama_batch_allocr & ba
     for (size_t i = 0; i < calls.size(); ++i) {
         const auto & step = calls[i].steps.front();
 
-        llama_ubatch ubatch = balloc.split_seq(step.n_tokens);
+        llama_ubatch ubatch = balloc.split_simple(step.n_tokens);
         if (step.has_phase2) {
             std::fill_n(ubatch.output, step.n_tokens, 0); // the outputs come from phase 2
             res.emplace(i, std::move(ubatch));
         }
         if (calls[i].n_tokens > step.n_tokens) {
-            balloc.split_seq(calls[i].n_tokens - step.n_tokens);
+            balloc.split_simple(calls[i].n_tokens - step.n_tokens);
         }
     }
     return res;
@@ -125,7 +130,7 @@ llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & ballo
         }
 
         for (const auto & step : calls[i].steps) {
-            ubatches.push_back(step.has_phase2 ? std::move(first_phases.at(i)) : balloc.split_seq(step.n_tokens));
+            ubatches.push_back(step.has_phase2 ? std::move(first_phases.at(i)) : balloc.split_simple(step.n_tokens));
             sinfos      .push_back(calls[i].stream->slots      (step.pos, step.n_tokens));
             dense_sinfos.push_back(calls[i].stream->dense_slots(step.pos, step.n_tokens));
             steps.push_back({ { calls[i].stream, step, i } });

@@ -20,6 +20,146 @@ static llama_batch batch_at(std::vector<llama_token> & tokens, std::vector<llama
     return batch;
 }
 
+struct token_at {
+    llama_token  token;
+    llama_pos    pos;
+    llama_seq_id seq_id;
+};
+
+static void add_text(std::vector<token_at> & tokens, llama_seq_id seq_id, llama_pos start, int n) {
+    for (int i = 0; i < n; ++i) {
+        tokens.push_back({ 'a' + (3*seq_id + start + i)%23, start + i, seq_id });
+    }
+}
+
+// logits of every token
+static int32_t decode(llama_context * ctx, std::vector<token_at> & tokens) {
+    llama_batch batch = llama_batch_init(tokens.size(), 0, 1);
+    for (const auto & t : tokens) {
+        const int i = batch.n_tokens++;
+        batch.token   [i]    = t.token;
+        batch.pos     [i]    = t.pos;
+        batch.n_seq_id[i]    = 1;
+        batch.seq_id  [i][0] = t.seq_id;
+        batch.logits  [i]    = true;
+    }
+    const int32_t res = llama_decode(ctx, batch);
+    llama_batch_free(batch);
+    return res;
+}
+
+static bool are_close(llama_context * a, int i, llama_context * b, int j) {
+    const float * x = llama_get_logits_ith(a, i);
+    const float * y = llama_get_logits_ith(b, j);
+
+    const int n = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(a)));
+    for (int k = 0; k < n; ++k) {
+        if (std::fabs(x[k] - y[k]) > 1e-2f) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// what upstream's server does with its slots; each sequence is compared with a context of its own
+static void test_sequences(llama_model * model, llama_context_params params) {
+    llama_context * alone[3];
+    for (auto & ctx : alone) {
+        ctx = llama_init_from_model(model, params);
+    }
+    params.n_seq_max = 3;
+    params.n_ctx     = 3*256;
+    llama_context * ctx    = llama_init_from_model(model, params);
+    llama_memory_t  memory = llama_get_memory(ctx);
+    require(ctx && llama_get_h2o_kv_seq(ctx, 2) && !llama_get_h2o_kv_seq(ctx, 3) && !llama_get_h2o_kv_seq(ctx, -1), "sequences are missing, or too many");
+
+    // prompts, and generated tokens of two, of which one begins a chunk, before a prompt
+    std::vector<token_at> start;
+    add_text(start, 0, 0, 40);
+    add_text(start, 1, 0, 64);
+    require(decode(ctx, start) == 0, "two prompts are not computed");
+    std::vector<token_at> batch;
+    std::vector<token_at> own[3];
+    add_text(own[0], 0, 40, 1);
+    add_text(own[1], 1, 64, 1);
+    add_text(own[2], 2, 0, 70);
+    batch = own[0];
+    batch.insert(batch.end(), own[2].begin(), own[2].end());
+    batch.insert(batch.begin() + 20, own[1].front());
+    require(decode(ctx, batch) < 0, "tokens of a sequence may be apart");
+    require(llama_memory_seq_pos_max(memory, 0) == 39 && llama_memory_seq_pos_max(memory, 2) == -1, "a refused batch has left something");
+    batch = own[0];
+    batch.insert(batch.end(), own[1].begin(), own[1].end());
+    batch.insert(batch.end(), own[2].begin(), own[2].end());
+    require(decode(ctx, batch) == 0, "a batch of three sequences is not computed");
+    for (int s = 0; s < 3; ++s) {
+        std::vector<token_at> prompt;
+        for (const auto & t : start) {
+            if (t.seq_id == s) {
+                prompt.push_back({ t.token, t.pos, 0 });
+            }
+        }
+        require(prompt.empty() || decode(alone[s], prompt) == 0, "a prompt is not computed alone");
+        for (auto & t : own[s]) {
+            t.seq_id = 0;
+        }
+        require(decode(alone[s], own[s]) == 0, "a sequence is not computed alone");
+    }
+    require(are_close(ctx, 0, alone[0], 0) && are_close(ctx, 1, alone[1], 0), "generated tokens are others than alone");
+    require(are_close(ctx, 2, alone[2], 0) && are_close(ctx, 71, alone[2], 69), "a prompt is another than alone");
+
+    // a batch that is cancelled in its second sequence undoes both, and leaves the third
+    static int n_calls;
+    n_calls = 0;
+    llama_h2o_set_progress_callback(llama_get_h2o_kv_seq(ctx, 1), [](int32_t, uint32_t, uint32_t, void *) { return ++n_calls < 2; }, nullptr);
+    batch.clear();
+    add_text(batch, 0, 41, 1);
+    add_text(batch, 1, 65, 80);
+    require(decode(ctx, batch) == 2 && n_calls == 2, "a batch is not cancelled");
+    llama_h2o_set_progress_callback(llama_get_h2o_kv_seq(ctx, 1), nullptr, nullptr);
+    require(llama_memory_seq_pos_max(memory, 0) == 40 && llama_memory_seq_pos_max(memory, 1) == 64 &&
+            llama_memory_seq_pos_max(memory, 2) == 69, "a cancelled batch has left something");
+    batch.clear();
+    add_text(batch, 0, 41, 30);
+    add_text(batch, 1, 65, 30);
+    require(decode(ctx, batch) == 0, "the batch after a cancelled one is not computed");
+    for (int s = 0; s < 2; ++s) {
+        std::vector<token_at> more(batch.begin() + 30*s, batch.begin() + 30*(s + 1));
+        for (auto & t : more) {
+            t.seq_id = 0;
+        }
+        require(decode(alone[s], more) == 0 && are_close(ctx, 30*s + 29, alone[s], 29), "a cancelled batch changes what follows");
+    }
+
+    // what no sequence can do, or only one that is there
+    batch.clear();
+    add_text(batch, 2, 71, 1);
+    require(decode(ctx, batch) < 0, "a gap is computed");
+    llama_memory_seq_rm(memory, 2, -1, -1);
+    require(llama_memory_seq_pos_max(memory, 2) == -1 && llama_memory_seq_pos_max(memory, 0) == 70, "one sequence is not removed alone");
+    require(llama_memory_seq_pos_max(memory, 7) == -1 && llama_memory_seq_rm(memory, 7, -1, -1), "a sequence that is not there is not empty");
+
+    // a copy goes on as its source; so does a state in another place
+    llama_memory_seq_cp(memory, 0, 2, -1, -1);
+    std::vector<uint8_t> state(llama_state_seq_get_size(ctx, 0));
+    require(llama_state_seq_get_data(ctx, state.data(), state.size(), 0) == state.size(), "a state is not saved");
+    require(llama_state_seq_set_data(ctx, state.data(), state.size(), 1) == state.size(), "a state is not restored");
+    batch.clear();
+    for (llama_seq_id s = 0; s < 3; ++s) {
+        batch.push_back({ 'x', 71, s });
+    }
+    require(decode(ctx, batch) == 0 && are_close(ctx, 0, ctx, 1) && are_close(ctx, 0, ctx, 2), "a copy is no copy");
+
+    llama_memory_seq_keep(memory, 1);
+    require(llama_memory_seq_pos_max(memory, 1) == 71 && llama_memory_seq_pos_max(memory, 0) == -1 &&
+            llama_memory_seq_pos_max(memory, 2) == -1, "others are kept too");
+
+    llama_free(ctx);
+    for (auto * other : alone) {
+        llama_free(other);
+    }
+}
+
 int main(int argc, char ** argv) {
     require(argc == 2, "usage: test-h2o-context MODEL");
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
@@ -42,9 +182,6 @@ int main(int argc, char ** argv) {
     params.attention_type = LLAMA_ATTENTION_TYPE_NON_CAUSAL;
     require(!llama_init_from_model(model, params), "a context without causal attention is made");
     params.attention_type = LLAMA_ATTENTION_TYPE_UNSPECIFIED;
-    params.n_seq_max      = 2;
-    require(!llama_init_from_model(model, params), "a context with two sequences is made");
-    params.n_seq_max = 1;
 
     llama_context * ctx = llama_init_from_model(model, params);
     require(ctx && llama_get_h2o_kv(ctx), "no context is made");
@@ -80,6 +217,12 @@ int main(int argc, char ** argv) {
     require(llama_memory_seq_rm(memory, 0, 0, -1) && llama_memory_seq_pos_max(memory, 0) == -1, "not all can be removed");
 
     llama_free(ctx);
+
+    for (const char * schedule : { "single_pass", "two_phase" }) {
+        require(llama_h2o_params_set(&h2o, "schedule", schedule), "a schedule is not taken");
+        test_sequences(model, params);
+    }
+
     llama_model_free(model);
     puts("test-h2o-context: what cannot be done is refused");
 }
