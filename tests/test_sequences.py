@@ -5,17 +5,20 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import h2o_llama
 from compare import relative_error
 from h2o_llama import H2OError
 from llamas import Config, open_llama
+from test_h2o_properties import small
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -307,6 +310,63 @@ def test_drafts_are_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Ll
     alone.reset()
     assert tokens == [(t, t) for t in islice(alone.generate(prompt, temperature=0), 12)]
     assert llm.n_tokens == b.n_tokens == len(prompt) + 12
+
+
+CALLS = st.one_of(
+    st.tuples(st.just("eval"), st.integers(0, 2), st.integers(1, 3 * S)),
+    st.tuples(st.just("decode"), st.sets(st.integers(0, 2), min_size=1), st.integers(1, 3)),
+    st.tuples(st.just("fork"), st.integers(0, 2), st.integers(0, 2)),
+    st.tuples(st.just("close"), st.integers(1, 2)),
+    st.tuples(st.just("cancel"), st.integers(0, 2), st.integers(S + 1, 3 * S)),
+)
+
+
+@pytest.mark.parametrize("name", ["key_diff", "two_phase", "lookups", "dense_layers"])
+@small
+@given(calls=st.lists(CALLS, min_size=4, max_size=12))
+def test_any_order_of_calls(tiny_model: Path, name: str, calls: list[tuple[Any, ...]]) -> None:
+    """Places 0 to 2 hold sequences, the first of them the Llama's own, or nothing."""
+    config = CONFIGS[name]
+    tokens = cycle(text(0, 251)[:251])  # none of them twice in a chunk
+    with (
+        open_llama(tiny_model, config, n_ctx=1024, n_seq_max=3) as llm,
+        open_llama(tiny_model, config, n_ctx=1024) as alone,
+    ):
+        places: list[Tracked | None] = [Tracked(llm), None, None]
+
+        def at(i: int) -> Tracked:
+            place = places[i] = places[i] or Tracked(llm.sequence())
+            return place
+
+        for kind, where, *size in calls:
+            if kind == "eval":
+                at(where).eval(list(islice(tokens, size[0])))
+            elif kind == "decode":
+                for _ in range(size[0]):
+                    tracked = [at(i) for i in sorted(where)]
+                    ids = list(islice(tokens, len(tracked)))
+                    rows = decode_each([t.sequence for t in tracked], ids)
+                    for t, token, row in zip(tracked, ids, rows, strict=True):
+                        t.sequence.keep_logits(row[np.newaxis])
+                        t.calls.append(([token], True))
+            elif kind == "cancel":
+                with pytest.raises(KeyError):
+                    at(where).sequence.eval(list(islice(tokens, size[0])), progress=lambda done, n: {}[done])
+            elif kind == "close":
+                if place := places[where]:
+                    place.sequence.close()
+                    places[where] = None
+            elif where != size[0] and size[0] > 0 and places[where]:
+                if place := places[size[0]]:
+                    place.sequence.close()
+                places[size[0]] = at(where).fork()
+
+        for place in places:
+            if place is not None and place.calls:
+                alone.reset()
+                for ids, decode in place.calls:
+                    alone.eval(ids, decode=decode)
+                assert_same_view(view(place.sequence), view(alone), 1e-3)
 
 
 def test_closing_the_llama_closes_all(tiny_model: Path) -> None:

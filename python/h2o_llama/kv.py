@@ -34,7 +34,7 @@ class KVStats:
     drafted_tokens, accepted_tokens : int
         Tokens that `generate` computed ahead, and how many of them it came to.
     single_pass_ms, phase1_ms, phase2_ms, decode_ms, tail_ms, select_ms : float
-        Milliseconds in each of them, and in building memory sets.
+        Milliseconds in each of them, and in building memory sets. Those of a pass for several sequences are shared out.
     gather_ms, attention_ms, score_ms : float
         With profile=True, milliseconds in gathering K and V, in attention (which gathers by itself where it is one
         operator; choosing by the index of keys is part of it) and in adding to the scores. The rest is the layers'
@@ -43,7 +43,8 @@ class KVStats:
         Memory sets built (layers times chunks).
     kv_bytes, index_bytes, score_bytes, memory_bytes, intra_bytes : int
         Bytes of the K and V cache, the index of keys (retrieval="index"), the scores, the memory sets, and of the
-        (m, l, o) that phase 1 leaves for phase 2.
+        (m, l, o) that phase 1 leaves for phase 2, which all sequences share. Without H2O `kv_bytes` is that of all
+        sequences.
     """
 
     single_pass_runs: int = 0
