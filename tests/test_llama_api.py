@@ -83,6 +83,7 @@ def test_defaults() -> None:
         "profile": False,
         "seed": None,
         "verbose": False,
+        "n_seq_max": 1,
     }
 
 
