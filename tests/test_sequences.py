@@ -301,6 +301,21 @@ def test_a_state_goes_to_another_sequence(llm: h2o_llama.Llama, alone: h2o_llama
     b.assert_as(alone, history=False)  # a state holds the last memory sets
 
 
+def test_a_state_goes_to_another_context(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    """Of a fork, and with H2O into a context for fewer sequences too."""
+    llm.eval(text(0))
+    fork = llm.fork()
+    llm.reset()
+    with fork.use_context() as context:
+        state = context.get_state(False)
+    target = llm if llm.h2o is None else alone
+    with target.use_context() as context:
+        context.set_state(state, False)
+    for sequence in (fork, target):
+        sequence.eval(text(1)[:20])
+    np.testing.assert_array_equal(fork.logits, target.logits)
+
+
 def test_drafts_are_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """What one is ahead is nothing to the others, and stays when they compute."""
     b = llm.sequence()

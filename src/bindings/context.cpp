@@ -87,7 +87,11 @@ void context::copy_from(context & other) {
     if (ptr != other.ptr || n_tokens() > 0) {
         throw std::invalid_argument("[Context.copy_from] a sequence can only be copied to an empty one of the same context");
     }
-    llama_call::run("[Llama.fork] ", [&] { llama_memory_seq_cp(llama_get_memory(get()), other.seq_id, seq_id, -1, -1); });
+    if (kv) {
+        llama_call::run("[Llama.fork] ", [&] { llama_memory_seq_cp(llama_get_memory(get()), other.seq_id, seq_id, -1, -1); });
+    } else if (other.n_tokens() > 0) {
+        set_state(other.get_state(/*partial =*/ false), /*partial =*/ false); // upstream's copy is made later, when tokens are decoded
+    }
 
     text        = other.text;
     kept_logits = other.kept_logits;

@@ -36,15 +36,17 @@ void h2o_stream::copy_from(const h2o_stream & src) {
         key_index->copy(src.id, id, n);
     }
 
-    if (auto * full = full_cache()) {
-        set_cells(*full, dense_slots(0, n), n);
-    }
-
+    fill_cells(n);
     sequence.copy_from(src.sequence);
 }
 
-// by a batch that is not computed
-void h2o_stream::set_cells(llama_kv_cache & cache, const llama_kv_cache::slot_info & slots, uint32_t n) const {
+void h2o_stream::fill_cells(uint32_t n) {
+    auto * full = full_cache();
+    if (!full || n == 0) {
+        return;
+    }
+
+    // by a batch that is not computed
     std::vector<llama_pos>      pos(n);
     std::vector<int32_t>        n_seq_id(n, 1);
     std::vector<llama_seq_id>   seq_id(1, id);
@@ -57,7 +59,7 @@ void h2o_stream::set_cells(llama_kv_cache & cache, const llama_kv_cache::slot_in
     ubatch.pos      = pos.data();
     ubatch.n_seq_id = n_seq_id.data();
     ubatch.seq_id   = seq_ids.data();
-    cache.apply_ubatch(slots, ubatch);
+    full->apply_ubatch(dense_slots(0, n), ubatch);
 }
 
 h2o_kv_rows h2o_stream::k_rows(int32_t il) const {

@@ -37,6 +37,12 @@ public:
 
     h2o_stream(const h2o_stream &) = delete;
 
+    // K and V of a layer, of all sequences: row r of this one is row id*n_rows + r
+    std::vector<ggml_tensor *> storage(int32_t il) const;
+
+    // the cells of full_cache() say that K and V of the first n positions are there
+    void fill_cells(uint32_t n);
+
     // data: K and V become 0
     void clear(bool data);
 
@@ -121,12 +127,6 @@ private:
     void init();
 
     void reset_stats();
-
-    // they are of the positions [0, n)
-    void set_cells(llama_kv_cache & cache, const llama_kv_cache::slot_info & slots, uint32_t n) const;
-
-    // K and V of a layer, of all sequences: row r of this one is row id*n_rows + r
-    std::vector<ggml_tensor *> storage(int32_t il) const;
 
     bool offload;
 

@@ -10,6 +10,21 @@
 #include <map>
 #include <stdexcept>
 #include <utility>
+#include <vector>
+
+// types and sizes of the rows of K and V, on which both sides must agree
+static std::vector<uint64_t> kv_header(const h2o_stream & stream) {
+    std::vector<uint64_t> res;
+    for (const auto * cache : { stream.cache.get(), stream.dense_cache.get() }) {
+        for (const uint32_t il : cache ? cache->get_layer_ids() : std::vector<uint32_t>()) {
+            for (const ggml_tensor * t : stream.storage(il)) {
+                res.push_back(t->type);
+                res.push_back(t->nb[1]);
+            }
+        }
+    }
+    return res;
+}
 
 static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama_state_seq_flags flags) {
     const auto & sequence = stream.sequence;
@@ -18,6 +33,10 @@ static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama
     const bool compact = sequence.layout.is_compact;
     const bool partial = !compact && (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
 
+    if (!partial) {
+        const auto header = kv_header(stream);
+        io.write(header.data(), header.size()*sizeof(header[0]));
+    }
     h2o_record_write(io, sequence.config, sequence.record(partial || compact ? sequence.open_start() : 0, /*with_kv =*/ compact));
     if (!partial) {
         h2o_chunk_records_write(io, sequence);
@@ -32,17 +51,10 @@ static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama
         stream.key_index->write(io, stream.id, sequence.n_tokens());
     }
     if (const auto * cache = stream.full_cache(); cache && !partial) {
-        cache->state_write(io, stream.id, flags);
-    }
-}
-
-// throws std::runtime_error, with nothing left, if a cache that was read does not hold these positions, in the rows of their numbers
-static void check_cells(h2o_stream & stream, const llama_kv_cache & cache, uint32_t n_tokens) {
-    const auto & cells = cache.get_cells(stream.id);
-    for (uint32_t pos = 0; pos < n_tokens; ++pos) {
-        if (cells.is_empty(pos) || cells.pos_get(pos) != (llama_pos) pos) {
-            stream.clear(false);
-            throw std::runtime_error("[h2o] this state is damaged: its K and V are of other positions");
+        for (const uint32_t il : cache->get_layer_ids()) {
+            for (ggml_tensor * t : stream.storage(il)) {
+                io.write_tensor(t, stream.id*t->nb[2], sequence.n_tokens()*t->nb[1]);
+            }
         }
     }
 }
@@ -54,6 +66,16 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
 
     const bool compact = sequence.layout.is_compact;
     const bool partial = !compact && (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+
+    if (!partial) {
+        const auto expected = kv_header(stream);
+
+        std::vector<uint64_t> header(expected.size());
+        io.read(header.data(), header.size()*sizeof(header[0]));
+        if (header != expected) {
+            throw std::runtime_error("[h2o] this state has K and V of another type or size, is of another model, or was made without H2O");
+        }
+    }
 
     const h2o_record record = h2o_record_read(io, sequence, /*with_kv =*/ compact);
 
@@ -83,9 +105,13 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
             stream.key_index->read(io, stream.id, record.n_tokens);
         }
         if (auto * cache = stream.full_cache()) {
-            cache->state_read(io, stream.id, flags);
-            check_cells(stream, *cache, record.n_tokens);
+            for (const uint32_t il : cache->get_layer_ids()) {
+                for (ggml_tensor * t : stream.storage(il)) {
+                    io.read_tensor(t, stream.id*t->nb[2], record.n_tokens*t->nb[1]);
+                }
+            }
         }
+        stream.fill_cells(record.n_tokens);
 
         if (tiles) {
             tiles->assign_text(text);

@@ -220,7 +220,10 @@ int main(int argc, char ** argv) {
 
     for (const char * schedule : { "single_pass", "two_phase" }) {
         require(llama_h2o_params_set(&h2o, "schedule", schedule), "a schedule is not taken");
-        test_sequences(model, params);
+        for (const bool kv_unified : { false, true }) { // upstream's server has true by default; H2O's cache never is
+            params.kv_unified = kv_unified;
+            test_sequences(model, params);
+        }
     }
 
     llama_model_free(model);
