@@ -541,7 +541,7 @@ def test_config() -> None:
 @pytest.mark.parametrize(
     ("name", "low", "value"),
     [
-        *(("lookup_budget", 0, value) for value in (-1, 1.0, True, "8", None, float("nan"), 2**31, 10**30)),
+        *(("lookup_budget", 0, value) for value in (-1, 1.0, True, "8", float("nan"), 2**31, 10**30)),
         *(("tile", 1, value) for value in (0, -1, 1.0, True, "8", None, 2**31)),
     ],
 )
