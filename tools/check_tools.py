@@ -30,6 +30,7 @@ EVALUATED = (
     H2OConfig(64, 32, 0, scorer="key_diff", pooling=3, lookup_budget=50, tile=48, dense_layers=[0, 2]),
     H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
     H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
+    H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
 )
 # Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits.
 STATISTICS = {
@@ -113,6 +114,8 @@ def options_of(h2o: H2OConfig) -> list[str]:
         "lookup": h2o.lookup_budget,
         "tile": h2o.tile,
         "retrieval": h2o.retrieval,
+        "decode": h2o.decode,
+        "evict": "on" if h2o.evict else "off",
     }
     if layers := cast(tuple[int, ...], h2o.dense_layers):
         values["dense"] = ",".join(map(str, layers))
@@ -122,12 +125,12 @@ def options_of(h2o: H2OConfig) -> list[str]:
 def check_conversation(tool: Path) -> None:
     """Turns that diverge from what is cached: an answer again, and the whole conversation anew.
 
-    With one scorer that lets every token of the open chunk be removed, and with one that does not.
+    With one scorer that lets every token of the open chunk be removed, with one that does not, and with eviction.
     """
     flags = ["-m", MODEL, "-c", "4096", "-t", "2", "-n", "40", "--no-warmup", "--temp", "0", "--simple-io"]
     typed = "def first(a):\n/regen\ndef second(b):\n/regen\n/clear\nclass Third:\n/exit\n"
-    for scorer in ("key_diff", "sum"):
-        output = run([tool, *flags, *H2O, "-ub", "64", "--h2o-scorer", scorer], typed=typed)
+    for more in (["--h2o-scorer", "key_diff"], ["--h2o-scorer", "sum"], ["--h2o-decode", "memory", "--h2o-evict", "on"]):
+        output = run([tool, *flags, *H2O, "-ub", "64", *more], typed=typed)
         require(output.count("single_pass") >= 5, f"llama-cli answered {output.count('single_pass')} prompts", output)
 
 
@@ -203,6 +206,8 @@ def main() -> None:
         require("lookup 64 by ngrams" in output, "llama-bench does not look anything up", output)
         output = run([*bench, *H2O, "--h2o-decode", "memory"])
         require("decode memory" in output, "llama-bench generates as if it read everything", output)
+        output = run([*bench, *H2O, "--h2o-decode", "memory", "--h2o-evict", "on"])
+        require("decode memory evict" in output, "llama-bench does not evict", output)
         output = run([*bench, *H2O, "--h2o-schedule", "two_phase"])
         require("pp2048" in output and "phase=2" in output, "llama-bench printed no result", output)
         require(

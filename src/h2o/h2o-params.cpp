@@ -162,6 +162,6 @@ int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_
     if (!llama_h2o_params_enabled(params)) {
         return snprintf(buf, size, "off");
     }
-    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u by %s scorer %s pooling %u %s decode %s evict %s", params->local_window, params->heavy_budget,
-            params->sink_tokens, params->lookup_budget, retrieval_names[params->retrieval], params->scorer, params->pooling, schedule_names[params->schedule], decode_names[params->decode], evict_names[params->evict]);
+    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u by %s scorer %s pooling %u %s decode %s%s", params->local_window, params->heavy_budget,
+            params->sink_tokens, params->lookup_budget, retrieval_names[params->retrieval], params->scorer, params->pooling, schedule_names[params->schedule], decode_names[params->decode], params->evict ? " evict" : "");
 }

@@ -29,6 +29,8 @@ static const options CONFIGS[] = {
     { { "local", "4" }, { "heavy", "6" }, { "scorer", "key_diff" }, { "lookup", "8" }, { "retrieval", "index" }, { "dense", "1" } },
     { { "local", "3" }, { "heavy", "9" }, { "scorer", "sum" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" } },
     { { "local", "4" }, { "heavy", "6" }, { "schedule", "two_phase" }, { "pooling", "1" } },
+    { { "local", "4" }, { "heavy", "6" }, { "decode", "memory" }, { "evict", "on" } },
+    { { "local", "4" }, { "heavy", "6" }, { "scorer", "key_diff" }, { "dense", "0" }, { "decode", "memory" }, { "evict", "on" } },
 };
 
 struct sequence {
