@@ -32,6 +32,8 @@ CONFIGS: dict[str, Config | None] = {
     "dense_layers": replace(KEY_DIFF, decode="memory", dense_layers=(1,)),
     "composed": replace(KEY_DIFF, B=8, T=8, decode="memory", flash_attn="off"),
     "composed_full": replace(KEY_DIFF, flash_attn="off"),
+    "evict": replace(KEY_DIFF, decode="memory", evict=True),
+    "evict_dense_layers": replace(KEY_DIFF, scorer="sum", decode="memory", evict=True, dense_layers=(1,)),
     "dense": None,
 }
 
@@ -274,6 +276,8 @@ def test_a_failed_call_changes_no_other_sequence(llm: h2o_llama.Llama, alone: h2
         tracked.assert_as(alone)
 
 
+# with eviction a sequence is never full
+@pytest.mark.parametrize("config", [name for name in CONFIGS if name != "evict"], indirect=True)
 def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """One of the sequences is full, another begins a chunk."""
     a, b = Tracked(llm), Tracked(llm.sequence())

@@ -32,6 +32,8 @@ CONFIGS: dict[str, Config | None] = {
     "decode_memory": replace(CONFIG, scorer="sum", B=8, T=4, decode="memory"),
     "two_phase": replace(CONFIG, schedule="two_phase", pooling=1),
     "dense_layers": replace(CONFIG, dense_layers=(1,), score_type="bf16"),
+    "evict": replace(CONFIG, scorer="distant", decode="memory", evict=True),
+    "evict_dense_layers": replace(CONFIG, decode="memory", evict=True, dense_layers=(0,)),
     "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
     "dense": None,
 }

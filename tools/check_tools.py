@@ -129,7 +129,11 @@ def check_conversation(tool: Path) -> None:
     """
     flags = ["-m", MODEL, "-c", "4096", "-t", "2", "-n", "40", "--no-warmup", "--temp", "0", "--simple-io"]
     typed = "def first(a):\n/regen\ndef second(b):\n/regen\n/clear\nclass Third:\n/exit\n"
-    for more in (["--h2o-scorer", "key_diff"], ["--h2o-scorer", "sum"], ["--h2o-decode", "memory", "--h2o-evict", "on"]):
+    for more in (
+        ["--h2o-scorer", "key_diff"],
+        ["--h2o-scorer", "sum"],
+        ["--h2o-decode", "memory", "--h2o-evict", "on"],
+    ):
         output = run([tool, *flags, *H2O, "-ub", "64", *more], typed=typed)
         require(output.count("single_pass") >= 5, f"llama-cli answered {output.count('single_pass')} prompts", output)
 
