@@ -71,6 +71,7 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
     """A `Llama` with H2O as configured, or without (then `S` etc. do not matter), recording every memory set."""
     # One thread: threads of so small a model would mostly wait for each other.
     arguments: dict[str, Any] = {"n_batch": n_ctx, "n_threads": 1}
+    arguments["n_gpu_layers"] = int(os.environ.get("H2O_TEST_GPU_LAYERS", "0"))  # tools/check_gpu.py
     if config is None:
         arguments |= {"h2o": None, "n_ubatch": 512, "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
     else:
