@@ -116,6 +116,15 @@ def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
         assert np.isfinite(llm.logits).all()
 
 
+def test_a_cache_that_cannot_fit_is_refused(tiny_model: Path) -> None:
+    """Of dense layers; without them any n_ctx will do."""
+    huge = 2**31 - 1
+    with open_llama(tiny_model, CONFIG, n_ctx=huge, n_batch=64) as llm:
+        assert llm.n_ctx == huge
+    with pytest.raises(ValueError, match=rf"n_ctx={huge} needs .* GiB for the KV cache"):
+        open_llama(tiny_model, replace(CONFIG, dense_layers=(0,)), n_ctx=huge, n_batch=64)
+
+
 def test_says_once_that_the_text_is_longer_than_what_the_model_was_trained_for(tiny_model: Path) -> None:
     with open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm:
         llm.eval(random_tokens(llm.core_model.n_ctx_train))

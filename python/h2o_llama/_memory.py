@@ -45,9 +45,15 @@ def check_kv_size(
     type_v: str,
     has_index: bool = False,
     n_seq_max: int = 1,
+    n_layer: int | None = None,
 ) -> None:
-    """Raise ValueError if caches of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory."""
+    """Raise ValueError if caches of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory.
+
+    Of so many of the model's layers: by default of all.
+    """
     needed = kv_bytes_at_least(model, n_cells * n_seq_max, type_k, type_v, has_index)
+    if n_layer is not None:
+        needed = needed * n_layer // model.n_layer
     _check_fits(owner, name, n_cells, needed, "{} for the KV cache")
 
 

@@ -103,7 +103,10 @@ class ContextParams:
             has_index = self.h2o is not None and self.h2o.has_key_index
             n_rows, name = n_cells, "n_ctx"
             if self.h2o is not None and self.h2o.evict:
-                n_rows, name = self.h2o.memory_size + int(self.n_ubatch), "n_ubatch"
+                n_dense = len(cast(tuple[int, ...], self.h2o.dense_layers))
+                types = (self.type_k, self.type_v)
+                check_kv_size(_OWNER, "n_ctx", n_cells, model, *types, n_seq_max=n_seq_max, n_layer=n_dense)
+                n_rows, name = self.h2o.memory_size + int(self.n_ubatch), "memory_size + n_ubatch"
             if n_seq_max > 1:
                 name = f"{n_seq_max} sequences (n_seq_max) with {name}"
             check_kv_size(_OWNER, name, n_rows, model, self.type_k, self.type_v, has_index, n_seq_max)

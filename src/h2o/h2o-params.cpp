@@ -41,7 +41,7 @@ const llama_h2o_option * llama_h2o_options() {
         { "lookup",   "N",    "H2O: positions that a query attends to besides (default: 0)" },
         { "retrieval", "NAME", "H2O: how they are found, ngrams (by the text) or index (by the keys, for every layer and head) (default: ngrams)" },
         { "tile",     "N",    "H2O, ngrams: queries that look up so many: fewer, and each looks up more (default: 8)" },
-        { "evict",    "NAME", "H2O: on: what no layer's memory set holds is dropped, needs decode memory and lookup 0 (default: off)" },
+        { "evict",    "NAME", "H2O: on: what is not in a memory set is dropped, which needs decode memory and lookup 0 (default: off)" },
         { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
         { nullptr, nullptr, nullptr },
     };

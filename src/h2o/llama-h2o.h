@@ -45,7 +45,8 @@ struct llama_h2o_params {
 
     enum llama_h2o_retrieval retrieval; // how these positions are found
 
-    bool evict; // K and V outside of the memory set and the open chunk are dropped: then the cache does not grow with the text
+    bool evict; // K and V outside of the memory set and the open chunk are dropped: the cache does not grow with the text. Needs
+                // SINGLE_PASS, DECODE_MEMORY and no lookup
 
     // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
     uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
@@ -173,14 +174,15 @@ LLAMA_API const char * llama_h2o_kv_scorer(const struct llama_h2o_kv * kv, int32
 
 // All functions below return false, and write nothing, if il is not a layer of the cache or a range is outside it.
 
-// scores [n_head_kv, n_tokens], float32
+// scores [n_head_kv, n_tokens], float32; NaN for what is evicted
 LLAMA_API bool llama_h2o_kv_scores(const struct llama_h2o_kv * kv, int32_t il, float * dst);
 
 // current memory set [n_head_kv, M], ascending positions, -1 padded
 LLAMA_API bool llama_h2o_kv_memory_indices(const struct llama_h2o_kv * kv, int32_t il, int32_t * dst);
 
 // Replaces the memory set for the chunk after the last one, which must be complete: [n_head_kv, M], for every head
-// min(M, n_tokens) positions, ascending, in [0, n_tokens), -1 padded. Writes nothing and returns false if they are not.
+// min(M, n_tokens) positions, ascending, in [0, n_tokens), -1 padded. Writes nothing and returns false if they are not, or if
+// the context evicts.
 LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t il, const int32_t * src);
 
 // memory set M_c [n_head_kv, M] of an earlier chunk; false if it was not kept
@@ -191,7 +193,7 @@ LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chu
 // LLAMA_H2O_RETRIEVAL_INDEX keeps none.
 LLAMA_API uint32_t llama_h2o_kv_lookup(const struct llama_h2o_kv * kv, uint32_t i, int32_t * dst);
 
-// K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]
+// K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]; NaN for what is evicted
 LLAMA_API bool llama_h2o_kv_get_k(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);
 LLAMA_API bool llama_h2o_kv_get_v(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);
 
