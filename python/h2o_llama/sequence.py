@@ -100,7 +100,7 @@ class Sequence(Past):
 
     @property
     def n_ctx(self) -> int:
-        """How many tokens the sequence can hold."""
+        """How many tokens the sequence can hold; 2**31 - 1 if eviction leaves it without a limit."""
         return self._engine.n_ctx
 
     @property
