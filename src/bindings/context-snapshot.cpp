@@ -100,7 +100,7 @@ void context::restore(const py::bytes & state, const token_array & tokens, const
 
     const py::bytes before = n_tokens() > 0 ? snapshot() : py::bytes();
     try {
-        llama_memory_seq_rm(memory, seq_id, -1, -1);
+        clear_memory(/*data =*/ false);
         if (n > 0) {
             write_state(state);
         }
@@ -108,7 +108,7 @@ void context::restore(const py::bytes & state, const token_array & tokens, const
             throw h2o_error("[Llama.restore] the state is damaged: it is not of " + std::to_string(n) + " tokens");
         }
     } catch (...) {
-        llama_memory_seq_rm(memory, seq_id, -1, -1);
+        clear_memory(/*data =*/ false);
         if (PyBytes_GET_SIZE(before.ptr()) > 0) {
             write_state(before);
         }

@@ -62,17 +62,17 @@ void context::close() {
     kept_logits.clear();
 }
 
-void context::clear_memory() {
+void context::clear_memory(bool data) {
     llama_memory_t mem = llama_get_memory(get());
     if (llama_n_seq_max(get()) == 1) {
-        llama_memory_clear(mem, /*data =*/ true);
+        llama_memory_clear(mem, data);
     } else {
         llama_memory_seq_rm(mem, seq_id, -1, -1); // the whole of a sequence can always be removed
     }
 }
 
 void context::clear() {
-    clear_memory();
+    clear_memory(/*data =*/ true);
     kept_logits.clear();
 
     n_ahead        = 0;
@@ -172,7 +172,7 @@ void context::undo(uint32_t n_keep) {
     kept_logits.clear();
 
     if (n_tokens() > n_keep && !llama_memory_seq_rm(llama_get_memory(get()), seq_id, n_keep, -1)) {
-        clear_memory(); // a recurrent state has no past to return to
+        clear_memory(/*data =*/ true); // a recurrent state has no past to return to
     }
     sync_text();
 }

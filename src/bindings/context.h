@@ -124,7 +124,8 @@ private:
     // the cache has changed otherwise than by decoding
     void sync_text();
 
-    void clear_memory();
+    // data: K and V become 0, if there is but one sequence
+    void clear_memory(bool data);
 
     const llama_seq_id seq_id;
     const bool         record;
