@@ -106,7 +106,7 @@ bool h2o_graph::has_fused_attention(int il) const {
 }
 
 bool h2o_graph::has_flash_attention(int il) const {
-    return flash_attention && !fused_attention && stream->sequence.layout.is_compact && stream->has_flash_attention(il);
+    return flash_attention && stream->sequence.layout.is_compact && !has_fused_attention(il) && stream->has_flash_attention(il);
 }
 
 bool h2o_graph::decodes_memory(int il) const {
