@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from quiet import run
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "avx2"
 LIBRARY = BUILD / "bin" / "libh2o-ggml-cpu.so"
@@ -51,12 +53,6 @@ def main() -> None:
         tests = sys.argv[1:] or [str(path) for pattern in TESTS for path in sorted((ROOT / "tests").glob(pattern))]
         command = [sys.executable, "-m", "pytest", *tests]
     sys.exit(subprocess.run(command, env=env, cwd=ROOT).returncode)
-
-
-def run(*command: str | Path) -> None:
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if result.returncode != 0:
-        sys.exit(f"check_avx2: {' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
 
 
 if __name__ == "__main__":

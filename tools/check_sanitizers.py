@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from quiet import run
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "sanitizers"
 MODEL = ROOT / "python" / "h2o_llama" / "data" / "demo-qwen3-2m-f16.gguf"
@@ -30,20 +32,14 @@ def main() -> None:
         "-DGGML_OPENMP=OFF",
         "-DH2O_LLAMA_BUILD_BACKEND_TESTS=ON",
     ]
-    build("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
-    build("cmake", "--build", BUILD, "--target", "test-h2o-context", "test-h2o-state")
+    run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
+    run("cmake", "--build", BUILD, "--target", "test-h2o-context", "test-h2o-state")
 
     env = os.environ | {"UBSAN_OPTIONS": "print_stacktrace=1"}
     for command in (["test-h2o-context", str(MODEL)], ["test-h2o-state", str(MODEL), *arguments]):
         result = subprocess.run([str(BUILD / "bin" / command[0]), *command[1:]], env=env)
         if result.returncode != 0:
             sys.exit(f"check_sanitizers: {' '.join(command)}: exit status {result.returncode}")
-
-
-def build(*command: str | Path) -> None:
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if result.returncode != 0:
-        sys.exit(f"check_sanitizers: {' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
 
 
 if __name__ == "__main__":

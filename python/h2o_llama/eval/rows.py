@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from h2o_llama._replacing import replacing
 from h2o_llama.eval.task import Row
 
 
@@ -32,12 +32,8 @@ def read_rows(path: Path) -> list[Row]:
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
     """Add rows to a file. It is replaced as a whole: whoever reads it sees all of the rows or none of them."""
     text = json.dumps([*read_rows(path), *rows], indent=1) + "\n"
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def find_row(rows: Sequence[Row], identity: Row) -> Row | None:

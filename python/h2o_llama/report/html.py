@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from h2o_llama._replacing import replacing
 from h2o_llama.report.captured import mean_over_heads
 from h2o_llama.report.document import runs
 from h2o_llama.report.history import stays
@@ -95,7 +96,7 @@ def check_target(path: Path) -> None:
 def write_html(
     path: Path, report: MemoryReport, facts: Sequence[tuple[str, str]] = (), notes: Sequence[range] = ()
 ) -> None:
-    """Writes the page beside `path`, then renames it, so that a half page never replaces a whole one."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(render_html(report, facts, notes), encoding="utf-8")
-    os.replace(temporary, path)
+    """Writes the page. A half one never replaces a whole one."""
+    page = render_html(report, facts, notes)
+    with replacing(path) as file:
+        file.write(page.encode())
