@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ CONFIGS = {
     "key_diff": replace(CONFIG, scorer="key_diff", pooling=1, kv_type="q8_0"),
     "more memory than chunk": replace(CONFIG, L=9, H=21, scorer="distant"),
     "dense layer": replace(CONFIG, dense_layers=(0,), kv_type="f16"),
+    "looked up": replace(CONFIG, scorer="distant", kv_type="f16", B=12, T=4, cold_store="memory"),
+    "looked up in a file": replace(CONFIG, scorer="key_diff", kv_type="q8_0", B=9, T=1, cold_store=tempfile.gettempdir()),
+    "dense layer, looked up": replace(CONFIG, dense_layers=(1,), B=30, T=2, cold_store=tempfile.gettempdir()),
     "composed": replace(CONFIG, flash_attn="off", scorer="distant"),
     "composed, dense layer": replace(CONFIG, flash_attn="off", dense_layers=(1,)),
 }
@@ -55,23 +59,31 @@ def test_is_as_if_everything_were_kept(tiny_model: Path, name: str) -> None:
     Where all is kept, generated tokens attend to composed dense layers by upstream's attention, which rounds otherwise.
     """
     config = CONFIGS[name]
-    tokens = random_tokens(150, seed=2)
+    tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
     calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, replace(config, evict=False)) as kept:
+    with (
+        open_llama(tiny_model, config) as llm,
+        open_llama(tiny_model, replace(config, evict=False, cold_store=None)) as kept,
+    ):
         for call in calls:
             (got,), (want,) = (eval_calls(x, [call]) for x in (llm, kept))
             np.testing.assert_array_equal(got, want)
-        assert_same_memory(llm, kept)
+        assert_same_memory(llm, kept, is_stored=config.cold_store is not None)
         assert llm.kv.stats.kv_bytes < kept.kv.stats.kv_bytes
+        if config.B:
+            assert sum(len(llm.kv.lookup_indices(tile)) for tile in range(150 // config.T)) > 100
 
 
-def assert_same_memory(llm: h2o_llama.Llama, kept: h2o_llama.Llama) -> None:
-    """Sets, scores, K and V. What is evicted is NaN, and nothing else."""
+def assert_same_memory(llm: h2o_llama.Llama, kept: h2o_llama.Llama, is_stored: bool) -> None:
+    """Sets, scores, K and V. What is evicted is NaN, and nothing else; K and V are not if they are stored."""
     assert llm.n_tokens == kept.n_tokens
     for il in llm.kv.layers:
         memory = kept.kv.memory_indices(il)
         np.testing.assert_array_equal(llm.kv.memory_indices(il), memory)
-        for x, y in zip(arrays_of(llm, il), arrays_of(kept, il), strict=True):
+        scores, *kv = zip(arrays_of(llm, il), arrays_of(kept, il), strict=True)
+        for x, y in kv if is_stored else []:
+            np.testing.assert_array_equal(x, y)
+        for x, y in [scores] if is_stored else [scores, *kv]:
             for head, positions in enumerate(memory):
                 here = np.zeros(llm.n_tokens, dtype=bool)
                 here[positions[positions >= 0]] = True

@@ -113,6 +113,7 @@ class Context:
         schedule: str,
         decode: str,
         evict: bool,
+        cold_store: str,
         record: bool,
         profile: bool,
         verbose: bool,
@@ -194,6 +195,8 @@ class KVInfo:
     def tile(self) -> int: ...
 
 class KVStats:
+    @property
+    def bytes_cold(self) -> int: ...
     @property
     def bytes_index(self) -> int: ...
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,7 @@ _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 _CHOSEN: Any = None
 _KEEPING = {"heavy_budget": 320, "lookup_budget": 128, "decode": "full"}
 _EVICTING = {"heavy_budget": 448, "lookup_budget": 0, "decode": "memory"}
+_STORING = {**_KEEPING, "decode": "memory"}
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class H2OConfig:
     local_window : int, default 60
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 320
-        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. With `evict` the
-        default is 448, as there is no lookup.
+        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. With `evict`
+        and no cold store the default is 448, as there is no lookup.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     scorer : str, default "distant"
@@ -58,11 +60,16 @@ class H2OConfig:
         Default "full", with `evict` "memory".
     evict : bool, default False
         Drop K and V of what no memory set holds, when its chunk is closed: the cache has room for M + S positions, and
-        the text may have any length. What was dropped cannot be attended to: not by generated tokens, a dense tail or
-        lookup. Needs "single_pass", decode="memory" and lookup_budget=0, which are its defaults then.
+        the text may have any length. What was dropped cannot be attended to, but for what lookup brings back from a
+        cold store. Needs "single_pass" and decode="memory", which are its defaults then, and either lookup_budget=0 or
+        a cold store.
+    cold_store : str, path or None, default None
+        Where evicted K and V go: "memory" of the host, or a folder, in which they are in a temporary file that is gone
+        with the process. They are brought back when a query looks them up. They take as many bytes as without `evict`.
+        None: they are gone.
     lookup_budget : int, default 128
         B: how many further positions a query attends to, found as `retrieval` says. 0 is none, and the default with
-        `evict`.
+        `evict` and no cold store.
     retrieval : {"ngrams", "index"}
         "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
         heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
@@ -104,10 +111,13 @@ class H2OConfig:
     tile: int = 8
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = "ngrams"
+    cold_store: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         evict = _check.flag(_OWNER, "evict", self.evict)
-        for name, value in (_EVICTING if evict else _KEEPING).items():
+        self._check_cold_store(evict)
+        defaults = _KEEPING if not evict else _EVICTING if self.cold_store is None else _STORING
+        for name, value in defaults.items():
             if getattr(self, name) is _CHOSEN:
                 object.__setattr__(self, name, value)
         least = {"local_window": 0, "heavy_budget": 0, "sink_tokens": 0, "pooling": 0, "lookup_budget": 0, "tile": 1}
@@ -127,13 +137,29 @@ class H2OConfig:
         _check.choice(_OWNER, "decode", self.decode, ("full", "memory"))
         _check.choice(_OWNER, "retrieval", self.retrieval, ("ngrams", "index"))
         _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
-        needed = {"schedule": "single_pass", "decode": "memory", "lookup_budget": 0}
+        needed: dict[str, Any] = {"schedule": "single_pass", "decode": "memory"}
+        if self.cold_store is None:
+            needed["lookup_budget"] = 0
+        elif self.lookup_budget > 0:
+            needed["retrieval"] = "ngrams"
         for name, value in needed.items():
             if evict and getattr(self, name) != value:
+                hint = ", unless there is a cold_store" if name == "lookup_budget" else ""
                 raise ValueError(
-                    f"[{_OWNER}] evict=True needs {name}={value!r}, got {getattr(self, name)!r}: what is evicted "
+                    f"[{_OWNER}] evict=True needs {name}={value!r}{hint}, got {getattr(self, name)!r}: what is evicted "
                     "cannot be attended to any more"
                 )
+
+    def _check_cold_store(self, evict: bool) -> None:
+        if self.cold_store is None:
+            return
+        if not isinstance(self.cold_store, str | os.PathLike) or not str(self.cold_store):
+            raise ValueError(
+                f"[{_OWNER}] cold_store must be 'memory', the path of a folder or None, got {self.cold_store!r}"
+            )
+        if not evict:
+            raise ValueError(f"[{_OWNER}] cold_store is for what is evicted: it needs evict=True")
+        object.__setattr__(self, "cold_store", os.fspath(self.cold_store))
 
     @property
     def has_key_index(self) -> bool:

@@ -41,8 +41,8 @@ class KVStats:
         products, norms and RoPE. Decode steps are counted where attention is one operator.
     selections : int
         Memory sets built (layers times chunks).
-    kv_bytes, index_bytes, score_bytes, memory_bytes, intra_bytes : int
-        Bytes of the K and V cache, the index of keys (retrieval="index"), the scores, the memory sets, and of the
+    kv_bytes, index_bytes, cold_bytes, score_bytes, memory_bytes, intra_bytes : int
+        Bytes of the K and V cache, the index of keys (retrieval="index"), the cold store, the scores, the memory sets, and of the
         (m, l, o) that phase 1 leaves for phase 2, which all sequences share. Without H2O `kv_bytes` is that of all
         sequences.
     """
@@ -68,6 +68,7 @@ class KVStats:
     selections: int = 0
     kv_bytes: int = 0
     index_bytes: int = 0
+    cold_bytes: int = 0
     score_bytes: int = 0
     memory_bytes: int = 0
     intra_bytes: int = 0
@@ -99,6 +100,7 @@ class KVStats:
             selections=stats.n_select,
             kv_bytes=stats.bytes_kv,
             index_bytes=stats.bytes_index,
+            cold_bytes=stats.bytes_cold,
             score_bytes=stats.bytes_scores,
             memory_bytes=stats.bytes_memory,
             intra_bytes=stats.bytes_intra,

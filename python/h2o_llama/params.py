@@ -140,6 +140,7 @@ class ContextParams:
             schedule="single_pass" if self.h2o is None else self.h2o.schedule,
             decode="full" if self.h2o is None else self.h2o.decode,
             evict=self.h2o is not None and self.h2o.evict,
+            cold_store="" if self.h2o is None or self.h2o.cold_store is None else str(self.h2o.cold_store),
             record=bool(self.record),
             profile=bool(self.profile),
             verbose=bool(self.verbose),

@@ -127,7 +127,7 @@ static ggml_h2o_attn_result attention_build(
 
     return ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type),
         graph.input(rows, GGML_TYPE_I32), optional_input(first), optional_input(limits),
-        optional_input(tiles.rows), optional_input(tiles.first), optional_input(tiles.last), tiles.size, tiles.offset, scale, sums);
+        optional_input(tiles.rows), optional_input(tiles.first), optional_input(tiles.last), tiles.size, tiles.offset, nullptr, 0, scale, sums);
 }
 
 // q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d], rows is [n_block, n_head_kv, n_k], first is [n_k],

@@ -13,6 +13,15 @@ static void assert_tiles(const struct ggml_tensor * t, int64_t n_tile_rows, int6
     GGML_ASSERT(t->ne[0] == n_tile_rows && t->ne[1] == n_tiles && ggml_is_matrix(t));
 }
 
+struct ggml_h2o_far_parts ggml_h2o_far_offsets(const struct ggml_tensor * k, const struct ggml_tensor * v, int64_t n_far) {
+    struct ggml_h2o_far_parts res;
+    res.k    = 0;
+    res.v    = GGML_PAD(res.k + n_far*k->nb[1], 64);
+    res.own  = GGML_PAD(res.v + n_far*v->nb[1], 64);
+    res.size = res.own + k->ne[2]*((n_far + 31)/32)*sizeof(uint32_t);
+    return res;
+}
+
 struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_context * ctx,
         struct ggml_tensor  * q,
@@ -26,6 +35,8 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * tile_last,
         int                   tile_size,
         int                   tile_offset,
+        struct ggml_tensor  * far,
+        int                   n_far,
         float                 scale,
         bool                  sums) {
     const int64_t n_q       = q->ne[1];
@@ -62,6 +73,12 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         assert_tiles(tile_last,  tile_rows->ne[0], n_tiles);
     }
 
+    if (far) {
+        GGML_ASSERT(tile_first && far->type == GGML_TYPE_I8 && ggml_is_contiguous(far) && n_far > 0);
+        GGML_ASSERT(k->nb[2]*n_head_kv <= k->nb[1] && v->nb[2]*n_head_kv <= v->nb[1]);
+        GGML_ASSERT(ggml_nbytes(far) == ggml_h2o_far_offsets(k, v, n_far).size);
+    }
+
     const int64_t n_o     = d_v*n_head*n_q*n_block;
     const int64_t n_sums  = sums ? n_k*n_head_kv*n_block : 0;
     const int64_t n_state = n_q*n_head*n_block;
@@ -72,6 +89,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     ggml_set_op_params_i32(result, 1, sums);
     ggml_set_op_params_i32(result, 2, tile_size);
     ggml_set_op_params_i32(result, 3, tile_offset);
+    ggml_set_op_params_i32(result, 4, n_far);
 
     result->op     = GGML_OP_H2O_ATTN;
     result->src[0] = q;
@@ -83,6 +101,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     result->src[6] = tile_rows;
     result->src[7] = tile_first;
     result->src[8] = tile_last;
+    result->src[9] = far;
 
     const size_t size = sizeof(float);
 

@@ -44,6 +44,12 @@ struct ggml_h2o_attn_result {
 //   tile_first, tile_last: NULL
 //   tile_size:   1
 //   tile_offset: 0
+//
+// With far, tile rows are of tiles, and rows of it in place of k and v:
+//   far:   I8 [ggml_h2o_far_offsets().size], contiguous. It holds n_far rows of k, n_far of v, each as long as from row to row of k and v
+//          with all heads of it in between, and n_head_kv times ceil(n_far/32) uint32_t, whose bit i%32 of number i/32 says that the
+//          head has what row i holds among its own rows. Row 0 is finite
+//   n_far: at least 1
 // sums are those of rows only; o, m and l are of all that a query sees.
 GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_context * ctx,
@@ -58,8 +64,20 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * tile_last,
         int                   tile_size,
         int                   tile_offset,
+        struct ggml_tensor  * far,
+        int                   n_far,
         float                 scale,
         bool                  sums);
+
+// Where things lie in far, in bytes.
+struct ggml_h2o_far_parts {
+    size_t k;
+    size_t v;
+    size_t own;
+    size_t size;
+};
+
+GGML_API struct ggml_h2o_far_parts ggml_h2o_far_offsets(const struct ggml_tensor * k, const struct ggml_tensor * v, int64_t n_far);
 
 // The CPU backend's kernels, for tests and benchmarks.
 // Name of the i-th that this CPU has, the best one first; NULL after the last.

@@ -24,7 +24,8 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
     ggml_tensor * rows = ggml_view_3d(ctx, params.rows, n_k, n_head_kv, n_block, params.rows->nb[1], n_k*params.rows->nb[0], 0);
 
     const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, rows, params.first, params.limits,
-            params.tile_rows, params.tile_first, params.tile_last, params.tile_size, params.tile_offset, params.scale, params.sums);
+            params.tile_rows, params.tile_first, params.tile_last, params.tile_size, params.tile_offset, params.far, params.n_far,
+            params.scale, params.sums);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 

@@ -32,6 +32,9 @@ struct h2o_attention_params {
     ggml_tensor * tile_last;   // I32 [n, n_tiles]: the first query that does not see a row any more
     int           tile_size;
     int           tile_offset; // of the first query in its tile
+
+    ggml_tensor * far;   // what tile rows are rows of in place of k and v, see ggml_h2o_attn; one operator only; nullptr: nothing
+    int           n_far;
 };
 
 // One operator, which not every backend has.

@@ -1,12 +1,14 @@
 #include "h2o-config.h"
 
+#include <cstring>
 #include <iterator>
 #include <stdexcept>
 #include <string>
 
 h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     : chunk_size(chunk_size), local_window(params.local_window), heavy_budget(params.heavy_budget), sink_tokens(params.sink_tokens),
-      scorer(&h2o_find_scorer(params.scorer)), lookup_budget(params.lookup_budget), tile(params.tile), retrieval(params.retrieval), pooling(params.pooling), score_type(params.score_type), schedule(params.schedule), decode(params.decode), evict(params.evict) {
+      scorer(&h2o_find_scorer(params.scorer)), lookup_budget(params.lookup_budget), tile(params.tile), retrieval(params.retrieval), pooling(params.pooling), score_type(params.score_type), schedule(params.schedule), decode(params.decode), evict(params.evict),
+      cold_store(params.cold_store, strnlen(params.cold_store, sizeof(params.cold_store))) {
     std::copy(std::begin(params.dense_layers), std::end(params.dense_layers), dense_layers.begin());
 
     if (chunk_size < 1) {
@@ -36,7 +38,13 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     if (decode != LLAMA_H2O_DECODE_FULL && decode != LLAMA_H2O_DECODE_MEMORY) {
         throw std::invalid_argument("[h2o] decode must be full or memory");
     }
-    if (evict && (schedule != LLAMA_H2O_SCHEDULE_SINGLE_PASS || decode != LLAMA_H2O_DECODE_MEMORY || lookup_budget > 0)) {
-        throw std::invalid_argument("[h2o] to evict needs the schedule single_pass, decode memory and lookup 0: what is evicted cannot be attended to");
+    if (evict && (schedule != LLAMA_H2O_SCHEDULE_SINGLE_PASS || decode != LLAMA_H2O_DECODE_MEMORY || has_key_index())) {
+        throw std::invalid_argument("[h2o] to evict needs the schedule single_pass, decode memory and retrieval ngrams: what is evicted cannot be attended to");
+    }
+    if (evict && lookup_budget > 0 && !has_cold_store()) {
+        throw std::invalid_argument("[h2o] to evict needs lookup 0 or a cold store: what is evicted cannot be looked up");
+    }
+    if (has_cold_store() && !evict) {
+        throw std::invalid_argument("[h2o] a cold store is for what is evicted: switch eviction on too");
     }
 }

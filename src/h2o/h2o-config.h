@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 
 // Parameters of H2O chunked sparse attention. The chunk grid is absolute: chunk c holds positions [c*S, (c + 1)*S).
 struct h2o_config {
@@ -37,6 +38,10 @@ struct h2o_config {
     llama_h2o_decode   decode   = LLAMA_H2O_DECODE_FULL;
 
     bool evict = false; // K and V outside of the memory set and the open chunk are dropped
+
+    std::string cold_store; // where they go then, see h2o_make_cold_place; empty: they are gone
+
+    bool has_cold_store() const { return !cold_store.empty(); }
 
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 

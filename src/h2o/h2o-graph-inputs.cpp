@@ -2,6 +2,8 @@
 
 #include "h2o-graph.h"
 
+#include "h2o-profile.h"
+
 #include "llama-model.h"
 
 #include <algorithm>
@@ -130,7 +132,11 @@ void h2o_graph::set_tiles() const {
     const auto & sequence = stream->sequence;
     const auto & tiles    = *sequence.tiles;
 
-    std::vector<int32_t> rows (ggml_nelements(tile_rows),  sequence.layout.row_of(0)); // padding is read, and not seen
+    if (stream->far) {
+        stream->far->set(far_positions());
+    }
+
+    std::vector<int32_t> rows (ggml_nelements(tile_rows),  stream->far ? 0 : sequence.layout.row_of(0)); // padding is read, and not seen
     std::vector<int32_t> first(ggml_nelements(tile_first), step.n_tokens);
     std::vector<int32_t> last (ggml_nelements(tile_first), step.n_tokens);
 
@@ -142,7 +148,7 @@ void h2o_graph::set_tiles() const {
 
         size_t i = t*tile_rows->ne[0];
         for (const auto * row = view.begin; row < view.end; ++row, ++i) {
-            rows [i] = sequence.layout.row_of(row->pos);
+            rows [i] = stream->far ? stream->far->row_of(row->pos) : sequence.layout.row_of(row->pos);
             first[i] = std::max<int32_t>(0, row->query - step.pos);
             last [i] = std::min<int32_t>(step.n_tokens, tiles.last(row) - step.pos);
         }
@@ -151,6 +157,56 @@ void h2o_graph::set_tiles() const {
     ggml_backend_tensor_set(tile_rows,  rows .data(), 0, ggml_nbytes(tile_rows));
     ggml_backend_tensor_set(tile_first, first.data(), 0, ggml_nbytes(tile_first));
     ggml_backend_tensor_set(tile_last,  last .data(), 0, ggml_nbytes(tile_last));
+}
+
+std::vector<int32_t> h2o_graph::far_positions() const {
+    const auto view = stream->sequence.tiles->seen(step.pos, step.pos + step.n_tokens);
+
+    std::vector<int32_t> res;
+    for (const auto * row = view.begin; row < view.end; ++row) {
+        res.push_back(row->pos);
+    }
+    std::sort(res.begin(), res.end());
+    res.erase(std::unique(res.begin(), res.end()), res.end());
+
+    return res;
+}
+
+// Few steps of a size need more than others: a graph is made for what this one needs, and used again as long as that is enough.
+// While memory is reserved, nothing is known of a text yet.
+uint32_t h2o_graph::n_far_max() const {
+    constexpr uint32_t PADDING = 512;
+
+    const auto &   tiles = *stream->sequence.tiles;
+    const uint32_t n     = far_positions().size();
+
+    return std::min(tiles.n_seen_max(step.n_tokens, stream->sequence.layout.n_positions()),
+            n == 0 ? 4*stream->sequence.config.chunk_size : GGML_PAD(n, PADDING));
+}
+
+ggml_tensor * h2o_graph::fetch(const llm_graph_context & graph, int il) {
+    const auto * layer = stream->sequence.layer(il);
+    if (!stream->far || !layer) {
+        return nullptr;
+    }
+    if (n_far == 0) {
+        n_far = std::max(n_far_max(), 1u);
+    }
+
+    const auto at = ggml_h2o_far_offsets(stream->keys(graph.ctx0, il), stream->values(graph.ctx0, il), n_far);
+
+    fetches.push_back(std::make_unique<fetch_args>(fetch_args { stream->far.get(), layer, n_far, at }));
+
+    ggml_tensor * res = ggml_custom_4d(graph.ctx0, GGML_TYPE_I8, at.size, 1, 1, 1, nullptr, 0, [](ggml_tensor * dst, int ith, int nth, void * data) {
+        const auto & args = *(const fetch_args *) data;
+
+        args.far->fetch(args.layer->index, args.layer->memory, args.layer->n_head_kv, args.at, args.n_far, (uint8_t *) dst->data, ith, nth);
+    }, GGML_N_TASKS_MAX, fetches.back().get());
+
+    ggml_build_forward_expand(graph.gf, res);
+    h2o_profile_ends_part(res, H2O_PART_GATHER);
+
+    return res;
 }
 
 // nullptr if every query counts
@@ -190,5 +246,5 @@ bool h2o_graph::can_reuse(const h2o_stream * stream_new, const h2o_step & step_n
     step = step_new;
     n_kv = n_kv_new;
 
-    return res;
+    return res && (n_far == 0 || n_far_max() <= n_far);
 }

@@ -56,6 +56,7 @@ h2o_attention h2o_graph::build_attention(
     if (tiled) {
         add_tiles(graph);
     }
+    ggml_tensor * far       = tiled ? fetch(graph, il) : nullptr;
     ggml_tensor * retrieved = layer ? retrieve(graph, q, il) : nullptr;
 
     const h2o_attention_params params = {
@@ -72,6 +73,8 @@ h2o_attention h2o_graph::build_attention(
         /*.tile_last   =*/ tiled ? tile_last  : nullptr,
         /*.tile_size   =*/ (int) (retrieved ? 1 : tile_size()),
         /*.tile_offset =*/ (int) (tiled ? tile_offset() : 0),
+        /*.far   =*/ far,
+        /*.n_far =*/ (int) n_far,
     };
 
     if (has_fused_attention(il)) {

@@ -6,8 +6,11 @@
 
 #include "llama-graph.h"
 
+#include "ggml-h2o-attn.h"
+
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <vector>
 
@@ -62,6 +65,15 @@ private:
     void          add_tiles   (const llm_graph_context & graph);
 
     void set_tiles() const;
+
+    // with a cold store: the positions that the step's queries see of those looked up, ascending
+    std::vector<int32_t> far_positions() const;
+
+    // places for them in a graph that this step is computed by
+    uint32_t n_far_max() const;
+
+    // I8, their rows of this layer, see ggml_h2o_attn; nullptr: what is looked up is in the cache
+    ggml_tensor * fetch(const llm_graph_context & graph, int il);
 
     // Queries whose looked-up rows the operator packs together: few, as each query brings rows of its own; a multiple of the
     // rows that a kernel holds in registers.
@@ -130,6 +142,18 @@ private:
     ggml_tensor * tile_rows  = nullptr; // I32 [B or fewer, n_tiles]: what the step's tiles look up
     ggml_tensor * tile_first = nullptr; // I32 [the same]: the query of the step that asked for it, n_tokens where there is none
     ggml_tensor * tile_last  = nullptr; // I32 [the same]: the first query that does not see it any more
+
+    uint32_t n_far = 0; // rows in what fetch() returns
+
+    // what a fetching node knows
+    struct fetch_args {
+        h2o_far_rows    * far;
+        const h2o_layer * layer;
+        uint32_t          n_far;
+
+        ggml_h2o_far_parts at;
+    };
+    std::vector<std::unique_ptr<fetch_args>> fetches;
 
     bool has_size_of_text = false; // something in the graph grows with the sequence
     bool has_memory_rows  = false; // of a decode step: something in the graph grows with the open chunk, by steps of padding

@@ -31,6 +31,15 @@ static void encode_row(ggml_type type, const float * src, void * dst, int64_t n)
     }
 }
 
+void h2o_kv_rows::decode(const uint8_t * bytes, size_t n, float * dst) const {
+    const size_t n_row = (size_t) n_head*n_embd;
+
+    for (size_t i = 0; i < n; ++i) {
+        decode_row(t->type, bytes + i*t->nb[1], dst + i*n_row, n_row);
+        rotate(dst + i*n_row, n_row);
+    }
+}
+
 void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const {
     const size_t n     = r1 - r0;
     const size_t n_row = (size_t) n_head*n_embd;
@@ -44,11 +53,7 @@ void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & ds
     }
 
     dst.resize(n*n_row);
-    for (size_t i = 0; i < n; ++i) {
-        float * row = dst.data() + i*n_row;
-        decode_row(t->type, data + i*t->nb[1], row, n_row);
-        rotate(row, n_row);
-    }
+    decode(data, n, dst.data());
 }
 
 void h2o_kv_rows::get(uint32_t r0, uint32_t r1, float * dst) const {

@@ -17,7 +17,10 @@ struct h2o_kv_rows {
     void get(uint32_t r0, uint32_t r1, float * dst) const;
     void set(uint32_t r0, uint32_t r1, const float * src) const;
 
-    // The same in the cache's order [r1 - r0, n_head, n_embd].
+    // float32 [n, n_head, n_embd] of rows that were taken out of the cache
+    void decode(const uint8_t * bytes, size_t n, float * dst) const;
+
+    // The rows [r0, r1) in the cache's order [r1 - r0, n_head, n_embd].
     void get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const;
 
     // Moves rows of each head to its row i from its row from[i], which is not before i and ascends; -1: nothing. from [n_head, n]

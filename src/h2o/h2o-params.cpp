@@ -25,6 +25,7 @@ llama_h2o_params llama_h2o_default_params() {
         /*.tile          =*/ 8,
         /*.retrieval     =*/ LLAMA_H2O_RETRIEVAL_NGRAMS,
         /*.evict         =*/ false,
+        /*.cold_store    =*/ {},
         /*.dense_layers  =*/ {},
     };
 }
@@ -41,7 +42,8 @@ const llama_h2o_option * llama_h2o_options() {
         { "lookup",   "N",    "H2O: positions that a query attends to besides (default: 0)" },
         { "retrieval", "NAME", "H2O: how they are found, ngrams (by the text) or index (by the keys, for every layer and head) (default: ngrams)" },
         { "tile",     "N",    "H2O, ngrams: queries that look up so many: fewer, and each looks up more (default: 8)" },
-        { "evict",    "NAME", "H2O: on: what is not in a memory set is dropped, which needs decode memory and lookup 0 (default: off)" },
+        { "evict",    "NAME", "H2O: on: what is not in a memory set is dropped, which needs decode memory and either lookup 0 or a cold store (default: off)" },
+        { "cold-store", "WHERE", "H2O: where it goes, to be looked up there: memory, or a folder for a temporary file (default: none)" },
         { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
         { nullptr, nullptr, nullptr },
     };
@@ -147,6 +149,13 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
     }
     if (strcmp(name, "retrieval") == 0) {
         return set_choice(params->retrieval, retrieval_names, value);
+    }
+    if (strcmp(name, "cold-store") == 0) {
+        if (strlen(value) >= sizeof(params->cold_store)) {
+            return false;
+        }
+        strcpy(params->cold_store, value);
+        return true;
     }
     if (strcmp(name, "evict") == 0) {
         return set_choice(params->evict, evict_names, value);

@@ -8,13 +8,13 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 6;
+static constexpr uint32_t VERSION = 7;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
     std::vector<uint32_t> res = {
         MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.pooling,
-        (uint32_t) config.schedule, config.lookup_budget, config.has_tiles() ? config.tile : 0, config.has_key_index(), config.evict, (uint32_t) n_layer,
+        (uint32_t) config.schedule, config.lookup_budget, config.has_tiles() ? config.tile : 0, config.has_key_index(), config.evict, config.has_cold_store(), (uint32_t) n_layer,
     };
     for (const uint64_t word : config.dense_layers) {
         res.push_back(word);

@@ -87,11 +87,17 @@ void h2o_sequence::restore(const h2o_record & record) {
 
     records.erase(records.lower_bound(n_memory_sets()), records.end());
     truncate_text();
+    if (cold) {
+        cold->truncate(n_memory_sets());
+    }
 }
 
 void h2o_sequence::copy_from(const h2o_sequence & src) {
     if (src.tiles) {
         tiles = std::make_unique<h2o_tiles>(*src.tiles);
+    }
+    if (cold) {
+        cold->share(*src.cold);
     }
     records = src.records;
     restore(src.record(layout.is_compact ? src.open_start() : 0));

@@ -42,6 +42,9 @@ void h2o_sequence::clear() {
     undo.reset();
     records.clear();
     truncate_text();
+    if (cold) {
+        cold->truncate(0);
+    }
 
     for (auto & layer : layers) {
         ggml_backend_tensor_memset(layer.scores, 0, 0, ggml_nbytes(layer.scores));
@@ -282,6 +285,9 @@ bool h2o_sequence::begin_chunk(uint32_t pos) {
     if (missing.empty()) {
         return false;
     }
+    if (cold) {
+        store_chunk();
+    }
     h2o_for_each(cpu, missing.size(), [&](size_t i) { build_memory_set(*missing[i], pos); });
 
     h2o_record r = record(pos);
@@ -351,7 +357,7 @@ bool h2o_sequence::can_rewind(uint32_t pos) const {
         return true;
     }
     // rows that have moved since are not in a record
-    const bool has_rows = !layout.is_compact || pos == n_memory_sets()*S;
+    const bool has_rows = !layout.is_compact || cold || pos == n_memory_sets()*S;
 
     return pos > 0 && pos % S == 0 && records.count(pos/S - 1) > 0 && has_rows;
 }
@@ -376,6 +382,10 @@ bool h2o_sequence::rewind(uint32_t pos) {
         return true;
     }
 
-    restore(records.at(pos/config.chunk_size - 1));
+    h2o_record record = records.at(pos/config.chunk_size - 1);
+    if (layout.is_compact && pos < n_memory_sets()*config.chunk_size) {
+        read_moved(record);
+    }
+    restore(record);
     return true;
 }

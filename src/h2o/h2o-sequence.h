@@ -1,5 +1,6 @@
 #pragma once
 
+#include "h2o-cold-store.h"
 #include "h2o-config.h"
 #include "h2o-kv-rows.h"
 #include "h2o-layer.h"
@@ -129,6 +130,8 @@ public:
 
     std::unique_ptr<h2o_tiles> tiles; // with a lookup budget and retrieval by n-grams
 
+    std::unique_ptr<h2o_cold_store> cold; // K and V of the closed chunks, if evicted ones go there
+
     bool keep_records = false; // of all chunks, not only of the last one
 
     llama_h2o_stats stats = {};
@@ -173,6 +176,12 @@ private:
     // rows of the compact layout in use
     uint32_t first_row(const h2o_layer & layer) const;
     uint32_t end_row() const { return layout.row_of(open_start()) + n_tok - open_start(); }
+
+    // compact layout: K and V of the chunk after the memory sets to the cold store
+    void store_chunk();
+
+    // a record of a boundary gets K and V of its memory sets, whose rows have moved since
+    void read_moved(h2o_record & record) const;
 
     void set_scores_of(h2o_scores & scores, const h2o_layer & layer, uint32_t p0, uint32_t p1, const float * values) const;
 

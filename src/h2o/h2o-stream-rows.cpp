@@ -80,7 +80,23 @@ h2o_kv_rows h2o_stream::v_rows(int32_t il) const {
     return { storage(il)[1], id*sequence.layout.n_rows(), model.hparams.n_head_kv(il), model.hparams.n_embd_head_v(il), rot ? (uint32_t) rot->ne[0] : 0 };
 }
 
-void h2o_stream::get_positions(int32_t il, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, float * dst) const {
+// to dst [n_head_kv, n, n_embd]
+void h2o_stream::get_stored_positions(size_t layer, h2o_cold_store::part_t part, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, uint32_t n, float * dst) const {
+    std::vector<uint8_t> bytes(rows.t->nb[1]);
+    std::vector<float>   row(rows.n_head*rows.n_embd);
+
+    for (uint32_t p = p0; p < p1; ++p) {
+        const int32_t pos = p;
+        sequence.cold->read(layer, part, &pos, 1, bytes.data());
+        rows.decode(bytes.data(), 1, row.data());
+        for (size_t h = 0; h < rows.n_head; ++h) {
+            std::copy_n(row.data() + h*rows.n_embd, rows.n_embd, dst + (h*n + p - p0)*rows.n_embd);
+        }
+    }
+}
+
+void h2o_stream::get_positions(int32_t il, h2o_cold_store::part_t part, uint32_t p0, uint32_t p1, float * dst) const {
+    const auto   rows   = part == h2o_cold_store::K ? k_rows(il) : v_rows(il);
     const auto & layer  = *sequence.layer(il);
     const auto & layout = sequence.layout;
     if (!layout.is_compact) {
@@ -107,5 +123,8 @@ void h2o_stream::get_positions(int32_t il, const h2o_kv_rows & rows, uint32_t p0
         for (uint32_t pos = sequence.open_start(); pos < sequence.n_tokens(); ++pos) {
             copy(layout.row_of(pos), pos);
         }
+    }
+    if (sequence.cold) {
+        get_stored_positions(layer.index, part, rows, p0, std::min(p1, sequence.open_start()), p1 - p0, dst);
     }
 }

@@ -96,7 +96,8 @@ h2o_stream::h2o_stream(
       dense_cache(std::count(in_dense_cache.begin(), in_dense_cache.end(), true) == 0 ? nullptr : make_cache(model, type_k, type_v, offload, kv_size, n_seq_max,
             [&](int32_t il) { return in_dense_cache[il] && (!filter || filter(il)); })),
       sequence(config, kv_size, h2o_layer_dims(model, cache->get_layer_ids(), config, offload)),
-      offload(offload), ropes(std::make_shared<std::map<int32_t, std::shared_ptr<h2o_rope>>>()) {
+      offload(offload), cold_place(n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
+      ropes(std::make_shared<std::map<int32_t, std::shared_ptr<h2o_rope>>>()) {
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_shared<h2o_intra>(model, cache->get_layer_ids(), n_batch, offload);
     }
@@ -120,7 +121,7 @@ h2o_stream::h2o_stream(
 h2o_stream::h2o_stream(const h2o_stream & first, llama_seq_id id)
     : model(first.model), id(id), in_dense_cache(first.in_dense_cache), cache(first.cache), dense_cache(first.dense_cache),
       sequence(first.sequence.config, first.sequence.layout.kv_size, h2o_layer_dims(model, cache->get_layer_ids(), first.sequence.config, first.offload)),
-      intra(first.intra), key_index(first.key_index), offload(first.offload), ropes(first.ropes) {
+      intra(first.intra), key_index(first.key_index), offload(first.offload), cold_place(first.cold_place), ropes(first.ropes) {
     init();
 }
 
@@ -142,6 +143,16 @@ void h2o_stream::init() {
     };
     sequence.k_rows = [this](int32_t il) { return k_rows(il); };
     sequence.v_rows = [this](int32_t il) { return v_rows(il); };
+
+    if (cold_place) {
+        std::vector<std::array<size_t, 2>> row_sizes;
+        for (const auto & layer : sequence.layers) {
+            const auto kv = storage(layer.il);
+            row_sizes.push_back({ kv[0]->nb[1], kv[1]->nb[1] });
+        }
+        sequence.cold = std::make_unique<h2o_cold_store>(cold_place, sequence.config.chunk_size, std::move(row_sizes));
+        far           = std::make_unique<h2o_far_rows>(*sequence.cold);
+    }
     reset_stats();
 }
 
@@ -264,7 +275,7 @@ bool h2o_stream::has_fused_attention(int32_t il) const {
     ggml_tensor * rows = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, 1, hparams.n_head_kv(il));
 
     const ggml_h2o_attn_result res = ggml_h2o_attn(ctx.get(), q, keys(ctx.get(), il), values(ctx.get(), il), rows,
-            nullptr, nullptr, nullptr, nullptr, nullptr, 1, 0, 1.0f, false);
+            nullptr, nullptr, nullptr, nullptr, nullptr, 1, 0, nullptr, 0, 1.0f, false);
 
     return ggml_backend_dev_supports_op(device(il), res.o->view_src);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "h2o-far-rows.h"
 #include "h2o-intra.h"
 #include "h2o-key-index.h"
 #include "h2o-kv-rows.h"
@@ -94,8 +95,9 @@ public:
     h2o_kv_rows k_rows(int32_t il) const;
     h2o_kv_rows v_rows(int32_t il) const;
 
-    // float32 [n_head_kv, p1 - p0, n_embd] of the positions [p0, p1), NaN where one is evicted; rows are the layer's K or V
-    void get_positions(int32_t il, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, float * dst) const;
+    // float32 [n_head_kv, p1 - p0, n_embd] of the positions [p0, p1), NaN where one is gone. Throws std::runtime_error if the cold
+    // store cannot be read.
+    void get_positions(int32_t il, h2o_cold_store::part_t part, uint32_t p0, uint32_t p1, float * dst) const;
 
     const llama_model & model;
 
@@ -114,6 +116,8 @@ public:
     std::shared_ptr<h2o_intra>     intra;     // two_phase, of the call that is running; none if stand-alone
     std::shared_ptr<h2o_key_index> key_index; // of all sequences, with retrieval by it; none if stand-alone
 
+    std::unique_ptr<h2o_far_rows> far; // with a cold store
+
     h2o_profile profile;
 
     // what the calls from now on are
@@ -126,9 +130,13 @@ public:
 private:
     void init();
 
+    void get_stored_positions(size_t layer, h2o_cold_store::part_t part, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, uint32_t n, float * dst) const;
+
     void reset_stats();
 
     bool offload;
+
+    std::shared_ptr<h2o_cold_place> cold_place; // of all sequences
 
     // of the layers, equal ones shared
     std::shared_ptr<std::map<int32_t, std::shared_ptr<h2o_rope>>> ropes;

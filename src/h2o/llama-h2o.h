@@ -29,6 +29,7 @@ enum llama_h2o_retrieval {
 };
 
 #define LLAMA_H2O_MAX_LAYERS 512
+#define LLAMA_H2O_MAX_PATH   1024
 
 // What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one.
 struct llama_h2o_params {
@@ -46,7 +47,10 @@ struct llama_h2o_params {
     enum llama_h2o_retrieval retrieval; // how these positions are found
 
     bool evict; // K and V outside of the memory set and the open chunk are dropped: the cache does not grow with the text. Needs
-                // SINGLE_PASS, DECODE_MEMORY and no lookup
+                // SINGLE_PASS, DECODE_MEMORY and either no lookup or a cold store and NGRAMS
+
+    // where they go then: "" nowhere; "memory" of the host; else the name of a folder, for a file that is gone with the process
+    char cold_store[LLAMA_H2O_MAX_PATH];
 
     // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
     uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
@@ -59,7 +63,7 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
 // For command lines: the parameters that have a name, so many, NULL after the last.
-#define LLAMA_H2O_N_OPTIONS 12
+#define LLAMA_H2O_N_OPTIONS 13
 
 struct llama_h2o_option {
     const char * name;
@@ -119,6 +123,7 @@ struct llama_h2o_stats {
     uint64_t bytes_index;        // keys in 4 bits, by which LLAMA_H2O_RETRIEVAL_INDEX finds
     uint64_t bytes_scores;       // score tensors
     uint64_t bytes_memory;       // memory index tensors
+    uint64_t bytes_cold;         // what the cold store holds
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2
 };
 

@@ -148,6 +148,12 @@ bool llama_memory_h2o_context::finish(ggml_backend_sched_t sched) {
 
     const auto & parts = steps[i_step];
 
+    for (const auto & part : parts) {
+        if (part.stream->far) {
+            part.stream->far->check();
+        }
+    }
+
     bool res = true;
     for (const auto & part : parts) {
         res = finish_step(part, (ggml_time_us() - t_start_us)/parts.size()) && res;

@@ -8,6 +8,7 @@
 #include "llama-io.h"
 
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -24,6 +25,28 @@ static std::vector<uint64_t> kv_header(const h2o_stream & stream) {
         }
     }
     return res;
+}
+
+// chunk by chunk: it may be larger than memory
+static void write_cold_store(llama_io_write_i & io, const h2o_cold_store & cold) {
+    for (uint32_t chunk = 0; chunk < cold.n_chunks(); ++chunk) {
+        for (size_t layer = 0; layer < cold.row_sizes.size(); ++layer) {
+            for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+                const auto rows = cold.chunk_rows(chunk, layer, part);
+                io.write(rows.data(), rows.size());
+            }
+        }
+    }
+}
+
+static void read_cold_store(llama_io_read_i & io, h2o_cold_store & cold, uint32_t n_chunks) {
+    while (cold.n_chunks() < n_chunks) {
+        cold.append([&](size_t layer, h2o_cold_store::part_t part) {
+            std::vector<uint8_t> rows(cold.chunk_size*cold.row_sizes[layer][part]);
+            io.read(rows.data(), rows.size());
+            return rows;
+        });
+    }
 }
 
 static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama_state_seq_flags flags) {
@@ -46,6 +69,9 @@ static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama
         if (!partial) {
             h2o_text_write(io, *tiles);
         }
+    }
+    if (sequence.cold) {
+        write_cold_store(io, *sequence.cold);
     }
     if (!partial && stream.key_index) {
         stream.key_index->write(io, stream.id, sequence.n_tokens());
@@ -100,7 +126,15 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
             text = h2o_text_read(io, record.n_tokens);
         }
 
+        std::optional<h2o_cold_store> cold;
+        if (sequence.cold) {
+            read_cold_store(io, cold.emplace(sequence.cold->empty_like()), record.layers[0].n_built);
+        }
+
         stream.clear(false);
+        if (cold) {
+            sequence.cold->share(*cold);
+        }
         if (stream.key_index) {
             stream.key_index->read(io, stream.id, record.n_tokens);
         }

@@ -24,7 +24,7 @@ llama_memory_h2o::llama_memory_h2o(
         streams.push_back(std::make_unique<h2o_stream>(*streams.front(), streams.size()));
     }
 
-    if (config.has_key_index()) {
+    if (config.has_key_index() || (config.evict && config.has_tiles())) {
         check_retrieval();
     }
 }
@@ -40,9 +40,12 @@ void llama_memory_h2o::check_retrieval() const {
     const auto & first = *streams.front();
 
     for (const auto & layer : first.sequence.layers) {
-        if (!fused_attention || !first.has_fused_retrieval(layer.il)) {
-            throw std::runtime_error(format("[h2o] retrieval index needs attention as one operator, which layer %d does not have. Leave flash attention "
-                        "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use retrieval ngrams", layer.il));
+        const bool has_index = first.key_index != nullptr;
+
+        if (!fused_attention || !(has_index ? first.has_fused_retrieval(layer.il) : first.has_fused_attention(layer.il))) {
+            throw std::runtime_error(format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash attention "
+                        "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s", has_index ? "retrieval index" : "to look up what is evicted",
+                        layer.il, has_index ? "retrieval ngrams" : "lookup 0"));
         }
     }
 }

@@ -37,7 +37,7 @@ h2o_attn_lookup_keys h2o_attn_blocks::lookup_block(const scratch & s, const item
 
     for (int64_t i = begin; i < std::min(begin + block_size, lookups.n_rows) && first[i] < end; ++i) {
         const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
-        if (is_seen && !contains(rows_of(h, 0), n_k, rows[i])) {
+        if (is_seen && !(lookups.is_far() ? lookups.is_own(h, rows[i]) : contains(rows_of(h, 0), n_k, rows[i]))) {
             res.add(rows[i], first[i], last[i]);
         }
     }
@@ -47,7 +47,7 @@ h2o_attn_lookup_keys h2o_attn_blocks::lookup_block(const scratch & s, const item
 void h2o_attn_blocks::compute_lookup(float * work, const scratch & s, const item & it) const {
     h2o_attn_lookup_keys keys = lookup_block(s, it, 0);
     for (int64_t i = 0; i < keys.n; ++i) {
-        h2o_attn_prefetch_row(k, keys.rows[i], 0);
+        h2o_attn_prefetch_row(lookups.k(), keys.rows[i], 0);
     }
 
     const int n_here = it.end_row - it.row;
@@ -100,8 +100,10 @@ void h2o_attn_blocks::compute_lookup(float * work, const scratch & s, const item
         };
 
         if (keys.n > 0) {
-            if (!read_in_place(s, t, h, keys.rows, keys.n, hidden, visible, { std::min(h + 1, n_head_kv - 1), next.rows, next.n })) {
-                h2o_attn_plain_tile(t, k, v, h, nullptr, keys.rows, q_rows, scale);
+            const h2o_attn_plain_keys here = { lookups.k(), lookups.v(), keys.rows };
+
+            if (!read_in_place(s, t, h, here, keys.n, hidden, visible, { std::min(h + 1, n_head_kv - 1), next.rows, next.n })) {
+                h2o_attn_plain_tile(t, h, {}, here, q_rows, scale);
             }
             add_results(work, s, it.run, h, it.row, n_here);
         }

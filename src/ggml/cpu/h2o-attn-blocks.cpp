@@ -151,7 +151,7 @@ h2o_attn_blocks::next_keys h2o_attn_blocks::next_of(int64_t h, const int32_t * i
         next_keys { 0, rows_of(0, 0) + (idx - rows_of(h, 0)) + n, std::min(n, n_next) };
 }
 
-bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const int32_t * idx, int64_t n,
+bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const h2o_attn_plain_keys & keys, int64_t n,
         const int64_t * hidden, const int64_t * visible, const next_keys & next) const {
     h2o_attn_in_place x = {
         /*.n_rows   =*/ t.n_rows,
@@ -161,8 +161,8 @@ bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, 
         /*.q        =*/ t.q,
         /*.hidden   =*/ hidden,
         /*.visible  =*/ visible,
-        /*.k        =*/ source(s, k, h, idx, n, s.k),
-        /*.v        =*/ source(s, v, h, idx, n, s.v),
+        /*.k        =*/ source(s, keys.k, h, keys.rows, n, s.k),
+        /*.v        =*/ source(s, keys.v, h, keys.rows, n, s.v),
         /*.next     =*/ {},
         /*.n_next   =*/ 0,
         /*.logits   =*/ t.logits,
@@ -173,7 +173,7 @@ bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, 
         /*.m        =*/ t.m,
         /*.l        =*/ t.l,
     };
-    x.n_next = h2o_attn_find_source(k, next.head, next.rows, x.next) ? next.n : 0;
+    x.n_next = h2o_attn_find_source(keys.k, next.head, next.rows, x.next) ? next.n : 0;
 
     return kernel.in_place(x);
 }
@@ -247,13 +247,13 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
 
         bool is_done = false;
         if (reads_in_place) {
-            is_done = read_in_place(s, t, h, idx, n, nullptr, visible, next_of(h, idx, n, n_next));
+            is_done = read_in_place(s, t, h, { k, v, idx }, n, nullptr, visible, next_of(h, idx, n, n_next));
         } else if (h2o_attn_is_tame(s.max_q, max, d_k) && visible[0] > 0) {
             kernel.tile(t);
             is_done = true;
         }
         if (!is_done) {
-            h2o_attn_plain_tile(t, k, v, h, idx, idx, q_rows, scale);
+            h2o_attn_plain_tile(t, h, { k, v, idx }, {}, q_rows, scale);
         }
 
         add_results(work, s, it.run, h, row, n_here);

@@ -68,7 +68,7 @@ private:
     next_keys next_of(int64_t h, const int32_t * idx, int64_t n, int64_t n_next) const;
 
     // returns what the kernel does
-    bool read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const int32_t * idx, int64_t n,
+    bool read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const h2o_attn_plain_keys & keys, int64_t n,
             const int64_t * hidden, const int64_t * visible, const next_keys & next) const;
 
     // the results of n rows of a block to those of the run

@@ -1,5 +1,7 @@
 #include "h2o-attn-lookup.h"
 
+#include "ggml-h2o-attn.h"
+
 #include "ggml-impl.h"
 
 h2o_attn_lookup_args h2o_attn_lookup_args::none(const ggml_tensor * dst) {
@@ -17,5 +19,21 @@ h2o_attn_lookup_args::h2o_attn_lookup_args(const ggml_tensor * dst) : h2o_attn_l
         n      = t->ne[1];
         size   = ggml_get_op_params_i32(dst, 2);
         offset = ggml_get_op_params_i32(dst, 3);
+        near_k = dst->src[1];
+        near_v = dst->src[2];
+    }
+    if (const ggml_tensor * t = dst->src[9]) {
+        const int64_t n_far = ggml_get_op_params_i32(dst, 4);
+        const auto    at    = ggml_h2o_far_offsets(near_k, near_v, n_far);
+
+        far_k       = *near_k;
+        far_v       = *near_v;
+        far_k.data  = (char *) t->data + at.k;
+        far_v.data  = (char *) t->data + at.v;
+        far_k.ne[1] = n_far;
+        far_v.ne[1] = n_far;
+
+        own   = (const uint32_t *) ((const char *) t->data + at.own);
+        n_own = h2o_attn_ceil_div(n_far, 32);
     }
 }

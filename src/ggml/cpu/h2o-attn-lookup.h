@@ -23,6 +23,15 @@ struct h2o_attn_lookup_args {
     int64_t size   = 0;
     int64_t offset = 0;
 
+    // where the rows are
+    const ggml_tensor * k() const { return own ? &far_k : near_k; }
+    const ggml_tensor * v() const { return own ? &far_v : near_v; }
+
+    bool is_far() const { return own; }
+
+    // of rows that are far: whether the head has it among its own
+    bool is_own(int64_t h, int32_t row) const { return own[h*n_own + row/32] >> row%32 & 1; }
+
     bool are_of_queries() const { return rows && !first; }
 
     const int32_t * rows_of(int64_t lookup, int64_t h) const { return rows + ((first ? 0 : h*n) + lookup)*n_rows; }
@@ -39,6 +48,14 @@ struct h2o_attn_lookup_args {
 
 private:
     h2o_attn_lookup_args() = default;
+
+    const ggml_tensor * near_k = nullptr;
+    const ggml_tensor * near_v = nullptr;
+
+    ggml_tensor      far_k = {};
+    ggml_tensor      far_v = {};
+    const uint32_t * own   = nullptr; // [n_head_kv][n_own] or NULL
+    int64_t          n_own = 0;
 };
 
 // Those of them that a KV head does not have anyway.

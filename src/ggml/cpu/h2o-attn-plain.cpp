@@ -23,12 +23,12 @@ bool h2o_attn_is_tame(float max_q, const h2o_attn_peaks & max, int64_t d_k) {
     return max_q < 1e30f && max.k < 1e30f && max.v < 1e30f && max_q*max.k*d_k < 1e37f;
 }
 
-void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const ggml_tensor * v, int64_t head,
-        const int32_t * rows, const int32_t * rows2, const float * const * q, float scale) {
+void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_plain_keys & keys, const h2o_attn_plain_keys & further,
+        const float * const * q, float scale) {
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
 
     struct columns {
-        const int32_t * rows;
+        const h2o_attn_plain_keys & keys;
         int64_t         n_query; // from a query's rows to the next one's; 0: they are the same
         const int64_t * hidden;  // or NULL
         const int64_t * visible;
@@ -37,8 +37,8 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
         int64_t start(int row) const { return hidden ? hidden[row] : 0; }
     };
     const columns parts[] = {
-        { rows,  0,         nullptr,   t.visible,  t.logits },
-        { rows2, t.n_query, t.hidden2, t.visible2, t.logits + t.n_k },
+        { keys,    0,         nullptr,   t.visible,  t.logits },
+        { further, t.n_query, t.hidden2, t.visible2, t.logits + t.n_k },
     };
 
     std::vector<float> row(std::max(t.d_k, t.d_v));
@@ -52,7 +52,7 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
                 if (j < part.start(r) || part.visible[r] <= j) {
                     continue;
                 }
-                const int32_t * key = part.rows + (t.query_head + r)/t.group*part.n_query + j;
+                const int32_t * key = part.keys.rows + (t.query_head + r)/t.group*part.n_query + j;
                 if (key != read) {
                     h2o_attn_read_row(x, *key, head, row.data());
                     read = key;
@@ -63,7 +63,7 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
     };
 
     for (const columns & part : parts) {
-        for_keys(k, part, [&](int r, int64_t j) {
+        for_keys(part.keys.k, part, [&](int r, int64_t j) {
             float dot = 0.0f;
             for (int64_t i = 0; i < t.d_k; ++i) {
                 dot += q[r][i]*row[i];
@@ -101,7 +101,7 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const g
 
     std::fill(t.o, t.o + t.n_rows*d_v_pad, 0.0f);
     for (const columns & part : parts) {
-        for_keys(v, part, [&](int r, int64_t j) {
+        for_keys(part.keys.v, part, [&](int r, int64_t j) {
             for (int64_t i = 0; t.m[r] != -INFINITY && i < t.d_v; ++i) {
                 t.o[r*d_v_pad + i] += part.logits[r*t.ld + j]*row[i];
             }

@@ -25,9 +25,14 @@ struct h2o_attn_peaks {
 // whether a kernel may compute a tile with such numbers
 bool h2o_attn_is_tame(float max_q, const h2o_attn_peaks & max, int64_t d_k);
 
-// The same as a kernel's tile, slowly, and of any numbers. It reads no packed keys:
-//   k, v:        of the KV head
-//   rows, rows2: the keys, and the further ones; rows2 of each query if they are its own
-//   q:           the tile's, not multiplied by the scale
-void h2o_attn_plain_tile(const h2o_attn_tile & t, const ggml_tensor * k, const ggml_tensor * v, int64_t head,
-        const int32_t * rows, const int32_t * rows2, const float * const * q, float scale);
+// Where keys and values are, and which of these rows they are; of the further ones of each query's own, all lists.
+struct h2o_attn_plain_keys {
+    const ggml_tensor * k;
+    const ggml_tensor * v;
+    const int32_t     * rows;
+};
+
+// The same as a kernel's tile, slowly, and of any numbers. It reads no packed keys.
+//   q: the tile's, not multiplied by the scale
+void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_plain_keys & keys, const h2o_attn_plain_keys & further,
+        const float * const * q, float scale);

@@ -33,7 +33,7 @@ struct h2o_attn_scratch {
     const int32_t * next_rows;
     int64_t         n_next;
 
-    // the KV head's own rows with lookups, a bit for each row of the cache; of no head at first
+    // the KV head's own rows with lookups that are not far, a bit for each row of the cache; of no head at first
     uint32_t * own;
     int64_t    own_head;
 

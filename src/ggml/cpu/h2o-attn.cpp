@@ -38,7 +38,7 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
     const int32_t * first     = lookups.first + lookup*lookups.n_rows;
     const int32_t * last      = lookups.last  + lookup*lookups.n_rows;
 
-    if (scratch.own_head != h) {
+    if (scratch.own_head != h && !lookups.is_far()) {
         scratch.own_head = h;
         std::fill(scratch.own, scratch.own + n_own, 0);
         for (int64_t i = 0; i < n_k; ++i) {
@@ -48,6 +48,8 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
 
     h2o_attn_packed_lookup & keys = scratch.keys;
 
+    const int32_t any_row = lookups.is_far() ? 0 : head_rows[0];
+
     const bool is_asked_for = scratch.n_next > 0 && scratch.next_rows == rows;
 
     keys.n = 0;
@@ -55,20 +57,21 @@ void attn::gather_lookup(h2o_attn_scratch & scratch, int64_t h, int64_t lookup, 
         const bool is_seen = std::max<int64_t>(first[i], start) < std::min<int64_t>(last[i], end);
 
         // what is not seen may be anything
-        const bool is_own = rows[i] >= 0 && rows[i] < k->ne[1] && scratch.is_own(rows[i]);
+        const bool is_row = rows[i] >= 0 && rows[i] < lookups.k()->ne[1];
+        const bool is_own = is_row && (lookups.is_far() ? lookups.is_own(h, rows[i]) : scratch.is_own(rows[i]));
 
         if (!is_own) {
-            keys.add(is_seen ? rows[i] : head_rows[0], first[i], last[i]);
+            keys.add(is_seen ? rows[i] : any_row, first[i], last[i]);
             if (is_seen && !is_asked_for) {
-                h2o_attn_prefetch_row(k, rows[i], h);
-                h2o_attn_prefetch_row(v, rows[i], h);
+                h2o_attn_prefetch_row(lookups.k(), rows[i], h);
+                h2o_attn_prefetch_row(lookups.v(), rows[i], h);
             }
         }
     }
 
     keys.max = { 0.0f, 0.0f };
     for (int64_t key = keys.n_hidden(start)/H2O_ATTN_KEYS*H2O_ATTN_KEYS; key < keys.n; key += H2O_ATTN_KEYS) {
-        keys.max.add(h2o_attn_pack_keys(kernel, k, v, h, keys.rows, key, keys.n, h2o_attn_pad(keys.n), scratch.rows, keys.k, keys.v));
+        keys.max.add(h2o_attn_pack_keys(kernel, lookups.k(), lookups.v(), h, keys.rows, key, keys.n, h2o_attn_pad(keys.n), scratch.rows, keys.k, keys.v));
     }
 }
 
@@ -97,10 +100,12 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
     int64_t       visible2[H2O_ATTN_MAX_ROWS];
     const float * q_rows  [H2O_ATTN_MAX_ROWS];
 
-    h2o_attn_source next_k;
-    h2o_attn_source next_v;
-    h2o_attn_find_source(this->k, h, scratch.next_rows, next_k);
-    h2o_attn_find_source(this->v, h, scratch.next_rows, next_v);
+    h2o_attn_source next_k = {};
+    h2o_attn_source next_v = {};
+    if (scratch.n_next > 0) {
+        h2o_attn_find_source(lookups.k(), h, scratch.next_rows, next_k);
+        h2o_attn_find_source(lookups.v(), h, scratch.next_rows, next_v);
+    }
 
     // each query's own
     const int64_t   first_query = row/group;
@@ -156,7 +161,10 @@ void attn::compute_tile(float * work, const h2o_attn_scratch & scratch, int64_t 
 
     const bool is_done = is_tame && has_d && visible[0] > 0 && kernel.tile(t);
     if (!is_done) {
-        h2o_attn_plain_tile(t, k, v, h, rows_of(h, block), n_query > 0 ? query_rows : keys.rows, q_rows, scale);
+        const h2o_attn_plain_keys further_keys = n_query > 0 ? h2o_attn_plain_keys { k, v, query_rows } :
+            h2o_attn_plain_keys { lookups.k(), lookups.v(), keys.rows };
+
+        h2o_attn_plain_tile(t, h, { k, v, rows_of(h, block) }, further_keys, q_rows, scale);
     }
 
     for (int r = 0; r < t.n_rows; ++r) {

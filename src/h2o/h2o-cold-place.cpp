@@ -1,0 +1,157 @@
+#include "h2o-cold-place.h"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#ifndef _WIN32
+#include <cerrno>
+#include <cstdlib>
+#include <unistd.h>
+#endif
+
+namespace {
+
+struct memory_block : h2o_cold_block {
+    explicit memory_block(const void * data, size_t n) : bytes((const uint8_t *) data, (const uint8_t *) data + n) {}
+
+    void read(size_t offset, size_t n, void * dst) const override { memcpy(dst, bytes.data() + offset, n); }
+
+    const std::vector<uint8_t> bytes;
+};
+
+struct memory_place : h2o_cold_place {
+    std::shared_ptr<const h2o_cold_block> write(const void * data, size_t n) override {
+        try {
+            return std::make_shared<memory_block>(data, n);
+        } catch (const std::bad_alloc &) {
+            throw std::runtime_error("[h2o] not enough memory for what is evicted. Name a folder as the cold store");
+        }
+    }
+
+    bool is_slow() const override { return false; }
+};
+
+#ifndef _WIN32
+
+// What was freed is written to again by a block of its size. Most are equal: chunks of layers that are alike.
+class file {
+public:
+    explicit file(const std::string & folder) : folder(folder) {
+        std::string name = folder + "/h2o-XXXXXX";
+        fd = mkstemp(name.data());
+        if (fd < 0) {
+            fail("cannot make a file in", errno);
+        }
+        unlink(name.c_str());
+    }
+
+    ~file() { close(fd); }
+
+    file(const file &) = delete;
+
+    off_t write(const void * data, size_t n) {
+        const off_t offset = allocate(n);
+        for (size_t i = 0; i < n;) {
+            const ssize_t k = pwrite(fd, (const char *) data + i, n - i, offset + i);
+            if (k < 0 && errno == EINTR) {
+                continue;
+            }
+            if (k <= 0) {
+                const int error = errno;
+                release(offset, n);
+                fail("cannot write to a file in", error);
+            }
+            i += k;
+        }
+        return offset;
+    }
+
+    void read(off_t offset, size_t n, void * dst) const {
+        for (size_t i = 0; i < n;) {
+            const ssize_t k = pread(fd, (char *) dst + i, n - i, offset + i);
+            if (k < 0 && errno == EINTR) {
+                continue;
+            }
+            if (k <= 0) {
+                fail("cannot read from a file in", k < 0 ? errno : EIO);
+            }
+            i += k;
+        }
+    }
+
+    void release(off_t offset, size_t n) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        unused.emplace(n, offset);
+    }
+
+private:
+    off_t allocate(size_t n) {
+        const std::lock_guard<std::mutex> lock(mutex);
+
+        const auto it = unused.find(n);
+        if (it != unused.end()) {
+            const off_t offset = it->second;
+            unused.erase(it);
+            return offset;
+        }
+        const off_t offset = end;
+        end += n;
+        return offset;
+    }
+
+    [[noreturn]] void fail(const char * what, int error) const {
+        throw std::runtime_error(std::string("[h2o] ") + what + " " + folder + ", the folder of the cold store: " + strerror(error));
+    }
+
+    const std::string folder;
+
+    int fd;
+
+    std::mutex mutex;
+    off_t      end = 0;
+
+    std::multimap<size_t, off_t> unused; // by size
+};
+
+struct file_block : h2o_cold_block {
+    file_block(std::shared_ptr<file> f, const void * data, size_t size) : f(std::move(f)), size(size), offset(this->f->write(data, size)) {}
+
+    ~file_block() override { f->release(offset, size); }
+
+    void read(size_t at, size_t n, void * dst) const override { f->read(offset + at, n, dst); }
+
+    const std::shared_ptr<file> f;
+
+    const size_t size;
+    const off_t  offset;
+};
+
+struct file_place : h2o_cold_place {
+    explicit file_place(const std::string & folder) : f(std::make_shared<file>(folder)) {}
+
+    std::shared_ptr<const h2o_cold_block> write(const void * data, size_t n) override { return std::make_shared<file_block>(f, data, n); }
+
+    bool is_slow() const override { return true; }
+
+    const std::shared_ptr<file> f;
+};
+
+#endif
+
+} // namespace
+
+std::shared_ptr<h2o_cold_place> h2o_make_cold_place(const std::string & where) {
+    if (where == "memory") {
+        return std::make_shared<memory_place>();
+    }
+#ifdef _WIN32
+    throw std::runtime_error("[h2o] on Windows the cold store can only be memory");
+#else
+    return std::make_shared<file_place>(where);
+#endif
+}
