@@ -24,7 +24,8 @@ def assert_logits_close(actual: Any, expected: Any, bound: float) -> None:
 
 def assert_scores_close(actual: Any, expected: Any, bound: float) -> None:
     assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
-    error = np.abs(actual - expected) / (np.abs(expected) + SCORE_FLOOR)
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    error = np.nan_to_num(np.abs(actual - expected) / (np.abs(expected) + SCORE_FLOOR))
     worst = np.unravel_index(np.argmax(error), error.shape)
     assert np.max(error) <= bound, (
         f"score of [head, position] {[int(i) for i in worst]} is {actual[worst]:.6g}, expected {expected[worst]:.6g}"

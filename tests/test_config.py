@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,12 @@ def test_defaults_with_eviction() -> None:
     config = H2OConfig(evict=True)
     assert (config.decode, config.lookup_budget, config.memory_size) == ("memory", 0, 512)
     assert dataclasses.replace(config, heavy_budget=5).heavy_budget == 5
+
+
+def test_defaults_with_a_cold_store() -> None:
+    """As without eviction, but for generated tokens."""
+    config = H2OConfig(evict=True, cold_store=Path("folder"))
+    assert config == dataclasses.replace(H2OConfig(decode="memory"), evict=True, cold_store="folder")
 
 
 def test_scorers() -> None:
@@ -91,7 +98,11 @@ def test_frozen() -> None:
         ({"score_type": "f64"}, "score_type must be one of 'f32', 'bf16', got 'f64'"),
         ({"evict": True, "schedule": "two_phase"}, "evict=True needs schedule='single_pass', got 'two_phase'"),
         ({"evict": True, "decode": "full"}, "evict=True needs decode='memory', got 'full'"),
-        ({"evict": True, "lookup_budget": 1}, "evict=True needs lookup_budget=0, got 1"),
+        ({"evict": True, "lookup_budget": 1}, "evict=True needs lookup_budget=0, unless there is a cold_store, got 1"),
+        ({"evict": True, "cold_store": "memory", "retrieval": "index"}, "needs retrieval='ngrams', got 'index'"),
+        ({"evict": True, "cold_store": ""}, "cold_store must be 'memory', the path of a folder or None, got ''"),
+        ({"evict": True, "cold_store": 1}, "cold_store must be 'memory', the path of a folder or None, got 1"),
+        ({"cold_store": "memory"}, "cold_store is for what is evicted: it needs evict=True"),
         ({"evict": 1}, "evict must be True or False, got 1"),
     ],
 )

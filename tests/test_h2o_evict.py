@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import h2o_llama
 from compare import assert_logits_close
+from full_disk import file_size_limit
 from h2o_llama import H2OError
 from inputs import limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
@@ -33,7 +34,9 @@ CONFIGS = {
     "more memory than chunk": replace(CONFIG, L=9, H=21, scorer="distant"),
     "dense layer": replace(CONFIG, dense_layers=(0,), kv_type="f16"),
     "looked up": replace(CONFIG, scorer="distant", kv_type="f16", B=12, T=4, cold_store="memory"),
-    "looked up in a file": replace(CONFIG, scorer="key_diff", kv_type="q8_0", B=9, T=1, cold_store=tempfile.gettempdir()),
+    "looked up in a file": replace(
+        CONFIG, scorer="key_diff", kv_type="q8_0", B=9, T=1, cold_store=tempfile.gettempdir()
+    ),
     "dense layer, looked up": replace(CONFIG, dense_layers=(1,), B=30, T=2, cold_store=tempfile.gettempdir()),
     "composed": replace(CONFIG, flash_attn="off", scorer="distant"),
     "composed, dense layer": replace(CONFIG, flash_attn="off", dense_layers=(1,)),
@@ -228,6 +231,46 @@ def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
         llm.eval(tokens, dense_tail=20)
         plain.eval(tokens)
         np.testing.assert_array_equal(llm.logits, plain.logits)
+
+
+def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    """A call that fails, and one after it, when there is room again."""
+    config = replace(CONFIGS["looked up"], cold_store=str(tmp_path))
+    tokens = [token % 20 for token in random_tokens(150, seed=2)]
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for x in (llm, fresh):
+            x.eval(tokens[:40])
+        before = arrays(llm)
+        with file_size_limit(20_000), pytest.raises(H2OError, match="cannot write .* cold store: File too large"):
+            llm.eval(tokens[40:])
+        for x, y in zip(arrays(llm), before, strict=True):
+            np.testing.assert_array_equal(x, y)
+        for x in (llm, fresh):
+            x.eval(tokens[40:])
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+def test_a_cold_store_that_cannot_be_made(tiny_model: Path, tmp_path: Path) -> None:
+    for folder, reason in ((tmp_path / "none", "No such file"), (tiny_model, "Not a directory")):
+        config = replace(CONFIGS["looked up"], cold_store=str(folder))
+        with pytest.raises(H2OError, match=f"cannot make a file in {folder}.*{reason}"):
+            open_llama(tiny_model, config)
+    with pytest.raises(ValueError, match="path of the cold store is too long"):
+        open_llama(tiny_model, replace(CONFIGS["looked up"], cold_store="x" * 2000))
+
+
+def test_the_cold_store_is_a_file_without_a_name(tiny_model: Path, tmp_path: Path) -> None:
+    """Which is gone, with its room on the disk, when its sequences are."""
+    with open_llama(tiny_model, replace(CONFIGS["looked up"], cold_store=str(tmp_path))) as llm:
+        llm.eval(random_tokens(200))
+        n_head_kv, _, size = llm.kv.keys(0).shape
+        assert llm.kv.stats.cold_bytes == 2 * 2 * len(llm.kv.layers) * n_head_kv * size * (200 // S * S)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_evicted_is_looked_up_on_the_cpu_only(tiny_model: Path) -> None:
+    with pytest.raises(H2OError, match="to look up what is evicted needs attention as one operator"):
+        open_llama(tiny_model, replace(CONFIGS["looked up"], flash_attn="off"))
 
 
 def test_a_memory_set_cannot_be_replaced(tiny_model: Path) -> None:

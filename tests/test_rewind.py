@@ -20,6 +20,7 @@ from tolerances import SELF_LOGITS_F32
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff")
 SUM = replace(CONFIG, scorer="sum")
+STORED = replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory")
 N = 5 * S + 9
 """Tokens of a prompt; two generated ones follow."""
 
@@ -29,6 +30,9 @@ POSSIBLE: dict[str, tuple[Config | None, bool, set[int]]] = {
     "key_diff-recorded": (CONFIG, True, {0, *range(S, 5 * S, S), *range(5 * S, N + 3)}),
     "sum": (SUM, False, {0, 5 * S, N, N + 1, N + 2}),
     "sum-recorded": (SUM, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
+    "evict": (replace(CONFIG, evict=True, decode="memory"), False, {0, *range(5 * S, N + 3)}),
+    "cold store": (STORED, False, {0, *range(5 * S, N + 3)}),
+    "cold store-recorded": (STORED, True, {0, *range(S, 5 * S, S), *range(5 * S, N + 3)}),
     "dense": (None, False, set(range(N + 3))),
 }
 
@@ -63,9 +67,14 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
 
 
 @pytest.mark.parametrize("n", [2 * S, 5 * S, N, N + 1])
-def test_what_was_taken_back_leaves_nothing(tiny_model: Path, n: int) -> None:
+@pytest.mark.parametrize("config", [SUM, STORED], ids=["sum", "cold store"])
+def test_what_was_taken_back_leaves_nothing(tiny_model: Path, config: Config, n: int) -> None:
     """Also after a snapshot: boundaries come with it."""
-    with open_llama(tiny_model, SUM) as llm, open_llama(tiny_model, SUM) as other, open_llama(tiny_model, SUM) as fresh:
+    with (
+        open_llama(tiny_model, config) as llm,
+        open_llama(tiny_model, config) as other,
+        open_llama(tiny_model, config) as fresh,
+    ):
         tokens = evaluate(llm)
         other.restore(llm.snapshot())
         fresh.eval(tokens[: min(n, N)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
@@ -33,6 +34,7 @@ CONFIGS: dict[str, Config | None] = {
     "composed": replace(KEY_DIFF, B=8, T=8, decode="memory", flash_attn="off"),
     "composed_full": replace(KEY_DIFF, flash_attn="off"),
     "evict": replace(KEY_DIFF, decode="memory", evict=True),
+    "cold_store": replace(KEY_DIFF, decode="memory", evict=True, B=8, T=4, cold_store=tempfile.gettempdir()),
     "evict_dense_layers": replace(KEY_DIFF, scorer="sum", decode="memory", evict=True, dense_layers=(1,)),
     "dense": None,
 }
@@ -277,7 +279,7 @@ def test_a_failed_call_changes_no_other_sequence(llm: h2o_llama.Llama, alone: h2
 
 
 # with eviction a sequence is never full
-@pytest.mark.parametrize("config", [name for name in CONFIGS if name != "evict"], indirect=True)
+@pytest.mark.parametrize("config", [name for name in CONFIGS if name not in ("evict", "cold_store")], indirect=True)
 def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """One of the sequences is full, another begins a chunk."""
     a, b = Tracked(llm), Tracked(llm.sequence())

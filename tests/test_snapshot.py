@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import resource
 import struct
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
+from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
 from h2o_llama.fingerprint import model_fingerprint
 from inputs import ModelByName, random_tokens
@@ -33,6 +32,7 @@ CONFIGS: dict[str, Config | None] = {
     "two_phase": replace(CONFIG, schedule="two_phase", pooling=1),
     "dense_layers": replace(CONFIG, dense_layers=(1,), score_type="bf16"),
     "evict": replace(CONFIG, scorer="distant", decode="memory", evict=True),
+    "cold_store": replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
     "evict_dense_layers": replace(CONFIG, decode="memory", evict=True, dense_layers=(0,)),
     "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
     "dense": None,
@@ -354,17 +354,6 @@ def test_no_permission(saved: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(PermissionError, match="cannot be written"):
         good.save(tmp_path / "other")
-
-
-@contextmanager
-def file_size_limit(n: int) -> Iterator[None]:
-    """A write that makes a file larger fails, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("limit", [0, 1000, 20_000])

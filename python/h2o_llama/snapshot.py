@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,11 @@ SECTIONS = ("tokens", "logits", "state")
 
 _NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 """Of numbers of K and V; blocks of quantised ones are no numbers."""
+
+
+def _with_any_cold_store(h2o: H2OConfig) -> H2OConfig:
+    """Where a cold store is does not matter, only whether there is one."""
+    return h2o if h2o.cold_store is None else replace(h2o, cold_store="memory")
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,8 @@ class SnapshotOrigin:
                 pairs += [("flash_attn", mine, theirs)]
         else:
             pairs += [("n_ubatch", self.n_ubatch, other.n_ubatch)]
-            pairs += [(f.name, getattr(self.h2o, f.name), getattr(other.h2o, f.name)) for f in fields(H2OConfig)]
+            here, there = _with_any_cold_store(self.h2o), _with_any_cold_store(other.h2o)
+            pairs += [(f.name, getattr(here, f.name), getattr(there, f.name)) for f in fields(H2OConfig)]
         return [f"its {name} is {a!r}, not {b!r}" for name, a, b in pairs if a != b]
 
 

@@ -32,8 +32,6 @@ struct memory_place : h2o_cold_place {
             throw std::runtime_error("[h2o] not enough memory for what is evicted. Name a folder as the cold store");
         }
     }
-
-    bool is_slow() const override { return false; }
 };
 
 #ifndef _WIN32
@@ -135,8 +133,6 @@ struct file_place : h2o_cold_place {
     explicit file_place(const std::string & folder) : f(std::make_shared<file>(folder)) {}
 
     std::shared_ptr<const h2o_cold_block> write(const void * data, size_t n) override { return std::make_shared<file_block>(f, data, n); }
-
-    bool is_slow() const override { return true; }
 
     const std::shared_ptr<file> f;
 };

@@ -20,9 +20,6 @@ public:
 
     // throws std::runtime_error if there is no room
     virtual std::shared_ptr<const h2o_cold_block> write(const void * data, size_t n) = 0;
-
-    // reads take longer than copies
-    virtual bool is_slow() const = 0;
 };
 
 // "memory", or a folder in which there will be a file without a name, which is gone with this process. Throws std::runtime_error

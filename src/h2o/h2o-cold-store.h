@@ -46,9 +46,6 @@ public:
     // of all chunks
     uint64_t n_bytes() const;
 
-    // reads take longer than copies
-    bool is_slow() const { return place->is_slow(); }
-
     const uint32_t chunk_size;
 
     const std::vector<std::array<size_t, 2>> row_sizes;

@@ -11,9 +11,6 @@
 void h2o_far_rows::set(std::vector<int32_t> step_positions) {
     positions = std::move(step_positions);
 
-    if (!store.is_slow()) {
-        return;
-    }
     const bool is_same = std::exchange(version, store.version()) == store.version();
 
     for (size_t layer = 0; layer < recent.size(); ++layer) {

@@ -36,7 +36,7 @@ private:
         bool                 is_filled = false;
     };
 
-    // Generated tokens look up nearly what the one before them has: so much is kept for the next step if reading takes long.
+    // Generated tokens look up nearly what the one before them has: so much is kept for the next step.
     static constexpr size_t MAX_RECENT = 512;
 
     void fetch_part(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst);

@@ -58,6 +58,7 @@ def bench(
     scorer: sweeps.Scorers = options.DEFAULTS.scorer,
     pooling: sweeps.Poolings = sweeps.POOLING,
     evict: sweeps.Evict = False,
+    cold_store: sweeps.ColdStore = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
@@ -80,6 +81,7 @@ def bench(
         scorer=scorer,
         pooling=pooling,
         evict=evict,
+        cold_store=cold_store,
     )
     plan = Plan(
         beside_dense(settings),

@@ -42,6 +42,7 @@ def eval_model(
     scorer: sweeps.Scorers = options.DEFAULTS.scorer,
     pooling: sweeps.Poolings = sweeps.POOLING,
     evict: sweeps.Evict = False,
+    cold_store: sweeps.ColdStore = None,
     reference: Annotated[
         str,
         typer.Option(
@@ -98,6 +99,7 @@ def eval_model(
         scorer=scorer,
         pooling=pooling,
         evict=evict,
+        cold_store=cold_store,
     )
     tasks: list[Task] = []
     if windows > 0:

@@ -60,6 +60,13 @@ Decode = Annotated[
 Evict = Annotated[
     bool, typer.Option("--evict", help="Drop what no memory set holds: the cache does not grow with the text.")
 ]
+ColdStore = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="With --evict: where it goes, to be looked up there: memory, or a folder for a temporary file.",
+    ),
+]
 DenseTail = Annotated[
     int | None,
     typer.Option(

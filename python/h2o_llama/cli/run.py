@@ -35,6 +35,7 @@ def run(
     schedule: options.Schedule = options.DEFAULTS.schedule,
     decode: options.Decode = None,
     evict: options.Evict = False,
+    cold_store: options.ColdStore = None,
     dense_tail: options.DenseTail = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
@@ -70,6 +71,7 @@ def run(
             pooling=pooling,
             schedule=schedule,
             evict=evict,
+            cold_store=cold_store,
             retrieval=retrieval,
             **{name: value for name, value in chosen.items() if value is not None},
         )

@@ -37,6 +37,14 @@ Evict = Annotated[
         "--evict", rich_help_panel=PANEL, help="Measure eviction too, with H + B heavy hitters and nothing looked up."
     ),
 ]
+ColdStore = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        rich_help_panel=PANEL,
+        help="Measure eviction to a cold store too, with as many looked up: memory, or a folder for a temporary file.",
+    ),
+]
 Poolings = Annotated[str, typer.Option(rich_help_panel=PANEL, help="Neighbours kept with them, one or more.")]
 
 LOCAL = str(DEFAULTS.local_window)
@@ -65,6 +73,7 @@ def settings(
     pooling: str,
     retrieval: str,
     evict: bool,
+    cold_store: str | None,
     decode: str = DEFAULTS.decode,
 ) -> list[Setting]:
     """All combinations of the options' values."""
@@ -79,4 +88,6 @@ def settings(
         retrieval=values("--retrieval", retrieval, str),
         decode=values("--decode", decode, str),
     )
-    return [*kept, *evicting(kept)] if evict else kept
+    evicted = evicting(kept) if evict else []
+    stored = evicting(kept, cold_store) if cold_store is not None else []
+    return [*kept, *evicted, *stored]

@@ -66,7 +66,7 @@ class Setting:
         if layers := cast(tuple[int, ...], h2o.dense_layers):
             others.append("dense" + ",".join(map(str, layers)))
         if h2o.evict:
-            others.append("evict")
+            others.append("evict" if h2o.cold_store is None else "evict to a cold store")
         elif h2o.decode != _DEFAULTS.decode:
             others.append(f"decode {h2o.decode}")
         words = [h2o.schedule, *choice, *(f"{letter}{n}" for letter, n in budgets if n > 0), *others]
@@ -106,21 +106,21 @@ def sweep(
     return list(dict.fromkeys(settings))
 
 
-def evicting(settings: Sequence[Setting]) -> list[Setting]:
-    """The same where K and V are evicted, as far as that can be: as many positions to attend to, none looked up."""
-    res = [
-        Setting.of(
-            replace(
-                setting.h2o,
-                heavy_budget=setting.h2o.heavy_budget + setting.h2o.lookup_budget,
-                lookup_budget=0,
-                decode="memory",
-                evict=True,
-            )
-        )
-        for setting in settings
-        if setting.h2o is not None and setting.memory is None and setting.h2o.schedule == "single_pass"
-    ]
+def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list[Setting]:
+    """The same where K and V are evicted, as far as that can be.
+
+    As many positions to attend to. Without a cold store none of them are looked up.
+    """
+    res = []
+    for setting in settings:
+        h2o = setting.h2o
+        if h2o is None or setting.memory is not None or h2o.schedule != "single_pass":
+            continue
+        if cold_store is None:
+            h2o = replace(h2o, heavy_budget=h2o.heavy_budget + h2o.lookup_budget, lookup_budget=0)
+        elif h2o.has_key_index:
+            continue
+        res.append(Setting.of(replace(h2o, decode="memory", evict=True, cold_store=cold_store)))
     return list(dict.fromkeys(res))
 
 
