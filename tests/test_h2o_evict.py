@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import h2o_llama
-from compare import assert_logits_close
+from compare import assert_logits_close, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OError
 from inputs import limited, random_tokens, split
@@ -233,6 +233,23 @@ def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
         np.testing.assert_array_equal(llm.logits, plain.logits)
 
 
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+def test_with_a_cold_store_a_dense_tail_attends_to_everything(tiny_model: Path, kv_type: str) -> None:
+    """Over the end of a chunk, too; in a text of as many chunks as are read one by one, and of more."""
+    config = replace(CONFIG, scorer="key_diff", kv_type=kv_type, B=8, T=4, cold_store="memory")
+    for n in (40, 33 * S, 50 * S + 5):
+        tokens = random_tokens(n, seed=n)
+        results = []
+        for x in (config, replace(config, evict=False, cold_store=None), replace(config, cold_store=None, B=0)):
+            with open_llama(tiny_model, x) as llm:
+                llm.eval(tokens, dense_tail=19)
+                results.append([np.array(llm.logits), *eval_calls(llm, [[1], [2], random_tokens(20)])])
+        stored, kept, gone = results
+        for x, y in zip(stored, kept, strict=True):
+            assert_logits_close(x, y, SELF_LOGITS_F32 if kv_type == "f32" else 2e-3)
+        assert relative_error(gone[0], kept[0]) > 1e-2
+
+
 def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
     """A call that fails, and one after it, when there is room again."""
     config = replace(CONFIGS["looked up"], cold_store=str(tmp_path))
@@ -268,8 +285,8 @@ def test_the_cold_store_is_a_file_without_a_name(tiny_model: Path, tmp_path: Pat
         assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_evicted_is_looked_up_on_the_cpu_only(tiny_model: Path) -> None:
-    with pytest.raises(H2OError, match="to look up what is evicted needs attention as one operator"):
+def test_a_cold_store_needs_attention_as_one_operator(tiny_model: Path) -> None:
+    with pytest.raises(H2OError, match="a cold store needs attention as one operator"):
         open_llama(tiny_model, replace(CONFIGS["looked up"], flash_attn="off"))
 
 

@@ -1,5 +1,7 @@
 #include "h2o-cold-store.h"
 
+#include <algorithm>
+
 void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t layer, part_t part)> & rows) {
     chunk res(row_sizes.size());
     for (size_t layer = 0; layer < res.size(); ++layer) {
@@ -30,18 +32,26 @@ std::vector<uint8_t> h2o_cold_store::chunk_rows(uint32_t chunk, size_t layer, pa
 }
 
 void h2o_cold_store::read(size_t layer, part_t part, const int32_t * positions, size_t n, uint8_t * dst) const {
-    const size_t size = row_sizes[layer][part];
-
     // neighbours at once
     for (size_t i = 0; i < n;) {
-        const uint32_t chunk = positions[i]/chunk_size;
-
         size_t end = i + 1;
-        while (end < n && positions[end] == positions[end - 1] + 1 && positions[end]/chunk_size == chunk) {
+        while (end < n && positions[end] == positions[end - 1] + 1) {
             end++;
         }
-        (*chunks[chunk])[layer][part]->read(positions[i] % chunk_size * size, (end - i)*size, dst + i*size);
+        read_range(layer, part, positions[i], end - i, dst + i*row_sizes[layer][part]);
         i = end;
+    }
+}
+
+void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const {
+    const size_t size = row_sizes[layer][part];
+
+    for (size_t i = 0; i < n;) {
+        const uint32_t pos = first + i;
+        const size_t   k   = std::min<size_t>(n - i, chunk_size - pos%chunk_size);
+
+        (*chunks[pos/chunk_size])[layer][part]->read(pos%chunk_size*size, k*size, dst + i*size);
+        i += k;
     }
 }
 

@@ -43,6 +43,9 @@ public:
     // Throws std::runtime_error.
     void read(size_t layer, part_t part, const int32_t * positions, size_t n, uint8_t * dst) const;
 
+    // the same of [first, first + n)
+    void read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const;
+
     // of all chunks
     uint64_t n_bytes() const;
 

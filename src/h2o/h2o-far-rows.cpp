@@ -62,6 +62,25 @@ void h2o_far_rows::fetch_part(size_t layer, h2o_cold_store::part_t part, size_t 
     }
 }
 
+template <typename F>
+void h2o_far_rows::keep_failure(const F & f) {
+    try {
+        f();
+    } catch (const std::exception & e) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        failure = e.what();
+    }
+}
+
+void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32_t first, size_t n, uint8_t * dst, int ith, int nth) {
+    const size_t begin = ith*n/nth;
+    const size_t end   = (ith + 1)*n/nth;
+
+    keep_failure([&]() {
+        store.read_range(layer, part, first + begin, end - begin, dst + begin*store.row_sizes[layer][part]);
+    });
+}
+
 void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_far_parts & at, size_t n_far,
         uint8_t * dst, int ith, int nth) {
     const size_t n       = positions.size();
@@ -86,13 +105,10 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
         }
     }
 
-    try {
+    keep_failure([&]() {
         fetch_part(layer, h2o_cold_store::K, begin, end, dst + at.k);
         fetch_part(layer, h2o_cold_store::V, begin, end, dst + at.v);
-    } catch (const std::exception & e) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        failure = e.what();
-    }
+    });
 
     if (ith == 0) {
         coming[layer].is_filled = true;

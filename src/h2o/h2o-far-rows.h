@@ -25,6 +25,9 @@ public:
     //   memory: I32 [n_head_kv, M], the layer's memory set, ascending, -1 padded at the front
     void fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_far_parts & at, size_t n_far, uint8_t * dst, int ith, int nth);
 
+    // Writes the rows of n positions from the first on, likewise.
+    void fetch_range(size_t layer, h2o_cold_store::part_t part, uint32_t first, size_t n, uint8_t * dst, int ith, int nth);
+
     // throws std::runtime_error if a row could not be read since the last time
     void check();
 
@@ -38,6 +41,10 @@ private:
 
     // Generated tokens look up nearly what the one before them has: so much is kept for the next step.
     static constexpr size_t MAX_RECENT = 512;
+
+    // what it throws is kept for check()
+    template <typename F>
+    void keep_failure(const F & f);
 
     void fetch_part(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst);
 

@@ -52,6 +52,14 @@ void h2o_graph::set_input() {
         set_tiles();
     }
 
+    if (part_rows) {
+        std::vector<int32_t> data(part_rows->ne[0]);
+        std::iota(data.begin(), data.end(), 0);
+        for (int64_t h = 0; h < part_rows->ne[1]; ++h) {
+            ggml_backend_tensor_set(part_rows, data.data(), h*part_rows->nb[1], part_rows->nb[1]);
+        }
+    }
+
     if (limits) {
         const auto & config = stream->sequence.config;
 

@@ -168,6 +168,9 @@ ggml_tensor * h2o_graph::build_single_pass(const llm_graph_context & graph, ggml
 
 // over everything up to here, scored
 ggml_tensor * h2o_graph::build_tail(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
+    if (stream->far && stream->sequence.layer(il)) {
+        return build_stored_tail(graph, q, kq_scale, il);
+    }
     has_size_of_text = true;
 
     return build_scored(graph, q, get_all_rows(graph, il), kq_scale, il);

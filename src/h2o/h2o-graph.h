@@ -17,6 +17,12 @@
 // The attention of one step of a sequence, as nodes of a graph, and the inputs that they need. It adds to the scores.
 class h2o_graph {
 public:
+    // parts of a cold store that a tail attends to, at most: what is read at once may be a 32nd of one layer
+    static constexpr uint32_t MAX_TAIL_PARTS = 32;
+
+    // nodes of a layer beyond those of attention to the cache, at most
+    static constexpr uint32_t MAX_STORED_NODES = 12*MAX_TAIL_PARTS;
+
     // n_kv: rows that a decode step over the whole text reads, padding among them
     h2o_graph(h2o_stream * stream, const h2o_step & step, uint32_t n_kv, bool fused_attention, bool flash_attention);
 
@@ -52,10 +58,20 @@ private:
     ggml_tensor * build_intra      (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
     ggml_tensor * build_inter      (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
     ggml_tensor * build_tail       (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
+    ggml_tensor * build_stored_tail(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
     ggml_tensor * build_decode     (const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il);
 
     // attention of all queries of the step, scored: [n_embd_head_v*n_head, n_tokens]
     ggml_tensor * build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il);
+
+    // [n_embd, n, n_head_kv] of the positions [first, first + n), brought back from the cold store
+    ggml_tensor * fetch_range(const llm_graph_context & graph, h2o_cold_store::part_t part, uint32_t first, uint32_t n, int il);
+
+    // I32 [n, n_head_kv]: 0, 1, ... of at most part_size() rows
+    ggml_tensor * get_part_rows(const llm_graph_context & graph, uint32_t n, int il);
+
+    // positions of a part of the cold store
+    uint32_t part_size() const;
 
     // the inputs, made when they are first asked for
     ggml_tensor * get_all_rows(const llm_graph_context & graph, int il);
@@ -154,6 +170,17 @@ private:
         ggml_h2o_far_parts at;
     };
     std::vector<std::unique_ptr<fetch_args>> fetches;
+
+    struct fetch_range_args {
+        h2o_far_rows         * far;
+        size_t                 layer;
+        h2o_cold_store::part_t part;
+        uint32_t               first;
+        uint32_t               n;
+    };
+    std::vector<std::unique_ptr<fetch_range_args>> range_fetches;
+
+    ggml_tensor * part_rows = nullptr; // I32 [n, n_head_kv]: all rows of a part, by number
 
     bool has_size_of_text = false; // something in the graph grows with the sequence
     bool has_memory_rows  = false; // of a decode step: something in the graph grows with the open chunk, by steps of padding

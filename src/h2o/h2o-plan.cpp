@@ -31,8 +31,8 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
         return res;
     }
 
-    // where tokens are evicted, a tail has nothing else to attend to
-    const uint32_t n_sparse = call.n_tokens - (config.evict ? 0 : std::min(call.n_tail, call.n_tokens));
+    // where tokens are gone, a tail has nothing else to attend to
+    const uint32_t n_sparse = call.n_tokens - (config.evict && !config.has_cold_store() ? 0 : std::min(call.n_tail, call.n_tokens));
 
     if (config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS) {
         add_pieces(h2o_step::SINGLE_PASS, 0, n_sparse);

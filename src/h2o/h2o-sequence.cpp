@@ -308,7 +308,7 @@ void h2o_sequence::begin_call(uint32_t n_tokens, bool all_scores) {
     // rows move when a chunk is closed
     const bool moves = layout.is_compact && chunk_start_of(n_end) > open_start();
 
-    undo = std::make_unique<h2o_record>(record(all_scores && uses_attention() ? 0 : open_start(), moves));
+    undo = std::make_unique<h2o_record>(record(all_scores && uses_attention() && !layout.is_compact ? 0 : open_start(), moves));
 }
 
 void h2o_sequence::end_call(uint32_t n_tokens, bool scored) {

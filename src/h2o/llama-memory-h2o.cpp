@@ -24,7 +24,7 @@ llama_memory_h2o::llama_memory_h2o(
         streams.push_back(std::make_unique<h2o_stream>(*streams.front(), streams.size()));
     }
 
-    if (config.has_key_index() || (config.evict && config.has_tiles())) {
+    if (config.has_key_index() || config.has_cold_store()) {
         check_retrieval();
     }
 }
@@ -44,8 +44,8 @@ void llama_memory_h2o::check_retrieval() const {
 
         if (!fused_attention || !(has_index ? first.has_fused_retrieval(layer.il) : first.has_fused_attention(layer.il))) {
             throw std::runtime_error(format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash attention "
-                        "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s", has_index ? "retrieval index" : "to look up what is evicted",
-                        layer.il, has_index ? "retrieval ngrams" : "lookup 0"));
+                        "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s", has_index ? "retrieval index" : "a cold store",
+                        layer.il, has_index ? "retrieval ngrams" : "none"));
         }
     }
 }
