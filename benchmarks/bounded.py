@@ -40,10 +40,13 @@ def main(
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"{cpu_model()}\n\n| | measured | goal |\n|---|--:|--:|")
     tokens = read(model, text)
-    for measure in (kv_bytes, generation, prefill, snapshot, forks, sequences):
+    for measure in (kv_bytes, generation, prefill, snapshot, forks, sequences, cold_store):
         for line in measure(model, tokens):
             console.print(line)
-    console.print(process_memory(long))
+    console.print(process_memory(long, EVICT, "peak memory", "≤ 2 %"))
+    with tempfile.TemporaryDirectory() as folder:
+        stored = H2OConfig(evict=True, cold_store=folder)
+        console.print(process_memory(long, stored, "the same with a cold store on disk", "≤ 10 %"))
 
 
 def read(model: str, text: Path) -> list[int]:
@@ -158,24 +161,54 @@ def sequences(model: str, tokens: list[int]) -> Iterator[str]:
     yield row("8 sequences generating at once, over one (tokens/s in total)", f"{gain:.2f}×", "≥ 2.5×")
 
 
-def process_memory(long: int) -> str:
+def cold_store(model: str, tokens: list[int]) -> Iterator[str]:
+    """Of evicted positions, looked up in a file and by a dense tail of 128 tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        stored, kept = H2OConfig(evict=True, cold_store=folder), H2OConfig()
+        with (
+            Llama(model, h2o=EVICT) as evict,
+            Llama(model, h2o=stored) as store,
+            Llama(model, n_ctx=8_192, h2o=kept) as keep,
+        ):
+
+            def read(llm: Llama, n: int, dense_tail: int = 0) -> float:
+                return seconds(lambda: llm.eval(tokens[llm.n_tokens :][:n], dense_tail=dense_tail))
+
+            def read_all(llm: Llama) -> float:
+                llm.reset()
+                return read(llm, 8_000)
+
+            def tail(llm: Llama) -> float:
+                llm.reset()
+                read(llm, 8_000)
+                return read(llm, 128, dense_tail=128)
+
+            speed = ratio(lambda: read_all(evict), lambda: read_all(store), 5)
+            yield row("prefill with a cold store on disk over eviction alone", f"{speed:.2f}", "–")
+            speed = ratio(lambda: generate(store, tokens[:64]), lambda: generate(evict, tokens[:64]), 9)
+            yield row("generation with a cold store on disk over eviction alone", f"{speed:.2f}", "≥ 0.8")
+            time_of_tail = ratio(lambda: tail(store), lambda: tail(keep), 3)
+            yield row(
+                "time of a question's dense tail, cold store on disk over everything kept", f"{time_of_tail:.2f}", "–"
+            )
+
+
+def process_memory(long: int, h2o: H2OConfig, name: str, goal: str) -> str:
     """Peak resident memory of a process of its own, after 65,536 tokens and after `long`."""
     script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from bounded import read_in_pieces
-read_in_pieces({long})
+read_in_pieces({long}, {h2o.cold_store!r})
 """
     result = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
     first, last = map(int, result.stdout.split())
     growth = last / first - 1
-    return row(
-        f"peak memory from 65,536 to {long:,} tokens (demo model)", f"+{growth:.1%} of {first >> 20} MiB", "≤ 2 %"
-    )
+    return row(f"{name} from 65,536 to {long:,} tokens (demo model)", f"+{growth:.1%} of {first >> 20} MiB", goal)
 
 
-def read_in_pieces(long: int) -> None:
+def read_in_pieces(long: int, cold_store: str | None) -> None:
     random = np.random.default_rng(0)
-    with Llama(demo_model_path(), h2o=EVICT) as llm:
+    with Llama(demo_model_path(), h2o=H2OConfig(evict=True, cold_store=cold_store)) as llm:
         while llm.n_tokens < long:
             llm.eval(random.integers(32, 127, CHUNK * 4))
             if llm.n_tokens in (65_536, -(-long // 4096) * 4096):
