@@ -263,6 +263,19 @@ def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str,
         assert (llm.kv.stats.accepted_tokens > 0) == (every > 1)
 
 
+def test_scored_drafts_are_as_long_as_can_be_taken_back(tiny_model: Path) -> None:
+    """Where no chunk begins. Longer ones would be there."""
+    with open_tiny(tiny_model, H2OConfig(4, 6, lookup_budget=0, decode="memory"), n_ubatch=64) as llm:
+        llm.eval([7] * 40)
+        with llm.use_context() as context:
+            assert context.find_draft(7, 1, 50).size == 15
+        sampling = {"temperature": 0, "frequency_penalty": -10.0}
+        expected = generate(llm, 200, **sampling)
+        llm.reset()
+        assert generate(llm, 200, draft=50, **sampling) == expected
+        assert llm.kv.stats.accepted_tokens > 100
+
+
 def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig | None) -> None:
     """Evaluate, remove, generate: as without drafts."""
     sampling = {"temperature": 0, "frequency_penalty": -10.0}

@@ -1,4 +1,4 @@
-"""decode="memory": generated tokens attend to what a prompt's tokens attend to, and leave scores as they are."""
+"""decode="memory": generated tokens attend to what a prompt's do. For their scores: test_generated_scores.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from compare import assert_logits_close
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from llamas import Config, assert_agrees_with_oracle, open_llama
 from oracle import DenseOracle, GGUFModel
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
 from test_h2o_sequence import remove, restore, state_of
@@ -27,6 +27,7 @@ CONFIGS = {
     "many lookups": replace(CONFIG, B=200, T=1),
     "dense layer": replace(LOOKUP, dense_layers=(0,)),
     "key_diff": replace(LOOKUP, scorer="key_diff"),
+    "long chunks": replace(LOOKUP, S=40, scorer="distant", score_type="bf16"),
     "composed": replace(LOOKUP, flash_attn="off"),
     "composed, dense layer": replace(LOOKUP, flash_attn="off", dense_layers=(0,)),
     "two_phase": replace(LOOKUP, schedule="two_phase"),
@@ -48,23 +49,6 @@ def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, confi
     tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=1)
     oracle = assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, chunk_calls(n)))
     assert is_external(model_path) or not config.B or any(query >= 83 for _, query in oracle.log)
-
-
-@pytest.mark.parametrize("name", [name for name in CONFIGS if CONFIGS[name].schedule == "single_pass"])
-def test_a_token_is_as_one_of_a_prompt(tiny_model: Path, name: str) -> None:
-    """Until a memory set is built: that of a chunk with generated tokens has other scores to go by.
-
-    Not in two phases, where the chunk's own K and V come from phase 1.
-    """
-    config = CONFIGS[name]
-    tokens = repetitive_tokens(64, seed=2)
-    with open_llama(tiny_model, config) as llm:
-        (expected,) = eval_calls(llm, [tokens])
-        for sizes in ([1] * 14, [3, 1, 10], [14]):
-            llm.reset()
-            llm.eval(tokens[:50])
-            got = decode_calls(llm, split(tokens[50:], sizes))
-            assert_logits_close(got, expected[50:], SELF_LOGITS_F32)
 
 
 def test_any_split(tiny_model: Path, config: Config) -> None:

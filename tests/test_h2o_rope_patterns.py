@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,19 @@ def test_hidden_rope_is_scored_by_sum(
             assert llm.kv.scores(0)[:, -1].min() > 0  # the open chunk has scores already: they are attention
             history = [memory[il] for memory in llm.kv.history for il in llm.kv.layers]
             found.append([llm.logits, *history, *(llm.kv.scores(il) for il in llm.kv.layers)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_generated_tokens_are_scored_by_sum_too(path_of: PathOf) -> None:
+    found = []
+    for scorer in ("sum", "key_diff"):
+        wanted = replace(config(scorer=scorer), decode="memory")
+        with open_quietly(path_of(ROPE_MODELS["maincoder"]), wanted, [TOKENS[: S + 5]]) as llm:
+            for token in TOKENS[S + 5 :]:
+                llm.eval([token], decode=True)
+            found.append([llm.logits, *(f(il) for il in llm.kv.layers for f in (llm.kv.memory_indices, llm.kv.scores))])
+            assert llm.kv.scores(0)[:, -1].min() > 0
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
 

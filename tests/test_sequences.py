@@ -31,7 +31,7 @@ CONFIGS: dict[str, Config | None] = {
     "lookups": replace(KEY_DIFF, scorer="sum", B=8, T=8, decode="memory"),
     "index": replace(KEY_DIFF, B=8, retrieval="index", decode="memory"),
     "dense_layers": replace(KEY_DIFF, decode="memory", dense_layers=(1,)),
-    "composed": replace(KEY_DIFF, B=8, T=8, decode="memory", flash_attn="off"),
+    "composed": replace(KEY_DIFF, scorer="distant", B=8, T=8, decode="memory", flash_attn="off"),
     "composed_full": replace(KEY_DIFF, flash_attn="off"),
     "evict": replace(KEY_DIFF, decode="memory", evict=True),
     "cold_store": replace(KEY_DIFF, decode="memory", evict=True, B=8, T=4, cold_store=tempfile.gettempdir()),

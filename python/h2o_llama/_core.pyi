@@ -375,7 +375,7 @@ def ops_attention(
     tile_size: typing.SupportsInt | typing.SupportsIndex,
     tile_offset: typing.SupportsInt | typing.SupportsIndex,
     scale: typing.SupportsFloat | typing.SupportsIndex,
-    sums: bool,
+    sums: typing.SupportsInt | typing.SupportsIndex,
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> tuple[numpy.ndarray, numpy.ndarray | None, numpy.ndarray, numpy.ndarray]: ...
@@ -392,7 +392,7 @@ def ops_attention_seconds(
     rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
     first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    sums: bool,
+    sums: typing.SupportsInt | typing.SupportsIndex,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
     tile_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
     tile_first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,

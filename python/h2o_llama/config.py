@@ -56,7 +56,8 @@ class H2OConfig:
     decode : {"full", "memory"}
         "full": generated tokens attend to everything before them, at a cost that grows with the text.
         "memory": they attend to what a token of a prompt does: the memory sets, their chunk, lookups of their own. A
-        token then costs the same at any depth, but for what it takes to read an index of keys. Scores do not change.
+        token then costs the same at any depth, but for what it takes to read an index of keys. They are scored as a
+        prompt's are.
         Default "full", with `evict` "memory".
     evict : bool, default False
         Drop K and V of what no memory set holds, when its chunk is closed: the cache has room for M + S positions, and

@@ -152,7 +152,7 @@ class Sequence(Past):
             The last so many of these tokens attend to everything in the sequence, as with h2o=None: for the question at
             the end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
         decode : bool, default False
-            The tokens were generated: they attend to what `H2OConfig.decode` says, and scores stay as they are.
+            The tokens were generated: they attend to what `H2OConfig.decode` says.
             `generate` does this by itself; it is for a sampling loop of your own. Without H2O it makes no difference.
 
         Raises
@@ -294,7 +294,8 @@ class Sequence(Past):
         draft : int, default 0
             Prompt lookup decoding, for answers that quote or edit what is in the sequence: where the text's end was
             there before, up to so many tokens that followed are computed together with the next token, and kept as
-            far as they are what is drawn. 15 is a good value; 0 is off. The same tokens come out, for every kind of
+            far as they are what is drawn. 15 is a good value, and with decode="memory" the most where
+            attention is scored; 0 is off. The same tokens come out, for every kind of
             sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
             with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
             one. `kv.stats` counts; looking at `kv` takes back what is drafted.

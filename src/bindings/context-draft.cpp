@@ -7,12 +7,13 @@
 
 #include <algorithm>
 
-// A chunk that begins builds the memory set of the one before, for good: only the first token of a call may begin one.
+// A chunk that begins builds the memory set of the one before, for good: only the first token of a call may begin one. Where
+// generated tokens are scored, some can be taken back.
 uint32_t context::max_draft() const {
     uint32_t res = llama_n_batch(get()) - 1;
     if (kv) {
-        const uint32_t S = llama_h2o_kv_info(kv).chunk_size;
-        res = std::min(res, S - 1 - n_tokens()%S);
+        const llama_h2o_info info = llama_h2o_kv_info(kv);
+        res = std::min({ res, info.max_draft, info.chunk_size - 1 - n_tokens()%info.chunk_size });
     }
     return res;
 }

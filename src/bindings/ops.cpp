@@ -120,7 +120,7 @@ struct query_tiles {
 static ggml_h2o_attn_result attention_build(
         ops_graph & graph, const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
         const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,
-        const query_tiles & tiles, float scale, bool sums) {
+        const query_tiles & tiles, float scale, int sums) {
     const ggml_type type = find_type(type_name);
 
     const auto optional_input = [&](const std::optional<py::array_t<int32_t>> & a) { return a ? graph.input(*a, GGML_TYPE_I32) : nullptr; };
@@ -131,13 +131,14 @@ static ggml_h2o_attn_result attention_build(
 }
 
 // q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d], rows is [n_block, n_head_kv, n_k], first is [n_k],
-// limits is [n_block, n_q], tile_rows, tile_first and tile_last as in query_tiles, these four contiguous
+// limits is [n_block, n_q], tile_rows, tile_first and tile_last as in query_tiles, these four contiguous; sums is a
+// ggml_h2o_attn_sums, those of each query are [n_q, n_head_kv, n_k]
 static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type,
         const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,
         const std::optional<py::array_t<int32_t>> & tile_rows, const std::optional<py::array_t<int32_t>> & tile_first, const std::optional<py::array_t<int32_t>> & tile_last,
         int tile_size, int tile_offset,
-        float scale, bool sums, const std::string & backend, int n_threads) {
+        float scale, int sums, const std::string & backend, int n_threads) {
     ops_graph graph("attention", backend, n_threads);
 
     const ggml_h2o_attn_result res = attention_build(graph, q, k, v, type, rows, first, limits, { tile_rows, tile_first, tile_last, tile_size, tile_offset }, scale, sums);
@@ -148,10 +149,11 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     }
 
     const shape queries = { q.shape(0), q.shape(1), q.shape(2) };
+    const shape summed  = sums == GGML_H2O_ATTN_QUERY_SUMS ? shape { q.shape(2), rows.shape(1), rows.shape(2) } : shape_of(rows);
 
     return {
         graph.output(res.o, { q.shape(0), q.shape(2), q.shape(1), (py::ssize_t) res.o->ne[0] }),
-        sums ? std::optional(graph.output(res.sums, shape_of(rows))) : std::nullopt,
+        sums ? std::optional(graph.output(res.sums, summed)) : std::nullopt,
         graph.output(res.m, queries),
         graph.output(res.l, queries),
     };
@@ -160,7 +162,7 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
 static double attention_seconds(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type,
         const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,
-        bool sums, int n_threads,
+        int sums, int n_threads,
         const std::optional<py::array_t<int32_t>> & tile_rows, const std::optional<py::array_t<int32_t>> & tile_first, const std::optional<py::array_t<int32_t>> & tile_last,
         int tile_size, int tile_offset) {
     ops_graph graph("attention", "cpu", n_threads);

@@ -38,7 +38,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * far,
         int                   n_far,
         float                 scale,
-        bool                  sums) {
+        int                   sums) {
     const int64_t n_q       = q->ne[1];
     const int64_t n_head    = q->ne[2];
     const int64_t n_block   = q->ne[3];
@@ -51,6 +51,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     GGML_ASSERT(rows->ne[2] == n_block && rows->ne[3] == 1);
     GGML_ASSERT(!first || (first->type == GGML_TYPE_I32 && ggml_is_contiguous(first)));
     GGML_ASSERT(!first || (first->ne[0] == n_k && ggml_nelements(first) == n_k));
+    GGML_ASSERT(sums != GGML_H2O_ATTN_QUERY_SUMS || n_block == 1);
     GGML_ASSERT(!limits || (limits->type == GGML_TYPE_I32 && ggml_is_contiguous(limits) && sums));
     GGML_ASSERT(!limits || (limits->ne[0] == n_q && limits->ne[1] == n_block && ggml_is_matrix(limits)));
     assert_rows(k, rows);
@@ -80,7 +81,8 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     }
 
     const int64_t n_o     = d_v*n_head*n_q*n_block;
-    const int64_t n_sums  = sums ? n_k*n_head_kv*n_block : 0;
+    const int64_t n_each  = sums == GGML_H2O_ATTN_QUERY_SUMS ? n_q : n_block;
+    const int64_t n_sums  = sums ? n_k*n_head_kv*n_each : 0;
     const int64_t n_state = n_q*n_head*n_block;
 
     struct ggml_tensor * result = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n_o + n_sums + 2*n_state);
@@ -107,7 +109,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
 
     struct ggml_h2o_attn_result views = {
         /*.o    =*/ ggml_view_4d(ctx, result, d_v, n_head, n_q, n_block, d_v*size, d_v*n_head*size, d_v*n_head*n_q*size, 0),
-        /*.sums =*/ sums ? ggml_view_3d(ctx, result, n_k, n_head_kv, n_block, n_k*size, n_k*n_head_kv*size, n_o*size) : NULL,
+        /*.sums =*/ sums ? ggml_view_3d(ctx, result, n_k, n_head_kv, n_each, n_k*size, n_k*n_head_kv*size, n_o*size) : NULL,
         /*.m    =*/ ggml_view_4d(ctx, result, 1, n_q, n_head, n_block, size, n_q*size, n_q*n_head*size, (n_o + n_sums)*size),
         /*.l    =*/ ggml_view_4d(ctx, result, 1, n_q, n_head, n_block, size, n_q*size, n_q*n_head*size, (n_o + n_sums + n_state)*size),
     };

@@ -7,10 +7,17 @@
 extern "C" {
 #endif
 
+// Which softmax weights are summed. Each is summed over the heads of a KV head, too.
+enum ggml_h2o_attn_sums {
+    GGML_H2O_ATTN_NO_SUMS     = 0,
+    GGML_H2O_ATTN_COLUMN_SUMS = 1, // over the queries that count
+    GGML_H2O_ATTN_QUERY_SUMS  = 2, // each query's own, 0 where it does not count: one block only
+};
+
 // Views of one F32 tensor. (m, l, o) is an online-softmax state.
 struct ggml_h2o_attn_result {
     struct ggml_tensor * o;    // [d_v, n_head, n_q, n_block]   attention output
-    struct ggml_tensor * sums; // [n_k, n_head_kv, n_block]     softmax weights, summed over the queries that count and the heads of a KV head; or NULL
+    struct ggml_tensor * sums; // [n_k, n_head_kv, n_block]     softmax weights, or [n_k, n_head_kv, n_q] if they are each query's own; or NULL
     struct ggml_tensor * m;    // [1, n_q, n_head, n_block]     largest logit
     struct ggml_tensor * l;    // [1, n_q, n_head, n_block]     sum of exp(logit - m)
 };
@@ -22,7 +29,7 @@ struct ggml_h2o_attn_result {
 //   first:  I32 [n_k], contiguous, ascending: the first query that sees a row, of every block; NULL: every query sees all rows
 //   limits: I32 [n_q, n_block], contiguous, any numbers, or NULL: query i counts in the sum of a key only if the key's row is
 //           at most limits[i]. Each head's rows must then be ascending. NULL: every query counts
-//   sums:   whether the column sums are wanted; without, limits is NULL
+//   sums:   ggml_h2o_attn_sums; without, limits is NULL
 // A query that sees nothing, or whose logits are all -inf: m = -inf, l = 0, o = 0, no weights. NaN is kept. What is not visible has no effect.
 //
 // With tile_rows there are further rows for each tile of queries, in one softmax with the others. Query i belongs to tile (i + tile_offset)/tile_size.
@@ -67,7 +74,7 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor  * far,
         int                   n_far,
         float                 scale,
-        bool                  sums);
+        int                   sums);
 
 // Where things lie in far, in bytes.
 struct ggml_h2o_far_parts {

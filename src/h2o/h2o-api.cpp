@@ -72,6 +72,7 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.chunk_index   =*/ sequence.chunk_index(),
         /*.lookup_start  =*/ sequence.tiles ? sequence.tiles->start() : 0,
         /*.n_memory_sets =*/ sequence.n_memory_sets(),
+        /*.max_draft     =*/ (sequence.has_pending() ? config.MAX_PENDING : config.chunk_size) - 1,
     };
 }
 

@@ -3,8 +3,6 @@
 #include "h2o-profile.h"
 #include "h2o-softmax.h"
 
-#include "ggml-h2o-attn.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -32,19 +30,6 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
     return { res.o, res.m, res.l, res.sums };
 }
 
-h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row, ggml_tensor * mask) {
-    const auto rows = [&](ggml_tensor * t) {
-        return ggml_view_3d(ctx, t, t->ne[0], mask->ne[0], t->ne[2], t->nb[1], t->nb[2], first_row*t->nb[1]);
-    };
-
-    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f, 0.0f);
-    ggml_prec_set_acc(o, GGML_PREC_F32);
-
-    h2o_profile_ends_part(o, H2O_PART_ATTENTION);
-
-    return { o, nullptr, nullptr, nullptr };
-}
-
 // The weights, set to 0 in place where a query does not count. Row numbers are exact in float32 up to 2^24.
 //   weights:  [n_k, n_q, n_head, n_block]
 //   neg_rows: F32 [n_k, 1, n_head_kv, n_block], minus the rows
@@ -63,6 +48,50 @@ static ggml_tensor * count_weights(ggml_context * ctx, ggml_tensor * weights, gg
     weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head/n_head_kv, n_head_kv*n_block);
 
     return ggml_reshape_4d(ctx, ggml_mul_inplace(ctx, weights, counts), n_k, n_q, n_head, n_block);
+}
+
+static ggml_tensor * neg_rows_of(ggml_context * ctx, const h2o_attention_params & params) {
+    const int64_t n_block = params.q->ne[3];
+
+    ggml_tensor * t = ggml_neg(ctx, ggml_cast(ctx, params.rows, GGML_TYPE_F32));
+
+    return ggml_view_4d(ctx, t, t->ne[0]/n_block, 1, t->ne[1], n_block, t->nb[1], t->nb[1], t->ne[0]/n_block*t->nb[0], 0);
+}
+
+static ggml_tensor * ends_of(ggml_context * ctx, const h2o_attention_params & params) {
+    ggml_tensor * t = ggml_scale_bias(ctx, ggml_cast(ctx, params.limits, GGML_TYPE_F32), 1.0f, 1.0f);
+
+    return ggml_reshape_4d(ctx, t, 1, t->ne[0], 1, t->ne[1]);
+}
+
+// Column sums of every query alone: weights [n_k, n_q, n_head], share [1, n_q, n_head] or nullptr. Returns [n_k, n_head_kv, n_q].
+static ggml_tensor * query_sums(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv, ggml_tensor * share) {
+    const auto by_query = [&](ggml_tensor * t) { return ggml_cont(ctx, ggml_permute(ctx, t, 0, 3, 2, 1)); };
+
+    return h2o_column_sums_build(ctx, by_query(weights), n_head_kv, share ? by_query(share) : nullptr);
+}
+
+h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row, ggml_tensor * mask) {
+    const auto rows = [&](ggml_tensor * t) {
+        return ggml_view_3d(ctx, t, t->ne[0], mask->ne[0], t->ne[2], t->nb[1], t->nb[2], first_row*t->nb[1]);
+    };
+
+    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f, 0.0f);
+    ggml_prec_set_acc(o, GGML_PREC_F32);
+
+    h2o_profile_ends_part(o, H2O_PART_ATTENTION);
+
+    if (params.sums != GGML_H2O_ATTN_QUERY_SUMS) {
+        return { o, nullptr, nullptr, nullptr };
+    }
+
+    ggml_tensor * kq = ggml_mul_mat(ctx, rows(params.k), ggml_cont(ctx, params.q));
+    ggml_prec_set_acc(kq, GGML_PREC_F32);
+    ggml_tensor * weights = ggml_soft_max_ext(ctx, kq, mask, params.scale, 0.0f);
+    if (params.limits) {
+        weights = count_weights(ctx, weights, neg_rows_of(ctx, params), ends_of(ctx, params));
+    }
+    return { o, nullptr, nullptr, query_sums(ctx, weights, params.rows->ne[1], nullptr) };
 }
 
 // Attention of every tile's queries to its tile rows, the tiles as one batch: a state of all queries. The first and the last
@@ -145,12 +174,8 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     ggml_build_forward_expand(gf, v);
     h2o_profile_ends_part(v, H2O_PART_GATHER);
 
-    ggml_tensor * neg_rows = nullptr;
-    ggml_tensor * ends     = nullptr;
-    if (params.limits) {
-        neg_rows = ggml_neg(ctx, ggml_cast(ctx, params.rows, GGML_TYPE_F32));
-        ends     = ggml_scale_bias(ctx, ggml_cast(ctx, params.limits, GGML_TYPE_F32), 1.0f, 1.0f);
-    }
+    ggml_tensor * neg_rows = params.limits ? neg_rows_of(ctx, params) : nullptr;
+    ggml_tensor * ends     = params.limits ? ends_of    (ctx, params) : nullptr;
 
     h2o_softmax_state tiles = {};
     if (params.tile_rows) {
@@ -200,13 +225,16 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         }
         if (params.limits) {
             weights = count_weights(ctx, weights,
-                    ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[1], n_k*neg_rows->nb[0], 0),
-                    ggml_view_4d(ctx, ends, 1, n_q_i, 1, n_block, ends->nb[0], ends->nb[1], ends->nb[1], i*ends->nb[0]));
+                    ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[2], neg_rows->nb[3], 0),
+                    ggml_view_4d(ctx, ends, 1, n_q_i, 1, n_block, ends->nb[1], ends->nb[2], ends->nb[3], i*ends->nb[1]));
         }
-        ggml_tensor * sums = ggml_pad(ctx, h2o_column_sums_build(ctx, weights, n_head_kv, share), n_k - n_k_i, 0, 0, 0);
+        const bool of_queries = params.sums == GGML_H2O_ATTN_QUERY_SUMS;
+
+        ggml_tensor * sums = of_queries ? query_sums(ctx, weights, n_head_kv, share) : h2o_column_sums_build(ctx, weights, n_head_kv, share);
+        sums = ggml_pad(ctx, sums, n_k - n_k_i, 0, 0, 0);
         ggml_build_forward_expand(gf, sums);
 
-        res.sums = res.sums ? ggml_add(ctx, res.sums, sums) : sums;
+        res.sums = !res.sums ? sums : of_queries ? ggml_concat(ctx, res.sums, sums, 2) : ggml_add(ctx, res.sums, sums);
     }
 
     res.o = ggml_cont(ctx, ggml_permute(ctx, res.o, 0, 2, 1, 3));

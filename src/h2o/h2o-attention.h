@@ -1,5 +1,7 @@
 #pragma once
 
+#include "ggml-h2o-attn.h"
+
 #include <cstdint>
 
 struct ggml_cgraph;
@@ -11,7 +13,8 @@ struct h2o_attention {
     ggml_tensor * o;    // [n_embd_head_v, n_head, n_q, n_block]
     ggml_tensor * m;    // [1, n_q, n_head, n_block] row max of the logits
     ggml_tensor * l;    // [1, n_q, n_head, n_block] sum of exp(logit - m)
-    ggml_tensor * sums; // [n_k, n_head_kv, n_block] weights, summed over the queries that count and the query heads of the group; or nullptr
+    ggml_tensor * sums; // [n_k, n_head_kv, n_block] weights, summed over the queries that count and the query heads of the group; or
+                        // [n_k, n_head_kv, n_q], each query's own; or nullptr
 };
 
 struct h2o_attention_params {
@@ -22,7 +25,7 @@ struct h2o_attention_params {
     ggml_tensor * first;   // I32 [n_k]: the first query that sees a row. The last n_q are the queries' own, the others seen by all; nullptr: all are
     ggml_tensor * limits;  // I32 [n_q, n_block]: a query counts in the sums of rows up to its limit, rows ascend; nullptr: in all
     float         scale;
-    bool          sums;    // column sums are wanted
+    int           sums;    // ggml_h2o_attn_sums
 
     // Further rows for the queries of each tile, for all heads alike, but for those that a head has anyway; nullptr: none.
     // Then there is one block
@@ -44,7 +47,7 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params);
 
 // ggml's flash attention, which most backends have, to the rows [first_row, first_row + n_k) of the cache, the same for every
-// head. Without m, l and sums.
+// head. Without m, l and column sums.
 //   mask: F16 [n_k, n_q], 0 or -inf
 h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row, ggml_tensor * mask);
 

@@ -43,6 +43,10 @@ struct h2o_config {
 
     bool has_cold_store() const { return !cold_store.empty(); }
 
+    // Generated tokens that are scored can be taken back one by one if they are among the last ones: half as many as these, or all of
+    // a call that has no more.
+    static constexpr uint32_t MAX_PENDING = 16;
+
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 
     bool has_dense_layers() const { return dense_layers != decltype(dense_layers)(); }

@@ -70,6 +70,14 @@ void h2o_graph::set_input() {
         ggml_backend_tensor_set(limits, data.data(), 0, ggml_nbytes(limits));
     }
 
+    if (pending_rows) {
+        std::vector<int32_t> data(step.n_tokens);
+        for (uint32_t i = 0; i < step.n_tokens; ++i) {
+            data[i] = (step.pos + i)%h2o_config::MAX_PENDING;
+        }
+        ggml_backend_tensor_set(pending_rows, data.data(), 0, ggml_nbytes(pending_rows));
+    }
+
     stream->sequence.stats.n_reused += used;
     used = true;
 }
@@ -225,6 +233,15 @@ ggml_tensor * h2o_graph::get_limits(const llm_graph_context & graph) {
         ggml_set_name(limits, "h2o_limits");
     }
     return limits;
+}
+
+ggml_tensor * h2o_graph::get_pending_rows(const llm_graph_context & graph) {
+    if (!pending_rows) {
+        pending_rows = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, step.n_tokens);
+        ggml_set_input(pending_rows);
+        ggml_set_name(pending_rows, "h2o_pending_rows");
+    }
+    return pending_rows;
 }
 
 bool h2o_graph::can_reuse(const h2o_stream * stream_new, const h2o_step & step_new, uint32_t n_kv_new) {

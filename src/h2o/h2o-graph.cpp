@@ -51,7 +51,9 @@ h2o_attention h2o_graph::build_attention(
 
     const auto * layer = stream->sequence.layer(il);
     const bool   tiled = layer && has_tiles();
-    const bool   sums  = layer && layer->scorer->uses_attention() && step.phase != h2o_step::DECODE;
+    const int    sums  = !layer || !layer->scorer->uses_attention() ? GGML_H2O_ATTN_NO_SUMS :
+        step.phase != h2o_step::DECODE ? GGML_H2O_ATTN_COLUMN_SUMS :
+        layer->pending                 ? GGML_H2O_ATTN_QUERY_SUMS  : GGML_H2O_ATTN_NO_SUMS;
 
     if (tiled) {
         add_tiles(graph);
@@ -80,7 +82,7 @@ h2o_attention h2o_graph::build_attention(
     if (has_fused_attention(il)) {
         return h2o_attention_fused(graph.ctx0, params);
     }
-    if (has_flash_attention(il) && !sums) {
+    if (has_flash_attention(il) && sums != GGML_H2O_ATTN_COLUMN_SUMS) {
         const int64_t first_row = layer ? stream->sequence.config.memory_size() - step.n_memory : 0;
         return h2o_attention_flash(graph.ctx0, params, first_row, get_mask(graph, n_k, q->ne[1], /*is_text =*/ !layer));
     }
@@ -144,6 +146,28 @@ void h2o_graph::add_scores(const llm_graph_context & graph, ggml_tensor * rows, 
     h2o_profile_ends_part(stored, H2O_PART_SCORES);
 }
 
+// The rows of these tokens, for the memory set and the chunk so far. sums [n_k, n_head_kv, n_tokens]
+void h2o_graph::store_pending(const llm_graph_context & graph, ggml_tensor * sums, int il) {
+    if (!sums) {
+        return;
+    }
+
+    ggml_context * ctx0 = graph.ctx0;
+
+    const auto & config = stream->sequence.config;
+
+    ggml_tensor * t = stream->sequence.layer(il)->pending;
+
+    const size_t n_rows = config.MAX_PENDING + 1;
+
+    ggml_tensor * pending = ggml_view_3d(ctx0, t, sums->ne[0], n_rows, sums->ne[1], t->nb[1], n_rows*t->nb[1],
+            (config.memory_size() - step.n_memory)*t->nb[0]);
+
+    ggml_tensor * stored = ggml_set_rows(ctx0, pending, ggml_permute(ctx0, sums, 0, 2, 1, 3), get_pending_rows(graph));
+    ggml_build_forward_expand(graph.gf, stored);
+    h2o_profile_ends_part(stored, H2O_PART_SCORES);
+}
+
 ggml_tensor * h2o_graph::build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
 
@@ -176,7 +200,7 @@ ggml_tensor * h2o_graph::build_tail(const llm_graph_context & graph, ggml_tensor
     return build_scored(graph, q, get_all_rows(graph, il), kq_scale, il);
 }
 
-// over everything, or over the memory set and the own chunk; nothing is scored
+// over everything, which is not scored, or over the memory set and the own chunk
 ggml_tensor * h2o_graph::build_decode(const llm_graph_context & graph, ggml_tensor * q, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
 
@@ -196,7 +220,12 @@ ggml_tensor * h2o_graph::build_decode(const llm_graph_context & graph, ggml_tens
         rows = stream->rows(ctx0, il, step.n_memory, step.pos%stream->sequence.config.chunk_size + step.n_tokens);
     }
 
-    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, nullptr, /*causal =*/ true, kq_scale, il);
+    ggml_tensor * limits = decodes_memory(il) && stream->sequence.layer(il)->pending ? get_limits(graph) : nullptr;
+
+    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, limits, /*causal =*/ true, kq_scale, il);
+
+    ggml_build_forward_expand(graph.gf, res.o);
+    store_pending(graph, res.sums, il);
 
     return ggml_reshape_2d(ctx0, res.o, res.o->ne[0]*res.o->ne[1], step.n_tokens);
 }

@@ -76,6 +76,7 @@ private:
     // the inputs, made when they are first asked for
     ggml_tensor * get_all_rows(const llm_graph_context & graph, int il);
     ggml_tensor * get_limits  (const llm_graph_context & graph);
+    ggml_tensor * get_pending_rows(const llm_graph_context & graph);
     ggml_tensor * get_first   (const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text);
     ggml_tensor * get_mask    (const llm_graph_context & graph, int64_t n_k, int64_t n_q, bool is_text);
     void          add_tiles   (const llm_graph_context & graph);
@@ -115,6 +116,8 @@ private:
 
     void add_scores(const llm_graph_context & graph, ggml_tensor * rows, ggml_tensor * sums, int il) const;
 
+    void store_pending(const llm_graph_context & graph, ggml_tensor * sums, int il);
+
     h2o_stream * stream;
     h2o_step     step;
     uint32_t     n_kv;
@@ -149,6 +152,8 @@ private:
 
     ggml_tensor * all_rows = nullptr; // I32 [n, n_head_kv], for every head those of first_position() ... the end of the step; padding
     ggml_tensor * limits   = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries
+
+    ggml_tensor * pending_rows = nullptr; // I32 [n_tokens]: of a decode step's tokens in h2o_layer::pending
 
     // by [n_k, n_q, whether the rows are those of all positions], I32 [n_k]: which query sees a row first, if the last n_q rows
     // but for padding are the queries' own

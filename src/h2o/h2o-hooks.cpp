@@ -63,9 +63,9 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
 
 uint32_t h2o_graph_max_nodes(const llama_model & model, const llama_cparams & cparams) {
     // phase 1 cuts a call into at most 3 runs of chunks, the attention of each takes fewer than 256 nodes. With lookups there
-    // is one attention, of fewer than 300. That of a generated token, one for each sequence, takes fewer than 128
+    // is one attention, of fewer than 300. That of a generated token, one for each sequence, takes fewer than 160
     // (a tail may read a cold store)
     const uint32_t n_stored = cparams.h2o.has_cold_store() ? h2o_graph::MAX_STORED_NODES : 0;
 
-    return (std::max(3*256u, 128*cparams.n_seq_max) + n_stored)*model.hparams.n_layer_all;
+    return (std::max(3*256u, 160*cparams.n_seq_max) + n_stored)*model.hparams.n_layer_all;
 }

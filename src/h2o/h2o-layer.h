@@ -3,6 +3,7 @@
 #include "h2o-buffers.h"
 #include "h2o-scorer.h"
 
+#include "ggml-backend.h"
 #include "ggml.h"
 
 #include <cstdint>
@@ -14,6 +15,8 @@ struct h2o_layer {
     int32_t  il;    // in the model
     uint32_t n_head;
     uint32_t n_head_kv;
+
+    ggml_backend_dev_t device;
 
     const h2o_scorer * scorer; // the configuration's, or what replaces it for this layer
 
@@ -27,6 +30,10 @@ struct h2o_layer {
     ggml_tensor * rows;
 
     uint32_t n_built = 0; // memory sets built so far
+
+    // F32 [M + S, (MAX_PENDING + 1)*n_head_kv]: what generated tokens give to the scores of `rows`, see h2o-sequence-pending.cpp.
+    // nullptr: they are not scored
+    ggml_tensor * pending = nullptr;
 };
 
 // Host access to a layer's scores. bfloat16 halves the memory and rounds after every addition.
@@ -50,6 +57,12 @@ public:
 
     void add(uint32_t head, uint32_t row, float value) {
         set(head, row, get(head, row) + value);
+    }
+
+    // what add() would make of it
+    float sum(uint32_t head, uint32_t row, float value) {
+        const float res = get(head, row) + value;
+        return is_f32 ? res : ggml_bf16_to_fp32(ggml_fp32_to_bf16(res));
     }
 
     void store() { data.store(); }

@@ -12,14 +12,16 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
 
     std::vector<h2o_step> res;
 
-    // the tokens [offset, end) of the call, cut where chunks begin
+    // the tokens [offset, end) of the call, cut where chunks begin; where generated tokens may be scored, no more than can be taken back
     const auto add_pieces = [&](h2o_step::phase_t phase, uint32_t offset, uint32_t end) {
         const bool has_memory = phase == h2o_step::SINGLE_PASS || phase == h2o_step::INTER ||
             (phase == h2o_step::DECODE && config.decode == LLAMA_H2O_DECODE_MEMORY);
 
+        const uint32_t n_max = phase == h2o_step::DECODE && has_memory ? h2o_config::MAX_PENDING : S;
+
         while (offset < end) {
             const uint32_t pos = call.pos + offset;
-            const uint32_t n   = std::min(end - offset, S - pos%S);
+            const uint32_t n   = std::min({ end - offset, S - pos%S, n_max });
 
             res.push_back({ phase, pos, n, offset, has_memory ? config.n_memory(config.chunk_start(pos)) : 0, false });
             offset += n;

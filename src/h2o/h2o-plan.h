@@ -11,7 +11,7 @@ struct h2o_step {
         SINGLE_PASS = 0, // (a piece of) one chunk attends to the memory set and to itself
         INTRA       = 1, // two_phase, phase 1: the whole call, every chunk attends to itself
         INTER       = 2, // two_phase, phase 2: (a piece of) one chunk attends to the memory set, fused with phase 1
-        DECODE      = 3, // generated tokens (of one chunk), not scored: dense attention over the whole cache, or as in a single pass
+        DECODE      = 3, // generated tokens (of one chunk): dense attention over the whole cache, not scored, or as in a single pass
         TAIL        = 4, // (a piece of) one chunk attends to everything before it and to itself
     };
 

@@ -50,6 +50,10 @@ void h2o_record_write(llama_io_write_i & io, const h2o_config & config, const h2
         write_array(io, layer.memory);
         write_array(io, layer.memory_scores);
         write_array(io, layer.scores);
+
+        const uint32_t has_pending = !layer.pending.empty();
+        io.write(&has_pending, sizeof(has_pending));
+        write_array(io, layer.pending);
         write_array(io, layer.k);
         write_array(io, layer.v);
     }
@@ -103,6 +107,7 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence, 
         check(res.layers.empty() || r.n_built == res.layers[0].n_built);
 
         const uint32_t chunk_start = r.n_built*config.chunk_size;
+        check(chunk_start <= res.n_tokens);
         check(!sequence.layout.is_compact || res.first == chunk_start);
 
         const size_t n_memory = layer.n_head_kv*config.memory_size();
@@ -110,6 +115,14 @@ h2o_record h2o_record_read(llama_io_read_i & io, const h2o_sequence & sequence, 
         r.memory        = read_array<int32_t>(io, n_memory);
         r.memory_scores = read_array<float>  (io, n_memory);
         r.scores        = read_array<float>  (io, (size_t) layer.n_head_kv*(res.n_tokens - res.first));
+
+        uint32_t has_pending;
+        io.read(&has_pending, sizeof(has_pending));
+        check(has_pending <= 1);
+        if (has_pending) {
+            r.pending = read_array<float>(io, layer.n_head_kv*(config.memory_size() + res.n_tokens - chunk_start));
+        }
+
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
             check(is_memory(config, r.memory.data() + h*config.memory_size(), r.n_built));
         }

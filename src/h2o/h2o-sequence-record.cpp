@@ -30,6 +30,7 @@ h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t f
             res.scores.push_back(scores.get(h, layout.row_of(p)));
         }
     }
+    res.pending = pending_sums(layer, n_generated);
     if (with_kv) {
         res.k = k_rows(layer.il).get_bytes(first_row(layer), end_row());
         res.v = v_rows(layer.il).get_bytes(first_row(layer), end_row());
@@ -84,6 +85,7 @@ void h2o_sequence::restore(const h2o_record & record) {
     n_tok    = record.n_tokens;
     n_scored = record.n_scored;
     n_end    = n_tok;
+    restore_pending(record);
 
     records.erase(records.lower_bound(n_memory_sets()), records.end());
     truncate_text();
@@ -101,4 +103,62 @@ void h2o_sequence::copy_from(const h2o_sequence & src) {
     }
     records = src.records;
     restore(src.record(layout.is_compact ? src.open_start() : 0));
+
+    for (auto & layer : layers) {
+        if (layer.pending && src.n_generated > src.n_folded) {
+            ggml_backend_tensor_copy(src.layers[layer.index].pending, layer.pending);
+        }
+    }
+    n_folded = src.n_folded;
+}
+
+uint32_t h2o_sequence::rewind_limit() const {
+    return std::max(n_memory_sets()*config.chunk_size, n_folded);
+}
+
+// tokens from pos on have changed nothing but what they have a place of their own for
+bool h2o_sequence::is_open(uint32_t pos) const {
+    return pos >= rewind_limit() || (pos == n_scored && pos >= n_memory_sets()*config.chunk_size);
+}
+
+bool h2o_sequence::can_rewind(uint32_t pos) const {
+    const uint32_t S = config.chunk_size;
+
+    if (is_open(pos)) {
+        return true;
+    }
+    // rows that have moved since are not in a record
+    const bool has_rows = !layout.is_compact || cold || pos == n_memory_sets()*S;
+
+    return pos > 0 && pos % S == 0 && records.count(pos/S - 1) > 0 && has_rows;
+}
+
+bool h2o_sequence::rewind(uint32_t pos) {
+    if (pos >= n_tok) {
+        return true;
+    }
+    if (!can_rewind(pos)) {
+        return false;
+    }
+
+    if (is_open(pos)) {
+        for (auto & layer : layers) {
+            h2o_scores scores(layer);
+            set_scores_of(scores, layer, pos, n_end, nullptr);
+            scores.store();
+        }
+        n_tok       = pos;
+        n_end       = pos;
+        n_folded    = std::min(n_folded, pos);
+        n_generated = std::min(n_generated, pos);
+        truncate_text();
+        return true;
+    }
+
+    h2o_record record = records.at(pos/config.chunk_size - 1);
+    if (layout.is_compact && pos < n_memory_sets()*config.chunk_size) {
+        read_moved(record);
+    }
+    restore(record);
+    return true;
 }

@@ -21,6 +21,7 @@ h2o_sequence::h2o_sequence(const h2o_config & config, uint32_t kv_size, const st
         layer.il        = d.il;
         layer.n_head    = d.n_head;
         layer.n_head_kv = d.n_head_kv;
+        layer.device    = d.device;
         layer.scorer    = config.scorer;
         layer.scores    = buffers.add(d.device, "h2o_scores" + suffix, config.score_type, layout.n_rows(), d.n_head_kv);
         layer.rows      = buffers.add(d.device, "h2o_rows"   + suffix, GGML_TYPE_I32, config.memory_size() + config.chunk_size, d.n_head_kv);
@@ -28,6 +29,11 @@ h2o_sequence::h2o_sequence(const h2o_config & config, uint32_t kv_size, const st
         layers.push_back(layer);
     }
     buffers.allocate();
+    for (auto & layer : layers) {
+        if (layer.scorer->uses_attention()) {
+            keep_pending(layer);
+        }
+    }
     if (config.has_tiles()) {
         tiles = std::make_unique<h2o_tiles>(config);
     }
@@ -35,9 +41,11 @@ h2o_sequence::h2o_sequence(const h2o_config & config, uint32_t kv_size, const st
 }
 
 void h2o_sequence::clear() {
-    n_tok    = 0;
-    n_scored = 0;
-    n_end    = 0;
+    n_tok       = 0;
+    n_scored    = 0;
+    n_folded    = 0;
+    n_generated = 0;
+    n_end       = 0;
 
     undo.reset();
     records.clear();
@@ -77,19 +85,21 @@ std::vector<float> h2o_sequence::scores(const h2o_layer & layer) const {
 
     h2o_scores scores(layer);
 
+    const auto   pending   = pending_sums(layer, n_generated);
+    const size_t n_pending = pending.size()/layer.n_head_kv;
+
     std::vector<float> res((size_t) layer.n_head_kv*n_tok, NAN);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         float * dst = res.data() + (size_t) h*n_tok;
 
-        if (layout.is_compact) {
-            for (size_t i = 0; i < M; ++i) {
-                if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
-                    dst[pos] = scores.get(h, i);
-                }
-            }
-        }
         for (uint32_t pos = layout.is_compact ? open_start() : 0; pos < n_tok; ++pos) {
-            dst[pos] = scores.get(h, layout.row_of(pos));
+            const size_t i = M + pos - open_start();
+            dst[pos] = scores.sum(h, layout.row_of(pos), pos >= open_start() && i < n_pending ? pending[h*n_pending + i] : 0.0f);
+        }
+        for (size_t i = 0; i < M; ++i) {
+            if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
+                dst[pos] = scores.sum(h, layout.memory_row(i, pos), n_pending > 0 ? pending[h*n_pending + i] : 0.0f);
+            }
         }
     }
     return res;
@@ -285,6 +295,7 @@ bool h2o_sequence::begin_chunk(uint32_t pos) {
     if (missing.empty()) {
         return false;
     }
+    settle();
     if (cold) {
         store_chunk();
     }
@@ -315,7 +326,9 @@ void h2o_sequence::end_call(uint32_t n_tokens, bool scored) {
     n_tok += n_tokens;
     n_end  = n_tok;
     if (scored && uses_attention()) {
-        n_scored = n_tok;
+        n_scored    = n_tok;
+        n_folded    = n_tok;
+        n_generated = n_tok;
     }
 
     undo.reset();
@@ -337,6 +350,7 @@ void h2o_sequence::rollback() {
         restore(*undo);
         undo.reset();
     }
+    n_generated = std::min(n_generated, n_tok);
     truncate_text();
 }
 
@@ -344,48 +358,4 @@ void h2o_sequence::truncate_text() {
     if (tiles) {
         tiles->truncate(n_tok);
     }
-}
-
-uint32_t h2o_sequence::rewind_limit() const {
-    return std::max(n_memory_sets()*config.chunk_size, n_scored);
-}
-
-bool h2o_sequence::can_rewind(uint32_t pos) const {
-    const uint32_t S = config.chunk_size;
-
-    if (pos >= rewind_limit()) {
-        return true;
-    }
-    // rows that have moved since are not in a record
-    const bool has_rows = !layout.is_compact || cold || pos == n_memory_sets()*S;
-
-    return pos > 0 && pos % S == 0 && records.count(pos/S - 1) > 0 && has_rows;
-}
-
-bool h2o_sequence::rewind(uint32_t pos) {
-    if (pos >= n_tok) {
-        return true;
-    }
-    if (!can_rewind(pos)) {
-        return false;
-    }
-
-    if (pos >= rewind_limit()) {
-        for (auto & layer : layers) {
-            h2o_scores scores(layer);
-            set_scores_of(scores, layer, pos, n_end, nullptr);
-            scores.store();
-        }
-        n_tok = pos;
-        n_end = pos;
-        truncate_text();
-        return true;
-    }
-
-    h2o_record record = records.at(pos/config.chunk_size - 1);
-    if (layout.is_compact && pos < n_memory_sets()*config.chunk_size) {
-        read_moved(record);
-    }
-    restore(record);
-    return true;
 }

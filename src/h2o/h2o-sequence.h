@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <vector>
@@ -22,6 +23,7 @@ struct h2o_record {
         std::vector<int32_t> memory;        // h2o_layer::memory
         std::vector<float>   memory_scores; // of the memory set [n_head_kv, M]
         std::vector<float>   scores;        // of the positions from first on [n_head_kv, n_tokens - first]
+        std::vector<float>   pending;       // what generated tokens give to them, of the memory set and the open chunk [n_head_kv, M + ...]; or empty
 
         std::vector<uint8_t> k; // rows of the memory set and of the chunk after it; empty if they are not to be evicted
         std::vector<uint8_t> v;
@@ -97,10 +99,21 @@ public:
     void end_call(uint32_t n_tokens, bool scored);
     void rollback();
 
-    // Tokens from this position on can be taken back one by one. Attention that was scored cannot: then it is the end.
+    // Generated tokens [pos, pos + n), MAX_PENDING or fewer, are computed next: makes room for what they give to the scores.
+    void begin_generated(uint32_t pos, uint32_t n);
+
+    // What generated tokens give is added to the scores.
+    void settle();
+
+    // the layer's generated tokens are scored; throws std::runtime_error if there is not enough memory
+    void keep_pending(h2o_layer & layer);
+
+    bool has_pending() const;
+
+    // Tokens from this position on can be taken back one by one. Attention that was added to the scores cannot: then it is the end.
     uint32_t rewind_limit() const;
 
-    // pos is at least rewind_limit(), or a boundary whose record is there
+    // pos is at least rewind_limit(), or before all that is pending, or a boundary whose record is there
     bool can_rewind(uint32_t pos) const;
 
     // Takes back the tokens from pos on.
@@ -150,12 +163,21 @@ private:
     // first position of the chunk, perhaps partial, that ends at chunk_end
     uint32_t chunk_start_of(uint32_t chunk_end) const { return chunk_end == 0 ? 0 : config.chunk_start(chunk_end - 1); }
 
+    bool is_open(uint32_t pos) const;
     void truncate_text();
     void forget_records();
 
     h2o_record::layer record_layer(const h2o_layer & layer, uint32_t first, bool with_kv) const;
 
     void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
+
+    // What the tokens [n_scored, end) give to the memory set and the open chunk up to there, [n_head_kv, M + ...]. Empty: nothing
+    std::vector<float> pending_sums(const h2o_layer & layer, uint32_t end) const;
+
+    void set_folded (const h2o_layer & layer, const std::vector<float> & sums) const;
+    void add_pending(const h2o_layer & layer, const std::vector<float> & sums) const; // to the scores
+
+    void restore_pending(const h2o_record & record);
 
     // attention is scored, for some layer
     bool uses_attention() const;
@@ -185,10 +207,16 @@ private:
 
     void set_scores_of(h2o_scores & scores, const h2o_layer & layer, uint32_t p0, uint32_t p1, const float * values) const;
 
-    h2o_buffers buffers;
+    h2o_buffers            buffers;
+    std::list<h2o_buffers> pending_buffers; // of the layers
 
     uint32_t n_tok    = 0;
     uint32_t n_scored = 0; // the tokens before this one have changed scores
+
+    // see h2o-sequence-pending.cpp; n_scored where no generated token is scored
+    uint32_t n_folded    = 0;
+    uint32_t n_generated = 0;
+
     uint32_t n_end    = 0; // no position from here on has a score: n_tok, or the end of the call
 
     std::map<uint32_t, h2o_record> records; // by chunk: when the chunk after it begins

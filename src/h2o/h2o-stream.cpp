@@ -202,7 +202,7 @@ void h2o_stream::reset_stats() {
         }
     }
     for (const auto & layer : sequence.layers) {
-        stats.bytes_scores += ggml_nbytes(layer.scores);
+        stats.bytes_scores += ggml_nbytes(layer.scores) + (layer.pending ? ggml_nbytes(layer.pending) : 0);
         stats.bytes_memory += ggml_nbytes(layer.rows);
     }
     stats.bytes_intra = intra ? intra->n_bytes() : 0;
@@ -243,6 +243,7 @@ void h2o_stream::learn_rope(int32_t il, const ggml_tensor * k) {
 
     if (h2o_find_rope(k) == H2O_ROPE_HIDDEN) {
         layer->scorer = &h2o_fallback_scorer();
+        sequence.keep_pending(*layer);
 
         if (id > 0) {
             return; // it was said for the first sequence
@@ -275,7 +276,7 @@ bool h2o_stream::has_fused_attention(int32_t il) const {
     ggml_tensor * rows = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, 1, hparams.n_head_kv(il));
 
     const ggml_h2o_attn_result res = ggml_h2o_attn(ctx.get(), q, keys(ctx.get(), il), values(ctx.get(), il), rows,
-            nullptr, nullptr, nullptr, nullptr, nullptr, 1, 0, nullptr, 0, 1.0f, false);
+            nullptr, nullptr, nullptr, nullptr, nullptr, 1, 0, nullptr, 0, 1.0f, GGML_H2O_ATTN_NO_SUMS);
 
     return ggml_backend_dev_supports_op(device(il), res.o->view_src);
 }

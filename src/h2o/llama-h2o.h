@@ -20,7 +20,7 @@ enum llama_h2o_schedule {
 
 enum llama_h2o_decode {
     LLAMA_H2O_DECODE_FULL   = 0, // generated tokens attend to everything in the cache
-    LLAMA_H2O_DECODE_MEMORY = 1, // to what a prompt's tokens attend to: the memory set, their chunk, what they look up
+    LLAMA_H2O_DECODE_MEMORY = 1, // to what a prompt's tokens attend to: the memory set, their chunk, what they look up; and are scored as these
 };
 
 enum llama_h2o_retrieval {
@@ -83,7 +83,7 @@ LLAMA_API int32_t llama_h2o_params_desc(const struct llama_h2o_params * params, 
 enum llama_h2o_call {
     LLAMA_H2O_CALL_AUTO    = 0, // one token of a sequence is generated, several are a prompt: for programs that do not say
     LLAMA_H2O_CALL_PREFILL = 1, // a prompt: sparse attention, which is scored
-    LLAMA_H2O_CALL_DECODE  = 2, // generated: they attend to what the parameter decode says, and scores stay as they are
+    LLAMA_H2O_CALL_DECODE  = 2, // generated: they attend to what the parameter decode says, LLAMA_H2O_DECODE_FULL leaves scores as they are
 };
 
 struct llama_h2o_info {
@@ -99,6 +99,7 @@ struct llama_h2o_info {
     uint32_t chunk_index;        // chunks begun = ceil(n_tokens/S)
     uint32_t lookup_start;       // what queries before this position have looked up is not kept, without llama_h2o_kv_set_record
     uint32_t n_memory_sets;      // memory sets built so far; M_{n_memory_sets - 1} is the current one
+    uint32_t max_draft;          // generated tokens of a call, besides its first, that can all be taken back, if none of them begins a chunk
 };
 
 struct llama_h2o_stats {
@@ -121,7 +122,7 @@ struct llama_h2o_stats {
     uint64_t n_select;           // memory sets built (layers x chunks)
     uint64_t bytes_kv;           // K and V tensors
     uint64_t bytes_index;        // keys in 4 bits, by which LLAMA_H2O_RETRIEVAL_INDEX finds
-    uint64_t bytes_scores;       // score tensors
+    uint64_t bytes_scores;       // score tensors, and what generated tokens give to them
     uint64_t bytes_memory;       // memory index tensors
     uint64_t bytes_cold;         // what the cold store holds
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2

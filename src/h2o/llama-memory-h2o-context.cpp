@@ -66,7 +66,7 @@ bool llama_memory_h2o_context::apply() {
         if (!call.begun) {
             auto & sequence = part.stream->sequence;
 
-            // decode steps change scores never, and memory sets only if they begin a chunk
+            // decode steps change scores and memory sets only if they begin a chunk
             if (part.step.phase != h2o_step::DECODE || call.steps.size() > 1 || part.step.pos % sequence.config.chunk_size == 0) {
                 sequence.begin_call(call.n_tokens, call.steps.back().phase == h2o_step::TAIL);
             }
@@ -110,6 +110,12 @@ void llama_memory_h2o_context::begin_step(const h2o_stream_step & part, uint32_t
 
         sequence.stats.t_select_us += t_start_us - t_select_us;
         sequence.stats.n_select    += sequence.layers.size();
+    }
+
+    if (step.phase == h2o_step::DECODE) {
+        sequence.begin_generated(step.pos, step.n_tokens);
+    } else {
+        sequence.settle();
     }
 
     switch (step.phase) {

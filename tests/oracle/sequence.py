@@ -82,6 +82,8 @@ class OracleSequence(ABC):
             for il in self.model.hparams.attention_layers
             if il not in self.dense_layers
         }
+        # What generated tokens of the open chunk give to them: added when it is closed, or a prompt goes on.
+        self._pending = {il: np.zeros_like(scores) for il, scores in self._scores.items()}
 
     @property
     def n_tokens(self) -> int:
@@ -93,7 +95,7 @@ class OracleSequence(ABC):
 
     def scores(self, layer: int) -> Array:
         """[n_head_kv, n_tokens]."""
-        return self._scores[layer]
+        return self._as_score(self._scores[layer] + self._pending[layer])
 
     def memory_indices(self, layer: int) -> IntArray:
         """The newest memory set [n_head_kv, M]; all -1 before the first is built."""
@@ -126,6 +128,7 @@ class OracleSequence(ABC):
         """
         ids = np.asarray(tokens, dtype=np.int32)
         self.text += ids.tolist()
+        self._settle()
         n_sparse = len(ids) - min(dense_tail, len(ids))
         parts = [self._prefill(ids[:n_sparse])] if n_sparse else []
         if n_sparse < len(ids):
@@ -155,18 +158,21 @@ class OracleSequence(ABC):
         return x
 
     def decode_step(self, token: int) -> None:
-        """A generated token, which attends to what `decode` says; scores stay as they are. `logits` has one row."""
+        """A generated token, which attends to what `decode` says. With "full" scores stay as they are.
+
+        `logits` has one row.
+        """
         self.text.append(token)
         ids = np.asarray([token], dtype=np.int32)
         if self.decode == "memory":
-            x = self._sparse(ids, is_scored=False)
+            x = self._sparse(ids, is_generated=True)
         else:
             self._begin_chunk(self.n_tokens)
             self._extend_scores(1)
             x = dense_forward(self.model, self.cache, ids, self.dtype)
         self.logits = layers.output_logits(self.model, x)
 
-    def _sparse(self, tokens: IntArray, is_scored: bool = True) -> Array:
+    def _sparse(self, tokens: IntArray, is_generated: bool = False) -> Array:
         """Append tokens of one chunk, which attend to their past and to it. Returns their last hidden states."""
         first, last = self.n_tokens, self.n_tokens + len(tokens)
         self._begin_chunk(first)
@@ -181,7 +187,7 @@ class OracleSequence(ABC):
                 return attend(q, *self.cache.read(il, slice(0, last)), np.arange(last) <= positions[:, None])[0].o
             # One softmax over the chunk so far, causally, and the past.
             chunk = np.arange(first // self.S * self.S, last)
-            return self._attend_past(il, q, positions, chunk, is_scored).o
+            return self._attend_past(il, q, positions, chunk, is_generated).o
 
         x = layers.forward(self.model, tokens, self.dtype, attention)
         self.cache.n_tokens = last
@@ -219,7 +225,7 @@ class OracleSequence(ABC):
         return looked_up[rows], (rows >= ends - B) & (rows < ends)
 
     def _attend_past(
-        self, il: int, q: Array, positions: IntArray, chunk: IntArray, is_scored: bool = True
+        self, il: int, q: Array, positions: IntArray, chunk: IntArray, is_generated: bool = False
     ) -> SoftmaxState:
         """Attention to the whole memory set, to what was looked up, and causally to positions of the open chunk.
 
@@ -247,8 +253,7 @@ class OracleSequence(ABC):
         state, colsum = attend(
             q, *self.cache.gather(il, keys), allowed & is_first[:, None], self._counts(positions, keys)
         )
-        if is_scored:
-            self._add_scores(il, keys[:, :n_scored], colsum[:, :n_scored])
+        self._add_scores(il, keys[:, :n_scored], colsum[:, :n_scored], is_generated)
         return state
 
     def _begin_chunk(self, position: int) -> None:
@@ -258,6 +263,7 @@ class OracleSequence(ABC):
             return
         end = chunk * self.S
         built = {}
+        self._settle()
         for il, scores in self._scores.items():
             if self.scorer.from_keys:
                 k, _ = self.cache.read(il, slice(end - self.S, end))
@@ -299,12 +305,18 @@ class OracleSequence(ABC):
     def _extend_scores(self, n: int) -> None:
         for il, scores in self._scores.items():
             self._scores[il] = np.pad(scores, ((0, 0), (0, n)))
+            self._pending[il] = np.pad(self._pending[il], ((0, 0), (0, n)))
 
-    def _add_scores(self, il: int, positions: IntArray, colsum: Array) -> None:
+    def _add_scores(self, il: int, positions: IntArray, colsum: Array, is_generated: bool = False) -> None:
         """positions broadcasts to colsum [n_head_kv, n]; no position occurs twice in a row."""
         if self.scorer.from_keys:
             return
-        scores = self._scores[il]
+        scores = self._pending[il] if is_generated else self._scores[il]
         where = np.broadcast_to(positions, colsum.shape)
         total = np.take_along_axis(scores, where, axis=1) + colsum
-        np.put_along_axis(scores, where, self._as_score(total), axis=1)
+        np.put_along_axis(scores, where, total if is_generated else self._as_score(total), axis=1)
+
+    def _settle(self) -> None:
+        for il, pending in self._pending.items():
+            self._scores[il] = self._as_score(self._scores[il] + pending)
+            pending[:] = 0

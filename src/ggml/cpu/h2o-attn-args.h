@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ggml.h"
+#include "ggml-h2o-attn.h"
 
 #include <algorithm>
 #include <cstring>
@@ -26,7 +26,8 @@ struct h2o_attn_args {
         : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]),
           first(dst->src[4] ? (const int32_t *) dst->src[4]->data : nullptr), limits(dst->src[5]) {
         memcpy(&scale, dst->op_params, sizeof(scale));
-        has_sums = dst->op_params[1];
+        has_sums       = dst->op_params[1] != GGML_H2O_ATTN_NO_SUMS;
+        has_query_sums = dst->op_params[1] == GGML_H2O_ATTN_QUERY_SUMS;
 
         d_k       = q->ne[0];
         n_q       = q->ne[1];
@@ -39,7 +40,7 @@ struct h2o_attn_args {
 
         o    = (float *) dst->data;
         sums = o    + d_v*n_head*n_q*n_block;
-        m    = sums + (has_sums ? n_k*n_head_kv*n_block : 0);
+        m    = sums + (has_sums ? n_k*n_head_kv*(has_query_sums ? n_q : n_block) : 0);
         l    = m    + n_q*n_head*n_block;
     }
 
@@ -52,6 +53,7 @@ struct h2o_attn_args {
 
     float scale;
     bool  has_sums;
+    bool  has_query_sums; // each query's own
 
     int64_t d_k, d_v, n_q, n_head, n_head_kv, n_block, n_k;
     int64_t group; // query heads of a KV head
@@ -66,6 +68,15 @@ struct h2o_attn_args {
 
     // the first keys, those that the row sees
     int64_t n_visible(int64_t row) const { return first ? std::upper_bound(first, first + n_k, row/group) - first : n_k; }
+
+    // the first keys, those whose sums count the row
+    int64_t n_counted(int64_t row, int64_t h, int64_t block) const {
+        if (!limits) {
+            return n_k;
+        }
+        const int32_t * idx = rows_of(h, block);
+        return std::upper_bound(idx, idx + n_k, ((const int32_t *) limits->data)[block*n_q + row/group]) - idx;
+    }
 
     const int32_t * rows_of(int64_t h, int64_t block) const {
         return (const int32_t *) ((const char *) rows->data + h*rows->nb[1] + block*rows->nb[2]);

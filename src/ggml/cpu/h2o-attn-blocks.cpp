@@ -27,9 +27,12 @@ static bool can_read_in_place(const ggml_tensor * dst) {
 bool h2o_attn_blocks::is_for(const ggml_tensor * dst) {
     const h2o_attn_args args(dst);
 
-    const bool packs_blocks = !h2o_attn_lookup_args(dst) && args.n_k >= MIN_PACKED_KEYS;
+    if (args.n_block > 1 || (args.has_sums && !args.has_query_sums)) {
+        return false;
+    }
+    const bool packs_blocks = !args.has_sums && !h2o_attn_lookup_args(dst) && args.n_k >= MIN_PACKED_KEYS;
 
-    return !args.has_sums && args.n_block == 1 && (can_read_in_place(dst) || packs_blocks);
+    return can_read_in_place(dst) || packs_blocks;
 }
 
 h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
@@ -42,17 +45,20 @@ h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel 
     n_parts    = reads_in_place ? 1 : h2o_attn_ceil_div(n_rows, MAX_PART_ROWS);
     part_size  = reads_in_place ? n_rows : h2o_attn_ceil_div(n_rows, n_parts*kernel.n_rows)*kernel.n_rows;
     n_runs     = h2o_attn_ceil_div(MIN_ITEMS, reads_in_place ? 1 : n_parts*n_head_kv);
-    n_runs     = std::min(n_runs, h2o_attn_ceil_div(n_k, block_size));
+    n_blocks   = h2o_attn_ceil_div(n_k, block_size);
+    n_runs     = std::min(n_runs, n_blocks);
 
     n_lookup_blocks = h2o_attn_ceil_div(lookups.n_rows, block_size);
 
-    state_size = h2o_attn_ceil_div(d_v + 2, 16)*16;
-
     ld = block_size + 32; // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
+
+    state_size   = h2o_attn_ceil_div(d_v + 2, 16)*16;
+    weights_size = has_sums ? h2o_attn_ceil_div(n_rows*(ld + 1), 16)*16 : 0;
 
     n_item_rows = reads_in_place ? n_head_kv*n_rows : part_size;
 
-    off_thread  = (n_runs + n_lookup_blocks)*n_head_kv*n_rows*state_size;
+    off_weights = (n_runs + n_lookup_blocks)*n_head_kv*n_rows*state_size;
+    off_thread  = off_weights + n_blocks*n_head_kv*weights_size;
     thread_size = n_item_rows*d_k_pad + H2O_ATTN_MAX_ROWS*(ld + d_k_pad + d_v_pad + 2) + block_size*(d_k_pad + d_v_pad + 1) +
         H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad) + (lookups ? 3*n_head_kv*block_size : 0);
     size = off_thread + n_threads*thread_size;
@@ -212,7 +218,7 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
             continue;
         }
 
-        const h2o_attn_tile t = {
+        h2o_attn_tile t = {
             /*.n_rows   =*/ n_here,
             /*.d_k      =*/ d_k,
             /*.d_v      =*/ d_v,
@@ -244,6 +250,9 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
             /*.l        =*/ s.l,
             /*.sums     =*/ nullptr,
         };
+        if (has_sums) { // all rows are one tile
+            t.logits = block_weights(work, h, key/block_size);
+        }
 
         bool is_done = false;
         if (reads_in_place) {
@@ -254,6 +263,12 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
         }
         if (!is_done) {
             h2o_attn_plain_tile(t, h, { k, v, idx }, {}, q_rows, scale);
+            for (int r = 0; has_sums && r < n_here; ++r) { // divided by l
+                std::transform(t.logits + r*ld, t.logits + r*ld + visible[r], t.logits + r*ld, [&](float x) { return x*s.l[r]; });
+            }
+        }
+        if (has_sums) {
+            std::copy_n(s.m, n_here, t.logits + n_rows*ld);
         }
 
         add_results(work, s, it.run, h, row, n_here);
@@ -280,15 +295,38 @@ void h2o_attn_blocks::compute_item(float * work, scratch & s, const item & it) c
         return;
     }
 
-    const int64_t n_seen   = n_visible(it.end_row - 1);
-    const int64_t n_blocks = h2o_attn_ceil_div(n_seen, block_size);
+    const int64_t n_keys           = n_visible(it.end_row - 1);
+    const int64_t n_visible_blocks = h2o_attn_ceil_div(n_keys, block_size);
 
-    const int64_t end = std::min((it.run + 1)*n_blocks/n_runs*block_size, n_seen);
+    const int64_t end = std::min((it.run + 1)*n_visible_blocks/n_runs*block_size, n_keys);
 
-    for (int64_t key = it.run*n_blocks/n_runs*block_size; key < end; key += block_size) {
+    for (int64_t key = it.run*n_visible_blocks/n_runs*block_size; key < end; key += block_size) {
         const int64_t n = std::min(block_size, end - key);
         for (int64_t h = it.head; h < it.end_head; ++h) {
             compute_block(work, s, it, h, key, n, end - key - n);
+        }
+    }
+}
+
+void h2o_attn_blocks::set_query_sums(float * work, int64_t h, int64_t query) const {
+    float * dst = sums + (query*n_head_kv + h)*n_k;
+    std::fill_n(dst, n_k, 0.0f);
+
+    const int64_t n_summed = std::min(n_visible(query*group), n_counted(query*group, h, 0));
+
+    for (int64_t key = 0; key < n_summed; key += block_size) {
+        const int64_t n       = std::min(block_size, n_summed - key);
+        const float * weights = block_weights(work, h, key/block_size);
+
+        for (int64_t row = query*group; row < (query + 1)*group; ++row) {
+            const float * fused = state(work, 0, h, row);
+            const float   m     = fused[d_v];
+            const float   l     = fused[d_v + 1];
+            const float   f     = l == 0.0f ? 0.0f : expf(weights[n_rows*ld + row] - m)/l;
+
+            for (int64_t j = 0; j < n; ++j) {
+                dst[key + j] += weights[row*ld + j]*f;
+            }
         }
     }
 }
@@ -312,15 +350,21 @@ void h2o_attn_blocks::compute(const ggml_compute_params * params) const {
 
     ggml_barrier(params->threadpool);
 
-    for (int64_t i = params->ith; i < n_head_kv*n_rows; i += params->nth) {
-        const int64_t h   = i/n_rows;
-        const int64_t row = i%n_rows;
+    const int64_t n_together = has_sums ? group : 1; // rows
 
-        float * res = state(work, 0, h, row);
-        for (int64_t run = 1; run < n_runs + n_lookup_blocks; ++run) {
-            const float * other = state(work, run, h, row);
-            fuse(res, d_v, other, other[d_v], other[d_v + 1]);
+    for (int64_t i = params->ith*n_together; i < n_head_kv*n_rows; i += params->nth*n_together) {
+        const int64_t h = i/n_rows;
+
+        for (int64_t row = i%n_rows; row < i%n_rows + n_together; ++row) {
+            float * res = state(work, 0, h, row);
+            for (int64_t run = 1; run < n_runs + n_lookup_blocks; ++run) {
+                const float * other = state(work, run, h, row);
+                fuse(res, d_v, other, other[d_v], other[d_v + 1]);
+            }
+            store(row, h, 0, res, res[d_v], res[d_v + 1]);
         }
-        store(row, h, 0, res, res[d_v], res[d_v + 1]);
+        if (has_sums) {
+            set_query_sums(work, h, i%n_rows/group);
+        }
     }
 }

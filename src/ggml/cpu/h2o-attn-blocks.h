@@ -8,6 +8,8 @@ struct ggml_compute_params;
 // Attention without column sums, the keys in blocks: each block has a softmax of its own, and these are fused. So what is
 // needed for it does not grow with the keys.
 //
+// Sums of each query, which few rows may have: what the softmax of each block leaves is kept, and scaled when all are fused.
+//
 // Few rows read K and V where they lie; an item of work is a run of blocks, for all KV heads, whose K and V stand
 // side by side in the cache. For more rows a block is packed; then an item is a run of blocks for some rows of one KV head.
 // The further rows of tiles of queries ("lookups") are read in place only: for each of them, a block of these rows is one
@@ -58,6 +60,9 @@ private:
 
     item get_item(int64_t i) const;
 
+    // when its rows are fused: over the heads of the group exp(logit - m_block)*exp(m_block - m)/l
+    void set_query_sums(float * work, int64_t h, int64_t query) const;
+
     void compute_item (float * work, scratch & s, const item & it) const;
     void compute_lookup(float * work, const scratch & s, const item & it) const;
     void compute_block(float * work, const scratch & s, const item & it, int64_t h, int64_t key, int64_t n, int64_t n_next) const;
@@ -85,6 +90,7 @@ private:
     int64_t part_size;
     int64_t n_item_rows; // of an item's KV heads together
     int64_t n_runs;      // of blocks
+    int64_t n_blocks;    // of the heads' own keys
     int64_t n_lookup_blocks;
     int64_t block_size;
     int64_t ld;          // of a block's logits
@@ -92,5 +98,9 @@ private:
 
     float * state(float * work, int64_t run, int64_t h, int64_t row) const { return work + ((run*n_head_kv + h)*n_rows + row)*state_size; }
 
-    int64_t off_thread, thread_size;
+    int64_t weights_size; // of a block of a KV head's own keys, with sums: exp(logit - m) of its rows [n_rows][ld], and m [n_rows]
+
+    float * block_weights(float * work, int64_t h, int64_t block) const { return work + off_weights + (block*n_head_kv + h)*weights_size; }
+
+    int64_t off_weights, off_thread, thread_size;
 };

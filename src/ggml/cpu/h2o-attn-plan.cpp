@@ -17,11 +17,13 @@ h2o_attn_plan::h2o_attn_plan(const ggml_tensor * dst, const h2o_attn_kernel & ke
 
     n_units = n_k_pad/H2O_ATTN_KEYS;
 
+    n_query_tiles = has_query_sums ? h2o_attn_ceil_div(group, kernel.n_rows) : 0;
+
     const int64_t max_items = std::max<int64_t>(MAX_ITEMS/n_head_kv, 1);
 
     n_runs       = lookups ? std::min(lookups.n, h2o_attn_ceil_div(MAX_RUNS, n_head_kv)) : 1;
     n_parts      = lookups ? h2o_attn_ceil_div(MIN_ITEMS, n_runs*n_head_kv) : max_items;
-    n_parts      = std::min(n_parts, h2o_attn_ceil_div(std::min(lookups.size, n_q)*group, kernel.n_rows));
+    n_parts      = std::min(n_parts, has_query_sums ? std::min(lookups.size, n_q) : n_tiles(std::min(lookups.size, n_q)));
     n_own        = lookups && !lookups.is_far() ? h2o_attn_ceil_div(k->ne[1], 32) : 0;
     n_lookup_pad = h2o_attn_pad(lookups.n_rows);
     n_query      = further.are_of_queries() ? further.n_rows : 0;

@@ -47,6 +47,8 @@ struct h2o_attn_scratch {
 // Where queries have lookups, kernel tiles end where lookups do, and an item is made of whole lookups, or of a part of one
 // where lookups are few. It gathers and packs a lookup's keys for itself.
 //
+// Sums of each query are made by kernel tiles that end where queries do, so each item is made of whole queries, which are few.
+//
 // Where each query has rows of its own, the kernel reads them in place; those of types that it does not know are converted, all of
 // a tile at once.
 //
@@ -70,6 +72,7 @@ struct h2o_attn_plan : h2o_attn_args {
     int64_t n_parts; // of a lookup
     int64_t n_items; // of a KV head: runs, or parts of lookups
     int64_t n_units; // of H2O_ATTN_KEYS keys, of a KV head
+    int64_t n_query_tiles; // that hold a query's rows and no others; 0: tiles hold as many rows as they can
     int64_t n_round; // KV heads at once
     int64_t ld;      // of a tile's logits
 
@@ -81,16 +84,13 @@ struct h2o_attn_plan : h2o_attn_args {
     float * packed_v (float * work, int64_t h) const { return work + off_v + h%n_round*n_k_pad*d_v_pad; }
     float * item_sums(float * work, int64_t h, int64_t item) const { return work + off_sums + (h%n_round*n_items + item)*n_k_pad; }
 
-    h2o_attn_peaks * unit_peaks(float * work, int64_t h) const { return (h2o_attn_peaks *) (work + off_peaks) + h%n_round*n_units; }
-
-    // the first keys, those whose sums count the row
-    int64_t n_counted(int64_t row, int64_t h, int64_t block) const {
-        if (!limits) {
-            return n_k_pad;
-        }
-        const int32_t * idx = rows_of(h, block);
-        return std::upper_bound(idx, idx + n_k, ((const int32_t *) limits->data)[block*n_q + row/group]) - idx;
+    // kernel tiles of n queries, and the first row of one of them, from the queries' first row on
+    int64_t n_tiles(int64_t n) const { return n_query_tiles > 0 ? n*n_query_tiles : h2o_attn_ceil_div(n*group, kernel.n_rows); }
+    int64_t tile_row(int64_t tile) const {
+        return n_query_tiles > 0 ? tile/n_query_tiles*group + tile%n_query_tiles*kernel.n_rows : tile*kernel.n_rows;
     }
+
+    h2o_attn_peaks * unit_peaks(float * work, int64_t h) const { return (h2o_attn_peaks *) (work + off_peaks) + h%n_round*n_units; }
 
     h2o_attn_scratch thread_scratch(float * work, int ith) const;
 };

@@ -190,17 +190,20 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
 
     scratch.n_next = 0;
     for (int64_t lookup = run*lookups.n/n_runs; lookup < end_lookup; ++lookup) {
-        const int64_t start   = lookups.start(lookup); // queries
-        const int64_t end     = lookups.end(lookup, n_q);
-        const int64_t n_tiles = h2o_attn_ceil_div((end - start)*group, kernel.n_rows);
+        const int64_t start = lookups.start(lookup); // queries
+        const int64_t end   = lookups.end(lookup, n_q);
 
-        const int64_t first_tile = part*n_tiles/n_parts;
-        const int64_t end_tile   = (part + 1)*n_tiles/n_parts;
+        // parts are made of tiles, or of queries
+        const int64_t step       = std::max<int64_t>(n_query_tiles, 1);
+        const int64_t n_steps    = n_tiles(end - start)/step;
+        const int64_t first_tile = part*n_steps/n_parts*step;
+        const int64_t end_tile   = (part + 1)*n_steps/n_parts*step;
+
+        const auto row_of = [&](int64_t tile) { return std::min(start*group + tile_row(tile), end*group); };
 
         h2o_attn_peaks max_here = max;
         if (lookups && first_tile < end_tile) {
-            const int64_t end_row = std::min(start*group + end_tile*kernel.n_rows, end*group);
-            gather_lookup(scratch, h, lookup, (start*group + first_tile*kernel.n_rows)/group, h2o_attn_ceil_div(end_row, group));
+            gather_lookup(scratch, h, lookup, row_of(first_tile)/group, h2o_attn_ceil_div(row_of(end_tile), group));
             max_here.add(scratch.keys.max);
         }
 
@@ -216,8 +219,13 @@ void attn::compute_item(float * work, h2o_attn_scratch & scratch, int64_t h, int
         for (int64_t tile = first_tile; tile < end_tile; ++tile) {
             scratch.n_next = tile + 1 == end_tile ? n_next : 0;
 
-            const int64_t row = start*group + tile*kernel.n_rows;
-            compute_tile(work, scratch, h, row, std::min<int64_t>(kernel.n_rows, end*group - row), block, max_here, sums);
+            const int64_t row = row_of(tile);
+            compute_tile(work, scratch, h, row, std::min<int64_t>(kernel.n_rows, row_of(tile + 1) - row), block, max_here, sums);
+
+            if (has_query_sums && (tile + 1)%n_query_tiles == 0) {
+                std::copy(sums, sums + n_k, this->sums + (row/group*n_head_kv + h)*n_k);
+                std::fill(sums, sums + n_k_pad, 0.0f);
+            }
         }
     }
 }
@@ -285,7 +293,7 @@ void ggml_compute_forward_h2o_attn(const ggml_compute_params * params, ggml_tens
 
             ggml_barrier(params->threadpool);
 
-            for (int64_t i = ith; a.has_sums && i < n*a.n_units; i += nth) {
+            for (int64_t i = ith; a.has_sums && !a.has_query_sums && i < n*a.n_units; i += nth) {
                 const int64_t start = i%a.n_units*H2O_ATTN_KEYS;
                 a.add_sums(work, first + i/a.n_units, block, start, std::min(start + H2O_ATTN_KEYS, a.n_k));
             }

@@ -1,0 +1,137 @@
+"""The attention operator with sums of each query, against a float64 NumPy reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from h2o_llama import _core, ops
+from kernels import ISAS, using
+from test_attention_op import Sizes, Tiles, assert_close, further_reference, in_use_with_tiles, tile_inputs
+from test_attention_query_rows import query_inputs
+
+Array = NDArray[Any]
+Inputs = tuple[Array, Array, Array, Array]
+Further = Literal["none", "of tiles", "of queries"]
+
+QUERY_SUMS = 2
+
+
+class Case:
+    """Arguments of the operator: for all queries, or by the reference for one after the other."""
+
+    def __init__(self, rng: np.random.Generator, sizes: Sizes, further: Further, n: int, size: int = 4) -> None:
+        self.tiles: Tiles | None = None
+        self.query_rows: Array | None = None
+        if further == "of tiles":
+            self.inputs, self.first, self.tiles = tile_inputs(rng, sizes, size, size // 2, n)
+        else:
+            self.inputs, self.first, query_rows = query_inputs(rng, sizes, n)
+            self.query_rows = query_rows if further == "of queries" else None
+        self.limits: Array | None = None
+
+    def limit(self, rng: np.random.Generator) -> None:
+        """Some queries count for no row, some for all."""
+        self.limits = rng.integers(-20, self.inputs[1].shape[1] + 20, (1, self.inputs[0].shape[2]))
+
+    def attend(self, sums: int = QUERY_SUMS, n_threads: int = 2) -> ops.Attention:
+        further: tuple[Any, ...] = (self.query_rows, None, None, 1, 0)
+        if self.tiles is not None:
+            further = (self.tiles.rows, self.tiles.first, self.tiles.last, self.tiles.size, self.tiles.offset)
+        arrays = [None if x is None else np.ascontiguousarray(x, dtype=np.int32) for x in further[:3]]
+        q, k, v, rows = self.inputs
+        limits = None if self.limits is None or not sums else self.limits.astype(np.int32)
+        o, s, m, l = _core.ops_attention(  # noqa: E741
+            q, k, v, "f32", rows.astype(np.int32), self.first.astype(np.int32), limits, *arrays, *further[3:],
+            1.0, sums, "cpu", n_threads,
+        )  # fmt: skip
+        return ops.Attention(o, np.zeros(0) if s is None else s, m, l)
+
+    def further(self, kv: int, i: int) -> Array:
+        if self.tiles is not None:
+            seen = self.tiles.seen_by(i)
+            return seen[~np.isin(seen, self.inputs[3][0, kv])]
+        if self.query_rows is not None:
+            return self.query_rows[kv, i][self.query_rows[kv, i] >= 0]
+        return np.zeros(0, dtype=np.int64)
+
+    def reference(self) -> ops.Attention:
+        q, k, v, rows = self.inputs
+        parts = []
+        for i in range(q.shape[2]):
+            limits = None if self.limits is None else self.limits[:, i : i + 1]
+            inputs = (q[:, :, i : i + 1], k, v, rows)
+            parts.append(further_reference(inputs, self.first > i, lambda kv, _, i=i: self.further(kv, i), limits))
+        o, sums, m, l = zip(*parts, strict=True)  # noqa: E741
+        axes = ((o, 1), (sums, 0), (m, 2), (l, 2))
+        return ops.Attention(*(np.concatenate(x, axis=axis) for x, axis in axes))
+
+    def check(self, isa: str) -> None:
+        isa = isa if self.tiles is None and self.query_rows is None else in_use_with_tiles(isa)
+        assert_close(self.attend(), self.reference(), *self.inputs[:3], 1.0, isa)
+
+
+@pytest.mark.parametrize("isa_name", ISAS)
+@pytest.mark.parametrize("multiple", [1, 16])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_random_sizes(isa_name: str, multiple: int, data: st.DataObject) -> None:
+    """Read in place, which takes head sizes that are multiples of 16 and few queries, and packed."""
+    draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    d_k, d_v = (multiple * draw(1, 96 // multiple) for _ in range(2))
+    sizes = Sizes(draw(1, 3), draw(1, 9), draw(1, 18), draw(0, 300), d_k, d_v)
+    rng = np.random.default_rng(draw(0, 1000))
+    case = Case(rng, sizes, data.draw(st.sampled_from(["none", "of tiles", "of queries"])), draw(1, 150), draw(1, 6))
+    if data.draw(st.booleans()):
+        case.limit(rng)
+    with using(isa_name):
+        case.check(isa_name)
+
+
+@pytest.mark.parametrize("sizes", [Sizes(2, 3, 1, 1500), Sizes(1, 71, 3, 60), Sizes(1, 16, 1, 4200)], ids=str)
+def test_sizes(rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
+    """Several runs of blocks; more heads in a group than rows in a tile; as many keys as are packed in blocks."""
+    case = Case(rng, sizes, "of tiles", 30)
+    case.limit(rng)
+    case.check(isa)
+
+
+@pytest.mark.parametrize("sizes", [Sizes(3, 3, 2, 700, 64, 64), Sizes(3, 3, 12, 300, 64, 64)], ids=str)
+def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
+    case = Case(rng, sizes, "of tiles", 200)
+    want = case.attend(n_threads=1)
+    for n_threads in (2, 3, 8):
+        for x, y in zip(case.attend(n_threads=n_threads), want, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_output_is_as_without_sums(rng: np.random.Generator, isa: str) -> None:
+    """The same bits where few rows are read in place."""
+    case = Case(rng, Sizes(3, 3, 4, 500, 64, 64), "of tiles", 100)
+    got, want = case.attend(), case.attend(sums=0)
+    for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+@pytest.mark.parametrize("n_q", [3, 20])
+def test_not_finite(rng: np.random.Generator, isa: str, where: str, bad: float, n_q: int) -> None:
+    """NaN arrives where NumPy has it, and nowhere else: a row that is hidden from a query has no part in its sums."""
+    case = Case(rng, Sizes(2, 3, n_q, 200, 64, 64), "none", 1)
+    q, k, v, rows = case.inputs
+    case.first = np.maximum(np.arange(rows.shape[-1]) - 200, 0)
+    if where == "q":
+        q[0, 2, 1, 7] = bad
+    else:
+        (k if where == "k" else v)[1, rows[0, 1, 201], 7] = bad
+    got, want = case.attend(), case.reference()
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(got.sums[0]).all()

@@ -1,0 +1,232 @@
+"""decode="memory": what generated tokens attend to is scored, as a prompt's is, and can be taken back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from compare import assert_logits_close, assert_scores_close
+from h2o_llama import H2OError
+from inputs import random_tokens, repetitive_tokens, split
+from llamas import Config, eval_calls, open_llama
+from test_h2o_decode import decode_calls
+from test_h2o_sequence import arrays, min_position, restore, state_of
+from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
+
+S = 40
+"""More than the tokens whose parts in the scores are kept one by one: 16."""
+CONFIG = Config(S=S, L=6, H=12, A=2, decode="memory")
+DISTANT = replace(CONFIG, scorer="distant")
+LOOKUP = replace(DISTANT, B=8, T=4)
+CONFIGS = {
+    "sum": CONFIG,
+    "distant": DISTANT,
+    "pooled": replace(DISTANT, pooling=1),
+    "lookup": replace(CONFIG, B=8, T=4),
+    "distant, lookup": LOOKUP,
+    "many lookups": replace(CONFIG, B=200, T=1),
+    "index": replace(DISTANT, B=8, retrieval="index"),
+    "dense layer": replace(LOOKUP, dense_layers=(0,)),
+    "composed": replace(LOOKUP, flash_attn="off"),
+    "composed, dense layer": replace(CONFIG, flash_attn="off", dense_layers=(1,)),
+    "key_diff": replace(LOOKUP, scorer="key_diff"),
+    "short chunks": replace(DISTANT, S=10, L=3),
+    "evict": replace(DISTANT, evict=True),
+    "evict, sum": replace(CONFIG, evict=True, kv_type="f16"),
+    "evict, composed": replace(DISTANT, evict=True, flash_attn="off"),
+}
+BF16 = replace(DISTANT, score_type="bf16")
+"""Rounded after every addition, of a call in a prompt, of a chunk here: no other test for it needs both to be equal."""
+N = 190
+
+
+def assert_same_to_rounding(got: h2o_llama.Llama, want: h2o_llama.Llama, bound: float) -> None:
+    assert len(got.kv.history) == len(want.kv.history)
+    for a, b in zip(got.kv.history, want.kv.history, strict=True):
+        for il in want.kv.layers:
+            np.testing.assert_array_equal(a[il], b[il])
+    for il in want.kv.layers:
+        scores = want.kv.scores(il)
+        kept = ~np.isnan(scores)
+        np.testing.assert_array_equal(~np.isnan(got.kv.scores(il)), kept)
+        assert_scores_close(got.kv.scores(il)[kept], scores[kept], bound)
+
+
+def assert_same_bits(got: h2o_llama.Llama, want: h2o_llama.Llama) -> None:
+    for x, y in zip(arrays(got), arrays(want), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("calls", ["one by one", "several", "among a prompt's"])
+def test_a_text_is_the_same_token_by_token(tiny_model: Path, name: str, calls: str) -> None:
+    """Logits, memory sets and scores, whoever wrote the text: over the ends of chunks, from the first token on."""
+    config = CONFIGS[name]
+    tokens = repetitive_tokens(N, seed=1)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as prompt:
+        (expected,) = eval_calls(prompt, [tokens])
+        if calls == "one by one":
+            got = decode_calls(llm, [[token] for token in tokens])
+        elif calls == "several":
+            got = decode_calls(llm, split(tokens, [3, 16, 1, 17, 45, 2, *[1] * 20, N - 104]))
+        else:
+            sizes = [30, *[1] * 25, 7, *[1] * 3, 20, *[1] * 60, 4, *[1] * (N - 149)]
+            got = np.concatenate(eval_calls(llm, split(tokens, sizes)))
+        assert_logits_close(got, expected, SELF_LOGITS_F32)
+        assert_same_to_rounding(llm, prompt, 1e-3)
+
+
+def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ggml's flash attention where rows lie together, with sums beside it; and graphs are used again."""
+    tokens = repetitive_tokens(N, seed=1)
+    for name in ("evict", "evict, sum"):
+        config = replace(CONFIGS[name], kv_type="f16")
+        with open_llama(tiny_model, config) as llm:
+            (expected,) = eval_calls(llm, [tokens])
+            history, scores = llm.kv.history, [llm.kv.scores(il) for il in llm.kv.layers]
+        with monkeypatch.context() as patch:
+            patch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+            with open_llama(tiny_model, config) as llm:
+                got = decode_calls(llm, split(tokens, [3, 16, 20, *[1] * (N - 39)]))
+                assert_logits_close(got, expected, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
+                assert llm.kv.stats.graphs_reused > N / 2
+                for a, b in zip(llm.kv.history, history, strict=True):
+                    for il in llm.kv.layers:
+                        np.testing.assert_array_equal(a[il], b[il])
+                for il, want in zip(llm.kv.layers, scores, strict=True):
+                    kept = ~np.isnan(want)
+                    assert_scores_close(llm.kv.scores(il)[kept], want[kept], 1e-3 + FLASH_ATTN_DECODE.scores)
+
+
+def test_a_long_generation_keeps_its_own_heavy_hitters(tiny_model: Path) -> None:
+    """Beyond the local window, for many chunks, in every layer; and not only what was generated."""
+    with open_llama(tiny_model, CONFIGS["evict"]) as llm:
+        llm.eval(random_tokens(S + 5))
+        for token in random_tokens(6 * S, seed=2):
+            llm.eval([token], decode=True)
+        end = len(llm.kv.history) * S
+        for il in llm.kv.layers:
+            positions = llm.kv.memory_indices(il)
+            is_heavy = (positions >= CONFIG.A) & (positions < end - CONFIG.L)
+            assert (is_heavy & (positions >= 2 * S)).any(axis=1).all()
+            assert (is_heavy & (positions >= 2 * S) & (positions < end - 2 * S)).any()
+
+
+# --- taking back
+
+
+@pytest.mark.parametrize("name", ["distant", "lookup", "composed", "evict, sum"])
+def test_going_back_in_generated_text(tiny_model: Path, name: str) -> None:
+    """To the prompt's end, and to the last tokens, exactly: from there on all bits are those of a fresh sequence."""
+    config = CONFIGS[name]
+    n_prompt, n = S + 5, S + 35
+    tokens, others = random_tokens(n), random_tokens(50, seed=3)
+    with open_llama(tiny_model, config, n_seq_max=2) as llm, open_llama(tiny_model, config) as fresh:
+        llm.eval(tokens[:n_prompt])
+        for token in tokens[n_prompt:]:
+            llm.eval([token], decode=True)
+        oldest = min_position(llm) + 1
+        assert n - 16 <= oldest <= n - 8
+        possible = {0, S, n_prompt, *range(oldest, n + 1)}
+        for position in range(n + 1):
+            fork = llm.fork()
+            if position not in possible:
+                with pytest.raises(H2OError, match="cannot"):
+                    fork.rewind(position)
+                fork.close()
+                continue
+            fork.rewind(position)
+            if position in (n_prompt, oldest, n - 1, n):
+                fresh.reset()
+                fresh.eval(tokens[:n_prompt])
+                for token in tokens[n_prompt:position]:
+                    fresh.eval([token], decode=True)
+                for token in others:
+                    for sequence in (fork, fresh):
+                        sequence.eval([token], decode=True)
+                np.testing.assert_array_equal(fork.logits, fresh.logits)
+                for il in llm.kv.layers:
+                    np.testing.assert_array_equal(fork.kv.memory_indices(il), fresh.kv.memory_indices(il))
+                    np.testing.assert_array_equal(fork.kv.scores(il), fresh.kv.scores(il))
+            fork.close()
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("config", [DISTANT, BF16, CONFIGS["evict, sum"]], ids=["distant", "bf16", "evict, sum"])
+def test_a_cancelled_prompt_leaves_what_was_generated(tiny_model: Path, config: Config) -> None:
+    """It had been added to the scores, and chunks had been closed."""
+
+    def stop(n_done: int, n_total: int) -> None:
+        if n_done > S:
+            raise Stop
+
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for x in (llm, fresh):
+            x.eval(random_tokens(S + 3))
+            decode_calls(x, [[token] for token in random_tokens(22, seed=4)])
+        with pytest.raises(Stop):
+            llm.eval(random_tokens(3 * S, seed=5), progress=stop)
+        assert_same_bits(llm, fresh)
+        for x in (llm, fresh):
+            decode_calls(x, [[token] for token in random_tokens(30, seed=6)])
+        assert_same_bits(llm, fresh)
+
+
+# --- states
+
+
+@pytest.mark.parametrize("name", ["distant", "lookup", "evict, sum", "dense layer"])
+@pytest.mark.parametrize("n_generated", [7, 33, S - 3, S - 2])
+def test_a_state_holds_what_is_pending(tiny_model: Path, name: str, n_generated: int) -> None:
+    """In the middle of a chunk, and at its end. Another context goes on from there with the same bits."""
+    config = CONFIGS[name]
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as other:
+        llm.eval(random_tokens(S + 3))
+        decode_calls(llm, [[token] for token in random_tokens(n_generated, seed=7)])
+        other.eval(random_tokens(70, seed=8))
+        decode_calls(other, [[token] for token in random_tokens(9, seed=9)])
+        restore(other, state_of(llm))
+        assert_same_bits(other, llm)
+        more = [[token] for token in random_tokens(50, seed=10)]
+        np.testing.assert_array_equal(decode_calls(other, more), decode_calls(llm, more))
+        assert_same_bits(other, llm)
+
+
+def test_a_restored_sequence_goes_back_to_the_prompt(tiny_model: Path) -> None:
+    """Single tokens' parts in the scores are not in a state."""
+    with open_llama(tiny_model, DISTANT) as llm:
+        llm.eval(random_tokens(S + 3))
+        before = arrays(llm)
+        decode_calls(llm, [[token] for token in range(20)])
+        restore(llm, state_of(llm))
+        with pytest.raises(H2OError, match=f"the nearest possible are {S + 3} and {S + 23}"):
+            llm.rewind(S + 22)
+        llm.rewind(S + 3)
+        for x, y in zip(arrays(llm), before, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("config", [DISTANT, BF16], ids=["f32", "bf16"])
+def test_a_state_goes_on_where_nothing_is_pending(tiny_model: Path, config: Config) -> None:
+    """In a context with decode="full" the scores are the same, and what is generated there adds nothing."""
+    full = replace(config, decode="full")
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, full) as other:
+        llm.eval(random_tokens(S + 3))
+        decode_calls(llm, [[token] for token in range(20)])
+        restore(other, state_of(llm))
+        scores: list[Any] = [llm.kv.scores(il) for il in llm.kv.layers]
+        decode_calls(other, [[1], [2]])
+        for il, want in zip(other.kv.layers, scores, strict=True):
+            np.testing.assert_array_equal(other.kv.scores(il)[:, :-2], want)
+            assert not other.kv.scores(il)[:, -2:].any()
+        restore(llm, state_of(other))
+        decode_calls(llm, [[3]])
+        assert all((llm.kv.scores(il)[:, : S + 3] >= want[:, : S + 3]).all() for il, want in enumerate(scores))
