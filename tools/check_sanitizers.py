@@ -1,7 +1,8 @@
 """The core under AddressSanitizer and UndefinedBehaviorSanitizer: python tools/check_sanitizers.py [states [seed]]
 
 Builds the libraries and tests/c_api so, in build/sanitizers, without what is not needed there (OpenMP, code for this
-very CPU), and runs them: what is to be refused, and so many damaged states (1,500). Needs pybind11, and GCC or Clang.
+very CPU), and runs them: the codec, what is to be refused, and so many damaged states (1,500). Needs pybind11, and GCC
+or Clang.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def main() -> None:
         "-DH2O_LLAMA_BUILD_BACKEND_TESTS=ON",
     ]
     run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
-    run("cmake", "--build", BUILD, "--target", "test-h2o-context", "test-h2o-state")
+    run("cmake", "--build", BUILD, "--target", "test-codec", "test-h2o-context", "test-h2o-state")
 
     env = os.environ | {"UBSAN_OPTIONS": "print_stacktrace=1"}
-    for command in (["test-h2o-context", str(MODEL)], ["test-h2o-state", str(MODEL), *arguments]):
+    for command in (["test-codec"], ["test-h2o-context", str(MODEL)], ["test-h2o-state", str(MODEL), *arguments]):
         result = subprocess.run([str(BUILD / "bin" / command[0]), *command[1:]], env=env)
         if result.returncode != 0:
             sys.exit(f"check_sanitizers: {' '.join(command)}: exit status {result.returncode}")

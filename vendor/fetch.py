@@ -40,24 +40,35 @@ class VendorError(Exception):
     """Says in one line why there is no source tree."""
 
 
-class Pin(NamedTuple):
-    """The contents of vendor/requirements.txt."""
+class Release(NamedTuple):
+    """A pinned source distribution."""
 
     name: str
     version: str
     sha256: str
+
+    @property
+    def folder(self) -> str:
+        """What all paths inside the source distribution begin with."""
+        return f"{self.name.replace('-', '_')}-{self.version}"
+
+    @property
+    def sdist(self) -> str:
+        """File name of the source distribution."""
+        return f"{self.folder}.tar.gz"
+
+
+class Pin(NamedTuple):
+    """The contents of vendor/requirements.txt."""
+
+    release: Release
     commit: str
     tree_sha256: str
 
     @property
     def prefix(self) -> str:
         """Where llama.cpp lies inside the source distribution."""
-        return f"{self.name.replace('-', '_')}-{self.version}/vendor/llama.cpp/"
-
-    @property
-    def sdist(self) -> str:
-        """File name of the source distribution."""
-        return f"{self.name.replace('-', '_')}-{self.version}.tar.gz"
+        return f"{self.release.folder}/vendor/llama.cpp/"
 
 
 class Layout(NamedTuple):
@@ -89,7 +100,7 @@ def read_pin(requirements: Path) -> Pin:
     tree = re.search(r"^# tree-sha256: ([0-9a-f]{64})$", text, re.MULTILINE)
     if not (found and commit and tree):
         raise VendorError(f"{requirements} must hold name==version --hash=sha256:…, '# commit:' and '# tree-sha256:'")
-    return Pin(found[1], found[2], found[3], commit[1], tree[1])
+    return Pin(Release(found[1], found[2], found[3]), commit[1], tree[1])
 
 
 def fill(layout: Layout, source: Path | None = None) -> str:
@@ -116,7 +127,7 @@ def fill(layout: Layout, source: Path | None = None) -> str:
 def extract_pristine(layout: Layout, target: Path, source: Path | None = None) -> None:
     """Write the unpatched files to the new folder `target`, from `source` or the (cached) download."""
     pin = read_pin(layout.requirements)
-    files = _read_folder(source) if source else _read_sdist(_sdist(layout, pin), pin.prefix)
+    files = _read_folder(source) if source else _read_sdist(_llama_sdist(layout, pin), pin.prefix)
     digests = []
     for name, data in files:
         path = target / name
@@ -126,7 +137,7 @@ def extract_pristine(layout: Layout, target: Path, source: Path | None = None) -
     tree_sha256 = hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
     if tree_sha256 != pin.tree_sha256:
         raise VendorError(
-            f"{source or pin.sdist} is not an unchanged llama.cpp {pin.commit[:9]}: "
+            f"{source or pin.release.sdist} is not an unchanged llama.cpp {pin.commit[:9]}: "
             f"content hash {tree_sha256}, expected {pin.tree_sha256}"
         )
 
@@ -175,25 +186,30 @@ def _read_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
             yield name, path.read_bytes()
 
 
-def _sdist(layout: Layout, pin: Pin) -> Path:
-    """The verified source distribution, downloaded unless the cache has it."""
-    cached = layout.cache / pin.sdist
-    if cached.is_file() and hashlib.sha256(cached.read_bytes()).hexdigest() == pin.sha256:
+def _llama_sdist(layout: Layout, pin: Pin) -> Path:
+    return cached_sdist(layout.cache, layout.requirements, pin.release, ["--no-build-isolation"])
+
+
+def cached_sdist(cache: Path, requirements: Path, release: Release, options: Iterable[str] = ()) -> Path:
+    """The verified source distribution, downloaded unless the cache has it. `options` are pip's."""
+    cached = cache / release.sdist
+    if cached.is_file() and hashlib.sha256(cached.read_bytes()).hexdigest() == release.sha256:
         return cached
     for module, package in (("pip", "pip"), ("scikit_build_core", "scikit-build-core")):
         if importlib.util.find_spec(module) is None:
-            raise VendorError(f"the Python package {package} is needed to download {pin.name}")
-    layout.cache.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=layout.cache) as folder:
-        _download(layout.requirements, pin, Path(folder))
-        os.replace(Path(folder) / pin.sdist, cached)
+            raise VendorError(f"the Python package {package} is needed to download {release.name}")
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=cache) as folder:
+        _download(requirements, release, Path(folder), options)
+        os.replace(Path(folder) / release.sdist, cached)
     return cached
 
 
-def _download(requirements: Path, pin: Pin, folder: Path) -> None:
-    # pip checks the hash. It also asks the package for its metadata, for which its build backend must be importable.
+def _download(requirements: Path, pin: Release, folder: Path, options: Iterable[str]) -> None:
+    # pip checks the hash. It also asks the package for its metadata. Without build isolation its build backend must be
+    # importable; with it, pip installs that for a moment.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--retries=2", "--timeout=30", "--no-deps", "--no-binary=:all:", "--no-build-isolation"]
+    command += ["--retries=2", "--timeout=30", "--no-deps", f"--no-binary={pin.name}", *options]
     command += ["--require-hashes", f"--requirement={requirements}", f"--dest={folder}"]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if result.returncode == 0 and (folder / pin.sdist).is_file():

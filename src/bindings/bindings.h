@@ -16,3 +16,4 @@ void init_sampler     (py::module_ & m);
 void init_ops         (py::module_ & m);
 void init_quantize    (py::module_ & m);
 void init_weight_types(py::module_ & m);
+void init_codec       (py::module_ & m);

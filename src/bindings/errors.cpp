@@ -1,5 +1,7 @@
 #include "bindings.h"
 
+#include "h2o-codec.h"
+
 #include <cstring>
 
 // A message may quote bytes from a model file or a path, which need not be UTF-8.
@@ -15,6 +17,8 @@ void init_errors() {
         try {
             std::rethrow_exception(error);
         } catch (const h2o_error & e) {
+            set_error(type, e.what());
+        } catch (const h2o_codec_error & e) {
             set_error(type, e.what());
         } catch (const std::invalid_argument & e) {
             set_error(PyExc_ValueError, e.what());

@@ -1,0 +1,167 @@
+"""Damaged frames, and blocks of all kinds: python tools/fuzz_codec.py [--frames N] [--seed S] [--jobs J]
+
+Each block is encoded with drawn options and must come back exactly, within the bound. Then its frame is damaged: bits,
+truncations, parts of other frames, numbers of headers; half of the time under a checksum that is right. It must be
+refused with an H2OError, or, under a right checksum, give rows of the size that it says. N is 200,000 by default, which
+takes half a minute.
+
+The work is done in processes of its own. If one dies, what it was working on is named by its number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import H2OError, codec
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from oracle.codec import HEADER, checksum
+
+BLOCK_BYTES = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24}
+DTYPES: dict[str, Any] = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32}
+NUMBERS = (0, 1, 2, 3, 16, 17, 35, 36, 127, 255, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--frames", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work is not None:
+        work(range(arguments.work, arguments.frames, arguments.jobs), arguments.seed)
+        return
+    command = [
+        sys.executable,
+        __file__,
+        *(f"--{name}={getattr(arguments, name)}" for name in ("frames", "seed", "jobs")),
+    ]
+    jobs = [subprocess.Popen([*command, f"--work={i}"], stdout=subprocess.PIPE) for i in range(arguments.jobs)]
+    failed = []
+    for job in jobs:
+        output, _ = job.communicate()
+        lines = output.decode().split()
+        if job.returncode != 0:
+            failed.append(f"frame {lines[-1]}: exit status {job.returncode}")
+    if failed:
+        sys.exit(f"fuzz_codec: with --seed={arguments.seed}, {'; '.join(failed)}")
+    print(f"fuzz_codec: {arguments.frames} frames, all refused or decoded")
+
+
+def work(numbers: range, seed: int) -> None:
+    """The frames of these numbers, each printed before it is worked on."""
+    frames: list[bytes] = []
+    with codec.Pool(threads=1) as pool:
+        for number in numbers:
+            print(number, flush=True)
+            rng = random.Random(f"{seed}/{number}")
+            if not frames or rng.random() < 0.1:
+                frames = [*frames[-20:], good(rng)]
+                while not codec.inspect(frames[-1]).planes and rng.random() < 0.9:
+                    frames[-1] = good(rng)
+            damaged = rng.choice(DAMAGES)(rng.choice(frames), rng.choice(frames), rng)
+            is_right = rng.random() < 0.5 and len(damaged) >= HEADER.size
+            if is_right:
+                damaged = damaged[:20] + struct.pack("<Q", len(damaged)) + damaged[28:]
+                damaged = damaged[:28] + struct.pack("<Q", checksum(damaged)) + damaged[36:]
+            try:
+                decode(damaged, pool if rng.random() < 0.1 else None)
+            except H2OError:
+                continue
+            assert is_right or damaged in frames, "damage was not found"
+
+
+def decode(frame: bytes, pool: codec.Pool | None) -> None:
+    if pool is None:
+        rows = codec.decode(frame, max_bytes=1 << 22)
+    else:
+        decoding = pool.decode(frame, max_bytes=1 << 22)
+        assert decoding is not None
+        rows = decoding.result()
+    info = codec.inspect(frame)
+    assert (len(rows), rows.nbytes) == (info.n_rows, info.raw_bytes)
+
+
+def good(rng: random.Random) -> bytes:
+    """A frame of a drawn block with drawn options."""
+    type_ = rng.choice(codec.TYPES)
+    rows = block(rng, BLOCK_BYTES[type_])
+    array = rows.view(DTYPES.get(type_, np.uint8)) if rows.size else rows.astype(DTYPES.get(type_, np.uint8))
+    frame = codec.encode(
+        array,
+        rng.choice(codec.CODECS),  # type: ignore[arg-type]
+        type=type_,
+        predictor=rng.choice(codec.PREDICTORS),  # type: ignore[arg-type]
+        equal_rows=rng.random() < 0.7,
+    )
+    assert len(frame) <= array.nbytes + codec.HEADER_BYTES
+    assert codec.decode(frame).tobytes() == array.tobytes()
+    return frame
+
+
+def block(rng: random.Random, block_bytes: int) -> NDArray[np.uint8]:
+    draw = np.random.default_rng(rng.getrandbits(64))
+    n_rows, n = rng.randrange(rng.choice([3, 40, 150])), rng.randrange(rng.choice([3, 30])) * block_bytes
+    kind = rng.randrange(4)
+    if kind == 0:
+        rows = draw.integers(0, rng.choice([1, 2, 5, 256]), (n_rows, n))
+    elif kind == 1:
+        rows = np.cumsum(draw.integers(0, 3, (n_rows, n)), axis=0)
+    elif kind == 2:
+        rows = (draw.standard_normal((n_rows, n)) * draw.uniform(0, 40, n)).astype(np.int64)
+    else:
+        rows = np.tile(draw.integers(0, 256, (1, n)), (n_rows, 1))
+        rows[:, : n // 4] = draw.integers(0, 256, (n_rows, n // 4))
+    rows = rows.astype(np.uint8)
+    return rows[draw.integers(0, n_rows, n_rows)] if n_rows and rng.random() < 0.3 else rows
+
+
+def bits(frame: bytes, _: bytes, rng: random.Random) -> bytes:
+    out = bytearray(frame)
+    for _i in range(rng.randint(1, 3)):
+        # the front of a frame has the sizes
+        out[rng.randrange(min(len(out), rng.choice([36, 80, 10**9])))] ^= 1 << rng.randrange(8)
+    return bytes(out)
+
+
+def truncated(frame: bytes, _: bytes, rng: random.Random) -> bytes:
+    n = rng.randrange(len(frame))
+    return frame[:n] if rng.random() < 0.5 else frame[:n] + rng.randbytes(rng.randrange(40))
+
+
+def swapped(frame: bytes, other: bytes, rng: random.Random) -> bytes:
+    n = rng.choice([5, 8, 20, 36, 48, rng.randrange(len(frame))])
+    return frame[:n] + other[n:]
+
+
+def number(frame: bytes, _: bytes, rng: random.Random) -> bytes:
+    out = bytearray(frame)
+    at = rng.randrange(min(len(out), rng.choice([36, 80, 10**9])) - 3)
+    (old,) = struct.unpack_from("<I", out, at)
+    new = rng.choice([rng.choice(NUMBERS), (old + rng.randint(-3, 3)) % 2**32])
+    struct.pack_into("<I", out, at, new)
+    return bytes(out)
+
+
+def removed(frame: bytes, _: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(len(frame))
+    return frame[:at] + frame[at + rng.randint(1, 12) :]
+
+
+DAMAGES: tuple[Callable[[bytes, bytes, random.Random], bytes], ...] = (bits, truncated, swapped, number, removed)
+
+
+if __name__ == "__main__":
+    main()
