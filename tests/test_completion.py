@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from h2o_llama import H2OConfig, Llama
-from h2o_llama.completion import TextBuffer
+from h2o_llama.text_buffer import TextBuffer
 from inputs import random_tokens
 
 

@@ -84,6 +84,7 @@ def test_defaults() -> None:
         "seed": None,
         "verbose": False,
         "n_seq_max": 1,
+        "chat_template": None,
     }
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import collections.abc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from h2o_llama import _check, _core, hub
-from h2o_llama.completion import Completion, CompletionChunk, CompletionRun, check_stop
+from h2o_llama.chat_completions import ChatCompletions
 from h2o_llama.config import H2OConfig
 from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError
 from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.generate_many import ManyGenerations, Start
 from h2o_llama.loading import load_model
-from h2o_llama.model import ModelView, Tokens
+from h2o_llama.model import Tokens
 from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _OWNER = "Llama"
 
 
-class Llama(ModelView, Sequence):
+class Llama(ChatCompletions):
     """A GGUF model with a sequence of tokens, or several, and H2O sparse attention over it.
 
     Its own methods are those of its first sequence; `sequence()` makes others. One call at a time: a second thread, or
@@ -70,6 +69,8 @@ class Llama(ModelView, Sequence):
         Print llama.cpp's log to stderr. Otherwise nothing is printed.
     n_seq_max : int, default 1
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
+    chat_template : str, optional
+        A Jinja template, or "chatml", instead of the model's own.
 
     Raises
     ------
@@ -105,6 +106,7 @@ class Llama(ModelView, Sequence):
         seed: int | None = None,
         verbose: bool = False,
         n_seq_max: int = 1,
+        chat_template: str | None = None,
     ) -> None:
         if n_gpu_layers is None:
             n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else 0
@@ -124,6 +126,9 @@ class Llama(ModelView, Sequence):
             n_seq_max,
         )
         seed = check_seed(_OWNER, seed)
+        if chat_template is not None and (not isinstance(chat_template, str) or not chat_template):
+            raise _check.bad_argument(_OWNER, "chat_template", "a Jinja template, 'chatml' or None", chat_template)
+        self._chat_template = chat_template
         if isinstance(model_path, Llama):
             if n_gpu_layers != model_path.n_gpu_layers:
                 expected = f"that of the shared weights ({model_path.n_gpu_layers}), or left out"
@@ -179,6 +184,7 @@ class Llama(ModelView, Sequence):
         with self._engine.claim:
             self._engine.close()
             self._model = None
+            self._template = None
             self._logits = None
 
     # --- sequences
@@ -216,8 +222,9 @@ class Llama(ModelView, Sequence):
         dense_tail : int, default 128
             As in `generate`.
         **sampling
-            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
-            `generate`. Every sequence has its own sampler; the first has this seed, the i-th after it seed + i.
+            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
+            logit_bias, logits_processor: as in `generate`. Every sequence has its own sampler; the first has this seed,
+            the i-th after it seed + i.
 
         Returns
         -------
@@ -244,7 +251,7 @@ class Llama(ModelView, Sequence):
                 raise _check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
             ids, tail = sequence.check_prompt(owner, tokens, dense_tail)
             seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
-            sampler = replace(options, seed=seed).make_sampler(self.n_vocab)
+            sampler = replace(options, seed=seed).make_sampler(self.core_model)
             for token in ids.tolist():
                 sampler.accept(token)
             starts.append(Start(sequence, ids, tail, sampler))
@@ -253,116 +260,6 @@ class Llama(ModelView, Sequence):
     # --- the model
 
     @property
-    def model_path(self) -> str:
-        return self._model_path
-
-    @property
     def n_gpu_layers(self) -> int:
         """Layers asked for on the GPU; -1 is all."""
         return self._params.n_gpu_layers
-
-    @overload
-    def __call__(
-        self,
-        prompt: str | bytes | Tokens,
-        max_tokens: int | None = ...,
-        *,
-        stream: Literal[False] = ...,
-        stop: str | collections.abc.Sequence[str] | None = ...,
-        echo: bool = ...,
-        progress: Progress | None = ...,
-        dense_tail: int = ...,
-        draft: int = ...,
-        reuse: bool = ...,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Completion: ...
-
-    @overload
-    def __call__(
-        self,
-        prompt: str | bytes | Tokens,
-        max_tokens: int | None = ...,
-        *,
-        stream: Literal[True],
-        stop: str | collections.abc.Sequence[str] | None = ...,
-        echo: bool = ...,
-        progress: Progress | None = ...,
-        dense_tail: int = ...,
-        draft: int = ...,
-        reuse: bool = ...,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Iterator[CompletionChunk]: ...
-
-    def __call__(
-        self,
-        prompt: str | bytes | Tokens,
-        max_tokens: int | None = 16,
-        *,
-        stream: bool = False,
-        stop: str | collections.abc.Sequence[str] | None = None,
-        echo: bool = False,
-        progress: Progress | None = None,
-        dense_tail: int = DENSE_TAIL,
-        draft: int = 0,
-        reuse: bool = False,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Completion | Iterator[CompletionChunk]:
-        """Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
-
-        Parameters
-        ----------
-        prompt : str, bytes, or token ids
-            In text, names of special tokens count as these tokens.
-        max_tokens : int or None, default 16
-            The most tokens to generate; None: until the model ends, or the context is full.
-        stream : bool, default False
-            Return an iterator of chunks, a few characters each, instead of one dict.
-        stop : str or list of str, optional
-            The text ends before any of these.
-        echo : bool, default False
-            Put the prompt in front of the text.
-        progress, dense_tail
-            As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
-        draft : int, default 0
-            As in `generate`: faster where the answer quotes or edits the prompt.
-        reuse : bool, default False
-            Keep what the sequence shares with the prompt, see `Llama.reuse`, instead of beginning afresh. Penalties and
-            `dense_tail` are then about the tokens that are new.
-        **sampling
-            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
-            `generate`.
-
-        Returns
-        -------
-        dict, or iterator of dict
-            {"id", "object": "text_completion", "created", "model", "choices": [{"text", "index", "logprobs",
-            "finish_reason"}], "usage"}. With `draft`, usage["completion_tokens_details"] counts
-            "accepted_prediction_tokens" and "rejected_prediction_tokens"; with `reuse`, usage["prompt_tokens_details"]
-            "cached_tokens". Chunks have no "usage", and only the last has
-            a finish_reason ("stop" or "length").
-
-        Raises
-        ------
-        ValueError, H2OError
-            As `generate`.
-        """
-        owner = "Llama.__call__"
-        if max_tokens is not None:
-            max_tokens = _check.integer(owner, "max_tokens", max_tokens, 1)
-        tokens = self.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
-        ids = self._check_prompt(owner, tokens, 0)
-        if len(ids) == 0:
-            raise ValueError(f"[{owner}] prompt must not be empty")
-        run = CompletionRun(
-            llm=self,
-            prompt=ids,
-            echo=self.detokenize(ids).decode(errors="replace") if _check.flag(owner, "echo", echo) else "",
-            max_tokens=max_tokens,
-            stop=check_stop(stop),
-            sampling=Sampling(**sampling),
-            progress=self._check_progress(owner, progress),
-            dense_tail=self._check_tail(owner, dense_tail, len(ids)),
-            draft=self._check_draft(owner, draft),
-            reuse=_check.flag(owner, "reuse", reuse),
-        )
-        return run.stream() if _check.flag(owner, "stream", stream) else run.complete()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections.abc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -16,10 +18,11 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.drafting import DraftLength
 from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError
+from h2o_llama.grammar import LlamaGrammar
 from h2o_llama.llama_kv import LlamaKV
 from h2o_llama.model import Tokens
 from h2o_llama.past import Past
-from h2o_llama.sampling import Sampling
+from h2o_llama.sampling import LogitsProcessor, Sampler, Sampling
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -277,6 +280,9 @@ class Sequence(Past):
         progress: Progress | None = None,
         dense_tail: int = DENSE_TAIL,
         draft: int = 0,
+        grammar: LlamaGrammar | str | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        logits_processor: LogitsProcessor | collections.abc.Sequence[LogitsProcessor] | None = None,
     ) -> Iterator[int]:
         """Append tokens to the sequence, then generate more, one at a time.
 
@@ -298,25 +304,35 @@ class Sequence(Past):
             sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
             with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
             one. `kv.stats` counts; looking at `kv` takes back what is drafted.
+        grammar, logit_bias, logits_processor
+            See `h2o_llama.sampling.Sampling`. A grammar is about the tokens generated here.
 
         Raises
         ------
         ValueError, H2OError
             As `eval`. H2OError too if there are no tokens and no logits to go on from.
         """
-        if seed is None:
-            seed = self._engine.seed
-        sampling = Sampling(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed)
-        progress = self._check_progress(f"{self._owner}.generate", progress)
+        sampling = Sampling(
+            *(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed),
+            *(grammar, logit_bias, logits_processor),
+        )
+        return self.generate_by(sampling, tokens, progress, dense_tail, draft)
+
+    def generate_by(
+        self, sampling: Sampling, tokens: Tokens, progress: Progress | None, dense_tail: int, draft: int
+    ) -> Iterator[int]:
+        """`generate`, for this package's own classes."""
         owner = f"{self._owner}.generate"
+        progress = self._check_progress(owner, progress)
         ids, tail = self.check_prompt(owner, tokens, dense_tail)
         n_draft = self._check_draft(owner, draft)
-        return self._generate(ids, sampling, progress, tail, n_draft)
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=self._engine.seed)
+        return self._generate(ids, sampling.make_sampler(self._engine.model), progress, tail, n_draft)
 
     def _generate(
-        self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None, dense_tail: int, draft: int
+        self, ids: NDArray[np.int32], sampler: Sampler, progress: Progress | None, dense_tail: int, draft: int
     ) -> Iterator[int]:
-        sampler = sampling.make_sampler(self._engine.model.n_vocab)
         for token in ids.tolist():
             sampler.accept(token)
         if len(ids) > 0:
