@@ -29,6 +29,11 @@ class ChatCompletions(Completions):
     _chat_template: str | None
     _template: ChatTemplate | None = None
 
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of chats, or "chatml"; None if the model has none."""
+        return self._chat_template or self.metadata.get("tokenizer.chat_template")
+
     def apply_chat_template(
         self,
         messages: collections.abc.Sequence[Message],
