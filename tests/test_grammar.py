@@ -43,7 +43,8 @@ def text_of(llm: Llama, max_tokens: int | None = 64, **sampling: Any) -> str:
 
 def test_only_what_a_grammar_says_is_generated(llm: Llama) -> None:
     grammar = LlamaGrammar.from_string('root ::= "true" | "false"')
-    assert {text_of(llm, grammar=grammar, temperature=20.0, seed=seed) for seed in range(20)} == {"true", "false"}
+    wild: dict[str, Any] = {"temperature": 20.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    assert {text_of(llm, grammar=grammar, seed=seed, **wild) for seed in range(20)} == {"true", "false"}
     assert text_of(llm, grammar='root ::= "ä"', temperature=0) == "ä"
 
 
