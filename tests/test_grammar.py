@@ -271,9 +271,14 @@ def log_softmax(logits: Any) -> Any:
 
 @pytest.mark.parametrize("draft", [0, 8])
 def test_logprobs_of_a_completion(llm: Llama, draft: int) -> None:
-    """Of the model, before biases and temperature; a draft changes nothing."""
+    """Of the model, before processors and temperature; a draft changes nothing."""
     prompt = repetitive_tokens(24)
-    answer = llm(prompt, 6, temperature=0.5, seed=2, logprobs=2, logit_bias={65: 1.5}, draft=draft)
+
+    def prefer_a(input_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        logits[65] += 1.5
+        return logits
+
+    answer = llm(prompt, 6, temperature=0.5, seed=2, logprobs=2, logits_processor=prefer_a, draft=draft)
     entry = answer["choices"][0]["logprobs"]
     assert entry is not None
     tokens = llm.tokens[len(prompt) :].tolist()
