@@ -39,10 +39,10 @@ def external(shared: Llama) -> Llama:
 
 def test_external_completions(external: Llama) -> None:
     """test_real_llama and test_real_llama_repeated_prompt_cache."""
-    fox = "The quick brown fox jumps over the lazy dog. " * 2 + "The quick brown fox"
+    prompt = "The capital of France is Paris. The capital of Italy is"
     for _ in range(2):
-        answer = external.create_completion(fox, max_tokens=6, temperature=0.0, seed=1337, reuse=True)
-        assert answer["choices"][0]["text"] == " jumps over the lazy dog."
+        answer = external.create_completion(prompt, max_tokens=6, temperature=0.0, seed=1337, reuse=True)
+        assert answer["choices"][0]["text"].startswith(" Rome")
     answer = external.create_completion(
         "The capital of france is paris, 'true' or 'false'?:\n",
         max_tokens=4,
@@ -135,14 +135,17 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
     rows = re.findall(r"^\| (`.*) \| (.*) \|$", GUIDE.read_text().split("## What differs")[0], re.MULTILINE)
     assert len(rows) > 15
     text = " ".join(new for _, new in rows)
+    known = {
+        name
+        for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
+        for name in _parameters(f)
+    }
     with open_dense(tiny_model) as llm:
         llm.eval(PROMPT)
-        for name in set(re.findall(r"`([a-z_]+)[`(]", text)) - {"llm"}:
-            assert hasattr(llm, name), name
+        for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:
+            assert name in known or hasattr(llm, name), name
     assert set(re.findall(r"h2o_llama\.(\w+)", text)) <= set(h2o_llama.__all__)
-    options = set(re.findall(r"\b([a-z_]+)=", text))
-    known = {*_parameters(Llama.__init__), *_parameters(Llama.create_completion), *_parameters(Llama.generate)}
-    assert options <= known | {*_parameters(Llama.tokenize), *_parameters(Llama.eval)}
+    assert set(re.findall(r"\b([a-z_]+)=", text)) <= known | {"seed", "temperature"}
 
 
 def _parameters(function: object) -> tuple[str, ...]:
