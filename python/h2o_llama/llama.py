@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from h2o_llama import _check, _core, hub
 from h2o_llama.chat_completions import ChatCompletions
@@ -57,8 +58,10 @@ class Llama(ChatCompletions):
     flash_attn : {"auto", "on", "off"}
         Flash attention where H2O is off and for generated tokens; H2O's own attention is then one operator where the
         device has it, and with "off" composed of several, which is slower. A quantised V needs it.
-    h2o : H2OConfig or None, default H2OConfig()
-        What the memory sets hold; None is llama.cpp's dense attention.
+    h2o : H2OConfig, "auto" or None, default "auto"
+        What the memory sets hold; None is llama.cpp's dense attention. "auto" is `H2OConfig()`, with sizes in
+        proportion for an n_ubatch below 1,024; and dense attention, with a warning, for a model that H2O cannot work
+        with.
     record : bool, default False
         Keep the memory sets of all chunks for `kv.history`.
     profile : bool, default False
@@ -79,12 +82,12 @@ class Llama(ChatCompletions):
     ValueError
         If an argument is bad, or the file is no valid GGUF model file.
     H2OError
-        If llama.cpp refuses the model, or H2O cannot work with it.
+        If llama.cpp refuses the model, or H2O cannot work with it and h2o is not "auto".
 
     Warns
     -----
     UserWarning
-        If a memory set is not smaller than a chunk: that costs more than it saves.
+        If a memory set is not smaller than a chunk: that costs more than it saves. If "auto" is dense attention.
     """
 
     _owner = _OWNER
@@ -100,7 +103,7 @@ class Llama(ChatCompletions):
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: str = "auto",
-        h2o: H2OConfig | None = H2OConfig(),  # noqa: B008 (it is frozen)
+        h2o: H2OConfig | Literal["auto"] | None = "auto",
         record: bool = False,
         profile: bool = False,
         seed: int | None = None,
@@ -119,7 +122,7 @@ class Llama(ChatCompletions):
             type_k,
             type_v,
             flash_attn,
-            h2o,
+            _resolve(h2o, n_ubatch),
             record,
             profile,
             verbose,
@@ -143,21 +146,42 @@ class Llama(ChatCompletions):
         if model.has_encoder:
             raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
         self._model: _core.Model | None = model
+        try:
+            engine = self._open_engine(model, seed)
+        except H2OError as error:
+            if not isinstance(h2o, str):
+                raise
+            self._params = replace(self._params, h2o=None, record=False, profile=False)
+            engine = self._open_engine(model, seed)
+            warnings.warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be", stacklevel=2)
+        super().__init__(engine)
+
+    def _open_engine(self, model: _core.Model, seed: int | None) -> Engine:
+        params = self._params
         origin = SnapshotOrigin(
             model=os.path.basename(self._model_path),
             fingerprint=self._fingerprint,
             n_vocab=model.n_vocab,
-            type_k=type_k,
-            type_v=type_v,
-            flash_attn=flash_attn,
-            n_ubatch=int(n_ubatch),
-            h2o=h2o,
+            type_k=params.type_k,
+            type_v=params.type_v,
+            flash_attn=params.flash_attn,
+            n_ubatch=int(params.n_ubatch),
+            h2o=params.h2o,
         )
-        super().__init__(Engine(model, self._params, int(n_ctx) or model.n_ctx_train, seed, origin))
+        return Engine(model, params, int(params.n_ctx) or model.n_ctx_train, seed, origin)
 
     @classmethod
-    def from_pretrained(cls, repo_id: str, filename: str = "*Q8_0.gguf", **kwargs: Any) -> Llama:
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str = "*Q8_0.gguf",
+        revision: str | None = None,
+        token: str | bool | None = None,
+        **kwargs: Any,
+    ) -> Llama:
         """Load a model from the Hugging Face hub; needs `pip install "h2o-llama[hub]"`.
+
+        Where the hub cannot be reached, what was downloaded before is used.
 
         Parameters
         ----------
@@ -165,6 +189,10 @@ class Llama(ChatCompletions):
             Such as "Qwen/Qwen3-0.6B-GGUF".
         filename : str, default "*Q8_0.gguf"
             Name of a file in it, or a pattern that only one file matches. Of a model in parts, name the first.
+        revision : str, optional
+            A branch, tag or commit; by default the main branch.
+        token : str or bool, optional
+            As in huggingface_hub: for what is not public. By default the one that is stored on this machine.
         **kwargs
             The arguments of `Llama`.
 
@@ -175,7 +203,7 @@ class Llama(ChatCompletions):
         ValueError
             If no file or several files match; the message lists them.
         """
-        return cls(hub.download_model(repo_id, filename), **kwargs)
+        return cls(hub.download_model(repo_id, filename, revision, token), **kwargs)
 
     # --- life
 
@@ -263,3 +291,11 @@ class Llama(ChatCompletions):
     def n_gpu_layers(self) -> int:
         """Layers asked for on the GPU; -1 is all."""
         return self._params.n_gpu_layers
+
+
+def _resolve(h2o: H2OConfig | Literal["auto"] | None, n_ubatch: int) -> H2OConfig | None:
+    """The configuration that "auto" is."""
+    if isinstance(h2o, str):
+        _check.choice(_OWNER, "h2o", h2o, ("auto",))
+        return H2OConfig.for_chunk_size(_check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
+    return h2o

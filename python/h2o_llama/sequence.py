@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _check, _core
+from h2o_llama._memory import check_all_logits_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.drafting import DraftLength
 from h2o_llama.engine import Engine
@@ -161,7 +162,8 @@ class Sequence(Past):
         Raises
         ------
         ValueError
-            If a token is no token id, or the sequence would get longer than n_ctx. Nothing has changed then.
+            If a token is no token id, the sequence would get longer than n_ctx, or all logits together do not fit into
+            memory. Nothing has changed then.
         H2OError
             If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
             llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
@@ -180,6 +182,8 @@ class Sequence(Past):
             if _check.flag(f"{self._owner}.eval", "decode", decode) and tail > 0:
                 raise ValueError(f"[{self._owner}.eval] dense_tail is for a prompt: with decode=True leave it 0")
             progress = self._check_progress(f"{self._owner}.eval", progress)
+            if logits == "all":
+                check_all_logits_size(f"{self._owner}.eval", len(ids), self._engine.model.n_vocab)
             self._eval(context, ids, logits == "all", progress, tail, bool(decode))
             others = self._layers_by_another_scorer(context)
         if others and self.h2o:
