@@ -108,7 +108,7 @@ class Generation:
             if text:
                 yield Piece(text, logprobs)
                 logprobs = []
-        is_full = self.n_generated == self.max_tokens or self.llm.n_tokens == self.llm.n_ctx
+        is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.llm.n_ctx
         self.finish_reason = "length" if is_full else "stop"
         yield Piece(buffer.finish(), logprobs)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +48,15 @@ class Sequence(Past):
         self._context: _core.Context | None = engine.take(self)
         self._logits: NDArray[np.float32] | None = None
         self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
+        self._waiting: _Drawn | None = None  # it has come out, and is computed when somebody looks
+        self._n_drafted = 0  # with the last token that was drawn
 
     # --- life
 
     def close(self) -> None:
         """Forget the sequence and free its place. Closing twice is fine, using what is closed raises ValueError."""
         with self._engine.claim:
+            self._waiting = None
             if self._context is not None:
                 self._engine.give_back(self._context)
             self._context = None
@@ -69,6 +72,7 @@ class Sequence(Past):
 
     def reset(self) -> None:
         """Forget the tokens, scores, memory sets and logits."""
+        self._waiting = None
         with self.use_context() as context:
             context.clear()
             self._logits = None
@@ -98,6 +102,10 @@ class Sequence(Past):
         self._engine.model  # noqa: B018 (raises if closed)
         if self._context is None:
             raise ValueError(f"[{self._owner}] this sequence is closed")
+        if self._waiting is not None:
+            drawn, self._waiting = self._waiting, self._waiting._replace(longest_draft=0)  # if this fails, alone
+            self._n_drafted = self._eval_with_draft(self._context, drawn)
+            self._waiting = None
         return self._context
 
     # --- the sequence
@@ -290,8 +298,9 @@ class Sequence(Past):
     ) -> Iterator[int]:
         """Append tokens to the sequence, then generate more, one at a time.
 
-        Every token that comes out is in the sequence already, and none else. It ends when the model ends its text (the
-        token that says so does not come out), or when the sequence has n_ctx tokens.
+        A token comes out when it is drawn, and is computed when the next one is asked for or the sequence is looked at:
+        so every token that came out is in the sequence, and none else. It ends when the model ends its text (the token
+        that says so does not come out), or when the sequence has n_ctx tokens.
 
         Parameters
         ----------
@@ -342,7 +351,7 @@ class Sequence(Past):
         if len(ids) > 0:
             self.eval(ids, progress=progress, dense_tail=dense_tail)
         length = DraftLength(draft)
-        n_drafted = n_accepted = 0
+        self._n_drafted = n_accepted = 0
         while True:
             with self.use_context() as context:
                 n_left = self._engine.n_ctx - context.n_tokens
@@ -356,16 +365,17 @@ class Sequence(Past):
                     n_accepted += 1
                     self._logits = self._draft_logits[context.logits_index :][:1]
                 else:
-                    length.report(n_drafted, n_accepted)
-                    n_drafted, n_accepted = self._eval_with_draft(context, token, length.limits, n_left - 1), 0
+                    length.report(self._n_drafted, n_accepted)
+                    n_accepted = 0
+                    shortest, longest = length.limits
+                    self._waiting = _Drawn(token, shortest, min(longest, n_left - 1))
             yield token
 
-    def _eval_with_draft(self, context: _core.Context, token: int, limits: tuple[int, int], n_left: int) -> int:
+    def _eval_with_draft(self, context: _core.Context, drawn: _Drawn) -> int:
         """Append a generated token, and compute a draft of what follows. Returns the number of tokens in the draft."""
-        shortest, longest = limits
-        ids = np.array([token], dtype=np.int32)
-        if longest > 0:
-            ids = np.append(ids, context.find_draft(token, shortest, min(longest, n_left)))
+        ids = np.array([drawn.token], dtype=np.int32)
+        if drawn.longest_draft > 0:
+            ids = np.append(ids, context.find_draft(drawn.token, drawn.shortest_draft, drawn.longest_draft))
         if len(ids) == 1:
             self._eval(context, ids, False, None, 0, True)
         else:
@@ -381,6 +391,14 @@ def _ranges(numbers: list[int]) -> str:
     starts = [n for n in numbers if n - 1 not in numbers]
     stops = [n for n in numbers if n + 1 not in numbers]
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, stops, strict=True))
+
+
+class _Drawn(NamedTuple):
+    """A token that has come out and is not computed yet, and how many tokens to draft with it."""
+
+    token: int
+    shortest_draft: int
+    longest_draft: int
 
 
 class _Report:
