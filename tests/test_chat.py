@@ -299,6 +299,15 @@ def test_a_model_need_not_call_a_tool(with_tools: Llama) -> None:
         assert answer["choices"][0]["finish_reason"] == "stop"
 
 
+def test_a_call_cannot_be_required_where_its_form_is_not_known(tiny_model: Path) -> None:
+    template = "{% if tools %}{{ tools | tojson }}\n{% endif %}" + CHATML
+    with open_chat(tiny_model, template) as llm:
+        with pytest.raises(ValueError, match="cannot tell from this chat template how a tool is called"):
+            llm.create_chat_completion([user("x")], [ADD], "required")
+        answer = llm.create_chat_completion([user("x")], [ADD], logits_processor=dictate("Eight."))
+        assert answer["choices"][0]["message"]["content"] == "Eight."
+
+
 def test_half_a_call_is_an_answer_of_its_length(with_tools: Llama) -> None:
     text = call_text("add", a=3, b=5)
     answer = with_tools.create_chat_completion([user("x")], [ADD], max_tokens=30, logits_processor=dictate(text))

@@ -96,6 +96,13 @@ def test_a_message_that_does_not_fit_is_taken_back(chat_model: Path, chats: list
     assert chats[1] == [user("short")]
 
 
+def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abc " * (models.N_CTX_TRAIN // 4))
+    result = invoke("chat", str(chat_model), "--file", str(tmp_path / "a.txt"), "--threads", "1", stdin="hi\n")
+    assert "tokens, more than the 8,192 that this model was trained for" in result.stderr
+    assert result.stdout == "1\n"
+
+
 def test_a_model_without_a_template_cannot_chat() -> None:
     result = invoke("chat", "demo", stdin="Hi\n")
     assert result.exit_code == 1

@@ -216,6 +216,11 @@ class ChatCompletions(Completions):
             turn = template.last_turn(owner, ids.tolist(), checked, tools=known, kwargs=chat_template_kwargs)
             dense_tail = min(turn, LONGEST_TAIL)
         grammar = prompt.grammar()
+        if choice == "required" and grammar is None:
+            raise ValueError(
+                f"[{owner}] llama.cpp cannot tell from this chat template how a tool is called, so it cannot be "
+                "required: use tool_choice='auto' and read the content"
+            )
         generation = Generation(
             llm=self,
             prompt=ids,

@@ -66,6 +66,12 @@ def chat(
     with open_weights(model, gpu_layers) as weights:
         read_first = _shared_tokens(weights, begin)
         n_trained = weights.core_model.n_ctx_train
+        if len(read_first) >= n_trained:
+            typer.echo(
+                f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
+                "for: it may write nonsense.",
+                err=True,
+            )
         if n_ctx == 0 and not evict:
             n_ctx = max(min(len(read_first) + _ROOM, n_trained), len(read_first) + _LEAST_ROOM)
         llm = open_context(weights, n_ctx, chunk, threads, h2o, record=not dense and not evict)
