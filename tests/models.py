@@ -95,6 +95,12 @@ FIXTURE_MODELS = {
 def write_model(spec: ModelSpec, path: Path) -> None:
     """Write the GGUF of a fixture model that the oracle can read."""
     writer = open_writer(spec, path)
+    add_weights(spec, writer)
+    finish(writer)
+
+
+def add_weights(spec: ModelSpec, writer: GGUFWriter) -> None:
+    """The tensors of a fixture model."""
     weights = Weights(spec, writer)
     n_embd, head_dim = spec.n_embd, spec.head_dim
 
@@ -128,7 +134,6 @@ def write_model(spec: ModelSpec, path: Path) -> None:
         weights.add_projection(prefix + "ffn_gate", spec.n_ff, n_embd, 1.2)
         weights.add_projection(prefix + "ffn_up", spec.n_ff, n_embd, 1.0)
         weights.add_projection(prefix + "ffn_down", n_embd, spec.n_ff, 1.0)
-    finish(writer)
 
 
 def write_vocab_only(path: Path) -> None:

@@ -72,7 +72,7 @@ ARGUMENTS = [
         _open(f"h2o=H2OConfig(4, 4, pooling={pooling})", "[H2OConfig] pooling must be an integer of at least 0")
         for pooling in ("-1", "nan", "1.5", "2**31", "'3'", "None")
     ),
-    _open("h2o=512", "[Llama] h2o must be an H2OConfig or None"),
+    _open("h2o=512", "[Llama] h2o must be an H2OConfig, 'auto' or None"),
     _open("type_k='f8'", "[Llama] type_k must be one of 'f32', 'f16'"),
     _open("type_v=1", "[Llama] type_v must be one of"),
     _open("type_v='q8_0', flash_attn='off'", "[Llama] type_v='q8_0' needs flash attention"),

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from h2o_llama import H2OConfig, Llama
-from h2o_llama.completion import TextBuffer
+from h2o_llama import H2OConfig, Llama, _core
+from h2o_llama.text_buffer import TextBuffer
 from inputs import random_tokens
 
 
@@ -38,6 +38,35 @@ def test_generated_tokens_are_in_the_sequence(llm: Llama) -> None:
     assert llm.n_tokens == 30
     llm.eval(random_tokens(20, seed=1))
     assert llm.n_tokens == 50
+
+
+def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one only if somebody looks at the sequence."""
+    calls: list[int] = []
+    decode = _core.Context.decode
+
+    def spy(context: _core.Context, ids: Any, *arguments: Any) -> None:
+        calls.append(len(ids))
+        decode(context, ids, *arguments)
+
+    monkeypatch.setattr(_core.Context, "decode", spy)
+    generator = llm.generate(random_tokens(20), temperature=0)
+    token = next(generator)
+    assert calls == [20]
+    assert llm.tokens.tolist() == [*random_tokens(20), token]
+    assert calls == [20, 1]
+    next(generator)
+    assert calls == [20, 1]
+    calls.clear()
+    assert llm(random_tokens(20), 4, temperature=0)["usage"]["completion_tokens"] == 4
+    assert calls == [20, 1, 1, 1]
+    assert llm.n_tokens == 24
+
+
+def test_a_forgotten_token_is_not_computed(llm: Llama) -> None:
+    next(llm.generate(random_tokens(20), temperature=0))
+    llm.reset()
+    assert llm.n_tokens == 0
 
 
 def test_generation_goes_on_where_it_was(llm: Llama) -> None:

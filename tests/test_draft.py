@@ -328,13 +328,11 @@ def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: H2OConfig | None, mo
         generator = llm.generate(PROMPT, temperature=0, draft=15)
         with monkeypatch.context() as patch:
             patch.setattr(_core.Context, "find_draft", find_draft)
+            assert next(generator) == expected[0]
             with pytest.raises(H2OError):
                 next(generator)
-        assert llm.n_tokens == 2 * len(PROMPT)
+            assert llm.n_tokens == 2 * len(PROMPT) + 1  # what came out is computed alone
         assert next(generator, None) is None
-        with pytest.raises(H2OError, match="no logits"):
-            _ = llm.logits
-        llm.eval(expected[:1], decode=True)
         assert list(itertools.islice(llm.generate([], temperature=0), 4)) == expected[1:]
 
 

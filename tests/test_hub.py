@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,16 +19,30 @@ class FakeHub:
         self.files = files
         self.path = path
         self.downloaded: list[tuple[str, str]] = []
+        self.options: list[dict[str, Any]] = []
+        self.cache: Path | None = None
+        self.is_online = True
 
-    def list_repo_files(self, repo_id: str) -> list[str]:
+    def list_repo_files(self, repo_id: str, **options: Any) -> list[str]:
+        self.options.append(options)
+        if not self.is_online:
+            raise ConnectionError("no network")
         return self.files
 
-    def hf_hub_download(self, repo_id: str, filename: str) -> str:
+    def hf_hub_download(self, repo_id: str, filename: str, **options: Any) -> str:
         self.downloaded.append((repo_id, filename))
+        self.options.append(options)
         return str(self.path)
 
+    def snapshot_download(self, repo_id: str, revision: str | None, local_files_only: bool) -> str:
+        assert local_files_only
+        if self.cache is None:
+            raise FileNotFoundError("nothing is cached")
+        return str(self.cache)
+
     def module(self) -> SimpleNamespace:
-        return SimpleNamespace(list_repo_files=self.list_repo_files, hf_hub_download=self.hf_hub_download)
+        names = ("list_repo_files", "hf_hub_download", "snapshot_download")
+        return SimpleNamespace(**{name: getattr(self, name) for name in names})
 
 
 FILES = ["README.md", "m-F16.gguf", "m-Q8_0.gguf", "sub/m-Q4_0-00001-of-00002.gguf", "sub/m-Q4_0-00002-of-00002.gguf"]
@@ -75,3 +90,26 @@ def test_from_pretrained_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # type: ignore[arg-type]
     with pytest.raises(ImportError, match=r'pip install "h2o-llama\[hub\]"'):
         Llama.from_pretrained("someone/m")
+
+
+def test_from_pretrained_says_which_revision_and_who_asks(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
+    hub = FakeHub(FILES, tiny_model)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub.module())  # type: ignore[arg-type]
+    Llama.from_pretrained("someone/m", revision="v2", token="secret", n_ctx=32, n_ubatch=16, h2o=None).close()
+    assert hub.options == [{"revision": "v2", "token": "secret"}] * 2
+
+
+def test_from_pretrained_without_a_network(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path) -> None:
+    """What is in the cache is used; if there is nothing, the error is that of the network."""
+    hub = FakeHub(FILES, tiny_model)
+    hub.is_online = False
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub.module())  # type: ignore[arg-type]
+    with pytest.raises(ConnectionError, match="no network"):
+        Llama.from_pretrained("someone/m")
+    hub.cache = tmp_path
+    (tmp_path / "m-Q8_0.gguf").symlink_to(tiny_model)
+    with Llama.from_pretrained("someone/m", n_ctx=32, n_ubatch=16, h2o=None) as llm:
+        assert llm.model_path == str(tmp_path / "m-Q8_0.gguf")
+    with pytest.raises(ValueError, match="no file matches"):
+        Llama.from_pretrained("someone/m", "*F16.gguf")
+    assert hub.downloaded == []

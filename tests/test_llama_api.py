@@ -78,13 +78,55 @@ def test_defaults() -> None:
         "type_k": "f16",
         "type_v": "f16",
         "flash_attn": "auto",
-        "h2o": H2OConfig(),
+        "h2o": "auto",
         "record": False,
         "profile": False,
         "seed": None,
         "verbose": False,
         "n_seq_max": 1,
+        "chat_template": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("n_ubatch", "sizes"),
+    [
+        (1024, (60, 320, 4, 128)),
+        (2048, (60, 320, 4, 128)),
+        (256, (15, 80, 1, 32)),
+        (16, (0, 5, 0, 2)),
+        (2, (0, 1, 0, 0)),
+    ],
+)
+def test_what_is_not_given_goes_with_the_chunk_size(tiny_model: Path, n_ubatch: int, sizes: tuple[int, ...]) -> None:
+    with Llama(tiny_model, n_ctx=64, n_ubatch=n_ubatch, n_threads=1) as llm:
+        h2o = llm.h2o
+    assert h2o is not None
+    assert (h2o.local_window, h2o.heavy_budget, h2o.sink_tokens, h2o.lookup_budget) == sizes
+    assert h2o == H2OConfig(*sizes[:3], lookup_budget=sizes[3])
+
+
+def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Path) -> None:
+    """With one warning, if nobody asked for H2O."""
+    with pytest.warns(UserWarning, match=r"(?s)H2O.*: attention is dense. Pass h2o=None") as warned:
+        llm = Llama(unsupported_memory_model, n_ctx=64, n_ubatch=32, n_threads=1)
+    with llm:
+        assert len(warned) == 1
+        assert warned[0].filename == __file__
+        assert llm.h2o is None
+        llm.eval([1, 2, 3])
+    with pytest.raises(H2OError):
+        Llama(unsupported_memory_model, n_ctx=64, n_ubatch=32, n_threads=1, h2o=H2OConfig(8, 8))
+
+
+def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_bytes = 4 * N_VOCAB * 16
+    monkeypatch.setattr(h2o_llama._memory, "physical_memory", lambda: n_bytes)
+    llm.eval([1] * 16, logits="all")
+    with pytest.raises(ValueError, match=r"n_tokens=17 needs 0.0 GiB for logits='all'"):
+        llm.eval([1] * 17, logits="all")
+    assert llm.n_tokens == 16
+    llm.eval([1] * 17)
 
 
 # --- the model

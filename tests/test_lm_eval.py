@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from chats import CHATML, rendered, user
 from h2o_llama import H2OConfig, Llama, demo_model_path
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
@@ -24,6 +25,7 @@ from h2o_llama.eval import lm_eval_model  # noqa: E402
 from h2o_llama.eval.lm_eval_model import H2OLM  # noqa: E402
 
 N_CTX = 256
+END = "<eos>"  # the demo model's name of the token that ends a text
 S = 32
 TEXT = "".join(f"def f{i}(x):\n    return {i} * x\n" for i in range(20))
 CONTEXT, CONTINUATION = TEXT[:170], TEXT[170:190]
@@ -228,6 +230,23 @@ def test_a_missing_lm_eval_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         import h2o_llama.eval.lm_eval_model  # noqa: F401
 
 
+# --- chat templates
+
+
+def test_chats_are_written_by_the_template() -> None:
+    """Once one is, names of special tokens are tokens."""
+    lm = open_lm(chat_template=CHATML)
+    history = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    prompt = rendered(CHATML, history, add_generation_prompt=True)
+    assert len(lm.tok_encode(END)) == len(END)
+    assert lm.apply_chat_template(history) == prompt
+    assert lm.tok_encode(END) == [lm.eot_token_id]
+    begun = [*history, {"role": "assistant", "content": "The answer is"}]
+    assert lm.apply_chat_template(begun, add_generation_prompt=False) == prompt + "The answer is"
+    assert lm.chat_template(True) == CHATML
+    assert lm.chat_template(False) is None
+
+
 # --- through lm_eval itself
 
 TASKS = {
@@ -293,3 +312,23 @@ def test_lm_eval_drives_the_model(task_folder: Path, h2o: str) -> None:
     nats = -sum(lm.loglikelihood_rolling([request("loglikelihood_rolling", doc["text"]) for doc in docs], True))
     n_bytes = sum(len(doc["text"]) for doc in docs)
     assert results["keys_text"]["byte_perplexity,none"] == pytest.approx(np.exp(nats / n_bytes), rel=1e-6)
+
+
+def test_lm_eval_applies_the_chat_template(task_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts: list[str] = []
+    encode = H2OLM.tok_encode
+
+    def spy(lm: H2OLM, string: str, **kwargs: Any) -> list[int]:
+        prompts.append(string)
+        return encode(lm, string, **kwargs)
+
+    monkeypatch.setattr(H2OLM, "tok_encode", spy)
+    lm_eval.simple_evaluate(
+        model=open_lm(chat_template=CHATML),
+        tasks=["keys_answer"],
+        task_manager=TaskManager(include_path=str(task_folder), include_defaults=False),
+        bootstrap_iters=0,
+        apply_chat_template=True,
+    )
+    docs = [json.loads(line) for line in (task_folder / "docs.json").read_text().splitlines()]
+    assert prompts == [rendered(CHATML, [user(doc["text"])], add_generation_prompt=True) for doc in docs]

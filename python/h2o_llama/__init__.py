@@ -7,6 +7,7 @@ from h2o_llama import ops
 from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
+from h2o_llama.grammar import LlamaGrammar
 from h2o_llama.kv import KVStats
 from h2o_llama.kv_cache import KVCache
 from h2o_llama.llama import Llama
@@ -22,6 +23,7 @@ __all__ = [
     "KVCache",
     "KVStats",
     "Llama",
+    "LlamaGrammar",
     "Sequence",
     "Snapshot",
     "demo_model_path",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from collections.abc import Collection, Sequence
@@ -12,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 # The core counts in int32 and uint32; no sane size is larger than the smaller of the two.
 INT32_MAX = 2**31 - 1
+
+_JSON_DEPTH = 64
 
 
 def bad_argument(owner: str, name: str, expected: str, value: object) -> ValueError:
@@ -77,6 +80,27 @@ def token_ids(owner: str, tokens: Sequence[int] | NDArray[np.integer[Any]], n_vo
         if number is None or not 0 <= number < n_vocab:
             raise bad_argument(owner, f"tokens[{i}]", f"a token id from 0 to {n_vocab - 1}", token)
     return np.array(ids, dtype=np.int32)
+
+
+def json_text(owner: str, name: str, value: object) -> str:
+    """`value` as JSON. The core's readers call themselves for what is nested."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"[{owner}] {name} must be what JSON can say: {error}") from None
+    if _depth(value) > _JSON_DEPTH:
+        raise ValueError(f"[{owner}] {name} must not be nested more than {_JSON_DEPTH} levels deep")
+    return text
+
+
+def _depth(value: object) -> int:
+    """How deep lists and mappings are nested, counted no further than needed."""
+    layer, depth = [value], 0
+    while layer and depth <= _JSON_DEPTH:
+        parts = [v.values() if isinstance(v, dict) else v for v in layer if isinstance(v, dict | list | tuple)]
+        layer = [item for part in parts for item in part]
+        depth += 1
+    return depth
 
 
 def float_array(owner: str, name: str, value: ArrayLike, shape: Sequence[int | None]) -> NDArray[np.float32]:

@@ -15,12 +15,16 @@ __all__: list[str] = [
     "KV",
     "RANDOM_SEED",
     "UPSTREAM_COMMIT",
+    "ChatParser",
+    "ChatPrompt",
+    "ChatTemplate",
     "CodecInfo",
     "CodecPlane",
     "CodecPool",
     "CodecTask",
     "CodecWorkStats",
     "Context",
+    "Grammar",
     "KVInfo",
     "KVStats",
     "Lookup",
@@ -35,6 +39,7 @@ __all__: list[str] = [
     "codec_types",
     "count_weights",
     "cpu_features",
+    "json_schema_to_grammar",
     "ops_attention",
     "ops_attention_isas",
     "ops_attention_seconds",
@@ -355,6 +360,46 @@ class Lookup:
     @property
     def n_tokens(self) -> int: ...
 
+class Grammar:
+    def __init__(self, model: Model, text: str) -> None: ...
+    @property
+    def lazy(self) -> bool: ...
+    @property
+    def text(self) -> str: ...
+
+class ChatParser:
+    def update(self, text: str, is_partial: bool) -> str: ...
+    @property
+    def message(self) -> str: ...
+
+class ChatPrompt:
+    def grammar(self) -> Grammar: ...
+    def parser(self, id_prefix: str) -> ChatParser: ...
+    @property
+    def preserved_tokens(self) -> list[int]: ...
+    @property
+    def stops(self) -> list[str]: ...
+    @property
+    def text(self) -> str: ...
+
+class ChatTemplate:
+    def __init__(self, model: Model, source: str) -> None: ...
+    def apply(
+        self,
+        *,
+        messages: str,
+        tools: str,
+        tool_choice: str,
+        parallel_tool_calls: bool,
+        json_schema: str,
+        add_generation_prompt: bool,
+        kwargs: collections.abc.Mapping[str, str],
+    ) -> ChatPrompt: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def supports_tools(self) -> bool: ...
+
 class Sampler:
     def __init__(
         self,
@@ -368,9 +413,14 @@ class Sampler:
         frequency_penalty: typing.SupportsFloat | typing.SupportsIndex,
         presence_penalty: typing.SupportsFloat | typing.SupportsIndex,
         seed: typing.SupportsInt | typing.SupportsIndex,
+        logit_bias: collections.abc.Sequence[
+            tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]
+        ],
+        grammar: Grammar | None,
     ) -> None: ...
     def accept(self, token: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def sample(self, context: Context) -> int: ...
+    def sample_from(self, logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> int: ...
 
 class CodecPlane:
     @property
@@ -445,6 +495,7 @@ def codec_predictors() -> list[str]: ...
 def codec_types() -> list[str]: ...
 def count_weights(path: bytes) -> dict[str, int]: ...
 def cpu_features() -> list[str]: ...
+def json_schema_to_grammar(schema: str) -> str: ...
 def ops_attention(
     q: numpy.ndarray,
     k: numpy.ndarray,

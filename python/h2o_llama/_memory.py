@@ -75,6 +75,11 @@ def check_retrieved_size(owner: str, model: _core.Model, n_queries: int, n_keys:
     _check_fits(owner, name, value, needed, "about {} for what every query retrieves")
 
 
+def check_all_logits_size(owner: str, n_tokens: int, n_vocab: int) -> None:
+    """Raise ValueError if the logits of so many tokens cannot fit into memory."""
+    _check_fits(owner, "n_tokens", n_tokens, 4 * n_tokens * n_vocab, "{} for logits='all'")
+
+
 def _check_fits(owner: str, name: str, value: int, needed: int, purpose: str) -> None:
     """Raise ValueError if so many bytes, {} in `purpose`, are more than the machine has."""
     available = physical_memory()

@@ -16,6 +16,9 @@ SCORERS = tuple(_core.scorer_names())
 
 _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 
+_DEFAULT_CHUNK = 1024
+"""Tokens of a chunk that the default sizes are for."""
+
 # What is not given depends on whether anything is evicted.
 _CHOSEN: Any = None
 _KEEPING = {"heavy_budget": 320, "lookup_budget": 128, "decode": "full"}
@@ -150,6 +153,17 @@ class H2OConfig:
                     f"[{_OWNER}] evict=True needs {name}={value!r}{hint}, got {getattr(self, name)!r}: what is evicted "
                     "cannot be attended to any more"
                 )
+
+    @classmethod
+    def for_chunk_size(cls, n_ubatch: int) -> H2OConfig:
+        """The defaults, which are for chunks of 1,024 tokens, in proportion for smaller ones."""
+        default, share = cls(), min(n_ubatch / _DEFAULT_CHUNK, 1.0)
+        return cls(
+            local_window=int(share * default.local_window),
+            heavy_budget=max(1, int(share * default.heavy_budget)),
+            sink_tokens=int(share * default.sink_tokens),
+            lookup_budget=int(share * default.lookup_budget),
+        )
 
     def _check_cold_store(self, evict: bool) -> None:
         if self.cold_store is None:

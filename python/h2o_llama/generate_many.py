@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama.engine import Engine
+from h2o_llama.sampling import Sampler
 from h2o_llama.sequence import Sequence
 
 
@@ -25,14 +26,14 @@ class Start:
         The tokens to append first, checked.
     dense_tail : int
         So many of them attend to everything.
-    sampler : _core.Sampler
+    sampler : Sampler
         Has seen the tokens.
     """
 
     sequence: Sequence
     ids: NDArray[np.int32]
     dense_tail: int
-    sampler: _core.Sampler
+    sampler: Sampler
 
 
 class ManyGenerations(Iterator[dict[Sequence, int]]):
@@ -41,7 +42,7 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
     def __init__(self, engine: Engine, starts: list[Start], max_tokens: int | None) -> None:
         self._engine = engine
         self._starts = starts  # prompts that are not in their sequences yet
-        self._samplers: dict[Sequence, _core.Sampler] = {}  # of those that generate
+        self._samplers: dict[Sequence, Sampler] = {}  # of those that generate
         self._n_left = max_tokens
 
     def stop(self, sequence: Sequence) -> None:

@@ -6,15 +6,40 @@ import re
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 
-def download_model(repo_id: str, filename: str) -> Path:
+def download_model(repo_id: str, filename: str, revision: str | None = None, token: str | bool | None = None) -> Path:
     """Download a model (or take it from the hub's cache) and return its first file; see `Llama.from_pretrained`."""
     try:
-        huggingface_hub = import_module("huggingface_hub")
+        hub = import_module("huggingface_hub")
     except ImportError as error:
         raise ImportError('[Llama.from_pretrained] needs huggingface_hub: pip install "h2o-llama[hub]"') from error
-    files = sorted(name for name in huggingface_hub.list_repo_files(repo_id) if name.endswith(".gguf"))
+    options = {"revision": revision, "token": token}
+    try:
+        names, cached = hub.list_repo_files(repo_id, **options), None
+    except Exception:  # of several libraries for HTTP
+        cached = _cached_folder(hub, repo_id, revision)
+        if cached is None:
+            raise
+        names = [path.relative_to(cached).as_posix() for path in cached.rglob("*.gguf")]
+    parts = _choose(repo_id, filename, sorted(name for name in names if name.endswith(".gguf")))
+    if cached is not None:
+        return cached / parts[0]
+    paths = [Path(hub.hf_hub_download(repo_id, part, **options)) for part in parts]
+    return paths[0]
+
+
+def _cached_folder(hub: Any, repo_id: str, revision: str | None) -> Path | None:
+    """What was downloaded of a repository; None if nothing was."""
+    try:
+        return Path(hub.snapshot_download(repo_id, revision=revision, local_files_only=True))
+    except Exception:
+        return None
+
+
+def _choose(repo_id: str, filename: str, files: list[str]) -> list[str]:
+    """The file that matches, or all parts of the model that does."""
     matches = [name for name in files if fnmatchcase(name, filename)]
     # Of a model in parts, the first stands for all.
     models = [name for name in matches if not re.search(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", name)]
@@ -25,6 +50,4 @@ def download_model(repo_id: str, filename: str) -> Path:
             f"[Llama.from_pretrained] {found} {filename!r} in {repo_id}, expected one; candidates: {candidates}"
         )
     stem, is_in_parts, n_parts = re.fullmatch(r"(.*?)(-00001-of-(\d{5}))?\.gguf", models[0]).groups()  # type: ignore[union-attr]
-    parts = [f"{stem}-{i + 1:05}-of-{n_parts}.gguf" for i in range(int(n_parts))] if is_in_parts else models
-    paths = [Path(huggingface_hub.hf_hub_download(repo_id, part)) for part in parts]
-    return paths[0]
+    return [f"{stem}-{i + 1:05}-of-{n_parts}.gguf" for i in range(int(n_parts))] if is_in_parts else models

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import collections.abc
 import os
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from h2o_llama import _check, _core, hub
-from h2o_llama.completion import Completion, CompletionChunk, CompletionRun, check_stop
+from h2o_llama.chat_completions import ChatCompletions
 from h2o_llama.config import H2OConfig
 from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError
 from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.generate_many import ManyGenerations, Start
 from h2o_llama.loading import load_model
-from h2o_llama.model import ModelView, Tokens
+from h2o_llama.model import Tokens
 from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _OWNER = "Llama"
 
 
-class Llama(ModelView, Sequence):
+class Llama(ChatCompletions):
     """A GGUF model with a sequence of tokens, or several, and H2O sparse attention over it.
 
     Its own methods are those of its first sequence; `sequence()` makes others. One call at a time: a second thread, or
@@ -58,8 +58,10 @@ class Llama(ModelView, Sequence):
     flash_attn : {"auto", "on", "off"}
         Flash attention where H2O is off and for generated tokens; H2O's own attention is then one operator where the
         device has it, and with "off" composed of several, which is slower. A quantised V needs it.
-    h2o : H2OConfig or None, default H2OConfig()
-        What the memory sets hold; None is llama.cpp's dense attention.
+    h2o : H2OConfig, "auto" or None, default "auto"
+        What the memory sets hold; None is llama.cpp's dense attention. "auto" is `H2OConfig()`, with sizes in
+        proportion for an n_ubatch below 1,024; and dense attention, with a warning, for a model that H2O cannot work
+        with.
     record : bool, default False
         Keep the memory sets of all chunks for `kv.history`.
     profile : bool, default False
@@ -70,6 +72,8 @@ class Llama(ModelView, Sequence):
         Print llama.cpp's log to stderr. Otherwise nothing is printed.
     n_seq_max : int, default 1
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
+    chat_template : str, optional
+        A Jinja template, or "chatml", instead of the model's own.
 
     Raises
     ------
@@ -78,12 +82,12 @@ class Llama(ModelView, Sequence):
     ValueError
         If an argument is bad, or the file is no valid GGUF model file.
     H2OError
-        If llama.cpp refuses the model, or H2O cannot work with it.
+        If llama.cpp refuses the model, or H2O cannot work with it and h2o is not "auto".
 
     Warns
     -----
     UserWarning
-        If a memory set is not smaller than a chunk: that costs more than it saves.
+        If a memory set is not smaller than a chunk: that costs more than it saves. If "auto" is dense attention.
     """
 
     _owner = _OWNER
@@ -99,12 +103,13 @@ class Llama(ModelView, Sequence):
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: str = "auto",
-        h2o: H2OConfig | None = H2OConfig(),  # noqa: B008 (it is frozen)
+        h2o: H2OConfig | Literal["auto"] | None = "auto",
         record: bool = False,
         profile: bool = False,
         seed: int | None = None,
         verbose: bool = False,
         n_seq_max: int = 1,
+        chat_template: str | None = None,
     ) -> None:
         if n_gpu_layers is None:
             n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else 0
@@ -117,13 +122,16 @@ class Llama(ModelView, Sequence):
             type_k,
             type_v,
             flash_attn,
-            h2o,
+            _resolve(h2o, n_ubatch),
             record,
             profile,
             verbose,
             n_seq_max,
         )
         seed = check_seed(_OWNER, seed)
+        if chat_template is not None and (not isinstance(chat_template, str) or not chat_template):
+            raise _check.bad_argument(_OWNER, "chat_template", "a Jinja template, 'chatml' or None", chat_template)
+        self._chat_template = chat_template
         if isinstance(model_path, Llama):
             if n_gpu_layers != model_path.n_gpu_layers:
                 expected = f"that of the shared weights ({model_path.n_gpu_layers}), or left out"
@@ -138,21 +146,42 @@ class Llama(ModelView, Sequence):
         if model.has_encoder:
             raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
         self._model: _core.Model | None = model
+        try:
+            engine = self._open_engine(model, seed)
+        except H2OError as error:
+            if not isinstance(h2o, str):
+                raise
+            self._params = replace(self._params, h2o=None, record=False, profile=False)
+            engine = self._open_engine(model, seed)
+            warnings.warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be", stacklevel=2)
+        super().__init__(engine)
+
+    def _open_engine(self, model: _core.Model, seed: int | None) -> Engine:
+        params = self._params
         origin = SnapshotOrigin(
             model=os.path.basename(self._model_path),
             fingerprint=self._fingerprint,
             n_vocab=model.n_vocab,
-            type_k=type_k,
-            type_v=type_v,
-            flash_attn=flash_attn,
-            n_ubatch=int(n_ubatch),
-            h2o=h2o,
+            type_k=params.type_k,
+            type_v=params.type_v,
+            flash_attn=params.flash_attn,
+            n_ubatch=int(params.n_ubatch),
+            h2o=params.h2o,
         )
-        super().__init__(Engine(model, self._params, int(n_ctx) or model.n_ctx_train, seed, origin))
+        return Engine(model, params, int(params.n_ctx) or model.n_ctx_train, seed, origin)
 
     @classmethod
-    def from_pretrained(cls, repo_id: str, filename: str = "*Q8_0.gguf", **kwargs: Any) -> Llama:
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str = "*Q8_0.gguf",
+        revision: str | None = None,
+        token: str | bool | None = None,
+        **kwargs: Any,
+    ) -> Llama:
         """Load a model from the Hugging Face hub; needs `pip install "h2o-llama[hub]"`.
+
+        Where the hub cannot be reached, what was downloaded before is used.
 
         Parameters
         ----------
@@ -160,6 +189,10 @@ class Llama(ModelView, Sequence):
             Such as "Qwen/Qwen3-0.6B-GGUF".
         filename : str, default "*Q8_0.gguf"
             Name of a file in it, or a pattern that only one file matches. Of a model in parts, name the first.
+        revision : str, optional
+            A branch, tag or commit; by default the main branch.
+        token : str or bool, optional
+            As in huggingface_hub: for what is not public. By default the one that is stored on this machine.
         **kwargs
             The arguments of `Llama`.
 
@@ -170,7 +203,7 @@ class Llama(ModelView, Sequence):
         ValueError
             If no file or several files match; the message lists them.
         """
-        return cls(hub.download_model(repo_id, filename), **kwargs)
+        return cls(hub.download_model(repo_id, filename, revision, token), **kwargs)
 
     # --- life
 
@@ -179,6 +212,7 @@ class Llama(ModelView, Sequence):
         with self._engine.claim:
             self._engine.close()
             self._model = None
+            self._template = None
             self._logits = None
 
     # --- sequences
@@ -216,8 +250,9 @@ class Llama(ModelView, Sequence):
         dense_tail : int, default 128
             As in `generate`.
         **sampling
-            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
-            `generate`. Every sequence has its own sampler; the first has this seed, the i-th after it seed + i.
+            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
+            logit_bias, logits_processor: as in `generate`. Every sequence has its own sampler; the first has this seed,
+            the i-th after it seed + i.
 
         Returns
         -------
@@ -244,7 +279,7 @@ class Llama(ModelView, Sequence):
                 raise _check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
             ids, tail = sequence.check_prompt(owner, tokens, dense_tail)
             seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
-            sampler = replace(options, seed=seed).make_sampler(self.n_vocab)
+            sampler = replace(options, seed=seed).make_sampler(self.core_model)
             for token in ids.tolist():
                 sampler.accept(token)
             starts.append(Start(sequence, ids, tail, sampler))
@@ -253,116 +288,14 @@ class Llama(ModelView, Sequence):
     # --- the model
 
     @property
-    def model_path(self) -> str:
-        return self._model_path
-
-    @property
     def n_gpu_layers(self) -> int:
         """Layers asked for on the GPU; -1 is all."""
         return self._params.n_gpu_layers
 
-    @overload
-    def __call__(
-        self,
-        prompt: str | bytes | Tokens,
-        max_tokens: int | None = ...,
-        *,
-        stream: Literal[False] = ...,
-        stop: str | collections.abc.Sequence[str] | None = ...,
-        echo: bool = ...,
-        progress: Progress | None = ...,
-        dense_tail: int = ...,
-        draft: int = ...,
-        reuse: bool = ...,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Completion: ...
 
-    @overload
-    def __call__(
-        self,
-        prompt: str | bytes | Tokens,
-        max_tokens: int | None = ...,
-        *,
-        stream: Literal[True],
-        stop: str | collections.abc.Sequence[str] | None = ...,
-        echo: bool = ...,
-        progress: Progress | None = ...,
-        dense_tail: int = ...,
-        draft: int = ...,
-        reuse: bool = ...,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Iterator[CompletionChunk]: ...
-
-    def __call__(
-        self,
-        prompt: str | bytes | Tokens,
-        max_tokens: int | None = 16,
-        *,
-        stream: bool = False,
-        stop: str | collections.abc.Sequence[str] | None = None,
-        echo: bool = False,
-        progress: Progress | None = None,
-        dense_tail: int = DENSE_TAIL,
-        draft: int = 0,
-        reuse: bool = False,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Completion | Iterator[CompletionChunk]:
-        """Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
-
-        Parameters
-        ----------
-        prompt : str, bytes, or token ids
-            In text, names of special tokens count as these tokens.
-        max_tokens : int or None, default 16
-            The most tokens to generate; None: until the model ends, or the context is full.
-        stream : bool, default False
-            Return an iterator of chunks, a few characters each, instead of one dict.
-        stop : str or list of str, optional
-            The text ends before any of these.
-        echo : bool, default False
-            Put the prompt in front of the text.
-        progress, dense_tail
-            As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
-        draft : int, default 0
-            As in `generate`: faster where the answer quotes or edits the prompt.
-        reuse : bool, default False
-            Keep what the sequence shares with the prompt, see `Llama.reuse`, instead of beginning afresh. Penalties and
-            `dense_tail` are then about the tokens that are new.
-        **sampling
-            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed: as in
-            `generate`.
-
-        Returns
-        -------
-        dict, or iterator of dict
-            {"id", "object": "text_completion", "created", "model", "choices": [{"text", "index", "logprobs",
-            "finish_reason"}], "usage"}. With `draft`, usage["completion_tokens_details"] counts
-            "accepted_prediction_tokens" and "rejected_prediction_tokens"; with `reuse`, usage["prompt_tokens_details"]
-            "cached_tokens". Chunks have no "usage", and only the last has
-            a finish_reason ("stop" or "length").
-
-        Raises
-        ------
-        ValueError, H2OError
-            As `generate`.
-        """
-        owner = "Llama.__call__"
-        if max_tokens is not None:
-            max_tokens = _check.integer(owner, "max_tokens", max_tokens, 1)
-        tokens = self.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
-        ids = self._check_prompt(owner, tokens, 0)
-        if len(ids) == 0:
-            raise ValueError(f"[{owner}] prompt must not be empty")
-        run = CompletionRun(
-            llm=self,
-            prompt=ids,
-            echo=self.detokenize(ids).decode(errors="replace") if _check.flag(owner, "echo", echo) else "",
-            max_tokens=max_tokens,
-            stop=check_stop(stop),
-            sampling=Sampling(**sampling),
-            progress=self._check_progress(owner, progress),
-            dense_tail=self._check_tail(owner, dense_tail, len(ids)),
-            draft=self._check_draft(owner, draft),
-            reuse=_check.flag(owner, "reuse", reuse),
-        )
-        return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
+def _resolve(h2o: H2OConfig | Literal["auto"] | None, n_ubatch: int) -> H2OConfig | None:
+    """The configuration that "auto" is."""
+    if isinstance(h2o, str):
+        _check.choice(_OWNER, "h2o", h2o, ("auto",))
+        return H2OConfig.for_chunk_size(_check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
+    return h2o

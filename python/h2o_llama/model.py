@@ -17,6 +17,7 @@ class ModelView:
     """Read access to a model. Everything raises ValueError after `close()`."""
 
     _model: _core.Model | None
+    _model_path: str
 
     @property
     def core_model(self) -> _core.Model:
@@ -24,6 +25,11 @@ class ModelView:
         if self._model is None:
             raise ValueError("[Llama] this model is closed")
         return self._model
+
+    @property
+    def model_path(self) -> str:
+        """Where the model's file is."""
+        return self._model_path
 
     @property
     def desc(self) -> str:

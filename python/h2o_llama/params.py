@@ -66,7 +66,7 @@ class ContextParams:
 
     def _check_h2o(self, h2o: H2OConfig) -> None:
         if not isinstance(h2o, H2OConfig):
-            raise _check.bad_argument(_OWNER, "h2o", "an H2OConfig or None", h2o)
+            raise _check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", h2o)
         if h2o.local_window > self.n_ubatch:
             raise ValueError(
                 f"[{_OWNER}] local_window must be at most the chunk size n_ubatch ({self.n_ubatch}), "

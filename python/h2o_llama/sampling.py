@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypedDict
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
 
 from h2o_llama import _check, _core
+from h2o_llama.grammar import LlamaGrammar, compile_grammar
 
 _OWNER = "Llama.generate"
 _FLOAT32_MAX = 3.4e38
+
+LogitsProcessor = Callable[[NDArray[np.int32], NDArray[np.float32]], Any]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -22,11 +30,17 @@ class SamplingOptions(TypedDict, total=False):
     frequency_penalty: float
     presence_penalty: float
     seed: int | None
+    grammar: LlamaGrammar | str | None
+    logit_bias: Mapping[int, float] | None
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn from the logits. Penalties come first, then top-k, top-p, min-p and temperature.
+    """How the next token is drawn from the logits.
+
+    Processors come first, then biases, penalties, top-k, top-p, min-p and temperature. With a grammar, a token that
+    does not fit it is drawn again among those that do.
 
     Parameters
     ----------
@@ -44,11 +58,18 @@ class Sampling:
         Subtract this from the logit of a token seen in the last 64: once per occurrence, or once; 0 is off.
     seed : int or None, default None
         Seed of the draw, 0 to 2**32 - 2; None draws differently every time.
+    grammar : LlamaGrammar, str or None, default None
+        What may be generated; a str is llama.cpp's GBNF.
+    logit_bias : mapping from token id to float, optional
+        What to add to the logits of tokens; -inf forbids one.
+    logits_processor : callable, or sequence of callables, optional
+        Each is called as processor(input_ids, logits) before a token is drawn, int32 [n_tokens] and float32 [n_vocab],
+        and returns the logits to go on with. It must not call back into the `Llama`.
 
     Raises
     ------
     ValueError
-        If a value has the wrong type or is out of range.
+        If a value has the wrong type or is out of range, or the grammar is none.
     """
 
     temperature: float = 0.8
@@ -59,6 +80,9 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     seed: int | None = None
+    grammar: LlamaGrammar | str | _core.Grammar | None = None
+    logit_bias: Mapping[int, float] | None = None
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
 
     def __post_init__(self) -> None:
         _check.real(_OWNER, "temperature", self.temperature, 0, _FLOAT32_MAX)
@@ -70,11 +94,40 @@ class Sampling:
         if _check.real(_OWNER, "repeat_penalty", self.repeat_penalty, 0, _FLOAT32_MAX) == 0:
             raise _check.bad_argument(_OWNER, "repeat_penalty", "greater than 0", self.repeat_penalty)
         check_seed(_OWNER, self.seed)
+        self.processors  # noqa: B018 (checks them)
 
-    def make_sampler(self, n_vocab: int) -> _core.Sampler:
-        """A new chain: penalties and the random state start afresh."""
-        return _core.Sampler(
-            n_vocab=n_vocab,
+    @property
+    def processors(self) -> list[LogitsProcessor]:
+        """The logits processors as a list."""
+        given = self.logits_processor
+        processors = [] if given is None else [given] if callable(given) else given
+        if not isinstance(processors, list | tuple) or not all(map(callable, processors)):
+            raise _check.bad_argument(_OWNER, "logits_processor", "callable, a list of callables, or None", given)
+        return list(processors)
+
+    def _biases(self, n_vocab: int) -> list[tuple[int, float]]:
+        if self.logit_bias is None:
+            return []
+        if not isinstance(self.logit_bias, Mapping):
+            raise _check.bad_argument(_OWNER, "logit_bias", "a mapping from token ids to numbers", self.logit_bias)
+        biases = []
+        for token, bias in self.logit_bias.items():
+            id_ = int(token) if isinstance(token, str) and token.isdecimal() else token  # JSON has no other keys
+            _check.integer(_OWNER, "logit_bias' token id", id_, 0, n_vocab - 1)
+            if bias != -math.inf:
+                _check.real(_OWNER, "logit_bias", bias, -_FLOAT32_MAX, _FLOAT32_MAX)
+            biases.append((int(id_), float(bias)))
+        return biases
+
+    def compiled(self, model: _core.Model) -> Sampling:
+        """The same, checked against a model, with the grammar read."""
+        self._biases(model.n_vocab)
+        return replace(self, grammar=compile_grammar(_OWNER, model, self.grammar))
+
+    def make_sampler(self, model: _core.Model) -> Sampler:
+        """A new chain: penalties, the grammar and the random state start afresh."""
+        core = _core.Sampler(
+            n_vocab=model.n_vocab,
             temperature=float(self.temperature),
             top_k=int(self.top_k),
             top_p=float(self.top_p),
@@ -83,7 +136,34 @@ class Sampling:
             frequency_penalty=float(self.frequency_penalty),
             presence_penalty=float(self.presence_penalty),
             seed=_core.RANDOM_SEED if self.seed is None else int(self.seed),
+            logit_bias=self._biases(model.n_vocab),
+            grammar=compile_grammar(_OWNER, model, self.grammar),
         )
+        return Sampler(core, self.processors)
+
+
+class Sampler:
+    """Draws the tokens of one text."""
+
+    def __init__(self, core: _core.Sampler, processors: list[LogitsProcessor]) -> None:
+        self._core = core
+        self._processors = processors
+
+    def accept(self, token: int) -> None:
+        """A token of the prompt, which penalties count."""
+        self._core.accept(token)
+
+    def sample(self, context: _core.Context) -> int:
+        """The next token."""
+        if not self._processors or not context.has_logits:
+            return self._core.sample(context)
+        logits = context.last_logits
+        for processor in self._processors:
+            result = processor(context.tokens, logits)
+            logits = _check.float_array(_OWNER, "what logits_processor returns", result, logits.shape)
+        if np.isnan(logits).any() or np.isposinf(logits).any():
+            raise ValueError(f"[{_OWNER}] logits_processor must return numbers below infinity, got some that are not")
+        return self._core.sample_from(logits)
 
 
 def check_seed(owner: str, seed: int | None) -> int | None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import collections.abc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _check, _core
+from h2o_llama._memory import check_all_logits_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.drafting import DraftLength
 from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError
+from h2o_llama.grammar import LlamaGrammar
 from h2o_llama.llama_kv import LlamaKV
 from h2o_llama.model import Tokens
 from h2o_llama.past import Past
-from h2o_llama.sampling import Sampling
+from h2o_llama.sampling import LogitsProcessor, Sampler, Sampling
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,12 +48,15 @@ class Sequence(Past):
         self._context: _core.Context | None = engine.take(self)
         self._logits: NDArray[np.float32] | None = None
         self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
+        self._waiting: _Drawn | None = None  # it has come out, and is computed when somebody looks
+        self._n_drafted = 0  # with the last token that was drawn
 
     # --- life
 
     def close(self) -> None:
         """Forget the sequence and free its place. Closing twice is fine, using what is closed raises ValueError."""
         with self._engine.claim:
+            self._waiting = None
             if self._context is not None:
                 self._engine.give_back(self._context)
             self._context = None
@@ -65,6 +72,7 @@ class Sequence(Past):
 
     def reset(self) -> None:
         """Forget the tokens, scores, memory sets and logits."""
+        self._waiting = None
         with self.use_context() as context:
             context.clear()
             self._logits = None
@@ -94,6 +102,10 @@ class Sequence(Past):
         self._engine.model  # noqa: B018 (raises if closed)
         if self._context is None:
             raise ValueError(f"[{self._owner}] this sequence is closed")
+        if self._waiting is not None:
+            drawn, self._waiting = self._waiting, self._waiting._replace(longest_draft=0)  # if this fails, alone
+            self._n_drafted = self._eval_with_draft(self._context, drawn)
+            self._waiting = None
         return self._context
 
     # --- the sequence
@@ -158,7 +170,8 @@ class Sequence(Past):
         Raises
         ------
         ValueError
-            If a token is no token id, or the sequence would get longer than n_ctx. Nothing has changed then.
+            If a token is no token id, the sequence would get longer than n_ctx, or all logits together do not fit into
+            memory. Nothing has changed then.
         H2OError
             If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
             llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
@@ -177,6 +190,8 @@ class Sequence(Past):
             if _check.flag(f"{self._owner}.eval", "decode", decode) and tail > 0:
                 raise ValueError(f"[{self._owner}.eval] dense_tail is for a prompt: with decode=True leave it 0")
             progress = self._check_progress(f"{self._owner}.eval", progress)
+            if logits == "all":
+                check_all_logits_size(f"{self._owner}.eval", len(ids), self._engine.model.n_vocab)
             self._eval(context, ids, logits == "all", progress, tail, bool(decode))
             others = self._layers_by_another_scorer(context)
         if others and self.h2o:
@@ -277,11 +292,15 @@ class Sequence(Past):
         progress: Progress | None = None,
         dense_tail: int = DENSE_TAIL,
         draft: int = 0,
+        grammar: LlamaGrammar | str | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        logits_processor: LogitsProcessor | collections.abc.Sequence[LogitsProcessor] | None = None,
     ) -> Iterator[int]:
         """Append tokens to the sequence, then generate more, one at a time.
 
-        Every token that comes out is in the sequence already, and none else. It ends when the model ends its text (the
-        token that says so does not come out), or when the sequence has n_ctx tokens.
+        A token comes out when it is drawn, and is computed when the next one is asked for or the sequence is looked at:
+        so every token that came out is in the sequence, and none else. It ends when the model ends its text (the token
+        that says so does not come out), or when the sequence has n_ctx tokens.
 
         Parameters
         ----------
@@ -299,31 +318,41 @@ class Sequence(Past):
             sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
             with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
             one. `kv.stats` counts; looking at `kv` takes back what is drafted.
+        grammar, logit_bias, logits_processor
+            See `h2o_llama.sampling.Sampling`. A grammar is about the tokens generated here.
 
         Raises
         ------
         ValueError, H2OError
             As `eval`. H2OError too if there are no tokens and no logits to go on from.
         """
-        if seed is None:
-            seed = self._engine.seed
-        sampling = Sampling(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed)
-        progress = self._check_progress(f"{self._owner}.generate", progress)
+        sampling = Sampling(
+            *(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed),
+            *(grammar, logit_bias, logits_processor),
+        )
+        return self.generate_by(sampling, tokens, progress, dense_tail, draft)
+
+    def generate_by(
+        self, sampling: Sampling, tokens: Tokens, progress: Progress | None, dense_tail: int, draft: int
+    ) -> Iterator[int]:
+        """`generate`, for this package's own classes."""
         owner = f"{self._owner}.generate"
+        progress = self._check_progress(owner, progress)
         ids, tail = self.check_prompt(owner, tokens, dense_tail)
         n_draft = self._check_draft(owner, draft)
-        return self._generate(ids, sampling, progress, tail, n_draft)
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=self._engine.seed)
+        return self._generate(ids, sampling.make_sampler(self._engine.model), progress, tail, n_draft)
 
     def _generate(
-        self, ids: NDArray[np.int32], sampling: Sampling, progress: Progress | None, dense_tail: int, draft: int
+        self, ids: NDArray[np.int32], sampler: Sampler, progress: Progress | None, dense_tail: int, draft: int
     ) -> Iterator[int]:
-        sampler = sampling.make_sampler(self._engine.model.n_vocab)
         for token in ids.tolist():
             sampler.accept(token)
         if len(ids) > 0:
             self.eval(ids, progress=progress, dense_tail=dense_tail)
         length = DraftLength(draft)
-        n_drafted = n_accepted = 0
+        self._n_drafted = n_accepted = 0
         while True:
             with self.use_context() as context:
                 n_left = self._engine.n_ctx - context.n_tokens
@@ -337,16 +366,17 @@ class Sequence(Past):
                     n_accepted += 1
                     self._logits = self._draft_logits[context.logits_index :][:1]
                 else:
-                    length.report(n_drafted, n_accepted)
-                    n_drafted, n_accepted = self._eval_with_draft(context, token, length.limits, n_left - 1), 0
+                    length.report(self._n_drafted, n_accepted)
+                    n_accepted = 0
+                    shortest, longest = length.limits
+                    self._waiting = _Drawn(token, shortest, min(longest, n_left - 1))
             yield token
 
-    def _eval_with_draft(self, context: _core.Context, token: int, limits: tuple[int, int], n_left: int) -> int:
+    def _eval_with_draft(self, context: _core.Context, drawn: _Drawn) -> int:
         """Append a generated token, and compute a draft of what follows. Returns the number of tokens in the draft."""
-        shortest, longest = limits
-        ids = np.array([token], dtype=np.int32)
-        if longest > 0:
-            ids = np.append(ids, context.find_draft(token, shortest, min(longest, n_left)))
+        ids = np.array([drawn.token], dtype=np.int32)
+        if drawn.longest_draft > 0:
+            ids = np.append(ids, context.find_draft(drawn.token, drawn.shortest_draft, drawn.longest_draft))
         if len(ids) == 1:
             self._eval(context, ids, False, None, 0, True)
         else:
@@ -362,6 +392,14 @@ def _ranges(numbers: list[int]) -> str:
     starts = [n for n in numbers if n - 1 not in numbers]
     stops = [n for n in numbers if n + 1 not in numbers]
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, stops, strict=True))
+
+
+class _Drawn(NamedTuple):
+    """A token that has come out and is not computed yet, and how many tokens to draft with it."""
+
+    token: int
+    shortest_draft: int
+    longest_draft: int
 
 
 class _Report:

@@ -12,6 +12,8 @@ void init_model       (py::module_ & m);
 void init_context     (py::module_ & m);
 void init_kv          (py::module_ & m);
 void init_lookup      (py::module_ & m);
+void init_grammar     (py::module_ & m);
+void init_chat        (py::module_ & m);
 void init_sampler     (py::module_ & m);
 void init_ops         (py::module_ & m);
 void init_quantize    (py::module_ & m);

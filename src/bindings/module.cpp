@@ -13,6 +13,8 @@ PYBIND11_MODULE(_core, m) {
     init_context     (m);
     init_kv          (m);
     init_lookup      (m);
+    init_grammar     (m);
+    init_chat        (m);
     init_sampler     (m);
     init_ops         (m);
     init_quantize    (m);

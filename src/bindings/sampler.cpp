@@ -1,19 +1,36 @@
 #include "context.h"
+#include "grammar.h"
 #include "llama-call.h"
 
+#include <pybind11/stl.h>
+
 #include <cmath>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 static constexpr int32_t PENALTY_LAST_N = 64; // llama.cpp's default
 
-// llama.cpp's sampler chain: penalties, then greedy, or top-k, top-p, min-p, temperature and a draw.
+// llama.cpp's sampler chain: biases, penalties, then greedy, or top-k, top-p, min-p, temperature and a draw. With a grammar, what
+// is drawn is drawn again among the tokens that fit it, if it does not.
 class sampler {
 public:
     sampler(
             int32_t n_vocab, float temperature, int32_t top_k, float top_p, float min_p,
-            float repeat_penalty, float frequency_penalty, float presence_penalty, uint32_t seed)
+            float repeat_penalty, float frequency_penalty, float presence_penalty, uint32_t seed,
+            const std::vector<std::pair<llama_token, float>> & logit_bias, const std::optional<std::shared_ptr<grammar>> & rules)
         : chain(llama_sampler_chain_init(llama_sampler_chain_default_params()), llama_sampler_free) {
+        if (rules) {
+            constraint = (*rules)->make_sampler();
+        }
+        if (!logit_bias.empty()) {
+            std::vector<llama_logit_bias> biases;
+            for (const auto & [token, bias] : logit_bias) {
+                biases.push_back({ token, bias });
+            }
+            add(llama_sampler_init_logit_bias(n_vocab, biases.size(), biases.data()));
+        }
         add(llama_sampler_init_penalties(n_vocab, PENALTY_LAST_N, repeat_penalty, frequency_penalty, presence_penalty));
         if (temperature == 0.0f) {
             add(llama_sampler_init_greedy());
@@ -35,14 +52,34 @@ public:
         if (!logits) {
             throw h2o_error("[Llama.generate] there are no logits to sample from: pass at least one token");
         }
+        return sample_from(logits, ctx.mdl->n_vocab());
+    }
 
+    llama_token sample_from(const float * logits, int32_t n_vocab) {
         llama_call call(/*verbose =*/ false, llama_call::THROW);
-        return llama_call::run("[Llama.generate] ", [&] { return draw(logits, ctx.mdl->n_vocab()); });
+        return llama_call::run("[Llama.generate] ", [&] {
+            llama_token token = draw(logits, n_vocab, /*constrained =*/ false);
+            if (constraint && !fits(token)) {
+                token = draw(logits, n_vocab, /*constrained =*/ true);
+            }
+            llama_sampler_accept(chain.get(), token);
+            if (constraint) {
+                llama_sampler_accept(constraint.get(), token);
+            }
+            return token;
+        });
     }
 
 private:
+    bool fits(llama_token token) {
+        llama_token_data       single = { token, 1.0f, 0.0f };
+        llama_token_data_array array  = { &single, 1, /*.selected =*/ -1, /*.sorted =*/ false };
+        llama_sampler_apply(constraint.get(), &array);
+        return single.logit > -INFINITY;
+    }
+
     // as llama_sampler_sample, of logits that need not be a context's
-    llama_token draw(const float * logits, int32_t n_vocab) {
+    llama_token draw(const float * logits, int32_t n_vocab, bool constrained) {
         candidates.resize(n_vocab);
         for (llama_token id = 0; id < n_vocab; ++id) {
             if (!(logits[id] < INFINITY)) { // what is sorted must have an order
@@ -52,14 +89,16 @@ private:
         }
 
         llama_token_data_array array = { candidates.data(), candidates.size(), /*.selected =*/ -1, /*.sorted =*/ false };
-        llama_sampler_apply(chain.get(), &array);
-        if (array.selected < 0) {
-            throw std::runtime_error("no token can be drawn from these logits");
+        if (constrained) {
+            llama_sampler_apply(constraint.get(), &array);
         }
-
-        const llama_token token = array.data[array.selected].id;
-        llama_sampler_accept(chain.get(), token);
-        return token;
+        llama_sampler_apply(chain.get(), &array);
+        if (array.selected < 0 || array.data[array.selected].logit == -INFINITY) {
+            throw std::runtime_error(constrained
+                ? "no token fits the grammar here: the vocabulary cannot write it, or logit_bias or logits_processor forbid it"
+                : "no token can be drawn: logit_bias or logits_processor forbid all");
+        }
+        return array.data[array.selected].id;
     }
 
     void add(llama_sampler * smpl) {
@@ -68,15 +107,22 @@ private:
 
     std::unique_ptr<llama_sampler, void (*)(llama_sampler *)> chain;
 
+    std::shared_ptr<llama_sampler> constraint; // of the grammar; none without
+
     std::vector<llama_token_data> candidates; // kept, as new memory is slow at first
 };
 
 void init_sampler(py::module_ & m) {
     py::class_<sampler>(m, "Sampler")
-        .def(py::init<int32_t, float, int32_t, float, float, float, float, float, uint32_t>(), py::kw_only(),
+        .def(py::init<int32_t, float, int32_t, float, float, float, float, float, uint32_t,
+                const std::vector<std::pair<llama_token, float>> &, const std::optional<std::shared_ptr<grammar>> &>(), py::kw_only(),
             py::arg("n_vocab"), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"), py::arg("min_p"),
-            py::arg("repeat_penalty"), py::arg("frequency_penalty"), py::arg("presence_penalty"), py::arg("seed"))
+            py::arg("repeat_penalty"), py::arg("frequency_penalty"), py::arg("presence_penalty"), py::arg("seed"),
+            py::arg("logit_bias"), py::arg("grammar"))
         .def("accept", &sampler::accept, py::arg("token"))
-        .def("sample", &sampler::sample, py::arg("context"));
+        .def("sample", &sampler::sample, py::arg("context"))
+        .def("sample_from", [](sampler & self, const context::logits_array & logits) {
+            return self.sample_from(logits.data(), (int32_t) logits.size());
+        }, py::arg("logits"));
     m.attr("RANDOM_SEED") = LLAMA_DEFAULT_SEED;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from h2o_llama.cli import bench, codec, demo, info, inspect, pull, quantize, run
+from h2o_llama.cli import bench, chat, codec, demo, info, inspect, pull, quantize, run
 from h2o_llama.cli.errors import Commands
 from h2o_llama.cli.eval import eval_model
 
@@ -17,6 +17,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo.demo, run.run, inspect.inspect, bench.bench, codec.codec, info.info, pull.pull, quantize.quantize):
+for command in (
+    demo.demo,
+    chat.chat,
+    run.run,
+    inspect.inspect,
+    bench.bench,
+    codec.codec,
+    info.info,
+    pull.pull,
+    quantize.quantize,
+):
     app.command()(command)
 app.command("eval")(eval_model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from h2o_llama.report.captured import captured_mass
 from h2o_llama.report.history import memory_history
 from h2o_llama.report.html import check_target, write_html
 from h2o_llama.report.lookup_attention import lookup_attention
-from h2o_llama.report.memory import memory_report
+from h2o_llama.report.memory import HeadMemory, MemoryReport, memory_report
 from h2o_llama.report.terminal import head_table, highlighted, legend
 from h2o_llama.report.terminal_lookups import lookup_sentence, lookup_tables
 
@@ -81,20 +82,24 @@ def inspect(
         description = llm.desc
 
     console = Console()
-    heads = report.select(layer, head)
-    if report.memory_end == 0:
-        console.print(
-            f"The text has {len(tokens):,} tokens and fits into one chunk of {chunk:,}: every token reads all before "
-            "it, and there is no memory set. A smaller --chunk cuts it up."
-        )
-    else:
-        brackets = console.color_system is None
-        console.print(head_table(report, heads))
-        if report.lookups is not None:
-            console.print(lookup_sentence(report), *lookup_tables(report, brackets))
-        console.print(legend(report, brackets))
-        console.print(highlighted(report, heads, brackets), soft_wrap=True)
+    print_report(console, report, report.select(layer, head), chunk)
     if html is not None:
         ranked = f"ranked by {scorer} with pooling {pooling}, schedule {schedule}"
         write_html(html, report, [("Heavy hitters", ranked), ("Model", description)])
         console.print(f"Written: {html}", soft_wrap=True, highlight=False, markup=False)
+
+
+def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory], chunk: int) -> None:
+    """The table of the heads, what was looked up, and the text with the heavy hitters of these heads."""
+    if report.memory_end == 0:
+        console.print(
+            f"The text has {report.n_tokens:,} tokens and fits into one chunk of {chunk:,}: every token reads all "
+            "before it, and there is no memory set. A smaller --chunk cuts it up."
+        )
+        return
+    brackets = console.color_system is None
+    console.print(head_table(report, heads))
+    if report.lookups is not None:
+        console.print(lookup_sentence(report), *lookup_tables(report, brackets))
+    console.print(legend(report, brackets))
+    console.print(highlighted(report, heads, brackets), soft_wrap=True)

@@ -55,8 +55,13 @@ def run(
     special: Annotated[
         bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
     ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The text as it is: not as a chat message, where the model has a template.")
+    ] = False,
 ) -> None:
     """Read a prompt with H2O and generate text after it.
+
+    A model with a chat template is asked the text as a user's message, unless --raw, --load or --save is given.
 
     The text goes to standard output, progress and a line of measurements to standard error.
     """
@@ -79,13 +84,18 @@ def run(
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
     with open_weights(model, gpu_layers) as weights:
-        if before is None:
+        asked = prompt
+        if not (raw or before or save) and weights.chat_template:
+            message = weights.apply_chat_template([{"role": "user", "content": text.decode(errors="replace")}])
+            tokens, special = tokenize(weights, message.encode(), special=True), True
+            asked += message.rpartition(prompt)[2] if prompt else ""
+        elif before is None:
             tokens = tokenize(weights, text, special)
         else:
             tokens = weights.tokenize(text, add_special=False, parse_special=special)
             chunk, h2o = before.origin.n_ubatch, before.origin.h2o
         if dense_tail is None:
-            n_asked = 0 if file is None else len(weights.tokenize(prompt, add_special=False, parse_special=special))
+            n_asked = 0 if file is None else len(weights.tokenize(asked, add_special=False, parse_special=special))
             dense_tail = max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
         llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, chunk, threads, h2o)

@@ -83,6 +83,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             raise ValueError(f"[{_OWNER}] there is no option {unknown[0]!r}: the options are {known}")
         config = {name: options.pop(name) for name in _H2O_OPTIONS if name in options}
         is_on = _check.choice(_OWNER, "h2o", h2o, ("on", "off")) == "on"
+        self._is_chat = False
         self._dense_tail = _check.integer(_OWNER, "dense_tail", dense_tail, 0)
         self._llm = Llama(pretrained, h2o=H2OConfig(**config) if is_on else None, **options)
 
@@ -104,8 +105,25 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         return self._llm.model_path
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: object) -> list[int]:
-        """Token ids, by default with those that the model expects around a text."""
-        return self._llm.tokenize(string, add_special=add_special_tokens is not False)
+        """Token ids, by default with those that the model expects around a text.
+
+        Once a chat template was applied, names of special tokens count as these tokens.
+        """
+        return self._llm.tokenize(string, add_special_tokens is not False, parse_special=self._is_chat)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Messages as the model's chat template writes them, for lm_eval's --apply_chat_template.
+
+        Without a generation prompt the last message is the begin of the answer, and the text ends with it.
+        """
+        self._is_chat = True
+        if add_generation_prompt or chat_history[-1]["role"] != "assistant":
+            return self._llm.apply_chat_template(chat_history, add_generation_prompt=add_generation_prompt)
+        return self._llm.apply_chat_template(chat_history[:-1]) + chat_history[-1]["content"]
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The template's source, which lm_eval keeps with its results."""
+        return self._llm.chat_template if chat_template else None
 
     # --- requests
 

@@ -1,0 +1,91 @@
+"""From messages to a prompt, by the model's chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from h2o_llama import _check, _core
+from h2o_llama.chat_messages import Tool
+
+LONGEST_TAIL = 512
+"""Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
+
+
+class ChatTemplate:
+    """The template of one model.
+
+    Parameters
+    ----------
+    model : _core.Model
+        Model.
+    source : str or None
+        A Jinja template or "chatml"; None: the model's own.
+
+    Raises
+    ------
+    ValueError
+        If the model has none, or it is no template.
+    """
+
+    def __init__(self, model: _core.Model, source: str | None) -> None:
+        self._model = model
+        self._core = _core.ChatTemplate(model, source or "")
+
+    def apply(
+        self,
+        owner: str,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Tool] = (),
+        tool_choice: str = "auto",
+        parallel_tool_calls: bool = False,
+        json_schema: str = "",
+        add_generation_prompt: bool = True,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> _core.ChatPrompt:
+        """The prompt, and what its answer needs. Messages and tools are checked."""
+        if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
+            raise _check.bad_argument(owner, "chat_template_kwargs", "a dict with names as keys", kwargs)
+        if tools and tool_choice != "none" and not self._core.supports_tools:
+            raise ValueError(
+                f"[{owner}] this model's chat template has no place for tools: use a model that was trained for them, "
+                "or pass a chat_template that tells it about them to Llama"
+            )
+        return self._core.apply(
+            messages=_check.json_text(owner, "messages", list(messages)),
+            tools=_check.json_text(owner, "tools", list(tools)),
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            json_schema=json_schema,
+            add_generation_prompt=add_generation_prompt,
+            kwargs={k: _check.json_text(owner, "chat_template_kwargs", v) for k, v in (kwargs or {}).items()},
+        )
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a prompt."""
+        return self._model.tokenize(text.encode(), True, True)
+
+    def last_turn(self, owner: str, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], **options: Any) -> int:
+        """How many tokens at the end of the prompt `ids` are the last user message's and what follows it.
+
+        What is before them is what the template makes of the messages before that one.
+        """
+        users = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        if not users or users[-1] == 0:
+            return len(ids)
+        try:
+            before = self.apply(owner, messages[: users[-1]], add_generation_prompt=False, **options)
+        except ValueError:  # a template may refuse a chat that ends there
+            return len(ids)
+        begin = np.array(self.tokenize(before.text)[: len(ids)])
+        differ = np.flatnonzero(begin != np.array(ids[: len(begin)]))
+        return len(ids) - (int(differ[0]) if len(differ) else len(begin))
+
+
+def parse_deltas(parser: _core.ChatParser, text: str, is_partial: bool) -> list[dict[str, Any]]:
+    """What the text so far adds to the message, as OpenAI's deltas."""
+    deltas: list[dict[str, Any]] = json.loads(parser.update(text, is_partial))
+    return deltas

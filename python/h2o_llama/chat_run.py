@@ -1,0 +1,164 @@
+"""A chat completion, OpenAI-shaped."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+from h2o_llama import _core
+from h2o_llama.chat_prompt import parse_deltas
+from h2o_llama.generation import Generation, Usage
+from h2o_llama.logprobs import ChatLogprobs, TokenLogprobs, chat_logprobs
+
+ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: dict[str, Any]
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason
+
+
+class ChatCompletion(TypedDict):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatChunkChoice(TypedDict):
+    index: int
+    delta: dict[str, Any]
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason
+
+
+class ChatChunkBase(TypedDict):
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+
+
+class ChatCompletionChunk(ChatChunkBase, total=False):
+    usage: Usage
+
+
+@dataclass
+class ChatRun:
+    """One answer, at once or as a stream of chunks.
+
+    Parameters
+    ----------
+    generation : Generation
+        What makes the text.
+    parser : _core.ChatParser
+        Tells content, reasoning and tool calls of the text apart.
+    """
+
+    generation: Generation
+    parser: _core.ChatParser
+    text: str = ""
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4()}")
+
+    def stream(self) -> Iterator[ChatCompletionChunk]:
+        """A chunk that names the role, chunks with what is new, and one that tells the reason of the end."""
+        yield self._chunk({"role": "assistant"})
+        waiting = list[TokenLogprobs]()
+        for piece in self.generation.pieces():
+            waiting += piece.logprobs
+            for delta in self._add(piece.text):
+                yield self._chunk(delta, waiting)
+                waiting = []
+        for delta in self._finish():
+            yield self._chunk(delta, waiting)
+            waiting = []
+        yield {**self._chunk({}, waiting, self._finish_reason()), "usage": self.generation.usage()}
+
+    def complete(self) -> ChatCompletion:
+        """All at once."""
+        pieces = list(self.generation.pieces())
+        self.text = "".join(piece.text for piece in pieces)
+        self._finish()
+        return {
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.generation.created,
+            "model": self.generation.llm.model_path,
+            "choices": [
+                {
+                    "index": 0,
+                    "message": self._message(),
+                    "logprobs": self._logprobs([t for piece in pieces for t in piece.logprobs]),
+                    "finish_reason": self._finish_reason(),
+                }
+            ],
+            "usage": self.generation.usage(),
+        }
+
+    def _add(self, text: str) -> list[dict[str, Any]]:
+        """What this text adds to the message. What is not understood yet may be when more has come."""
+        if not text:
+            return []
+        self.text += text
+        try:
+            return parse_deltas(self.parser, self.text, True)
+        except ValueError:
+            return []
+
+    def _finish(self) -> list[dict[str, Any]]:
+        """What the end adds. A text without the model's own format is an answer all the same: as it is."""
+        try:
+            return parse_deltas(self.parser, self.text, self.generation.finish_reason == "length")
+        except ValueError:
+            return [] if self._parsed() else [{"content": self.text}]
+
+    def _parsed(self) -> dict[str, Any]:
+        """The message as far as it is understood; empty if nothing is."""
+        message: dict[str, Any] = json.loads(self.parser.message)
+        is_empty = not (message.get("content") or message.get("tool_calls") or message.get("reasoning_content"))
+        return {} if is_empty else message
+
+    def _message(self) -> dict[str, Any]:
+        message = self._parsed() or {"content": self.text}
+        if message.get("tool_calls") and not message.get("content"):
+            message["content"] = None
+        return {"role": "assistant", **message}
+
+    def _finish_reason(self) -> ChatFinishReason:
+        if self.generation.finish_reason == "stop" and self._parsed().get("tool_calls"):
+            return "tool_calls"
+        return self.generation.finish_reason
+
+    def _logprobs(self, tokens: list[TokenLogprobs]) -> ChatLogprobs | None:
+        if self.generation.n_top_logprobs is None:
+            return None
+        return chat_logprobs(self.generation.llm.core_model, tokens)
+
+    def _chunk(
+        self,
+        delta: dict[str, Any],
+        logprobs: list[TokenLogprobs] | None = None,
+        finish_reason: ChatFinishReason = None,
+    ) -> ChatCompletionChunk:
+        return {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.generation.created,
+            "model": self.generation.llm.model_path,
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": delta,
+                    "logprobs": self._logprobs(logprobs) if logprobs else None,
+                    "finish_reason": finish_reason,
+                }
+            ],
+        }

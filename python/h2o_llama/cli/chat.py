@@ -1,0 +1,184 @@
+"""`h2o-llama chat`: a chat in the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama.cli import options
+from h2o_llama.cli.errors import describe
+from h2o_llama.cli.inspect import print_report
+from h2o_llama.cli.progress import progress_bars
+from h2o_llama.cli.prompt import open_context, open_weights, read_text
+from h2o_llama.report.history import memory_history
+from h2o_llama.report.memory import memory_report
+
+_ROOM = 8192
+"""Tokens that there is room for after the document, if the model was trained for so many."""
+
+_LEAST_ROOM = 1024
+
+_HELP = """\
+/regen    answer once more
+/inspect  what the heads kept of the chat so far
+/reset    begin a new chat, about the same document
+/help     this
+/exit     end (or Ctrl-D); Ctrl-C ends an answer"""
+
+
+def chat(
+    model: options.Model,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Text to talk about, or a name that `pull` lists.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
+    n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=1, help="Tokens of an answer at most.")] = 512,
+    chunk: options.Chunk = options.CHUNK_SIZE,
+    evict: options.Evict = False,
+    dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
+    n_ctx: Annotated[
+        int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
+    ] = 0,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+    temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
+) -> None:
+    """Chat with a model, perhaps about a document. /help lists what else can be typed.
+
+    Every line is a message. The document is read once; a further question costs what is new. Answers go to standard
+    output, a line of measurements after each to standard error.
+    """
+    h2o = None if dense else H2OConfig(evict=evict)
+    told = [system] if system else []
+    if file is not None:
+        told.append("Answer questions about this text:\n\n" + read_text(file).decode(errors="replace"))
+    begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
+    with open_weights(model, gpu_layers) as weights:
+        read_first = _shared_tokens(weights, begin)
+        n_trained = weights.core_model.n_ctx_train
+        if len(read_first) >= n_trained:
+            typer.echo(
+                f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
+                "for: it may write nonsense.",
+                err=True,
+            )
+        if n_ctx == 0 and not evict:
+            n_ctx = max(min(len(read_first) + _ROOM, n_trained), len(read_first) + _LEAST_ROOM)
+        llm = open_context(weights, n_ctx, chunk, threads, h2o, record=not dense and not evict)
+    with llm:
+        if begin:
+            with progress_bars() as update:
+                llm.eval(read_first, progress=lambda done, total: update("document", done, total))
+        talk = _Chat(llm, begin, {"max_tokens": n_predict, "temperature": temp, "seed": seed})
+        for line in _lines():
+            if line.strip() == "/exit":
+                break
+            if line.strip():
+                talk.say(line.strip())
+
+
+def _shared_tokens(llm: Llama, begin: list[dict[str, Any]]) -> list[int]:
+    """The tokens that all chats with this begin share, as the template makes them."""
+    a, b = (
+        llm.tokenize(llm.apply_chat_template([*begin, {"role": "user", "content": text}]), parse_special=True)
+        for text in "AB"
+    )
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(np.array(a[:n]) != np.array(b[:n]))
+    return a[: int(differ[0]) if len(differ) else n]
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, with editing and history where somebody types."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    with suppress(ImportError):  # not on every system
+        import readline  # noqa: F401 (input() uses it)
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            print()
+
+
+class _Chat:
+    """The messages so far, and what a line does to them."""
+
+    def __init__(self, llm: Llama, begin: list[dict[str, Any]], options: dict[str, Any]) -> None:
+        self._llm = llm
+        self._begin = begin
+        self._options = options
+        self._messages = list(begin)
+
+    def say(self, line: str) -> None:
+        commands = {"/help": self._help, "/reset": self._reset, "/regen": self._regen, "/inspect": self._inspect}
+        if line in commands:
+            commands[line]()
+        elif line.startswith("/"):
+            typer.echo(f"There is no {line.split()[0]}.\n{_HELP}", err=True)
+        else:
+            self._messages.append({"role": "user", "content": line})
+            self._answer()
+
+    def _answer(self) -> None:
+        """Answer the last message. One that cannot be answered is taken back."""
+        start, text, usage = time.perf_counter(), "", None
+        try:
+            for chunk in self._llm.create_chat_completion(self._messages, stream=True, **self._options):
+                delta = chunk["choices"][0]["delta"]
+                sys.stdout.write(delta.get("reasoning_content", "") + delta.get("content", ""))
+                sys.stdout.flush()
+                text += delta.get("content", "")
+                usage = chunk.get("usage")
+        except (H2OError, ValueError) as error:
+            self._messages.pop()
+            typer.echo(f"h2o-llama: {describe(error)}", err=True)
+            return
+        except KeyboardInterrupt:
+            pass
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        self._messages.append({"role": "assistant", "content": text})
+        if usage is not None:
+            seconds = time.perf_counter() - start
+            n_read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+            typer.echo(
+                f"[{usage['prompt_tokens']:,} tokens, {n_read:,} of them new; "
+                f"{usage['completion_tokens']:,} generated; {seconds:,.1f} s]",
+                err=True,
+            )
+
+    def _help(self) -> None:
+        typer.echo(_HELP, err=True)
+
+    def _reset(self) -> None:
+        self._messages = list(self._begin)
+
+    def _regen(self) -> None:
+        if self._messages and self._messages[-1]["role"] == "assistant":
+            self._messages.pop()
+            self._answer()
+        else:
+            typer.echo("There is no answer yet.", err=True)
+
+    def _inspect(self) -> None:
+        tokens = self._llm.tokens.tolist()
+        if self._llm.h2o is None or not tokens:
+            typer.echo("H2O is off." if self._llm.h2o is None else "Nothing has been read yet.", err=True)
+            return
+        history = None if self._llm.h2o.evict else memory_history(self._llm)
+        report = memory_report(self._llm, tokens, "the chat", history)
+        print_report(Console(), report, report.select(), self._llm.kv.chunk_size)

@@ -1,0 +1,78 @@
+"""What may be generated: llama.cpp's grammars."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from h2o_llama import _check, _core
+
+_OWNER = "LlamaGrammar"
+
+
+@dataclass(frozen=True)
+class LlamaGrammar:
+    """A grammar in GBNF, llama.cpp's notation; its rule `root` is the whole text.
+
+    Parameters
+    ----------
+    text : str
+        Such as 'root ::= "yes" | "no"'. It is read when it is used.
+    """
+
+    text: str
+
+    @classmethod
+    def from_string(cls, grammar: str) -> LlamaGrammar:
+        """The grammar that a text is."""
+        if not isinstance(grammar, str) or not grammar.strip():
+            raise _check.bad_argument(_OWNER, "grammar", "GBNF as a string, not empty", grammar)
+        return cls(grammar)
+
+    @classmethod
+    def from_file(cls, file: str | os.PathLike[str]) -> LlamaGrammar:
+        """The grammar that a file holds."""
+        return cls.from_string(Path(file).read_text(encoding="utf-8"))
+
+    @classmethod
+    def from_json_schema(cls, json_schema: str | Mapping[str, Any]) -> LlamaGrammar:
+        """The grammar of JSON that a schema describes.
+
+        Raises
+        ------
+        ValueError
+            If it is no JSON schema, or says what a grammar cannot.
+        """
+        return cls(_core.json_schema_to_grammar(schema_text(_OWNER, json_schema)))
+
+
+def schema_text(owner: str, schema: str | Mapping[str, Any]) -> str:
+    """A JSON schema as JSON."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"[{owner}] json_schema must be JSON: {error}") from None
+    if not isinstance(schema, Mapping):
+        raise _check.bad_argument(owner, "json_schema", "a JSON schema, that is an object", schema)
+    return _check.json_text(owner, "json_schema", schema)
+
+
+def compile_grammar(
+    owner: str, model: _core.Model, grammar: LlamaGrammar | str | _core.Grammar | None
+) -> _core.Grammar | None:
+    """The core's grammar. Raises ValueError if it is none."""
+    if grammar is None or isinstance(grammar, _core.Grammar):
+        return grammar
+    text = LlamaGrammar.from_string(grammar).text if isinstance(grammar, str) else getattr(grammar, "text", None)
+    if not isinstance(text, str):
+        raise _check.bad_argument(owner, "grammar", "a LlamaGrammar, GBNF as a string, or None", grammar)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _check.bad_argument(owner, "grammar", "text that UTF-8 can hold", text) from None
+    return _core.Grammar(model, text)

@@ -1,0 +1,293 @@
+// Chat templates, and what a model's answer means, by upstream's `common`. Messages, tools and schemas are JSON.
+
+#include "grammar.h"
+#include "llama-call.h"
+
+#include "chat.h"
+#include "jinja/lexer.h"
+
+#include <pybind11/stl.h>
+
+#include <cctype>
+#include <stdexcept>
+
+static const char * const WHERE = "[chat] ";
+
+// Templates come with model files. Their parser calls itself, once for each of these at most: more could be more than the stack
+// holds. The longest known template has 300 statements of at most 150 tokens.
+static constexpr size_t MAX_STATEMENTS       = 3000;
+static constexpr size_t MAX_STATEMENT_TOKENS = 1000;
+
+static std::string shorten(const std::string & text, size_t max_size = 300) {
+    return text.size() > max_size ? text.substr(0, max_size) + "..." : text;
+}
+
+// f(); whatever upstream throws is about the caller's messages, tools or template
+template <typename F>
+static auto run(const std::string & what, F f) -> decltype(f()) {
+    llama_call call(/*verbose =*/ false, llama_call::THROW);
+    try {
+        return f();
+    } catch (const std::exception & e) {
+        throw std::invalid_argument(WHERE + what + ": " + shorten(e.what()));
+    }
+}
+
+// Throws if upstream's parser cannot, or should not, read the template.
+static void check_template(const std::string & source, const std::string & what) {
+    run(what, [&] {
+        size_t n_statements = 0;
+        size_t n_tokens     = 0;
+        for (const auto & token : jinja::lexer().tokenize(source).tokens) {
+            if (token.t == jinja::token::open_statement || token.t == jinja::token::open_expression) {
+                n_statements++;
+                n_tokens = 0;
+            }
+            if (++n_tokens > MAX_STATEMENT_TOKENS || n_statements > MAX_STATEMENTS) {
+                throw std::runtime_error("it is too long for a chat template");
+            }
+        }
+        common_chat_template(source, "", "");
+    });
+}
+
+// Text of an answer -> a message. Keeps the last message, to say what is new.
+class chat_parser {
+public:
+    chat_parser(const common_chat_params & params, bool parse_tool_calls, std::string id_prefix)
+        : params(params), id_prefix(std::move(id_prefix)) {
+        this->params.reasoning_format = COMMON_REASONING_FORMAT_AUTO;
+        this->params.parse_tool_calls = parse_tool_calls;
+        if (!params.parser.empty()) {
+            this->params.parser.load(params.parser);
+        }
+    }
+
+    // What the text so far adds to the message, as JSON: a list of OpenAI's deltas. An unfinished text may end anywhere.
+    std::string update(const std::string & text, bool is_partial) {
+        return run("the answer does not have this model's format", [&] {
+            common_chat_msg next = common_chat_parse(text, is_partial, params);
+            next.set_tool_call_ids(ids, [&] { return id_prefix + std::to_string(ids.size()); });
+
+            common_json deltas = common_json::array();
+            for (const auto & diff : common_chat_msg_diff::compute_diffs(msg, next)) {
+                deltas.push_back(to_json(diff));
+            }
+            msg = next;
+            return deltas.dump_safe();
+        });
+    }
+
+    // the message so far, as JSON
+    std::string message() const {
+        return run("the answer does not have this model's format", [&] { return msg.to_json_oaicompat().dump_safe(); });
+    }
+
+private:
+    static common_json to_json(const common_chat_msg_diff & diff) {
+        common_json delta = common_json::object();
+        if (!diff.reasoning_content_delta.empty()) {
+            delta["reasoning_content"] = diff.reasoning_content_delta;
+        }
+        if (!diff.content_delta.empty()) {
+            delta["content"] = diff.content_delta;
+        }
+        if (diff.tool_call_index != std::string::npos) {
+            const auto & part = diff.tool_call_delta;
+
+            common_json function = common_json::object();
+            if (!part.name.empty()) {
+                function["name"] = part.name;
+            }
+            function["arguments"] = part.arguments;
+
+            common_json call = common_json::object();
+            call["index"] = diff.tool_call_index;
+            if (!part.id.empty()) {
+                call["id"]   = part.id;
+                call["type"] = "function";
+            }
+            call["function"] = function;
+
+            common_json calls = common_json::array();
+            calls.push_back(call);
+            delta["tool_calls"] = calls;
+        }
+        return delta;
+    }
+
+    common_chat_parser_params params;
+    common_chat_msg           msg;
+    std::vector<std::string>  ids;
+    const std::string         id_prefix;
+};
+
+// Messages as a prompt, with all that its answer needs.
+class chat_prompt {
+public:
+    chat_prompt(std::shared_ptr<model> mdl, common_chat_params params, bool has_tools)
+        : params(std::move(params)), mdl(std::move(mdl)), has_tools(has_tools) {
+        for (const auto & text : this->params.preserved_tokens) {
+            const auto ids = common_tokenize(this->mdl->vocab, text, false, true);
+            if (ids.size() == 1) {
+                preserved_tokens.push_back(ids[0]);
+            }
+        }
+    }
+
+    // what the answer must look like; none if it may be anything
+    std::shared_ptr<grammar> make_grammar() const {
+        if (params.grammar.empty()) {
+            return nullptr;
+        }
+        std::vector<std::string> patterns;
+        std::vector<llama_token> tokens;
+        for (const auto & trigger : params.grammar_triggers) {
+            add_trigger(trigger, patterns, tokens);
+        }
+        return std::make_shared<grammar>(mdl, params.grammar, params.grammar_lazy, patterns, tokens,
+            params.grammar_lazy ? std::vector<llama_token>() : prefill());
+    }
+
+    chat_parser make_parser(const std::string & id_prefix) const {
+        return run("this model's format is not understood", [&] { return chat_parser(params, has_tools, id_prefix); });
+    }
+
+    const common_chat_params params;
+
+    std::vector<llama_token> preserved_tokens; // special tokens that are part of an answer's text
+
+private:
+    // as common_sampler_init
+    void add_trigger(
+            const common_grammar_trigger & trigger, std::vector<std::string> & patterns, std::vector<llama_token> & tokens) const {
+        switch (trigger.type) {
+            case COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN:
+                tokens.push_back(trigger.token);
+                break;
+            case COMMON_GRAMMAR_TRIGGER_TYPE_WORD:
+                {
+                    const auto ids = common_tokenize(mdl->vocab, trigger.value, false, true);
+                    if (ids.size() == 1) {
+                        tokens.push_back(ids[0]);
+                    } else {
+                        patterns.push_back(escape(trigger.value));
+                    }
+                } break;
+            case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN:
+                patterns.push_back(trigger.value);
+                break;
+            case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL:
+                {
+                    const std::string & pattern = trigger.value;
+                    const bool has_begin = !pattern.empty() && pattern.front() == '^';
+                    const bool has_end   = !pattern.empty() && pattern.back()  == '$';
+                    patterns.push_back((has_begin ? "" : "^") + pattern + (has_end ? "" : "$"));
+                } break;
+        }
+    }
+
+    static std::string escape(const std::string & word) {
+        std::string result;
+        for (const char c : word) {
+            if (std::string(".^$|()*+?[]{}\\").find(c) != std::string::npos) {
+                result += '\\';
+            }
+            result += c;
+        }
+        return result;
+    }
+
+    // The end of the prompt, which the grammar describes too. Some tokenizers put a space before the first token.
+    std::vector<llama_token> prefill() const {
+        const std::string & text = params.generation_prompt;
+        auto tokens = common_tokenize(mdl->vocab, text, false, true);
+        if (!tokens.empty()) {
+            const std::string piece = common_token_to_piece(mdl->vocab, tokens[0], true);
+            if (!piece.empty() && std::isspace((unsigned char) piece[0]) && !std::isspace((unsigned char) text[0])) {
+                tokens.erase(tokens.begin());
+            }
+        }
+        return tokens;
+    }
+
+    const std::shared_ptr<model> mdl;
+    const bool                   has_tools;
+};
+
+class chat_template {
+public:
+    // source: a Jinja template, or "chatml"; empty for the model's own
+    chat_template(std::shared_ptr<model> mdl, const std::string & source) : mdl(std::move(mdl)) {
+        const llama_model * llama = this->mdl->ptr.get();
+        if (source.empty() && !llama_model_chat_template(llama, nullptr) && !llama_model_chat_template(llama, "tool_use")) {
+            throw std::invalid_argument(
+                "[chat] this model has no chat template: use one that was trained for chat, or pass chat_template= to Llama, a "
+                "Jinja template or 'chatml'");
+        }
+        if (llama_vocab_type(this->mdl->vocab) == LLAMA_VOCAB_TYPE_NONE) {
+            throw h2o_error("[chat] this model has no tokenizer");
+        }
+        const std::string what = source.empty() ? "the model's chat template cannot be used" : "chat_template cannot be used";
+        const auto check = [&](const char * text) {
+            if (text && text[0] != '\0' && std::string(text) != "chatml") {
+                check_template(text, what);
+            }
+        };
+        check(source.empty() ? llama_model_chat_template(llama, nullptr) : source.c_str());
+        check(source.empty() ? llama_model_chat_template(llama, "tool_use") : nullptr);
+        run(what, [&] { templates = common_chat_templates_init(llama, source); });
+        supports_tools = common_chat_templates_get_caps(templates.get()).at("supports_tools");
+    }
+
+    chat_prompt apply(
+            const std::string & messages, const std::string & tools, const std::string & tool_choice, bool parallel_tool_calls,
+            const std::string & json_schema, bool add_generation_prompt, const std::map<std::string, std::string> & kwargs) const {
+        common_chat_templates_inputs inputs;
+        run("messages", [&] { inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages)); });
+        run("tools",    [&] { inputs.tools = common_chat_tools_parse_oaicompat(common_json::parse(tools)); });
+        inputs.tool_choice           = common_chat_tool_choice_parse_oaicompat(tool_choice);
+        inputs.parallel_tool_calls   = parallel_tool_calls;
+        inputs.json_schema           = json_schema;
+        inputs.add_generation_prompt = add_generation_prompt;
+        inputs.reasoning_format      = COMMON_REASONING_FORMAT_AUTO;
+        inputs.chat_template_kwargs  = kwargs;
+
+        const auto thinking = kwargs.find("enable_thinking");
+        inputs.enable_thinking = thinking == kwargs.end() || thinking->second != "false";
+
+        return run("the model's chat template refuses these messages", [&] {
+            return chat_prompt(mdl, common_chat_templates_apply(templates.get(), inputs), !inputs.tools.empty());
+        });
+    }
+
+    std::string source() const { return common_chat_templates_source(templates.get()); }
+
+    bool supports_tools; // it tells the model about them
+
+private:
+    const std::shared_ptr<model> mdl;
+
+    common_chat_templates_ptr templates;
+};
+
+void init_chat(py::module_ & m) {
+    py::class_<chat_parser>(m, "ChatParser")
+        .def("update", &chat_parser::update, py::arg("text"), py::arg("is_partial"))
+        .def_property_readonly("message", &chat_parser::message);
+
+    py::class_<chat_prompt>(m, "ChatPrompt")
+        .def_property_readonly("text",  [](const chat_prompt & self) { return self.params.prompt; })
+        .def_property_readonly("stops", [](const chat_prompt & self) { return self.params.additional_stops; })
+        .def_readonly("preserved_tokens", &chat_prompt::preserved_tokens)
+        .def("grammar", &chat_prompt::make_grammar)
+        .def("parser", &chat_prompt::make_parser, py::arg("id_prefix"));
+
+    py::class_<chat_template, std::shared_ptr<chat_template>>(m, "ChatTemplate")
+        .def(py::init<std::shared_ptr<model>, const std::string &>(), py::arg("model"), py::arg("source"))
+        .def("apply", &chat_template::apply, py::kw_only(),
+            py::arg("messages"), py::arg("tools"), py::arg("tool_choice"), py::arg("parallel_tool_calls"),
+            py::arg("json_schema"), py::arg("add_generation_prompt"), py::arg("kwargs"))
+        .def_readonly("supports_tools", &chat_template::supports_tools)
+        .def_property_readonly("source", &chat_template::source);
+}

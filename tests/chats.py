@@ -1,0 +1,106 @@
+"""Chat templates, models that have them, and models that say what they are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from numpy.typing import NDArray
+
+import models
+from h2o_llama import H2OConfig, Llama
+
+IM_END = models.N_BYTES + models.EXTRA_TOKENS.index("<|im_end|>")
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# It begins with bos_token, which tokenize adds, and refuses what does not alternate. As Mistral's.
+INSTRUCT = (
+    "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% else %}{{ message['content'] + eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+# The form of Qwen's and Hermes' tool calls.
+TOOLS = (
+    "{% if tools %}<|im_start|>system\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"
+    "{% endif %}{% for message in messages %}{% if message.role == 'tool' %}<|im_start|>user\n<tool_response>\n"
+    "{{ message.content }}\n</tool_response><|im_end|>\n{% else %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+ADD: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+ROOT: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "root",
+        "description": "Square root.",
+        "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+    },
+}
+
+
+def call_text(name: str, **arguments: int) -> str:
+    """A call of a tool, as a model with TOOLS writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+def open_chat(path: Path, template: str | None = CHATML, **kwargs: Any) -> Llama:
+    defaults = {"n_ctx": 2048, "n_batch": 256, "n_ubatch": 64, "n_threads": 1, "h2o": H2OConfig(16, 16)}
+    return Llama(path, chat_template=template, **(defaults | kwargs))
+
+
+def user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+def rendered(template: str, messages: Sequence[Any], **variables: Any) -> str:
+    """What Jinja itself makes of a template."""
+
+    def refuse(message: str) -> None:
+        raise ValueError(message)
+
+    environment = jinja2.Environment(autoescape=False)
+    environment.globals["raise_exception"] = refuse
+    # json's own: Jinja's escapes characters for HTML
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment.from_string(template).render(messages=messages, **variables)
+
+
+Processor = Callable[[NDArray[np.int32], NDArray[np.float32]], NDArray[np.float32]]
+
+
+def dictate(text: str, end: int | None = IM_END) -> Processor:
+    """A logits processor with which a model of bytes says this text, and then its end."""
+    wanted = [*text.encode(), *([] if end is None else [end])]
+    n_said = 0
+
+    def only_the_next(input_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        nonlocal n_said
+        result = np.full_like(logits, -np.inf)
+        result[wanted[n_said]] = 0
+        n_said += 1
+        return result
+
+    return only_the_next

@@ -1,0 +1,454 @@
+"""Chats in OpenAI's shapes: templates, answers, tools, schemas, what a second turn costs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from chats import ADD, CHATML, INSTRUCT, ROOT, TOOLS, call_text, dictate, open_chat, rendered, user
+from h2o_llama import H2OError, Llama
+from inputs import EXTERNAL_MODEL
+
+TALK = [
+    {"role": "user", "content": "Who is ä<b>?"},
+    {"role": "assistant", "content": "Nobody."},
+    {"role": "user", "content": "Sure?\n"},
+]
+
+
+@pytest.fixture(scope="module")
+def shared(tiny_model: Path) -> Iterator[Llama]:
+    with open_chat(tiny_model) as llm:
+        yield llm
+
+
+@pytest.fixture
+def llm(shared: Llama) -> Llama:
+    """With CHATML, the sequence empty."""
+    shared.reset()
+    return shared
+
+
+@pytest.fixture(scope="module")
+def shared_with_tools(tiny_model: Path) -> Iterator[Llama]:
+    with open_chat(tiny_model, TOOLS) as llm:
+        yield llm
+
+
+@pytest.fixture
+def with_tools(shared_with_tools: Llama) -> Llama:
+    """With TOOLS, the sequence empty."""
+    shared_with_tools.reset()
+    return shared_with_tools
+
+
+# --- templates
+
+
+@pytest.mark.parametrize("template", [CHATML, INSTRUCT, TOOLS])
+@pytest.mark.parametrize("add_generation_prompt", [True, False])
+def test_a_template_says_what_jinja_says(tiny_model: Path, template: str, add_generation_prompt: bool) -> None:
+    variables = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    expected = rendered(template, TALK, add_generation_prompt=add_generation_prompt, **variables)
+    with open_chat(tiny_model, template) as llm:
+        text = llm.apply_chat_template(TALK, add_generation_prompt=add_generation_prompt)
+    assert text == expected
+
+
+def test_tools_and_their_answers_are_in_the_prompt(with_tools: Llama) -> None:
+    arguments = {"a": 3, "b": 5}
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": json.dumps(arguments)}}
+    talk = [
+        user("3 + 5?"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "8"},
+    ]
+    as_jinja_sees_it = [
+        talk[0],
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]},
+        talk[2],
+    ]
+    as_jinja_sees_it[1]["tool_calls"][0]["function"]["arguments"] = arguments  # type: ignore[index]
+    expected = rendered(TOOLS, as_jinja_sees_it, tools=[ADD], add_generation_prompt=True)
+    assert with_tools.apply_chat_template(talk, [ADD]) == expected
+
+
+def test_parts_of_text_are_one_text(llm: Llama) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert "one\ntwo<|im_end|>" in llm.apply_chat_template([{"role": "user", "content": parts}])
+
+
+def test_variables_reach_the_template(tiny_model: Path) -> None:
+    with open_chat(tiny_model, "{{ mood }}{{ messages[0].content }}") as llm:
+        assert llm.apply_chat_template([user("x")], chat_template_kwargs={"mood": "sad"}) == "sadx"
+
+
+def test_the_models_own_template(tmp_path: Path) -> None:
+    writer = models.open_writer(models.ONE_LAYER, tmp_path / "chat.gguf")
+    writer.add_chat_template("OWN {{ messages[0].content }}")
+    models.add_weights(models.ONE_LAYER, writer)
+    models.finish(writer)
+    with open_chat(tmp_path / "chat.gguf", None) as llm:
+        assert llm.chat_template == "OWN {{ messages[0].content }}"
+        assert llm.apply_chat_template([user("x")]) == "OWN x"
+        with open_chat(llm, CHATML) as other:  # type: ignore[arg-type]
+            assert other.apply_chat_template([user("x")]).startswith("<|im_start|>")
+
+
+def test_a_model_without_a_template_says_so(tiny_model: Path) -> None:
+    with open_chat(tiny_model, None) as llm:
+        assert llm.chat_template is None
+        with pytest.raises(ValueError, match="this model has no chat template: .* chat_template= to Llama"):
+            llm.create_chat_completion([user("x")])
+
+
+@pytest.mark.parametrize(
+    ("template", "match"),
+    [
+        ("{{ x", "chat_template cannot be used: .*Expected }}"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "it is too long for a chat template"),
+        ("{% if 1 %}" * 5000 + "{% endif %}" * 5000, "it is too long for a chat template"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "nested too deeply"),
+        ("{{ raise_exception('not today') }}", "refuses these messages: .*not today"),
+    ],
+    ids=["broken", "parentheses", "blocks", "endless", "refusing"],
+)
+def test_bad_templates_are_refused(tiny_model: Path, template: str, match: str) -> None:
+    with open_chat(tiny_model, template) as llm, pytest.raises(ValueError, match="(?s)" + match):
+        llm.apply_chat_template([user("x")])
+
+
+def test_what_a_template_refuses(tiny_model: Path) -> None:
+    with open_chat(tiny_model, INSTRUCT) as llm, pytest.raises(ValueError, match="(?s)roles must alternate"):
+        llm.apply_chat_template([user("x"), user("y")])
+
+
+DEEP: Any = 1
+for _ in range(100):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("messages", "match"),
+    [
+        ("Hello", "messages must be a list of messages"),
+        ([], "messages must be a list of messages, not empty"),
+        (["Hello"], r"messages\[0\] must be a dict such as"),
+        ([user("x"), {"role": "judge", "content": "x"}], r"messages\[1\]\['role'\] must be one of 'system', .*'judge'"),
+        ([{"content": "x"}], r"messages\[0\]\['role'\] must be one of .*None"),
+        ([{"role": "user"}], r"messages\[0\]\['content'\] must be text, or a list of parts, got None"),
+        ([{"role": "user", "content": 3}], "must be text, or a list of parts, got 3"),
+        ([{"role": "assistant", "content": None}], "must be text, where there are no tool_calls"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
+            "images and sound are not supported",
+        ),
+        ([{"role": "assistant", "tool_calls": 3}], r"\['tool_calls'\] must be a list"),
+        ([{"role": "assistant", "tool_calls": [{"type": "function"}]}], "Missing tool call function"),
+        ([user("x") | {"name": {1, 2}}], "messages must be what JSON can say"),
+        ([user("x") | {"name": DEEP}], "must not be nested more than 64 levels deep"),
+        ([user("x") | {"name": 3}], "messages: .*type must be string"),
+    ],
+)
+def test_bad_messages_are_refused(llm: Llama, messages: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        llm.create_chat_completion(messages)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"tools": ADD}, "tools must be a list of tools"),
+        ({"tools": [{"type": "function", "function": {}}]}, r"tools\[0\] must be a dict"),
+        ({"tools": [ADD]}, "chat template has no place for tools"),
+        ({"tool_choice": "required"}, "tool_choice='required' needs tools"),
+        ({"tool_choice": "maybe"}, "tool_choice must be one of"),
+        ({"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}}, r"of a function among tools \(\['add'\]\)"),
+        ({"response_format": "json"}, "response_format must be a dict"),
+        ({"response_format": {"type": "xml"}}, r"response_format\['type'\] must be one of"),
+        ({"response_format": {"type": "json_schema"}}, 'must be a dict {"type": "json_schema"'),
+        ({"response_format": {"type": "json_object", "schema": {"type": "foo"}}}, "unrecognized type foo"),
+        ({"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}, "grammar must not be given together"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs must be a dict"),
+        ({"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
+        ({"top_logprobs": 3}, "top_logprobs needs logprobs=True"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs must be an integer from 0 to 20"),
+        ({"stop": [""]}, r"\[Llama.create_chat_completion\] stop must be"),
+        ({"stream": 1}, "stream must be True or False"),
+    ],
+)
+def test_bad_options_are_refused(llm: Llama, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        llm.create_chat_completion([user("x")], **options)
+
+
+# --- answers
+
+
+def test_an_answer(llm: Llama) -> None:
+    answer = llm.create_chat_completion([user("Hi")], logits_processor=dictate("Hällo\n\n you. "))
+    n_prompt = len(llm.tokenize(rendered(CHATML, [user("Hi")], add_generation_prompt=True), parse_special=True))
+    n_generated = len("Hällo\n\n you. ".encode())
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hällo\n\n you. "},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    assert answer["usage"] == {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_generated,
+        "total_tokens": n_prompt + n_generated,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+def test_an_answer_that_is_too_long(llm: Llama) -> None:
+    answer = llm.create_chat_completion([user("Hi")], max_tokens=5, logits_processor=dictate("Hello you"))
+    assert answer["choices"][0]["message"]["content"] == "Hello"
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_an_answer_ends_before_a_stop_string(llm: Llama) -> None:
+    answer = llm.create_chat_completion([user("Hi")], stop="END", logits_processor=dictate("one END two"))
+    assert answer["choices"][0]["message"]["content"] == "one "
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_stream_says_the_same(llm: Llama) -> None:
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 40}
+    whole = llm.create_chat_completion([user("Hi")], **options, reuse=False)
+    first, *chunks, last = llm.create_chat_completion([user("Hi")], **options, reuse=False, stream=True)
+    assert first["choices"][0]["delta"] == {"role": "assistant"}
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta["content"] for delta in deltas) == whole["choices"][0]["message"]["content"]
+    assert len(deltas) > 10
+    assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
+    assert last["choices"][0]["delta"] == {}
+    assert last["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"] == "length"
+    assert last["usage"] == whole["usage"]
+    assert len({chunk["id"] for chunk in (first, *chunks, last)}) == 1
+
+
+def test_bad_calls_are_refused_before_the_stream_is_read(llm: Llama) -> None:
+    with pytest.raises(ValueError, match="no valid GBNF"):
+        llm.create_chat_completion([user("Hi")], stream=True, grammar="nonsense")
+
+
+# --- tools
+
+
+@pytest.mark.parametrize("tool_choice", [None, "auto", "required", {"type": "function", "function": {"name": "add"}}])
+def test_a_tool_is_called(with_tools: Llama, tool_choice: Any) -> None:
+    answer = with_tools.create_chat_completion(
+        [user("3 + 5?")], [ADD, ROOT], tool_choice, logits_processor=dictate(call_text("add", a=3, b=5))
+    )
+    choice = answer["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert call["type"] == "function"
+    assert call["id"].startswith("call_")
+    assert call["function"]["name"] == "add"
+    assert json.loads(call["function"]["arguments"]) == {"a": 3, "b": 5}
+    assert choice["message"]["content"] is None
+    assert choice["finish_reason"] == "tool_calls"
+
+
+def test_a_stream_calls_a_tool(with_tools: Llama) -> None:
+    chunks = list(
+        with_tools.create_chat_completion(
+            [user("3 + 5?")], [ADD], stream=True, logits_processor=dictate(call_text("add", a=3, b=5))
+        )
+    )
+    parts = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+    assert {part["index"] for part in parts} == {0}
+    assert len({part["id"] for part in parts if "id" in part}) == 1
+    assert "".join(part["function"].get("name", "") for part in parts) == "add"
+    assert json.loads("".join(part["function"]["arguments"] for part in parts)) == {"a": 3, "b": 5}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("tool_choice", "text"),
+    [
+        ("required", "Hello"),
+        ("auto", "<tool_call>\n{5"),
+        ("required", call_text("root", x=3)[:-30] + '"y"'),
+        ({"type": "function", "function": {"name": "add"}}, call_text("root", x=3)),
+    ],
+    ids=["no call", "lazy", "wrong argument", "wrong function"],
+)
+def test_what_is_no_call_of_these_tools_cannot_be_said(with_tools: Llama, tool_choice: Any, text: str) -> None:
+    with pytest.raises(H2OError, match="no token fits the grammar"):
+        with_tools.create_chat_completion([user("x")], [ADD, ROOT], tool_choice, logits_processor=dictate(text))
+
+
+def test_a_model_need_not_call_a_tool(with_tools: Llama) -> None:
+    for choice in ("auto", "none"):
+        answer = with_tools.create_chat_completion([user("x")], [ADD], choice, logits_processor=dictate("Eight."))
+        assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Eight."}
+        assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_call_cannot_be_required_where_its_form_is_not_known(tiny_model: Path) -> None:
+    template = "{% if tools %}{{ tools | tojson }}\n{% endif %}" + CHATML
+    with open_chat(tiny_model, template) as llm:
+        with pytest.raises(ValueError, match="cannot tell from this chat template how a tool is called"):
+            llm.create_chat_completion([user("x")], [ADD], "required")
+        answer = llm.create_chat_completion([user("x")], [ADD], logits_processor=dictate("Eight."))
+        assert answer["choices"][0]["message"]["content"] == "Eight."
+
+
+def test_half_a_call_is_an_answer_of_its_length(with_tools: Llama) -> None:
+    text = call_text("add", a=3, b=5)
+    answer = with_tools.create_chat_completion([user("x")], [ADD], max_tokens=30, logits_processor=dictate(text))
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+# --- JSON
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_an_answer_follows_a_schema(llm: Llama, kind: str, seed: int) -> None:
+    properties = {"size": {"enum": ["small", "large"]}, "new": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["size", "new"], "additionalProperties": False}
+    form = {"schema": schema} if kind == "json_object" else {"json_schema": {"name": "thing", "schema": schema}}
+    answer = llm.create_chat_completion([user("x")], response_format={"type": kind, **form}, seed=seed)
+    thing = json.loads(answer["choices"][0]["message"]["content"])
+    assert thing.keys() == properties.keys()
+    assert thing["size"] in ("small", "large")
+    assert isinstance(thing["new"], bool)
+
+
+def test_a_json_object_is_an_object(llm: Llama) -> None:
+    answer = llm.create_chat_completion(
+        [user("x")], response_format={"type": "json_object"}, logits_processor=dictate('{"a": [1, null]}')
+    )
+    assert answer["choices"][0]["message"]["content"] == '{"a": [1, null]}'
+    with pytest.raises(H2OError, match="no token fits the grammar"):
+        llm.create_chat_completion(
+            [user("x")], response_format={"type": "json_object"}, logits_processor=dictate("[1]")
+        )
+
+
+# --- a second turn
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
+    with open_chat(tiny_model, h2o=None, type_k="f32", type_v="f32") as llm:
+        talk = [{"role": "system", "content": "Be brief."}, user("Hi")]
+        first = llm.create_chat_completion(talk, logits_processor=dictate("Hello."))
+        n_held = llm.n_tokens
+        assert n_held == first["usage"]["total_tokens"]
+        talk += [first["choices"][0]["message"], user("And now?")]
+        second = llm.create_chat_completion(talk, temperature=0, max_tokens=12, reuse=reuse)
+        fresh = llm(llm.apply_chat_template(talk), temperature=0, max_tokens=12)
+    assert second["choices"][0]["message"]["content"] == fresh["choices"][0]["text"]
+    cached = second["usage"].get("prompt_tokens_details", {}).get("cached_tokens")
+    assert cached == (n_held if reuse else None)
+
+
+@pytest.fixture
+def tails(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(tokens, dense tail) of every prompt."""
+    calls: list[tuple[int, int]] = []
+    evaluate = Llama.eval
+
+    def spy(llm: Llama, tokens: Any, dense_tail: int = 0, **kwargs: Any) -> None:
+        calls.append((len(tokens), dense_tail))
+        evaluate(llm, tokens, dense_tail=dense_tail, **kwargs)
+
+    monkeypatch.setattr(Llama, "eval", spy)
+    return calls
+
+
+def test_the_last_turn_is_the_dense_tail(llm: Llama, tails: list[tuple[int, int]]) -> None:
+    before = [{"role": "system", "content": "x" * 100}, user("one"), {"role": "assistant", "content": "two"}]
+    turn = rendered(CHATML, [user("three")], add_generation_prompt=True)
+    n_turn = len(llm.tokenize(turn, parse_special=True))
+    llm.create_chat_completion([*before, user("three")], max_tokens=1)
+    llm.create_chat_completion([*before, user("three")], max_tokens=1, reuse=False, dense_tail=3)
+    llm.create_chat_completion([*before, user("y" * 600)], max_tokens=1, reuse=False)
+    llm.create_chat_completion([user("three")], max_tokens=1, reuse=False)
+    assert [tail for _, tail in tails] == [n_turn, 3, 512, n_turn]
+
+
+# --- log-probabilities
+
+
+def log_softmax(logits: Any) -> Any:
+    logits = np.asarray(logits, dtype=np.float64)
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def test_logprobs_of_a_chat(llm: Llama) -> None:
+    options: dict[str, Any] = {"logprobs": True, "top_logprobs": 3, "temperature": 0, "max_tokens": 6, "reuse": False}
+    answer = llm.create_chat_completion([user("Hi")], **options)
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs is not None
+    entries = logprobs["content"]
+    prompt = llm.tokenize(llm.apply_chat_template([user("Hi")]), parse_special=True)
+    assert len(prompt) + 6 < 64  # one chunk: every split gives the same
+    llm.reset()
+    llm.eval(prompt)
+    for entry in entries:
+        expected = log_softmax(llm.logits[-1])
+        best = np.argsort(-expected)[:3].tolist()
+        assert entry["logprob"] == pytest.approx(expected[best[0]], abs=1e-4)
+        np.testing.assert_allclose([top["logprob"] for top in entry["top_logprobs"]], expected[best], atol=1e-4)
+        assert entry["bytes"] == entry["top_logprobs"][0]["bytes"] == list(llm.detokenize([best[0]], special=True))
+        llm.eval([best[0]], decode=True)
+    chunks = llm.create_chat_completion([user("Hi")], **options, stream=True)
+    streamed = [c["choices"][0]["logprobs"]["content"] for c in chunks if c["choices"][0]["logprobs"] is not None]
+    assert list(itertools.chain(*streamed)) == entries
+
+
+# --- a real model
+
+
+@pytest.fixture(scope="module")
+def external() -> Iterator[Llama]:
+    if EXTERNAL_MODEL is None:
+        pytest.skip("LLAMACPP_TEST_MODELFILE is not set")
+    with Llama(EXTERNAL_MODEL, n_ctx=2048, n_ubatch=256) as llm:
+        if llm.chat_template is None:
+            pytest.skip("it has no chat template")
+        yield llm
+
+
+def test_an_external_model_talks(external: Llama) -> None:
+    talk: list[Any] = [user("What is the capital of France? Answer in one sentence.")]
+    first = external.create_chat_completion(talk, max_tokens=40, temperature=0)
+    assert "Paris" in first["choices"][0]["message"]["content"]
+    assert first["choices"][0]["finish_reason"] == "stop"
+    talk += [first["choices"][0]["message"], user("And of Italy?")]
+    second = external.create_chat_completion(talk, max_tokens=40, temperature=0)
+    assert "Rome" in second["choices"][0]["message"]["content"]
+    n_new = second["usage"]["prompt_tokens"] - second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert n_new < 30
+
+
+def test_an_external_model_writes_json(external: Llama) -> None:
+    properties = {"name": {"type": "string"}, "age": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": ["name", "age"]}
+    answer = external.create_chat_completion(
+        [user("Invent a person.")],
+        response_format={"type": "json_object", "schema": schema},
+        max_tokens=80,
+        temperature=0,
+    )
+    person = json.loads(answer["choices"][0]["message"]["content"])
+    assert isinstance(person["name"], str)
+    assert isinstance(person["age"], int)

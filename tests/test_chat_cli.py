@@ -1,0 +1,141 @@
+"""`h2o-llama chat`, and `run` with models that have a chat template."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import models
+from chats import CHATML, dictate, rendered, user
+from command_line import invoke
+from h2o_llama import Llama
+
+FAST = ["--threads", "1", "--chunk", "64"]
+SYSTEM = "Answer questions about this text:\n\n"
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of bytes with a template of its own."""
+    path = tmp_path_factory.mktemp("chat") / "chat.gguf"
+    writer = models.open_writer(models.ONE_LAYER, path)
+    writer.add_chat_template(CHATML)
+    models.add_weights(models.ONE_LAYER, writer)
+    models.finish(writer)
+    return path
+
+
+@pytest.fixture
+def chats(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """The messages of every chat completion. The model says "1", "2", ..."""
+    calls: list[list[Any]] = []
+    create = Llama.create_chat_completion
+
+    def spy(llm: Llama, messages: list[Any], **options: Any) -> Any:
+        calls.append(list(messages))
+        return create(llm, messages, **options, logits_processor=dictate(str(len(calls))))  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Llama, "create_chat_completion", spy)
+    return calls
+
+
+def assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+def test_a_chat_goes_on(chat_model: Path, chats: list[list[Any]]) -> None:
+    result = invoke("chat", str(chat_model), *FAST, stdin="one\n\n  two \n/exit\nthree\n")
+    assert result.exit_code == 0
+    assert result.stdout == "1\n2\n"
+    assert chats == [[user("one")], [user("one"), assistant("1"), user("two")]]
+
+
+def test_commands_of_a_chat(chat_model: Path, chats: list[list[Any]]) -> None:
+    result = invoke("chat", str(chat_model), *FAST, stdin="/regen\none\n/regen\n/reset\ntwo\n/help\n/nonsense x\n")
+    assert result.stdout == "1\n2\n3\n"
+    assert chats == [[user("one")], [user("one")], [user("two")]]
+    assert "There is no answer yet." in result.stderr
+    assert "There is no /nonsense." in result.stderr
+    assert result.stderr.count("/inspect  what the heads kept") == 2
+
+
+def test_a_document_is_read_once(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
+    document = "All about ducks. " * 20
+    (tmp_path / "ducks.txt").write_text(document)
+    options = ["--file", str(tmp_path / "ducks.txt"), "--system", "Be brief.", *FAST]
+    result = invoke("chat", str(chat_model), *options, stdin="one\ntwo\n/reset\nthree\n")
+    system = {"role": "system", "content": f"Be brief.\n\n{SYSTEM}{document}"}
+    assert [messages[0] for messages in chats] == [system] * 3
+    assert [len(messages) for messages in chats] == [2, 4, 2]
+    counts = re.findall(r"\[([\d,]+) tokens, ([\d,]+) of them new; 1 generated", result.stderr)
+    n_new = [int(new.replace(",", "")) for _, new in counts]
+    # all tokens are bytes, but the two that stand for <|im_start|> and <|im_end|>
+    end = len("\n") + 1 + 1 + len("assistant\n")
+    assert n_new[0] == len("one") + end
+    assert n_new[1] == 1 + len("\n") + 1 + len("user\n") + len("two") + end
+    assert n_new[2] < 64 + len("three") + end  # at most the open chunk is read again
+
+
+def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abc " * 100)
+    for evict in ([], ["--evict"]):
+        options = ["--file", str(tmp_path / "a.txt"), *evict, "--chunk", "256", "--threads", "1"]
+        result = invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n")
+        assert result.exit_code == 0
+        assert "Heavy hitters" in result.stdout
+    assert "H2O is off." in invoke("chat", str(chat_model), "--dense", *FAST, stdin="/inspect\n").stderr
+    assert "Nothing has been read yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
+
+
+def test_a_message_that_does_not_fit_is_taken_back(chat_model: Path, chats: list[list[Any]]) -> None:
+    result = invoke("chat", str(chat_model), *FAST, "--n-ctx", "64", stdin="x" * 100 + "\nshort\n")
+    assert "do not fit into n_ctx=64" in result.stderr
+    assert chats[1] == [user("short")]
+
+
+def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abc " * (models.N_CTX_TRAIN // 4))
+    result = invoke("chat", str(chat_model), "--file", str(tmp_path / "a.txt"), "--threads", "1", stdin="hi\n")
+    assert "tokens, more than the 8,192 that this model was trained for" in result.stderr
+    assert result.stdout == "1\n"
+
+
+def test_a_model_without_a_template_cannot_chat() -> None:
+    result = invoke("chat", "demo", stdin="Hi\n")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("h2o-llama: [chat] this model has no chat template")
+
+
+# --- run
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
+    """Tokens and dense tail of every prompt."""
+    calls: list[tuple[list[int], int]] = []
+    evaluate = Llama.eval
+
+    def spy(llm: Llama, tokens: list[int], dense_tail: int = 0, **kwargs: Any) -> None:
+        calls.append((list(tokens), dense_tail))
+        evaluate(llm, tokens, dense_tail=dense_tail, **kwargs)
+
+    monkeypatch.setattr(Llama, "eval", spy)
+    return calls
+
+
+def test_run_asks_by_the_template(chat_model: Path, prompts: list[tuple[list[int], int]], tmp_path: Path) -> None:
+    """The dense tail is the question and what follows it."""
+    (tmp_path / "a.txt").write_text("abc ")
+    question = "?" * 200
+    options = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1", *FAST]
+    asked = rendered(CHATML, [user("abc " + question)], add_generation_prompt=True)
+    for more in ([], ["--raw"], ["--save", str(tmp_path / "saved")]):
+        assert invoke("run", *options, *more).exit_code == 0
+    with Llama(chat_model, n_ctx=1, h2o=None) as llm:
+        as_chat = llm.tokenize(asked, parse_special=True)
+        tail = llm.tokenize(asked[asked.index("?") :], parse_special=True)
+    raw = list(("abc " + question).encode())
+    assert prompts == [(as_chat, len(tail)), (raw, 200), (raw, 200)]

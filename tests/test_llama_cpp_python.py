@@ -1,0 +1,154 @@
+"""llama-cpp-python's tests of one `Llama`, as far as they apply, and the guide for those who come from there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import h2o_llama
+import models
+from h2o_llama import Llama, LlamaGrammar
+from inputs import EXTERNAL_MODEL, random_tokens
+
+GUIDE = Path(__file__).parent.parent / "docs" / "from-llama-cpp-python.md"
+NUMBERS = LlamaGrammar.from_string('root ::= "1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9" | "10"')
+
+
+# --- a real model
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Llama]:
+    if EXTERNAL_MODEL is None:
+        pytest.skip("LLAMACPP_TEST_MODELFILE is not set")
+    with Llama(EXTERNAL_MODEL, n_ctx=32, n_batch=32, n_ubatch=32, h2o=None) as llm:
+        yield llm
+
+
+@pytest.fixture
+def external(shared: Llama) -> Llama:
+    shared.reset()
+    return shared
+
+
+def test_external_completions(external: Llama) -> None:
+    """test_real_llama and test_real_llama_repeated_prompt_cache."""
+    prompt = "The capital of France is Paris. The capital of Italy is"
+    for _ in range(2):
+        answer = external.create_completion(prompt, max_tokens=6, temperature=0.0, seed=1337, reuse=True)
+        assert answer["choices"][0]["text"].startswith(" Rome")
+    answer = external.create_completion(
+        "The capital of france is paris, 'true' or 'false'?:\n",
+        max_tokens=4,
+        top_k=50,
+        top_p=0.9,
+        temperature=0.8,
+        seed=1337,
+        grammar=LlamaGrammar.from_string('\nroot ::= "true" | "false"\n'),
+    )
+    assert answer["choices"][0]["text"] in ("true", "false")
+
+
+def test_an_external_model_obeys_a_processor(external: Llama) -> None:
+    """test_real_llama."""
+    tokens = external.tokenize(b"rot", add_special=False)
+
+    def prefer(input_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        logits[tokens] = np.abs(logits[tokens]) * 1000
+        return logits
+
+    answer = external.create_completion("The capital of france is par", 4, seed=1337, logits_processor=[prefer])
+    assert answer["choices"][0]["text"].startswith("rot")
+
+
+def test_external_numbers_come_back_with_the_seed(external: Llama) -> None:
+    """test_real_llama; a call's seed is all that is random in it."""
+    prompt = "Pick a number from 1 to 10?:\n"
+    picked = [
+        external.create_completion(prompt, 4, temperature=1.0, min_p=0.0, seed=seed, grammar=NUMBERS)["choices"][0][
+            "text"
+        ]
+        for seed in (*range(10), *range(10))
+    ]
+    assert picked[:10] == picked[10:]
+    assert len(set(picked)) > 1
+    assert set(picked) <= {str(i) for i in range(1, 11)}
+
+
+# --- what a sequence holds already
+
+
+@pytest.fixture(scope="module", params=["transformer", "recurrent"])
+def path(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "transformer":
+        return tiny_model
+    recurrent = tmp_path_factory.mktemp("recurrent") / "recurrent.gguf"
+    models.write_recurrent(recurrent)
+    return recurrent
+
+
+def open_dense(path: Path) -> Llama:
+    return Llama(path, n_ctx=64, n_batch=64, n_ubatch=64, n_threads=1, h2o=None, type_k="f32", type_v="f32")
+
+
+def generated(llm: Llama, prompt: list[int]) -> list[int]:
+    """Three tokens, after what of the prompt is not in the sequence yet."""
+    n_cached = llm.reuse(prompt)
+    return list(islice(llm.generate(prompt[n_cached:], temperature=0), 3))
+
+
+PROMPT, EDITED, LONGER = random_tokens(12), [*random_tokens(11), 77], random_tokens(20)
+
+
+@pytest.mark.parametrize("held", [PROMPT, EDITED, LONGER, PROMPT[:5]], ids=["exact", "edited", "longer", "shorter"])
+def test_a_reused_prompt_matches_a_fresh_one(path: Path, held: list[int]) -> None:
+    with open_dense(path) as llm:
+        expected = generated(llm, PROMPT)
+        llm.reset()
+        llm.eval(held)
+        assert generated(llm, PROMPT) == expected
+        assert llm.tokens.tolist() == PROMPT + expected
+
+
+def test_a_loaded_prompt_matches_a_fresh_one(path: Path) -> None:
+    with open_dense(path) as source, open_dense(path) as loaded:
+        expected = generated(source, PROMPT)
+        source.reset()
+        source.eval(PROMPT)
+        loaded.eval(EDITED)
+        loaded.restore(source.snapshot())
+        assert loaded.tokens.tolist() == PROMPT
+        assert loaded.reuse(PROMPT) == len(PROMPT)
+        assert generated(loaded, PROMPT) == expected
+
+
+# --- the guide
+
+
+def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", GUIDE.read_text().split("## What differs")[0], re.MULTILINE)
+    assert len(rows) > 15
+    text = " ".join(new for _, new in rows)
+    known = {
+        name
+        for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
+        for name in _parameters(f)
+    }
+    with open_dense(tiny_model) as llm:
+        llm.eval(PROMPT)
+        for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:
+            assert name in known or hasattr(llm, name), name
+    assert set(re.findall(r"h2o_llama\.(\w+)", text)) <= set(h2o_llama.__all__)
+    assert set(re.findall(r"\b([a-z_]+)=", text)) <= known | {"seed", "temperature"}
+
+
+def _parameters(function: object) -> tuple[str, ...]:
+    code = function.__code__  # type: ignore[attr-defined]
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return names
