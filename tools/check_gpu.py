@@ -69,7 +69,7 @@ def main() -> None:
     subprocess.run([python, "-c", COMPARE], check=True)
     on_gpu = os.environ | {"H2O_TEST_GPU_LAYERS": "99"}
     oracle = ["tests/test_h2o_evict.py", "tests/test_h2o_single_pass_schedule.py", "-k", "oracle"]
-    subprocess.run([python, "-m", "pytest", "-q", *oracle], check=True, cwd=ROOT, env=on_gpu)
+    subprocess.run([python, "-m", "pytest", "-q", "-n", "0", *oracle], check=True, cwd=ROOT, env=on_gpu)
     make = "from random_model import ModelSpec, model_file; print(model_file(ModelSpec()))"
     made = subprocess.run([python, "-c", make], check=True, cwd=ROOT / "benchmarks", text=True, stdout=subprocess.PIPE)
     bench = ["bench", made.stdout.strip(), "--gpu-layers", "99", "--n-prompt", "4096,16384,65536,131072"]
