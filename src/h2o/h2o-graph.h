@@ -128,7 +128,7 @@ private:
 
     bool has_fused_attention(int il) const;
 
-    // attention that is not scored is ggml's own operator
+    // attention without column sums is ggml's own operator
     bool has_flash_attention(int il) const;
 
     // rows that a query does not see may be among the keys

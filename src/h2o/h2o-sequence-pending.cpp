@@ -131,9 +131,9 @@ void h2o_sequence::restore_pending(const h2o_record & record) {
         const auto & sums = record.layers[layer.index].pending;
         if (layer.pending) {
             set_folded(layer, sums);
-        } else {
-            add_pending(layer, sums); // of a context with another `decode`
-            n_scored = sums.empty() ? n_scored : n_tok;
+        } else if (!sums.empty()) { // of a context with another `decode`
+            add_pending(layer, sums);
+            n_scored = n_tok;
         }
     }
     n_folded    = has_pending() ? n_tok : n_scored;

@@ -60,7 +60,7 @@ public:
 
     std::vector<std::unique_ptr<h2o_stream>> streams; // of every sequence, by its number
 
-    // attention is one operator, where the device has it: H2O's, or else, where rows lie together and nothing is scored, ggml's
+    // attention is one operator, where the device has it: H2O's, or else, where rows lie together and no column sums are wanted, ggml's
     const bool fused_attention;
     const bool flash_attention;
 

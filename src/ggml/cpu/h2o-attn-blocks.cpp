@@ -10,7 +10,7 @@
 #include <cstring>
 #include <numeric>
 
-constexpr int64_t MAX_IN_PLACE_ROWS = 16;   // of a KV head; from about twice as many on, packed keys are faster
+constexpr int64_t MAX_IN_PLACE_ROWS = 16;   // of a KV head, without sums; from about twice as many on, packed keys are faster
 constexpr int64_t MIN_PACKED_KEYS   = 4096; // fewer keys are as fast packed all at once
 
 constexpr int64_t IN_PLACE_BLOCK = 128;
@@ -21,7 +21,9 @@ constexpr int64_t MIN_ITEMS      = 32;
 static bool can_read_in_place(const ggml_tensor * dst) {
     const h2o_attn_args args(dst);
 
-    return args.n_q*args.group <= MAX_IN_PLACE_ROWS && args.d_k % H2O_ATTN_LANES == 0 && args.d_v % H2O_ATTN_LANES == 0;
+    const int64_t max_rows = args.has_query_sums ? H2O_ATTN_MAX_ROWS : MAX_IN_PLACE_ROWS;
+
+    return args.n_q*args.group <= max_rows && args.d_k % H2O_ATTN_LANES == 0 && args.d_v % H2O_ATTN_LANES == 0;
 }
 
 bool h2o_attn_blocks::is_for(const ggml_tensor * dst) {
