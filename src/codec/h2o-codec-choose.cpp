@@ -29,8 +29,8 @@ const float * n_log2_n() {
     return table.data();
 }
 
-// Bits for `scale` times these bytes: their entropy, corrected for how few they are (Miller 1955), and zstd's table of the code, of
-// which I have seen 10 bytes and half a byte for each value.
+// Bits for `scale` times these bytes: their entropy, corrected for how few they are (Miller 1955), and zstd's table of the code, about
+// 10 bytes and half a byte for each value.
 float cost(const histogram & counts, float scale) {
     const float * f = n_log2_n();
     uint32_t n = 0, n_values = 0;
@@ -134,13 +134,15 @@ float cost_of(const sample & s, h2o_codec_choice & choice) {
     for (size_t i = 0; i < left.size(); ++i) {
         counts[left.row(0)[i]]++;
     }
-    // Where LZ4, without an entropy code, saves a little, LZ77 with one may save a lot.
+    const float bits = cost(counts, s.scale);
+
+    // Where LZ4, without an entropy code, comes near to that, LZ77 with one saves more. Few values alone make short matches. A Huffman
+    // code alone has no less than a bit for a byte.
     const size_t n_probe = std::min<size_t>(left.size(), PROBE_BYTES);
     const size_t n_lz4   = h2o_codec_probe(left.row(0), n_probe);
-    choice.may_repeat    = n_lz4 < n_probe - n_probe/50;
-
-    const float bits = cost(counts, s.scale);
-    return choice.may_repeat ? std::min(bits, 8*s.scale*left.size()*n_lz4/n_probe) : bits;
+    const float  bits_lz = 8*s.scale*left.size()*n_lz4/n_probe;
+    choice.may_repeat    = n_lz4 < n_probe - n_probe/50 && bits_lz < 3*std::max(bits, s.scale*left.size());
+    return choice.may_repeat ? std::min(bits, bits_lz) : bits;
 }
 
 } // namespace
