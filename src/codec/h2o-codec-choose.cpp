@@ -69,17 +69,20 @@ struct sample {
     size_t size() const { return (size_t) n_rows*width; }
 };
 
-// By contexts of about equal size, 16 of them; then of two neighbours made one, and so on.
+// By contexts of about equal size, 16 of them, or fewer where many bytes have the same magnitude; then of two neighbours made one, and
+// so on.
 float cost_of_contexts(const sample & s, h2o_codec_thresholds & best) {
     std::array<uint32_t, 128> magnitudes{};
     for (size_t i = 0; i < s.size(); ++i) {
         magnitudes[s.row(0)[i] & 0x7f]++;
     }
     h2o_codec_thresholds all;
-    uint32_t n_less = 0;
+    size_t n_less = 0, n_reached = 0;
     for (uint32_t m = 0; m < 128; ++m) {
-        if (m > 0 && n_less*H2O_CODEC_MAX_CONTEXTS/s.size() > all.n && all.n + 1 < H2O_CODEC_MAX_CONTEXTS) {
+        const size_t n = n_less*H2O_CODEC_MAX_CONTEXTS/s.size();
+        if (n > n_reached && n < H2O_CODEC_MAX_CONTEXTS) {
             all.at[all.n++] = m;
+            n_reached = n;
         }
         n_less += magnitudes[m];
     }

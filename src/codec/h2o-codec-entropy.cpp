@@ -54,7 +54,8 @@ bool is_constant(const uint8_t * data, size_t n) {
 
 } // namespace
 
-h2o_codec_entropy h2o_codec_compress(h2o_codec_entropy entropy, const uint8_t * data, size_t n, bool may_repeat, std::vector<uint8_t> & out) {
+h2o_codec_entropy h2o_codec_compress(
+        h2o_codec_entropy entropy, const uint8_t * data, size_t n, bool may_repeat, std::vector<uint8_t> & out) {
     const size_t start   = out.size();
     const bool   is_auto = entropy == H2O_CODEC_ENTROPY_AUTO;
     if ((is_auto || entropy == H2O_CODEC_ENTROPY_RLE) && n > 1 && is_constant(data, n)) {
