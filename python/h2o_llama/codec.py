@@ -145,8 +145,9 @@ def encode(
     array : float16, float32, uint16 or uint8 [n_tokens, ...]
         A row for each token, in the order of the text.
     codec : str
-        How bytes become fewer: "zstd", "lz4", "rle" (only where all bytes of a stream are equal), "raw" (they do not),
-        or "auto", the smallest. What one does not shrink stays as it is.
+        How bytes become fewer: "zstd"; "lz4", which is larger and decodes faster; "rle", only where all bytes of a
+        stream are equal; "raw", not at all; or "auto": "rle" where it can be, else "zstd". What does not become
+        smaller stays as it is.
     type : str, optional
         What the rows consist of, one of `TYPES`. By default "f16", "f32" or, of uint8, "u8": bytes of which nothing is
         known. uint16 holds "bf16", uint8 ggml's blocks, such as "q8_0".

@@ -167,8 +167,8 @@ struct pending {
     }
 };
 
-static std::optional<pending> pool_encode(h2o_codec_pool & self, const byte_array & rows, const std::string & type, const std::string & codec,
-        const std::string & predictor, bool equal_rows) {
+static std::optional<pending> pool_encode(h2o_codec_pool & self, const byte_array & rows, const std::string & type,
+        const std::string & codec, const std::string & predictor, bool equal_rows) {
     const block b = make_block(rows, type, codec, predictor, equal_rows);
     bytes_t data(rows.data(), rows.data() + rows.size());
     auto result = self.submit(H2O_CODEC_WORK_ENCODE, [b, data = std::move(data)] {

@@ -29,8 +29,8 @@ const float * n_log2_n() {
     return table.data();
 }
 
-// Bits for `scale` times these bytes: their entropy, corrected for how few they are (Miller 1955), and zstd's table of the code, of
-// which I have seen 10 bytes and half a byte for each value.
+// Bits for `scale` times these bytes: their entropy, corrected for how few they are (Miller 1955), and zstd's table of the code, about
+// 10 bytes and half a byte for each value.
 float cost(const histogram & counts, float scale) {
     const float * f = n_log2_n();
     uint32_t n = 0, n_values = 0;
@@ -69,17 +69,20 @@ struct sample {
     size_t size() const { return (size_t) n_rows*width; }
 };
 
-// By contexts of about equal size, 16 of them; then of two neighbours made one, and so on.
+// By contexts of about equal size, 16 of them, or fewer where many bytes have the same magnitude; then of two neighbours made one, and
+// so on.
 float cost_of_contexts(const sample & s, h2o_codec_thresholds & best) {
     std::array<uint32_t, 128> magnitudes{};
     for (size_t i = 0; i < s.size(); ++i) {
         magnitudes[s.row(0)[i] & 0x7f]++;
     }
     h2o_codec_thresholds all;
-    uint32_t n_less = 0;
+    size_t n_less = 0, n_reached = 0;
     for (uint32_t m = 0; m < 128; ++m) {
-        if (m > 0 && n_less*H2O_CODEC_MAX_CONTEXTS/s.size() > all.n && all.n + 1 < H2O_CODEC_MAX_CONTEXTS) {
+        const size_t n = n_less*H2O_CODEC_MAX_CONTEXTS/s.size();
+        if (n > n_reached && n < H2O_CODEC_MAX_CONTEXTS) {
             all.at[all.n++] = m;
+            n_reached = n;
         }
         n_less += magnitudes[m];
     }
@@ -134,13 +137,15 @@ float cost_of(const sample & s, h2o_codec_choice & choice) {
     for (size_t i = 0; i < left.size(); ++i) {
         counts[left.row(0)[i]]++;
     }
-    // Where LZ4, without an entropy code, saves a little, LZ77 with one may save a lot.
+    const float bits = cost(counts, s.scale);
+
+    // Where LZ4, without an entropy code, comes near to that, LZ77 with one saves more. Few values alone make short matches. A Huffman
+    // code alone has no less than a bit for a byte.
     const size_t n_probe = std::min<size_t>(left.size(), PROBE_BYTES);
     const size_t n_lz4   = h2o_codec_probe(left.row(0), n_probe);
-    choice.may_repeat    = n_lz4 < n_probe - n_probe/50;
-
-    const float bits = cost(counts, s.scale);
-    return choice.may_repeat ? std::min(bits, 8*s.scale*left.size()*n_lz4/n_probe) : bits;
+    const float  bits_lz = 8*s.scale*left.size()*n_lz4/n_probe;
+    choice.may_repeat    = n_lz4 < n_probe - n_probe/50 && bits_lz < 3*std::max(bits, s.scale*left.size());
+    return choice.may_repeat ? std::min(bits, bits_lz) : bits;
 }
 
 } // namespace

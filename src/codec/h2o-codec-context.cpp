@@ -1,7 +1,5 @@
 #include "h2o-codec-context.h"
 
-#include <cstring>
-
 void h2o_codec_contexts_of(const uint8_t * before, uint32_t width, const h2o_codec_thresholds & thresholds, uint8_t * contexts) {
     for (uint32_t i = 0; i < width; ++i) {
         contexts[i] = 0;

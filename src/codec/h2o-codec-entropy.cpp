@@ -54,51 +54,40 @@ bool is_constant(const uint8_t * data, size_t n) {
 
 } // namespace
 
-h2o_codec_entropy h2o_codec_compress(h2o_codec_entropy entropy, const uint8_t * data, size_t n, bool may_repeat, std::vector<uint8_t> & out) {
-    const bool   is_auto = entropy == H2O_CODEC_ENTROPY_AUTO;
+h2o_codec_entropy h2o_codec_compress(
+        h2o_codec_entropy entropy, const uint8_t * data, size_t n, bool may_repeat, std::vector<uint8_t> & out) {
     const size_t start   = out.size();
-
-    if (n > 1 && entropy != H2O_CODEC_ENTROPY_RAW && is_constant(data, n)) {
-        if (is_auto || entropy == H2O_CODEC_ENTROPY_RLE) {
-            out.push_back(data[0]);
-            return H2O_CODEC_ENTROPY_RLE;
-        }
+    const bool   is_auto = entropy == H2O_CODEC_ENTROPY_AUTO;
+    if ((is_auto || entropy == H2O_CODEC_ENTROPY_RLE) && n > 1 && is_constant(data, n)) {
+        out.push_back(data[0]);
+        return H2O_CODEC_ENTROPY_RLE;
     }
 
+    // what is not shorter by at least a byte stays as it is
     const size_t capacity = n > 0 ? n - 1 : 0;
-    size_t            n_best = 0;
-    h2o_codec_entropy best   = H2O_CODEC_ENTROPY_RAW;
-    std::vector<uint8_t> other;
-
+    size_t       n_out    = 0;
     out.resize(start + n);
     if (is_auto || entropy == H2O_CODEC_ENTROPY_ZSTD) {
-        n_best = zstd(data, n, false, out.data() + start, capacity);
+        entropy = H2O_CODEC_ENTROPY_ZSTD;
+        n_out   = zstd(data, n, false, out.data() + start, capacity);
         if (may_repeat) {
-            other.resize(capacity);
+            std::vector<uint8_t> other(capacity);
             const size_t n_other = zstd(data, n, true, other.data(), capacity);
-            if (n_other > 0 && (n_best == 0 || n_other < n_best)) {
+            if (n_other > 0 && (n_out == 0 || n_other < n_out)) {
                 std::copy_n(other.begin(), n_other, out.begin() + start);
-                n_best = n_other;
+                n_out = n_other;
             }
         }
-        best = n_best > 0 ? H2O_CODEC_ENTROPY_ZSTD : H2O_CODEC_ENTROPY_RAW;
-    }
-    if (((is_auto && may_repeat) || entropy == H2O_CODEC_ENTROPY_LZ4) && capacity > 0 && n <= LZ4_MAX_INPUT_SIZE) {
-        other.resize(capacity);
-        const int n_other = LZ4_compress_default((const char *) data, (char *) other.data(), (int) n, (int) capacity);
-        if (n_other > 0 && (n_best == 0 || (size_t) n_other < n_best)) {
-            std::copy_n(other.begin(), n_other, out.begin() + start);
-            n_best = n_other;
-            best   = H2O_CODEC_ENTROPY_LZ4;
-        }
+    } else if (entropy == H2O_CODEC_ENTROPY_LZ4 && n <= LZ4_MAX_INPUT_SIZE) {
+        n_out = LZ4_compress_default((const char *) data, (char *) out.data() + start, (int) n, (int) capacity);
     }
 
-    if (best == H2O_CODEC_ENTROPY_RAW) {
+    if (n_out == 0) {
         std::copy_n(data, n, out.begin() + start);
-    } else {
-        out.resize(start + n_best);
+        return H2O_CODEC_ENTROPY_RAW;
     }
-    return best;
+    out.resize(start + n_out);
+    return entropy;
 }
 
 void h2o_codec_decompress(h2o_codec_entropy entropy, const uint8_t * data, size_t n, uint8_t * out, size_t n_out) {

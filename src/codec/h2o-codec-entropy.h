@@ -6,7 +6,8 @@
 
 // Appends the stream to `out` and says how it is coded: RAW where the one asked for fails or does not shrink it. With may_repeat, LZ77
 // matches are looked for; without, zstd's Huffman code alone is used, which is several times as fast.
-h2o_codec_entropy h2o_codec_compress(h2o_codec_entropy entropy, const uint8_t * data, size_t n, bool may_repeat, std::vector<uint8_t> & out);
+h2o_codec_entropy h2o_codec_compress(
+        h2o_codec_entropy entropy, const uint8_t * data, size_t n, bool may_repeat, std::vector<uint8_t> & out);
 
 // `out` is filled; throws h2o_codec_error where the bytes do not give exactly n_out
 void h2o_codec_decompress(h2o_codec_entropy entropy, const uint8_t * data, size_t n, uint8_t * out, size_t n_out);

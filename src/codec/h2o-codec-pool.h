@@ -39,8 +39,8 @@ public:
     h2o_codec_pool(const h2o_codec_pool &) = delete;
     h2o_codec_pool & operator=(const h2o_codec_pool &) = delete;
 
-    // What f returns (not void) or throws comes with the future, once it is counted. None: the queue is full. After stop() std::invalid_argument
-    // is thrown.
+    // What f returns (not void) or throws comes with the future, once it is counted. None: the queue is full. Throws
+    // std::invalid_argument after stop().
     template <typename F>
     auto submit(h2o_codec_work work, F f) -> std::optional<std::future<decltype(f())>> {
         auto task   = std::make_unique<task_of<F>>(work, std::move(f));

@@ -37,7 +37,7 @@ enum h2o_codec_entropy : uint8_t {
     H2O_CODEC_ENTROPY_LZ4  = 2,
     H2O_CODEC_ENTROPY_ZSTD = 3,
     H2O_CODEC_ENTROPY_COUNT,
-    H2O_CODEC_ENTROPY_AUTO = 255, // what is smallest
+    H2O_CODEC_ENTROPY_AUTO = 255, // RLE where it can be, else ZSTD, which is smaller than LZ4
 };
 
 // What is left of a plane of bytes for the entropy stage. The numbers are in frames.
