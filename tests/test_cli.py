@@ -76,10 +76,10 @@ def evals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[H2OConfig | None, int]]
 def test_help_names_the_commands() -> None:
     result = invoke("--help")
     assert result.exit_code == 0
-    assert all(name in result.stdout for name in ("demo", "run", "inspect", "bench", "info"))
+    assert all(name in result.stdout for name in ("demo", "run", "inspect", "bench", "codec", "info"))
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "inspect", "bench", "info"])
+@pytest.mark.parametrize("command", ["demo", "run", "inspect", "bench", "codec", "info"])
 def test_every_command_has_help(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
