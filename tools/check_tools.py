@@ -31,6 +31,7 @@ EVALUATED = (
     H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
     H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
     H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
+    H2OConfig(local_window=32, heavy_budget=32, evict=True, cold_store="memory", lookup_budget=50),
 )
 # Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits.
 STATISTICS = {
@@ -119,13 +120,16 @@ def options_of(h2o: H2OConfig) -> list[str]:
     }
     if layers := cast(tuple[int, ...], h2o.dense_layers):
         values["dense"] = ",".join(map(str, layers))
+    if h2o.cold_store is not None:
+        values["cold-store"] = str(h2o.cold_store)
     return [word for name, value in values.items() for word in (f"--h2o-{name}", str(value))]
 
 
 def check_conversation(tool: Path) -> None:
     """Turns that diverge from what is cached: an answer again, and the whole conversation anew.
 
-    With one scorer that lets every token of the open chunk be removed, with one that does not, and with eviction.
+    With one scorer that lets every token of the open chunk be removed, with one that does not, and with eviction,
+    without and with a cold store.
     """
     flags = ["-m", MODEL, "-c", "4096", "-t", "2", "-n", "40", "--no-warmup", "--temp", "0", "--simple-io"]
     typed = "def first(a):\n/regen\ndef second(b):\n/regen\n/clear\nclass Third:\n/exit\n"
@@ -133,6 +137,7 @@ def check_conversation(tool: Path) -> None:
         ["--h2o-scorer", "key_diff"],
         ["--h2o-scorer", "sum"],
         ["--h2o-decode", "memory", "--h2o-evict", "on"],
+        ["--h2o-decode", "memory", "--h2o-evict", "on", "--h2o-cold-store", "memory", "--h2o-lookup", "16"],
     ):
         output = run([tool, *flags, *H2O, "-ub", "64", *more], typed=typed)
         require(output.count("single_pass") >= 5, f"llama-cli answered {output.count('single_pass')} prompts", output)

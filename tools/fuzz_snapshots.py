@@ -38,6 +38,7 @@ CONFIGS = (
     replace(SMALL, scorer="sum", decode="memory", score_type="bf16"),
     replace(SMALL, schedule="two_phase", pooling=1, lookup_budget=0),
     replace(SMALL, evict=True, decode="memory", lookup_budget=0, dense_layers=1),
+    replace(SMALL, evict=True, decode="memory", cold_store="memory"),
 )
 TEXT = [97 + i % 7 for i in range(70)]
 START = struct.Struct("<8sIII")

@@ -31,6 +31,7 @@ static const options CONFIGS[] = {
     { { "local", "4" }, { "heavy", "6" }, { "schedule", "two_phase" }, { "pooling", "1" } },
     { { "local", "4" }, { "heavy", "6" }, { "decode", "memory" }, { "evict", "on" } },
     { { "local", "4" }, { "heavy", "6" }, { "scorer", "key_diff" }, { "dense", "0" }, { "decode", "memory" }, { "evict", "on" } },
+    { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" } },
 };
 
 struct sequence {
