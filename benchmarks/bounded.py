@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OConfig, Llama, Sequence, demo_model_path
-from h2o_llama.bench.machine import cpu_model
+from h2o_llama.machine import cpu_model
 
 EVICT = H2OConfig(evict=True)
 CHUNK = 1024

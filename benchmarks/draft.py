@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from h2o_llama import Llama
-from h2o_llama.bench.machine import cpu_model
+from h2o_llama.machine import cpu_model
 
 # Between two ends of chunks, so that generated tokens can be taken back to generate again.
 N_PROMPT = 3_100

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from h2o_llama import _core
-from h2o_llama.bench.machine import describe
+from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
 from output import check_output
 from settings import CHUNK_SIZE, DEFAULT

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from h2o_llama import Llama, _core
-from h2o_llama.bench.machine import cpu_model
+from h2o_llama.machine import cpu_model
 from settings import CHUNK_SIZE, DEFAULT
 
 TILE, BUDGET = DEFAULT.tile, DEFAULT.lookup_budget

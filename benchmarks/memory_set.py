@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from h2o_llama import KVCache, Llama
-from h2o_llama.bench.machine import cpu_model
+from h2o_llama.machine import cpu_model
 from h2o_llama.params import available_cpus
 from random_model import ModelSpec, make_prompt, model_file
 from settings import CHUNK_SIZE, DEFAULT, SIZES

@@ -28,10 +28,10 @@ import typer
 from draft import Row as DraftRow
 from h2o_llama import H2OConfig
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
-from h2o_llama.bench.machine import describe
 from h2o_llama.bench.tables import Table, facts, tables
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import Setting
+from h2o_llama.machine import describe
 from h2o_llama.named_files import find_model, find_text
 from h2o_llama.params import available_cpus
 from h2o_llama.plots import bench_plots

@@ -21,9 +21,9 @@ from typing import Annotated
 
 import typer
 
-from h2o_llama.bench.machine import describe
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import evaluate
+from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
 from quality_plan import FULL, QUICK, Effort, steps
 from quality_report import write_report

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import h2o_llama
 from compare import assert_memory_is_well_formed
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.attention_mass import chunk_masses
 from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, Setting, evaluate, references, sweep
 from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
 from h2o_llama.eval.rows import append_rows
+from h2o_llama.fingerprint import model_fingerprint
 from inputs import random_tokens
 
 S = 64
@@ -256,7 +258,9 @@ def test_a_row_says_what_it_is(tiny_model: Path) -> None:
     assert row["setting"] == "single_pass sum L8 H8"
     assert (row["n_tokens"], row["chunk_size"], row["windows"], row["seed"]) == (N, S, 1, 0)
     assert row["model"] == tiny_model.name
-    assert row["model_bytes"] == tiny_model.stat().st_size
+    assert row["model_fingerprint"] == model_fingerprint(tiny_model)
+    assert row["machine"]["h2o_llama"] == h2o_llama.__version__
+    assert row["machine"]["threads"] == 1
     assert row["h2o"]["heavy_budget"] == 8
     assert row["memory"] is None
     json.dumps(row)
@@ -335,7 +339,13 @@ def test_rows_that_others_add_are_kept(tiny_model: Path, tmp_path: Path) -> None
     assert json.loads(path.read_text()) == [foreign, *rows]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'[{"name": "x"}]', b"not json", b"\xff\xfe"])
+def test_an_empty_file_has_no_rows_yet(tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.touch()
+    assert measure(tiny_model, json_file=path) == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("content", [b" ", b"{}", b"[1]", b'[{"name": "x"}]', b"not json", b"\xff\xfe"])
 def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_bytes(content)

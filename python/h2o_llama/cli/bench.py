@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
-from h2o_llama.bench.machine import describe
 from h2o_llama.bench.rows import Row
 from h2o_llama.bench.tables import facts, tables
 from h2o_llama.cli import options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
+from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
 from h2o_llama.report.html import check_target
 

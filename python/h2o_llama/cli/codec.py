@@ -13,10 +13,10 @@ from rich.console import Console
 
 from h2o_llama.bench.codec import CodecPlan, CodecReport, KVType, Row, measure, read_tensors
 from h2o_llama.bench.codec_tables import facts, tables
-from h2o_llama.bench.machine import describe
 from h2o_llama.cli import options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, open_weights, read_text
+from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
 from h2o_llama.report.html import check_target
 

@@ -11,7 +11,7 @@ from h2o_llama.eval.task import Row
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file; none if there is no file.
+    """The rows of a file; none if there is no file, or an empty one.
 
     Raises
     ------
@@ -19,7 +19,8 @@ def read_rows(path: Path) -> list[Row]:
         If it is no list of rows as `evaluate` writes them.
     """
     try:
-        rows = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        rows = json.loads(content) if content else []
     except FileNotFoundError:
         return []
     except ValueError as error:  # no JSON, or no UTF-8

@@ -64,9 +64,11 @@ def evaluate(
     Returns
     -------
     list of dict
-        Rows for each length, task and setting. "task", "setting", "n_tokens", "chunk_size", "model", "model_bytes",
-        "h2o", "memory", "seed" and the task's options tell what it is; the others are results: "nats" are natural
-        logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
+        Rows for each length, task and setting. "task", "setting", "n_tokens", "chunk_size", "model",
+        "model_fingerprint" (SHA-256 of parts of the file), "h2o", "memory", "seed" and the task's options, the text's
+        SHA-256 among them, tell what it is; "machine" where and with which version it was measured; the others are
+        results: "nats" are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's
+        number.
 
     Raises
     ------
@@ -102,7 +104,7 @@ def evaluate(
                 label = f"{task.name}, {n:,} tokens" + (f" ({i + 1} of {len(rounds)})" if len(rounds) > 1 else "")
                 results = task.measure(subject, some, n, _named(progress, label))
                 new = [
-                    identity | result
+                    identity | result | {"machine": subject.machine}
                     for s in some
                     for identity, result in zip(identities[s.name], results[s.name], strict=True)
                 ]
@@ -132,7 +134,7 @@ def _identity(subject: Subject, setting: Setting, n_tokens: int, task: Task, var
         "n_tokens": n_tokens,
         "chunk_size": subject.chunk_size,
         "model": model.name,
-        "model_bytes": model.stat().st_size,
+        "model_fingerprint": subject.fingerprint,
         "h2o": None if setting.h2o is None else _as_read(asdict(setting.h2o)),
         "memory": setting.memory,
         "seed": subject.seed,

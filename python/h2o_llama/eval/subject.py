@@ -11,7 +11,10 @@ from h2o_llama.eval.lockstep import piece_tokens
 from h2o_llama.eval.reference_llama import ReferenceLlama
 from h2o_llama.eval.settings import Setting
 from h2o_llama.eval.text import Text
+from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.llama import Llama
+from h2o_llama.machine import describe
+from h2o_llama.params import available_cpus
 
 
 class Subject:
@@ -26,6 +29,10 @@ class Subject:
         S.
     seed : int
         Of everything that is drawn.
+    fingerprint : str
+        Which model it is, see `model_fingerprint`.
+    machine : dict
+        The machine, versions and number of threads.
     """
 
     def __init__(
@@ -43,6 +50,8 @@ class Subject:
         self.text = Text(self.weights, text)
         self.chunk_size = chunk_size
         self.seed = seed
+        self.fingerprint = model_fingerprint(self.weights.model_path)
+        self.machine = describe() | {"threads": available_cpus() if n_threads is None else n_threads}
 
     def close(self) -> None:
         """Free the weights."""
