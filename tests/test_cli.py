@@ -272,7 +272,8 @@ def test_run_takes_every_option_of_h2o(evals: list[tuple[H2OConfig | None, int]]
     changed = H2OConfig(
         16, 16, 2, scorer="distant", pooling=1, schedule="two_phase", lookup_budget=24, retrieval="index"
     )
-    assert evals == [(H2OConfig(16, 16), 128), (changed, 128)]
+    in_proportion = H2OConfig(16, 16, lookup_budget=8)
+    assert evals == [(in_proportion, 128), (changed, 128)]
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'key_diff', 'sum'")
 
 
@@ -409,7 +410,7 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     assert "<h3>Attention to what was looked up</h3>" in html
     assert "Looked-up tokens are not counted" in html
     by_default = invoke(*command)
-    assert "A token attends to the newest 128 up to its own." in by_default.stdout
+    assert "A token attends to the newest 8 up to its own." in by_default.stdout
 
 
 def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:

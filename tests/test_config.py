@@ -35,6 +35,14 @@ def test_defaults_with_a_cold_store() -> None:
     assert config == dataclasses.replace(H2OConfig(decode="memory"), evict=True, cold_store="folder")
 
 
+def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
+    assert H2OConfig.for_chunk_size(1024) == H2OConfig.for_chunk_size(4096) == H2OConfig()
+    assert H2OConfig.for_chunk_size(256) == H2OConfig(15, 80, 4, lookup_budget=32)
+    assert H2OConfig.for_chunk_size(256, heavy_budget=7) == H2OConfig(15, 7, 4, lookup_budget=32)
+    assert H2OConfig.for_chunk_size(256, evict=True) == H2OConfig(15, 112, 4, evict=True)
+    assert H2OConfig.for_chunk_size(1, scorer="sum") == H2OConfig(0, 1, 0, scorer="sum", lookup_budget=0)
+
+
 def test_scorers() -> None:
     assert SCORERS == ("distant", "key_diff", "sum")
     for scorer in SCORERS:

@@ -155,15 +155,16 @@ class H2OConfig:
                 )
 
     @classmethod
-    def for_chunk_size(cls, n_ubatch: int) -> H2OConfig:
-        """The defaults, which are for chunks of 1,024 tokens, in proportion for smaller ones."""
-        default, share = cls(), min(n_ubatch / _DEFAULT_CHUNK, 1.0)
-        return cls(
-            local_window=int(share * default.local_window),
-            heavy_budget=max(1, int(share * default.heavy_budget)),
-            sink_tokens=int(share * default.sink_tokens),
-            lookup_budget=int(share * default.lookup_budget),
-        )
+    def for_chunk_size(cls, n_ubatch: int, **given: Any) -> H2OConfig:
+        """With these parameters. Sizes that are not given are the defaults, in proportion for chunks of under 1,024."""
+        default, share = cls(**given), min(n_ubatch / _DEFAULT_CHUNK, 1.0)
+        sizes = {
+            "local_window": int(share * default.local_window),
+            "heavy_budget": max(1, int(share * default.heavy_budget)),
+            "sink_tokens": min(default.sink_tokens, n_ubatch // 8),
+            "lookup_budget": int(share * default.lookup_budget),
+        }
+        return cls(**(sizes | given))
 
     def _check_cold_store(self, evict: bool) -> None:
         if self.cold_store is None:

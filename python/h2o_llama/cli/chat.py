@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import H2OError, Llama
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report
@@ -44,6 +44,7 @@ def chat(
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=1, help="Tokens of an answer at most.")] = 512,
     chunk: options.Chunk = options.CHUNK_SIZE,
     evict: options.Evict = False,
+    cold_store: options.ColdStore = None,
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
     n_ctx: Annotated[
         int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
@@ -58,7 +59,7 @@ def chat(
     Every line is a message. The document is read once; a further question costs what is new. Answers go to standard
     output, a line of measurements after each to standard error.
     """
-    h2o = None if dense else H2OConfig(evict=evict)
+    h2o = None if dense else options.config(chunk, evict=evict, cold_store=cold_store)
     told = [system] if system else []
     if file is not None:
         told.append("Answer questions about this text:\n\n" + read_text(file).decode(errors="replace"))

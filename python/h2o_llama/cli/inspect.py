@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
@@ -40,10 +39,10 @@ def inspect(
             f"page of up to {MASS_TOKENS:,} tokens."
         ),
     ] = None,
-    local: options.Local = options.DEFAULTS.local_window,
-    heavy: options.Heavy = options.DEFAULTS.heavy_budget,
-    lookup: options.Lookup = options.DEFAULTS.lookup_budget,
-    sinks: options.Sinks = options.DEFAULTS.sink_tokens,
+    local: options.Local = None,
+    heavy: options.Heavy = None,
+    lookup: options.Lookup = None,
+    sinks: options.Sinks = None,
     scorer: options.Scorer = options.DEFAULTS.scorer,
     pooling: options.Pooling = options.DEFAULTS.pooling,
     schedule: options.Schedule = options.DEFAULTS.schedule,
@@ -58,7 +57,16 @@ def inspect(
     """
     if html is not None:
         check_target(html)
-    h2o = H2OConfig(local, heavy, sinks, scorer=scorer, pooling=pooling, schedule=schedule, lookup_budget=lookup)
+    h2o = options.config(
+        chunk,
+        local_window=local,
+        heavy_budget=heavy,
+        sink_tokens=sinks,
+        lookup_budget=lookup,
+        scorer=scorer,
+        pooling=pooling,
+        schedule=schedule,
+    )
     text = read_prompt(file, prompt)
     with open_weights(model, gpu_layers) as weights:
         tokens = tokenize(weights, text)
@@ -74,7 +82,7 @@ def inspect(
             captured = captured_mass(
                 llm, tokens, history, n_threads=threads, progress=lambda n, n_total: update("dense", n, n_total)
             )
-            if lookup > 0:
+            if h2o.lookup_budget > 0:
                 to_looked_up = lookup_attention(
                     llm, tokens, n_threads=threads, progress=lambda n, n_total: update("lookup", n, n_total)
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,24 +20,37 @@ File = Annotated[
     Path | None, typer.Option("--file", "-f", help="Text file, or a name that `pull` lists; - is standard input.")
 ]
 Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
-Local = Annotated[int, typer.Option(min=0, help="L: tokens before a chunk that its memory set always holds.")]
-Heavy = Annotated[int, typer.Option(min=0, help="H: heavy hitters that a memory set holds.")]
-HeavyOrDefault = Annotated[
+_SMALLER = "less with smaller chunks"
+Local = Annotated[
     int | None,
     typer.Option(
         min=0,
-        show_default=f"{DEFAULTS.heavy_budget}, with --evict {EVICTING.heavy_budget}",
-        help="H: heavy hitters that a memory set holds.",
+        show_default=f"{DEFAULTS.local_window}, {_SMALLER}",
+        help="L: tokens before a chunk that its memory set always holds.",
     ),
 ]
-Sinks = Annotated[int, typer.Option(min=0, help="A: first tokens of the prompt that every memory set holds.")]
-Lookup = Annotated[int, typer.Option(min=0, help="B: further tokens that every token attends to; 0 is none.")]
-LookupOrDefault = Annotated[
+Heavy = Annotated[
     int | None,
     typer.Option(
         min=0,
-        show_default=f"{DEFAULTS.lookup_budget}, with --evict {EVICTING.lookup_budget}",
-        help="B: further tokens that every token attends to; 0 is none.",
+        show_default=f"{DEFAULTS.heavy_budget}, {_SMALLER}",
+        help=f"H: heavy hitters that a memory set holds; {EVICTING.heavy_budget} if what is evicted is gone.",
+    ),
+]
+Sinks = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        show_default=f"{DEFAULTS.sink_tokens}, {_SMALLER}",
+        help="A: first tokens of the prompt that every memory set holds.",
+    ),
+]
+Lookup = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        show_default=f"{DEFAULTS.lookup_budget}, {_SMALLER}",
+        help="B: further tokens that every token attends to; 0 is none, as if what is evicted is gone.",
     ),
 ]
 Retrieval = Annotated[
@@ -78,3 +91,8 @@ DenseTail = Annotated[
 Chunk = Annotated[int, typer.Option(min=1, help="S: tokens per chunk.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")]
 GpuLayers = Annotated[int, typer.Option("--gpu-layers", min=-1, help="Layers to keep on the GPU; -1 is all.")]
+
+
+def config(chunk: int, **chosen: Any) -> H2OConfig:
+    """What was chosen, None being nothing, and the defaults for chunks of this size."""
+    return H2OConfig.for_chunk_size(chunk, **{name: value for name, value in chosen.items() if value is not None})

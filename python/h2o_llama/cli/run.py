@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import H2OConfig, Llama, Snapshot
+from h2o_llama import Llama, Snapshot
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
@@ -25,11 +25,11 @@ def run(
     file: options.File = None,
     prompt: options.Prompt = "",
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=0, help="Tokens to generate at most.")] = 128,
-    local: options.Local = options.DEFAULTS.local_window,
-    heavy: options.HeavyOrDefault = None,
-    lookup: options.LookupOrDefault = None,
+    local: options.Local = None,
+    heavy: options.Heavy = None,
+    lookup: options.Lookup = None,
     retrieval: options.Retrieval = options.DEFAULTS.retrieval,
-    sinks: options.Sinks = options.DEFAULTS.sink_tokens,
+    sinks: options.Sinks = None,
     scorer: options.Scorer = options.DEFAULTS.scorer,
     pooling: options.Pooling = options.DEFAULTS.pooling,
     schedule: options.Schedule = options.DEFAULTS.schedule,
@@ -65,20 +65,22 @@ def run(
 
     The text goes to standard output, progress and a line of measurements to standard error.
     """
-    chosen: dict[str, Any] = {"heavy_budget": heavy, "lookup_budget": lookup, "decode": decode}
     h2o = (
         None
         if dense
-        else H2OConfig(
-            local,
+        else options.config(
+            chunk,
+            local_window=local,
+            heavy_budget=heavy,
             sink_tokens=sinks,
+            lookup_budget=lookup,
             scorer=scorer,
             pooling=pooling,
             schedule=schedule,
+            decode=decode,
             evict=evict,
             cold_store=cold_store,
             retrieval=retrieval,
-            **{name: value for name, value in chosen.items() if value is not None},
         )
     )
     before = None if load is None else Snapshot.load(load)
