@@ -21,7 +21,7 @@ public:
     // their number, a position among them
     int32_t row_of(int32_t pos) const;
 
-    // Writes a layer's rows to dst; what fails is told by failure(). The ith of nth threads has its part.
+    // Writes a layer's rows to dst; what fails is told by check(). The ith of nth threads has its part.
     //   memory: I32 [n_head_kv, M], the layer's memory set, ascending, -1 padded at the front
     void fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_far_parts & at, size_t n_far, uint8_t * dst, int ith, int nth);
 

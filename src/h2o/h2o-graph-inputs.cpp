@@ -193,11 +193,13 @@ std::vector<int32_t> h2o_graph::far_positions() const {
 uint32_t h2o_graph::n_far_max() const {
     constexpr uint32_t PADDING = 512;
 
-    const auto &   tiles = *stream->sequence.tiles;
-    const uint32_t n     = far_positions().size();
+    const uint32_t n_max = stream->sequence.tiles->n_seen_max(step.n_tokens, stream->sequence.layout.n_positions());
+    if (n_max <= PADDING) {
+        return n_max; // generated tokens need not be counted
+    }
+    const uint32_t n = far_positions().size();
 
-    return std::min(tiles.n_seen_max(step.n_tokens, stream->sequence.layout.n_positions()),
-            n == 0 ? 4*stream->sequence.config.chunk_size : GGML_PAD(n, PADDING));
+    return std::min(n_max, n == 0 ? 4*stream->sequence.config.chunk_size : GGML_PAD(n, PADDING));
 }
 
 ggml_tensor * h2o_graph::fetch(const llm_graph_context & graph, int il) {

@@ -21,7 +21,7 @@ public:
     static constexpr uint32_t MAX_TAIL_PARTS = 32;
 
     // nodes of a layer beyond those of attention to the cache, at most
-    static constexpr uint32_t MAX_STORED_NODES = 12*MAX_TAIL_PARTS;
+    static constexpr uint32_t MAX_STORED_NODES = 32*MAX_TAIL_PARTS;
 
     // n_kv: rows that a decode step over the whole text reads, padding among them
     h2o_graph(h2o_stream * stream, const h2o_step & step, uint32_t n_kv, bool fused_attention, bool flash_attention);

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 
+h2o_kv_rows h2o_sequence::rows_of(const h2o_layer & layer, h2o_cold_store::part_t part) const {
+    return part == h2o_cold_store::K ? k_rows(layer.il) : v_rows(layer.il);
+}
+
 void h2o_sequence::store_chunk() {
     const uint32_t row = layout.row_of(0);
 
     cold->append([&](size_t layer, h2o_cold_store::part_t part) {
-        const auto rows = part == h2o_cold_store::K ? k_rows(layers[layer].il) : v_rows(layers[layer].il);
-        return rows.get_bytes(row, row + config.chunk_size);
+        return rows_of(layers[layer], part).get_bytes(row, row + config.chunk_size);
     });
 }
 
@@ -23,7 +26,7 @@ void h2o_sequence::read_moved(h2o_record & record) const {
         const size_t first = M - n;
 
         for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
-            const auto   rows   = part == h2o_cold_store::K ? k_rows(layer.il) : v_rows(layer.il);
+            const auto   rows   = rows_of(layer, part);
             const size_t n_byte = ggml_row_size(rows.t->type, rows.n_embd);
             const size_t stride = rows.t->nb[1];
 

@@ -199,6 +199,8 @@ private:
     uint32_t first_row(const h2o_layer & layer) const;
     uint32_t end_row() const { return layout.row_of(open_start()) + n_tok - open_start(); }
 
+    h2o_kv_rows rows_of(const h2o_layer & layer, h2o_cold_store::part_t part) const;
+
     // compact layout: K and V of the chunk after the memory sets to the cold store
     void store_chunk();
 

@@ -82,15 +82,19 @@ h2o_kv_rows h2o_stream::v_rows(int32_t il) const {
 
 // to dst [n_head_kv, n, n_embd]
 void h2o_stream::get_stored_positions(size_t layer, h2o_cold_store::part_t part, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, uint32_t n, float * dst) const {
-    std::vector<uint8_t> bytes(rows.t->nb[1]);
-    std::vector<float>   row(rows.n_head*rows.n_embd);
+    if (p0 >= p1) {
+        return;
+    }
+    const size_t n_row = (size_t) rows.n_head*rows.n_embd;
 
-    for (uint32_t p = p0; p < p1; ++p) {
-        const int32_t pos = p;
-        sequence.cold->read(layer, part, &pos, 1, bytes.data());
-        rows.decode(bytes.data(), 1, row.data());
+    std::vector<uint8_t> bytes((p1 - p0)*rows.t->nb[1]);
+    std::vector<float>   found((p1 - p0)*n_row);
+
+    sequence.cold->read_range(layer, part, p0, p1 - p0, bytes.data());
+    rows.decode(bytes.data(), p1 - p0, found.data());
+    for (size_t i = 0; i < p1 - p0; ++i) {
         for (size_t h = 0; h < rows.n_head; ++h) {
-            std::copy_n(row.data() + h*rows.n_embd, rows.n_embd, dst + (h*n + p - p0)*rows.n_embd);
+            std::copy_n(found.data() + i*n_row + h*rows.n_embd, rows.n_embd, dst + (h*n + i)*rows.n_embd);
         }
     }
 }
