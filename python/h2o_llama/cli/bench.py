@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
-from h2o_llama.bench.rows import Row
 from h2o_llama.bench.tables import facts, tables
-from h2o_llama.cli import options, sweeps
+from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
 from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
 from h2o_llama.report.html import check_target
-
-_STDOUT = Path("-")
 
 
 def bench(
@@ -94,12 +88,12 @@ def bench(
         n_threads=threads or available_cpus(),
         n_gpu_layers=gpu_layers,
     )
-    if json_file == _STDOUT and csv_file == _STDOUT:
+    if json_file == findings.STDOUT and csv_file == findings.STDOUT:
         raise typer.BadParameter("--json and --csv cannot both go to standard output")
     for path in (json_file, csv_file):
-        if path is not None and path != _STDOUT:
+        if path is not None and path != findings.STDOUT:
             check_target(path)
-    draw = None if plot is None else _drawing(plot)
+    draw = None if plot is None else findings.drawing("bench_plots", plot)
 
     started = describe()
     with closing(Bench(model_file(model), plan, None if text is None else read_text(text))) as measured:
@@ -108,37 +102,6 @@ def bench(
                 measured.run(update)
         finally:  # what was measured before Ctrl-C or an error counts too
             if measured.rows():
-                _write(Report.of(measured, started), json_file, csv_file, draw)
-
-
-def _write(
-    report: Report, json_file: Path | None, csv_file: Path | None, draw: Callable[[list[Row]], list[Path]] | None
-) -> None:
-    written = []
-    for path, content in ((json_file, report.to_json()), (csv_file, report.to_csv())):
-        if path == _STDOUT:
-            sys.stdout.write(content)
-        elif path is not None:
-            path.write_text(content, encoding="utf-8")
-            written.append(path)
-    if draw is not None:
-        written += draw(report.rows)
-    if _STDOUT in (json_file, csv_file):
-        return
-    console = Console()
-    if console.is_terminal:
-        console.print(facts(report), "", highlight=False, markup=False)
-        for table in tables(report):
-            console.print(table.rich(), "")
-    else:
-        print(facts(report), *(table.markdown() for table in tables(report)), sep="\n\n")
-    for path in written:
-        console.print(f"Written: {path}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _drawing(folder: Path) -> Callable[[list[Row]], list[Path]]:
-    """What draws rows into a folder. Fails here, before anything is measured, if matplotlib or the folder cannot be."""
-    from h2o_llama.plots import bench_plots
-
-    folder.mkdir(parents=True, exist_ok=True)
-    return lambda rows: bench_plots(rows, folder)
+                report = Report.of(measured, started)
+                files = [(json_file, report.to_json()), (csv_file, report.to_csv())]
+                findings.write(files, report.rows, draw, facts(report), tables(report))

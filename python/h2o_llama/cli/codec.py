@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from h2o_llama.bench.codec import CodecPlan, CodecReport, KVType, Row, measure, read_tensors
+from h2o_llama.bench.codec import CodecPlan, CodecReport, KVType, measure, read_tensors
 from h2o_llama.bench.codec_tables import facts, tables
-from h2o_llama.cli import options, sweeps
+from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, open_weights, read_text
 from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
 from h2o_llama.report.html import check_target
-
-_STDOUT = Path("-")
 
 
 def codec(
@@ -44,9 +39,9 @@ def codec(
     predictors and codes that are chosen and with each that could be; every frame is decoded and compared. Tables are
     Markdown unless they go to a terminal.
     """
-    if json_file is not None and json_file != _STDOUT:
+    if json_file is not None and json_file != findings.STDOUT:
         check_target(json_file)
-    draw = None if plot is None else _drawing(plot)
+    draw = None if plot is None else findings.drawing("codec_plots", plot)
     plan = CodecPlan(n_tokens, chunk, group, kv_type, repetitions)
     started = describe()
     path = model_file(model)
@@ -58,33 +53,5 @@ def codec(
     with progress_bars(auto_refresh=False) as update:
         rows = measure(tensors, plan, update)
     model_facts["text"] = "Python's sources" if text is None else text.name
-    _write(CodecReport(started, model_facts, asdict(plan), rows), json_file, draw)
-
-
-def _write(report: CodecReport, json_file: Path | None, draw: Callable[[list[Row]], list[Path]] | None) -> None:
-    written = []
-    if json_file is not None and json_file != _STDOUT:
-        json_file.write_text(report.to_json(), encoding="utf-8")
-        written.append(json_file)
-    if draw is not None:
-        written += draw(report.rows)
-    if json_file == _STDOUT:
-        sys.stdout.write(report.to_json())
-        return
-    console = Console()
-    if console.is_terminal:
-        console.print(facts(report), "", highlight=False, markup=False)
-        for table in tables(report):
-            console.print(table.rich(), "")
-    else:
-        print(facts(report), *(table.markdown() for table in tables(report)), sep="\n\n")
-    for path in written:
-        console.print(f"Written: {path}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _drawing(folder: Path) -> Callable[[list[Row]], list[Path]]:
-    """What draws rows into a folder. Fails here, before anything is measured, if matplotlib or the folder cannot be."""
-    from h2o_llama.plots import codec_plots
-
-    folder.mkdir(parents=True, exist_ok=True)
-    return lambda rows: codec_plots(rows, folder)
+    report = CodecReport(started, model_facts, asdict(plan), rows)
+    findings.write([(json_file, report.to_json())], rows, draw, facts(report), tables(report))

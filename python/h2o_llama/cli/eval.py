@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from h2o_llama.cli import options, sweeps
+from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
 from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, evaluate, references
 from h2o_llama.eval.metrics import METRICS
 from h2o_llama.eval.tables import tables
-from h2o_llama.eval.task import Row, Task
+from h2o_llama.eval.task import Task
 from h2o_llama.eval.tasks import KINDS
 from h2o_llama.sequence import DENSE_TAIL
 
@@ -113,7 +112,7 @@ def eval_model(
         tasks.append(Jsonl(jsonl, values("--metric", metric, str), max_tokens, dense_tail, limit))
     if not tasks:
         raise typer.BadParameter("there is nothing to measure: give --windows, --recall or --jsonl")
-    draw = None if plot is None else _drawing(plot)
+    draw = None if plot is None else findings.drawing("eval_plots", plot)
 
     with progress_bars() as update:
         rows = evaluate(
@@ -133,13 +132,4 @@ def eval_model(
     for table in tables(rows):
         console.print(table)
     if draw is not None:
-        for path in draw(rows):
-            console.print(f"Written: {path}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _drawing(folder: Path) -> Callable[[list[Row]], list[Path]]:
-    """What draws rows into a folder. Fails here, before anything is measured, if matplotlib or the folder cannot be."""
-    from h2o_llama.plots import eval_plots
-
-    folder.mkdir(parents=True, exist_ok=True)
-    return lambda rows: eval_plots(rows, folder)
+        findings.name_files(draw(rows))

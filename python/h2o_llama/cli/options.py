@@ -20,37 +20,29 @@ File = Annotated[
     Path | None, typer.Option("--file", "-f", help="Text file, or a name that `pull` lists; - is standard input.")
 ]
 Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
-_SMALLER = "less with smaller chunks"
+
+
+def _size(default: int, text: str) -> Any:
+    """An option for a size that goes with the chunk's where it is not given."""
+    return typer.Option(min=0, show_default=f"{default}, less with smaller chunks", help=text)
+
+
 Local = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        show_default=f"{DEFAULTS.local_window}, {_SMALLER}",
-        help="L: tokens before a chunk that its memory set always holds.",
-    ),
+    int | None, _size(DEFAULTS.local_window, "L: tokens before a chunk that its memory set always holds.")
 ]
 Heavy = Annotated[
     int | None,
-    typer.Option(
-        min=0,
-        show_default=f"{DEFAULTS.heavy_budget}, {_SMALLER}",
-        help=f"H: heavy hitters that a memory set holds; {EVICTING.heavy_budget} if what is evicted is gone.",
+    _size(
+        DEFAULTS.heavy_budget,
+        f"H: heavy hitters that a memory set holds; {EVICTING.heavy_budget} if what is evicted is gone.",
     ),
 ]
-Sinks = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        show_default=f"{DEFAULTS.sink_tokens}, {_SMALLER}",
-        help="A: first tokens of the prompt that every memory set holds.",
-    ),
-]
+Sinks = Annotated[int | None, _size(DEFAULTS.sink_tokens, "A: first tokens of the prompt that every memory set holds.")]
 Lookup = Annotated[
     int | None,
-    typer.Option(
-        min=0,
-        show_default=f"{DEFAULTS.lookup_budget}, {_SMALLER}",
-        help="B: further tokens that every token attends to; 0 is none, as if what is evicted is gone.",
+    _size(
+        DEFAULTS.lookup_budget,
+        "B: further tokens that every token attends to; 0 is none, as if what is evicted is gone.",
     ),
 ]
 Retrieval = Annotated[
