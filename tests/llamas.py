@@ -41,6 +41,10 @@ class Config:
     retrieval: Literal["ngrams", "index"] = "ngrams"
     evict: bool = False
     cold_store: str | None = None
+    block_tokens: int = 16
+    ema_alpha: float = 0.9
+    shared_heads: bool = False
+    keep_ratio: float | None = None
 
     @property
     def M(self) -> int:
@@ -50,6 +54,8 @@ class Config:
         """A sequence of the oracle with this configuration."""
         selection = {"scorer": self.scorer, "pooling": self.pooling, "B": self.B, "T": self.T}
         selection |= {"dense_layers": self.dense_layers, "decode": self.decode, "retrieval": self.retrieval}
+        selection |= {"block_tokens": self.block_tokens, "ema_alpha": self.ema_alpha}
+        selection |= {"shared_heads": self.shared_heads, "keep_ratio": self.keep_ratio}
         sizes = (self.S, self.L, self.H, self.A)
         return SCHEDULES[self.schedule](model, *sizes, self.score_type, self.kv_type, **selection, **kwargs)
 
@@ -96,6 +102,10 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 retrieval=config.retrieval,
                 evict=config.evict,
                 cold_store=config.cold_store,
+                block_tokens=config.block_tokens,
+                ema_alpha=config.ema_alpha,
+                shared_heads=config.shared_heads,
+                keep_ratio=config.keep_ratio,
             ),
             "record": True,
         }

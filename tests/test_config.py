@@ -44,7 +44,7 @@ def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
 
 
 def test_scorers() -> None:
-    assert SCORERS == ("distant", "key_diff", "sum")
+    assert SCORERS == ("distant", "key_diff", "sum", "block_ema")
     for scorer in SCORERS:
         assert H2OConfig(scorer=scorer).scorer == scorer
         assert f'"{scorer}": ' in str(H2OConfig.__doc__)
@@ -93,7 +93,7 @@ def test_frozen() -> None:
         ({"schedule": 2}, "schedule must be one of"),
         (
             {"scorer": "best"},
-            "scorer must be one of 'distant', 'key_diff', 'sum', got 'best'",
+            "scorer must be one of 'distant', 'key_diff', 'sum', 'block_ema', got 'best'",
         ),
         ({"scorer": ""}, "scorer must be one of"),
         ({"scorer": None}, "scorer must be one of"),

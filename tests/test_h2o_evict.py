@@ -39,6 +39,8 @@ CONFIGS = {
         CONFIG, scorer="key_diff", kv_type="q8_0", B=9, T=1, cold_store=tempfile.gettempdir()
     ),
     "dense layer, looked up": replace(CONFIG, dense_layers=(1,), B=30, T=2, cold_store=tempfile.gettempdir()),
+    "blocks": replace(CONFIG, A=4, L=4, H=12, scorer="block_ema", block_tokens=4, shared_heads=True),
+    "ratio": replace(CONFIG, H=40, scorer="distant", keep_ratio=0.3, B=12, T=4, cold_store="memory"),
     "composed": replace(CONFIG, flash_attn="off", scorer="distant"),
     "composed, dense layer": replace(CONFIG, flash_attn="off", dense_layers=(1,)),
 }

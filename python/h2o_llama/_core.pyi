@@ -127,6 +127,10 @@ class Context:
         dense_layers: str,
         scorer: str,
         pooling: typing.SupportsInt | typing.SupportsIndex,
+        block_tokens: typing.SupportsInt | typing.SupportsIndex,
+        ema_alpha: typing.SupportsFloat | typing.SupportsIndex,
+        shared_heads: bool,
+        keep_ratio: typing.SupportsFloat | typing.SupportsIndex,
         score_type: str,
         schedule: str,
         decode: str,
@@ -226,6 +230,8 @@ class KVStats:
     @property
     def bytes_scores(self) -> int: ...
     @property
+    def bytes_token(self) -> int: ...
+    @property
     def n_decode(self) -> int: ...
     @property
     def n_phase1(self) -> int: ...
@@ -273,6 +279,9 @@ class KV:
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
         scorer: str,
         pooling: typing.SupportsInt | typing.SupportsIndex,
+        block_tokens: typing.SupportsInt | typing.SupportsIndex,
+        ema_alpha: typing.SupportsFloat | typing.SupportsIndex,
+        shared_heads: bool,
         score_type: str,
         type_k: str,
         type_v: str,
@@ -317,6 +326,7 @@ class KV:
     def memory_indices(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int32]: ...
     def n_head(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def n_head_kv(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
+    def n_memory(self, chunk_end: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def next_chunk(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def scorer(self, layer: typing.SupportsInt | typing.SupportsIndex) -> str: ...
     def scores(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]: ...

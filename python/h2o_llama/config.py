@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from h2o_llama import _check, _core
@@ -39,7 +40,8 @@ class H2OConfig:
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 320
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. With `evict`
-        and no cold store the default is 448, as there is no lookup.
+        and no cold store the default is 448, as there is no lookup. With `keep_ratio` the most that it may hold, by
+        default what the ratio comes to in a text of n_ctx tokens.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     scorer : str, default "distant"
@@ -50,9 +52,24 @@ class H2OConfig:
         chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364): without lookup, what finds a hidden fact again. Layers that
         change their keys after RoPE are ranked by "sum" instead, with a warning.
         "sum": the sum of w (H2O).
+        "block_ema": whole blocks of `block_tokens` positions, by the sum of their scores; a score is the moving
+        average, over the chunks, of the mean of w: `ema_alpha` * what it was + (1 - `ema_alpha`) * the mean over the
+        chunk's queries and query heads. S must be a multiple of `block_tokens`; L, H and A are rounded up to one.
     pooling : int, default 0
         A position ranks as high as the best candidate up to this many positions away: what matters is kept with its
         neighbours (SnapKV pools 7 positions, which is 3).
+    block_tokens, ema_alpha : int, float, default 16, 0.9
+        For "block_ema", see there.
+    shared_heads : bool, default False
+        All KV heads of a layer keep the same positions, by the mean of their scores.
+    keep_ratio : float, optional
+        A memory set holds this part of the text before it, rounded up (to whole blocks with "block_ema"), so it grows
+        with the text; but at least sinks and local window, and at most M.
+    target_ratio : float, optional
+        The same the other way round: how many times fewer positions it holds than there are. keep_ratio is
+        1 / target_ratio.
+    layers : (int, int), optional
+        Only the layers from the first to before the second have memory sets: the others are `dense_layers`.
     schedule : {"single_pass", "two_phase"}
         "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
         "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
@@ -116,26 +133,37 @@ class H2OConfig:
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = "ngrams"
     cold_store: str | os.PathLike[str] | None = None
+    block_tokens: int = 16
+    ema_alpha: float = 0.9
+    shared_heads: bool = False
+    keep_ratio: float | None = None
+    target_ratio: float | None = None
+    layers: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         evict = _check.flag(_OWNER, "evict", self.evict)
         self._check_cold_store(evict)
         defaults = _KEEPING if not evict else _EVICTING if self.cold_store is None else _STORING
+        self._check_ratio()
         for name, value in defaults.items():
-            if getattr(self, name) is _CHOSEN:
+            if getattr(self, name) is _CHOSEN and not (name == "heavy_budget" and self.keep_ratio is not None):
                 object.__setattr__(self, name, value)
-        least = {"local_window": 0, "heavy_budget": 0, "sink_tokens": 0, "pooling": 0, "lookup_budget": 0, "tile": 1}
+        least = dict.fromkeys(("local_window", "heavy_budget", "sink_tokens", "pooling", "lookup_budget"), 0)
+        least |= {"tile": 1, "block_tokens": 1}
         for name, low in least.items():
             # NumPy integers become int, so that equal configurations look equal.
-            object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), low))
-        if not 1 <= self.memory_size <= _check.INT32_MAX:
+            if name != "heavy_budget" or self.heavy_budget is not None:
+                object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), low))
+        _check.choice(_OWNER, "scorer", self.scorer, SCORERS)
+        self._check_blocks()
+        if not (self.heavy_budget is None or self.memory_size >= 1) or self.memory_size > _check.INT32_MAX:
             raise ValueError(
                 f"[{_OWNER}] local_window + heavy_budget + sink_tokens must be from 1 to {_check.INT32_MAX}, "
                 f"got {self.memory_size}; for dense attention pass h2o=None to Llama"
             )
-        _check.choice(_OWNER, "scorer", self.scorer, SCORERS)
         _check.choice(_OWNER, "schedule", self.schedule, ("single_pass", "two_phase"))
         object.__setattr__(self, "dense_layers", _layers(self.dense_layers))
+        self._check_layers()
         if self.dense_layers and self.schedule != "single_pass":
             raise ValueError(f"[{_OWNER}] dense_layers need schedule='single_pass', got {self.schedule!r}")
         _check.choice(_OWNER, "decode", self.decode, ("full", "memory"))
@@ -160,11 +188,61 @@ class H2OConfig:
         default, share = cls(**given), min(n_ubatch / _DEFAULT_CHUNK, 1.0)
         sizes = {
             "local_window": int(share * default.local_window),
-            "heavy_budget": max(1, int(share * default.heavy_budget)),
+            "heavy_budget": None if default.heavy_budget is None else max(1, int(share * default.heavy_budget)),
             "sink_tokens": min(default.sink_tokens, n_ubatch // 8),
             "lookup_budget": int(share * default.lookup_budget),
         }
         return cls(**(sizes | given))
+
+    def for_model(self, n_layer: int, n_ctx: int) -> H2OConfig:
+        """With the sizes and layers that `keep_ratio` and `layers` come to."""
+        known: dict[str, Any] = {}
+        if self.layers is not None:
+            start, stop = self.layers
+            if stop > n_layer:
+                raise ValueError(f"[{_OWNER}] layers must end at {n_layer}, the model's, at the latest, got {stop}")
+            known.update(layers=None, dense_layers=(*range(start), *range(stop, n_layer)))
+        if self.heavy_budget is None and self.keep_ratio is not None:
+            n_kept = math.ceil(self.keep_ratio * n_ctx)
+            known["heavy_budget"] = max(0, n_kept - self.local_window - self.sink_tokens)
+        return replace(self, **known) if known else self
+
+    def _check_ratio(self) -> None:
+        for name, low, high in (("keep_ratio", 0.0, 1.0), ("target_ratio", 1.0, math.inf)):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _check.real(_OWNER, name, value, low, high))
+        if self.target_ratio is not None:
+            if self.keep_ratio not in (None, 1 / self.target_ratio):
+                raise ValueError(f"[{_OWNER}] pass either keep_ratio or target_ratio: one is the other's inverse")
+            object.__setattr__(self, "keep_ratio", 1 / self.target_ratio)
+        if self.keep_ratio == 0:
+            raise _check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
+
+    def _check_blocks(self) -> None:
+        object.__setattr__(self, "shared_heads", _check.flag(_OWNER, "shared_heads", self.shared_heads))
+        object.__setattr__(self, "ema_alpha", _check.real(_OWNER, "ema_alpha", self.ema_alpha, 0.0, 1.0))
+        if self.ema_alpha == 1:
+            raise _check.bad_argument(_OWNER, "ema_alpha", "at least 0 and below 1", self.ema_alpha)
+        if not self.ranks_blocks:
+            return
+        if self.pooling > 0:
+            raise ValueError(f"[{_OWNER}] scorer {self.scorer!r} keeps whole blocks: pooling must be 0")
+        for name in ("local_window", "heavy_budget", "sink_tokens"):
+            if (size := getattr(self, name)) is not None:
+                object.__setattr__(self, name, -(-size // self.block_tokens) * self.block_tokens)
+
+    def _check_layers(self) -> None:
+        if self.layers is None:
+            return
+        if self.dense_layers:
+            raise ValueError(f"[{_OWNER}] pass either layers or dense_layers: one says what the other leaves")
+        pair = tuple(self.layers) if isinstance(self.layers, Sequence) else ()
+        if len(pair) != 2:
+            raise _check.bad_argument(_OWNER, "layers", "two layers, the first and the one after the last", self.layers)
+        start = _check.integer(_OWNER, "the first of layers", pair[0], 0, _MAX_LAYERS - 1)
+        stop = _check.integer(_OWNER, "the second of layers", pair[1], start + 1, _MAX_LAYERS)
+        object.__setattr__(self, "layers", (start, stop))
 
     def _check_cold_store(self, evict: bool) -> None:
         if self.cold_store is None:
@@ -184,8 +262,16 @@ class H2OConfig:
 
     @property
     def memory_size(self) -> int:
-        """M, the number of positions in a full memory set."""
-        return self.local_window + self.heavy_budget + self.sink_tokens
+        """M, the number of positions in a full memory set.
+
+        With `keep_ratio` and no `heavy_budget`, `Llama.h2o` has it; before, it is without heavy hitters.
+        """
+        return self.local_window + (self.heavy_budget or 0) + self.sink_tokens
+
+    @property
+    def ranks_blocks(self) -> bool:
+        """Whether whole blocks of positions are kept."""
+        return self.scorer == "block_ema"
 
 
 def _layers(value: int | Sequence[int]) -> tuple[int, ...]:

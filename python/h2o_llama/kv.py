@@ -45,6 +45,16 @@ class KVStats:
         Bytes of the K and V cache, the index of keys (retrieval="index"), the cold store, the scores, the memory
         sets, and of the (m, l, o) that phase 1 leaves for phase 2, which all sequences share. Without H2O `kv_bytes` is
         that of all sequences.
+    token_bytes : int
+        Bytes of one token's K and V in all layers.
+    n_tokens, closed_tokens, kept_tokens : int
+        Tokens of the text; of its chunks whose memory sets are built; of these, how many each memory set holds.
+    floor_tokens, target_tokens : int, float
+        Of the closed ones, what a memory set always holds (sinks and local window), and what it should hold by
+        `keep_ratio`, or by M.
+    evicted_tokens, last_evicted_tokens : int
+        With evict=True, the closed tokens that each layer and KV head has dropped, in all and when the last chunk was
+        closed. `select_ms` is the time that it took, with choosing them.
     """
 
     single_pass_runs: int = 0
@@ -72,6 +82,30 @@ class KVStats:
     score_bytes: int = 0
     memory_bytes: int = 0
     intra_bytes: int = 0
+    token_bytes: int = 0
+    n_tokens: int = 0
+    closed_tokens: int = 0
+    kept_tokens: int = 0
+    floor_tokens: int = 0
+    target_tokens: float = 0.0
+    evicted_tokens: int = 0
+    last_evicted_tokens: int = 0
+
+    @property
+    def keep_ratio(self) -> float:
+        """Part of the closed tokens that a memory set holds; 1 before the first chunk is closed."""
+        return self.kept_tokens / self.closed_tokens if self.closed_tokens else 1.0
+
+    @property
+    def lossy_ratio(self) -> float:
+        """How many times fewer tokens a memory set holds than were closed: 1 / `keep_ratio`."""
+        return 1 / self.keep_ratio
+
+    @property
+    def total_lossy_ratio(self) -> float:
+        """Bytes of K and V of all tokens over the bytes that are held: all layers, scores and memory sets too."""
+        held = self.kv_bytes + self.state_bytes
+        return self.n_tokens * self.token_bytes / held if held else 1.0
 
     @property
     def state_bytes(self) -> int:
@@ -99,6 +133,7 @@ class KVStats:
             score_ms=stats.t_scores_us / 1000,
             selections=stats.n_select,
             kv_bytes=stats.bytes_kv,
+            token_bytes=stats.bytes_token,
             index_bytes=stats.bytes_index,
             cold_bytes=stats.bytes_cold,
             score_bytes=stats.bytes_scores,

@@ -34,7 +34,7 @@ class KVCache(KVView):
         How many tokens the cache can hold.
     chunk_size, local_window, heavy_budget, sink_tokens : int
         S, L, H and A, see `H2OConfig`.
-    scorer, pooling : str, int
+    scorer, pooling, block_tokens, ema_alpha, shared_heads : str, int, int, float, bool
         How heavy hitters are chosen, see `H2OConfig`; the default is the plain sum of what is put in.
     score_type : {"f32", "bf16"}
         Type of the scores.
@@ -64,12 +64,29 @@ class KVCache(KVView):
         score_type: str = "f32",
         type_k: str = "f16",
         type_v: str = "f16",
+        *,
+        block_tokens: int = H2OConfig.block_tokens,
+        ema_alpha: float = H2OConfig.ema_alpha,
+        shared_heads: bool = False,
     ) -> None:
-        config = H2OConfig(local_window, heavy_budget, sink_tokens, scorer, pooling, score_type=score_type)  # type: ignore[arg-type]
+        config = H2OConfig(
+            local_window,
+            heavy_budget,
+            sink_tokens,
+            scorer,
+            pooling,
+            score_type=score_type,  # type: ignore[arg-type]
+            block_tokens=block_tokens,
+            ema_alpha=ema_alpha,
+            shared_heads=shared_heads,
+        )
         kv_size = _check.integer(self._owner, "kv_size", kv_size, 1)
         chunk_size = _check.integer(self._owner, "chunk_size", chunk_size, 1)
         if config.local_window > chunk_size:
             raise _check.bad_argument(self._owner, "local_window", f"at most chunk_size ({chunk_size})", local_window)
+        if config.ranks_blocks and chunk_size % config.block_tokens:
+            expected = f"a multiple of block_tokens ({config.block_tokens})"
+            raise _check.bad_argument(self._owner, "chunk_size", expected, chunk_size)
         _check.choice(self._owner, "type_k", type_k, KV_TYPES)
         _check.choice(self._owner, "type_v", type_v, KV_TYPES)
 
@@ -89,6 +106,9 @@ class KVCache(KVView):
             config.sink_tokens,
             config.scorer,
             config.pooling,
+            config.block_tokens,
+            config.ema_alpha,
+            config.shared_heads,
             config.score_type,
             type_k,
             type_v,

@@ -157,6 +157,9 @@ class Llama(ChatCompletions):
         super().__init__(engine)
 
     def _open_engine(self, model: _core.Model, seed: int | None) -> Engine:
+        n_ctx = int(self._params.n_ctx) or model.n_ctx_train
+        if isinstance(self._params.h2o, H2OConfig):
+            self._params = replace(self._params, h2o=self._params.h2o.for_model(model.n_layer, n_ctx))
         params = self._params
         origin = SnapshotOrigin(
             model=os.path.basename(self._model_path),
@@ -168,7 +171,7 @@ class Llama(ChatCompletions):
             n_ubatch=int(params.n_ubatch),
             h2o=params.h2o,
         )
-        return Engine(model, params, int(params.n_ctx) or model.n_ctx_train, seed, origin)
+        return Engine(model, params, n_ctx, seed, origin)
 
     @classmethod
     def from_pretrained(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _check, _core
+from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.kv import KVStats, KVView, read_history
 
@@ -47,7 +48,8 @@ class LlamaKV(KVView):
         """Counts, milliseconds and bytes."""
         with self._sequence.use_context() as context:
             kv = _core.KV.of_context(context)
-            stats = KVStats(kv_bytes=context.kv_bytes) if kv is None else KVStats.of(kv.stats)
+            h2o = self._sequence.h2o
+            stats = KVStats(kv_bytes=context.kv_bytes) if kv is None or h2o is None else _with_memory(kv, h2o)
             return replace(stats, drafted_tokens=context.n_drafted, accepted_tokens=context.n_accepted)
 
     def scorer(self, layer: int) -> str:
@@ -69,7 +71,8 @@ class LlamaKV(KVView):
         layer : int
             Layer.
         indices : array_like, integer [n_head_kv, M]
-            For every KV head min(M, n_tokens) positions of the sequence, strictly ascending, padded at the end with -1.
+            For every KV head min(M, n_tokens) positions of the sequence (fewer with `keep_ratio`), strictly ascending,
+            padded at the end with -1. With `shared_heads` the same for all.
 
         Raises
         ------
@@ -87,7 +90,7 @@ class LlamaKV(KVView):
                     f"[{self._owner}] a memory set can be set when a chunk of {info.chunk_size} tokens has just been "
                     f"completed, but the sequence has {info.n_tokens} tokens: eval up to the chunk's end first"
                 )
-            shape, n = (kv.n_head_kv(layer), info.memory_size), min(info.memory_size, info.n_tokens)
+            shape, n = (kv.n_head_kv(layer), info.memory_size), kv.n_memory(info.n_tokens)
             try:
                 array = np.asarray(indices)
             except ValueError:  # ragged
@@ -101,6 +104,8 @@ class LlamaKV(KVView):
                     f"[{self._owner}] every row of indices must hold {n} strictly ascending positions from 0 to "
                     f"{info.n_tokens - 1}, then only -1"
                 )
+            if self._sequence.h2o is not None and self._sequence.h2o.shared_heads and (array != array[0]).any():
+                raise ValueError(f"[{self._owner}] with shared_heads=True all rows of indices must be equal")
             kv.set_memory_indices(layer, np.ascontiguousarray(array, dtype=np.int32))
 
     def lookup_indices(self, tile: int) -> NDArray[np.int32]:
@@ -156,3 +161,21 @@ class LlamaKV(KVView):
                 raise H2OError(
                     f"[{self._owner}] history is not complete: the restored snapshot was made without record=True"
                 ) from None
+
+
+def _with_memory(kv: _core.KV, h2o: H2OConfig) -> KVStats:
+    """The core's statistics, and what the memory sets hold of the closed chunks."""
+    info = kv.info
+    closed = info.n_memory_sets * info.chunk_size
+    kept = kv.n_memory(closed)
+    last = 0 if closed == 0 else kv.n_memory(closed - info.chunk_size) + info.chunk_size - kept
+    return replace(
+        KVStats.of(kv.stats),
+        n_tokens=info.n_tokens,
+        closed_tokens=closed,
+        kept_tokens=kept,
+        floor_tokens=min(info.sink_tokens + info.local_window, closed),
+        target_tokens=min(info.memory_size, closed) if h2o.keep_ratio is None else h2o.keep_ratio * closed,
+        evicted_tokens=closed - kept if h2o.evict else 0,
+        last_evicted_tokens=last if h2o.evict else 0,
+    )

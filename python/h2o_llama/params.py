@@ -72,12 +72,17 @@ class ContextParams:
                 f"[{_OWNER}] local_window must be at most the chunk size n_ubatch ({self.n_ubatch}), "
                 f"got {h2o.local_window}: use a smaller local_window or a larger n_ubatch"
             )
+        if h2o.ranks_blocks and self.n_ubatch % h2o.block_tokens:
+            raise ValueError(
+                f"[{_OWNER}] scorer {h2o.scorer!r} keeps blocks of block_tokens={h2o.block_tokens}: n_ubatch must be a "
+                f"multiple of it, got {self.n_ubatch}"
+            )
         if h2o.has_key_index and self.flash_attn == "off":
             raise ValueError(
                 f"[{_OWNER}] retrieval='index' needs attention as one operator, which flash_attn='off' rules out: pass "
                 "flash_attn='auto' or retrieval='ngrams'"
             )
-        if h2o.memory_size >= self.n_ubatch:
+        if h2o.memory_size >= self.n_ubatch and h2o.keep_ratio is None:
             warnings.warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below the chunk size n_ubatch ({self.n_ubatch}): "
                 "H2O then costs more than it saves",
@@ -136,6 +141,10 @@ class ContextParams:
             retrieval="ngrams" if self.h2o is None else self.h2o.retrieval,
             scorer="" if self.h2o is None else self.h2o.scorer,
             pooling=0 if self.h2o is None else self.h2o.pooling,
+            block_tokens=1 if self.h2o is None else self.h2o.block_tokens,
+            ema_alpha=0.0 if self.h2o is None else self.h2o.ema_alpha,
+            shared_heads=self.h2o is not None and self.h2o.shared_heads,
+            keep_ratio=0.0 if self.h2o is None else self.h2o.keep_ratio or 0.0,
             score_type="f32" if self.h2o is None else self.h2o.score_type,
             schedule="single_pass" if self.h2o is None else self.h2o.schedule,
             decode="full" if self.h2o is None else self.h2o.decode,

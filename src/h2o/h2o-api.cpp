@@ -47,6 +47,10 @@ void llama_h2o_set_progress_callback(llama_h2o_kv * kv, llama_h2o_progress_callb
     unwrap(kv)->progress_data = user_data;
 }
 
+uint32_t llama_h2o_kv_n_memory(const llama_h2o_kv * kv, uint32_t chunk_end) {
+    return unwrap(kv)->sequence.config.n_memory(chunk_end);
+}
+
 bool llama_h2o_kv_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
     return pos == 0 || unwrap(kv)->sequence.can_rewind(pos);
 }
@@ -157,7 +161,8 @@ bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_
     const int32_t * row = src;
     for (uint32_t h = 0; h < layer->n_head_kv; ++h, row += sequence.config.memory_size()) {
         const bool ascends = std::adjacent_find(row, row + n, [](int32_t a, int32_t b) { return a >= b; }) == row + n;
-        if (row[0] < 0 || row[n - 1] >= (int32_t) sequence.n_tokens() || !ascends) {
+        const bool differs = sequence.config.shared_heads && !std::equal(row, row + n, src);
+        if (row[0] < 0 || row[n - 1] >= (int32_t) sequence.n_tokens() || !ascends || differs) {
             return false;
         }
     }

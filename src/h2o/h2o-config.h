@@ -30,6 +30,12 @@ struct h2o_config {
 
     uint32_t pooling = 0; // a candidate ranks as high as the best one up to so many positions away
 
+    uint32_t block_tokens = 1;     // positions that are kept together: 1, unless the scorer ranks blocks
+    float    ema_alpha    = 1.0f;  // what is left of a score when a chunk is closed: all, unless the scorer forgets
+    bool     shared_heads = false; // a layer's KV heads keep the same positions
+
+    double keep_ratio = 0.0; // of the positions before a chunk, what its memory set holds; 0: M of them
+
     std::array<uint64_t, LLAMA_H2O_MAX_LAYERS/64> dense_layers = {};
 
     ggml_type score_type = GGML_TYPE_F32;
@@ -59,8 +65,9 @@ struct h2o_config {
     // M = A + L + H
     uint64_t memory_size() const { return (uint64_t) sink_tokens + local_window + heavy_budget; }
 
-    // how many positions the memory set of a chunk that ends at chunk_end holds: all that there are, or M
-    uint32_t n_memory(uint32_t chunk_end) const { return std::min<uint64_t>(memory_size(), chunk_end); }
+    // How many positions the memory set of a chunk that ends at chunk_end holds: all that there are, M, or the ratio of them in whole
+    // blocks, but at least sinks and local window. Never fewer than an earlier one.
+    uint32_t n_memory(uint32_t chunk_end) const;
 
     uint32_t chunk_start(uint32_t pos) const { return pos - pos % chunk_size; }
 

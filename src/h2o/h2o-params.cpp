@@ -10,6 +10,7 @@ static const char * const schedule_names[]  = { "single_pass", "two_phase" };
 static const char * const decode_names[]    = { "full", "memory" };
 static const char * const retrieval_names[] = { "ngrams", "index" };
 static const char * const evict_names[]     = { "off", "on" };
+static const char * const heads_names[]     = { "own", "shared" };
 
 llama_h2o_params llama_h2o_default_params() {
     return {
@@ -23,6 +24,10 @@ llama_h2o_params llama_h2o_default_params() {
         /*.decode       =*/ LLAMA_H2O_DECODE_FULL,
         /*.lookup_budget =*/ 0,
         /*.tile          =*/ 8,
+        /*.block_tokens  =*/ 16,
+        /*.ema_alpha     =*/ 0.9f,
+        /*.shared_heads  =*/ false,
+        /*.keep_ratio    =*/ 0.0,
         /*.retrieval     =*/ LLAMA_H2O_RETRIEVAL_NGRAMS,
         /*.evict         =*/ false,
         /*.cold_store    =*/ {},
@@ -35,8 +40,12 @@ const llama_h2o_option * llama_h2o_options() {
         { "local",    "N",    "H2O: last positions of a chunk that the next one attends to; the chunk size is --ubatch-size (default: 0; local, heavy and sinks 0: off)" },
         { "heavy",    "N",    "H2O: heavy hitters that a chunk attends to (default: 0)" },
         { "sinks",    "N",    "H2O: first positions that every chunk attends to (default: 0)" },
-        { "scorer",   "NAME", "H2O: how heavy hitters are chosen, distant, key_diff or sum (default: distant)" },
+        { "scorer",   "NAME", "H2O: how heavy hitters are chosen, distant, key_diff, sum or block_ema (default: distant)" },
         { "pooling",  "N",    "H2O: a candidate ranks as high as the best one up to N positions away (default: 0)" },
+        { "block",    "N",    "H2O, scorer block_ema: tokens of a block, all of which are kept or none (default: 16)" },
+        { "ema",      "X",    "H2O, scorer block_ema: what is left of a score when a chunk is closed (default: 0.9)" },
+        { "heads",    "NAME", "H2O: shared: all KV heads of a layer keep the same tokens (default: own)" },
+        { "keep",     "X",    "H2O: part of the text that a memory set holds, if local, heavy and sinks have room for it (default: 0, as many as these)" },
         { "schedule", "NAME", "H2O: how a prompt is computed, single_pass or two_phase (default: single_pass)" },
         { "decode",   "NAME", "H2O: what generated tokens attend to, full (everything) or memory (as a prompt's tokens) (default: full)" },
         { "lookup",   "N",    "H2O: positions that a query attends to besides (default: 0)" },
@@ -56,6 +65,18 @@ static bool set_number(uint32_t & dst, const char * value) {
     errno = 0;
     const long long number = strtoll(value, &end, 10);
     if (end == value || *end || errno || number < 0 || number > INT32_MAX) {
+        return false;
+    }
+    dst = number;
+    return true;
+}
+
+// in [0, 1]
+template <typename T>
+static bool set_part(T & dst, const char * value) {
+    char * end;
+    const double number = strtod(value, &end);
+    if (end == value || *end || !(number >= 0.0 && number <= 1.0)) {
         return false;
     }
     dst = number;
@@ -129,6 +150,18 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
     }
     if (strcmp(name, "pooling") == 0) {
         return set_number(params->pooling, value);
+    }
+    if (strcmp(name, "block") == 0) {
+        return set_number(params->block_tokens, value);
+    }
+    if (strcmp(name, "ema") == 0) {
+        return set_part(params->ema_alpha, value);
+    }
+    if (strcmp(name, "heads") == 0) {
+        return set_choice(params->shared_heads, heads_names, value);
+    }
+    if (strcmp(name, "keep") == 0) {
+        return set_part(params->keep_ratio, value);
     }
     if (strcmp(name, "dense") == 0) {
         return set_layers(params->dense_layers, value);

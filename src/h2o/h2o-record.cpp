@@ -8,13 +8,19 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 7;
+static constexpr uint32_t VERSION = 8;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
+    uint32_t alpha_bits;
+    uint64_t ratio_bits;
+    memcpy(&alpha_bits, &config.ema_alpha,  sizeof(alpha_bits));
+    memcpy(&ratio_bits, &config.keep_ratio, sizeof(ratio_bits));
+
     std::vector<uint32_t> res = {
         MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.pooling,
         (uint32_t) config.schedule, config.lookup_budget, config.has_tiles() ? config.tile : 0, config.has_key_index(), config.evict, config.has_cold_store(), (uint32_t) n_layer,
+        config.block_tokens, config.shared_heads, alpha_bits, (uint32_t) ratio_bits, (uint32_t) (ratio_bits >> 32),
     };
     for (const uint64_t word : config.dense_layers) {
         res.push_back(word);

@@ -24,6 +24,12 @@ public:
 
     virtual const char * name() const = 0;
 
+    // Positions are kept in blocks, by the sums of their ranks.
+    virtual bool ranks_blocks() const { return false; }
+
+    // The score of what is kept is multiplied by config.ema_alpha when a chunk is closed.
+    virtual bool forgets() const { return false; }
+
     // A score is what attention gives to a position, or what score_keys() makes of its key.
     virtual bool uses_attention() const { return true; }
 

@@ -90,6 +90,21 @@ static void pool_ranks(const int32_t * pos, uint32_t n, uint32_t radius, float *
     }
 }
 
+// Every candidate takes the sum of its block's ranks.
+static void sum_blocks(const int32_t * pos, uint32_t n, uint32_t block_tokens, float * rank) {
+    for (uint32_t i = 0; i < n && block_tokens > 1;) {
+        const int32_t block = pos[i]/(int32_t) block_tokens;
+
+        uint32_t end = i;
+        double   sum = 0.0;
+        for (; end < n && pos[end]/(int32_t) block_tokens == block; ++end) {
+            sum += rank[end];
+        }
+        std::fill(rank + i, rank + end, (float) sum);
+        i = end;
+    }
+}
+
 std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scorer & scorer, uint32_t chunk_end,
         const std::vector<int32_t> & pos, const std::vector<float> & score) {
     const int32_t n_sink      = std::min(config.sink_tokens, chunk_end);
@@ -109,12 +124,14 @@ std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scor
         rank[i] = is_chunk_sink ? -INFINITY : scorer.rank(score[first - pos.begin() + i], p, chunk_end, config.local_window);
     }
     pool_ranks(candidates.data(), candidates.size(), config.pooling, rank.data());
+    sum_blocks(candidates.data(), candidates.size(), config.block_tokens, rank.data());
 
-    const uint32_t n_heavy = std::min<size_t>(candidates.size(), config.heavy_budget);
+    const uint32_t n_always = n_sink + chunk_end - local_start;
+    const uint32_t n_heavy  = std::min<size_t>(candidates.size(), config.n_memory(chunk_end) - n_always);
 
     std::vector<int32_t> res(n_sink + n_heavy + chunk_end - local_start);
     std::iota(res.begin(), res.begin() + n_sink, 0);
-    h2o_select_heavy(candidates.data(), rank.data(), candidates.size(), config.heavy_budget, res.data() + n_sink);
+    h2o_select_heavy(candidates.data(), rank.data(), candidates.size(), n_heavy, res.data() + n_sink);
     std::iota(res.begin() + n_sink + n_heavy, res.end(), local_start);
 
     return res;

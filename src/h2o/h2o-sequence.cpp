@@ -102,6 +102,12 @@ std::vector<float> h2o_sequence::scores(const h2o_layer & layer) const {
             }
         }
     }
+    if (layer.scorer->forgets()) {
+        const float scale = (1.0f - config.ema_alpha)/(layer.n_head/layer.n_head_kv*config.chunk_size);
+        for (float & score : res) {
+            score *= scale;
+        }
+    }
     return res;
 }
 
@@ -240,30 +246,60 @@ void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
 
     h2o_scores scores(layer);
 
-    std::vector<int32_t> memory(layer.memory.size(), -1);
-    std::vector<int32_t> pos;
-    std::vector<float>   score;
+    std::vector<std::vector<int32_t>> pos  (layer.n_head_kv);
+    std::vector<std::vector<float>>   score(layer.n_head_kv);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        pos.clear();
-        score.clear();
         for (size_t i = 0; i < M; ++i) {
             const int32_t p = layer.memory[h*M + i];
             if (p >= 0 && p < (int32_t) chunk_start) {
-                pos.push_back(p);
-                score.push_back(scores.get(h, layout.memory_row(i, p)));
+                pos  [h].push_back(p);
+                score[h].push_back(scores.get(h, layout.memory_row(i, p)));
             }
         }
         for (uint32_t p = chunk_start; p < chunk_end; ++p) {
-            pos.push_back(p);
-            score.push_back(scores.get(h, layout.row_of(p)));
+            pos  [h].push_back(p);
+            score[h].push_back(scores.get(h, layout.row_of(p)));
         }
+    }
+    if (config.shared_heads) { // they have the same positions
+        for (size_t i = 0; i < score[0].size(); ++i) {
+            float sum = 0.0f;
+            for (const auto & s : score) {
+                sum += s[i];
+            }
+            for (auto & s : score) {
+                s[i] = sum/layer.n_head_kv;
+            }
+        }
+    }
 
-        const auto selected = h2o_select_memory(config, *layer.scorer, chunk_end, pos, score);
+    std::vector<int32_t> memory(layer.memory.size(), -1);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        const auto selected = h2o_select_memory(config, *layer.scorer, chunk_end, pos[h], score[h]);
         std::copy(selected.begin(), selected.end(), memory.begin() + (h + 1)*M - selected.size());
     }
 
     set_memory_set(layer, std::move(memory), chunk_start + config.chunk_size);
+    if (layer.scorer->forgets()) {
+        forget_scores(layer);
+    }
     layer.n_built++;
+}
+
+// of what is kept; the rest has the score that it had when it left
+void h2o_sequence::forget_scores(const h2o_layer & layer) const {
+    const size_t M = config.memory_size();
+
+    h2o_scores scores(layer);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        for (size_t i = 0; i < M; ++i) {
+            if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
+                const uint32_t row = layout.memory_row(i, pos);
+                scores.set(h, row, config.ema_alpha*scores.get(h, row));
+            }
+        }
+    }
+    scores.store();
 }
 
 void h2o_sequence::set_memory(h2o_layer & layer, const int32_t * memory) {

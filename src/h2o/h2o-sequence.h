@@ -189,6 +189,8 @@ private:
     // after that one, if some are evicted.
     void set_memory_set(h2o_layer & layer, std::vector<int32_t> memory, uint32_t chunk_start);
 
+    void forget_scores(const h2o_layer & layer) const;
+
     // compact layout: K, V and scores of this memory set to its rows, none to those of the next chunk
     void move_rows(const h2o_layer & layer, const std::vector<int32_t> & memory, uint32_t chunk_start) const;
 

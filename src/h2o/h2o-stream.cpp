@@ -198,6 +198,7 @@ void h2o_stream::reset_stats() {
         if (c) {
             for (const auto & [buft, size] : c->memory_breakdown()) {
                 stats.bytes_kv += size/c->get_n_stream();
+                stats.bytes_token += size/c->get_n_stream()/c->get_size();
             }
         }
     }

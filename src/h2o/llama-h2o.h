@@ -31,7 +31,7 @@ enum llama_h2o_retrieval {
 #define LLAMA_H2O_MAX_LAYERS 512
 #define LLAMA_H2O_MAX_PATH   1024
 
-// What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one.
+// What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one; with keep_ratio at most so many.
 struct llama_h2o_params {
     uint32_t                local_window; // last positions of a chunk that the next chunk attends to
     uint32_t                heavy_budget; // heavy hitters that the next chunk attends to
@@ -43,6 +43,10 @@ struct llama_h2o_params {
     enum llama_h2o_decode   decode;
     uint32_t                lookup_budget; // positions that a query attends to besides; 0: none
     uint32_t                tile;          // NGRAMS: queries that look up so many; each adds its part, until newer ones take its place
+    uint32_t                block_tokens;  // scorer block_ema: positions of a block, a divisor of the sizes above and of the chunk size
+    float                   ema_alpha;     // the same: what is left of a score when a chunk is closed, in [0, 1)
+    bool                    shared_heads;  // a layer's KV heads keep the same positions, by the mean of their scores
+    double                  keep_ratio;    // a memory set holds this part of the positions before it, or sinks and local window if they are more; 0: as many as fit
 
     enum llama_h2o_retrieval retrieval; // how these positions are found
 
@@ -63,7 +67,7 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
 // For command lines: the parameters that have a name, so many, NULL after the last.
-#define LLAMA_H2O_N_OPTIONS 13
+#define LLAMA_H2O_N_OPTIONS 17
 
 struct llama_h2o_option {
     const char * name;
@@ -121,6 +125,7 @@ struct llama_h2o_stats {
     int64_t  t_scores_us;        // adding to the scores
     uint64_t n_select;           // memory sets built (layers x chunks)
     uint64_t bytes_kv;           // K and V tensors
+    uint64_t bytes_token;        // K and V of one token in all layers
     uint64_t bytes_index;        // keys in 4 bits, by which LLAMA_H2O_RETRIEVAL_INDEX finds
     uint64_t bytes_scores;       // score tensors, and what generated tokens give to them
     uint64_t bytes_memory;       // memory index tensors
@@ -156,6 +161,9 @@ LLAMA_API void llama_h2o_set_call(struct llama_h2o_kv * kv, enum llama_h2o_call 
 // some time of its own.
 LLAMA_API bool llama_h2o_profile_callback(struct ggml_tensor * t, bool ask, void * kv);
 
+// how many positions the memory set of a chunk that ends at chunk_end holds
+LLAMA_API uint32_t llama_h2o_kv_n_memory(const struct llama_h2o_kv * kv, uint32_t chunk_end);
+
 // whether the tokens from this position on can be removed (llama_memory_seq_rm); position 0 always can
 LLAMA_API bool llama_h2o_kv_can_rewind(const struct llama_h2o_kv * kv, uint32_t pos);
 
@@ -187,8 +195,8 @@ LLAMA_API bool llama_h2o_kv_scores(const struct llama_h2o_kv * kv, int32_t il, f
 LLAMA_API bool llama_h2o_kv_memory_indices(const struct llama_h2o_kv * kv, int32_t il, int32_t * dst);
 
 // Replaces the memory set for the chunk after the last one, which must be complete: [n_head_kv, M], for every head
-// min(M, n_tokens) positions, ascending, in [0, n_tokens), -1 padded. Writes nothing and returns false if they are not, or if
-// the context evicts.
+// llama_h2o_kv_n_memory(n_tokens) positions, ascending, in [0, n_tokens), -1 padded; with shared_heads for all the same. Writes
+// nothing and returns false if they are not, or if the context evicts.
 LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t il, const int32_t * src);
 
 // memory set M_c [n_head_kv, M] of an earlier chunk; false if it was not kept

@@ -34,12 +34,14 @@ class Scorer:
     counts: Callable[[IntArray, IntArray, int, int], BoolArray] = _all
     rank: Callable[[Array, IntArray, int, int], Array] = _score
     from_keys: bool = False
+    blocks: bool = False  # positions are ranked by blocks, and scores of what is kept fade
 
 
 SCORERS = {
     "sum": Scorer(),
     "distant": Scorer(counts=_distant, rank=_distant_mean),
     "key_diff": Scorer(from_keys=True),
+    "block_ema": Scorer(blocks=True),
 }
 
 
@@ -55,3 +57,9 @@ def pooled(ranks: Array, positions: IntArray, radius: int) -> Array:
     """Every candidate takes the highest rank within `radius` positions of it."""
     is_near = np.abs(positions[:, None] - positions) <= radius
     return np.array([np.fmax.reduce(ranks[near]) for near in is_near], dtype=ranks.dtype)
+
+
+def block_sums(ranks: Array, positions: IntArray, block_tokens: int) -> Array:
+    """Every candidate takes the sum of the ranks of its block's candidates."""
+    blocks = positions // block_tokens
+    return np.array([ranks[blocks == block].sum(dtype=np.float64) for block in blocks], dtype=ranks.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Array, IntArray
-from .scorers import SCORERS, Scorer, pooled
+from .scorers import SCORERS, Scorer, block_sums, pooled
 
 
 def candidate_ranks(
@@ -20,6 +20,7 @@ def candidate_ranks(
     pooling: int = 0,
     S: int = 1,
     chunk_sink: int = 0,
+    block_tokens: int = 16,
 ) -> Array:
     """Ranks of positions [0, end) of one KV head, -inf where a position is no candidate for a heavy hitter.
 
@@ -33,6 +34,7 @@ def candidate_ranks(
     if len(positions):
         own = scorer.rank(scores[positions], positions, end, L)
         own = np.where((positions >= S) & (positions % S < chunk_sink), -np.inf, own)
+        own = block_sums(own, positions, block_tokens) if scorer.blocks else own
         ranks[positions] = pooled(own, positions, pooling)
     return ranks
 

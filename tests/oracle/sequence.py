@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,10 @@ class OracleSequence(ABC):
         dense_layers: Sequence[int] = (),
         decode: str = "full",
         retrieval: str = "ngrams",
+        keep_ratio: float | None = None,
+        block_tokens: int = 16,
+        ema_alpha: float = 0.9,
+        shared_heads: bool = False,
     ) -> None:
         self.model = model
         self.S, self.L, self.H, self.A = S, L, H, A
@@ -64,6 +70,10 @@ class OracleSequence(ABC):
         self.scorer = SCORERS[scorer]
         self.dense_layers = set(dense_layers)
         self.pooling = pooling
+        self.keep_ratio = keep_ratio
+        self.block_tokens = block_tokens
+        self.ema_alpha = ema_alpha
+        self.shared_heads = shared_heads
         self.decode = decode
         # What one of them finds, the other does not.
         self.lookup = Lookup(S=S, T=T, B=B if retrieval == "ngrams" else 0, A=A, L=L)
@@ -95,7 +105,11 @@ class OracleSequence(ABC):
 
     def scores(self, layer: int) -> Array:
         """[n_head_kv, n_tokens]."""
-        return self._as_score(self._scores[layer] + self._pending[layer])
+        scores = self._as_score(self._scores[layer] + self._pending[layer])
+        if self.scorer.blocks:
+            h = self.model.hparams
+            scores = scores * ((1 - self.ema_alpha) / (h.n_head[layer] // h.n_head_kv[layer] * self.S))
+        return scores
 
     def memory_indices(self, layer: int) -> IntArray:
         """The newest memory set [n_head_kv, M]; all -1 before the first is built."""
@@ -273,12 +287,19 @@ class OracleSequence(ABC):
             if self.choose_memory is not None:
                 memory = self.choose_memory(chunk - 1, il, memory, ranks)
             built[il] = memory
+            if self.scorer.blocks:
+                for row, kept in zip(scores, memory, strict=True):
+                    kept = kept[kept >= 0]
+                    row[kept] = self._as_score(np.asarray(self.ema_alpha, self.dtype) * row[kept])
         self.history.append(built)
 
     def _select(self, il: int, end: int) -> tuple[IntArray, Array]:
         """The memory set [n_head_kv, M] of the chunk that ends at `end`, and the ranks [n_head_kv, end]."""
         memory, ranks = [], []
-        for row, previous in zip(self._scores[il], self.memory_indices(il), strict=True):
+        scores = self._scores[il]
+        if self.shared_heads:
+            scores = np.broadcast_to(scores.mean(axis=0, keepdims=True), scores.shape)
+        for row, previous in zip(scores, self.memory_indices(il), strict=True):
             chunk = (previous, end - self.S, end)
             rank = candidate_ranks(
                 row[:end],
@@ -289,10 +310,20 @@ class OracleSequence(ABC):
                 pooling=self.pooling,
                 S=self.S,
                 chunk_sink=self.chunk_sink,
+                block_tokens=self.block_tokens,
             )
-            memory.append(select_ranked(rank, *chunk, L=self.L, H=self.H, A=self.A))
+            chosen = select_ranked(rank, *chunk, L=self.L, H=self._heavy_budget(end), A=self.A)
+            memory.append(np.pad(chosen, (0, self.M - len(chosen)), constant_values=-1))
             ranks.append(rank)
         return np.stack(memory), np.stack(ranks)
+
+    def _heavy_budget(self, end: int) -> int:
+        """H, or what of the ratio of [0, end) is left to heavy hitters, in whole blocks."""
+        if self.keep_ratio is None:
+            return self.H
+        unit = self.block_tokens if self.scorer.blocks else 1
+        kept = math.ceil(Fraction(str(self.keep_ratio)) * end / unit) * unit
+        return max(0, min(kept - self.L - self.A, self.H))
 
     def _counts(self, queries: IntArray, keys: IntArray) -> BoolArray:
         """Which queries [n_q] count for which keys [n_k] or [n_head_kv, n_k]: [.., n_q, n_k]."""

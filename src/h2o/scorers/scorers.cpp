@@ -8,6 +8,7 @@ const std::vector<const h2o_scorer *> & h2o_scorers() {
         &h2o_scorer_distant(),
         &h2o_scorer_key_diff(),
         &h2o_scorer_sum(),
+        &h2o_scorer_block_ema(),
     };
     return res;
 }

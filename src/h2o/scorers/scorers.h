@@ -7,6 +7,7 @@
 const h2o_scorer & h2o_scorer_sum();
 const h2o_scorer & h2o_scorer_distant();
 const h2o_scorer & h2o_scorer_key_diff();
+const h2o_scorer & h2o_scorer_block_ema();
 
 // all of them, the default first
 const std::vector<const h2o_scorer *> & h2o_scorers();

@@ -1,0 +1,193 @@
+"""Whole blocks by a moving average, and memory sets that are a part of the text: seed 004, section 3."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from compare import assert_logits_close
+from h2o_llama import H2OConfig
+from inputs import limited, random_tokens, split
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from oracle import GGUFModel
+from standalone import LAYER, add_chunk, kept, make_cache, n_head_kv, per_head
+from tolerances import SELF_LOGITS_F32
+
+BLOCKS = Config(S=16, L=4, H=8, A=4, scorer="block_ema", block_tokens=4, ema_alpha=0.7)
+CONFIGS = {
+    "blocks": BLOCKS,
+    "blocks, two_phase": replace(BLOCKS, schedule="two_phase", score_type="bf16"),
+    "blocks of all heads, generated": replace(BLOCKS, shared_heads=True, decode="memory", ema_alpha=0.0),
+    "blocks to a ratio": replace(BLOCKS, H=40, keep_ratio=0.4),
+    "ratio": Config(S=16, L=4, H=40, A=1, scorer="distant", keep_ratio=0.35, B=8, T=4),
+    "ratio, two_phase": Config(S=16, L=4, H=12, keep_ratio=0.5, schedule="two_phase"),
+    "ratio, key_diff of all heads": Config(S=16, L=2, H=40, scorer="key_diff", keep_ratio=0.25, shared_heads=True),
+    "ratio, composed": Config(S=16, L=4, H=40, A=1, keep_ratio=0.3, flash_attn="off"),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest) -> Config:
+    return CONFIGS[request.param]
+
+
+def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
+    n = limited(100, model_path)
+    tokens = random_tokens(n, oracle_model.hparams.n_vocab, seed=1)
+    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [37, *[1] * 20, n - 57]))
+
+
+def test_p3_split_invariance(tiny_model: Path, config: Config) -> None:
+    tokens = random_tokens(130, seed=8)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
+        (expected,) = eval_calls(whole, [tokens])
+        actual = np.concatenate(eval_calls(parts, split(tokens, [2, 30, 16, 3, 79])))
+        for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
+            for il in whole.kv.layers:
+                np.testing.assert_array_equal(a[il], b[il])
+        assert_logits_close(actual, expected, SELF_LOGITS_F32)
+
+
+def test_a_moving_average_by_hand(tiny_model: Path) -> None:
+    """Three blocks of two, one of which is kept: the first by 6 to 5, then the newest, as 6 fades to 3."""
+    sizes: Any = {"chunk_size": 6, "local_window": 0, "heavy_budget": 2}
+    cache = make_cache(tiny_model, **sizes, scorer="block_ema", block_tokens=2, ema_alpha=0.5)
+    add_chunk(cache, per_head(cache, [2, 4, 5, 0, 0, 4.5]))
+    assert kept(cache) == [0, 1]
+    n_queries = 6 * cache_group(tiny_model)  # of a chunk, in all the heads of a KV head
+    np.testing.assert_allclose(cache.scores(LAYER)[0, :2], np.array([1, 2]) * 0.5 / n_queries, rtol=1e-6)
+    cache.accumulate_memory_scores(LAYER, per_head(cache, [0.25, 0.25]))
+    add_chunk(cache, per_head(cache, [0, 0, 1.75, 1.7, 3.4, 0.2]))
+    assert kept(cache) == [10, 11]
+
+
+def cache_group(path: Path) -> int:
+    hparams = GGUFModel(path).hparams
+    return hparams.n_head[LAYER] // hparams.n_head_kv[LAYER]
+
+
+def test_shared_heads_by_hand(tiny_model: Path) -> None:
+    """One head prefers position 1, all together position 3."""
+    cache = make_cache(tiny_model, chunk_size=4, local_window=0, heavy_budget=1, shared_heads=True)
+    colsum = np.tile(np.array([0, 0, 0, 2], np.float32), (n_head_kv(cache), 1))
+    colsum[0] = [0, 3, 0, 2]
+    add_chunk(cache, colsum)
+    assert [kept(cache, head) for head in range(len(colsum))] == [[3]] * len(colsum)
+
+
+def test_heads_that_share_are_set_alike(tiny_model: Path) -> None:
+    config = replace(BLOCKS, H=4, shared_heads=True)
+    with open_llama(tiny_model, config) as llm:
+        llm.eval(random_tokens(config.S, seed=3))
+        before = llm.kv.memory_indices(0)
+        sets = np.tile(np.arange(config.M, dtype=np.int32), (len(before), 1))
+        sets[-1, -1] += 1
+        with pytest.raises(ValueError, match="all rows of indices must be equal"):
+            llm.kv.set_memory_indices(0, sets)
+        np.testing.assert_array_equal(llm.kv.memory_indices(0), before)
+        sets[:, -1] = config.M
+        llm.kv.set_memory_indices(0, sets)
+        np.testing.assert_array_equal(llm.kv.memory_indices(0), sets)
+
+
+def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
+    """It grows by the chunk, is whole blocks, and what it comes to is told; what the cache has no room for, too."""
+    S, n_ctx = 16, 160
+    h2o = H2OConfig(
+        4,
+        sink_tokens=4,
+        scorer="block_ema",
+        block_tokens=4,
+        target_ratio=3.2,
+        lookup_budget=0,
+        decode="memory",
+        evict=True,
+    )
+    with h2o_llama.Llama(tiny_model, n_ctx=n_ctx, n_ubatch=S, n_batch=S, h2o=h2o, record=True) as llm:
+        assert llm.kv.stats.lossy_ratio == 1
+        assert llm.kv.memory_size == math.ceil(n_ctx / 3.2 / 4) * 4
+        before = 0
+        for end in range(S, n_ctx + 1, S):
+            llm.eval(random_tokens(S, seed=end))
+            closed, stats = end - S, llm.kv.stats
+            expected = min(max(8, math.ceil(closed / 3.2 / 4) * 4), closed)
+            assert (stats.n_tokens, stats.closed_tokens, stats.kept_tokens) == (end, closed, expected)
+            if closed:
+                sets = llm.kv.memory_indices(0)
+                np.testing.assert_array_equal((sets >= 0).sum(axis=1), expected)
+                assert all(len(set(row[row >= 0] // 4)) == expected // 4 for row in sets)
+                assert stats.evicted_tokens == closed - expected
+                assert stats.last_evicted_tokens == stats.evicted_tokens - before
+                assert stats.lossy_ratio == pytest.approx(closed / expected)
+                assert (stats.floor_tokens, stats.target_tokens) == (8, pytest.approx(closed / 3.2))
+            before = stats.evicted_tokens
+        assert stats.select_ms > 0
+        # 10 chunks of K and V over the rows that there are, and what is kept beside them.
+        rows = stats.n_tokens * stats.token_bytes / stats.kv_bytes
+        assert rows == pytest.approx(n_ctx / (llm.kv.memory_size + S))
+        assert 0 < stats.total_lossy_ratio < rows
+        llm.reset()
+        assert (llm.kv.stats.lossy_ratio, llm.kv.stats.evicted_tokens) == (1, 0)
+
+
+def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
+    """Sinks and local window are 12 of 16, 32 and 48 tokens, whatever the ratio asks for."""
+    h2o = H2OConfig(8, sink_tokens=4, target_ratio=10, lookup_budget=0)
+    with h2o_llama.Llama(tiny_model, n_ctx=64, n_ubatch=16, n_batch=64, h2o=h2o) as llm:
+        llm.eval(random_tokens(50, seed=1))
+        assert llm.kv.stats.kept_tokens == llm.kv.stats.floor_tokens == 12
+        assert llm.kv.stats.lossy_ratio == 4
+        assert llm.kv.stats.evicted_tokens == 0  # nothing is dropped without evict=True
+
+
+def test_the_other_layers_are_dense(tiny_model: Path) -> None:
+    n_layer = GGUFModel(tiny_model).hparams.n_layer
+    h2o = H2OConfig(4, 4, 1, lookup_budget=0, layers=(1, n_layer))
+    with h2o_llama.Llama(tiny_model, n_ctx=64, n_ubatch=16, n_batch=64, h2o=h2o) as llm:
+        assert llm.h2o == H2OConfig(4, 4, 1, lookup_budget=0, dense_layers=[0])
+        assert list(llm.kv.layers) == list(range(1, n_layer))
+    with pytest.raises(ValueError, match=rf"layers must end at {n_layer}, .* got {n_layer + 1}"):
+        h2o_llama.Llama(tiny_model, h2o=replace(h2o, layers=(0, n_layer + 1)))
+
+
+def test_sizes_become_whole_blocks() -> None:
+    h2o = H2OConfig(scorer="block_ema")
+    assert (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget) == (16, 64, 320)
+    assert H2OConfig(5, 9, 1, scorer="block_ema", block_tokens=4).memory_size == 8 + 12 + 4
+    assert replace(h2o, scorer="sum", local_window=5).local_window == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"keep_ratio": 0}, "keep_ratio must be above 0"),
+        ({"keep_ratio": 1.5}, "keep_ratio must be a finite number from 0 to 1, got 1.5"),
+        ({"target_ratio": 0.5}, "target_ratio must be a finite number >= 1"),
+        ({"keep_ratio": 0.5, "target_ratio": 3}, "either keep_ratio or target_ratio"),
+        ({"ema_alpha": 1.0}, "ema_alpha must be at least 0 and below 1"),
+        ({"ema_alpha": float("nan")}, "ema_alpha must be a finite number"),
+        ({"block_tokens": 0}, "block_tokens must be an integer of at least 1"),
+        ({"scorer": "block_ema", "pooling": 1}, "pooling must be 0"),
+        ({"shared_heads": 1}, "shared_heads must be True or False"),
+        ({"layers": 3}, "layers must be two layers"),
+        ({"layers": (3, 3)}, "the second of layers must be an integer from 4"),
+        ({"layers": (1, 3), "dense_layers": 1}, "either layers or dense_layers"),
+    ],
+)
+def test_bad_settings(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        H2OConfig(**arguments)
+
+
+def test_a_chunk_is_whole_blocks(tiny_model: Path) -> None:
+    h2o = H2OConfig(4, 8, 4, scorer="block_ema", block_tokens=4)
+    with pytest.raises(ValueError, match="n_ubatch must be a multiple of it, got 18"):
+        h2o_llama.Llama(tiny_model, n_ubatch=18, h2o=h2o)
+    with pytest.raises(ValueError, match=r"chunk_size must be a multiple of block_tokens \(16\), got 24"):
+        make_cache(tiny_model, chunk_size=24, scorer="block_ema")
