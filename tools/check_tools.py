@@ -32,6 +32,7 @@ EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
     H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
     H2OConfig(local_window=32, heavy_budget=32, evict=True, cold_store="memory", lookup_budget=50),
+    H2OConfig(32, 416, 16, scorer="block_ema", ema_alpha=0.5, shared_heads=True, keep_ratio=0.2, lookup_budget=0),
 )
 # Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits.
 STATISTICS = {
@@ -111,6 +112,10 @@ def options_of(h2o: H2OConfig) -> list[str]:
         "sinks": h2o.sink_tokens,
         "scorer": h2o.scorer,
         "pooling": h2o.pooling,
+        "block": h2o.block_tokens,
+        "ema": h2o.ema_alpha,
+        "heads": "shared" if h2o.shared_heads else "own",
+        "keep": h2o.keep_ratio or 0,
         "schedule": h2o.schedule,
         "lookup": h2o.lookup_budget,
         "tile": h2o.tile,
