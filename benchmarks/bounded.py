@@ -9,8 +9,6 @@ memory of a process; it takes minutes.
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -19,11 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, Llama, Sequence, demo_model_path
+from h2o_llama import H2OConfig, Llama, Sequence
+from h2o_llama.gate.memory import peaks
 from h2o_llama.machine import cpu_model
 
 EVICT = H2OConfig(evict=True)
@@ -195,29 +193,13 @@ def cold_store(model: str, tokens: list[int]) -> Iterator[str]:
 
 def process_memory(long: int, h2o: H2OConfig, name: str, goal: str) -> str:
     """Peak resident memory of a process of its own, after 65,536 tokens and after `long`."""
-    script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
-from bounded import read_in_pieces
-read_in_pieces({long}, {h2o.cold_store!r})
-"""
-    result = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
-    first, last = map(int, result.stdout.split())
-    growth = last / first - 1
-    return row(f"{name} from 65,536 to {long:,} tokens (demo model)", f"+{growth:.1%} of {first >> 20} MiB", goal)
-
-
-def read_in_pieces(long: int, cold_store: str | None) -> None:
-    random = np.random.default_rng(0)
-    with Llama(demo_model_path(), h2o=H2OConfig(evict=True, cold_store=cold_store)) as llm:
-        while llm.n_tokens < long:
-            llm.eval(random.integers(32, 127, CHUNK * 4))
-            if llm.n_tokens in (65_536, -(-long // 4096) * 4096):
-                print(peak_memory())
-
-
-def peak_memory() -> int:
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
+    found = peaks(long, h2o.cold_store)
+    if found is None:
+        return row(name, "not told by this system", goal)
+    first, last = found
+    return row(
+        f"{name} from 65,536 to {long:,} tokens (demo model)", f"+{last / first - 1:.1%} of {first >> 20} MiB", goal
+    )
 
 
 if __name__ == "__main__":

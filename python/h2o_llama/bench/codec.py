@@ -111,11 +111,16 @@ def read_tensors(weights: Path, text: bytes | None, plan: CodecPlan, n_threads: 
         if llm.h2o is None:
             raise H2OError("[codec] K and V of this model cannot be read: H2O does not work with it")
         llm.eval(prompt_tokens(llm, text, plan.n_tokens))
-        tensors = []
-        for layer in llm.kv.layers:
-            tensors.append(Tensor(layer, "K", _as_stored(llm.kv.keys(layer), plan.type)))
-            tensors.append(Tensor(layer, "V", _as_stored(llm.kv.values(layer), plan.type)))
-        return tensors
+        return tensors_of(llm, plan.type)
+
+
+def tensors_of(llm: Llama, type: KVType) -> list[Tensor]:
+    """What a cache of this type holds."""
+    tensors = []
+    for layer in llm.kv.layers:
+        tensors.append(Tensor(layer, "K", _as_stored(llm.kv.keys(layer), type)))
+        tensors.append(Tensor(layer, "V", _as_stored(llm.kv.values(layer), type)))
+    return tensors
 
 
 def _as_stored(values: NDArray[np.float32], type: KVType) -> NDArray[Any]:
@@ -145,6 +150,11 @@ def measure(
         rows += [_measure(tensor, plan, *case) for case in _cases()]
     progress("K and V", len(tensors), len(tensors))
     return rows
+
+
+def measure_chosen(tensors: Sequence[Tensor], plan: CodecPlan) -> list[Row]:
+    """The same, only in groups and as it would be stored."""
+    return [_measure(tensor, plan, "groups", "auto", "auto") for tensor in tensors]
 
 
 def _cases() -> Iterator[tuple[str, str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from h2o_llama.cli import bench, chat, codec, demo, info, inspect, pull, quantize, run
+from h2o_llama.cli import bench, chat, codec, demo, gate, info, inspect, pull, quantize, run
 from h2o_llama.cli.errors import Commands
 from h2o_llama.cli.eval import eval_model
 
@@ -24,6 +24,7 @@ for command in (
     inspect.inspect,
     bench.bench,
     codec.codec,
+    gate.gate,
     info.info,
     pull.pull,
     quantize.quantize,

@@ -1,0 +1,46 @@
+"""The prompts of the gate: real ones, and the one token over and over that engines are often measured with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama.llama import Llama
+
+Tokens = NDArray[np.int32]
+
+LENGTHS = {"short": 1_100, "medium": 2_600, "long": 7_500}
+TURNS = 3_000
+_TURN_BYTES = 1_500
+
+
+def prompts(llm: Llama, text: bytes, n_after: int) -> Iterator[tuple[str, Tokens]]:
+    """Names and tokens, n_after more than the prompt: parts of the text, and a conversation made of it."""
+    tokens = np.array(llm.tokenize(text), dtype=np.int32)
+    for i, (name, n) in enumerate(LENGTHS.items()):
+        yield name, _part(tokens, i * len(tokens) // 5, n + n_after)
+    yield "turns", _part(np.array(_turns(llm, text), dtype=np.int32), 0, TURNS + n_after)
+
+
+def synthetic(llm: Llama, n: int) -> Tokens:
+    return np.full(n, min(16, llm.n_vocab - 1), dtype=np.int32)
+
+
+def _part(tokens: Tokens, start: int, n: int) -> Tokens:
+    """From around the start, or from before it where the text ends too early."""
+    if len(tokens) < n:
+        raise ValueError(f"[gate] the text must have at least {n:,} tokens, it has {len(tokens):,}")
+    start = min(start, len(tokens) - n)
+    return tokens[start : start + n]
+
+
+def _turns(llm: Llama, text: bytes) -> list[int]:
+    """Two sides in turn, by the model's chat template where it has one."""
+    words = text[-20 * _TURN_BYTES :].decode(errors="ignore")
+    pieces = [words[i : i + _TURN_BYTES] for i in range(0, len(words), _TURN_BYTES)]
+    messages = [{"role": ("user", "assistant")[i % 2], "content": piece} for i, piece in enumerate(pieces)]
+    if "tokenizer.chat_template" not in llm.metadata:
+        return llm.tokenize("\n\n".join(pieces))
+    return llm.tokenize(llm.apply_chat_template(messages, add_generation_prompt=False), parse_special=True)

@@ -1,0 +1,92 @@
+"""`h2o-llama gate`: figures of a small model, and what the command makes of those that do not hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import h2o_llama
+from command_line import invoke
+from h2o_llama.gate import figures
+from h2o_llama.gate.bounds import BOUNDS
+from h2o_llama.gate.figures import N_AFTER, Figure, Gate
+from h2o_llama.gate.prompts import LENGTHS, TURNS, prompts
+
+TEXT = b" ".join(b"%d squared is %d." % (i, i * i) for i in range(2_000))
+
+
+@pytest.fixture(scope="module")
+def gate(tiny_model: Path) -> Iterator[Gate]:
+    with h2o_llama.Llama(tiny_model, n_ctx=1, n_ubatch=1, n_batch=1, h2o=None) as weights:
+        yield Gate(weights, TEXT, threads=1, long=65_536)
+
+
+def test_prompts(gate: Gate) -> None:
+    found = {name: len(tokens) - N_AFTER for name, tokens in prompts(gate.weights, TEXT, N_AFTER)}
+    assert found == {**LENGTHS, "turns": TURNS}
+    with pytest.raises(ValueError, match="the text must have at least 7,756 tokens"):
+        list(prompts(gate.weights, TEXT[:7_000], N_AFTER))
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the long prompts find, short ones do."""
+    monkeypatch.setitem(LENGTHS, "long", 2_000)
+    monkeypatch.setattr(figures, "_PLACES", range(1_100, 1_300, 100))
+
+
+@pytest.mark.usefixtures("short")
+def test_lossy(gate: Gate) -> None:
+    """The ratio is exact: a chunk over it is a whole number. What is predicted is not what dense attention predicts."""
+    found = list(gate.lossy())
+    assert [value for name, _, value in found if name == "lossy"] == [3.2] * 5
+    ratios = [value for name, _, value in found if name == "lossy_ppl"]
+    assert len(set(ratios)) == len(ratios) == 4
+    assert all(0.5 < ratio < 2 for ratio in ratios)
+
+
+def test_repetitions(gate: Gate) -> None:
+    assert [value for _, _, value in gate.repetitions()] == [4]
+
+
+def test_lossless(gate: Gate) -> None:
+    found = {name: value for name, _, value in gate.lossless()}
+    assert found["front"] > 1
+    assert found["all"] > 1
+    assert found["fallbacks"] == 0
+    assert 0 < found["queue_peak"] <= 8
+    assert min(found["encode"], found["decode"], found["decode_us"]) > 0
+
+
+@pytest.mark.usefixtures("short")
+def test_cold_store(gate: Gate) -> None:
+    found = [*gate.cold(), *gate.speed()]
+    assert [name for name, _, _ in found] == ["cold_ppl", "cold_ppl_double", "cold_speed"]
+    assert found[0][1] == "prompts of 1,100 to 1,200"
+    assert all(0.5 < value < 2 for name, _, value in found if name != "cold_speed")
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"), [("lossy", 3.2, 3.19), ("lossy_ppl", 1.02, 1.03), ("fallbacks", 0, 1)]
+)
+def test_bounds(name: str, good: float, bad: float) -> None:
+    assert BOUNDS[name].holds(good)
+    assert not BOUNDS[name].holds(bad)
+    assert not BOUNDS[name].holds(math.nan)
+
+
+@pytest.mark.parametrize(("ppl", "status"), [(1.01, 0), (1.05, 1)])
+def test_command(ppl: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Figure] = [("lossy", "short", 3.3), ("lossy_ppl", "short", ppl)]
+    monkeypatch.setattr(Gate, "figures", lambda self: iter(found))
+    file = tmp_path / "gate.json"
+    result = invoke("gate", "demo", "--json", file)
+    assert result.exit_code == status
+    assert f"| {ppl:.3f} | ≤ 1.020 | {'yes' if status == 0 else 'NO'} |" in result.stdout
+    assert ("All 2 hold." if status == 0 else "1 of 2 do not hold.") in result.stdout
+    rows = json.loads(file.read_text())["figures"]
+    assert [row["holds"] for row in rows] == [True, status == 0]
