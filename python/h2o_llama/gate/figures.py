@@ -73,8 +73,8 @@ class Gate:
                 yield "lossy_ppl", name, self._added(dense, {name: llm}, tokens, _LOSSY_CHUNK)[name]
                 yield "lossy", name, llm.kv.stats.lossy_ratio
             llm.reset()
-            llm.eval(synthetic(llm, 4_096))
-            yield "lossy", "one token 4,096 times", llm.kv.stats.lossy_ratio
+            llm.eval(synthetic(llm, LENGTHS["long"]))
+            yield "lossy", "one token over and over", llm.kv.stats.lossy_ratio
 
     def _added(self, dense: Llama, llms: dict[str, Llama], tokens: Tokens, chunk: int) -> dict[str, float]:
         """Perplexity of the tokens after a prompt over dense attention's."""
