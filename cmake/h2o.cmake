@@ -40,7 +40,7 @@ if(TARGET ggml-cuda)
     h2o_add_sources(ggml-cuda src/ggml src/ggml/cuda/*.cu)
 endif()
 
-set(libraries llama ggml ggml-base codec)
+set(libraries llama ggml ggml-base codec llama-common mtmd llama-server-impl)
 foreach(backend blas cpu cuda hip metal musa rpc vulkan)
     if(TARGET ggml-${backend})
         list(APPEND libraries ggml-${backend})
@@ -60,6 +60,10 @@ foreach(library ${libraries})
     endforeach()
 endforeach()
 install(TARGETS ${libraries} LIBRARY DESTINATION h2o_llama/lib)
+
+# The server: `h2o-llama serve` starts it.
+set_target_properties(llama-server PROPERTIES INSTALL_RPATH "${origin}/lib")
+install(TARGETS llama-server RUNTIME DESTINATION h2o_llama)
 
 execute_process(
     COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir
