@@ -10,9 +10,11 @@ endfunction()
 h2o_add_sources(ggml-base src/ggml src/ggml/*.c   src/ggml/*.cpp)
 h2o_add_sources(ggml-cpu  src/ggml src/ggml/cpu/*.c src/ggml/cpu/*.cpp)
 h2o_add_sources(llama     src/h2o  src/h2o/*.cpp src/h2o/scorers/*.cpp)
+h2o_add_sources(server-context src/server src/server/*.cpp)
 target_link_libraries(llama PRIVATE ggml-cpu) # conversion of F16 and dot products
 target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-*.h
 target_include_directories(llama     PUBLIC src/h2o)  # llama-h2o.h
+target_include_directories(server-context PUBLIC src/server) # server-h2o.h
 
 # Kernels of our operators, one file for each instruction set. The CPU that runs them says which to use: not GGML_NATIVE.
 function(h2o_kernel_options kernel)

@@ -144,6 +144,9 @@ void h2o_stream::init() {
     sequence.k_rows = [this](int32_t il) { return k_rows(il); };
     sequence.v_rows = [this](int32_t il) { return v_rows(il); };
 
+    bytes_per_row       = row_bytes(cache.get());
+    bytes_per_dense_row = row_bytes(dense_cache.get());
+
     if (cold_place) {
         std::vector<std::array<size_t, 2>> row_sizes;
         for (const auto & layer : sequence.layers) {
