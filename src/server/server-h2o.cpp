@@ -172,16 +172,19 @@ static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llam
 
 common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32_t layer) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
-    if (!kv) {
+    if (!server_h2o_enabled(ctx)) {
         throw std::invalid_argument("H2O is off");
+    }
+    if (!kv) {
+        throw std::invalid_argument("there is no slot " + std::to_string(id) + ", there are " + std::to_string(llama_n_seq_max(ctx)));
     }
 
     const auto info   = llama_h2o_kv_info(kv);
     const auto counts = server_h2o_count(ctx, id);
 
-    std::vector<int32_t> boundaries;
-    for (uint32_t end = info.chunk_size; end <= info.n_tokens; end += info.chunk_size) {
-        boundaries.push_back(end);
+    auto boundaries = common_json::array();
+    for (uint32_t begin = 0; begin < info.n_tokens; begin += info.chunk_size) {
+        boundaries.push_back(common_json::array({ begin, std::min(begin + info.chunk_size, info.n_tokens) }));
     }
     std::vector<int32_t> layers;
     for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {

@@ -11,7 +11,7 @@ import typer
 
 from h2o_llama import H2OConfig, H2OError, _core
 from h2o_llama.cli import options
-from h2o_llama.cli.prompt import model_file, open_weights
+from h2o_llama.cli.prompt import open_weights
 from h2o_llama.params import available_cpus
 
 _MOST_ROOM = 32768
@@ -88,7 +88,7 @@ def serve(
         n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)
     if h2o is not None:
         n_ctx = max(n_ctx, chunk)  # llama.cpp would cut the chunk down
-    arguments: list[Any] = ["--model", path, "--alias", model_file(model).stem, "--host", host, "--port", port]
+    arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel, "--gpu-layers", gpu_layers]
     arguments += ["--threads", available_cpus() if threads is None else threads]
     arguments += [] if api_key is None else ["--api-key", api_key]
