@@ -96,7 +96,9 @@ def serving(log: Path, *arguments: str | Path) -> Iterator[Server]:
 
 
 def _start(output: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", _SERVE, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    return subprocess.Popen(
+        [sys.executable, "-c", _SERVE, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+    )
 
 
 def _wait_until_ready(server: Server, log: Path) -> None:

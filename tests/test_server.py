@@ -225,9 +225,10 @@ def test_messages(tmp_path: Path) -> None:
     """The last user's message attends to everything; another one after the same messages costs only itself."""
     options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template", "chatml"]
     system = {"role": "system", "content": DOCUMENT}
-    with serving(tmp_path / "log", "demo", *options) as server, open_chat(
-        demo_model_path(), "chatml", n_batch=S, h2o=H2OConfig.for_chunk_size(S)
-    ) as llm:
+    with (
+        serving(tmp_path / "log", "demo", *options) as server,
+        open_chat(demo_model_path(), "chatml", n_batch=S, h2o=H2OConfig.for_chunk_size(S)) as llm,
+    ):
         n_before = 0
         for i, question in enumerate(("first? " * 12, "second? " * 30)):
             messages = [system, user(question)]
