@@ -109,6 +109,7 @@ def _wait_until_ready(server: Server, log: Path) -> None:
                 return
         except OSError:
             pass
-        assert server.process.poll() is None, log.read_text(errors="replace")
+        status = server.process.poll()
+        assert status is None, f"ended with {status}: {log.read_text(errors='replace')}"
         assert time.monotonic() < deadline, log.read_text(errors="replace")
         time.sleep(0.05)

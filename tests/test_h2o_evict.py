@@ -215,7 +215,7 @@ def test_a_state_goes_on_in_another_context(tiny_model: Path, config: Config) ->
 
 
 def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: Config) -> None:
-    """Upstream's server keeps such as checkpoints: without what the context still has of dense layers and in a cold store."""
+    """Upstream's server keeps such as checkpoints: without what the context has in dense layers and a cold store."""
     tokens = random_tokens(3 * config.S + 5)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for x in (llm, fresh):

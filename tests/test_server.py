@@ -122,7 +122,7 @@ def test_a_slot_is_saved_and_restored(served: tuple[Server, Any]) -> None:
 
 def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:
     """Other documents have taken both slots in between."""
-    server, settings = served
+    server, _ = served
     prompt = TEXT[3000:3500]
     first = server.complete(prompt)
     for start in (1000, 1700, 4000):
@@ -241,10 +241,18 @@ def test_messages(tmp_path: Path) -> None:
             assert i == 1 or n_before % S != 0
 
 
-def test_what_h2o_cannot_do_is_refused_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="H2O does not work with speculative decoding in the server"):
-        with serving(tmp_path / "log", "demo", "--chunk", "64", "--", "--spec-type", "ngram-simple"):
-            pass
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--spec-type", "ngram-simple"], "H2O does not work with speculative decoding in the server"),
+        (["--embeddings", "--pooling", "mean"], "this pooling type needs all of its embeddings at once"),
+    ],
+)
+def test_what_h2o_cannot_do_is_refused_at_the_start(tmp_path: Path, options: list[str], reason: str) -> None:
+    """The server says so, and ends as if nothing had happened: not by a signal."""
+    server = serving(tmp_path / "log", "demo", "--chunk", "64", "--", *options)
+    with pytest.raises(AssertionError, match=f"(?s)ended with 1: .*{reason}"), server:
+        pass
 
 
 def test_api_key(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Run the tests of upstream's server on `llama-server` of the installed package: python tools/check_server.py [-k WORDS]
+"""Run the tests of upstream's server on the package's server: python tools/check_server.py [-k WORDS]
 
-They come from the pinned source distribution, and are run with H2O off and on. Their models are not there: the demo model
-takes their place, so what a model says, and how many tokens a text has, is not looked at. Needs tools/requirements-server.txt.
+They come from the pinned source distribution, and are run with H2O off and on. Their models are not there: the demo
+model takes their place, so what a model says, and how many tokens a text has, is not looked at. Needs
+tools/requirements-server.txt.
 """
 
 from __future__ import annotations
@@ -24,30 +25,17 @@ H2O = ["--h2o-local", "8", "--h2o-heavy", "12", "--h2o-sinks", "2", "--h2o-looku
 
 TESTS = "tools/server/tests"
 FILES = [
-    "basic",
-    "completion",
-    "chat_completion",
-    "slot_save",
-    "security",
-    "stream",
-    "template",
-    "tokenize",
-    "metrics",
-    "ctx_shift",
-    "ignore_eos",
-    "sleep",
-    "kv_keep_only_active",
-    "compat_oai_responses",
-    "compat_anthropic",
-    "compat_gcp",
+    *("basic", "completion", "chat_completion", "slot_save", "security", "stream", "template", "tokenize", "metrics"),
+    *("ctx_shift", "ignore_eos", "sleep", "kv_keep_only_active"),
+    *("compat_oai_responses", "compat_anthropic", "compat_gcp"),
 ]
 
 HUB = "needs a model or an image of the hub"
 COUNTS = "counts tokens, or knows special tokens, of another model"
 PAGE = "upstream's page is not built"
 
-# Beginnings of tests' names. Files that are not among FILES: embedding, infill, lora, rerank, router, speculative, tool_call and
-# vision_api need models of the hub; H2O has no part in what mcp_servers, proxy and tools_builtin do.
+# Beginnings of tests' names. Files that are not among FILES: embedding, infill, lora, rerank, router, speculative,
+# tool_call and vision_api need models of the hub; H2O has no part in what mcp_servers, proxy and tools_builtin do.
 LEFT_OUT = {
     "basic.py::test_no_ui": PAGE,
     "completion.py::test_completion[": COUNTS,
