@@ -10,9 +10,11 @@ endfunction()
 h2o_add_sources(ggml-base src/ggml src/ggml/*.c   src/ggml/*.cpp)
 h2o_add_sources(ggml-cpu  src/ggml src/ggml/cpu/*.c src/ggml/cpu/*.cpp)
 h2o_add_sources(llama     src/h2o  src/h2o/*.cpp src/h2o/scorers/*.cpp)
+h2o_add_sources(server-context src/server src/server/*.cpp)
 target_link_libraries(llama PRIVATE ggml-cpu) # conversion of F16 and dot products
 target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-*.h
 target_include_directories(llama     PUBLIC src/h2o)  # llama-h2o.h
+target_include_directories(server-context PUBLIC src/server) # server-h2o.h
 
 # Kernels of our operators, one file for each instruction set. The CPU that runs them says which to use: not GGML_NATIVE.
 function(h2o_kernel_options kernel)
@@ -40,7 +42,7 @@ if(TARGET ggml-cuda)
     h2o_add_sources(ggml-cuda src/ggml src/ggml/cuda/*.cu)
 endif()
 
-set(libraries llama ggml ggml-base codec)
+set(libraries llama ggml ggml-base codec llama-common mtmd llama-server-impl)
 foreach(backend blas cpu cuda hip metal musa rpc vulkan)
     if(TARGET ggml-${backend})
         list(APPEND libraries ggml-${backend})
@@ -60,6 +62,10 @@ foreach(library ${libraries})
     endforeach()
 endforeach()
 install(TARGETS ${libraries} LIBRARY DESTINATION h2o_llama/lib)
+
+# The server: `h2o-llama serve` starts it.
+set_target_properties(llama-server PROPERTIES INSTALL_RPATH "${origin}/lib")
+install(TARGETS llama-server RUNTIME DESTINATION h2o_llama)
 
 execute_process(
     COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir

@@ -76,7 +76,7 @@ def test_the_cores_includes_go_in_one_direction() -> None:
             del parts[part]
 
 
-@pytest.mark.parametrize("folder", ["codec", "h2o", "ggml"])
+@pytest.mark.parametrize("folder", ["codec", "h2o", "ggml", "server"])
 def test_no_source_file_is_long(folder: str) -> None:
     for path in (REPOSITORY / "src" / folder).rglob("*.*"):
         assert path.read_text().count("\n") <= 400, path.name

@@ -216,6 +216,28 @@ def test_a_state_goes_on_in_another_context(tiny_model: Path, config: Config) ->
                 np.testing.assert_array_equal(x, y)
 
 
+def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: Config) -> None:
+    """Upstream's server keeps such as checkpoints: without what the context has in dense layers and a cold store."""
+    tokens = random_tokens(3 * config.S + 5)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for x in (llm, fresh):
+            x.eval(tokens)
+        state = state_of(llm, partial=True)
+        if config.dense_layers or config.cold_store:
+            assert len(state) < 0.8 * len(state_of(llm))
+        llm.eval(random_tokens(2 * config.S, seed=1))
+        restore(llm, state, partial=True)
+        for more in (random_tokens(2 * config.S, seed=2), [3]):
+            for x, y in zip(arrays(llm), arrays(fresh), strict=True):
+                np.testing.assert_array_equal(x, y)
+            for x in (llm, fresh):
+                x.eval(more)
+            np.testing.assert_array_equal(llm.logits, fresh.logits)
+        llm.reset()
+        with pytest.raises(H2OError, match=r"this partial state is of \d+ tokens, the sequence has 0"):
+            restore(llm, state, partial=True)
+
+
 def test_a_bad_state_is_refused(tiny_model: Path) -> None:
     with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, replace(CONFIG, evict=False)) as kept:
         for x in (llm, kept):

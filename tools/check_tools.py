@@ -66,7 +66,7 @@ PERPLEXITY = """
 import ctypes, sys
 folder, *arguments = sys.argv[1:]
 words = [b"llama-perplexity", *map(str.encode, arguments)]
-common = ctypes.CDLL(f"{folder}/libllama-common.so")
+common = ctypes.CDLL(f"{folder}/libh2o-llama-common.so")
 main = ctypes.CDLL(f"{folder}/libllama-perplexity-impl.so")._Z16llama_perplexityiPPc
 status = main(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None))
 log = common._Z15common_log_mainv
@@ -89,7 +89,7 @@ def require_schedule(schedule: str, tool: str, output: str) -> None:
     """single_pass: all chunks in order. two_phase: every phase 1 is followed by phase 2 of the same tokens (but for a
     call within one chunk). Both up to chunk 3."""
     if schedule == "single_pass":
-        found = [int(chunk) for chunk in re.findall(r"\[H2O\] single_pass chunk_idx=(\d+)", output)]
+        found = [int(chunk) for chunk in re.findall(r"\[H2O\] (?:single_pass|dense tail) chunk_idx=(\d+)", output)]
         require(sorted(set(found)) == [0, 1, 2, 3] and found == sorted(found), f"{tool}: chunks {found}", output)
         return
     calls: list[list[int]] = []

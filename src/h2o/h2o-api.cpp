@@ -82,6 +82,7 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
 
 llama_h2o_stats llama_h2o_kv_stats(const llama_h2o_kv * kv) {
     llama_h2o_stats res = unwrap(kv)->sequence.stats;
+    unwrap(kv)->count_bytes(res.bytes_kept, res.bytes_dropped);
     if (const auto & cold = unwrap(kv)->sequence.cold) {
         res.bytes_cold = cold->n_bytes();
     }

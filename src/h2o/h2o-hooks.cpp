@@ -34,6 +34,9 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
         throw std::runtime_error(format("[h2o] H2O needs a model on the plain KV cache, but %s has another kind of memory (sliding window, recurrent, or none). "
                     "Switch H2O off for it", model.arch_name().c_str()));
     }
+    if (cparams.h2o.enabled() && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE && cparams.pooling_type != LLAMA_POOLING_TYPE_LAST) {
+        throw std::runtime_error("[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at once: use none or last");
+    }
 }
 
 void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {

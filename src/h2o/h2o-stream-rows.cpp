@@ -18,6 +18,28 @@ std::vector<ggml_tensor *> h2o_stream::storage(int32_t il) const {
     return { keys(ctx.get(), il)->view_src, values(ctx.get(), il)->view_src };
 }
 
+void h2o_stream::count_bytes(uint64_t & kept, uint64_t & dropped) const {
+    const uint64_t n          = sequence.n_tokens();
+    const uint32_t open_start = sequence.open_start();
+    const uint64_t n_compact  = sequence.config.n_memory(open_start) + n - open_start;
+
+    const uint64_t n_kept = sequence.layout.is_compact ? n_compact : n;
+
+    kept    = n_kept*bytes_per_row + n*bytes_per_dense_row;
+    dropped = sequence.cold ? 0 : (n - n_kept)*bytes_per_row;
+}
+
+// K and V of one row of all layers
+uint64_t h2o_stream::row_bytes(const llama_kv_cache * c) const {
+    uint64_t res = 0;
+    for (const uint32_t il : c ? c->get_layer_ids() : std::vector<uint32_t>()) {
+        for (const ggml_tensor * t : storage(il)) {
+            res += t->nb[1];
+        }
+    }
+    return res;
+}
+
 void h2o_stream::copy_from(const h2o_stream & src) {
     const uint32_t n = src.sequence.n_tokens();
     if (n == 0) {

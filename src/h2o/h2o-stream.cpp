@@ -144,6 +144,9 @@ void h2o_stream::init() {
     sequence.k_rows = [this](int32_t il) { return k_rows(il); };
     sequence.v_rows = [this](int32_t il) { return v_rows(il); };
 
+    bytes_per_row       = row_bytes(cache.get());
+    bytes_per_dense_row = row_bytes(dense_cache.get());
+
     if (cold_place) {
         std::vector<std::array<size_t, 2>> row_sizes;
         for (const auto & layer : sequence.layers) {
@@ -198,10 +201,10 @@ void h2o_stream::reset_stats() {
         if (c) {
             for (const auto & [buft, size] : c->memory_breakdown()) {
                 stats.bytes_kv += size/c->get_n_stream();
-                stats.bytes_token += size/c->get_n_stream()/c->get_size();
             }
         }
     }
+    stats.bytes_token = bytes_per_row + bytes_per_dense_row;
     for (const auto & layer : sequence.layers) {
         stats.bytes_scores += ggml_nbytes(layer.scores) + (layer.pending ? ggml_nbytes(layer.pending) : 0);
         stats.bytes_memory += ggml_nbytes(layer.rows);

@@ -85,6 +85,9 @@ public:
     // whether, besides, a layer's queries can use its index of keys there
     bool has_fused_retrieval(int32_t il) const;
 
+    // K and V of the sequence: what is in the cache, and what is nowhere any more
+    void count_bytes(uint64_t & kept, uint64_t & dropped) const;
+
     // K, V and the index of keys
     std::map<ggml_backend_buffer_type_t, size_t> memory_breakdown() const;
 
@@ -133,6 +136,12 @@ private:
     void get_stored_positions(size_t layer, h2o_cold_store::part_t part, const h2o_kv_rows & rows, uint32_t p0, uint32_t p1, uint32_t n, float * dst) const;
 
     void reset_stats();
+
+    uint64_t row_bytes(const llama_kv_cache * c) const;
+
+    // of K and V, all layers of a cache together
+    uint64_t bytes_per_row       = 0;
+    uint64_t bytes_per_dense_row = 0;
 
     bool offload;
 

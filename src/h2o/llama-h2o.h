@@ -126,6 +126,8 @@ struct llama_h2o_stats {
     uint64_t n_select;           // memory sets built (layers x chunks)
     uint64_t bytes_kv;           // K and V tensors
     uint64_t bytes_token;        // K and V of one token in all layers
+    uint64_t bytes_kept;         // of these, what holds tokens: memory sets, the open chunk, and all that is not evicted
+    uint64_t bytes_dropped;      // K and V of the sequence that are evicted and in no cold store
     uint64_t bytes_index;        // keys in 4 bits, by which LLAMA_H2O_RETRIEVAL_INDEX finds
     uint64_t bytes_scores;       // score tensors, and what generated tokens give to them
     uint64_t bytes_memory;       // memory index tensors

@@ -52,9 +52,9 @@ static void read_cold_store(llama_io_read_i & io, h2o_cold_store & cold, uint32_
 static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama_state_seq_flags flags) {
     const auto & sequence = stream.sequence;
 
-    // of a compact layout a part is not there to go back to
+    // of a compact layout rows have moved when it is gone back to: the record has them
     const bool compact = sequence.layout.is_compact;
-    const bool partial = !compact && (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 
     if (!partial) {
         const auto header = kv_header(stream);
@@ -70,7 +70,7 @@ static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama
             h2o_text_write(io, *tiles);
         }
     }
-    if (sequence.cold) {
+    if (sequence.cold && !partial) {
         write_cold_store(io, *sequence.cold);
     }
     if (!partial && stream.key_index) {
@@ -91,7 +91,7 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
     const auto & tiles = sequence.tiles;
 
     const bool compact = sequence.layout.is_compact;
-    const bool partial = !compact && (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 
     if (!partial) {
         const auto expected = kv_header(stream);
@@ -119,6 +119,9 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
     if (partial) {
         if (record.n_tokens > sequence.n_tokens()) {
             throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, sequence.n_tokens()));
+        }
+        if (sequence.cold && record.layers[0].n_built > sequence.cold->n_chunks()) {
+            throw std::runtime_error("[h2o] chunks of this partial state are not in the cold store any more");
         }
     } else {
         std::vector<int32_t> text;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from h2o_llama.cli import bench, chat, codec, demo, gate, info, inspect, pull, quantize, run
+from h2o_llama.cli import bench, chat, codec, demo, gate, info, inspect, pull, quantize, run, serve
 from h2o_llama.cli.errors import Commands
 from h2o_llama.cli.eval import eval_model
 
@@ -21,6 +21,7 @@ for command in (
     demo.demo,
     chat.chat,
     run.run,
+    serve.serve,
     inspect.inspect,
     bench.bench,
     codec.codec,

@@ -85,6 +85,18 @@ Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU
 GpuLayers = Annotated[int, typer.Option("--gpu-layers", min=-1, help="Layers to keep on the GPU; -1 is all.")]
 
 
+def layers(text: str) -> tuple[int, ...]:
+    """Numbers and ranges with commas between them."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        end = last if dash else first
+        if not (first.isdecimal() and end.isdecimal() and int(end) < 512):
+            raise typer.BadParameter(f"layers must be numbers below 512 and ranges such as 0-2,11, got {text!r}")
+        found += range(int(first), int(end) + 1)
+    return tuple(found)
+
+
 def config(chunk: int, **chosen: Any) -> H2OConfig:
     """What was chosen, None being nothing, and the defaults for chunks of this size."""
     return H2OConfig.for_chunk_size(chunk, **{name: value for name, value in chosen.items() if value is not None})

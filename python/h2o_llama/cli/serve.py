@@ -1,0 +1,136 @@
+"""`h2o-llama serve`: llama.cpp's server, with H2O."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from h2o_llama import H2OConfig, H2OError, _core
+from h2o_llama.cli import options
+from h2o_llama.cli.prompt import open_weights
+from h2o_llama.params import available_cpus
+
+_MOST_ROOM = 32768
+"""Tokens that a slot holds at most, unless told."""
+
+
+def serve(
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="A GGUF file, a name that `pull` lists, or 'demo'.")
+    ] = "demo",
+    passed_on: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Further options of llama-server.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8080,
+    parallel: Annotated[int, typer.Option(min=1, help="Slots: requests that are computed at the same time.")] = 1,
+    n_ctx: Annotated[
+        int, typer.Option(min=0, help=f"Tokens of a slot; 0 is what the model was trained for, up to {_MOST_ROOM:,}.")
+    ] = 0,
+    api_key: Annotated[str | None, typer.Option(help="Key that requests must have.")] = None,
+    slot_save_path: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
+    ] = None,
+    evict: options.Evict = False,
+    cold_store: options.ColdStore = None,
+    dense_layers: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Layers that attend to everything, such as 0-2,11.")
+    ] = None,
+    local: options.Local = None,
+    heavy: options.Heavy = None,
+    lookup: options.Lookup = None,
+    retrieval: options.Retrieval = options.DEFAULTS.retrieval,
+    sinks: options.Sinks = None,
+    scorer: options.Scorer = options.DEFAULTS.scorer,
+    pooling: options.Pooling = options.DEFAULTS.pooling,
+    schedule: options.Schedule = options.DEFAULTS.schedule,
+    decode: options.Decode = None,
+    chunk: options.Chunk = options.CHUNK_SIZE,
+    dense: Annotated[
+        bool, typer.Option("--dense", "--no-h2o", help="Without H2O: llama.cpp's dense attention.")
+    ] = False,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+) -> None:
+    """Serve a model over HTTP: llama.cpp's server (OpenAI's interface and its own), with H2O for every slot.
+
+    A second question about the same document costs the question. What follows -- goes to llama-server as it is.
+    """
+    further = passed_on or []
+    if model.startswith("-"):  # what follows -- comes here where no model is named
+        model, further = "demo", [model, *further]
+    h2o = (
+        None
+        if dense
+        else options.config(
+            chunk,
+            local_window=local,
+            heavy_budget=heavy,
+            sink_tokens=sinks,
+            lookup_budget=lookup,
+            scorer=scorer,
+            pooling=pooling,
+            schedule=schedule,
+            decode=decode,
+            evict=evict,
+            cold_store=cold_store,
+            retrieval=retrieval,
+            dense_layers=None if dense_layers is None else options.layers(dense_layers),
+        )
+    )
+    with open_weights(model, 0) as weights:
+        path = weights.model_path
+        n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)
+    if h2o is not None:
+        n_ctx = max(n_ctx, chunk)  # llama.cpp would cut the chunk down
+    arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
+    arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel, "--gpu-layers", gpu_layers]
+    arguments += ["--threads", available_cpus() if threads is None else threads]
+    arguments += [] if api_key is None else ["--api-key", api_key]
+    arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
+    arguments += [] if h2o is None else _h2o_arguments(h2o, chunk)
+    _become(_server(), [*map(str, arguments), *further])
+
+
+def _h2o_arguments(h2o: H2OConfig, chunk: int) -> list[Any]:
+    """The configuration, as llama-server's options."""
+    # One chunk at a time: others' tokens come, and requests are cancelled, in between.
+    arguments: list[Any] = ["--ubatch-size", chunk, "--batch-size", chunk, "--no-kv-unified"]
+    named = {
+        "local": h2o.local_window,
+        "heavy": h2o.heavy_budget,
+        "sinks": h2o.sink_tokens,
+        "scorer": h2o.scorer,
+        "pooling": h2o.pooling,
+        "schedule": h2o.schedule,
+        "decode": h2o.decode,
+        "lookup": h2o.lookup_budget,
+        "retrieval": h2o.retrieval,
+        "tile": h2o.tile,
+    }
+    for name, value in named.items():
+        arguments += [f"--h2o-{name}", value]
+    arguments += ["--h2o-evict", "on"] if h2o.evict else []
+    arguments += [] if h2o.cold_store is None else ["--h2o-cold-store", h2o.cold_store]
+    arguments += ["--h2o-dense", ",".join(map(str, h2o.dense_layers))] if h2o.dense_layers else []  # type: ignore[arg-type]
+    return arguments
+
+
+def _server() -> Path:
+    """The program: it is beside the extension module, which an editable installation keeps elsewhere."""
+    path = Path(_core.__file__).parent / ("llama-server.exe" if os.name == "nt" else "llama-server")
+    if not path.is_file():
+        raise H2OError(f"[serve] there is no {path}: install h2o-llama again")
+    return path
+
+
+def _become(program: Path, arguments: list[str]) -> None:
+    """Run the program in the place of this process, so that signals reach it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(program, [program.name, *arguments])

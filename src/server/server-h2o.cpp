@@ -1,0 +1,222 @@
+#include "server-h2o.h"
+
+#include "llama-h2o.h"
+#include "log.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
+// tokens of a prompt's end that attend to everything: where there are no messages, and of the last user's message at most
+static constexpr int32_t N_TAIL_TEXT    = 128;
+static constexpr int32_t N_TAIL_MESSAGE = 512;
+
+// as upstream's server: so many tokens before a prompt's end
+static constexpr int32_t N_BEFORE_END = 4;
+
+bool server_h2o_prepare(common_params & params) {
+    if (!llama_h2o_params_enabled(&params.h2o)) {
+        return true;
+    }
+
+    const auto & spec = params.speculative;
+    if (spec.has_dft() || spec.has_synth() || std::any_of(spec.types.begin(), spec.types.end(), [](auto type) { return type != COMMON_SPECULATIVE_TYPE_NONE; })) {
+        LOG_ERR("H2O does not work with speculative decoding in the server: leave out the options of drafts, or switch H2O off\n");
+        return false;
+    }
+    if (!params.mmproj.path.empty()) {
+        LOG_ERR("H2O does not work with images and sound in the server: leave out the multimodal projector, or switch H2O off\n");
+        return false;
+    }
+
+    // every sequence has its own part of the cache anyway; the server would clear slots to make room for others
+    params.kv_unified = false;
+    return true;
+}
+
+void server_h2o_init(llama_context * ctx, const common_params & params) {
+    // without a cold store the rows of an earlier boundary are gone
+    const bool has_boundaries = !params.h2o.evict || params.h2o.cold_store[0];
+
+    for (llama_seq_id id = 0; auto * kv = llama_get_h2o_kv_seq(ctx, id); ++id) {
+        llama_h2o_kv_set_record(kv, has_boundaries);
+    }
+}
+
+bool server_h2o_enabled(const llama_context * ctx) {
+    return llama_get_h2o_kv(ctx);
+}
+
+static bool restore(llama_context * ctx, llama_seq_id id, const common_prompt_checkpoint & checkpoint) {
+    const auto & data = checkpoint.data_tgt;
+
+    return !data.empty() && llama_state_seq_set_data_ext(ctx, data.data(), data.size(), id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) == data.size();
+}
+
+int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!kv) {
+        return n_past;
+    }
+
+    // a call that failed has left fewer tokens than the slot was given
+    n_past = std::min({ n_past, n_prompt - 1, (int32_t) llama_h2o_kv_info(kv).n_tokens });
+
+    int32_t n_kept = n_past;
+    while (!llama_h2o_kv_can_rewind(kv, n_kept)) {
+        n_kept--;
+    }
+
+    checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_past; });
+
+    const auto last = std::max_element(checkpoints.begin(), checkpoints.end(), [](const auto & a, const auto & b) { return a.n_tokens < b.n_tokens; });
+    if (last != checkpoints.end() && last->n_tokens > n_kept) {
+        if (restore(ctx, id, *last)) {
+            return last->n_tokens;
+        }
+        LOG_WRN("%s: slot %d: the checkpoint at %d tokens cannot be restored\n", __func__, id, (int) last->n_tokens);
+        n_kept = 0;
+    }
+
+    checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_kept; });
+
+    try {
+        if (llama_memory_seq_rm(llama_get_memory(ctx), id, n_kept, -1)) {
+            return n_kept;
+        }
+    } catch (const std::exception & e) { // a cold store that cannot be read
+        LOG_WRN("%s: slot %d: %s\n", __func__, id, e.what());
+    }
+    llama_memory_seq_rm(llama_get_memory(ctx), id, -1, -1);
+    return 0;
+}
+
+bool server_h2o_wants_checkpoint(bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {
+    return is_user_start || (!has_messages && pos == n_prompt - N_BEFORE_END);
+}
+
+void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail) {
+    if (auto * kv = llama_get_h2o_kv_seq(ctx, id)) {
+        llama_h2o_set_call(kv, is_prompt ? LLAMA_H2O_CALL_PREFILL : LLAMA_H2O_CALL_DECODE, n_tail);
+    }
+}
+
+uint32_t server_h2o_n_tail(int32_t last_user_pos, int32_t n_prompt, int32_t end, int32_t n) {
+    const int32_t n_tail = last_user_pos < 0 ? N_TAIL_TEXT : std::min(n_prompt - last_user_pos, N_TAIL_MESSAGE);
+
+    return std::clamp(end - (n_prompt - n_tail), 0, n);
+}
+
+void server_h2o_counts::add(const server_h2o_counts & other) {
+    n_chunks   += other.n_chunks;
+    kv_kept    += other.kv_kept;
+    kv_cold    += other.kv_cold;
+    kv_dropped += other.kv_dropped;
+}
+
+server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!kv) {
+        return {};
+    }
+    const auto stats = llama_h2o_kv_stats(kv);
+
+    return { llama_h2o_kv_info(kv).chunk_index, stats.bytes_kept, stats.bytes_cold, stats.bytes_dropped };
+}
+
+int32_t server_h2o_number(const std::string & name, const std::string & value, int32_t missing) {
+    if (value.empty()) {
+        return missing;
+    }
+    if (value.size() > 9 || value.find_first_not_of("0123456789") != std::string::npos) {
+        throw std::invalid_argument(name + " must be a number from 0 on, got '" + value.substr(0, 20) + "'");
+    }
+    return std::stoi(value);
+}
+
+// [n_head_kv, n] as a list of lists: padding is left out, NaN is null
+template <typename T>
+static common_json heads_to_json(const std::vector<T> & values, size_t n) {
+    auto res = common_json::array();
+    for (size_t first = 0; first < values.size(); first += n) {
+        auto head = common_json::array();
+        for (size_t i = first; i < first + n; ++i) {
+            if (std::isnan((double) values[i])) {
+                head.push_back(nullptr);
+            } else if (values[i] >= 0 || !std::is_integral<T>::value) {
+                head.push_back(values[i]);
+            }
+        }
+        res.push_back(head);
+    }
+    return res;
+}
+
+static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llama_h2o_info & info) {
+    const size_t n_head_kv = llama_h2o_kv_n_head_kv(kv, il);
+
+    std::vector<int32_t> memory(n_head_kv*info.memory_size);
+    std::vector<float>   scores(n_head_kv*info.n_tokens);
+    if (n_head_kv == 0 || !llama_h2o_kv_memory_indices(kv, il, memory.data()) || !llama_h2o_kv_scores(kv, il, scores.data())) {
+        throw std::invalid_argument("layer must be a layer that has memory sets, got " + std::to_string(il) + ": 'layers' of GET /slots/{id}/h2o names them");
+    }
+
+    return {
+        { "layer",      il },
+        { "scorer",     llama_h2o_kv_scorer(kv, il) },
+        { "memory_set", heads_to_json(memory, info.memory_size) },
+        { "scores",     heads_to_json(scores, info.n_tokens) },
+    };
+}
+
+common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32_t layer) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!server_h2o_enabled(ctx)) {
+        throw std::invalid_argument("H2O is off");
+    }
+    if (!kv) {
+        throw std::invalid_argument("there is no slot " + std::to_string(id) + ", there are " + std::to_string(llama_n_seq_max(ctx)));
+    }
+
+    const auto info   = llama_h2o_kv_info(kv);
+    const auto counts = server_h2o_count(ctx, id);
+
+    auto boundaries = common_json::array();
+    for (uint32_t begin = 0; begin < info.n_tokens; begin += info.chunk_size) {
+        boundaries.push_back(common_json::array({ begin, std::min(begin + info.chunk_size, info.n_tokens) }));
+    }
+    std::vector<int32_t> layers;
+    for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
+        layers.push_back(llama_h2o_kv_layer_id(kv, i));
+    }
+
+    common_json res = {
+        { "id_slot",          id },
+        { "n_tokens",         info.n_tokens },
+        { "chunk_index",      info.chunk_index },
+        { "chunk_boundaries", boundaries },
+        { "layers",           layers },
+        { "settings", {
+            { "chunk_size",    info.chunk_size },
+            { "local_window",  info.local_window },
+            { "heavy_budget",  info.heavy_budget },
+            { "sink_tokens",   info.sink_tokens },
+            { "memory_size",   info.memory_size },
+            { "lookup_budget", info.lookup_budget },
+            { "tile",          info.tile },
+        } },
+        { "kv_bytes", {
+            { "kept",    counts.kv_kept },
+            { "cold",    counts.kv_cold },
+            { "dropped", counts.kv_dropped },
+        } },
+    };
+    if (layer >= 0) {
+        const auto found = layer_to_json(kv, layer, info);
+        for (const auto * key : { "layer", "scorer", "memory_set", "scores" }) {
+            res[key] = found.at(key);
+        }
+    }
+    return res;
+}

@@ -1,0 +1,115 @@
+"""A server that `h2o-llama serve` starts, and requests to it. Only on 127.0.0.1, and it always ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import IO, Any
+
+# On Linux it ends with this process, even if that is killed.
+_SERVE = """
+import ctypes, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+from h2o_llama.cli import app
+app()
+"""
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def request(
+        self, method: str, path: str, body: Any = None, raw: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Status and answer, JSON where it is."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            text = response.read()
+        finally:
+            connection.close()
+        try:
+            return response.status, json.loads(text)
+        except ValueError:
+            return response.status, text.decode(errors="replace")
+
+    def get(self, path: str) -> Any:
+        status, answer = self.request("GET", path)
+        assert status == 200, answer
+        return answer
+
+    def post(self, path: str, body: Any = None) -> Any:
+        status, answer = self.request("POST", path, body)
+        assert status == 200, answer
+        return answer
+
+    def complete(self, prompt: str | list[int], n_predict: int = 16, **options: Any) -> Any:
+        """A completion that always takes the most probable token."""
+        body = {"prompt": prompt, "n_predict": n_predict, "temperature": 0, **options}
+        return self.post("/completion", body)
+
+    def chat(self, messages: list[Any], max_tokens: int = 8, **options: Any) -> Any:
+        """A chat completion that always takes the most probable token."""
+        body = {"messages": messages, "max_tokens": max_tokens, "temperature": 0, **options}
+        return self.post("/v1/chat/completions", body)
+
+    def wait_until_idle(self) -> None:
+        deadline = time.monotonic() + 60
+        while any(slot["is_processing"] for slot in self.get("/slots")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@contextmanager
+def serving(log: Path, *arguments: str | Path) -> Iterator[Server]:
+    """A server with these arguments of `h2o-llama serve`; what it says goes to the file `log`."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    with log.open("wb") as output:
+        process = _start(output, "serve", *map(str, arguments[:1]), "--port", str(port), *map(str, arguments[1:]))
+        try:
+            _wait_until_ready(Server(port, process), log)
+            yield Server(port, process)
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _start(output: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _SERVE, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+    )
+
+
+def _wait_until_ready(server: Server, log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            if server.request("GET", "/health")[0] == 200:
+                return
+        except OSError:
+            pass
+        status = server.process.poll()
+        assert status is None, f"ended with {status}: {log.read_text(errors='replace')}"
+        assert time.monotonic() < deadline, log.read_text(errors="replace")
+        time.sleep(0.05)

@@ -1,0 +1,308 @@
+"""`h2o-llama serve`: what clients get, against the Python interface with the same settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chats import open_chat, user
+from command_line import assert_wrong_usage, invoke
+from h2o_llama import H2OConfig, Llama, demo_model_path
+from h2o_llama.cli import serve as serve_command
+from h2o_llama.demo.document import standard_library_text
+from servers import Server, serving
+
+S = 64
+TEXT = standard_library_text(6000).decode()
+DOCUMENT, OTHER = TEXT[:900], TEXT[2000:2700]
+"""Some chunks each, and no multiple of S."""
+
+SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
+    "keep": ([], {}),
+    "evict": (["--evict"], {"evict": True}),
+    "cold": (["--evict", "--cold-store", "memory"], {"evict": True, "cold_store": "memory"}),
+    "key_diff": (["--scorer", "key_diff", "--dense-layers", "0"], {"scorer": "key_diff", "dense_layers": 1}),
+    "dense": (["--no-h2o"], None),
+}
+
+
+def open_llama(settings: dict[str, Any] | None, record: bool = False) -> Llama:
+    """The same model and settings without a server."""
+    h2o = None if settings is None else H2OConfig.for_chunk_size(S, **settings)
+    return Llama(demo_model_path(), n_ctx=2048, n_batch=S, n_ubatch=S, n_threads=1, h2o=h2o, record=record)
+
+
+def answer_of(settings: dict[str, Any] | None, prompt: str, n: int = 16) -> str:
+    with open_llama(settings) as llm:
+        text: str = llm(prompt, max_tokens=n, temperature=0)["choices"][0]["text"]
+        return text
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Any]]:
+    """A server of two slots, and the settings of H2O."""
+    options, settings = SETTINGS[request.param]
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "slots").mkdir()
+    common = ["--chunk", str(S), "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
+    saved = ["--slot-save-path", str(folder / "slots"), "--", "--metrics"]
+    with serving(folder / "log", "demo", *common, *options, *saved) as server:
+        yield server, settings
+
+
+def test_answers_are_those_of_the_python_interface(served: tuple[Server, Any]) -> None:
+    server, settings = served
+    for prompt in (DOCUMENT, DOCUMENT[:40], OTHER):
+        answer = server.complete(prompt, cache_prompt=False)
+        assert answer["content"] == answer_of(settings, prompt)
+        assert answer["timings"]["cache_n"] == 0
+
+
+def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[Server, Any]) -> None:
+    server, settings = served
+    prompts = [DOCUMENT + "first? " * 12, DOCUMENT + "second?"]
+    server.complete(prompts[0], id_slot=0, cache_prompt=False)
+    second = server.complete(prompts[1], id_slot=0)
+    has_boundaries = settings is not None and (not settings.get("evict") or "cold_store" in settings)
+    boundary = len(DOCUMENT) // S * S if has_boundaries else 0
+    assert second["timings"]["cache_n"] == (len(DOCUMENT) if settings is None else boundary)
+    with open_llama(settings, record=has_boundaries) as llm:
+        expected = [llm(prompt, max_tokens=16, temperature=0, reuse=True) for prompt in prompts]
+    assert second["content"] == expected[1]["choices"][0]["text"]
+    # The same again: there is a checkpoint near its end, unless every token can be taken back.
+    again = server.complete(prompts[1], id_slot=0)
+    can_remove_each = settings is None or settings.get("scorer") == "key_diff"
+    assert again["timings"]["prompt_n"] == (1 if can_remove_each else 4)
+    assert again["content"] == second["content"]
+
+
+def test_a_text_goes_on_where_it_ended(served: tuple[Server, Any]) -> None:
+    """What was generated is not computed again."""
+    server, _ = served
+    first = server.complete(OTHER, id_slot=1, cache_prompt=False)
+    text = OTHER + first["content"]
+    second = server.complete(text + "more", id_slot=1)
+    assert second["timings"]["cache_n"] == len(text) - 1  # the last token was not read any more
+
+
+def test_slots_at_the_same_time_do_not_see_each_other(served: tuple[Server, Any]) -> None:
+    server, settings = served
+    prompts = {0: DOCUMENT + "k1?", 1: OTHER + "k2?"}
+    with ThreadPoolExecutor() as pool:
+        answers = {
+            i: pool.submit(server.complete, prompt, 24, id_slot=i, cache_prompt=False) for i, prompt in prompts.items()
+        }
+        for i, prompt in prompts.items():
+            assert answers[i].result()["content"] == answer_of(settings, prompt, 24)
+
+
+def test_a_slot_is_saved_and_restored(served: tuple[Server, Any]) -> None:
+    server, settings = served
+    before = server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)
+    kept = None if settings is None else server.get("/slots/0/h2o?layer=1")
+    n_saved = server.post("/slots/0?action=save", {"filename": "document"})["n_saved"]
+    assert n_saved == before["tokens_cached"]
+    server.complete(OTHER, id_slot=0, cache_prompt=False)
+    assert server.post("/slots/0?action=restore", {"filename": "document"})["n_restored"] == n_saved
+    if settings is not None:
+        assert server.get("/slots/0/h2o?layer=1") == kept
+    after = server.complete(DOCUMENT + "and?", id_slot=0)
+    assert after["timings"]["cache_n"] == len(DOCUMENT)
+    status, error = server.request("POST", "/slots/0?action=restore", {"filename": "../document"})
+    assert status == 400, error
+
+
+def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:
+    """Other documents have taken both slots in between."""
+    server, _ = served
+    prompt = TEXT[3000:3500]
+    first = server.complete(prompt)
+    for start in (1000, 1700, 4000):
+        server.complete(TEXT[start : start + 500], n_predict=1)
+    again = server.complete(prompt + first["content"] + "then")
+    assert again["timings"]["cache_n"] == len(prompt + first["content"]) - 1
+
+
+def test_a_cancelled_request_frees_its_slot(served: tuple[Server, Any]) -> None:
+    server, settings = served
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+    body = {"prompt": DOCUMENT, "n_predict": 1000, "temperature": 0, "stream": True, "ignore_eos": True, "id_slot": 0}
+    connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+    assert connection.getresponse().readline().startswith(b"data: ")
+    connection.close()
+    server.wait_until_idle()
+    answer = server.complete(OTHER, id_slot=0)
+    assert answer["content"] == answer_of(settings, OTHER)
+
+
+BAD_REQUESTS: list[tuple[str, str, Any]] = [
+    ("POST", "/completion", {}),
+    ("POST", "/completion", {"prompt": None}),
+    ("POST", "/completion", {"prompt": [1, -5]}),
+    ("POST", "/completion", {"prompt": [2**31 - 1]}),
+    ("POST", "/completion", {"prompt": "a", "n_predict": "many"}),
+    ("POST", "/completion", {"prompt": "a" * 3000}),
+    ("POST", "/completion", [1]),
+    ("POST", "/v1/chat/completions", {"messages": "hello"}),
+    ("POST", "/v1/chat/completions", {"messages": [{"role": "user"}]}),
+    ("POST", "/slots/x?action=erase", {}),
+    ("POST", "/slots/0?action=forget", {}),
+    ("POST", "/slots/0?action=restore", {"filename": "missing"}),
+    ("GET", "/slots/9/h2o", None),
+    ("GET", "/slots/-1/h2o", None),
+    ("GET", "/slots/x/h2o", None),
+    ("GET", "/slots/0/h2o?layer=99", None),
+    ("GET", "/slots/0/h2o?layer=-1", None),
+    ("GET", "/slots/0/h2o?layer=99999999999999999999", None),
+]
+
+
+def test_bad_requests_are_refused_and_nothing_else(served: tuple[Server, Any]) -> None:
+    server, settings = served
+    for method, path, body in BAD_REQUESTS:
+        status, answer = server.request(method, path, body)
+        assert 400 <= status < 500, (method, path, body, status, answer)
+        assert answer["error"]["message"], (method, path, body)
+    assert server.request("POST", "/completion", raw=b"{")[0] == 400
+    assert server.complete(OTHER)["content"] == answer_of(settings, OTHER)
+
+
+def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
+    server, settings = served
+    server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)
+    if settings is None:
+        status, answer = server.request("GET", "/slots/0/h2o")
+        assert (status, answer["error"]["message"]) == (400, "H2O is off")
+        return
+    with open_llama(settings) as llm:
+        llm.eval(llm.tokenize(DOCUMENT), dense_tail=128)
+        state = server.get("/slots/0/h2o")
+        assert state["n_tokens"] == llm.n_tokens
+        assert state["chunk_index"] == llm.kv.chunk_index
+        assert [tuple(chunk) for chunk in state["chunk_boundaries"]] == llm.kv.chunk_boundaries
+        assert state["layers"] == list(llm.kv.layers)
+        assert state["settings"]["memory_size"] == llm.kv.memory_size
+        for layer in llm.kv.layers:
+            state = server.get(f"/slots/0/h2o?layer={layer}")
+            memory = llm.kv.memory_indices(layer)
+            assert state["memory_set"] == [head[head >= 0].tolist() for head in memory]
+            scores = np.array(state["scores"], dtype=np.float32)
+            np.testing.assert_allclose(scores, llm.kv.scores(layer), rtol=1e-4, atol=1e-5)
+
+
+def test_bytes_are_counted(served: tuple[Server, Any]) -> None:
+    """In timings, metrics and the slot's state: all K and V, or what memory sets and the open chunk have."""
+    server, settings = served
+    answer = server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)
+    metrics = dict(re.findall(r"^llamacpp:(\w+) (\S+)$", server.request("GET", "/metrics")[1], re.MULTILINE))
+    if settings is None:
+        assert "h2o_chunks" not in answer["timings"]
+        assert metrics["h2o_chunks"] == "0"
+        return
+    with open_llama(settings) as llm:
+        llm.eval(llm.tokenize(DOCUMENT))
+        n, M, n_open = llm.n_tokens, llm.kv.memory_size, llm.n_tokens - (llm.kv.chunk_index - 1) * S
+        per_token = llm.kv.stats.kv_bytes // (M + S if settings.get("evict") else llm.n_ctx)
+    timings, state = answer["timings"], server.get("/slots/0/h2o")["kv_bytes"]
+    n_kept = M + n_open if settings.get("evict") else n
+    assert timings["h2o_chunks"] == -(-n // S)
+    assert timings["h2o_kv_kept_bytes"] == state["kept"] == n_kept * per_token
+    has_dropped = settings.get("evict") and "cold_store" not in settings
+    assert timings["h2o_kv_dropped_bytes"] == state["dropped"] == (n - n_kept if has_dropped else 0) * per_token
+    assert (state["cold"] > 0) == ("cold_store" in settings)
+    assert float(metrics["h2o_kv_kept_bytes"]) >= n_kept * per_token
+
+
+def test_messages(tmp_path: Path) -> None:
+    """The last user's message attends to everything; another one after the same messages costs only itself."""
+    options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template", "chatml"]
+    system = {"role": "system", "content": DOCUMENT}
+    with (
+        serving(tmp_path / "log", "demo", *options) as server,
+        open_chat(demo_model_path(), "chatml", n_batch=S, h2o=H2OConfig.for_chunk_size(S)) as llm,
+    ):
+        n_before = 0
+        for i, question in enumerate(("first? " * 12, "second? " * 30)):
+            messages = [system, user(question)]
+            answer = server.chat(messages)
+            expected: Any = llm.create_chat_completion(messages, max_tokens=8, temperature=0)
+            assert answer["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
+            assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
+            assert answer["timings"]["cache_n"] == n_before
+            n_before = len(llm.tokenize(llm.apply_chat_template([system], add_generation_prompt=False)))
+            assert i == 1 or n_before % S != 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--spec-type", "ngram-simple"], "H2O does not work with speculative decoding in the server"),
+        (["--embeddings", "--pooling", "mean"], "this pooling type needs all of its embeddings at once"),
+    ],
+)
+def test_what_h2o_cannot_do_is_refused_at_the_start(tmp_path: Path, options: list[str], reason: str) -> None:
+    """The server says so, and ends as if nothing had happened: not by a signal."""
+    server = serving(tmp_path / "log", "demo", "--chunk", "64", "--", *options)
+    with pytest.raises(AssertionError, match=f"(?s)ended with 1: .*{reason}"), server:
+        pass
+
+
+def test_api_key(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "demo", "--chunk", "64", "--n-ctx", "256", "--api-key", "secret") as server:
+        for path in ("/slots", "/slots/0/h2o"):
+            assert server.request("GET", path)[0] == 401
+            assert server.request("GET", path, headers={"Authorization": "Bearer secret"})[0] == 200
+
+
+def test_the_openai_client(tmp_path: Path) -> None:
+    openai = pytest.importorskip("openai")
+    with serving(tmp_path / "log", "demo", "--chunk", "64", "--threads", "1", "--n-ctx", "512") as server:
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none")
+        options: dict[str, Any] = {"model": "demo", "prompt": OTHER[:300], "max_tokens": 8, "temperature": 0}
+        text = client.completions.create(**options).choices[0].text
+        assert text == answer_of({}, OTHER[:300], 8)
+        assert "".join(chunk.choices[0].text for chunk in client.completions.create(**options, stream=True)) == text
+        assert [model.id for model in client.models.list()] == ["demo"]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The arguments with which the server would have been started."""
+    calls: list[list[str]] = []
+    monkeypatch.setattr(serve_command, "_become", lambda program, arguments: calls.append(arguments))
+    return calls
+
+
+def option(arguments: list[str], name: str) -> str:
+    return arguments[arguments.index(name) + 1]
+
+
+def test_sizes_go_with_the_chunk(started: list[list[str]]) -> None:
+    assert invoke("serve", "--chunk", "128", "--parallel", "3", "--n-ctx", "1000").exit_code == 0
+    sizes = H2OConfig.for_chunk_size(128)
+    (arguments,) = started
+    assert option(arguments, "--model") == str(demo_model_path())
+    assert option(arguments, "--ubatch-size") == "128"
+    assert option(arguments, "--ctx-size") == "3000"
+    assert option(arguments, "--h2o-heavy") == str(sizes.heavy_budget)
+    assert option(arguments, "--h2o-lookup") == str(sizes.lookup_budget)
+
+
+def test_without_h2o_and_with_options_of_llama_server(started: list[list[str]]) -> None:
+    assert invoke("serve", "--no-h2o", "--", "--metrics", "--cache-ram", "1").exit_code == 0
+    (arguments,) = started
+    assert arguments[-3:] == ["--metrics", "--cache-ram", "1"]
+    assert not any("h2o" in argument for argument in arguments if argument.startswith("-"))
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-2", "1,,2", "0-99999999999"])
+def test_bad_dense_layers(text: str) -> None:
+    assert_wrong_usage(invoke("serve", f"--dense-layers={text}"), "layers must be")
