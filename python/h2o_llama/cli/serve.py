@@ -14,6 +14,9 @@ from h2o_llama.cli import options
 from h2o_llama.cli.prompt import open_weights
 from h2o_llama.params import available_cpus
 
+_PAGE = Path(__file__).parent.parent / "page"
+"""What a browser is shown."""
+
 _MOST_ROOM = 32768
 """Tokens that a slot holds at most, unless told."""
 
@@ -59,7 +62,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP: llama.cpp's server (OpenAI's interface and its own), with H2O for every slot.
 
-    A second question about the same document costs the question. What follows -- goes to llama-server as it is.
+    A browser finds a page there, to ask about a document. A second question about the same document costs the question.
+    What follows -- goes to llama-server as it is.
     """
     further = passed_on or []
     if model.startswith("-"):  # what follows -- comes here where no model is named
@@ -91,6 +95,7 @@ def serve(
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel, "--gpu-layers", gpu_layers]
     arguments += ["--threads", available_cpus() if threads is None else threads]
+    arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     arguments += [] if h2o is None else _h2o_arguments(h2o, chunk)
