@@ -17,8 +17,7 @@ import models
 from inputs import EXTERNAL_MODEL, ModelByName
 from kernels import ISAS, using
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel
-
-MODEL_NAMES = [*models.FIXTURE_MODELS, "demo", *(["external"] if EXTERNAL_MODEL else [])]
+from pairwise import ATTENTION, MODELS
 
 
 @pytest.fixture(params=ISAS)
@@ -38,7 +37,7 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def model_by_name(tmp_path_factory: pytest.TempPathFactory) -> ModelByName:
-    """Path of a model by its name in MODEL_NAMES; made when first asked for."""
+    """Path of a model by its name in `models` or pairwise.py; made when first asked for."""
     folder = tmp_path_factory.mktemp("models")
 
     def path_of(name: str) -> Path:
@@ -58,7 +57,7 @@ def model_by_name(tmp_path_factory: pytest.TempPathFactory) -> ModelByName:
     return path_of
 
 
-@pytest.fixture(scope="session", params=MODEL_NAMES)
+@pytest.fixture(scope="session", params=MODELS)
 def model_path(request: pytest.FixtureRequest, model_by_name: ModelByName) -> Path:
     """Each model of the table: generated ones, the demo model, and LLAMACPP_TEST_MODELFILE when that is set."""
     return model_by_name(request.param)
@@ -86,7 +85,7 @@ def oracle_model(model_path: Path) -> GGUFModel:
         pytest.skip(f"the oracle cannot compute this model: {error}")
 
 
-@pytest.fixture(scope="session", params=models.FIXTURE_MODELS)
+@pytest.fixture(scope="session", params=[name for name in MODELS if name in models.FIXTURE_MODELS])
 def fixture_model(request: pytest.FixtureRequest, model_by_name: ModelByName) -> GGUFModel:
     """Each generated model, for tests of the oracle by itself."""
     return GGUFModel(model_by_name(request.param))
@@ -99,7 +98,7 @@ def schedule(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(params=["fused", "composed"])
+@pytest.fixture(params=ATTENTION)
 def flash_attn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """`flash_attn` for each way in which H2O's attention is computed, by contexts that are made from here on.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +41,17 @@ class Config:
     retrieval: Literal["ngrams", "index"] = "ngrams"
     evict: bool = False
     cold_store: str | None = None
+
+    @classmethod
+    def defaults(cls, S: int, **others: Any) -> Config:
+        """What the library chooses for chunks of this size."""
+        h2o = h2o_llama.H2OConfig.for_chunk_size(S)
+        sizes = {"L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens, "B": h2o.lookup_budget}
+        return cls(S=S, T=h2o.tile, scorer=h2o.scorer, pooling=h2o.pooling, **(sizes | others))
+
+    def __str__(self) -> str:
+        """What is not the default, to name a case."""
+        return ",".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default)
 
     @property
     def M(self) -> int:

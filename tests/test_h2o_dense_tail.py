@@ -18,13 +18,14 @@ from h2o_llama.llama import DENSE_TAIL
 from inputs import limited, random_tokens
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel
+from pairwise import pairwise
 from tolerances import SELF_LOGITS_F32
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1)
 
 
-@pytest.mark.parametrize("tail", [1, 5, S, 40])
+@pairwise("schedule", "flash_attn", "model_path", tail=[1, 5, S, 40])
 def test_agrees_with_the_oracle(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, tail: int
 ) -> None:
@@ -52,6 +53,7 @@ def test_any_calls_and_tail(
     assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls, tail)
 
 
+@pairwise("schedule", "flash_attn", "model_path")
 def test_a_tail_of_everything_is_dense_attention(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
 ) -> None:
@@ -135,19 +137,6 @@ def test_without_h2o_a_tail_changes_nothing(tiny_model: Path) -> None:
         llm.reset()
         (actual,) = eval_calls(llm, [tokens], dense_tail=30)
     np.testing.assert_array_equal(actual, expected)
-
-
-@pytest.mark.parametrize("tail", [-1, 1.5, "8", None, 2**40])
-def test_bad_tails(tiny_model: Path, tail: object) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
-        for call in (
-            lambda: llm.eval([1, 2, 3], dense_tail=tail),  # type: ignore[arg-type]
-            lambda: llm.generate([1, 2, 3], dense_tail=tail),  # type: ignore[arg-type]
-            lambda: llm([1, 2, 3], dense_tail=tail),  # type: ignore[call-overload]
-        ):
-            with pytest.raises(ValueError, match="dense_tail must be an integer"):
-                call()
-        assert llm.n_tokens == 0
 
 
 # --- what it is for

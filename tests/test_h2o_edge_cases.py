@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import models
-from compare import assert_logits_close
+from compare import assert_logits_close, case
 from inputs import is_external, random_tokens, split
 from llamas import (
     Config,
@@ -20,6 +21,7 @@ from llamas import (
     open_llama,
 )
 from oracle import DenseOracle, GGUFModel
+from pairwise import SHAPES, pairwise
 from tolerances import SELF_LOGITS_F32, tolerance
 
 S = 16
@@ -33,6 +35,7 @@ def config(schedule: str) -> Config:
 # --- stumbling stones, by name
 
 
+@pairwise("schedule", model_path=SHAPES)
 def test_non_uniform_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """Calls that end anywhere: the grid stays absolute, whatever their lengths."""
     sizes = [7, 20, 2, 13, 22] if is_external(model_path) else [7, 20, 2, 33, 13, 48, 16, 5]
@@ -49,6 +52,7 @@ def test_non_uniform_chunks(config: Config, model_path: Path, oracle_model: GGUF
     assert_agrees_with_oracle(model_path, oracle_model, config, calls)
 
 
+@pairwise("schedule", model_path=SHAPES)
 def test_exact_sequence_of_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """N = 4S, at once and chunk by chunk: the last chunk builds no memory set until a token follows."""
     tokens = random_tokens(4 * S, oracle_model.hparams.n_vocab, seed=2)
@@ -65,7 +69,7 @@ def test_exact_sequence_of_chunks(config: Config, model_path: Path, oracle_model
         assert_agrees_with_oracle(model_path, oracle_model, config, calls)
 
 
-@pytest.mark.parametrize("rest", [1, 2, S // 2, S - 1])
+@pairwise("schedule", model_path=SHAPES, rest=[1, 2, S // 2, S - 1])
 def test_partial_second_chunk(config: Config, model_path: Path, oracle_model: GGUFModel, rest: int) -> None:
     """N = S + rest: the short chunk attends to M_0, and has a logits row for each of its tokens."""
     tokens = random_tokens(S + rest, oracle_model.hparams.n_vocab, seed=3)
@@ -78,12 +82,10 @@ def test_partial_second_chunk(config: Config, model_path: Path, oracle_model: GG
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-def test_partial_second_chunk_completed_by_the_next_call(
-    config: Config, model_path: Path, oracle_model: GGUFModel
-) -> None:
-    tokens = random_tokens(3 * S + 3, oracle_model.hparams.n_vocab, seed=4)
-    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [S + 5, S - 5, S, 3]))
-    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [S + 5, 2 * S - 2]))
+def test_partial_second_chunk_completed_by_the_next_call(config: Config, tiny_model: Path) -> None:
+    tokens = random_tokens(3 * S + 3, seed=4)
+    for sizes in ([S + 5, S - 5, S, 3], [S + 5, 2 * S - 2]):
+        assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, split(tokens, sizes))
 
 
 def test_last_logits_are_the_last_row_of_all_logits(config: Config, tiny_model: Path) -> None:
@@ -102,10 +104,12 @@ def test_last_logits_are_the_last_row_of_all_logits(config: Config, tiny_model: 
 # --- lengths
 
 
-@pytest.mark.parametrize("n", [*range(1, 2 * S + 3), 3 * S - 1, 3 * S, 3 * S + 1, 10 * S])
-def test_every_length(config: Config, tiny_model: Path, n: int) -> None:
+@pytest.mark.parametrize("lengths", [range(1, S), range(S, 2 * S + 3), [3 * S - 1, 3 * S, 3 * S + 1, 10 * S]], ids=str)
+def test_every_length(config: Config, tiny_model: Path, lengths: Sequence[int]) -> None:
     """N = 1 is a decode step on an empty cache; N ≤ S has no memory set."""
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n, seed=n)])
+    for n in lengths:
+        with case(n=n):
+            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n, seed=n)])
 
 
 def test_the_whole_context(schedule: str, tiny_model: Path) -> None:
@@ -166,7 +170,7 @@ def test_head_sizes_and_groups(
         Config(S=2, L=2, H=3, A=1),
         Config(S=5, L=0, H=9),
     ],
-    ids=lambda b: f"{b.S}-{b.L}-{b.H}-{b.A}",
+    ids=str,
 )
 def test_budgets_at_the_edges(schedule: str, tiny_model: Path, budgets: Config) -> None:
     """M from 1 to more than the whole prompt. M ≥ S warns that it costs more than it saves."""
@@ -188,6 +192,7 @@ def test_one_layer_with_everything_in_memory_is_dense(schedule: str, one_layer_m
 # --- generation
 
 
+@pairwise("schedule", "model_path")
 def test_generated_tokens_fill_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """Decode steps build the memory sets of the chunks that they complete, from scores that are 0 for generated tokens;
     a second prompt after them attends to those sets."""

@@ -5,12 +5,10 @@ Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens a
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +22,7 @@ from llamas import (
     open_llama,
 )
 from oracle import DenseOracle, GGUFModel
+from pairwise import SHAPES, pairwise
 from tolerances import SELF_LOGITS_F32
 
 CONFIGS = st.builds(
@@ -48,6 +47,7 @@ small = settings(
 # --- P1: what fits in one chunk is ordinary causal attention
 
 
+@pairwise("schedule", "flash_attn", "model_path")
 def test_p1_prompt_within_one_chunk_is_dense(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
 ) -> None:
@@ -87,7 +87,7 @@ def test_p3_split_invariance(
         assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 
-@pytest.mark.parametrize("n", [64, 65, 66, 97, 160])
+@pairwise("schedule", n=[64, 65, 97, 160])
 def test_p3_prompt_longer_than_n_batch(schedule: str, tiny_model: Path, n: int) -> None:
     """`eval` makes several calls of it, perhaps one of a single token."""
     config = Config(S=16, L=4, H=6, schedule=schedule)
@@ -135,15 +135,17 @@ def test_p5_any_configuration_and_calls(
     assert_agrees_with_oracle(path, GGUFModel(path), config, split(random_tokens(sum(sizes), seed=seed), sizes))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+@pairwise(
+    "schedule",
+    "flash_attn",
+    "model_path",
+    config=[
+        Config.defaults(32),
         Config(S=16, L=4, H=4),
         Config(S=16, L=0, H=8, A=2),
         Config(S=16, L=16, H=0),
         Config(S=16, L=4, H=60, score_type="bf16"),
     ],
-    ids=lambda config: f"{config.L}-{config.H}-{config.A}-{config.score_type}",
 )
 def test_p5_every_model(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, config: Config
@@ -154,11 +156,7 @@ def test_p5_every_model(
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-@pytest.mark.parametrize(
-    ("kv_type", "flash_attn"),
-    [*itertools.product(["f16", "bf16", "q8_0"], ["fused", "composed"])],
-    indirect=["flash_attn"],
-)
+@pairwise("schedule", "flash_attn", "model_path", kv_type=["f16", "bf16", "q8_0"])
 def test_p5_every_cache_type(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, kv_type: str
 ) -> None:
@@ -179,6 +177,7 @@ def test_p5_long_prompt_of_large_chunks(schedule: str, model_by_name: ModelByNam
 # --- P6: sequences do not see each other
 
 
+@pairwise("schedule", model_path=SHAPES)
 def test_p6_nothing_survives_reset(schedule: str, model_path: Path) -> None:
     config = Config(S=16, L=4, H=6, A=1, kv_type="f16", schedule=schedule)
     n = limited(80, model_path)

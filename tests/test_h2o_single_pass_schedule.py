@@ -20,6 +20,7 @@ from oracle import DenseOracle, GGUFModel
 from oracle.dense import dense_forward
 from oracle.kv_cache import OracleKVCache
 from oracle.layers import output_logits
+from pairwise import SHAPES, pairwise
 from phase_log import fields
 from tolerances import SELF_LOGITS_F32, tolerance
 
@@ -42,15 +43,17 @@ def runs(llm: h2o_llama.Llama) -> tuple[int, int, int, int]:
 # --- P2: with every position in memory it is dense attention
 
 
-@pytest.mark.parametrize(
-    ("L", "H", "A", "first_calls"),
-    [(0, EVERYTHING, 0, []), (S, EVERYTHING, 0, [10, 25, 2]), (0, 1, EVERYTHING, [S, S])],
-    ids=str,
+@pairwise(
+    "flash_attn",
+    "model_path",
+    sizes=[(0, EVERYTHING, 0), (S, EVERYTHING, 0), (0, 1, EVERYTHING)],
+    first_calls=[[], [10, 25, 2], [S, S]],
 )
 def test_p2_everything_in_memory_is_dense(
-    flash_attn: str, model_path: Path, oracle_model: GGUFModel, L: int, H: int, A: int, first_calls: list[int]
+    flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: tuple[int, int, int], first_calls: list[int]
 ) -> None:
     """Logits, K and V, in any split, against the oracle's dense attention; logits against the library's too."""
+    L, H, A = sizes
     config = Config(S=S, L=L, H=H, A=A, flash_attn=flash_attn, schedule="single_pass")
     n = limited(100, model_path)
     tokens = random_tokens(n, oracle_model.hparams.n_vocab)
@@ -69,7 +72,7 @@ def test_p2_everything_in_memory_is_dense(
                 assert_logits_close(got, want, bound)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0"])
+@pairwise(kv_type=["f16", "bf16", "q8_0"], model_path=SHAPES)
 def test_p2_with_a_rounded_cache(model_path: Path, oracle_model: GGUFModel, kv_type: str) -> None:
     config = Config(S=S, L=0, H=EVERYTHING, kv_type=kv_type, schedule="single_pass")
     tokens = random_tokens(limited(100, model_path), oracle_model.hparams.n_vocab, seed=1)
@@ -117,6 +120,7 @@ def test_memory_set_not_below_the_chunk_size_warns_and_works(tiny_model: Path, H
 # --- K and V
 
 
+@pairwise(model_path=SHAPES)
 def test_k_and_v_come_from_the_pass_that_saw_the_memory_set(model_path: Path) -> None:
     """Those of chunk 0 and of the first layer do not depend on the memory set, those after them do."""
     tokens = random_tokens(4 * S, seed=2)
@@ -148,6 +152,7 @@ def test_the_schedules_write_the_same_k_and_v_only_where_they_must(tiny_model: P
             assert (relative_error(a[:, S:], b[:, S:]) < SELF_LOGITS_F32) == (il == 0)
 
 
+@pairwise(model_path=SHAPES)
 def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
     """Every call, also one that continues a chunk, leaves the cache of earlier tokens bit for bit alone."""
     calls = split(random_tokens(60, seed=2), [20, 10, 1, 29])
@@ -165,8 +170,10 @@ def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
 # --- the open chunk
 
 
-@pytest.mark.parametrize(
-    "sizes", [[S + 2, 2, 2, 2, 2, 2], [3, 5, 4, 2, 5, 13, 3, 20], [S, 2, S, 2, S], [20, 1, 1, 3, 1, 30]], ids=str
+@pairwise(
+    "flash_attn",
+    "model_path",
+    sizes=[[S + 2, 2, 2, 2, 2, 2], [3, 5, 4, 2, 5, 13, 3, 20], [S, 2, S, 2, S], [20, 1, 1, 3, 1, 30]],
 )
 def test_open_chunk_continued_in_several_calls(
     flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: list[int]
@@ -176,6 +183,7 @@ def test_open_chunk_continued_in_several_calls(
     assert_agrees_with_oracle(model_path, oracle_model, replace(CONFIG, flash_attn=flash_attn), calls)
 
 
+@pairwise("flash_attn", model_path=SHAPES)
 def test_scores_add_up_after_every_call(flash_attn: str, model_path: Path) -> None:
     """Every query adds exactly 1 per query head: after each call, to the memory set and the chunk together."""
     with open_llama(model_path, replace(CONFIG, flash_attn=flash_attn)) as llm:
