@@ -10,6 +10,7 @@ import pytest
 from allpairspy import AllPairs
 
 from inputs import EXTERNAL_MODEL
+from kernels import ISAS
 from oracle import SCHEDULES
 
 # Every architecture, type of weights and kind of RoPE once, not each with each. "external" is LLAMACPP_TEST_MODELFILE.
@@ -31,7 +32,7 @@ SHAPES = ("qwen3-gqa4-f32", "deci-linear-f32", *MODELS[MODELS.index("demo") :])
 ATTENTION = ("fused", "composed")
 
 # Axes that are fixtures of conftest.py, with all their values.
-FIXTURES = {"model_path": MODELS, "schedule": tuple(SCHEDULES), "flash_attn": ATTENTION}
+FIXTURES = {"model_path": MODELS, "schedule": tuple(SCHEDULES), "flash_attn": ATTENTION, "isa": tuple(ISAS)}
 
 
 def all_pairs(**axes: Sequence[Any]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from typer.testing import Result
 
 import h2o_llama
 from command_line import invoke
+from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.cli import demo
 from h2o_llama.cli.run import _stream
@@ -86,9 +87,8 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage" in result.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_wrong_usage_exits_with_2() -> None:
+    for arguments in [
         ["nonsense"],
         ["run"],
         ["run", "demo"],
@@ -98,13 +98,12 @@ def test_every_command_has_help(command: str) -> None:
         ["run", "demo", "--prompt", "x", "--chunk", "0"],
         ["run", "demo", "--prompt", "x", "--unknown"],
         ["inspect", "demo", "--prompt", "x", "--local", "many"],
-    ],
-)
-def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    result = invoke(*arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
+    ]:
+        with case(arguments=arguments):
+            result = invoke(*arguments)
+            assert result.exit_code == 2
+            assert result.stdout == ""
+            assert "Traceback" not in result.stderr
 
 
 # --- errors

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import Result
 
 from command_line import assert_wrong_usage, invoke
+from compare import case
 from h2o_llama.demo.document import standard_library_text
 
 PLAIN = ["--scorer", "sum", "--pooling", "0", "--sinks", "0", "--lookup", "0"]
@@ -92,9 +93,8 @@ def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
     assert_wrong_usage(result, match)
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
+def test_errors_are_one_line() -> None:
+    for options, match in [
         (["--text", "missing.txt"], "missing.txt: No such file"),
         (["--n-tokens", "100"], "at least two chunks"),
         (["--n-tokens", "999936"], "the text has 524,288 tokens, but a window needs 999,936"),
@@ -105,15 +105,14 @@ def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
         (["--recall", "nonsense"], "kind"),
         (["--jsonl", "missing.jsonl"], "missing.jsonl: No such file"),
         (["--json", "missing/rows.json"], "No such file"),
-    ],
-)
-def test_errors_are_one_line(options: list[str], match: str) -> None:
-    result = run("demo", *SMALL, *options)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("h2o-llama: ")
-    assert match in result.stderr
+    ]:
+        with case(options=options, match=match):
+            result = run("demo", *SMALL, *options)
+            assert result.exit_code == 1
+            assert result.stdout == ""
+            assert len(result.stderr.splitlines()) == 1
+            assert result.stderr.startswith("h2o-llama: ")
+            assert match in result.stderr
 
 
 def test_bad_model_is_one_line(text_file: Path) -> None:

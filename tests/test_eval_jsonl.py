@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from compare import case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.demo.document import standard_library_text
 from h2o_llama.eval import metrics
@@ -71,9 +72,8 @@ def test_limit_counts_lines_and_does_not_read_on(tmp_path: Path) -> None:
     assert len(read_jsonl(write(tmp_path, "", LINES[0], LINES[1], "no JSON"), limit=2)) == 2
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
+    for line, message in [
         ("{", "not JSON"),
         ("[1]", "must be an object, got list"),
         ({"answers": ["a"]}, "needs a 'context', or a 'question'"),
@@ -83,11 +83,10 @@ def test_limit_counts_lines_and_does_not_read_on(tmp_path: Path) -> None:
         ({"context": "c", "question": "q", "answers": []}, "needs 'answers'"),
         ({"context": "c", "question": "q", "outputs": [""]}, "needs 'answers'"),
         ({"context": "c", "question": "q", "answers": [1]}, "needs 'answers'"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"questions.jsonl, line 3: {message}"):
-        read_jsonl(write(tmp_path, LINES[0], "", line))
+    ]:
+        path = write(tmp_path, LINES[0], "", line)
+        with case(line=line), pytest.raises(ValueError, match=f"questions.jsonl, line 3: {message}"):
+            read_jsonl(path)
 
 
 def test_a_line_that_is_no_utf_8_is_named(tmp_path: Path) -> None:
@@ -154,9 +153,8 @@ def test_cutting_keeps_both_ends(most: int, kept: list[int]) -> None:
     assert cut_middle([0, 1, 2, 3, 4, 5], most) == kept
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bad_arguments_are_refused(tmp_path: Path, llms: dict[str, Llama]) -> None:
+    for changes, message in [
         ({"metrics": ["bleu"]}, "metric must be one of 'exact-match', 'contains', 'contains-all', 'f1', 'rouge-l'"),
         ({"metrics": []}, "metrics must be one or more of exact-match"),
         ({"max_tokens": 0}, "max_tokens must be"),
@@ -166,14 +164,11 @@ def test_cutting_keeps_both_ends(most: int, kept: list[int]) -> None:
         ({"template": "{contxt}"}, "template must be a text with {context}"),
         ({"template": "{"}, "template must be a text with {context}"),
         ({"template": 3}, "template must be a text with {context}"),
-    ],
-)
-def test_bad_arguments_are_refused(
-    tmp_path: Path, llms: dict[str, Llama], changes: dict[str, Any], message: str
-) -> None:
-    arguments: dict[str, Any] = {"metrics": ["contains"]} | changes
-    with pytest.raises(ValueError, match=message):
-        measure_jsonl(llms, write(tmp_path, *LINES), **arguments)
+    ]:
+        with case(changes=changes, message=message):
+            arguments: dict[str, Any] = {"metrics": ["contains"]} | changes
+            with pytest.raises(ValueError, match=message):
+                measure_jsonl(llms, write(tmp_path, *LINES), **arguments)
 
 
 def test_no_models_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_memory_is_well_formed
+from compare import assert_memory_is_well_formed, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.attention_mass import chunk_masses
 from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, Setting, evaluate, references, sweep
@@ -359,9 +359,8 @@ def test_a_target_that_cannot_be_written_fails_before_any_work(tiny_model: Path,
         measure(tiny_model, json_file=tmp_path / "missing" / "rows.json", progress=lambda *_: pytest.fail("work"))
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
+def test_bad_arguments_fail_before_any_work(tiny_model: Path) -> None:
+    for change, match in [
         ({"settings": []}, "at least one, each with its own name"),
         ({"settings": SETTINGS + SETTINGS}, "its own name"),
         ({"settings": [Setting("dense", None)]}, "leave it out"),
@@ -376,11 +375,9 @@ def test_a_target_that_cannot_be_written_fails_before_any_work(tiny_model: Path,
         ({"tasks": [Recall([])]}, "kinds"),
         ({"tasks": [Jsonl(Path(__file__), ["contains"])]}, "line 1"),
         ({"tasks": [Jsonl(Path(__file__), ["nonsense"])]}, "metric must be one of 'exact-match'"),
-    ],
-)
-def test_bad_arguments_fail_before_any_work(change: dict[str, Any], match: str, tiny_model: Path) -> None:
-    with pytest.raises(ValueError, match=match):
-        measure(tiny_model, progress=lambda *_: pytest.fail("work"), **change)
+    ]:
+        with case(change=change, match=match), pytest.raises(ValueError, match=match):
+            measure(tiny_model, progress=lambda *_: pytest.fail("work"), **change)
 
 
 # --- tasks of others

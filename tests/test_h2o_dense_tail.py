@@ -18,14 +18,14 @@ from h2o_llama.llama import DENSE_TAIL
 from inputs import limited, random_tokens
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel
-from pairwise import pairwise
+from pairwise import SHAPES, pairwise
 from tolerances import SELF_LOGITS_F32
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1)
 
 
-@pairwise("schedule", "flash_attn", "model_path", tail=[1, 5, S, 40])
+@pairwise("schedule", "flash_attn", model_path=SHAPES, tail=[1, 5, S, 40])
 def test_agrees_with_the_oracle(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, tail: int
 ) -> None:

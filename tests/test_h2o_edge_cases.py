@@ -35,7 +35,6 @@ def config(schedule: str) -> Config:
 # --- stumbling stones, by name
 
 
-@pairwise("schedule", model_path=SHAPES)
 def test_non_uniform_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """Calls that end anywhere: the grid stays absolute, whatever their lengths."""
     sizes = [7, 20, 2, 13, 22] if is_external(model_path) else [7, 20, 2, 33, 13, 48, 16, 5]
@@ -52,7 +51,6 @@ def test_non_uniform_chunks(config: Config, model_path: Path, oracle_model: GGUF
     assert_agrees_with_oracle(model_path, oracle_model, config, calls)
 
 
-@pairwise("schedule", model_path=SHAPES)
 def test_exact_sequence_of_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """N = 4S, at once and chunk by chunk: the last chunk builds no memory set until a token follows."""
     tokens = random_tokens(4 * S, oracle_model.hparams.n_vocab, seed=2)
@@ -127,23 +125,24 @@ def test_the_whole_context(schedule: str, tiny_model: Path) -> None:
         assert llm.kv.n_tokens == 100
 
 
-@pytest.mark.parametrize("n_ctx", [16, 17, 33, 100, 257])
-def test_contexts_of_any_size(config: Config, tiny_model: Path, n_ctx: int) -> None:
+def test_contexts_of_any_size(config: Config, tiny_model: Path) -> None:
     """Full to the last cell, also when a chunk does not fit into the rest."""
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n_ctx)], n_ctx=n_ctx)
+    for n_ctx in [16, 17, 33, 100, 257]:
+        with case(n_ctx=n_ctx):
+            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n_ctx)], n_ctx=n_ctx)
 
 
 # --- shapes of heads
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "n_head", "n_head_kv"),
-    [(16, 4, 4), (40, 6, 2), (66, 3, 3), (80, 5, 1), (128, 4, 2), (256, 3, 1), (32, 16, 1)],
+@pairwise(
+    "schedule",
+    "flash_attn",
+    heads=[(16, 4, 4), (40, 6, 2), (66, 3, 3), (80, 5, 1), (128, 4, 2), (256, 3, 1), (32, 16, 1)],
 )
-def test_head_sizes_and_groups(
-    config: Config, flash_attn: str, tmp_path: Path, head_dim: int, n_head: int, n_head_kv: int
-) -> None:
+def test_head_sizes_and_groups(config: Config, flash_attn: str, tmp_path: Path, heads: tuple[int, int, int]) -> None:
     """Sizes that are no multiple of a SIMD register or tile, and groups that are none either."""
+    head_dim, n_head, n_head_kv = heads
     spec = models.ModelSpec("heads", "llama", 64, head_dim, (n_head,) * 2, (n_head_kv,) * 2)
     path = tmp_path / spec.file_name
     models.write_model(spec, path)
@@ -154,9 +153,9 @@ def test_head_sizes_and_groups(
 # --- budgets
 
 
-@pytest.mark.parametrize(
-    "budgets",
-    [
+def test_budgets_at_the_edges(schedule: str, tiny_model: Path) -> None:
+    """M from 1 to more than the whole prompt. M ≥ S warns that it costs more than it saves."""
+    for budgets in [
         Config(S=S, L=1, H=0),
         Config(S=S, L=0, H=1),
         Config(S=S, L=0, H=0, A=1),
@@ -169,14 +168,11 @@ def test_head_sizes_and_groups(
         Config(S=2, L=1, H=1),
         Config(S=2, L=2, H=3, A=1),
         Config(S=5, L=0, H=9),
-    ],
-    ids=str,
-)
-def test_budgets_at_the_edges(schedule: str, tiny_model: Path, budgets: Config) -> None:
-    """M from 1 to more than the whole prompt. M ≥ S warns that it costs more than it saves."""
-    config = replace(budgets, schedule=schedule)
-    calls = split(random_tokens(100, seed=6), [60, 1, 1, 38])
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
+    ]:
+        with case(budgets=budgets):
+            config = replace(budgets, schedule=schedule)
+            calls = split(random_tokens(100, seed=6), [60, 1, 1, 38])
+            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
 
 
 def test_one_layer_with_everything_in_memory_is_dense(schedule: str, one_layer_model: Path) -> None:

@@ -86,7 +86,6 @@ def assert_log_is_well_formed(llm: h2o_llama.Llama, config: Config) -> None:
 # --- they exist and matter
 
 
-@pairwise(model_path=SHAPES)
 def test_lookups_change_the_logits(model_path: Path, oracle_model: GGUFModel) -> None:
     """Not those of the first chunk. Elsewhere by far more than any bound on unrounded models."""
     tokens = repetitive_tokens(limited(90, model_path), oracle_model.hparams.n_vocab)
@@ -390,7 +389,6 @@ def test_finished_calls_stay(tiny_model: Path) -> None:
 # --- sequences
 
 
-@pairwise(model_path=SHAPES)
 def test_reset_forgets_text_and_lookups(model_path: Path) -> None:
     n = limited(80, model_path)
     with open_llama(model_path, CONFIG) as used, open_llama(model_path, CONFIG) as fresh:

@@ -22,7 +22,7 @@ from llamas import (
     open_llama,
 )
 from oracle import DenseOracle, GGUFModel
-from pairwise import SHAPES, pairwise
+from pairwise import pairwise
 from tolerances import SELF_LOGITS_F32
 
 CONFIGS = st.builds(
@@ -177,7 +177,6 @@ def test_p5_long_prompt_of_large_chunks(schedule: str, model_by_name: ModelByNam
 # --- P6: sequences do not see each other
 
 
-@pairwise("schedule", model_path=SHAPES)
 def test_p6_nothing_survives_reset(schedule: str, model_path: Path) -> None:
     config = Config(S=16, L=4, H=6, A=1, kv_type="f16", schedule=schedule)
     n = limited(80, model_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import assert_logits_close
+from compare import assert_logits_close, case
 from h2o_llama.config import SCORERS
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
@@ -15,6 +15,7 @@ from oracle import GGUFModel
 from oracle.attention import attend
 from oracle.scorers import SCORERS as ORACLE_SCORERS
 from oracle.scorers import key_difference
+from pairwise import pairwise
 from standalone import LAYER, add_chunk, kept, make_cache, n_head_kv, per_head
 from tolerances import SELF_LOGITS_F32
 
@@ -48,22 +49,23 @@ def test_a_key_of_zeros_is_like_any_other(tiny_model: Path) -> None:
 
 
 POOLING_TABLE = [
-    pytest.param([0, 0, 9, 0, 0, 5, 0, 0], 0, [2, 5, 7], id="none"),
+    ([0, 0, 9, 0, 0, 5, 0, 0], 0, [2, 5, 7]),  # none
     # 1, 2 and 3 all rank 9: ties go to the lower position.
-    pytest.param([0, 0, 9, 0, 0, 5, 0, 0], 1, [1, 2, 7], id="radius 1"),
-    pytest.param([7, 0, 9, 0, 0, 5, 0, 0], 2, [0, 1, 7], id="radius 2"),
+    ([0, 0, 9, 0, 0, 5, 0, 0], 1, [1, 2, 7]),  # radius 1
+    ([7, 0, 9, 0, 0, 5, 0, 0], 2, [0, 1, 7]),  # radius 2
     # A position in the local window lends nothing: it is no candidate.
-    pytest.param([0, 0, 0, 3, 2, 1, 0, 99], 1, [2, 3, 7], id="local window"),
-    pytest.param([np.nan, 1, np.nan, 3, 0, 0, 0, 0], 1, [2, 3, 7], id="NaN takes its neighbour's rank"),
-    pytest.param([1, 2, 3, 4, 5, 6, 7, 8], 2**31 - 1, [0, 1, 7], id="a radius beyond everything"),
+    ([0, 0, 0, 3, 2, 1, 0, 99], 1, [2, 3, 7]),  # local window
+    ([np.nan, 1, np.nan, 3, 0, 0, 0, 0], 1, [2, 3, 7]),  # NaN takes its neighbour's rank
+    ([1, 2, 3, 4, 5, 6, 7, 8], 2**31 - 1, [0, 1, 7]),  # a radius beyond everything
 ]
 
 
-@pytest.mark.parametrize(("scores", "pooling", "expected"), POOLING_TABLE)
-def test_pooling_by_hand(tiny_model: Path, scores: list[float], pooling: int, expected: list[int]) -> None:
-    cache = make_cache(tiny_model, chunk_size=8, local_window=1, heavy_budget=2, pooling=pooling)
-    add_chunk(cache, per_head(cache, scores))
-    assert kept(cache) == expected
+def test_pooling_by_hand(tiny_model: Path) -> None:
+    for scores, pooling, expected in POOLING_TABLE:
+        with case(scores=scores, pooling=pooling, expected=expected):
+            cache = make_cache(tiny_model, chunk_size=8, local_window=1, heavy_budget=2, pooling=pooling)
+            add_chunk(cache, per_head(cache, scores))
+            assert kept(cache) == expected
 
 
 def test_pooling_measures_positions_not_places(tiny_model: Path) -> None:
@@ -113,7 +115,7 @@ def test_the_oracle_knows_every_scorer() -> None:
     assert set(ORACLE_SCORERS) == set(SCORERS)
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
+@pairwise("schedule", "flash_attn", "model_path", scorer=SCORERS)
 def test_every_scorer_on_every_model(
     scorer: str, schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
 ) -> None:
@@ -122,8 +124,7 @@ def test_every_scorer_on_every_model(
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("score_type", ["f32", "bf16"])
+@pairwise("schedule", "flash_attn", scorer=SCORERS, score_type=["f32", "bf16"])
 def test_scorers_in_several_calls(
     scorer: str, score_type: str, schedule: str, flash_attn: str, tiny_model: Path
 ) -> None:

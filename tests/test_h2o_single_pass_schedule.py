@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import h2o_llama
 import phase_log
-from compare import assert_logits_close, relative_error
+from compare import assert_logits_close, case, relative_error
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel
@@ -120,7 +120,6 @@ def test_memory_set_not_below_the_chunk_size_warns_and_works(tiny_model: Path, H
 # --- K and V
 
 
-@pairwise(model_path=SHAPES)
 def test_k_and_v_come_from_the_pass_that_saw_the_memory_set(model_path: Path) -> None:
     """Those of chunk 0 and of the first layer do not depend on the memory set, those after them do."""
     tokens = random_tokens(4 * S, seed=2)
@@ -152,7 +151,6 @@ def test_the_schedules_write_the_same_k_and_v_only_where_they_must(tiny_model: P
             assert (relative_error(a[:, S:], b[:, S:]) < SELF_LOGITS_F32) == (il == 0)
 
 
-@pairwise(model_path=SHAPES)
 def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
     """Every call, also one that continues a chunk, leaves the cache of earlier tokens bit for bit alone."""
     calls = split(random_tokens(60, seed=2), [20, 10, 1, 29])
@@ -172,7 +170,7 @@ def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
 
 @pairwise(
     "flash_attn",
-    "model_path",
+    model_path=SHAPES,
     sizes=[[S + 2, 2, 2, 2, 2, 2], [3, 5, 4, 2, 5, 13, 3, 20], [S, 2, S, 2, S], [20, 1, 1, 3, 1, 30]],
 )
 def test_open_chunk_continued_in_several_calls(
@@ -183,7 +181,6 @@ def test_open_chunk_continued_in_several_calls(
     assert_agrees_with_oracle(model_path, oracle_model, replace(CONFIG, flash_attn=flash_attn), calls)
 
 
-@pairwise("flash_attn", model_path=SHAPES)
 def test_scores_add_up_after_every_call(flash_attn: str, model_path: Path) -> None:
     """Every query adds exactly 1 per query head: after each call, to the memory set and the chunk together."""
     with open_llama(model_path, replace(CONFIG, flash_attn=flash_attn)) as llm:
@@ -200,9 +197,9 @@ def test_scores_add_up_after_every_call(flash_attn: str, model_path: Path) -> No
 # --- what runs
 
 
-@pytest.mark.parametrize(
-    ("sizes", "n_batch", "pieces"),
-    [
+def test_one_run_per_piece_of_the_chunk_grid(tiny_model: Path) -> None:
+    """A piece is what a call of at most n_batch tokens has of one chunk; a piece of one token is no decode step."""
+    for sizes, n_batch, pieces in [
         ([2], 256, 1),
         ([S], 256, 1),
         ([S + 1], 256, 2),
@@ -211,18 +208,16 @@ def test_scores_add_up_after_every_call(flash_attn: str, model_path: Path) -> No
         ([4 * S], 2 * S, 4),
         ([6 * S], S + S // 2, 8),
         ([2 * S + 1], 2 * S, 3),
-    ],
-)
-def test_one_run_per_piece_of_the_chunk_grid(tiny_model: Path, sizes: list[int], n_batch: int, pieces: int) -> None:
-    """A piece is what a call of at most n_batch tokens has of one chunk; a piece of one token is no decode step."""
-    tokens = random_tokens(sum(sizes))
-    with open_llama(tiny_model, CONFIG, n_batch=n_batch) as llm:
-        eval_calls(llm, split(tokens, sizes))
-        assert runs(llm) == (pieces, 0, 0, 0)
-        assert llm.kv.stats.prefill_tokens == len(tokens)
-        assert llm.kv.stats.selections == (len(tokens) - 1) // S * len(llm.kv.layers)
-        assert llm.kv.stats.single_pass_ms > 0
-        assert llm.kv.stats.phase1_ms == llm.kv.stats.phase2_ms == llm.kv.stats.intra_bytes == 0
+    ]:
+        with case(sizes=sizes, n_batch=n_batch, pieces=pieces):
+            tokens = random_tokens(sum(sizes))
+            with open_llama(tiny_model, CONFIG, n_batch=n_batch) as llm:
+                eval_calls(llm, split(tokens, sizes))
+                assert runs(llm) == (pieces, 0, 0, 0)
+                assert llm.kv.stats.prefill_tokens == len(tokens)
+                assert llm.kv.stats.selections == (len(tokens) - 1) // S * len(llm.kv.layers)
+                assert llm.kv.stats.single_pass_ms > 0
+                assert llm.kv.stats.phase1_ms == llm.kv.stats.phase2_ms == llm.kv.stats.intra_bytes == 0
 
 
 def test_decode_is_no_run(tiny_model: Path) -> None:

@@ -18,6 +18,7 @@ from oracle.arrays import Array, IntArray
 from oracle.dense import dense_forward
 from oracle.kv_cache import OracleKVCache
 from oracle.kv_rounding import round_bf16, round_to
+from pairwise import MODELS
 
 F64 = np.float64
 
@@ -34,11 +35,13 @@ def dense_logits(model: GGUFModel, tokens: list[int]) -> Array:
 # --- both schedules
 
 
-def test_models_have_distinct_heavy_hitters(schedule: str, fixture_model: GGUFModel) -> None:
+@pytest.mark.parametrize("name", [name for name in MODELS if name in models.FIXTURE_MODELS])
+def test_models_have_distinct_heavy_hitters(schedule: str, model_by_name: ModelByName, name: str) -> None:
     """Otherwise tests of the selection on these models would prove nothing."""
-    oracle = sequence(schedule, fixture_model, S=64, L=8, H=8)
+    model = GGUFModel(model_by_name(name))
+    oracle = sequence(schedule, model, S=64, L=8, H=8)
     oracle.eval(random_tokens(64, models.N_VOCAB))
-    for il in fixture_model.hparams.attention_layers:
+    for il in model.hparams.attention_layers:
         scores = oracle.scores(il)
         assert np.all(scores.max(axis=1) > 5 * np.median(scores, axis=1))
 
