@@ -54,7 +54,7 @@ def test_history_holds_the_heavy_hitters_of_every_set(tiny_model: Path, sinks: i
             want = [p for p in layers[layer][head].tolist() if sinks <= p < end - 8]
             assert history.heavy[c, row][history.heavy[c, row] >= 0].tolist() == want
     for (layer, head), heavy in last.items():
-        np.testing.assert_array_equal(history.heavy[-1, history.row(layer, head)], heavy)
+        np.testing.assert_array_equal(history.heavy[-1, history.heads.index((layer, head))], heavy)
 
 
 def test_history_of_layers_with_different_heads(model_by_name: Any) -> None:
@@ -88,12 +88,6 @@ def test_history_needs_recording_and_h2o(tiny_model: Path) -> None:
         memory_history(llm)
     with open_llama(tiny_model, None) as llm, pytest.raises(H2OError, match="H2O is off"):
         memory_history(llm)
-
-
-def test_unknown_head_is_a_value_error() -> None:
-    assert HISTORY.row(3, 0) == 2
-    with pytest.raises(ValueError, match="no layer 1 with KV head 0"):
-        HISTORY.row(1, 0)
 
 
 # --- stays and bins
