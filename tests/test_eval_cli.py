@@ -61,14 +61,6 @@ def test_default_text_and_length() -> None:
     assert "after prompts" not in result.stdout
 
 
-def test_questions_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps({"context": "k17=4829;\n", "question": "k17?", "answers": ["4829"]}) + "\n")
-    result = run("demo", *SMALL, "--windows", "0", "--jsonl", path, "--max-tokens", "4")
-    assert result.exit_code == 0, result.stderr
-    assert "questions.jsonl: 1 questions, 0 cut to 256 tokens" in result.stdout
-
-
 def test_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = run("demo", *SMALL, "--continuation", "0", "--windows", "1", "--plot", tmp_path / "plots")
@@ -103,7 +95,6 @@ def test_errors_are_one_line() -> None:
         (["--schedule", "nonsense"], "schedule"),
         (["--reference", "nonsense"], "reference"),
         (["--recall", "nonsense"], "kind"),
-        (["--jsonl", "missing.jsonl"], "missing.jsonl: No such file"),
         (["--json", "missing/rows.json"], "No such file"),
     ]:
         with case(options=options, match=match):

@@ -153,7 +153,7 @@ def test_recall_has_a_map_per_setting(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_other_rows_draw_nothing(tmp_path: Path) -> None:
-    assert plots.eval_plots([{"task": "jsonl", "setting": "a", "model": "m"}], tmp_path) == []
+    assert plots.eval_plots([{"task": "other", "setting": "a", "model": "m"}], tmp_path) == []
 
 
 def test_rows_of_two_models_are_refused(tmp_path: Path) -> None:
