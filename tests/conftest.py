@@ -108,13 +108,6 @@ def flash_attn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return "on"
 
 
-@pytest.fixture(scope="session")
-def vocab_only_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("vocab-only") / "vocab-only.gguf"
-    models.write_vocab_only(path)
-    return path
-
-
 @pytest.fixture(scope="session", params=["sliding_window", "recurrent"])
 def unsupported_memory_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete model whose memory is not the plain KV cache."""

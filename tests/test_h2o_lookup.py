@@ -312,16 +312,6 @@ def test_p5_extreme_sizes(flash_attn: str, tiny_model: Path, config: Config) -> 
     assert len(oracle.log) > 5
 
 
-@pytest.mark.parametrize("scorer", ["key_diff", "sum"])
-def test_p5_long_prompt_of_large_chunks(flash_attn: str, model_by_name: ModelByName, scorer: str) -> None:
-    """The sizes of real use: tiles of 64."""
-    path = model_by_name("llama-gqa2-f32")
-    config = Config(S=512, L=128, H=64, kv_type="f16", flash_attn=flash_attn, scorer=scorer, pooling=3, B=128, T=64)
-    tokens = repetitive_tokens(2000, seed=6)
-    oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens[:1100], tokens[1100:]], n_ctx=2048)
-    assert len(oracle.log) > 1000
-
-
 def test_p5_flash_attention_off(tiny_model: Path) -> None:
     config = replace(CONFIG, flash_attn="off")
     calls = split(repetitive_tokens(90, seed=5), [37, 1, 52])

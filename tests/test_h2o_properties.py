@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compare import assert_logits_close, assert_same_memory
-from inputs import ModelByName, is_external, limited, random_tokens, split
+from h2o_llama.config import SCORERS
+from inputs import ModelByName, is_external, limited, random_tokens, repetitive_tokens, split
 from llamas import (
     Config,
     assert_agrees_with_oracle,
@@ -70,11 +71,18 @@ def test_p1_prompt_within_one_chunk_is_dense(
 
 
 @small
-@given(config=CONFIGS, sizes=SPLITS, seed=SEEDS)
+@given(config=CONFIGS, scorer=st.sampled_from(SCORERS), pooling=st.integers(0, 2), sizes=SPLITS, seed=SEEDS)
 def test_p3_split_invariance(
-    schedule: str, flash_attn: str, tiny_model: Path, config: Config, sizes: list[int], seed: int
+    schedule: str,
+    flash_attn: str,
+    tiny_model: Path,
+    config: Config,
+    scorer: str,
+    pooling: int,
+    sizes: list[int],
+    seed: int,
 ) -> None:
-    config = replace(config, flash_attn=flash_attn, schedule=schedule)
+    config = replace(config, flash_attn=flash_attn, schedule=schedule, scorer=scorer, pooling=pooling)
     tokens = random_tokens(sum(sizes), seed=seed)
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
         (expected,) = eval_calls(whole, [tokens], decode=False)
@@ -167,11 +175,24 @@ def test_p5_every_cache_type(
     assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, sizes))
 
 
-def test_p5_long_prompt_of_large_chunks(schedule: str, model_by_name: ModelByName) -> None:
-    """The default sizes of the library: S 1024, L 256, H 256."""
+@pairwise(
+    "schedule",
+    "flash_attn",
+    config=[
+        Config.defaults(1024, kv_type="f16"),
+        Config(S=1024, L=256, H=256, kv_type="f16"),
+        Config(S=512, L=128, H=64, kv_type="f16", scorer="key_diff", pooling=3, B=128, T=64),
+    ],
+)
+def test_p5_long_prompt_of_large_chunks(
+    schedule: str, flash_attn: str, model_by_name: ModelByName, config: Config
+) -> None:
+    """The sizes of real use, the defaults first."""
     path = model_by_name("llama-gqa2-f32")
-    config = Config(S=1024, L=256, H=256, kv_type="f16", flash_attn="auto", schedule=schedule)
-    assert_agrees_with_oracle(path, GGUFModel(path), config, [random_tokens(3000)], n_ctx=4096)
+    config = replace(config, flash_attn=flash_attn, schedule=schedule)
+    tokens = repetitive_tokens(2500, seed=6)
+    oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens[:1100], tokens[1100:]], n_ctx=4096)
+    assert len(oracle.log) > 1000 or not config.B
 
 
 # --- P6: sequences do not see each other

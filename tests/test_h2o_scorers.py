@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import assert_logits_close, case
+from compare import case
 from h2o_llama.config import SCORERS
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
@@ -17,7 +17,6 @@ from oracle.scorers import SCORERS as ORACLE_SCORERS
 from oracle.scorers import key_difference
 from pairwise import pairwise
 from standalone import LAYER, add_chunk, kept, make_cache, n_head_kv, per_head
-from tolerances import SELF_LOGITS_F32
 
 
 def test_distant_by_hand(tiny_model: Path) -> None:
@@ -140,19 +139,6 @@ def test_scorers_in_several_calls(
 def test_key_diff_of_a_rounded_cache(kv_type: str, tiny_model: Path) -> None:
     config = Config(S=16, L=4, H=8, scorer="key_diff", kv_type=kv_type)
     assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(90, seed=7)])
-
-
-@pytest.mark.parametrize("scorer", SCORERS)
-def test_p3_split_invariance_of_every_scorer(scorer: str, schedule: str, tiny_model: Path) -> None:
-    config = Config(S=24, L=5, H=7, scorer=scorer, pooling=2, schedule=schedule)
-    tokens = random_tokens(130, seed=8)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
-        (expected,) = eval_calls(whole, [tokens])
-        actual = np.concatenate(eval_calls(parts, split(tokens, [2, 30, 16, 3, 79])))
-        for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
-            for il in whole.kv.layers:
-                np.testing.assert_array_equal(a[il], b[il])
-        assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
