@@ -122,7 +122,7 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
 
 def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     n_bytes = 4 * N_VOCAB * 16
-    monkeypatch.setattr(h2o_llama._memory, "physical_memory", lambda: n_bytes)
+    monkeypatch.setattr(h2o_llama._ram, "physical_memory", lambda: n_bytes)
     llm.eval([1] * 16, logits="all")
     with pytest.raises(ValueError, match=r"n_tokens=17 needs 0.0 GiB for logits='all'"):
         llm.eval([1] * 17, logits="all")
