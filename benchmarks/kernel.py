@@ -38,7 +38,6 @@ from settings import CHUNK_SIZE, DEFAULT
 N_HEAD, N_HEAD_KV, HEAD_SIZE = 16, 8, 128
 MEMORY_SIZES = (0, DEFAULT.memory_size)
 MATRIX_SIZE = 1536
-GOAL = 0.65
 
 
 @dataclass(frozen=True)
@@ -140,17 +139,14 @@ def result_table(products: list[Timed], kernels: list[Timed], reference: float) 
         table.add_column(name, justify="right")
     for s in (*products, *kernels):
         share = s.gflops / reference
-        in_use = s.name == kernels[0].name
-        goal = "" if not in_use else " ✓" if share >= GOAL else " ✗"
         table.add_row(
             s.name,
             "" if s.memory is None else f"{s.memory:,}",
             f"{s.gflops:.0f}",
             f"{s.best_gflops:.0f}",
-            f"{share:.2f}{goal}",
+            f"{share:.2f}",
             end_section=s in (products[-1], *(x for x in kernels if x.name == kernels[-1].name)),
         )
-    table.caption = f"goal of the kernel in use: {GOAL} of the product"
     return table
 
 
