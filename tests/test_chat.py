@@ -15,6 +15,7 @@ import models
 from chats import ADD, CHATML, INSTRUCT, ROOT, TOOLS, call_text, dictate, open_chat, rendered, user
 from compare import case
 from h2o_llama import H2OError, Llama
+from h2o_llama.chat_prompt import ChatTemplate
 from inputs import EXTERNAL_MODEL
 
 TALK = [
@@ -374,6 +375,14 @@ def test_the_last_turn_is_the_dense_tail(llm: Llama, tails: list[tuple[int, int]
     llm.create_chat_completion([*before, user("y" * 600)], max_tokens=1, reuse=False)
     llm.create_chat_completion([user("three")], max_tokens=1, reuse=False)
     assert [tail for _, tail in tails] == [n_turn, 3, 512, n_turn]
+
+
+def test_the_last_turn_begins_where_the_prompts_part(llm: Llama) -> None:
+    """A template may write of earlier messages what depends on later ones: here their number, after each."""
+    template = ChatTemplate(llm.core_model, "{% for m in messages %}{{ m.content }}{{ messages | length }}{% endfor %}")
+    messages = [user("a"), {"role": "assistant", "content": "b"}, user("c")]
+    ids = template.tokenize("a3b3c3")
+    assert template.last_turn("chat", ids, messages) == len(ids) - 1
 
 
 # --- log-probabilities

@@ -10,6 +10,7 @@ from typer.testing import Result
 
 from command_line import assert_wrong_usage, invoke
 from compare import case
+from h2o_llama.cli import sweeps
 from h2o_llama.demo.document import standard_library_text
 
 PLAIN = ["--scorer", "sum", "--pooling", "0", "--sinks", "0", "--lookup", "0"]
@@ -52,6 +53,21 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     again = run(*command)
     assert again.stdout == result.stdout
     assert json.loads(out.read_text()) == rows
+
+
+def test_settings_with_eviction_and_a_cold_store() -> None:
+    """Where what is evicted is gone, as many heavy hitters more as were looked up."""
+    sizes = {"local": "4", "heavy": "6", "sinks": "1", "lookup": "0,8", "pooling": "0"}
+    names = {"schedule": "single_pass", "scorer": "sum", "retrieval": "ngrams"}
+    configs = [s.h2o for s in sweeps.settings(**sizes, **names, evict=True, cold_store="memory")]
+    assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
+        (6, 0, False, None),
+        (6, 8, False, None),
+        (6, 0, True, None),
+        (14, 0, True, None),
+        (6, 0, True, "memory"),
+        (6, 8, True, "memory"),
+    ]
 
 
 def test_default_text_and_length() -> None:
