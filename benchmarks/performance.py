@@ -2,8 +2,6 @@
 
     h2o-llama pull smollm2-135m && h2o-llama pull django-docs
     python benchmarks/performance.py                 # everything, about 15 minutes on two idle cores
-    python tools/check_avx2.py --run python benchmarks/performance.py --avx2   # the goals on a build for plain AVX2
-    python benchmarks/draft.py smollm2-135m --text django.txt --json build/performance/drafts.json
     python benchmarks/performance.py --report-only   # the report again, from what was measured
     python benchmarks/performance.py --quick         # a little of everything: to see that it works
 
@@ -25,7 +23,6 @@ from typing import Annotated
 
 import typer
 
-from draft import Row as DraftRow
 from h2o_llama import H2OConfig
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
 from h2o_llama.bench.tables import Table, facts, tables
@@ -37,13 +34,16 @@ from h2o_llama.params import available_cpus
 from h2o_llama.plots import bench_plots
 from pages import environment, equal_files
 from parts import COLUMNS, parts
-from performance_goals import DEEP, INDEX, INDEX_MEMORY, MEMORY, RANDOM_DEPTH, REAL_DEPTHS, goals
 from random_model import ModelSpec, model_file
 from settings import CHUNK_SIZE, DEFAULT
 
 ROOT = Path(__file__).parents[1]
 MODEL, TEXT = "smollm2-135m", "django-docs"
 FOLDER = ROOT / "build" / "performance"
+
+INDEX = replace(DEFAULT, retrieval="index")
+MEMORY = replace(DEFAULT, decode="memory")
+INDEX_MEMORY = replace(INDEX, decode="memory")
 
 
 @dataclass(frozen=True)
@@ -57,35 +57,28 @@ class Effort:
     repetitions: int
     real_lengths: tuple[int, ...]
     real_depths: tuple[int, ...]
-    part_lengths: tuple[int, ...] = ()
-    kernel_repeats: int = 0
+    part_lengths: tuple[int, ...]
+    kernel_repeats: int
 
 
 BOTH = ("single_pass", "two_phase")
-FULL = Effort(
-    BOTH, (1024, 4096, 8192, 16384, 32768), (RANDOM_DEPTH,), RANDOM_DEPTH, 2, (DEEP,), REAL_DEPTHS, (8192,), 15
-)
-AVX2 = Effort(BOTH[:1], (1024, 8192), (), 8192, 2, (), REAL_DEPTHS)
+FULL = Effort(BOTH, (1024, 4096, 8192, 16384, 32768), (16384,), 16384, 2, (8192,), (2048, 8192), (8192,), 15)
 QUICK = Effort(BOTH, (1024, 2048), (1024,), 1024, 1, (1024,), (1024,), (2048,), 1)
 
 
 def main(
     report_only: Annotated[bool, typer.Option("--report-only", help="Measure nothing.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure a little, and write the report there.")] = False,
-    avx2: Annotated[bool, typer.Option("--avx2", help="Measure the goals only, as those of an AVX2 build.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
 ) -> None:
     """Measure how fast it is, and write the report."""
-    effort, folder = (AVX2, FOLDER / "avx2") if avx2 else (FULL, FOLDER)
-    if quick:
-        effort, folder = QUICK, FOLDER.with_name("performance-quick")
+    effort, folder = (QUICK, FOLDER.with_name("performance-quick")) if quick else (FULL, FOLDER)
     try:
         if not report_only:
             folder.mkdir(parents=True, exist_ok=True)
             measure(folder, effort, threads or available_cpus())
-        if not avx2:
-            for path in write_report(folder, folder if quick else ROOT / "docs"):
-                print(path)
+        for path in write_report(folder, folder if quick else ROOT / "docs"):
+            print(path)
     except (ValueError, FileNotFoundError) as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -106,10 +99,8 @@ def measure(folder: Path, effort: Effort, n_threads: int) -> None:
 
     _write(folder / "random.json", lambda: bench(model_file(ModelSpec()), random, None))
     _write(folder / "real.json", lambda: bench(MODEL, real, text))
-    if effort.part_lengths:
-        _write(folder / "parts.json", lambda: json.dumps(list(parts(list(effort.part_lengths), n_threads)), indent=1))
-    if effort.kernel_repeats:
-        _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, effort.kernel_repeats))
+    _write(folder / "parts.json", lambda: json.dumps(list(parts(list(effort.part_lengths), n_threads)), indent=1))
+    _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, effort.kernel_repeats))
 
 
 def bench(model: str | Path, plan: Plan, text: bytes | None) -> str:
@@ -141,7 +132,6 @@ def write_report(folder: Path, target: Path) -> list[Path]:
             spec=ModelSpec(),
             random=random,
             real=real,
-            goals=_goal_table(folder),
             facts=facts,
             tables=lambda report: "\n\n".join(table.markdown() for table in tables(report)),
             longest=max((r for r in random.rows if r["over_dense"] and _is_default(r)), key=lambda r: r["n_tokens"]),
@@ -158,26 +148,6 @@ def write_report(folder: Path, target: Path) -> list[Path]:
 
 def _read(folder: Path) -> list[Report]:
     return [Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real")]
-
-
-def _drafts(folder: Path) -> list[DraftRow]:
-    """What draft.py has measured, in a run of its own."""
-    path = folder / "drafts.json"
-    rows: list[DraftRow] = json.loads(path.read_text()) if path.exists() else []
-    return rows
-
-
-def _goal_table(folder: Path) -> str:
-    """On this CPU, and on a build for plain AVX2 if that was measured."""
-    here = list(goals(*_read(folder), _drafts(folder)))
-    avx2 = folder / "avx2"
-    others = [list(goals(*_read(avx2), _drafts(avx2)))] if (avx2 / "real.json").exists() else []
-    columns = ["bound", "measured", "", *(["plain AVX2", ""] if others else [])]
-    lines = [
-        [goal.name, goal.bound_text, *(cell for g in (goal, *rest) for cell in (g.measured_text, g.verdict))]
-        for goal, *rest in zip(here, *others, strict=True)
-    ]
-    return Table("goal", columns, lines, "").markdown()
 
 
 def _is_default(row: dict[str, object]) -> bool:

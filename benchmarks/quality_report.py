@@ -13,7 +13,6 @@ from h2o_llama.llama import DENSE_TAIL
 from h2o_llama.named_files import NAMED_FILES
 from h2o_llama.plots.evaluation import sweep
 from pages import environment, equal_files
-from quality_goals import goals
 from quality_plan import Effort
 from quality_rows import Loss, Rows
 
@@ -38,10 +37,6 @@ def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
         h2o=H2OConfig(),
         dense_tail=DENSE_TAIL,
         losses=losses,
-        goals=markdown(
-            ["goal", "bound", "measured", ""],
-            ([g.name, g.bound_text, g.measured_text, g.verdict] for g in goals(rows, effort)),
-        ),
         english="\n\n".join(_compared(rows, "kept back", n, named) for n in effort.lengths[1:]),
         alternatives=_compared(rows, "kept back", effort.lengths[0], plan.alternatives(plan.SIZE, plan.CHUNK_SIZE)),
         texts=_texts(rows, effort.lengths[0]),

@@ -63,9 +63,3 @@ class Rows:
         """Recall by depth."""
         cells: list[Row] = self.find(step, n_tokens, setting, kind=kind)["cells"]
         return cells
-
-    def worst_recall(self, step: str, n_tokens: int, setting: Setting, kind: str) -> float | None:
-        """The lowest recall over dense attention's of all depths; None if dense attention finds nothing."""
-        cells = self.cells(step, n_tokens, setting, kind)
-        shares = [cell["recall"] / cell["recall_dense"] for cell in cells if cell["recall_dense"]]
-        return min(shares, default=None)

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tolerances import SCORE_FLOOR
+
+
+@contextmanager
+def case(**values: Any) -> Iterator[None]:
+    """What goes wrong in here was one of several cases: the failure says which."""
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        named = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise AssertionError(f"case {named}: {error}") from error
+
+
+def assert_refused(calls: Iterable[tuple[Callable[[], object], str]]) -> None:
+    """Each call raises a ValueError, whose message matches."""
+    for call, message in calls:
+        with case(message=message), pytest.raises(ValueError, match=message):
+            call()
 
 
 def relative_error(actual: Any, expected: Any) -> float:

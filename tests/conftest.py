@@ -17,8 +17,7 @@ import models
 from inputs import EXTERNAL_MODEL, ModelByName
 from kernels import ISAS, using
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel
-
-MODEL_NAMES = [*models.FIXTURE_MODELS, "demo", *(["external"] if EXTERNAL_MODEL else [])]
+from pairwise import ATTENTION, SHAPES
 
 
 @pytest.fixture(params=ISAS)
@@ -38,7 +37,7 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def model_by_name(tmp_path_factory: pytest.TempPathFactory) -> ModelByName:
-    """Path of a model by its name in MODEL_NAMES; made when first asked for."""
+    """Path of a model by its name in `models` or pairwise.py; made when first asked for."""
     folder = tmp_path_factory.mktemp("models")
 
     def path_of(name: str) -> Path:
@@ -58,9 +57,9 @@ def model_by_name(tmp_path_factory: pytest.TempPathFactory) -> ModelByName:
     return path_of
 
 
-@pytest.fixture(scope="session", params=MODEL_NAMES)
+@pytest.fixture(scope="session", params=SHAPES)
 def model_path(request: pytest.FixtureRequest, model_by_name: ModelByName) -> Path:
-    """Each model of the table: generated ones, the demo model, and LLAMACPP_TEST_MODELFILE when that is set."""
+    """Models of a few kinds, and LLAMACPP_TEST_MODELFILE when that is set. `pairwise("model_path")` has all."""
     return model_by_name(request.param)
 
 
@@ -86,9 +85,9 @@ def oracle_model(model_path: Path) -> GGUFModel:
         pytest.skip(f"the oracle cannot compute this model: {error}")
 
 
-@pytest.fixture(scope="session", params=models.FIXTURE_MODELS)
+@pytest.fixture(scope="session", params=["qwen3-gqa4-f32", "llama-gqa2-q8_0", "deci-linear-f32"])
 def fixture_model(request: pytest.FixtureRequest, model_by_name: ModelByName) -> GGUFModel:
-    """Each generated model, for tests of the oracle by itself."""
+    """Some generated models, for tests of the oracle by itself."""
     return GGUFModel(model_by_name(request.param))
 
 
@@ -99,7 +98,7 @@ def schedule(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(params=["fused", "composed"])
+@pytest.fixture(params=ATTENTION)
 def flash_attn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """`flash_attn` for each way in which H2O's attention is computed, by contexts that are made from here on.
 
@@ -107,13 +106,6 @@ def flash_attn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """
     monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1" if request.param == "composed" else "0")
     return "on"
-
-
-@pytest.fixture(scope="session")
-def vocab_only_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("vocab-only") / "vocab-only.gguf"
-    models.write_vocab_only(path)
-    return path
 
 
 @pytest.fixture(scope="session", params=["sliding_window", "recurrent"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 
 import h2o_llama
 from compare import FollowLibrary, assert_logits_close, assert_memory_is_well_formed, assert_scores_close
+from h2o_llama.config import SCORERS
 from inputs import chunk_ends
 from oracle import SCHEDULES, GGUFModel, OracleSequence
 from tolerances import BF16_SCORES, Tolerance, tolerance
+
+# Those that rank single positions. Blocks want other sizes: tests/test_h2o_ratio.py.
+POSITION_SCORERS = tuple(name for name in SCORERS if name != "block_ema")
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,17 @@ class Config:
     ema_alpha: float = 0.9
     shared_heads: bool = False
     keep_ratio: float | None = None
+
+    @classmethod
+    def defaults(cls, S: int, **others: Any) -> Config:
+        """What the library chooses for chunks of this size."""
+        h2o = h2o_llama.H2OConfig.for_chunk_size(S)
+        sizes = {"L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens, "B": h2o.lookup_budget}
+        return cls(S=S, T=h2o.tile, scorer=h2o.scorer, pooling=h2o.pooling, **(sizes | others))
+
+    def __str__(self) -> str:
+        """What is not the default, to name a case."""
+        return ",".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default)
 
     @property
     def M(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import gguf
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compare import case
 from h2o_llama import _core, ops
 from kernels import ISAS, using
 from test_attention_op import (
@@ -85,11 +87,12 @@ PACKED = [
 
 
 class TestEqualsNumpy:
-    @pytest.mark.parametrize("sizes", DECODE + PACKED, ids=str)
-    def test_sizes(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
-        check(random_inputs(rng, sizes), isa)
-        causal = np.maximum(np.arange(sizes.n_k) - sizes.memory, 0)
-        check(random_inputs(rng, sizes), isa, causal)
+    def test_sizes(self, rng: np.random.Generator, isa: str) -> None:
+        for sizes in DECODE + PACKED:
+            with case(sizes=sizes):
+                check(random_inputs(rng, sizes), isa)
+                causal = np.maximum(np.arange(sizes.n_k) - sizes.memory, 0)
+                check(random_inputs(rng, sizes), isa, causal)
 
     @pytest.mark.parametrize("isa_name", ISAS)
     @given(data=st.data())
@@ -104,40 +107,43 @@ class TestEqualsNumpy:
         with using(isa_name):
             check(inputs, isa_name, first)
 
-    @pytest.mark.parametrize("sizes", [Sizes(2, 3, 2, 300), Sizes(2, 3, 20, 4200)], ids=str)
-    def test_seen_keys_are_few(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
+    def test_seen_keys_are_few(self, rng: np.random.Generator, isa: str) -> None:
         """Padding, as of a decode step: none of it is read, and a query may see nothing at all."""
-        q, k, v, rows = random_inputs(rng, sizes)
-        for n_seen in (0, 1, 5, 129):
-            first = np.where(np.arange(sizes.n_k) < n_seen, 1, sizes.n_q)
-            got = check((q, k, v, rows), isa, first)
-            assert not got.o[:, 0].any()
-            assert np.all(got.m[..., 0] == -np.inf)
-            k_bad, v_bad = np.full_like(k, np.nan), np.full_like(v, np.nan)
-            for h in range(sizes.n_head_kv):
-                seen = rows[0, h, :n_seen]
-                k_bad[h, seen], v_bad[h, seen] = k[h, seen], v[h, seen]
-            assert_same_bits(attend((q, k_bad, v_bad, rows), first), got)
+        for sizes in [Sizes(2, 3, 2, 300), Sizes(2, 3, 20, 4200)]:
+            with case(sizes=sizes):
+                q, k, v, rows = random_inputs(rng, sizes)
+                for n_seen in (0, 1, 5, 129):
+                    first = np.where(np.arange(sizes.n_k) < n_seen, 1, sizes.n_q)
+                    got = check((q, k, v, rows), isa, first)
+                    assert not got.o[:, 0].any()
+                    assert np.all(got.m[..., 0] == -np.inf)
+                    k_bad, v_bad = np.full_like(k, np.nan), np.full_like(v, np.nan)
+                    for h in range(sizes.n_head_kv):
+                        seen = rows[0, h, :n_seen]
+                        k_bad[h, seen], v_bad[h, seen] = k[h, seen], v[h, seen]
+                    assert_same_bits(attend((q, k_bad, v_bad, rows), first), got)
 
-    @pytest.mark.parametrize("sizes", [Sizes(2, 3, 1, 500, 64, 96), Sizes(2, 3, 20, 4200, 64, 96)], ids=str)
-    @pytest.mark.parametrize("type", ["f16", "bf16", "q4_0", "q8_0"])
-    def test_types(self, rng: np.random.Generator, isa: str, type: str, sizes: Sizes) -> None:
+    def test_types(self, rng: np.random.Generator, isa: str) -> None:
         """K and V are widened to float32: the same bits. Subnormal, infinite and negative numbers are among them."""
-        q, k, v, rows = random_inputs(rng, sizes)
-        k[:, ::3] *= 1e-6
-        v[:, ::5] *= 1e-7
-        if type in ("f16", "bf16"):
-            v[1, rows[0, 1, 7], 3] = -np.inf
-        if type == "f16":
-            k, v = k.astype(np.float16), v.astype(np.float16)
-            got = attend((q, k, v, rows), type="f16")
-            k, v = k.astype(np.float32), v.astype(np.float32)
-        else:
-            gguf_type = gguf.GGMLQuantizationType[type.upper()]
-            k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
-            got = attend((q, k.view(np.uint8), v.view(np.uint8), rows), type=type)
-            k, v = (gguf.quants.dequantize(x, gguf_type) for x in (k, v))
-        assert_same_bits(got, attend((q, k, v, rows)))
+        for sizes, type in product(
+            [Sizes(2, 3, 1, 500, 64, 96), Sizes(2, 3, 20, 4200, 64, 96)], ["f16", "bf16", "q4_0", "q8_0"]
+        ):
+            with case(sizes=sizes, type=type):
+                q, k, v, rows = random_inputs(rng, sizes)
+                k[:, ::3] *= 1e-6
+                v[:, ::5] *= 1e-7
+                if type in ("f16", "bf16"):
+                    v[1, rows[0, 1, 7], 3] = -np.inf
+                if type == "f16":
+                    k, v = k.astype(np.float16), v.astype(np.float16)
+                    got = attend((q, k, v, rows), type="f16")
+                    k, v = k.astype(np.float32), v.astype(np.float32)
+                else:
+                    gguf_type = gguf.GGMLQuantizationType[type.upper()]
+                    k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
+                    got = attend((q, k.view(np.uint8), v.view(np.uint8), rows), type=type)
+                    k, v = (gguf.quants.dequantize(x, gguf_type) for x in (k, v))
+                assert_same_bits(got, attend((q, k, v, rows)))
 
     def test_heads_of_a_token_side_by_side(self, rng: np.random.Generator, isa: str) -> None:
         """As in a model's cache."""
@@ -183,30 +189,31 @@ class TestTileRows:
         for n_threads in (2, 3, 8):
             assert_same_bits(attend(inputs, first, n_threads=n_threads, tiles=tiles), want)
 
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize("where", ["k", "v"])
-    def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float) -> None:
+    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
         """Of three queries the second sees it, and no other."""
-        q, k, v, rows = random_inputs(rng, Sizes(2, 2, 3, 60))
-        rows = np.sort(rows, axis=-1)
-        rows[..., -1] = rows[..., -2]
-        row = k.shape[1] - 1
-        (k if where == "k" else v)[1, row, 7] = bad
-        tiles = Tiles(np.array([[row]]), np.array([[1]]), np.array([[2]]), 3)
-        first = np.zeros(rows.shape[-1])
-        got, want = attend((q, k, v, rows), first, tiles=tiles), tiles_reference((q, k, v, rows), first, tiles)
-        for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
-            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
-        assert np.isfinite(got.o[:, [0, 2]]).all()
-        assert where == "k" or not np.isfinite(got.o[:, 1]).all()
+        for bad, where in product([np.nan, np.inf, -np.inf], ["k", "v"]):
+            with case(bad=bad, where=where):
+                q, k, v, rows = random_inputs(rng, Sizes(2, 2, 3, 60))
+                rows = np.sort(rows, axis=-1)
+                rows[..., -1] = rows[..., -2]
+                row = k.shape[1] - 1
+                (k if where == "k" else v)[1, row, 7] = bad
+                tiles = Tiles(np.array([[row]]), np.array([[1]]), np.array([[2]]), 3)
+                first = np.zeros(rows.shape[-1])
+                got, want = attend((q, k, v, rows), first, tiles=tiles), tiles_reference((q, k, v, rows), first, tiles)
+                for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
+                    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+                assert np.isfinite(got.o[:, [0, 2]]).all()
+                assert where == "k" or not np.isfinite(got.o[:, 1]).all()
 
 
-@pytest.mark.parametrize("sizes", [Sizes(3, 3, 1, 5000), Sizes(3, 3, 3, 70), Sizes(2, 2, 300, 4200)], ids=str)
-def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
-    inputs = random_inputs(rng, sizes)
-    want = attend(inputs, n_threads=1)
-    for n_threads in (2, 3, 8):
-        assert_same_bits(attend(inputs, n_threads=n_threads), want)
+def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str) -> None:
+    for sizes in [Sizes(3, 3, 1, 5000), Sizes(3, 3, 3, 70), Sizes(2, 2, 300, 4200)]:
+        with case(sizes=sizes):
+            inputs = random_inputs(rng, sizes)
+            want = attend(inputs, n_threads=1)
+            for n_threads in (2, 3, 8):
+                assert_same_bits(attend(inputs, n_threads=n_threads), want)
 
 
 SPECIAL = [Sizes(2, 2, 2, 300), Sizes(2, 2, 30, 4200)]
@@ -214,22 +221,22 @@ SPECIAL = [Sizes(2, 2, 2, 300), Sizes(2, 2, 30, 4200)]
 
 @pytest.mark.parametrize("sizes", SPECIAL, ids=str)
 class TestSpecialNumbers:
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize("where", ["q", "k", "v"])
-    def test_not_finite(self, rng: np.random.Generator, isa: str, sizes: Sizes, where: str, bad: float) -> None:
+    def test_not_finite(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
         """It arrives where NumPy has it, and nowhere else: one key is in the middle, one only the last query sees."""
-        for key in (150, sizes.n_k - 1):
-            q, k, v, rows = random_inputs(rng, sizes)
-            first = np.maximum(np.arange(sizes.n_k) - sizes.memory, 0)
-            if where == "q":
-                q[0, 2, 1, 7] = bad
-            else:
-                (k if where == "k" else v)[1, rows[0, 1, key], 7] = bad
-            got, want = attend((q, k, v, rows), first), reference(q, k, v, rows, first=first)
-            for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
-                np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
-            assert where != "v" or not np.isfinite(got.o).all()
-            assert np.isfinite(got.o[:, :, 0]).all()
+        for bad, where in product([np.nan, np.inf, -np.inf], ["q", "k", "v"]):
+            with case(bad=bad, where=where):
+                for key in (150, sizes.n_k - 1):
+                    q, k, v, rows = random_inputs(rng, sizes)
+                    first = np.maximum(np.arange(sizes.n_k) - sizes.memory, 0)
+                    if where == "q":
+                        q[0, 2, 1, 7] = bad
+                    else:
+                        (k if where == "k" else v)[1, rows[0, 1, key], 7] = bad
+                    got, want = attend((q, k, v, rows), first), reference(q, k, v, rows, first=first)
+                    for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
+                        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+                    assert where != "v" or not np.isfinite(got.o).all()
+                    assert np.isfinite(got.o[:, :, 0]).all()
 
     def test_all_logits_minus_infinity(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
         """Of one query, and of a block of keys for all."""
@@ -246,18 +253,19 @@ class TestSpecialNumbers:
         for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.parametrize("magnitude", [1e4, 1e20, 1e37])
-    def test_large_logits(self, rng: np.random.Generator, isa: str, sizes: Sizes, magnitude: float) -> None:
+    def test_large_logits(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
         """The largest logit is in one block, the others' weights become 0."""
-        q, k, v, rows = random_inputs(rng, sizes)
-        power = np.float32(2.0 ** np.round(np.log2(magnitude)))
-        q[...], k[...] = 0, 0
-        q[..., 0] = rng.choice([-1.0, -0.5, 0.5, 1.0], q.shape[:-1])
-        k[..., 0] = power * (rng.integers(-8, 9, k.shape[:-1]) / 8)  # products are exact, and ties are
-        got, want = attend((q, k, v, rows)), reference(q, k, v, rows, causal=False)
-        np.testing.assert_array_equal(got.m, want.m)
-        np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
-        np.testing.assert_allclose(got.o, want.o, rtol=0, atol=1e-5 * np.abs(v).max())
+        for magnitude in [1e4, 1e20, 1e37]:
+            with case(magnitude=magnitude):
+                q, k, v, rows = random_inputs(rng, sizes)
+                power = np.float32(2.0 ** np.round(np.log2(magnitude)))
+                q[...], k[...] = 0, 0
+                q[..., 0] = rng.choice([-1.0, -0.5, 0.5, 1.0], q.shape[:-1])
+                k[..., 0] = power * (rng.integers(-8, 9, k.shape[:-1]) / 8)  # products are exact, and ties are
+                got, want = attend((q, k, v, rows)), reference(q, k, v, rows, causal=False)
+                np.testing.assert_array_equal(got.m, want.m)
+                np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
+                np.testing.assert_allclose(got.o, want.o, rtol=0, atol=1e-5 * np.abs(v).max())
 
     def test_sums_that_overflow(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
         """Values next to the largest float32: their average is no larger."""

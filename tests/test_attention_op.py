@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import gguf
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compare import assert_refused, case
 from h2o_llama import _core, ops
 from kernels import ISAS, using
 
@@ -113,23 +115,26 @@ def check(inputs: tuple[Array, Array, Array, Array], isa: str, scale: float = 1.
 
 
 class TestEqualsNumpy:
-    @pytest.mark.parametrize("causal", [True, False])
-    @pytest.mark.parametrize("d", [1, 2, 15, 31, 32, 33, 64, 80, 96, 100, 127, 128, 192, 255, 256])
-    def test_head_sizes(self, rng: np.random.Generator, isa: str, d: int, causal: bool) -> None:
-        check(random_inputs(rng, Sizes(d_k=d, d_v=d)), isa, causal=causal)
-        check(random_inputs(rng, Sizes(d_k=d, d_v=257 - d)), isa, causal=causal)
+    def test_head_sizes(self, rng: np.random.Generator, isa: str) -> None:
+        for causal, d in product([True, False], [1, 2, 15, 31, 32, 33, 64, 80, 96, 100, 127, 128, 192, 255, 256]):
+            with case(causal=causal, d=d):
+                check(random_inputs(rng, Sizes(d_k=d, d_v=d)), isa, causal=causal)
+                check(random_inputs(rng, Sizes(d_k=d, d_v=257 - d)), isa, causal=causal)
 
-    @pytest.mark.parametrize("group", range(1, 17))
-    def test_groups(self, rng: np.random.Generator, isa: str, group: int) -> None:
-        check(random_inputs(rng, Sizes(group=group, n_q=19)), isa)
+    def test_groups(self, rng: np.random.Generator, isa: str) -> None:
+        for group in range(1, 17):
+            with case(group=group):
+                check(random_inputs(rng, Sizes(group=group, n_q=19)), isa)
 
-    @pytest.mark.parametrize("n_block", [1, 2, 4])
-    def test_blocks(self, rng: np.random.Generator, isa: str, n_block: int) -> None:
-        check(random_inputs(rng, Sizes(n_block=n_block, n_head_kv=3, n_q=33)), isa)
+    def test_blocks(self, rng: np.random.Generator, isa: str) -> None:
+        for n_block in [1, 2, 4]:
+            with case(n_block=n_block):
+                check(random_inputs(rng, Sizes(n_block=n_block, n_head_kv=3, n_q=33)), isa)
 
-    @pytest.mark.parametrize(("n_q", "memory"), [(1, 0), (1, 4096), (2048, 0), (1024, 512), (300, 2100)])
-    def test_large(self, rng: np.random.Generator, isa: str, n_q: int, memory: int) -> None:
-        check(random_inputs(rng, Sizes(1, 2, n_q, memory, 128, 128)), isa, scale=3.0)
+    def test_large(self, rng: np.random.Generator, isa: str) -> None:
+        for n_q, memory in [(1, 0), (1, 4096), (2048, 0), (1024, 512), (300, 2100)]:
+            with case(n_q=n_q, memory=memory):
+                check(random_inputs(rng, Sizes(1, 2, n_q, memory, 128, 128)), isa, scale=3.0)
 
     def test_prefill(self, rng: np.random.Generator, isa: str) -> None:
         check(random_inputs(rng, Sizes(8, 2, 256, 128, 128, 128, 2)), isa)
@@ -162,16 +167,17 @@ class TestEqualsNumpy:
 class TestFirstQuery:
     """Which query sees a row first, in any ascending order."""
 
-    @pytest.mark.parametrize("seed", range(6))
-    def test_equals_numpy(self, isa: str, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        n_q = int(rng.integers(1, 90))
-        q, k, v, rows = random_inputs(rng, Sizes(2, 3, n_q, 40, 33, 50, 2))
-        first = np.sort(rng.integers(0, n_q + 1, rows.shape[-1]))
-        first[: seed % 3] = 0  # in half of the cases no query sees nothing
-        got = ops.attention(q, k, v, rows, first=first, n_threads=2)
-        assert_close(got, reference(q, k, v, rows, first=first), q, k, v, 1.0, isa)
-        assert not got.sums[..., first == n_q].any()
+    def test_equals_numpy(self, isa: str) -> None:
+        for seed in range(6):
+            with case(seed=seed):
+                rng = np.random.default_rng(seed)
+                n_q = int(rng.integers(1, 90))
+                q, k, v, rows = random_inputs(rng, Sizes(2, 3, n_q, 40, 33, 50, 2))
+                first = np.sort(rng.integers(0, n_q + 1, rows.shape[-1]))
+                first[: seed % 3] = 0  # in half of the cases no query sees nothing
+                got = ops.attention(q, k, v, rows, first=first, n_threads=2)
+                assert_close(got, reference(q, k, v, rows, first=first), q, k, v, 1.0, isa)
+                assert not got.sums[..., first == n_q].any()
 
     def test_queries_that_see_nothing(self, rng: np.random.Generator, isa: str) -> None:
         q, k, v, rows = random_inputs(rng, Sizes(n_q=40))
@@ -227,16 +233,17 @@ class TestLimits:
         np.testing.assert_allclose(got.sums, want.sums, rtol=delta, atol=0.01 * delta)
         np.testing.assert_array_equal(got.sums == 0, want.sums == 0)
 
-    @pytest.mark.parametrize("causal", [True, False])
-    @pytest.mark.parametrize("group", [1, 2, 3, 7])
-    def test_groups(self, rng: np.random.Generator, isa: str, group: int, causal: bool) -> None:
-        inputs, limits = limited_inputs(rng, Sizes(3, group, 45, 52, n_block=2))
-        self.check(inputs, limits, isa, causal)
+    def test_groups(self, rng: np.random.Generator, isa: str) -> None:
+        for causal, group in product([True, False], [1, 2, 3, 7]):
+            with case(causal=causal, group=group):
+                inputs, limits = limited_inputs(rng, Sizes(3, group, 45, 52, n_block=2))
+                self.check(inputs, limits, isa, causal)
 
-    @pytest.mark.parametrize(("n_q", "memory"), [(1, 0), (1, 300), (2, 31), (33, 0), (200, 333)])
-    def test_sizes(self, rng: np.random.Generator, isa: str, n_q: int, memory: int) -> None:
-        inputs, limits = limited_inputs(rng, Sizes(n_q=n_q, memory=memory, d_k=40, d_v=72))
-        self.check(inputs, limits, isa)
+    def test_sizes(self, rng: np.random.Generator, isa: str) -> None:
+        for n_q, memory in [(1, 0), (1, 300), (2, 31), (33, 0), (200, 333)]:
+            with case(n_q=n_q, memory=memory):
+                inputs, limits = limited_inputs(rng, Sizes(n_q=n_q, memory=memory, d_k=40, d_v=72))
+                self.check(inputs, limits, isa)
 
     @pytest.mark.parametrize("isa_name", ISAS)
     @given(data=st.data())
@@ -249,23 +256,25 @@ class TestLimits:
         with using(isa_name):
             self.check(inputs, limits, isa_name, causal)
 
-    @pytest.mark.parametrize("distance", [0, 1, 17, 64, 200])
-    def test_queries_a_distance_later(self, rng: np.random.Generator, isa: str, distance: int) -> None:
+    def test_queries_a_distance_later(self, rng: np.random.Generator, isa: str) -> None:
         """The keys are 96 memory rows and the chunk [160, 288); its queries count for keys at least that far back."""
-        q, k, v, _ = random_inputs(rng, Sizes(n_q=128, memory=160))
-        memory = np.sort(np.argsort(rng.random((1, 2, 160)), axis=-1)[..., :96], axis=-1)
-        positions = np.arange(160, 288)
-        rows = np.concatenate([memory, np.broadcast_to(positions, (1, 2, 128))], axis=-1)
-        self.check((q, k, v, rows), positions[None] - distance, isa)
+        for distance in [0, 1, 17, 64, 200]:
+            with case(distance=distance):
+                q, k, v, _ = random_inputs(rng, Sizes(n_q=128, memory=160))
+                memory = np.sort(np.argsort(rng.random((1, 2, 160)), axis=-1)[..., :96], axis=-1)
+                positions = np.arange(160, 288)
+                rows = np.concatenate([memory, np.broadcast_to(positions, (1, 2, 128))], axis=-1)
+                self.check((q, k, v, rows), positions[None] - distance, isa)
 
-    @pytest.mark.parametrize("window", [0, 1, 16, 100])
-    def test_last_queries(self, rng: np.random.Generator, isa: str, window: int) -> None:
+    def test_last_queries(self, rng: np.random.Generator, isa: str) -> None:
         """Limits of -1 or beyond: the sums of the last queries alone."""
-        (q, k, v, rows), _ = limited_inputs(rng, Sizes(n_q=100))
-        limits = np.where(np.arange(100) < 100 - window, -1, 1000)[None]
-        self.check((q, k, v, rows), limits, isa)
-        got = ops.attention(q, k, v, rows, limits=limits).sums
-        assert got.sum(dtype=np.float64) == pytest.approx(4 * window, rel=ROUNDING[isa])
+        for window in [0, 1, 16, 100]:
+            with case(window=window):
+                (q, k, v, rows), _ = limited_inputs(rng, Sizes(n_q=100))
+                limits = np.where(np.arange(100) < 100 - window, -1, 1000)[None]
+                self.check((q, k, v, rows), limits, isa)
+                got = ops.attention(q, k, v, rows, limits=limits).sums
+                assert got.sum(dtype=np.float64) == pytest.approx(4 * window, rel=ROUNDING[isa])
 
     def test_that_exclude_nothing(self, rng: np.random.Generator, isa: str) -> None:
         """The same bits as without limits."""
@@ -285,18 +294,18 @@ class TestLimits:
         for x, y in zip(got, want, strict=True):
             np.testing.assert_array_equal(x, y[0])
 
-    @pytest.mark.parametrize("bad", [np.nan, np.inf])
-    @pytest.mark.parametrize("where", ["q", "k", "v"])
-    def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float) -> None:
+    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
         """NaN does not reach the sums through a query that does not count."""
-        (q, k, v, rows), limits = limited_inputs(rng, Sizes(n_q=60, memory=3))
-        if where == "q":
-            q[0, 2, 30, 7] = bad
-        else:
-            (k if where == "k" else v)[1, rows[0, 1, 40], 7] = bad
-        got = ops.attention(q, k, v, rows, limits=limits)
-        assert_equal_but_sums(got, ops.attention(q, k, v, rows))
-        np.testing.assert_allclose(got.sums, reference(q, k, v, rows, limits=limits).sums, rtol=1e-4, atol=1e-4)
+        for bad, where in product([np.nan, np.inf], ["q", "k", "v"]):
+            with case(bad=bad, where=where):
+                (q, k, v, rows), limits = limited_inputs(rng, Sizes(n_q=60, memory=3))
+                if where == "q":
+                    q[0, 2, 30, 7] = bad
+                else:
+                    (k if where == "k" else v)[1, rows[0, 1, 40], 7] = bad
+                got = ops.attention(q, k, v, rows, limits=limits)
+                assert_equal_but_sums(got, ops.attention(q, k, v, rows))
+                np.testing.assert_allclose(got.sums, reference(q, k, v, rows, limits=limits).sums, rtol=1e-4, atol=1e-4)
 
 
 @dataclass(frozen=True)
@@ -454,17 +463,20 @@ class TestTileRows:
         with using(isa_name):
             self.check(inputs, first, tiles, isa_name, limits)
 
-    @pytest.mark.parametrize("d", [1, 31, 33, 64, 80, 127, 128, 256])
-    def test_head_sizes(self, rng: np.random.Generator, isa: str, d: int) -> None:
-        self.check(*tile_inputs(rng, Sizes(d_k=d, d_v=257 - d), 16, 5, 40), isa)
+    def test_head_sizes(self, rng: np.random.Generator, isa: str) -> None:
+        for d in [1, 31, 33, 64, 80, 127, 128, 256]:
+            with case(d=d):
+                self.check(*tile_inputs(rng, Sizes(d_k=d, d_v=257 - d), 16, 5, 40), isa)
 
-    @pytest.mark.parametrize("n_tile_rows", [1, 31, 32, 33, 255, 257, 700])
-    def test_numbers_of_rows(self, rng: np.random.Generator, isa: str, n_tile_rows: int) -> None:
-        self.check(*tile_inputs(rng, Sizes(n_q=50), 20, 7, n_tile_rows), isa)
+    def test_numbers_of_rows(self, rng: np.random.Generator, isa: str) -> None:
+        for n_tile_rows in [1, 31, 32, 33, 255, 257, 700]:
+            with case(n_tile_rows=n_tile_rows):
+                self.check(*tile_inputs(rng, Sizes(n_q=50), 20, 7, n_tile_rows), isa)
 
-    @pytest.mark.parametrize("group", [1, 2, 3, 7, 16])
-    def test_groups(self, rng: np.random.Generator, isa: str, group: int) -> None:
-        self.check(*tile_inputs(rng, Sizes(group=group), 16, 3, 30), isa)
+    def test_groups(self, rng: np.random.Generator, isa: str) -> None:
+        for group in [1, 2, 3, 7, 16]:
+            with case(group=group):
+                self.check(*tile_inputs(rng, Sizes(group=group), 16, 3, 30), isa)
 
     def test_prefill(self, rng: np.random.Generator, isa: str) -> None:
         """A memory set, a chunk that is causal, and rows that are older than the chunk."""
@@ -483,18 +495,19 @@ class TestTileRows:
             np.testing.assert_array_equal(x, y)
         self.check((q, k, v, rows), first, tiles, isa, limits)
 
-    @pytest.mark.parametrize(("window", "n_alive"), [(1, 1), (5, 40), (40, 300), (48, 700)])
-    def test_sliding_window(self, rng: np.random.Generator, isa: str, window: int, n_alive: int) -> None:
+    def test_sliding_window(self, rng: np.random.Generator, isa: str) -> None:
         """Rows that come and go, and come back: a query sees as many as any other, its tile has more."""
-        q, k, v, rows = random_inputs(rng, Sizes(2, 3, 150, 900))
-        rows, starts = np.sort(rows, axis=-1), np.arange(5)[:, None] * 32 - 7
-        first = np.arange(-window, 32).repeat(n_alive // window)
-        tile_rows = np.argsort(rng.random(k.shape[1]))[np.arange(len(first)) % (n_alive + 2)]
-        tile_first = (starts + first).clip(0, 150)
-        tiles = Tiles(np.tile(tile_rows, (5, 1)), tile_first, starts + first + window, 32, 7)
-        assert len(np.unique(tile_rows)) < len(tile_rows)
-        assert len({len(tiles.seen_by(i)) for i in range(150)}) == 1
-        self.check((q, k, v, rows[..., :200]), np.arange(200) // 2, tiles, isa)
+        for window, n_alive in [(1, 1), (5, 40), (40, 300), (48, 700)]:
+            with case(window=window, n_alive=n_alive):
+                q, k, v, rows = random_inputs(rng, Sizes(2, 3, 150, 900))
+                rows, starts = np.sort(rows, axis=-1), np.arange(5)[:, None] * 32 - 7
+                first = np.arange(-window, 32).repeat(n_alive // window)
+                tile_rows = np.argsort(rng.random(k.shape[1]))[np.arange(len(first)) % (n_alive + 2)]
+                tile_first = (starts + first).clip(0, 150)
+                tiles = Tiles(np.tile(tile_rows, (5, 1)), tile_first, starts + first + window, 32, 7)
+                assert len(np.unique(tile_rows)) < len(tile_rows)
+                assert len({len(tiles.seen_by(i)) for i in range(150)}) == 1
+                self.check((q, k, v, rows[..., :200]), np.arange(200) // 2, tiles, isa)
 
     def test_as_if_they_were_among_the_rows(self, rng: np.random.Generator, isa: str) -> None:
         """One tile that sees everything: the same as these rows in each head's own list."""
@@ -596,29 +609,24 @@ class TestTileRows:
         for x, y in zip((got[0], *got[2:]), (want[0], *want[2:]), strict=True):
             np.testing.assert_array_equal(x, y)
 
-    @pytest.mark.parametrize(
-        ("sizes", "size", "offset"),
-        [
+    def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str) -> None:
+        for sizes, size, offset in [
             (Sizes(n_q=70), 16, 3),
             (Sizes(3, 5, 130, 70, 33, 100), 50, 49),
             (Sizes(1, 2, 300), 2**31 - 1, 0),  # parts of a tile
             (Sizes(2, 3, 200), 1, 0),  # more tiles than items
             (Sizes(1, 1, 1, 5), 4, 2),
-        ],
-        ids=str,
-    )
-    def test_same_bits_on_any_number_of_threads(
-        self, rng: np.random.Generator, isa: str, sizes: Sizes, size: int, offset: int
-    ) -> None:
-        inputs, first, tiles = tile_inputs(rng, sizes, min(size, sizes.n_q + offset), offset, 40)
-        tiles = Tiles(tiles.rows, tiles.first, tiles.last, size, offset)
-        limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
-        want = ops.attention(*inputs, first=first, limits=limits, n_threads=1, **tiles.arguments)
-        for n_threads in (2, 3, 8):
-            got = ops.attention(*inputs, first=first, limits=limits, n_threads=n_threads, **tiles.arguments)
-            for x, y in zip(got, want, strict=True):
-                np.testing.assert_array_equal(x, y)
-        self.check(inputs, first, tiles, isa, limits)
+        ]:
+            with case(sizes=sizes, size=size, offset=offset):
+                inputs, first, tiles = tile_inputs(rng, sizes, min(size, sizes.n_q + offset), offset, 40)
+                tiles = Tiles(tiles.rows, tiles.first, tiles.last, size, offset)
+                limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
+                want = ops.attention(*inputs, first=first, limits=limits, n_threads=1, **tiles.arguments)
+                for n_threads in (2, 3, 8):
+                    got = ops.attention(*inputs, first=first, limits=limits, n_threads=n_threads, **tiles.arguments)
+                    for x, y in zip(got, want, strict=True):
+                        np.testing.assert_array_equal(x, y)
+                self.check(inputs, first, tiles, isa, limits)
 
     def test_same_bits_for_a_head_alone(self, rng: np.random.Generator, isa: str) -> None:
         """So many keys that KV heads are computed in rounds, on one thread one at a time."""
@@ -649,21 +657,24 @@ class TestTileRows:
             np.testing.assert_array_equal(got.m, want.m[..., start:end])
             np.testing.assert_array_equal(got.l, want.l[..., start:end])
 
-    @pytest.mark.parametrize("type", ["f16", "bf16", "q4_0", "q8_0"])
-    def test_types(self, rng: np.random.Generator, isa: str, type: str) -> None:
+    def test_types(self, rng: np.random.Generator, isa: str) -> None:
         """K and V are widened to float32: the same bits."""
-        (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(d_v=96), 16, 3, 40)
-        if type == "f16":
-            k, v = k.astype(np.float16), v.astype(np.float16)
-            got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
-            k, v = k.astype(np.float32), v.astype(np.float32)
-        else:
-            gguf_type = gguf.GGMLQuantizationType[type.upper()]
-            k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
-            got = ops.attention(q, k.view(np.uint8), v.view(np.uint8), rows, first=first, type=type, **tiles.arguments)
-            k, v = (gguf.quants.dequantize(x, gguf_type) for x in (k, v))
-        for x, y in zip(got, ops.attention(q, k, v, rows, first=first, **tiles.arguments), strict=True):
-            np.testing.assert_array_equal(x, y)
+        for type in ["f16", "bf16", "q4_0", "q8_0"]:
+            with case(type=type):
+                (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(d_v=96), 16, 3, 40)
+                if type == "f16":
+                    k, v = k.astype(np.float16), v.astype(np.float16)
+                    got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+                    k, v = k.astype(np.float32), v.astype(np.float32)
+                else:
+                    gguf_type = gguf.GGMLQuantizationType[type.upper()]
+                    k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
+                    got = ops.attention(
+                        q, k.view(np.uint8), v.view(np.uint8), rows, first=first, type=type, **tiles.arguments
+                    )
+                    k, v = (gguf.quants.dequantize(x, gguf_type) for x in (k, v))
+                for x, y in zip(got, ops.attention(q, k, v, rows, first=first, **tiles.arguments), strict=True):
+                    np.testing.assert_array_equal(x, y)
 
     def test_views(self, rng: np.random.Generator, isa: str) -> None:
         """The heads of a token stand together, as in a model; tiles are part of a larger array."""
@@ -678,26 +689,26 @@ class TestTileRows:
         for x, y in zip(ops.attention(q, k, v, rows, first=first, **tiles.arguments), want, strict=True):
             np.testing.assert_array_equal(x, y)
 
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize("where", ["q", "k", "v"])
-    def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float) -> None:
+    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
         """It arrives at the queries that see it: not before or after, in other tiles, or in a head that has it."""
-        (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 3, 20)
-        rows = np.stack([np.arange(60), np.arange(60, 120)])[None]
-        first = np.where(np.arange(60) < 20, 0, 40)
-        tile_first = np.tile(np.arange(20), (3, 1))
-        tiles = Tiles(np.tile(np.arange(30, 50), (3, 1)), tile_first, tile_first + 15, 16, 3)
-        tiles.rows[1, 11], tiles.rows[:, 9] = tiles.rows[1, 9], np.arange(100, 103)
-        if where == "q":
-            q[0, 2, 17, 7] = bad
-        else:
-            (k if where == "k" else v)[:, tiles.rows[1, 11], 7] = bad
-        got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
-        want = tiles_reference((q, k, v, rows), first, tiles)
-        for x, y in zip(got, want, strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
-        assert not np.isfinite(got.o).all()
-        assert np.isfinite(got.o[:, :, :2]).all()
+        for bad, where in product([np.nan, np.inf, -np.inf], ["q", "k", "v"]):
+            with case(bad=bad, where=where):
+                (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 3, 20)
+                rows = np.stack([np.arange(60), np.arange(60, 120)])[None]
+                first = np.where(np.arange(60) < 20, 0, 40)
+                tile_first = np.tile(np.arange(20), (3, 1))
+                tiles = Tiles(np.tile(np.arange(30, 50), (3, 1)), tile_first, tile_first + 15, 16, 3)
+                tiles.rows[1, 11], tiles.rows[:, 9] = tiles.rows[1, 9], np.arange(100, 103)
+                if where == "q":
+                    q[0, 2, 17, 7] = bad
+                else:
+                    (k if where == "k" else v)[:, tiles.rows[1, 11], 7] = bad
+                got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+                want = tiles_reference((q, k, v, rows), first, tiles)
+                for x, y in zip(got, want, strict=True):
+                    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+                assert not np.isfinite(got.o).all()
+                assert np.isfinite(got.o[:, :, :2]).all()
 
     def test_large_numbers(self, rng: np.random.Generator, isa: str) -> None:
         """Products that overflow, of a tile row alone."""
@@ -725,13 +736,14 @@ class TestTileRows:
 
 
 class TestThreads:
-    @pytest.mark.parametrize("sizes", [Sizes(), Sizes(3, 5, 130, 70, 33, 100, 2), Sizes(1, 1, 1, 5)], ids=str)
-    def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
-        inputs, limits = limited_inputs(rng, sizes)
-        want = ops.attention(*inputs, limits=limits, n_threads=1)
-        for n_threads in (2, 3, 8):
-            for x, y in zip(ops.attention(*inputs, limits=limits, n_threads=n_threads), want, strict=True):
-                np.testing.assert_array_equal(x, y)
+    def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str) -> None:
+        for sizes in [Sizes(), Sizes(3, 5, 130, 70, 33, 100, 2), Sizes(1, 1, 1, 5)]:
+            with case(sizes=sizes):
+                inputs, limits = limited_inputs(rng, sizes)
+                want = ops.attention(*inputs, limits=limits, n_threads=1)
+                for n_threads in (2, 3, 8):
+                    for x, y in zip(ops.attention(*inputs, limits=limits, n_threads=n_threads), want, strict=True):
+                        np.testing.assert_array_equal(x, y)
 
     def test_same_bits_for_a_head_alone(self, rng: np.random.Generator, isa: str) -> None:
         """With so many keys, one thread packs one KV head at a time, two threads two and then one, others all three."""
@@ -769,15 +781,16 @@ class TestTypes:
         for x, y in zip(got, ops.attention(q, k.astype(np.float32), v.astype(np.float32), rows), strict=True):
             np.testing.assert_array_equal(x, y)
 
-    @pytest.mark.parametrize("type", ["bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
-    def test_types_without_a_dtype(self, rng: np.random.Generator, isa: str, type: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes(d_v=96))
-        gguf_type = gguf.GGMLQuantizationType[type.upper()]
-        k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
-        got = ops.attention(q, k.view(np.uint8), v.view(np.uint8), rows, type=type)
-        widened = (gguf.quants.dequantize(x, gguf_type) for x in (k, v))
-        for x, y in zip(got, ops.attention(q, *widened, rows), strict=True):
-            np.testing.assert_array_equal(x, y)
+    def test_types_without_a_dtype(self, rng: np.random.Generator, isa: str) -> None:
+        for type in ["bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]:
+            with case(type=type):
+                q, k, v, rows = random_inputs(rng, Sizes(d_v=96))
+                gguf_type = gguf.GGMLQuantizationType[type.upper()]
+                k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
+                got = ops.attention(q, k.view(np.uint8), v.view(np.uint8), rows, type=type)
+                widened = (gguf.quants.dequantize(x, gguf_type) for x in (k, v))
+                for x, y in zip(got, ops.attention(q, *widened, rows), strict=True):
+                    np.testing.assert_array_equal(x, y)
 
     def test_views(self, rng: np.random.Generator, isa: str) -> None:
         """Heads of a token stand together, as in a model; rows are part of a larger array."""
@@ -795,25 +808,25 @@ class TestTypes:
 
 
 class TestExtremes:
-    @pytest.mark.parametrize("magnitude", [100.0, 1e4, 1e15, 1e30])
-    @pytest.mark.parametrize("through", ["q", "k", "scale"])
-    def test_large_logits(self, rng: np.random.Generator, isa: str, magnitude: float, through: str) -> None:
+    def test_large_logits(self, rng: np.random.Generator, isa: str) -> None:
         """The kernel's own largest logits decide which weights remain: compared with a softmax of those."""
-        d = 32
-        q = np.zeros((1, 2, 20, d), dtype=np.float32)
-        q[..., 0] = rng.choice([-1.0, -0.5, 0.5, 1.0], (1, 2, 20))
-        k = np.zeros((1, 50, d), dtype=np.float32)
-        k[..., 0] = rng.integers(-8, 9, (1, 50)) / 8  # products are exact, and ties are
-        v = rng.standard_normal((1, 50, 7), dtype=np.float32)
-        rows = np.arange(50)[None, None]
-        power = float(2.0 ** np.round(np.log2(magnitude)))
-        scale = power if through == "scale" else 1.0
-        q, k = q * np.float32(power if through == "q" else 1), k * np.float32(power if through == "k" else 1)
-        got, want = ops.attention(q, k, v, rows, scale=scale), reference(q, k, v, rows, scale)
-        np.testing.assert_array_equal(got.m, want.m)
-        np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
-        np.testing.assert_allclose(got.o, want.o, rtol=0, atol=ROUNDING[isa] * np.abs(v).max())
-        np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[isa], atol=1e-30)
+        for magnitude, through in product([100.0, 1e4, 1e15, 1e30], ["q", "k", "scale"]):
+            with case(magnitude=magnitude, through=through):
+                d = 32
+                q = np.zeros((1, 2, 20, d), dtype=np.float32)
+                q[..., 0] = rng.choice([-1.0, -0.5, 0.5, 1.0], (1, 2, 20))
+                k = np.zeros((1, 50, d), dtype=np.float32)
+                k[..., 0] = rng.integers(-8, 9, (1, 50)) / 8  # products are exact, and ties are
+                v = rng.standard_normal((1, 50, 7), dtype=np.float32)
+                rows = np.arange(50)[None, None]
+                power = float(2.0 ** np.round(np.log2(magnitude)))
+                scale = power if through == "scale" else 1.0
+                q, k = q * np.float32(power if through == "q" else 1), k * np.float32(power if through == "k" else 1)
+                got, want = ops.attention(q, k, v, rows, scale=scale), reference(q, k, v, rows, scale)
+                np.testing.assert_array_equal(got.m, want.m)
+                np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
+                np.testing.assert_allclose(got.o, want.o, rtol=0, atol=ROUNDING[isa] * np.abs(v).max())
+                np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[isa], atol=1e-30)
 
     def test_logits_of_100(self, rng: np.random.Generator, isa: str) -> None:
         q, k, v, rows = random_inputs(rng, Sizes(n_q=100, d_k=32))
@@ -865,17 +878,17 @@ class TestExtremes:
         for x, y in zip(ops.attention(q, k, v, rows), reference(q, k, v, rows), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
 
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize("where", ["q", "k", "v"])
-    def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float) -> None:
+    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
         """NaN arrives where NumPy has it, and nowhere else: what a query does not see has no effect on it."""
-        q, k, v, rows = random_inputs(rng, Sizes(n_q=60, memory=3))
-        if where == "q":
-            q[0, 2, 30, 7] = bad
-        else:
-            (k if where == "k" else v)[1, rows[0, 1, 40], 7] = bad
-        for x, y in zip(ops.attention(q, k, v, rows), reference(q, k, v, rows), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+        for bad, where in product([np.nan, np.inf, -np.inf], ["q", "k", "v"]):
+            with case(bad=bad, where=where):
+                q, k, v, rows = random_inputs(rng, Sizes(n_q=60, memory=3))
+                if where == "q":
+                    q[0, 2, 30, 7] = bad
+                else:
+                    (k if where == "k" else v)[1, rows[0, 1, 40], 7] = bad
+                for x, y in zip(ops.attention(q, k, v, rows), reference(q, k, v, rows), strict=True):
+                    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
     def test_a_nan_that_no_row_names(self, rng: np.random.Generator, isa: str) -> None:
         q, k, v, rows = random_inputs(rng, Sizes())
@@ -886,15 +899,16 @@ class TestExtremes:
         for x, y in zip(ops.attention(q, k, v, rows), want, strict=True):
             np.testing.assert_array_equal(x, y)
 
-    @pytest.mark.parametrize("tiny", [1e-20, 1e-38, 1e-42])
-    def test_tiny_numbers(self, rng: np.random.Generator, isa: str, tiny: float) -> None:
+    def test_tiny_numbers(self, rng: np.random.Generator, isa: str) -> None:
         """Numbers that a kernel may take for 0 are as good as 0 next to logits and weights of size 1."""
-        q, k, v, rows = random_inputs(rng, Sizes())
-        check((q * np.float32(tiny), k, v, rows), isa)
-        check((q, k * np.float32(tiny), v, rows), isa)
-        got = ops.attention(q, k, v * np.float32(tiny), rows).o
-        want = reference(q, k, v * np.float32(tiny), rows).o
-        np.testing.assert_allclose(got, want, rtol=0, atol=4 * ROUNDING[isa] * tiny + 2.0**-125)
+        for tiny in [1e-20, 1e-38, 1e-42]:
+            with case(tiny=tiny):
+                q, k, v, rows = random_inputs(rng, Sizes())
+                check((q * np.float32(tiny), k, v, rows), isa)
+                check((q, k * np.float32(tiny), v, rows), isa)
+                got = ops.attention(q, k, v * np.float32(tiny), rows).o
+                want = reference(q, k, v * np.float32(tiny), rows).o
+                np.testing.assert_allclose(got, want, rtol=0, atol=4 * ROUNDING[isa] * tiny + 2.0**-125)
 
 
 Q = np.zeros((2, 4, 3, 8), dtype=np.float32)
@@ -926,9 +940,8 @@ def test_good_tiles() -> None:
     with_tiles(rows=TILES % 2, first=TILES // 2, last=TILES // 2 + 1)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_bad_arguments() -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
         (lambda: ops.attention(Q.astype(np.float64), K, K, ROWS), r"^\[attention\] q must be float32, got float64"),
         (lambda: ops.attention(Q[0, 0], K, K, ROWS), r"^\[attention\] q must have 3 to 4 axes, got 2"),
         (lambda: ops.attention(Q[:, :, :0], K, K, ROWS), r"^\[attention\] q must not be empty"),
@@ -1056,8 +1069,5 @@ def test_good_tiles() -> None:
         (lambda: ops.attention(Q, K, K, ROWS, backend="abacus"), r"^\[attention\] there is no backend 'abacus'"),
         (lambda: ops.attention(Q, K, K, ROWS, n_threads=0), r"^\[attention\] n_threads must be"),
         (lambda: _core.ops_set_attention_isa("abacus"), r"^\[attention\] this CPU has no kernel 'abacus'"),
-    ],
-)
-def test_bad_arguments(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+    ]
+    assert_refused(calls)

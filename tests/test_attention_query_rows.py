@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import gguf
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compare import case
 from h2o_llama import _core, ops
 from kernels import ISAS, using
 from test_attention_op import Sizes, Tiles, assert_close, assert_equal_but_sums, further_reference, in_use_with_tiles
@@ -95,15 +97,16 @@ class TestEqualsNumpy:
         with using(isa_name):
             check(inputs, first, query_rows, isa_name, limits)
 
-    @pytest.mark.parametrize("n", [1, 15, 16, 17, 128, 300])
-    @pytest.mark.parametrize("n_q", [1, 3, 30])
-    def test_numbers_of_rows(self, rng: np.random.Generator, isa: str, n: int, n_q: int) -> None:
-        check(*query_inputs(rng, Sizes(n_q=n_q), n), isa)
+    def test_numbers_of_rows(self, rng: np.random.Generator, isa: str) -> None:
+        for n, n_q in product([1, 15, 16, 17, 128, 300], [1, 3, 30]):
+            with case(n=n, n_q=n_q):
+                check(*query_inputs(rng, Sizes(n_q=n_q), n), isa)
 
-    @pytest.mark.parametrize("group", [1, 2, 5, 7, 8, 50, 71])
-    def test_groups(self, rng: np.random.Generator, isa: str, group: int) -> None:
+    def test_groups(self, rng: np.random.Generator, isa: str) -> None:
         """Some do not divide the rows of a kernel's tile, some are more than these."""
-        check(*query_inputs(rng, Sizes(group=group, n_q=10), 30), isa)
+        for group in [1, 2, 5, 7, 8, 50, 71]:
+            with case(group=group):
+                check(*query_inputs(rng, Sizes(group=group, n_q=10), 30), isa)
 
     def test_prefill(self, rng: np.random.Generator, isa: str) -> None:
         """A memory set, a chunk that is causal, and rows that are older than the chunk."""
@@ -148,24 +151,24 @@ class TestEqualsNumpy:
         np.testing.assert_array_equal(got.l[..., 10:25], 1)
         check(inputs, first, query_rows, isa)
 
-    @pytest.mark.parametrize("n_q", [2, 40])
-    @pytest.mark.parametrize("type", ["f16", "bf16", "q4_0", "q8_0"])
-    def test_types(self, rng: np.random.Generator, isa: str, type: str, n_q: int) -> None:
+    def test_types(self, rng: np.random.Generator, isa: str) -> None:
         """K and V are widened to float32: the same bits."""
-        (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(d_v=96, n_q=n_q), 150)
-        if type == "f16":
-            k, v = stored = k.astype(np.float16), v.astype(np.float16)
-            wide = (k.astype(np.float32), v.astype(np.float32))
-        else:
-            gguf_type = gguf.GGMLQuantizationType[type.upper()]
-            k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
-            stored = k.view(np.uint8), v.view(np.uint8)
-            wide = (gguf.quants.dequantize(k, gguf_type), gguf.quants.dequantize(v, gguf_type))
-        more: dict[str, Any] = {"first": first, "query_rows": query_rows}
-        got = ops.attention(q, *stored, rows, type=None if type == "f16" else type, **more)
-        assert_same_bits(got, ops.attention(q, *wide, rows, **more))
-        got = attend_without_sums((q, *stored, rows), first, query_rows, type)
-        assert_same_bits(got, attend_without_sums((q, *wide, rows), first, query_rows))
+        for n_q, type in product([2, 40], ["f16", "bf16", "q4_0", "q8_0"]):
+            with case(n_q=n_q, type=type):
+                (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(d_v=96, n_q=n_q), 150)
+                if type == "f16":
+                    k, v = stored = k.astype(np.float16), v.astype(np.float16)
+                    wide = (k.astype(np.float32), v.astype(np.float32))
+                else:
+                    gguf_type = gguf.GGMLQuantizationType[type.upper()]
+                    k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
+                    stored = k.view(np.uint8), v.view(np.uint8)
+                    wide = (gguf.quants.dequantize(k, gguf_type), gguf.quants.dequantize(v, gguf_type))
+                more: dict[str, Any] = {"first": first, "query_rows": query_rows}
+                got = ops.attention(q, *stored, rows, type=None if type == "f16" else type, **more)
+                assert_same_bits(got, ops.attention(q, *wide, rows, **more))
+                got = attend_without_sums((q, *stored, rows), first, query_rows, type)
+                assert_same_bits(got, attend_without_sums((q, *wide, rows), first, query_rows))
 
     def test_views(self, rng: np.random.Generator, isa: str) -> None:
         """The heads of a token stand together, as in a model."""
@@ -179,15 +182,18 @@ class TestEqualsNumpy:
 class TestSameBits:
     SIZES = (Sizes(n_q=70), Sizes(3, 5, 130, 70, 33, 100), Sizes(1, 2, 300), Sizes(1, 1, 1, 5), Sizes(2, 3, 4, 700))
 
-    @pytest.mark.parametrize("sizes", SIZES, ids=str)
-    def test_on_any_number_of_threads(self, rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
-        inputs, first, query_rows = query_inputs(rng, sizes, 40)
-        limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
-        want = attend(inputs, first, query_rows, limits, n_threads=1)
-        want_without_sums = attend_without_sums(inputs, first, query_rows, n_threads=1)
-        for n_threads in (2, 3, 8):
-            assert_same_bits(attend(inputs, first, query_rows, limits, n_threads), want)
-            assert_same_bits(attend_without_sums(inputs, first, query_rows, n_threads=n_threads), want_without_sums)
+    def test_on_any_number_of_threads(self, rng: np.random.Generator, isa: str) -> None:
+        for sizes in self.SIZES:
+            with case(sizes=sizes):
+                inputs, first, query_rows = query_inputs(rng, sizes, 40)
+                limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
+                want = attend(inputs, first, query_rows, limits, n_threads=1)
+                want_without_sums = attend_without_sums(inputs, first, query_rows, n_threads=1)
+                for n_threads in (2, 3, 8):
+                    assert_same_bits(attend(inputs, first, query_rows, limits, n_threads), want)
+                    assert_same_bits(
+                        attend_without_sums(inputs, first, query_rows, n_threads=n_threads), want_without_sums
+                    )
 
     def test_for_queries_alone(self, rng: np.random.Generator, isa: str) -> None:
         """One query, or some: as with all others."""
@@ -215,56 +221,62 @@ def seen_by_one_query(query_rows: Array, row: int, head: int) -> Array:
 
 
 class TestExtremes:
-    @pytest.mark.parametrize("n_q", [3, 40])
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize("where", ["q", "k", "v"])
-    def test_not_finite(self, rng: np.random.Generator, isa: str, where: str, bad: float, n_q: int) -> None:
+    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
         """It arrives at the one query of the one KV head that sees it, and nowhere else; sums count once."""
-        (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(n_q=n_q, group=3), 30)
-        row = np.setdiff1d(np.arange(k.shape[1]), rows[0, 1])[0]
-        query_rows = seen_by_one_query(query_rows, row, head=1)
-        if where == "q":
-            q[0, 3:6, 2, 7] = bad
-        else:
-            (k if where == "k" else v)[1, row, 7] = bad
-        want = query_reference((q, k, v, rows), first, query_rows)
-        got = attend((q, k, v, rows), first, query_rows)
-        without_sums = attend_without_sums((q, k, v, rows), first, query_rows)
-        for x, y in zip(got, want, strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
-        for x, y in zip(without_sums[::2], want[::2], strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
-        assert where == "k" or not np.isfinite(got.o[:, 2, 3:]).all()
-        got.o[:, 2, 3:] = 0
-        assert np.isfinite(got.o).all()
+        for n_q, bad, where in product([3, 40], [np.nan, np.inf, -np.inf], ["q", "k", "v"]):
+            with case(n_q=n_q, bad=bad, where=where):
+                (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(n_q=n_q, group=3), 30)
+                row = np.setdiff1d(np.arange(k.shape[1]), rows[0, 1])[0]
+                query_rows = seen_by_one_query(query_rows, row, head=1)
+                if where == "q":
+                    q[0, 3:6, 2, 7] = bad
+                else:
+                    (k if where == "k" else v)[1, row, 7] = bad
+                want = query_reference((q, k, v, rows), first, query_rows)
+                got = attend((q, k, v, rows), first, query_rows)
+                without_sums = attend_without_sums((q, k, v, rows), first, query_rows)
+                for x, y in zip(got, want, strict=True):
+                    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+                for x, y in zip(without_sums[::2], want[::2], strict=True):
+                    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+                assert where == "k" or not np.isfinite(got.o[:, 2, 3:]).all()
+                got.o[:, 2, 3:] = 0
+                assert np.isfinite(got.o).all()
 
-    @pytest.mark.parametrize("n_q", [3, 40])
-    def test_large_numbers(self, rng: np.random.Generator, isa: str, n_q: int) -> None:
+    def test_large_numbers(self, rng: np.random.Generator, isa: str) -> None:
         """Sums that overflow float32: of products of a key, and of a value next to the largest number."""
-        (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(n_q=n_q), 30)
-        row = np.setdiff1d(np.arange(k.shape[1]), rows[0, 0])[0]
-        query_rows = seen_by_one_query(query_rows, row, head=0)
-        k[0, row] = 3e37 * np.sign(q[0, 0, 2])  # the largest logit of one head
-        v[0, row] = 3e38
-        got, want = attend((q, k, v, rows), first, query_rows), query_reference((q, k, v, rows), first, query_rows)
-        assert want.m[0, 0, 2] > 1e38
-        np.testing.assert_allclose(got.o[0, 2, 0], 3e38, rtol=1e-5)
-        np.testing.assert_allclose(np.delete(got.o, 2, axis=1), np.delete(want.o, 2, axis=1), rtol=0, atol=1e-4)
-        np.testing.assert_allclose(got.sums[0, 1], want.sums[0, 1], rtol=1e-4, atol=1e-5)
+        for n_q in [3, 40]:
+            with case(n_q=n_q):
+                (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(n_q=n_q), 30)
+                row = np.setdiff1d(np.arange(k.shape[1]), rows[0, 0])[0]
+                query_rows = seen_by_one_query(query_rows, row, head=0)
+                k[0, row] = 3e37 * np.sign(q[0, 0, 2])  # the largest logit of one head
+                v[0, row] = 3e38
+                got, want = (
+                    attend((q, k, v, rows), first, query_rows),
+                    query_reference((q, k, v, rows), first, query_rows),
+                )
+                assert want.m[0, 0, 2] > 1e38
+                np.testing.assert_allclose(got.o[0, 2, 0], 3e38, rtol=1e-5)
+                np.testing.assert_allclose(np.delete(got.o, 2, axis=1), np.delete(want.o, 2, axis=1), rtol=0, atol=1e-4)
+                np.testing.assert_allclose(got.sums[0, 1], want.sums[0, 1], rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.parametrize("magnitude", [1e4, 1e20])
-    def test_large_logits(self, rng: np.random.Generator, isa: str, magnitude: float) -> None:
+    def test_large_logits(self, rng: np.random.Generator, isa: str) -> None:
         """The largest logit is among the first keys or a query's own: the others' weights become 0."""
-        inputs, first, query_rows = query_inputs(rng, Sizes(), 30)
-        q, k, v, _ = inputs
-        q[...], k[...] = 0, 0
-        q[..., 0] = rng.choice([-1.0, -0.5, 0.5, 1.0], q.shape[:-1])
-        k[..., 0] = 2.0 ** np.round(np.log2(magnitude)) * (rng.integers(-8, 9, k.shape[:-1]) / 8)  # ties are exact
-        got, want = attend(inputs, first, query_rows), query_reference(inputs, first, query_rows)
-        np.testing.assert_array_equal(got.m, want.m)
-        np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
-        np.testing.assert_allclose(got.o, want.o, rtol=0, atol=1e-5 * np.abs(v).max())
-        np.testing.assert_allclose(got.sums, want.sums, rtol=1e-5, atol=1e-30)
+        for magnitude in [1e4, 1e20]:
+            with case(magnitude=magnitude):
+                inputs, first, query_rows = query_inputs(rng, Sizes(), 30)
+                q, k, v, _ = inputs
+                q[...], k[...] = 0, 0
+                q[..., 0] = rng.choice([-1.0, -0.5, 0.5, 1.0], q.shape[:-1])
+                k[..., 0] = 2.0 ** np.round(np.log2(magnitude)) * (
+                    rng.integers(-8, 9, k.shape[:-1]) / 8
+                )  # ties are exact
+                got, want = attend(inputs, first, query_rows), query_reference(inputs, first, query_rows)
+                np.testing.assert_array_equal(got.m, want.m)
+                np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
+                np.testing.assert_allclose(got.o, want.o, rtol=0, atol=1e-5 * np.abs(v).max())
+                np.testing.assert_allclose(got.sums, want.sums, rtol=1e-5, atol=1e-30)
 
 
 Q = np.zeros((2, 4, 3, 8), dtype=np.float32)
@@ -284,9 +296,8 @@ def test_good_arguments() -> None:
     ops.attention(Q[0], K, K, ROWS[0], query_rows=QUERY_ROWS)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments() -> None:
+    for arguments, message in [
         ({"query_rows": QUERY_ROWS, "q": Q, "rows": ROWS}, "query_rows are for one block of queries, got 2"),
         ({"query_rows": QUERY_ROWS * 1.0}, "query_rows must be integers, got float64"),
         ({"query_rows": QUERY_ROWS[0]}, "query_rows must have 3 axes, got 2"),
@@ -301,8 +312,6 @@ def test_good_arguments() -> None:
             {"query_rows": QUERY_ROWS, **Tiles(QUERY_ROWS[:1, 0, :3], ROWS[0, :1, :3], ROWS[0, :1, :3], 64).arguments},
             "tile_rows and query_rows exclude each other, got both",
         ),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=rf"^\[attention\] {message}"):
-        call(**arguments)
+    ]:
+        with case(message=message), pytest.raises(ValueError, match=rf"^\[attention\] {message}"):
+            call(**arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compare import case
 from h2o_llama import _core, ops
 from kernels import ISAS, using
 from test_attention_op import Sizes, Tiles, assert_close, further_reference, in_use_with_tiles, tile_inputs
@@ -87,51 +89,52 @@ def test_random_sizes(isa_name: str, multiple: int, data: st.DataObject) -> None
     d_k, d_v = (multiple * draw(1, 96 // multiple) for _ in range(2))
     sizes = Sizes(draw(1, 3), draw(1, 9), draw(1, 18), draw(0, 300), d_k, d_v)
     rng = np.random.default_rng(draw(0, 1000))
-    case = Case(rng, sizes, data.draw(st.sampled_from(["none", "of tiles", "of queries"])), draw(1, 150), draw(1, 6))
+    problem = Case(rng, sizes, data.draw(st.sampled_from(["none", "of tiles", "of queries"])), draw(1, 150), draw(1, 6))
     if data.draw(st.booleans()):
-        case.limit(rng)
+        problem.limit(rng)
     with using(isa_name):
-        case.check(isa_name)
+        problem.check(isa_name)
 
 
-@pytest.mark.parametrize("sizes", [Sizes(2, 3, 1, 1500), Sizes(1, 71, 3, 60), Sizes(1, 16, 1, 4200)], ids=str)
-def test_sizes(rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
+def test_sizes(rng: np.random.Generator, isa: str) -> None:
     """Several runs of blocks; more heads in a group than rows in a tile; as many keys as are packed in blocks."""
-    case = Case(rng, sizes, "of tiles", 30)
-    case.limit(rng)
-    case.check(isa)
+    for sizes in [Sizes(2, 3, 1, 1500), Sizes(1, 71, 3, 60), Sizes(1, 16, 1, 4200)]:
+        with case(sizes=sizes):
+            problem = Case(rng, sizes, "of tiles", 30)
+            problem.limit(rng)
+            problem.check(isa)
 
 
-@pytest.mark.parametrize("sizes", [Sizes(3, 3, 2, 700, 64, 64), Sizes(3, 3, 24, 300, 64, 64)], ids=str)
-def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str, sizes: Sizes) -> None:
-    case = Case(rng, sizes, "of tiles", 200)
-    want = case.attend(n_threads=1)
-    for n_threads in (2, 3, 8):
-        for x, y in zip(case.attend(n_threads=n_threads), want, strict=True):
-            np.testing.assert_array_equal(x, y)
+def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str) -> None:
+    for sizes in [Sizes(3, 3, 2, 700, 64, 64), Sizes(3, 3, 24, 300, 64, 64)]:
+        with case(sizes=sizes):
+            problem = Case(rng, sizes, "of tiles", 200)
+            want = problem.attend(n_threads=1)
+            for n_threads in (2, 3, 8):
+                for x, y in zip(problem.attend(n_threads=n_threads), want, strict=True):
+                    np.testing.assert_array_equal(x, y)
 
 
 def test_output_is_as_without_sums(rng: np.random.Generator, isa: str) -> None:
     """The same bits where few rows are read in place."""
-    case = Case(rng, Sizes(3, 3, 4, 500, 64, 64), "of tiles", 100)
-    got, want = case.attend(), case.attend(sums=0)
+    problem = Case(rng, Sizes(3, 3, 4, 500, 64, 64), "of tiles", 100)
+    got, want = problem.attend(), problem.attend(sums=0)
     for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("where", ["q", "k", "v"])
-@pytest.mark.parametrize("n_q", [3, 24])
-def test_not_finite(rng: np.random.Generator, isa: str, where: str, bad: float, n_q: int) -> None:
+def test_not_finite(rng: np.random.Generator, isa: str) -> None:
     """NaN arrives where NumPy has it, and nowhere else: a row that is hidden from a query has no part in its sums."""
-    case = Case(rng, Sizes(2, 3, n_q, 200, 64, 64), "none", 1)
-    q, k, v, rows = case.inputs
-    case.first = np.maximum(np.arange(rows.shape[-1]) - 200, 0)
-    if where == "q":
-        q[0, 2, 1, 7] = bad
-    else:
-        (k if where == "k" else v)[1, rows[0, 1, 201], 7] = bad
-    got, want = case.attend(), case.reference()
-    for x, y in zip(got, want, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
-    assert np.isfinite(got.sums[0]).all()
+    for bad, where, n_q in product([np.nan, np.inf, -np.inf], ["q", "k", "v"], [3, 24]):
+        with case(bad=bad, where=where, n_q=n_q):
+            problem = Case(rng, Sizes(2, 3, n_q, 200, 64, 64), "none", 1)
+            q, k, v, rows = problem.inputs
+            problem.first = np.maximum(np.arange(rows.shape[-1]) - 200, 0)
+            if where == "q":
+                q[0, 2, 1, 7] = bad
+            else:
+                (k if where == "k" else v)[1, rows[0, 1, 201], 7] = bad
+            got, want = problem.attend(), problem.reference()
+            for x, y in zip(got, want, strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+            assert np.isfinite(got.sums[0]).all()

@@ -27,6 +27,7 @@ from h2o_llama.bench.rows import Result as Measured
 from h2o_llama.bench.rows import rows
 from h2o_llama.bench.tables import facts, tables
 from h2o_llama.bench.token_bytes import weights_read
+from pairwise import pairwise
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
 TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "100,130", "--n-gen", "3", "--repetitions", "2"]
@@ -127,6 +128,7 @@ def test_weights_read_are_all_tensors_but_rows_that_are_looked_up_and_idle_exper
     assert weights_read({**tensors, "output.weight": 500, "position_embd.weight": 7}, moe) == 710
 
 
+@pairwise("model_path")
 def test_weight_bytes_are_those_of_the_file(model_path: Path) -> None:
     with Llama(model_path, n_ctx=64, h2o=None) as llm:
         expected = {tensor.name: tensor.n_bytes for tensor in GGUFReader(model_path).tensors}

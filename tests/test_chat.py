@@ -13,7 +13,9 @@ import pytest
 
 import models
 from chats import ADD, CHATML, INSTRUCT, ROOT, TOOLS, call_text, dictate, open_chat, rendered, user
+from compare import case
 from h2o_llama import H2OError, Llama
+from h2o_llama.chat_prompt import ChatTemplate
 from inputs import EXTERNAL_MODEL
 
 TALK = [
@@ -109,20 +111,17 @@ def test_a_model_without_a_template_says_so(tiny_model: Path) -> None:
             llm.create_chat_completion([user("x")])
 
 
-@pytest.mark.parametrize(
-    ("template", "match"),
-    [
+def test_bad_templates_are_refused(tiny_model: Path) -> None:
+    for template, match in [
         ("{{ x", "chat_template cannot be used: .*Expected }}"),
         ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "it is too long for a chat template"),
         ("{% if 1 %}" * 5000 + "{% endif %}" * 5000, "it is too long for a chat template"),
         ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "nested too deeply"),
         ("{{ raise_exception('not today') }}", "refuses these messages: .*not today"),
-    ],
-    ids=["broken", "parentheses", "blocks", "endless", "refusing"],
-)
-def test_bad_templates_are_refused(tiny_model: Path, template: str, match: str) -> None:
-    with open_chat(tiny_model, template) as llm, pytest.raises(ValueError, match="(?s)" + match):
-        llm.apply_chat_template([user("x")])
+    ]:
+        wanted = pytest.raises(ValueError, match="(?s)" + match)
+        with case(template=template), open_chat(tiny_model, template) as llm, wanted:
+            llm.apply_chat_template([user("x")])
 
 
 def test_what_a_template_refuses(tiny_model: Path) -> None:
@@ -135,9 +134,8 @@ for _ in range(100):
     DEEP = [DEEP]
 
 
-@pytest.mark.parametrize(
-    ("messages", "match"),
-    [
+def test_bad_messages_are_refused(llm: Llama) -> None:
+    for messages, match in [
         ("Hello", "messages must be a list of messages"),
         ([], "messages must be a list of messages, not empty"),
         (["Hello"], r"messages\[0\] must be a dict such as"),
@@ -155,16 +153,13 @@ for _ in range(100):
         ([user("x") | {"name": {1, 2}}], "messages must be what JSON can say"),
         ([user("x") | {"name": DEEP}], "must not be nested more than 64 levels deep"),
         ([user("x") | {"name": 3}], "messages: .*type must be string"),
-    ],
-)
-def test_bad_messages_are_refused(llm: Llama, messages: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        llm.create_chat_completion(messages)
+    ]:
+        with case(messages=messages, match=match), pytest.raises(ValueError, match=match):
+            llm.create_chat_completion(messages)
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
+def test_bad_options_are_refused(llm: Llama) -> None:
+    for options, match in [
         ({"tools": ADD}, "tools must be a list of tools"),
         ({"tools": [{"type": "function", "function": {}}]}, r"tools\[0\] must be a dict"),
         ({"tools": [ADD]}, "chat template has no place for tools"),
@@ -182,11 +177,9 @@ def test_bad_messages_are_refused(llm: Llama, messages: Any, match: str) -> None
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs must be an integer from 0 to 20"),
         ({"stop": [""]}, r"\[Llama.create_chat_completion\] stop must be"),
         ({"stream": 1}, "stream must be True or False"),
-    ],
-)
-def test_bad_options_are_refused(llm: Llama, options: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        llm.create_chat_completion([user("x")], **options)
+    ]:
+        with case(options=options, match=match), pytest.raises(ValueError, match=match):
+            llm.create_chat_completion([user("x")], **options)
 
 
 # --- answers
@@ -382,6 +375,14 @@ def test_the_last_turn_is_the_dense_tail(llm: Llama, tails: list[tuple[int, int]
     llm.create_chat_completion([*before, user("y" * 600)], max_tokens=1, reuse=False)
     llm.create_chat_completion([user("three")], max_tokens=1, reuse=False)
     assert [tail for _, tail in tails] == [n_turn, 3, 512, n_turn]
+
+
+def test_the_last_turn_begins_where_the_prompts_part(llm: Llama) -> None:
+    """A template may write of earlier messages what depends on later ones: here their number, after each."""
+    template = ChatTemplate(llm.core_model, "{% for m in messages %}{{ m.content }}{{ messages | length }}{% endfor %}")
+    messages = [user("a"), {"role": "assistant", "content": "b"}, user("c")]
+    ids = template.tokenize("a3b3c3")
+    assert template.last_turn("chat", ids, messages) == len(ids) - 1
 
 
 # --- log-probabilities

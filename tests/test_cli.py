@@ -15,6 +15,7 @@ from typer.testing import Result
 
 import h2o_llama
 from command_line import invoke
+from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.cli import demo
 from h2o_llama.cli.run import _stream
@@ -86,9 +87,8 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage" in result.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_wrong_usage_exits_with_2() -> None:
+    for arguments in [
         ["nonsense"],
         ["run"],
         ["run", "demo"],
@@ -98,13 +98,12 @@ def test_every_command_has_help(command: str) -> None:
         ["run", "demo", "--prompt", "x", "--chunk", "0"],
         ["run", "demo", "--prompt", "x", "--unknown"],
         ["inspect", "demo", "--prompt", "x", "--local", "many"],
-    ],
-)
-def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    result = invoke(*arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
+    ]:
+        with case(arguments=arguments):
+            result = invoke(*arguments)
+            assert result.exit_code == 2
+            assert result.stdout == ""
+            assert "Traceback" not in result.stderr
 
 
 # --- errors
@@ -150,22 +149,12 @@ def test_bad_html_target_is_one_line_before_any_work(command: list[str], tmp_pat
     assert_one_line_error(invoke(*command, "--html", tmp_path), "directory")
 
 
-@pytest.mark.parametrize(
-    ("missing", "options", "extra"),
-    [
-        ("matplotlib", ["--plot", "plots"], "plot"),
-        ("lm_eval.tasks.qasper.metrics", ["--jsonl", "some.jsonl", "--metric", "f1"], "eval"),
-    ],
-)
-def test_missing_extra_is_one_line(
-    missing: str, options: list[str], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "h2o_llama.plots", raising=False)
-    monkeypatch.setitem(sys.modules, missing, None)
-    (tmp_path / "some.jsonl").write_text('{"context": "a", "question": "b", "answers": ["c"]}\n')
-    command = ["eval", "demo", *SMALL, "--n-tokens", "128", "--windows", "1"]
-    assert_one_line_error(invoke(*command, *options), re.escape(f'pip install "h2o-llama[{extra}]"'))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    command = ["eval", "demo", *SMALL, "--n-tokens", "128", "--windows", "1", "--plot", "plots"]
+    assert_one_line_error(invoke(*command), re.escape('pip install "h2o-llama[plot]"'))
     assert not (tmp_path / "plots").exists()
 
 

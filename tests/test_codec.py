@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compare import case
 from h2o_llama import H2OError, codec
 from oracle import codec as oracle
 from oracle.xxh64 import xxh64
@@ -68,9 +69,7 @@ def test_nan_payloads_of_float32() -> None:
 
 
 @pytest.mark.parametrize("type_", codec.TYPES)
-@pytest.mark.parametrize("predictor", codec.PREDICTORS)
-@pytest.mark.parametrize("name", codec.CODECS)
-def test_every_type_predictor_and_codec(type_: str, predictor: Any, name: Any) -> None:
+def test_every_type_predictor_and_codec(type_: str) -> None:
     """Bytes that all codes can shrink: runs, repetitions and noise of little entropy."""
     n_bytes = 6 * BLOCK_BYTES[type_]
     noise = RNG.integers(0, 4, (40, n_bytes))
@@ -79,15 +78,15 @@ def test_every_type_predictor_and_codec(type_: str, predictor: Any, name: Any) -
     repeated = np.tile(RNG.integers(0, 256, (5, n_bytes)), (8, 1)) + (np.arange(40)[:, None] == 20)
     for data in (noise, constant, repeated):
         rows = typed(data.astype(np.uint8), type_)
-        assert_exact(rows, codec=name, predictor=predictor, type=type_, equal_rows=False, strict=True)
+        for predictor, name in itertools.product(codec.PREDICTORS, codec.CODECS):
+            with case(predictor=predictor, codec=name):
+                assert_exact(rows, codec=name, predictor=predictor, type=type_, equal_rows=False, strict=True)
 
 
-@pytest.mark.parametrize(
-    "shape", [(0, 4), (3, 0), (0, 0), (1, 1), (7,), (1, 500), (500, 1), (2, 3), (5, 3, 9), (3, 9000)]
-)
 @pytest.mark.parametrize("predictor", codec.PREDICTORS)
-def test_empty_and_odd_sizes(shape: tuple[int, ...], predictor: Any) -> None:
-    for low in (1, 200, 65536):
+def test_empty_and_odd_sizes(predictor: Any) -> None:
+    shapes = [(0, 4), (3, 0), (0, 0), (1, 1), (7,), (1, 500), (500, 1), (2, 3), (5, 3, 9), (3, 9000)]
+    for shape, low in itertools.product(shapes, (1, 200, 65536)):
         array = RNG.integers(0, low, shape).astype(np.uint16)
         assert_exact(array.view(np.float16), predictor=predictor)
         assert_exact(array.view(np.uint8) if array.size else array.astype(np.uint8), predictor=predictor)
@@ -240,34 +239,32 @@ def test_headers_of_other_frames_are_found() -> None:
             codec.decode(a[:n] + b[n:])
 
 
-@pytest.mark.parametrize(
-    ("at", "value", "message"),
-    [
-        pytest.param(4, b"\2", "version 2, expected 1", id="version"),
-        pytest.param(5, b"\x09", "no type 9", id="type"),
-        pytest.param(6, b"\3", "contradicts itself", id="number of planes"),
-        pytest.param(6, b"\0", "another size", id="raw"),
-        pytest.param(7, b"\1", "no type", id="zero byte"),
-        pytest.param(8, b"\xff\xff\xff\xff", "damaged", id="rows"),
-        pytest.param(8, b"\x27\0\0\0", "damaged", id="rows, one less"),
-        pytest.param(12, b"\x41\0\0\0", "contradicts itself", id="half a value"),
-        pytest.param(12, b"\0\0\0\0", "planes of no bytes", id="no row bytes"),
-        pytest.param(16, b"\0\0\0\0", "planes of no bytes", id="no rows kept"),
-        pytest.param(16, b"\xff\0\0\0", "contradicts itself", id="more kept than rows"),
-        pytest.param(36, b"\x24", "equal to a later one|more rows are equal", id="more equal rows"),
-        pytest.param(36, b"\0", "fewer rows are equal", id="fewer equal rows"),
-        pytest.param(41, b"\xff\xff", "equal to a later one", id="equal to which"),
-        pytest.param(43, b"\x07", "no predictor 7", id="predictor"),
-        pytest.param(44, b"\0", "0 streams", id="no streams"),
-        pytest.param(44, b"\x11", "17 streams", id="streams"),
-    ],
-)
-def test_damage_under_a_right_checksum(at: int, value: bytes, message: str) -> None:
+def test_damage_under_a_right_checksum() -> None:
+    cases = [
+        ("version", 4, b"\2", "version 2, expected 1"),
+        ("type", 5, b"\x09", "no type 9"),
+        ("number of planes", 6, b"\3", "contradicts itself"),
+        ("raw", 6, b"\0", "another size"),
+        ("zero byte", 7, b"\1", "no type"),
+        ("rows", 8, b"\xff\xff\xff\xff", "damaged"),
+        ("rows, one less", 8, b"\x27\0\0\0", "damaged"),
+        ("half a value", 12, b"\x41\0\0\0", "contradicts itself"),
+        ("no row bytes", 12, b"\0\0\0\0", "planes of no bytes"),
+        ("no rows kept", 16, b"\0\0\0\0", "planes of no bytes"),
+        ("more kept than rows", 16, b"\xff\0\0\0", "contradicts itself"),
+        ("more equal rows", 36, b"\x24", "equal to a later one|more rows are equal"),
+        ("fewer equal rows", 36, b"\0", "fewer rows are equal"),
+        ("equal to which", 41, b"\xff\xff", "equal to a later one"),
+        ("predictor", 43, b"\x07", "no predictor 7"),
+        ("no streams", 44, b"\0", "0 streams"),
+        ("streams", 44, b"\x11", "17 streams"),
+    ]
     frame = encoded()
     assert oracle.read_header(frame).n_kept == 39
-    damaged = with_checksum(frame[:at] + value + frame[at + len(value) :])
-    with pytest.raises(H2OError, match=message):
-        codec.decode(damaged)
+    for what, at, value, message in cases:
+        damaged = with_checksum(frame[:at] + value + frame[at + len(value) :])
+        with case(what=what), pytest.raises(H2OError, match=message):
+            codec.decode(damaged)
 
 
 def test_a_small_frame_of_very_many_bytes_is_refused() -> None:

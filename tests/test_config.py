@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.config import SCORERS
 
@@ -71,9 +72,8 @@ def test_frozen() -> None:
         H2OConfig().local_window = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_values() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"local_window": -1}, "local_window must be an integer of at least 0, got -1"),
         ({"heavy_budget": -1}, "heavy_budget must be an integer of at least 0, got -1"),
         ({"sink_tokens": -1}, "sink_tokens must be an integer of at least 0, got -1"),
@@ -112,8 +112,9 @@ def test_frozen() -> None:
         ({"evict": True, "cold_store": 1}, "cold_store must be 'memory', the path of a folder or None, got 1"),
         ({"cold_store": "memory"}, "cold_store is for what is evicted: it needs evict=True"),
         ({"evict": 1}, "evict must be True or False, got 1"),
-    ],
-)
-def test_bad_values(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=r"^\[H2OConfig\] .*" + message):
-        H2OConfig(**arguments)
+        *(({"lookup_budget": bad}, "lookup_budget must be an integer of at least 0") for bad in (-1, 1.0, True, 2**31)),
+        *(({"tile": bad}, "tile must be an integer of at least 1") for bad in (0, -1, 1.0, True, "8", None, 2**31)),
+    ]
+    for arguments, message in cases:
+        with case(arguments=arguments), pytest.raises(ValueError, match=r"^\[H2OConfig\] .*" + message):
+            H2OConfig(**arguments)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
+from compare import case
 from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama.drafting import DraftLength
 from inputs import random_tokens
@@ -104,21 +105,21 @@ def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
         assert context.find_draft(2, 1, 3).tolist() == []
 
 
-@pytest.mark.parametrize("n_tokens", range(S, 2 * S + 1))
-def test_no_draft_begins_a_chunk(tiny_model: Path, n_tokens: int) -> None:
+def test_no_draft_begins_a_chunk(tiny_model: Path) -> None:
     """The memory set that it would build cannot be taken back."""
-    with open_tiny(tiny_model, H2OConfig(4, 6)) as llm:
-        llm.eval([7] * n_tokens)
-        with llm.use_context() as context:
-            n_room = S - 1 - n_tokens % S
-            assert len(context.find_draft(7, 1, 12)) == min(12, n_tokens // 2, n_room)
-            for n in (n_room, n_room + 1):
-                tokens = np.full(1 + n, 7, dtype=np.int32)
-                logits = np.empty((1 + n, llm.n_vocab), dtype=np.float32)
-                with nullcontext() if n == n_room else pytest.raises(ValueError, match="cannot be taken back"):
-                    context.decode_draft(tokens, logits)
-                    assert context.n_tokens == n_tokens + 1
-                assert context.remove(n_tokens)
+    for n_tokens in range(S, 2 * S + 1):
+        with case(n_tokens=n_tokens), open_tiny(tiny_model, H2OConfig(4, 6)) as llm:
+            llm.eval([7] * n_tokens)
+            with llm.use_context() as context:
+                n_room = S - 1 - n_tokens % S
+                assert len(context.find_draft(7, 1, 12)) == min(12, n_tokens // 2, n_room)
+                for n in (n_room, n_room + 1):
+                    tokens = np.full(1 + n, 7, dtype=np.int32)
+                    logits = np.empty((1 + n, llm.n_vocab), dtype=np.float32)
+                    with nullcontext() if n == n_room else pytest.raises(ValueError, match="cannot be taken back"):
+                        context.decode_draft(tokens, logits)
+                        assert context.n_tokens == n_tokens + 1
+                    assert context.remove(n_tokens)
 
 
 def test_the_end_of_a_text_is_not_drafted(dense: Llama) -> None:

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import Result
 
 from command_line import assert_wrong_usage, invoke
+from compare import case
+from h2o_llama.cli import sweeps
 from h2o_llama.demo.document import standard_library_text
 
 PLAIN = ["--scorer", "sum", "--pooling", "0", "--sinks", "0", "--lookup", "0"]
@@ -53,19 +55,26 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == rows
 
 
+def test_settings_with_eviction_and_a_cold_store() -> None:
+    """Where what is evicted is gone, as many heavy hitters more as were looked up."""
+    sizes = {"local": "4", "heavy": "6", "sinks": "1", "lookup": "0,8", "pooling": "0"}
+    names = {"schedule": "single_pass", "scorer": "sum", "retrieval": "ngrams"}
+    configs = [s.h2o for s in sweeps.settings(**sizes, **names, evict=True, cold_store="memory")]
+    assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
+        (6, 0, False, None),
+        (6, 8, False, None),
+        (6, 0, True, None),
+        (14, 0, True, None),
+        (6, 0, True, "memory"),
+        (6, 8, True, "memory"),
+    ]
+
+
 def test_default_text_and_length() -> None:
     result = run("demo", "--chunk", "64", "--local", "16", "--heavy", "16", "-t", "1", "--continuation", "0")
     assert result.exit_code == 0, result.stderr
     assert "Perplexity of 4 × 256 tokens" in result.stdout
     assert "after prompts" not in result.stdout
-
-
-def test_questions_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps({"context": "k17=4829;\n", "question": "k17?", "answers": ["4829"]}) + "\n")
-    result = run("demo", *SMALL, "--windows", "0", "--jsonl", path, "--max-tokens", "4")
-    assert result.exit_code == 0, result.stderr
-    assert "questions.jsonl: 1 questions, 0 cut to 256 tokens" in result.stdout
 
 
 def test_plots(tmp_path: Path) -> None:
@@ -92,9 +101,8 @@ def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
     assert_wrong_usage(result, match)
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
+def test_errors_are_one_line() -> None:
+    for options, match in [
         (["--text", "missing.txt"], "missing.txt: No such file"),
         (["--n-tokens", "100"], "at least two chunks"),
         (["--n-tokens", "999936"], "the text has 524,288 tokens, but a window needs 999,936"),
@@ -103,17 +111,15 @@ def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
         (["--schedule", "nonsense"], "schedule"),
         (["--reference", "nonsense"], "reference"),
         (["--recall", "nonsense"], "kind"),
-        (["--jsonl", "missing.jsonl"], "missing.jsonl: No such file"),
         (["--json", "missing/rows.json"], "No such file"),
-    ],
-)
-def test_errors_are_one_line(options: list[str], match: str) -> None:
-    result = run("demo", *SMALL, *options)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("h2o-llama: ")
-    assert match in result.stderr
+    ]:
+        with case(options=options, match=match):
+            result = run("demo", *SMALL, *options)
+            assert result.exit_code == 1
+            assert result.stdout == ""
+            assert len(result.stderr.splitlines()) == 1
+            assert result.stderr.startswith("h2o-llama: ")
+            assert match in result.stderr
 
 
 def test_bad_model_is_one_line(text_file: Path) -> None:

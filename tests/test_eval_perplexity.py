@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
+from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.eval import Continuation, Perplexity, Setting, evaluate, lockstep, losses, subject
 from h2o_llama.eval.lockstep import pieces
@@ -128,14 +130,14 @@ def test_windows_are_evenly_spread_from_the_first_token_to_the_last() -> None:
     np.testing.assert_array_equal(text.windows(3, 3), [[0, 1, 2], [9, 10, 11], [18, 19, 20]])
 
 
-@pytest.mark.parametrize("most", range(2, 12))
-@pytest.mark.parametrize("n_tokens", [500, 511, 512, 513, 1023])
-def test_windows_do_not_overlap(n_tokens: int, most: int) -> None:
-    windows = text_of(list(range(n_tokens))).windows(50, most)
-    assert len(windows) == min(most, n_tokens // 50)
-    assert (np.diff(windows[:, 0]) >= 50).all()
-    assert windows[0, 0] == 0
-    assert windows[-1, -1] == n_tokens - 1
+def test_windows_do_not_overlap() -> None:
+    for most, n_tokens in product(range(2, 12), [500, 511, 512, 513, 1023]):
+        with case(most=most, n_tokens=n_tokens):
+            windows = text_of(list(range(n_tokens))).windows(50, most)
+            assert len(windows) == min(most, n_tokens // 50)
+            assert (np.diff(windows[:, 0]) >= 50).all()
+            assert windows[0, 0] == 0
+            assert windows[-1, -1] == n_tokens - 1
 
 
 def test_bos_replaces_the_first_token_of_every_window() -> None:
@@ -155,9 +157,8 @@ def test_default_text_is_long_and_does_not_repeat() -> None:
     assert max(text.count(text[i : i + 200]) for i in range(0, len(text), 16_384)) == 1
 
 
-@pytest.mark.parametrize(
-    ("start", "stop", "most", "expected"),
-    [
+def test_pieces() -> None:
+    for start, stop, most, expected in [
         (0, 16, 100, [(0, 8), (8, 16)]),
         (0, 13, 100, [(0, 8), (8, 13)]),
         (3, 20, 100, [(3, 8), (8, 16), (16, 20)]),
@@ -165,10 +166,9 @@ def test_default_text_is_long_and_does_not_repeat() -> None:
         (0, 8, 3, [(0, 2), (2, 5), (5, 8)]),
         (8, 12, 3, [(8, 10), (10, 12)]),
         (5, 5, 3, []),
-    ],
-)
-def test_pieces(start: int, stop: int, most: int, expected: list[tuple[int, int]]) -> None:
-    assert pieces(start, stop, 8, most) == expected
+    ]:
+        with case(start=start, stop=stop, most=most, expected=expected):
+            assert pieces(start, stop, 8, most) == expected
 
 
 def test_pieces_cover_everything() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from compare import case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.recall import RecallCell, count_found, measure_recall, share_found
@@ -86,20 +87,17 @@ def test_style_follows_the_model(llms: dict[str, Llama]) -> None:
         measure(llms, kinds=["words"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bad_arguments_are_refused(llms: dict[str, Llama]) -> None:
+    for changes, message in [
         ({"n_tokens": N + 1}, f"{N + 1} tokens do not fit into n_ctx={N} of 'dense'"),
         ({"samples": 0}, "samples must be an integer of at least 1"),
         ({"dense_tail": -1}, "dense_tail must be an integer of at least 0"),
         ({"kinds": ["needle"]}, "kind must be one of"),
         ({"depths": [2]}, "depth must be"),
         ({"style": "keyss"}, "style must be one of"),
-    ],
-)
-def test_bad_arguments_are_refused(llms: dict[str, Llama], changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        measure(llms, **changes)
+    ]:
+        with case(changes=changes, message=message), pytest.raises(ValueError, match=message):
+            measure(llms, **changes)
 
 
 def test_what_is_wrong_shows_before_anything_is_computed(llms: dict[str, Llama]) -> None:
@@ -114,18 +112,16 @@ def test_no_models_are_refused() -> None:
         measure({})
 
 
-@pytest.mark.parametrize(
-    ("text", "n_found"),
-    [
+def test_answers_count_as_whole_words() -> None:
+    for text, n_found in [
         (b" 12 and 345.", 2),
         (b"345", 1),
         (b"1234512", 0),
         (b"12x x12 345_", 0),
         (b"", 0),
-    ],
-)
-def test_answers_count_as_whole_words(text: bytes, n_found: int) -> None:
-    assert count_found(text, Turn(b"?", (b"12", b"345"), 9)) == n_found
+    ]:
+        with case(text=text, n_found=n_found):
+            assert count_found(text, Turn(b"?", (b"12", b"345"), 9)) == n_found
 
 
 def test_answers_count_in_either_case() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_memory_is_well_formed
+from compare import assert_memory_is_well_formed, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.attention_mass import chunk_masses
-from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, Setting, evaluate, references, sweep
+from h2o_llama.eval import Continuation, Perplexity, Recall, Setting, evaluate, references, sweep
 from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
 from h2o_llama.eval.rows import append_rows
 from h2o_llama.fingerprint import model_fingerprint
@@ -359,9 +359,8 @@ def test_a_target_that_cannot_be_written_fails_before_any_work(tiny_model: Path,
         measure(tiny_model, json_file=tmp_path / "missing" / "rows.json", progress=lambda *_: pytest.fail("work"))
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
+def test_bad_arguments_fail_before_any_work(tiny_model: Path) -> None:
+    for change, match in [
         ({"settings": []}, "at least one, each with its own name"),
         ({"settings": SETTINGS + SETTINGS}, "its own name"),
         ({"settings": [Setting("dense", None)]}, "leave it out"),
@@ -374,13 +373,9 @@ def test_a_target_that_cannot_be_written_fails_before_any_work(tiny_model: Path,
         ({"tasks": [Recall(["single"], depths=[1.5])]}, "depth"),
         ({"tasks": [Recall(["nonsense"])]}, "kind must be one of 'single'"),
         ({"tasks": [Recall([])]}, "kinds"),
-        ({"tasks": [Jsonl(Path(__file__), ["contains"])]}, "line 1"),
-        ({"tasks": [Jsonl(Path(__file__), ["nonsense"])]}, "metric must be one of 'exact-match'"),
-    ],
-)
-def test_bad_arguments_fail_before_any_work(change: dict[str, Any], match: str, tiny_model: Path) -> None:
-    with pytest.raises(ValueError, match=match):
-        measure(tiny_model, progress=lambda *_: pytest.fail("work"), **change)
+    ]:
+        with case(change=change, match=match), pytest.raises(ValueError, match=match):
+            measure(tiny_model, progress=lambda *_: pytest.fail("work"), **change)
 
 
 # --- tasks of others
@@ -425,12 +420,3 @@ def test_recall_hides_things_in_a_text_of_ones_own(monkeypatch: pytest.MonkeyPat
         evaluate(demo_model_path(), settings, n_tokens=[300], tasks=[task], chunk_size=128, n_threads=1, json_file=path)
         assert read[-1].count(line) > 10
     assert len(json.loads(path.read_text())) == 2
-
-
-def test_questions_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps({"context": "x" * 300, "question": "k17?", "answers": ["y"]}) + "\n")
-    task = Jsonl(path, ["contains"], max_tokens=4)
-    (row,) = evaluate(demo_model_path(), SETTINGS[:1], n_tokens=[256], tasks=[task], chunk_size=S, n_threads=1)
-    assert (row["file"], row["n"], row["n_cut"]) == ("questions.jsonl", 1, 1)
-    assert {row["contains"], row["contains_dense"]} <= {0.0, 1.0}

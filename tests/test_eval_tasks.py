@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, product
 from random import Random
 from typing import Any
 
 import pytest
 
+from compare import case
 from h2o_llama.eval.tasks import KINDS, KINDS_OF_STYLE, STYLES, Item, make_item
 from h2o_llama.eval.tasks.filler import hide, make_filler, spread
 from h2o_llama.eval.tasks.names import ADJECTIVES, COLOURS, N_NAMES, NOUNS, name
@@ -39,74 +39,78 @@ def make(kind: str, **changes: Any) -> Item:
 # --- every kind
 
 
-@pytest.mark.parametrize(("style", "kind"), ALL)
-@pytest.mark.parametrize("question", ["after", "before"])
-@pytest.mark.parametrize("count_tokens", [len, n_words])
-def test_items_are_as_long_as_lines_allow(
-    style: str, kind: str, question: Any, count_tokens: Callable[[bytes], int]
-) -> None:
-    n_tokens = 4000
-    item = make(kind, n_tokens=n_tokens, style=style, question=question, count_tokens=count_tokens)
-    assert item.n_tokens == count_tokens(item.prompt)
-    later = sum(t.n_generate for t in item.turns) + sum(count_tokens(t.question) for t in item.turns[1:])
-    # No line of the standard library has 200 bytes, nor has one of the tasks' own.
-    assert n_tokens - 200 < item.n_tokens + later <= n_tokens
+def test_items_are_as_long_as_lines_allow() -> None:
+    for (style, kind), question, count_tokens in product(ALL, ["after", "before"], [len, n_words]):
+        with case(style=style, kind=kind, question=question, count_tokens=count_tokens):
+            n_tokens = 4000
+            item = make(kind, n_tokens=n_tokens, style=style, question=question, count_tokens=count_tokens)
+            assert item.n_tokens == count_tokens(item.prompt)
+            later = sum(t.n_generate for t in item.turns) + sum(count_tokens(t.question) for t in item.turns[1:])
+            # No line of the standard library has 200 bytes, nor has one of the tasks' own.
+            assert n_tokens - 200 < item.n_tokens + later <= n_tokens
 
 
-@pytest.mark.parametrize(("style", "kind"), ALL)
-def test_answers_are_in_the_document_and_not_in_the_question(style: str, kind: str) -> None:
-    item = make(kind, style=style)
-    for turn in item.turns:
-        assert len(set(turn.answers)) == len(turn.answers)
-        assert turn.n_generate >= n_words(b", ".join(turn.answers))
-        for answer in turn.answers:
-            assert answer in item.context
-            assert answer not in turn.question
+def test_answers_are_in_the_document_and_not_in_the_question() -> None:
+    for style, kind in ALL:
+        with case(style=style, kind=kind):
+            item = make(kind, style=style)
+            for turn in item.turns:
+                assert len(set(turn.answers)) == len(turn.answers)
+                assert turn.n_generate >= n_words(b", ".join(turn.answers))
+                for answer in turn.answers:
+                    assert answer in item.context
+                    assert answer not in turn.question
 
 
-@pytest.mark.parametrize(("style", "kind"), ALL)
-def test_equal_seeds_make_equal_items(style: str, kind: str) -> None:
-    assert make(kind, style=style) == make(kind, style=style)
-    assert make(kind, style=style, seed=2) != make(kind, style=style)
-    assert make(kind, style=style, seed="a b") == make(kind, style=style, seed="a b")
+def test_equal_seeds_make_equal_items() -> None:
+    for style, kind in ALL:
+        with case(style=style, kind=kind):
+            assert make(kind, style=style) == make(kind, style=style)
+            assert make(kind, style=style, seed=2) != make(kind, style=style)
+            assert make(kind, style=style, seed="a b") == make(kind, style=style, seed="a b")
 
 
-@pytest.mark.parametrize(("style", "kind"), ALL)
-def test_depth_moves_the_needle_and_changes_nothing_else(style: str, kind: str) -> None:
-    items = [make(kind, style=style, depth=depth) for depth in (0.0, 0.5, 1.0)]
-    assert len({item.turns for item in items}) == 1
-    if kind == "words":
-        assert [item.depth for item in items] == [None] * 3
-        assert len({item.context for item in items}) == 1
-        return
-    assert [item.depth for item in items] == [0.0, 0.5, 1.0]
-    for item in items:
-        answers = [answer for turn in item.turns for answer in turn.answers]
-        first = min(item.context.index(answer) for answer in answers) / len(item.context)
-        assert first == pytest.approx(item.depth, abs=0.06)
+def test_depth_moves_the_needle_and_changes_nothing_else() -> None:
+    for style, kind in ALL:
+        with case(style=style, kind=kind):
+            items = [make(kind, style=style, depth=depth) for depth in (0.0, 0.5, 1.0)]
+            assert len({item.turns for item in items}) == 1
+            if kind == "words":
+                assert [item.depth for item in items] == [None] * 3
+                assert len({item.context for item in items}) == 1
+                return
+            assert [item.depth for item in items] == [0.0, 0.5, 1.0]
+            for item in items:
+                answers = [answer for turn in item.turns for answer in turn.answers]
+                first = min(item.context.index(answer) for answer in answers) / len(item.context)
+                assert first == pytest.approx(item.depth, abs=0.06)
 
 
-@pytest.mark.parametrize(("style", "kind"), ALL)
-def test_question_before_the_document_stands_there(style: str, kind: str) -> None:
-    before, after = make(kind, style=style, question="before"), make(kind, style=style)
-    assert [turn.answers for turn in before.turns] == [turn.answers for turn in after.turns]
-    if style == "keys":
-        assert before.context.startswith(b"".join(turn.question.lstrip() + b"\n" for turn in before.turns))
-        assert [turn.question for turn in before.turns] == [turn.question for turn in after.turns]
-    else:
-        question, cue = after.turns[0].question.split(b"\nAnswer: ")
-        assert before.context.startswith(question.lstrip() + b"\n")
-        assert before.turns[0].question == b"\nAnswer: " + cue
+def test_question_before_the_document_stands_there() -> None:
+    for style, kind in ALL:
+        with case(style=style, kind=kind):
+            before, after = make(kind, style=style, question="before"), make(kind, style=style)
+            assert [turn.answers for turn in before.turns] == [turn.answers for turn in after.turns]
+            if style == "keys":
+                assert before.context.startswith(b"".join(turn.question.lstrip() + b"\n" for turn in before.turns))
+                assert [turn.question for turn in before.turns] == [turn.question for turn in after.turns]
+            else:
+                question, cue = after.turns[0].question.split(b"\nAnswer: ")
+                assert before.context.startswith(question.lstrip() + b"\n")
+                assert before.turns[0].question == b"\nAnswer: " + cue
 
 
-@pytest.mark.parametrize(("style", "kind"), ALL)
-def test_too_few_tokens_are_refused_with_the_least_number(style: str, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"5 tokens are too short for kind '{kind}' in style '{style}'") as error:
-        make(kind, style=style, n_tokens=5)
-    least = int(str(error.value).split()[-1])
-    make(kind, style=style, n_tokens=least)
-    with pytest.raises(ValueError, match="too short"):
-        make(kind, style=style, n_tokens=least - 1)
+def test_too_few_tokens_are_refused_with_the_least_number() -> None:
+    for style, kind in ALL:
+        with case(style=style, kind=kind):
+            with pytest.raises(
+                ValueError, match=f"5 tokens are too short for kind '{kind}' in style '{style}'"
+            ) as error:
+                make(kind, style=style, n_tokens=5)
+            least = int(str(error.value).split()[-1])
+            make(kind, style=style, n_tokens=least)
+            with pytest.raises(ValueError, match="too short"):
+                make(kind, style=style, n_tokens=least - 1)
 
 
 # --- what a kind means
@@ -119,19 +123,22 @@ def _numbers(item: Item) -> dict[str, list[str]]:
     return numbers
 
 
-@pytest.mark.parametrize(
-    ("kind", "n_names", "n_asked", "n_values"),
-    [("single", 1, 1, 1), ("multi-key", 8, 1, 1), ("multi-value", 1, 1, 4), ("multi-query", 4, 4, 1)],
-)
-def test_numbers_of_names(kind: str, n_names: int, n_asked: int, n_values: int) -> None:
-    item = make(kind, depth=0.2)
-    (turn,) = item.turns
-    numbers = _numbers(item)
-    asked = [subject for subject in numbers if subject.encode() in turn.question]
-    assert len(numbers) == n_names
-    assert len(asked) == n_asked
-    assert {len(values) for values in numbers.values()} == {n_values}
-    assert sorted(value.encode() for subject in asked for value in numbers[subject]) == sorted(turn.answers)
+def test_numbers_of_names() -> None:
+    for kind, n_names, n_asked, n_values in [
+        ("single", 1, 1, 1),
+        ("multi-key", 8, 1, 1),
+        ("multi-value", 1, 1, 4),
+        ("multi-query", 4, 4, 1),
+    ]:
+        with case(kind=kind, n_names=n_names, n_asked=n_asked, n_values=n_values):
+            item = make(kind, depth=0.2)
+            (turn,) = item.turns
+            numbers = _numbers(item)
+            asked = [subject for subject in numbers if subject.encode() in turn.question]
+            assert len(numbers) == n_names
+            assert len(asked) == n_asked
+            assert {len(values) for values in numbers.values()} == {n_values}
+            assert sorted(value.encode() for subject in asked for value in numbers[subject]) == sorted(turn.answers)
 
 
 def _resolve(context: str) -> dict[str, str]:
@@ -143,25 +150,27 @@ def _resolve(context: str) -> dict[str, str]:
     return values
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_chains_of_variables_resolve_to_the_answers(seed: int) -> None:
-    item = make("variables", depth=0.1, seed=seed)
-    (turn,) = item.turns
-    values = _resolve(item.context.decode())
-    assert len(values) == 10
-    assert set(Counter(values.values()).values()) == {5}
-    question = re.search(rb"have the value (\d+),", turn.question)
-    assert question is not None
-    assert {x.encode() for x, value in values.items() if value.encode() == question[1]} == set(turn.answers)
+def test_chains_of_variables_resolve_to_the_answers() -> None:
+    for seed in range(5):
+        with case(seed=seed):
+            item = make("variables", depth=0.1, seed=seed)
+            (turn,) = item.turns
+            values = _resolve(item.context.decode())
+            assert len(values) == 10
+            assert set(Counter(values.values()).values()) == {5}
+            question = re.search(rb"have the value (\d+),", turn.question)
+            assert question is not None
+            assert {x.encode() for x, value in values.items() if value.encode() == question[1]} == set(turn.answers)
 
 
-@pytest.mark.parametrize("n_tokens", [100, 300, 1500, 20_000])
-def test_frequent_words_are_twice_as_frequent_as_others(n_tokens: int) -> None:
-    item = make("words", n_tokens=n_tokens)
-    ranks = Counter(item.context.split()).most_common()
-    assert {word for word, _ in ranks[:5]} == set(item.turns[0].answers)
-    assert ranks[4][1] >= 2 * ranks[5][1]
-    assert b"5 words" in item.turns[0].question
+def test_frequent_words_are_twice_as_frequent_as_others() -> None:
+    for n_tokens in [100, 300, 1500, 20_000]:
+        with case(n_tokens=n_tokens):
+            item = make("words", n_tokens=n_tokens)
+            ranks = Counter(item.context.split()).most_common()
+            assert {word for word, _ in ranks[:5]} == set(item.turns[0].answers)
+            assert ranks[4][1] >= 2 * ranks[5][1]
+            assert b"5 words" in item.turns[0].question
 
 
 def test_pairs_are_a_json_object() -> None:
@@ -174,23 +183,22 @@ def test_pairs_are_a_json_object() -> None:
     assert len(pairs) > 100
 
 
-@pytest.mark.parametrize(
-    ("kind", "n_keys", "n_asked"), [("single", 1, 1), ("multi-key", 8, 1), ("multi-query", 4, 4), ("pairs", 90, 1)]
-)
-def test_keys_are_in_the_format_of_the_demo_model(kind: str, n_keys: int, n_asked: int) -> None:
-    item = make(kind, style="keys", count_tokens=len, depth=0.0)
-    assert item.context.endswith(b"\n")
-    definitions = re.findall(rb"(?<=\n)k(\d\d)=(\d{4});\n", item.context)  # each after a line
-    values = dict(definitions)
-    assert len(definitions) == len(values)
-    assert len(values) == n_keys
-    assert len(item.turns) == n_asked
-    for i, turn in enumerate(item.turns):
-        question = re.fullmatch(rb"k(\d\d)\?", turn.question.removeprefix(b"\n"))
-        assert question is not None
-        assert turn.question.startswith(b"\n") == (i > 0)  # after the answer before it
-        assert turn.answers == (values[question[1]] + b";",)
-        assert turn.n_generate == 5
+def test_keys_are_in_the_format_of_the_demo_model() -> None:
+    for kind, n_keys, n_asked in [("single", 1, 1), ("multi-key", 8, 1), ("multi-query", 4, 4), ("pairs", 90, 1)]:
+        with case(kind=kind, n_keys=n_keys, n_asked=n_asked):
+            item = make(kind, style="keys", count_tokens=len, depth=0.0)
+            assert item.context.endswith(b"\n")
+            definitions = re.findall(rb"(?<=\n)k(\d\d)=(\d{4});\n", item.context)  # each after a line
+            values = dict(definitions)
+            assert len(definitions) == len(values)
+            assert len(values) == n_keys
+            assert len(item.turns) == n_asked
+            for i, turn in enumerate(item.turns):
+                question = re.fullmatch(rb"k(\d\d)\?", turn.question.removeprefix(b"\n"))
+                assert question is not None
+                assert turn.question.startswith(b"\n") == (i > 0)  # after the answer before it
+                assert turn.answers == (values[question[1]] + b";",)
+                assert turn.n_generate == 5
 
 
 def test_first_digits_of_keys_are_all_as_likely() -> None:
@@ -240,9 +248,8 @@ def test_names_are_distinct_and_no_word_is_part_of_another() -> None:
     assert len({name(i) for i in range(N_NAMES)}) == N_NAMES
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
+def test_bad_arguments_are_refused() -> None:
+    for kind, changes, message in [
         ("needle", {}, r"kind must be one of 'single', .*, got 'needle'"),
         ("words", {"style": "keys"}, r"style 'keys' has the kinds single, multi-key, multi-query, pairs, not 'words'"),
         ("single", {"style": "french"}, r"style must be one of 'english', 'keys'"),
@@ -251,11 +258,9 @@ def test_names_are_distinct_and_no_word_is_part_of_another() -> None:
         ("single", {"question": "during"}, r"question must be one of 'after', 'before'"),
         ("single", {"haystack": b" \n\n"}, r"haystack has no text"),
         ("single", {"haystack": "text"}, r"haystack must be bytes or None"),
-    ],
-)
-def test_bad_arguments_are_refused(kind: str, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(kind, **changes)
+    ]:
+        with case(kind=kind, changes=changes, message=message), pytest.raises(ValueError, match=message):
+            make(kind, **changes)
 
 
 def test_kinds_are_those_of_the_styles() -> None:

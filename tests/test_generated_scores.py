@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_logits_close, assert_scores_close
+from compare import assert_logits_close, assert_scores_close, case
 from h2o_llama import H2OError
 from inputs import random_tokens, repetitive_tokens, split
 from llamas import Config, eval_calls, open_llama
@@ -63,22 +63,20 @@ def assert_same_bits(got: h2o_llama.Llama, want: h2o_llama.Llama) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("calls", ["one by one", "several", "among a prompt's"])
-def test_a_text_is_the_same_token_by_token(tiny_model: Path, name: str, calls: str) -> None:
+def test_a_text_is_the_same_token_by_token(tiny_model: Path, name: str) -> None:
     """Logits, memory sets and scores, whoever wrote the text: over the ends of chunks, from the first token on."""
     config = CONFIGS[name]
     tokens = repetitive_tokens(N, seed=1)
+    several = [3, 16, 1, 17, 45, 2, *[1] * 20, N - 104]
+    among_prompts = [30, *[1] * 25, 7, *[1] * 3, 20, *[1] * 60, 4, *[1] * (N - 149)]
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as prompt:
         (expected,) = eval_calls(prompt, [tokens])
-        if calls == "one by one":
-            got = decode_calls(llm, [[token] for token in tokens])
-        elif calls == "several":
-            got = decode_calls(llm, split(tokens, [3, 16, 1, 17, 45, 2, *[1] * 20, N - 104]))
-        else:
-            sizes = [30, *[1] * 25, 7, *[1] * 3, 20, *[1] * 60, 4, *[1] * (N - 149)]
-            got = np.concatenate(eval_calls(llm, split(tokens, sizes)))
-        assert_logits_close(got, expected, SELF_LOGITS_F32)
-        assert_same_to_rounding(llm, prompt, 1e-3)
+        for evaluate, sizes in ((decode_calls, [1] * N), (decode_calls, several), (eval_calls, among_prompts)):
+            with case(sizes=sizes):
+                llm.reset()
+                got = evaluate(llm, split(tokens, sizes))
+                assert_logits_close(np.concatenate(got) if isinstance(got, list) else got, expected, SELF_LOGITS_F32)
+                assert_same_to_rounding(llm, prompt, 1e-3)
 
 
 def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from chats import dictate
+from compare import case
 from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, _core
 from inputs import random_tokens, repetitive_tokens
 from models import EOS, N_VOCAB
@@ -145,9 +146,8 @@ def test_several_sequences_have_their_own_state_of_a_grammar(tiny_model: Path) -
             assert text[:1] + text[-1:] == b"xy"
 
 
-@pytest.mark.parametrize(
-    ("grammar", "match"),
-    [
+def test_bad_grammars_are_refused(llm: Llama, capfd: pytest.CaptureFixture[str]) -> None:
+    for grammar, match in [
         ("", "grammar must be GBNF as a string, not empty"),
         (3, "grammar must be a LlamaGrammar"),
         ('root ::= "a', "no valid GBNF .*unexpected end of input"),
@@ -158,29 +158,25 @@ def test_several_sequences_have_their_own_state_of_a_grammar(tiny_model: Path) -
         ('root ::= "' + "a" * 300_000 + '"', "smaller than 256 KiB"),
         ('root ::= "a\0"', "must not hold a zero byte"),
         ('root ::= "\ud800"', "text that UTF-8 can hold"),
-    ],
-)
-def test_bad_grammars_are_refused(llm: Llama, grammar: Any, match: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match=match):
-        llm.generate(PROMPT, grammar=grammar)
-    assert capfd.readouterr() == ("", "")
-    assert llm.n_tokens == 0
+    ]:
+        with case(grammar=grammar, match=match):
+            with pytest.raises(ValueError, match=match):
+                llm.generate(PROMPT, grammar=grammar)
+            assert capfd.readouterr() == ("", "")
+            assert llm.n_tokens == 0
 
 
-@pytest.mark.parametrize(
-    ("schema", "match"),
-    [
+def test_bad_schemas_are_refused() -> None:
+    for schema, match in [
         ("{", "json_schema must be JSON"),
         ("[1]", "json_schema must be a JSON schema"),
         ({"type": "foo"}, "unrecognized type foo"),
         ({"$ref": "#/x"}, "cannot resolve"),
         ({"enum": [{1}]}, "json_schema must be what JSON can say"),
         ("[" * 100_000, "json_schema must be JSON"),
-    ],
-)
-def test_bad_schemas_are_refused(schema: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        LlamaGrammar.from_json_schema(schema)
+    ]:
+        with case(schema=schema, match=match), pytest.raises(ValueError, match=match):
+            LlamaGrammar.from_json_schema(schema)
 
 
 # --- biases
@@ -194,19 +190,16 @@ def test_a_bias_decides(llm: Llama) -> None:
     assert list(islice(llm.generate(PROMPT, temperature=1.0, logit_bias={"77": 1e6}), 5)) == [77] * 5  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize(
-    ("bias", "match"),
-    [
+def test_bad_biases_are_refused(llm: Llama) -> None:
+    for bias, match in [
         ([1], "logit_bias must be a mapping"),
         ({N_VOCAB: 1.0}, f"token id must be an integer from 0 to {N_VOCAB - 1}"),
         ({"x": 1.0}, "token id must be an integer"),
         ({1: math.nan}, "logit_bias must be a finite number"),
         ({1: math.inf}, "logit_bias must be a finite number"),
-    ],
-)
-def test_bad_biases_are_refused(llm: Llama, bias: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        llm.generate(PROMPT, logit_bias=bias)
+    ]:
+        with case(bias=bias, match=match), pytest.raises(ValueError, match=match):
+            llm.generate(PROMPT, logit_bias=bias)
 
 
 def test_what_forbids_every_token_is_an_error(llm: Llama) -> None:

@@ -13,6 +13,7 @@ from compare import assert_logits_close
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel
+from pairwise import pairwise
 
 S = 16
 # Everything is in memory: a prompt's attention is dense too.
@@ -27,7 +28,7 @@ def decode_calls(llm: Any, calls: list[list[int]]) -> Any:
     return np.concatenate(logits)
 
 
-@pytest.mark.parametrize("sizes", [[1] * 6, [3, 1, 5, S + 3, 1]], ids=str)
+@pairwise("flash_attn", "model_path", sizes=[[1] * 6, [3, 1, 5, S + 3, 1]])
 def test_equals_dense_attention(flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: list[int]) -> None:
     """One token or several, which are causal among themselves, over the ends of chunks. Scores do not change."""
     config = replace(CONFIG, flash_attn=flash_attn)

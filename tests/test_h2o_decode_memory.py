@@ -13,6 +13,7 @@ from compare import assert_logits_close
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, open_llama
 from oracle import DenseOracle, GGUFModel
+from pairwise import pairwise
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
 from test_h2o_sequence import remove, restore, state_of
 from tolerances import SELF_LOGITS_F32
@@ -68,6 +69,7 @@ def test_any_split(tiny_model: Path, config: Config) -> None:
             np.testing.assert_array_equal(x, y)
 
 
+@pairwise("flash_attn", "model_path")
 def test_everything_in_memory_is_dense(flash_attn: str, model_path: Path, oracle_model: GGUFModel) -> None:
     config = Config(S=S, L=4, H=1024, B=8, T=4, flash_attn=flash_attn, decode="memory")
     n = limited(60, model_path)

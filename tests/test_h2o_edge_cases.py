@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import models
-from compare import assert_logits_close
+from compare import assert_logits_close, case
 from inputs import is_external, random_tokens, split
 from llamas import (
     Config,
@@ -20,6 +21,7 @@ from llamas import (
     open_llama,
 )
 from oracle import DenseOracle, GGUFModel
+from pairwise import SHAPES, pairwise
 from tolerances import SELF_LOGITS_F32, tolerance
 
 S = 16
@@ -65,7 +67,7 @@ def test_exact_sequence_of_chunks(config: Config, model_path: Path, oracle_model
         assert_agrees_with_oracle(model_path, oracle_model, config, calls)
 
 
-@pytest.mark.parametrize("rest", [1, 2, S // 2, S - 1])
+@pairwise("schedule", model_path=SHAPES, rest=[1, 2, S // 2, S - 1])
 def test_partial_second_chunk(config: Config, model_path: Path, oracle_model: GGUFModel, rest: int) -> None:
     """N = S + rest: the short chunk attends to M_0, and has a logits row for each of its tokens."""
     tokens = random_tokens(S + rest, oracle_model.hparams.n_vocab, seed=3)
@@ -78,12 +80,10 @@ def test_partial_second_chunk(config: Config, model_path: Path, oracle_model: GG
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-def test_partial_second_chunk_completed_by_the_next_call(
-    config: Config, model_path: Path, oracle_model: GGUFModel
-) -> None:
-    tokens = random_tokens(3 * S + 3, oracle_model.hparams.n_vocab, seed=4)
-    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [S + 5, S - 5, S, 3]))
-    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [S + 5, 2 * S - 2]))
+def test_partial_second_chunk_completed_by_the_next_call(config: Config, tiny_model: Path) -> None:
+    tokens = random_tokens(3 * S + 3, seed=4)
+    for sizes in ([S + 5, S - 5, S, 3], [S + 5, 2 * S - 2]):
+        assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, split(tokens, sizes))
 
 
 def test_last_logits_are_the_last_row_of_all_logits(config: Config, tiny_model: Path) -> None:
@@ -102,10 +102,12 @@ def test_last_logits_are_the_last_row_of_all_logits(config: Config, tiny_model: 
 # --- lengths
 
 
-@pytest.mark.parametrize("n", [*range(1, 2 * S + 3), 3 * S - 1, 3 * S, 3 * S + 1, 10 * S])
-def test_every_length(config: Config, tiny_model: Path, n: int) -> None:
+@pytest.mark.parametrize("lengths", [range(1, S), range(S, 2 * S + 3), [3 * S - 1, 3 * S, 3 * S + 1, 10 * S]], ids=str)
+def test_every_length(config: Config, tiny_model: Path, lengths: Sequence[int]) -> None:
     """N = 1 is a decode step on an empty cache; N ≤ S has no memory set."""
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n, seed=n)])
+    for n in lengths:
+        with case(n=n):
+            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n, seed=n)])
 
 
 def test_the_whole_context(schedule: str, tiny_model: Path) -> None:
@@ -123,23 +125,24 @@ def test_the_whole_context(schedule: str, tiny_model: Path) -> None:
         assert llm.kv.n_tokens == 100
 
 
-@pytest.mark.parametrize("n_ctx", [16, 17, 33, 100, 257])
-def test_contexts_of_any_size(config: Config, tiny_model: Path, n_ctx: int) -> None:
+def test_contexts_of_any_size(config: Config, tiny_model: Path) -> None:
     """Full to the last cell, also when a chunk does not fit into the rest."""
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n_ctx)], n_ctx=n_ctx)
+    for n_ctx in [16, 17, 33, 100, 257]:
+        with case(n_ctx=n_ctx):
+            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n_ctx)], n_ctx=n_ctx)
 
 
 # --- shapes of heads
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "n_head", "n_head_kv"),
-    [(16, 4, 4), (40, 6, 2), (66, 3, 3), (80, 5, 1), (128, 4, 2), (256, 3, 1), (32, 16, 1)],
+@pairwise(
+    "schedule",
+    "flash_attn",
+    heads=[(16, 4, 4), (40, 6, 2), (66, 3, 3), (80, 5, 1), (128, 4, 2), (256, 3, 1), (32, 16, 1)],
 )
-def test_head_sizes_and_groups(
-    config: Config, flash_attn: str, tmp_path: Path, head_dim: int, n_head: int, n_head_kv: int
-) -> None:
+def test_head_sizes_and_groups(config: Config, flash_attn: str, tmp_path: Path, heads: tuple[int, int, int]) -> None:
     """Sizes that are no multiple of a SIMD register or tile, and groups that are none either."""
+    head_dim, n_head, n_head_kv = heads
     spec = models.ModelSpec("heads", "llama", 64, head_dim, (n_head,) * 2, (n_head_kv,) * 2)
     path = tmp_path / spec.file_name
     models.write_model(spec, path)
@@ -150,9 +153,9 @@ def test_head_sizes_and_groups(
 # --- budgets
 
 
-@pytest.mark.parametrize(
-    "budgets",
-    [
+def test_budgets_at_the_edges(schedule: str, tiny_model: Path) -> None:
+    """M from 1 to more than the whole prompt. M ≥ S warns that it costs more than it saves."""
+    for budgets in [
         Config(S=S, L=1, H=0),
         Config(S=S, L=0, H=1),
         Config(S=S, L=0, H=0, A=1),
@@ -165,14 +168,11 @@ def test_head_sizes_and_groups(
         Config(S=2, L=1, H=1),
         Config(S=2, L=2, H=3, A=1),
         Config(S=5, L=0, H=9),
-    ],
-    ids=lambda b: f"{b.S}-{b.L}-{b.H}-{b.A}",
-)
-def test_budgets_at_the_edges(schedule: str, tiny_model: Path, budgets: Config) -> None:
-    """M from 1 to more than the whole prompt. M ≥ S warns that it costs more than it saves."""
-    config = replace(budgets, schedule=schedule)
-    calls = split(random_tokens(100, seed=6), [60, 1, 1, 38])
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
+    ]:
+        with case(budgets=budgets):
+            config = replace(budgets, schedule=schedule)
+            calls = split(random_tokens(100, seed=6), [60, 1, 1, 38])
+            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
 
 
 def test_one_layer_with_everything_in_memory_is_dense(schedule: str, one_layer_model: Path) -> None:
@@ -188,6 +188,7 @@ def test_one_layer_with_everything_in_memory_is_dense(schedule: str, one_layer_m
 # --- generation
 
 
+@pairwise("schedule", "model_path")
 def test_generated_tokens_fill_chunks(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """Decode steps build the memory sets of the chunks that they complete, from scores that are 0 for generated tokens;
     a second prompt after them attends to those sets."""

@@ -12,6 +12,7 @@ from compare import assert_logits_close, assert_scores_close
 from inputs import limited, random_tokens, split
 from llamas import Config, eval_calls, open_llama
 from oracle import GGUFModel
+from pairwise import SHAPES, pairwise
 
 S = 16
 
@@ -74,7 +75,7 @@ def test_positions_are_absolute(config: Config, tiny_model: Path) -> None:
     np.testing.assert_allclose(norms[:, :S], norms[:, S:], rtol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [[40], [16, 24], [5, 35], [10, 10, 20], [38, 2]], ids=str)
+@pairwise("schedule", model_path=SHAPES, sizes=[[40], [16, 24], [5, 35], [10, 10, 20], [38, 2]])
 def test_cache_of_any_split_is_the_oracles(
     config: Config, model_path: Path, oracle_model: GGUFModel, sizes: list[int]
 ) -> None:
@@ -88,6 +89,7 @@ def test_cache_of_any_split_is_the_oracles(
             assert_logits_close(got, want, bounds.logits)
 
 
+@pairwise("schedule", "model_path")
 def test_scores_of_one_chunk_are_the_intra_column_sums(
     schedule: str, model_path: Path, oracle_model: GGUFModel
 ) -> None:

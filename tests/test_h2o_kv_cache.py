@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import FollowLibrary, assert_logits_close, assert_scores_close
+from compare import FollowLibrary, assert_logits_close, assert_scores_close, case
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, eval_calls, open_llama
 from oracle import GGUFModel
 from oracle.kv_rounding import CacheRounding, round_to
+from pairwise import SHAPES, pairwise
 from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
 from tolerances import WEIGHTS
 
@@ -56,13 +57,15 @@ def fill(cache: Any, oracle_model: GGUFModel, rng: np.random.Generator, type_k: 
     return kv
 
 
-@pytest.mark.parametrize(
-    ("type_k", "type_v"), [("f32", "f32"), ("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "f16"), ("f16", "f32")]
+@pairwise(
+    model_path=SHAPES,
+    types=[("f32", "f32"), ("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "f16"), ("f16", "f32")],
 )
 def test_gather_takes_each_heads_own_rows(
-    model_path: Path, oracle_model: GGUFModel, rng: np.random.Generator, type_k: str, type_v: str
+    model_path: Path, oracle_model: GGUFModel, rng: np.random.Generator, types: tuple[str, str]
 ) -> None:
-    """A Q8_0 cache is dequantised on gathering (and its rotation undone, for heads of 64)."""
+    """A Q8_0 cache is dequantised on gathering (and its rotation undone, for heads of 64, as the demo model's)."""
+    type_k, type_v = types
     cache = make_cache(model_path, type_k=type_k, type_v=type_v)
     kv = fill(cache, oracle_model, rng, type_k, type_v)
     memory = cache.memory_indices(LAYER)[..., None]
@@ -115,7 +118,7 @@ def test_keys_and_values_are_copies(tiny_model: Path) -> None:
 # --- a model's cache
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+@pairwise("schedule", "model_path", kv_type=["f32", "f16", "q8_0"])
 def test_cache_holds_what_the_oracle_holds(
     schedule: str, model_path: Path, oracle_model: GGUFModel, kv_type: str
 ) -> None:
@@ -137,35 +140,31 @@ def test_cache_holds_what_the_oracle_holds(
                 assert_logits_close(got, want, bounds.logits)
 
 
-@pytest.mark.parametrize(
-    ("type_k", "type_v"),
-    [
+def test_every_cache_type_is_read_alike(schedule: str, one_layer_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By H2O's own operator and by ggml's.
+
+    One layer: what the cache rounds does not depend on attention, so that no rounding can flip.
+    """
+    for type_k, type_v in [
         *((t, t) for t in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")),
         ("f32", "q4_0"),
         ("q8_0", "f16"),
         ("f16", "bf16"),
         ("iq4_nl", "f32"),
-    ],
-)
-def test_every_cache_type_is_read_alike(
-    schedule: str, one_layer_model: Path, monkeypatch: pytest.MonkeyPatch, type_k: str, type_v: str
-) -> None:
-    """By H2O's own operator and by ggml's.
-
-    One layer: what the cache rounds does not depend on attention, so that no rounding can flip.
-    """
-    found = {}
-    for way in ("fused", "composed"):
-        monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1" if way == "composed" else "0")
-        config = Config(S=16, L=4, H=8, flash_attn="on", schedule=schedule)
-        with open_llama(one_layer_model, config, type_k=type_k, type_v=type_v) as llm:
-            logits = np.concatenate(eval_calls(llm, split(random_tokens(100), [50, 10, 40])))
-            found[way] = (llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0))
-    for way in found:
-        for a, b in zip(found[way][:3], found["fused"][:3], strict=True):
-            np.testing.assert_array_equal(a, b)
-        assert_logits_close(found[way][3], found["fused"][3], WEIGHTS["F32"].logits)
-        assert_scores_close(found[way][4], found["fused"][4], WEIGHTS["F32"].scores)
+    ]:
+        with case(type_k=type_k, type_v=type_v):
+            found = {}
+            for way in ("fused", "composed"):
+                monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1" if way == "composed" else "0")
+                config = Config(S=16, L=4, H=8, flash_attn="on", schedule=schedule)
+                with open_llama(one_layer_model, config, type_k=type_k, type_v=type_v) as llm:
+                    logits = np.concatenate(eval_calls(llm, split(random_tokens(100), [50, 10, 40])))
+                    found[way] = (llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0))
+            for way in found:
+                for a, b in zip(found[way][:3], found["fused"][:3], strict=True):
+                    np.testing.assert_array_equal(a, b)
+                assert_logits_close(found[way][3], found["fused"][3], WEIGHTS["F32"].logits)
+                assert_scores_close(found[way][4], found["fused"][4], WEIGHTS["F32"].scores)
 
 
 def test_scores_and_indices_are_small_beside_the_cache(model_by_name: ModelByName) -> None:

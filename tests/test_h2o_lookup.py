@@ -20,11 +20,18 @@ from hypothesis import strategies as st
 import h2o_llama
 from compare import assert_logits_close, relative_error
 from h2o_llama import H2OConfig, H2OError
-from h2o_llama.config import SCORERS
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
-from llamas import Config, assert_agrees_with_oracle, assert_history_is_well_formed, eval_calls, open_llama
+from llamas import (
+    POSITION_SCORERS,
+    Config,
+    assert_agrees_with_oracle,
+    assert_history_is_well_formed,
+    eval_calls,
+    open_llama,
+)
 from oracle import DenseOracle, GGUFModel
 from oracle.lookup import FOLLOW, Row
+from pairwise import SHAPES, pairwise
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
 from test_h2o_sequence import OPERATIONS, assert_same, count, remove, restore, run_operations, state_of
 from test_threads_cancel import Stop, assert_same_state, state, stop_at
@@ -155,10 +162,11 @@ def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
 # --- P2: what is in memory anyway counts once
 
 
-@pytest.mark.parametrize(("L", "H", "A"), [(0, EVERYTHING, 0), (S, EVERYTHING, 0), (0, 1, EVERYTHING)], ids=str)
+@pairwise("flash_attn", "model_path", sizes=[(0, EVERYTHING, 0), (S, EVERYTHING, 0), (0, 1, EVERYTHING)])
 def test_p2_everything_in_memory_is_dense(
-    flash_attn: str, model_path: Path, oracle_model: GGUFModel, L: int, H: int, A: int
+    flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: tuple[int, int, int]
 ) -> None:
+    L, H, A = sizes
     config = replace(CONFIG, L=L, H=H, A=A, flash_attn=flash_attn)
     tokens = repetitive_tokens(limited(100, model_path), oracle_model.hparams.n_vocab, seed=1)
     expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
@@ -229,8 +237,9 @@ def test_p4_the_log_is_well_formed(
 # --- P5: the oracle
 
 
-@pytest.mark.parametrize(("scorer", "pooling"), [("sum", 0), ("key_diff", 3)])
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+@pairwise(
+    "flash_attn", "model_path", "schedule", scorer=POSITION_SCORERS, pooling=[0, 3], kv_type=["f32", "f16", "q8_0"]
+)
 def test_p5_every_model(
     flash_attn: str, model_path: Path, oracle_model: GGUFModel, schedule: str, scorer: str, pooling: int, kv_type: str
 ) -> None:
@@ -242,13 +251,12 @@ def test_p5_every_model(
     assert len(oracle.log) > 10
 
 
-@pytest.mark.parametrize("dense_tail", [1, 5, 30])
-@pytest.mark.parametrize(
-    "sizes",
-    [[100], [18, 2, 17, 3, 9, 3, 20, 9, 3, 16], [50, 1, 1, 1, 8, 1, 7, 1, 30], [S, S + T, 1, 2, S + 1, 45]],
-    ids=str,
+@pairwise(
+    "flash_attn",
+    dense_tail=[1, 5, 30],
+    sizes=[[100], [18, 2, 17, 3, 9, 3, 20, 9, 3, 16], [50, 1, 1, 1, 8, 1, 7, 1, 30], [S, S + T, 1, 2, S + 1, 45]],
+    scorer=POSITION_SCORERS,
 )
-@pytest.mark.parametrize("scorer", ["sum", "key_diff"])
 def test_p5_dense_tails_and_decode_steps(
     flash_attn: str, model_by_name: ModelByName, scorer: str, sizes: list[int], dense_tail: int
 ) -> None:
@@ -266,7 +274,7 @@ def test_p5_dense_tails_and_decode_steps(
     config=configs(),
     sizes=CALLS,
     dense_tail=st.integers(0, 8),
-    scorer=st.sampled_from(SCORERS),
+    scorer=st.sampled_from(POSITION_SCORERS),
     pooling=st.integers(0, 3),
     schedule=st.sampled_from(["single_pass", "two_phase"]),
     seed=SEEDS,
@@ -302,7 +310,7 @@ def test_p5_any_configuration_and_calls(
         replace(CONFIG, score_type="bf16"),
         replace(CONFIG, scorer="distant", B=16, T=S),
     ],
-    ids=lambda config: f"{config.scorer}-{config.L}-{config.H}-{config.A}-{config.B}-{config.T}-{config.score_type}",
+    ids=str,
 )
 def test_p5_extreme_sizes(flash_attn: str, tiny_model: Path, config: Config) -> None:
     """A tile of one query or of a whole chunk, less than a row for each query, only the newest, all there are, ..."""
@@ -310,16 +318,6 @@ def test_p5_extreme_sizes(flash_attn: str, tiny_model: Path, config: Config) -> 
     config = replace(config, flash_attn=flash_attn)
     oracle = assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
     assert len(oracle.log) > 5
-
-
-@pytest.mark.parametrize("scorer", ["key_diff", "sum"])
-def test_p5_long_prompt_of_large_chunks(flash_attn: str, model_by_name: ModelByName, scorer: str) -> None:
-    """The sizes of real use: tiles of 64."""
-    path = model_by_name("llama-gqa2-f32")
-    config = Config(S=512, L=128, H=64, kv_type="f16", flash_attn=flash_attn, scorer=scorer, pooling=3, B=128, T=64)
-    tokens = repetitive_tokens(2000, seed=6)
-    oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens[:1100], tokens[1100:]], n_ctx=2048)
-    assert len(oracle.log) > 1000
 
 
 def test_p5_flash_attention_off(tiny_model: Path) -> None:
@@ -349,10 +347,10 @@ def test_no_later_token_changes_a_logit(tiny_model: Path, B: int) -> None:
 # --- a call that fails leaves no trace
 
 
-@pytest.mark.parametrize("config", [CONFIG, KEY_DIFF], ids=lambda config: config.scorer)
-@pytest.mark.parametrize(("limit", "dense_tail"), [(2, 0), (18, 0), (34, 0), (40, 0), (20, 25), (40, 25)])
-def test_a_cancelled_call_leaves_no_trace(tiny_model: Path, config: Config, limit: int, dense_tail: int) -> None:
+@pairwise(scorer=["sum", "key_diff"], limit=[2, 18, 34, 40], dense_tail=[0, 25])
+def test_a_cancelled_call_leaves_no_trace(tiny_model: Path, scorer: str, limit: int, dense_tail: int) -> None:
     """Neither entries of the log, nor tokens that could be found: what follows is as if it had never been."""
+    config = replace(CONFIG, scorer=scorer)
     text = repetitive_tokens(150, seed=7)
     # within a tile and a chunk
     first, cancelled = text[:46], text[46:86]
@@ -474,11 +472,10 @@ def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]],
 # --- states
 
 
-@pytest.mark.parametrize("config", [CONFIG, KEY_DIFF], ids=lambda config: config.scorer)
-@pytest.mark.parametrize("n", [5, 40, 62, 64, 75])
-def test_a_state_goes_on_in_another_context(model_path: Path, config: Config, n: int) -> None:
+@pairwise(model_path=SHAPES, scorer=["sum", "key_diff"], n=[5, 40, 62, 64, 75])
+def test_a_state_goes_on_in_another_context(model_path: Path, scorer: str, n: int) -> None:
     """Bit by bit: the text can be found, and what is visible stays so."""
-    config = replace(config, kv_type="f16")
+    config = replace(CONFIG, scorer=scorer, kv_type="f16")
     n = limited(n, model_path)
     text = repetitive_tokens(n + 56, seed=15)
     more = [text[n : n + 1], text[n + 1 : n + 4], text[n + 4 : n + 55], text[n + 55 :]]
@@ -538,25 +535,13 @@ def test_config() -> None:
     assert type(config.lookup_budget) is type(config.tile) is int
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "value"),
-    [
-        *(("lookup_budget", 0, value) for value in (-1, 1.0, True, "8", float("nan"), 2**31, 10**30)),
-        *(("tile", 1, value) for value in (0, -1, 1.0, True, "8", None, 2**31)),
-    ],
-)
-def test_bad_values(name: str, low: int, value: object) -> None:
-    arguments: dict[str, Any] = {"lookup_budget": 4, "tile": 4, name: value}
-    with pytest.raises(ValueError, match=rf"^\[H2OConfig\] {name} must be an integer of at least {low}"):
-        H2OConfig(**arguments)
-
-
-@pytest.mark.parametrize("tile", [-1, 1.5, "0", None, 2**40])
-def test_bad_tiles(tiny_model: Path, tile: Any) -> None:
+def test_bad_tiles(tiny_model: Path) -> None:
+    bad: tuple[Any, ...] = (-1, 1.5, "0", None, 2**40)
     with open_llama(tiny_model, CONFIG) as llm:
         logits_of(llm, [repetitive_tokens(40)])
-        with pytest.raises(ValueError, match="tile"):
-            llm.kv.lookup_indices(tile)
+        for tile in bad:
+            with pytest.raises(ValueError, match="tile"):
+                llm.kv.lookup_indices(tile)
 
 
 def test_without_a_record_only_the_last_lookups_are_kept(tiny_model: Path) -> None:

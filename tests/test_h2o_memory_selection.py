@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from compare import assert_memory_is_well_formed
+from compare import assert_memory_is_well_formed, case
 from inputs import limited, random_tokens
 from llamas import Config, assert_history_is_well_formed, eval_calls, open_llama
 from oracle import select_memory
@@ -138,28 +137,19 @@ def test_metric_10_no_index_out_of_bounds(model_path: Path, rng: np.random.Gener
         assert memory.max() < (c + 1) * S
 
 
-@pytest.mark.parametrize(("scores", "previous", "S", "c", "L", "H", "A", "kept_positions"), SELECTION_TABLE)
-def test_hand_computed_tables(
-    tiny_model: Path,
-    scores: list[float],
-    previous: list[int],
-    S: int,
-    c: int,
-    L: int,
-    H: int,
-    A: int,
-    kept_positions: list[int],
-) -> None:
-    cache = make_cache(tiny_model, chunk_size=S, local_window=L, heavy_budget=H, sink_tokens=A)
-    if c:
-        # Make M_0 the table's by raising the scores of what it holds, and take that off again.
-        first = np.array(scores[:S])
-        first[previous] += 100
-        add_chunk(cache, per_head(cache, first))
-        assert kept(cache) == previous
-        cache.accumulate_memory_scores(LAYER, per_head(cache, np.full(cache.memory_size, -100)))
-    add_chunk(cache, per_head(cache, scores[c * S :]))
-    assert cache.memory_indices(LAYER)[0].tolist() == kept_positions
+def test_hand_computed_tables(tiny_model: Path) -> None:
+    for scores, previous, size, c, local, heavy, sinks, positions in SELECTION_TABLE:
+        with case(scores=scores, previous=previous, L=local, H=heavy, A=sinks):
+            cache = make_cache(tiny_model, chunk_size=size, local_window=local, heavy_budget=heavy, sink_tokens=sinks)
+            if c:
+                # Make M_0 the table's by raising the scores of what it holds, and take that off again.
+                first = np.array(scores[:size])
+                first[previous] += 100
+                add_chunk(cache, per_head(cache, first))
+                assert kept(cache) == previous
+                cache.accumulate_memory_scores(LAYER, per_head(cache, np.full(cache.memory_size, -100)))
+            add_chunk(cache, per_head(cache, scores[c * size :]))
+            assert cache.memory_indices(LAYER)[0].tolist() == positions
 
 
 def test_random_scores_agree_with_the_oracle(tiny_model: Path, rng: np.random.Generator) -> None:

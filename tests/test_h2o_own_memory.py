@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import assert_logits_close
+from compare import assert_logits_close, case
 from h2o_llama import H2OError
 from inputs import random_tokens
 from llamas import Config, eval_calls, open_llama
 from oracle import GGUFModel
+from pairwise import pairwise
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1)
@@ -23,7 +24,7 @@ def random_memory(rng: np.random.Generator, n_head_kv: int, M: int, end: int) ->
     return np.pad(np.array(rows, np.int32), ((0, 0), (0, M - min(M, end))), constant_values=-1)
 
 
-@pytest.mark.parametrize("H", [6, 27])  # M 11 and 32: with padding after chunk 0
+@pairwise("schedule", "flash_attn", "model_path", H=[6, 27])  # M 11 and 32: with padding after chunk 0
 def test_the_next_chunk_attends_to_them(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, H: int
 ) -> None:
@@ -99,29 +100,26 @@ def change(index: Any, value: int) -> Any:
     return changed
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        pytest.param(change((0, 0), -1), "strictly ascending positions from 0 to 15", id="negative"),
-        pytest.param(change((-1, 9), 16), "strictly ascending", id="from the future"),
-        pytest.param(change((0, 3), 2), "strictly ascending", id="twice"),
-        pytest.param(change((0, 3), 11), "strictly ascending", id="not ascending"),
-        pytest.param(change((0, 3), -(2**31)), "strictly ascending", id="the least integer"),
-        pytest.param(lambda m: m.astype(np.int64) + 2**40, "strictly ascending", id="beyond 32 bits"),
-        pytest.param(lambda m: m[:, :-1], "an integer array of shape", id="too few"),
-        pytest.param(lambda m: m[0], "an integer array of shape", id="one dimension"),
-        pytest.param(lambda m: m.astype(np.float32), "an integer array of shape", id="floats"),
-        pytest.param(lambda m: None, "an integer array of shape", id="None"),
-    ],
-)
-def test_bad_memory_sets_change_nothing(tiny_model: Path, bad: Any, message: str) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
-        llm.eval(random_tokens(S))
-        own = np.tile(np.arange(CONFIG.M, dtype=np.int32), (llm.kv.memory_indices(0).shape[0], 1))
-        llm.kv.set_memory_indices(0, own)
-        with pytest.raises(ValueError, match=message):
-            llm.kv.set_memory_indices(0, bad(own.copy()))
-        np.testing.assert_array_equal(llm.kv.memory_indices(0), own)
+def test_bad_memory_sets_change_nothing(tiny_model: Path) -> None:
+    for bad, message in [
+        (change((0, 0), -1), "strictly ascending positions from 0 to 15"),  # negative
+        (change((-1, 9), 16), "strictly ascending"),  # from the future
+        (change((0, 3), 2), "strictly ascending"),  # twice
+        (change((0, 3), 11), "strictly ascending"),  # not ascending
+        (change((0, 3), -(2**31)), "strictly ascending"),  # the least integer
+        (lambda m: m.astype(np.int64) + 2**40, "strictly ascending"),  # beyond 32 bits
+        (lambda m: m[:, :-1], "an integer array of shape"),  # too few
+        (lambda m: m[0], "an integer array of shape"),  # one dimension
+        (lambda m: m.astype(np.float32), "an integer array of shape"),  # floats
+        (lambda m: None, "an integer array of shape"),  # None
+    ]:
+        with case(bad=bad, message=message), open_llama(tiny_model, CONFIG) as llm:
+            llm.eval(random_tokens(S))
+            own = np.tile(np.arange(CONFIG.M, dtype=np.int32), (llm.kv.memory_indices(0).shape[0], 1))
+            llm.kv.set_memory_indices(0, own)
+            with pytest.raises(ValueError, match=message):
+                llm.kv.set_memory_indices(0, bad(own.copy()))
+            np.testing.assert_array_equal(llm.kv.memory_indices(0), own)
 
 
 def test_padding_must_be_minus_one(tiny_model: Path) -> None:

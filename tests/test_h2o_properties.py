@@ -5,17 +5,16 @@ Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens a
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compare import assert_logits_close, assert_same_memory
-from inputs import ModelByName, is_external, limited, random_tokens, split
+from h2o_llama.config import SCORERS
+from inputs import ModelByName, is_external, limited, random_tokens, repetitive_tokens, split
 from llamas import (
     Config,
     assert_agrees_with_oracle,
@@ -24,6 +23,7 @@ from llamas import (
     open_llama,
 )
 from oracle import DenseOracle, GGUFModel
+from pairwise import pairwise
 from tolerances import SELF_LOGITS_F32
 
 CONFIGS = st.builds(
@@ -48,6 +48,7 @@ small = settings(
 # --- P1: what fits in one chunk is ordinary causal attention
 
 
+@pairwise("schedule", "flash_attn", "model_path")
 def test_p1_prompt_within_one_chunk_is_dense(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
 ) -> None:
@@ -70,11 +71,18 @@ def test_p1_prompt_within_one_chunk_is_dense(
 
 
 @small
-@given(config=CONFIGS, sizes=SPLITS, seed=SEEDS)
+@given(config=CONFIGS, scorer=st.sampled_from(SCORERS), pooling=st.integers(0, 2), sizes=SPLITS, seed=SEEDS)
 def test_p3_split_invariance(
-    schedule: str, flash_attn: str, tiny_model: Path, config: Config, sizes: list[int], seed: int
+    schedule: str,
+    flash_attn: str,
+    tiny_model: Path,
+    config: Config,
+    scorer: str,
+    pooling: int,
+    sizes: list[int],
+    seed: int,
 ) -> None:
-    config = replace(config, flash_attn=flash_attn, schedule=schedule)
+    config = replace(config, flash_attn=flash_attn, schedule=schedule, scorer=scorer, pooling=pooling)
     tokens = random_tokens(sum(sizes), seed=seed)
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
         (expected,) = eval_calls(whole, [tokens], decode=False)
@@ -87,7 +95,7 @@ def test_p3_split_invariance(
         assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 
-@pytest.mark.parametrize("n", [64, 65, 66, 97, 160])
+@pairwise("schedule", n=[64, 65, 97, 160])
 def test_p3_prompt_longer_than_n_batch(schedule: str, tiny_model: Path, n: int) -> None:
     """`eval` makes several calls of it, perhaps one of a single token."""
     config = Config(S=16, L=4, H=6, schedule=schedule)
@@ -135,15 +143,17 @@ def test_p5_any_configuration_and_calls(
     assert_agrees_with_oracle(path, GGUFModel(path), config, split(random_tokens(sum(sizes), seed=seed), sizes))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+@pairwise(
+    "schedule",
+    "flash_attn",
+    "model_path",
+    config=[
+        Config.defaults(32),
         Config(S=16, L=4, H=4),
         Config(S=16, L=0, H=8, A=2),
         Config(S=16, L=16, H=0),
         Config(S=16, L=4, H=60, score_type="bf16"),
     ],
-    ids=lambda config: f"{config.L}-{config.H}-{config.A}-{config.score_type}",
 )
 def test_p5_every_model(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, config: Config
@@ -154,11 +164,7 @@ def test_p5_every_model(
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-@pytest.mark.parametrize(
-    ("kv_type", "flash_attn"),
-    [*itertools.product(["f16", "bf16", "q8_0"], ["fused", "composed"])],
-    indirect=["flash_attn"],
-)
+@pairwise("schedule", "flash_attn", "model_path", kv_type=["f16", "bf16", "q8_0"])
 def test_p5_every_cache_type(
     schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, kv_type: str
 ) -> None:
@@ -169,11 +175,24 @@ def test_p5_every_cache_type(
     assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, sizes))
 
 
-def test_p5_long_prompt_of_large_chunks(schedule: str, model_by_name: ModelByName) -> None:
-    """The default sizes of the library: S 1024, L 256, H 256."""
+@pairwise(
+    "schedule",
+    "flash_attn",
+    config=[
+        Config.defaults(1024, kv_type="f16"),
+        Config(S=1024, L=256, H=256, kv_type="f16"),
+        Config(S=512, L=128, H=64, kv_type="f16", scorer="key_diff", pooling=3, B=128, T=64),
+    ],
+)
+def test_p5_long_prompt_of_large_chunks(
+    schedule: str, flash_attn: str, model_by_name: ModelByName, config: Config
+) -> None:
+    """The sizes of real use, the defaults first."""
     path = model_by_name("llama-gqa2-f32")
-    config = Config(S=1024, L=256, H=256, kv_type="f16", flash_attn="auto", schedule=schedule)
-    assert_agrees_with_oracle(path, GGUFModel(path), config, [random_tokens(3000)], n_ctx=4096)
+    config = replace(config, flash_attn=flash_attn, schedule=schedule)
+    tokens = repetitive_tokens(2500, seed=6)
+    oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens[:1100], tokens[1100:]], n_ctx=4096)
+    assert len(oracle.log) > 1000 or not config.B
 
 
 # --- P6: sequences do not see each other

@@ -17,6 +17,7 @@ from inputs import random_tokens
 from llamas import Config, eval_calls, open_llama
 from oracle.layers import rope
 from oracle.scorers import key_difference
+from pairwise import pairwise
 from rope_models import ABSENT, HIDDEN, ROPE_MODELS, TAKEN_BACK, RopeModel
 
 Array = npt.NDArray[np.float32]
@@ -80,8 +81,7 @@ def key_differences(keys: Array) -> Array:
 # --- where RoPE can be taken back, or there is none
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
-@pytest.mark.parametrize("name", SCORABLE)
+@pairwise("schedule", "isa", kv_type=["f32", "f16", "q8_0"], name=SCORABLE)
 def test_scores_are_of_keys_without_rope(name: str, kv_type: str, schedule: str, isa: str, path_of: PathOf) -> None:
     model = ROPE_MODELS[name]
     with open_llama(path_of(model), config(kv_type=kv_type, schedule=schedule), n_ctx=128) as llm:
@@ -104,9 +104,7 @@ def test_every_pattern_is_there() -> None:
 # --- where it cannot
 
 
-@pytest.mark.parametrize("first", [[], [3], [3, 40]], ids=["one call", "a step first", "two steps first"])
-@pytest.mark.parametrize("kv_type", ["f32", "q8_0"])
-@pytest.mark.parametrize("name", NOT_SCORABLE)
+@pairwise("schedule", "flash_attn", first=[[], [3], [3, 40]], kv_type=["f32", "q8_0"], name=NOT_SCORABLE)
 def test_hidden_rope_is_scored_by_sum(
     name: str, kv_type: str, first: list[int], schedule: str, flash_attn: str, path_of: PathOf
 ) -> None:

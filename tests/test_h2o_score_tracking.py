@@ -12,6 +12,7 @@ from inputs import is_external, limited, random_tokens, split
 from llamas import Config, eval_calls, open_llama, oracle_calls
 from oracle import GGUFModel
 from oracle.kv_rounding import round_bf16
+from pairwise import pairwise
 from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
 
 # --- the stand-alone cache
@@ -113,6 +114,7 @@ def config(schedule: str) -> Config:
     return Config(S=16, L=4, H=6, schedule=schedule)
 
 
+@pairwise("schedule", "model_path")
 def test_scores_are_the_oracles_after_every_call(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
     """Column sums of a chunk that several calls fill, and of the memory set: after every call, not only at the end."""
     sizes = [10, 20, 2, 32] if is_external(model_path) else [10, 20, 2, 40, 7]

@@ -7,19 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import assert_logits_close
-from h2o_llama.config import SCORERS as ALL_SCORERS
+from compare import case
+from h2o_llama.config import SCORERS
 from inputs import ModelByName, limited, random_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel
 from oracle.attention import attend
 from oracle.scorers import SCORERS as ORACLE_SCORERS
 from oracle.scorers import key_difference
+from pairwise import pairwise
 from standalone import LAYER, add_chunk, kept, make_cache, n_head_kv, per_head
-from tolerances import SELF_LOGITS_F32
-
-# The others keep blocks: tests/test_h2o_ratio.py.
-SCORERS = tuple(name for name in ALL_SCORERS if name != "block_ema")
 
 
 def test_distant_by_hand(tiny_model: Path) -> None:
@@ -51,22 +48,23 @@ def test_a_key_of_zeros_is_like_any_other(tiny_model: Path) -> None:
 
 
 POOLING_TABLE = [
-    pytest.param([0, 0, 9, 0, 0, 5, 0, 0], 0, [2, 5, 7], id="none"),
+    ([0, 0, 9, 0, 0, 5, 0, 0], 0, [2, 5, 7]),  # none
     # 1, 2 and 3 all rank 9: ties go to the lower position.
-    pytest.param([0, 0, 9, 0, 0, 5, 0, 0], 1, [1, 2, 7], id="radius 1"),
-    pytest.param([7, 0, 9, 0, 0, 5, 0, 0], 2, [0, 1, 7], id="radius 2"),
+    ([0, 0, 9, 0, 0, 5, 0, 0], 1, [1, 2, 7]),  # radius 1
+    ([7, 0, 9, 0, 0, 5, 0, 0], 2, [0, 1, 7]),  # radius 2
     # A position in the local window lends nothing: it is no candidate.
-    pytest.param([0, 0, 0, 3, 2, 1, 0, 99], 1, [2, 3, 7], id="local window"),
-    pytest.param([np.nan, 1, np.nan, 3, 0, 0, 0, 0], 1, [2, 3, 7], id="NaN takes its neighbour's rank"),
-    pytest.param([1, 2, 3, 4, 5, 6, 7, 8], 2**31 - 1, [0, 1, 7], id="a radius beyond everything"),
+    ([0, 0, 0, 3, 2, 1, 0, 99], 1, [2, 3, 7]),  # local window
+    ([np.nan, 1, np.nan, 3, 0, 0, 0, 0], 1, [2, 3, 7]),  # NaN takes its neighbour's rank
+    ([1, 2, 3, 4, 5, 6, 7, 8], 2**31 - 1, [0, 1, 7]),  # a radius beyond everything
 ]
 
 
-@pytest.mark.parametrize(("scores", "pooling", "expected"), POOLING_TABLE)
-def test_pooling_by_hand(tiny_model: Path, scores: list[float], pooling: int, expected: list[int]) -> None:
-    cache = make_cache(tiny_model, chunk_size=8, local_window=1, heavy_budget=2, pooling=pooling)
-    add_chunk(cache, per_head(cache, scores))
-    assert kept(cache) == expected
+def test_pooling_by_hand(tiny_model: Path) -> None:
+    for scores, pooling, expected in POOLING_TABLE:
+        with case(scores=scores, pooling=pooling, expected=expected):
+            cache = make_cache(tiny_model, chunk_size=8, local_window=1, heavy_budget=2, pooling=pooling)
+            add_chunk(cache, per_head(cache, scores))
+            assert kept(cache) == expected
 
 
 def test_pooling_measures_positions_not_places(tiny_model: Path) -> None:
@@ -113,10 +111,10 @@ def test_oracle_key_difference_by_a_naive_loop(rng: np.random.Generator) -> None
 
 
 def test_the_oracle_knows_every_scorer() -> None:
-    assert set(ORACLE_SCORERS) == set(ALL_SCORERS)
+    assert set(ORACLE_SCORERS) == set(SCORERS)
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
+@pairwise("schedule", "flash_attn", "model_path", scorer=POSITION_SCORERS)
 def test_every_scorer_on_every_model(
     scorer: str, schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
 ) -> None:
@@ -125,8 +123,7 @@ def test_every_scorer_on_every_model(
     assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("score_type", ["f32", "bf16"])
+@pairwise("schedule", "flash_attn", scorer=POSITION_SCORERS, score_type=["f32", "bf16"])
 def test_scorers_in_several_calls(
     scorer: str, score_type: str, schedule: str, flash_attn: str, tiny_model: Path
 ) -> None:
@@ -144,20 +141,7 @@ def test_key_diff_of_a_rounded_cache(kv_type: str, tiny_model: Path) -> None:
     assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(90, seed=7)])
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-def test_p3_split_invariance_of_every_scorer(scorer: str, schedule: str, tiny_model: Path) -> None:
-    config = Config(S=24, L=5, H=7, scorer=scorer, pooling=2, schedule=schedule)
-    tokens = random_tokens(130, seed=8)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
-        (expected,) = eval_calls(whole, [tokens])
-        actual = np.concatenate(eval_calls(parts, split(tokens, [2, 30, 16, 3, 79])))
-        for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
-            for il in whole.kv.layers:
-                np.testing.assert_array_equal(a[il], b[il])
-        assert_logits_close(actual, expected, SELF_LOGITS_F32)
-
-
-@pytest.mark.parametrize("scorer", SCORERS)
+@pytest.mark.parametrize("scorer", POSITION_SCORERS)
 def test_layers_side_by_side_keep_what_one_thread_keeps(scorer: str, tiny_model: Path) -> None:
     """The threads that compute also build the memory sets, one layer each."""
     config = Config(S=32, L=4, H=8, scorer=scorer, pooling=1)
@@ -172,7 +156,7 @@ def test_layers_side_by_side_keep_what_one_thread_keeps(scorer: str, tiny_model:
             np.testing.assert_array_equal(three[il], expected)
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
+@pytest.mark.parametrize("scorer", POSITION_SCORERS)
 def test_scorers_change_what_is_kept(scorer: str, tiny_model: Path) -> None:
     """Each but the sum keeps something else than the sum does, in some layer."""
     tokens = random_tokens(200, seed=9)

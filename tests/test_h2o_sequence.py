@@ -18,6 +18,7 @@ from h2o_llama import H2OError
 from inputs import ModelByName, random_tokens
 from llamas import Config, eval_calls, open_llama
 from oracle import GGUFModel
+from pairwise import SHAPES, pairwise
 from test_h2o_properties import small
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
@@ -242,8 +243,7 @@ def test_a_cancelled_call_of_generated_tokens_leaves_nothing(tiny_model: Path) -
 # --- states
 
 
-@pytest.mark.parametrize("scorer", ["key_diff", "sum"])
-@pytest.mark.parametrize("n", [5, 64, 75])
+@pairwise("schedule", model_path=SHAPES, scorer=["key_diff", "sum"], n=[5, 64, 75])
 def test_a_state_goes_on_in_another_context(schedule: str, model_path: Path, scorer: str, n: int) -> None:
     config = replace(CONFIG, scorer=scorer, schedule=schedule, kv_type="f16")
     with open_llama(model_path, config) as llm:

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import h2o_llama
 import phase_log
-from compare import assert_logits_close, relative_error
+from compare import assert_logits_close, case, relative_error
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel
 from oracle.dense import dense_forward
 from oracle.kv_cache import OracleKVCache
 from oracle.layers import output_logits
+from pairwise import SHAPES, pairwise
 from phase_log import fields
 from tolerances import SELF_LOGITS_F32, tolerance
 
@@ -42,15 +43,17 @@ def runs(llm: h2o_llama.Llama) -> tuple[int, int, int, int]:
 # --- P2: with every position in memory it is dense attention
 
 
-@pytest.mark.parametrize(
-    ("L", "H", "A", "first_calls"),
-    [(0, EVERYTHING, 0, []), (S, EVERYTHING, 0, [10, 25, 2]), (0, 1, EVERYTHING, [S, S])],
-    ids=str,
+@pairwise(
+    "flash_attn",
+    "model_path",
+    sizes=[(0, EVERYTHING, 0), (S, EVERYTHING, 0), (0, 1, EVERYTHING)],
+    first_calls=[[], [10, 25, 2], [S, S]],
 )
 def test_p2_everything_in_memory_is_dense(
-    flash_attn: str, model_path: Path, oracle_model: GGUFModel, L: int, H: int, A: int, first_calls: list[int]
+    flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: tuple[int, int, int], first_calls: list[int]
 ) -> None:
     """Logits, K and V, in any split, against the oracle's dense attention; logits against the library's too."""
+    L, H, A = sizes
     config = Config(S=S, L=L, H=H, A=A, flash_attn=flash_attn, schedule="single_pass")
     n = limited(100, model_path)
     tokens = random_tokens(n, oracle_model.hparams.n_vocab)
@@ -69,7 +72,7 @@ def test_p2_everything_in_memory_is_dense(
                 assert_logits_close(got, want, bound)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0"])
+@pairwise(kv_type=["f16", "bf16", "q8_0"], model_path=SHAPES)
 def test_p2_with_a_rounded_cache(model_path: Path, oracle_model: GGUFModel, kv_type: str) -> None:
     config = Config(S=S, L=0, H=EVERYTHING, kv_type=kv_type, schedule="single_pass")
     tokens = random_tokens(limited(100, model_path), oracle_model.hparams.n_vocab, seed=1)
@@ -165,8 +168,10 @@ def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
 # --- the open chunk
 
 
-@pytest.mark.parametrize(
-    "sizes", [[S + 2, 2, 2, 2, 2, 2], [3, 5, 4, 2, 5, 13, 3, 20], [S, 2, S, 2, S], [20, 1, 1, 3, 1, 30]], ids=str
+@pairwise(
+    "flash_attn",
+    model_path=SHAPES,
+    sizes=[[S + 2, 2, 2, 2, 2, 2], [3, 5, 4, 2, 5, 13, 3, 20], [S, 2, S, 2, S], [20, 1, 1, 3, 1, 30]],
 )
 def test_open_chunk_continued_in_several_calls(
     flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: list[int]
@@ -192,9 +197,9 @@ def test_scores_add_up_after_every_call(flash_attn: str, model_path: Path) -> No
 # --- what runs
 
 
-@pytest.mark.parametrize(
-    ("sizes", "n_batch", "pieces"),
-    [
+def test_one_run_per_piece_of_the_chunk_grid(tiny_model: Path) -> None:
+    """A piece is what a call of at most n_batch tokens has of one chunk; a piece of one token is no decode step."""
+    for sizes, n_batch, pieces in [
         ([2], 256, 1),
         ([S], 256, 1),
         ([S + 1], 256, 2),
@@ -203,18 +208,16 @@ def test_scores_add_up_after_every_call(flash_attn: str, model_path: Path) -> No
         ([4 * S], 2 * S, 4),
         ([6 * S], S + S // 2, 8),
         ([2 * S + 1], 2 * S, 3),
-    ],
-)
-def test_one_run_per_piece_of_the_chunk_grid(tiny_model: Path, sizes: list[int], n_batch: int, pieces: int) -> None:
-    """A piece is what a call of at most n_batch tokens has of one chunk; a piece of one token is no decode step."""
-    tokens = random_tokens(sum(sizes))
-    with open_llama(tiny_model, CONFIG, n_batch=n_batch) as llm:
-        eval_calls(llm, split(tokens, sizes))
-        assert runs(llm) == (pieces, 0, 0, 0)
-        assert llm.kv.stats.prefill_tokens == len(tokens)
-        assert llm.kv.stats.selections == (len(tokens) - 1) // S * len(llm.kv.layers)
-        assert llm.kv.stats.single_pass_ms > 0
-        assert llm.kv.stats.phase1_ms == llm.kv.stats.phase2_ms == llm.kv.stats.intra_bytes == 0
+    ]:
+        with case(sizes=sizes, n_batch=n_batch, pieces=pieces):
+            tokens = random_tokens(sum(sizes))
+            with open_llama(tiny_model, CONFIG, n_batch=n_batch) as llm:
+                eval_calls(llm, split(tokens, sizes))
+                assert runs(llm) == (pieces, 0, 0, 0)
+                assert llm.kv.stats.prefill_tokens == len(tokens)
+                assert llm.kv.stats.selections == (len(tokens) - 1) // S * len(llm.kv.layers)
+                assert llm.kv.stats.single_pass_ms > 0
+                assert llm.kv.stats.phase1_ms == llm.kv.stats.phase2_ms == llm.kv.stats.intra_bytes == 0
 
 
 def test_decode_is_no_run(tiny_model: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import phase_log
+from compare import case
 from inputs import ModelByName, random_tokens, split
 from llamas import Config, eval_calls, open_llama
 from phase_log import fields
@@ -64,9 +65,9 @@ def test_nothing_is_logged_without_the_variables(tiny_model: Path) -> None:
     assert log_of(tiny_model, [random_tokens(40)]) == []
 
 
-@pytest.mark.parametrize(
-    ("n", "n_batch", "phase1", "phase2"),
-    [
+def test_exact_count_of_phases(tiny_model: Path) -> None:
+    """Phase 1 once per call of at most n_batch tokens, phase 2 once per chunk of each call that leaves chunk 0."""
+    for n, n_batch, phase1, phase2 in [
         (S, 256, 1, 0),
         (S + 1, 256, 1, 2),
         (2 * S, 256, 1, 2),
@@ -75,13 +76,10 @@ def test_nothing_is_logged_without_the_variables(tiny_model: Path) -> None:
         (4 * S, 2 * S, 2, 4),
         (6 * S, 3 * S, 2, 6),
         (2 * S, S, 2, 1),
-    ],
-)
-def test_exact_count_of_phases(tiny_model: Path, n: int, n_batch: int, phase1: int, phase2: int) -> None:
-    """Phase 1 once per call of at most n_batch tokens, phase 2 once per chunk of each call that leaves chunk 0."""
-    with open_llama(tiny_model, config(), n_batch=n_batch) as llm:
-        llm.eval(random_tokens(n))
-        assert (llm.kv.stats.phase1_runs, llm.kv.stats.phase2_runs) == (phase1, phase2)
+    ]:
+        with case(n=n, n_batch=n_batch), open_llama(tiny_model, config(), n_batch=n_batch) as llm:
+            llm.eval(random_tokens(n))
+            assert (llm.kv.stats.phase1_runs, llm.kv.stats.phase2_runs) == (phase1, phase2)
 
 
 def test_decode_runs_no_phase(tiny_model: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compare import case
 from h2o_llama import _core
 from oracle.lookup import FOLLOW, MAX_VISITS, Lookup, Row, occurrences
 
@@ -55,9 +56,9 @@ TWICE = [1, 2, 1, 3, 1, 3, 4, 4]
 BACK = [1, 2, 1, 2, 1, 9, 9, 9]
 
 
-@pytest.mark.parametrize(
-    ("text", "query", "found"),
-    [
+def test_oracle_scores_by_hand() -> None:
+    """`found` are positions by n - 1."""
+    for text, query, found in [
         (ONCE, 4, [[0]]),
         (ONCE, 5, [[1], [1]]),
         (ONCE, 6, [[2], [2], [2]]),
@@ -65,16 +66,14 @@ BACK = [1, 2, 1, 2, 1, 9, 9, 9]
         (TWICE, 4, [[2, 0]]),
         (TWICE, 5, [[3], [3]]),
         (BACK, 4, [[2, 0], [2], [2]]),
-    ],
-)
-def test_oracle_scores_by_hand(text: list[int], query: int, found: list[list[int]]) -> None:
-    """`found` are positions by n - 1."""
-    expected = np.zeros(4)
-    for n, positions in enumerate(found, 1):
-        for p, (j, weight) in itertools.product(positions, FOLLOW):
-            if 0 <= p + j < 4:
-                expected[p + j] += weight * n / len(positions)
-    np.testing.assert_allclose(Lookup(S=4, T=4, B=9).scores(text, query), expected, rtol=1e-15)
+    ]:
+        with case(text=text, query=query, found=found):
+            expected = np.zeros(4)
+            for n, positions in enumerate(found, 1):
+                for p, (j, weight) in itertools.product(positions, FOLLOW):
+                    if 0 <= p + j < 4:
+                        expected[p + j] += weight * n / len(positions)
+            np.testing.assert_allclose(Lookup(S=4, T=4, B=9).scores(text, query), expected, rtol=1e-15)
 
 
 def test_the_local_window_is_neither_counted_nor_chosen() -> None:
@@ -117,53 +116,57 @@ ALL = len(FOLLOW)
 LATE, MORE, TO_24 = range(100, 126), range(130, 134), {"L": 8, "T": 1}
 
 
-@pytest.mark.parametrize(
-    ("following", "options", "expected"),
-    [
-        pytest.param([4, 12, 99, 20], {"B": 4}, [(q, ranked(p)[:1]) for q, p in ((32, 4), (33, 12), (35, 20))], id="1"),
-        pytest.param([4, 12, 99, 20], {"B": 5}, [(q, ranked(p)[:2]) for q, p in ((32, 4), (33, 12), (35, 20))], id="2"),
-        pytest.param([4, 12, 99], {"B": 4 * ALL}, [(32, ranked(4)), (33, ranked(12))], id="all that there is"),
-        pytest.param([4, 12, 99], {"B": 4 * ALL + 400}, [(32, ranked(4)), (33, ranked(12))], id="no more than that"),
-        pytest.param([4, 12], {"B": 0}, [], id="no budget"),
-        pytest.param(
+def test_rows_by_hand() -> None:
+    for following, options, expected in [
+        ([4, 12, 99, 20], {"B": 4}, [(q, ranked(p)[:1]) for q, p in ((32, 4), (33, 12), (35, 20))]),  # 1
+        ([4, 12, 99, 20], {"B": 5}, [(q, ranked(p)[:2]) for q, p in ((32, 4), (33, 12), (35, 20))]),  # 2
+        ([4, 12, 99], {"B": 4 * ALL}, [(32, ranked(4)), (33, ranked(12))]),  # all that there is
+        ([4, 12, 99], {"B": 4 * ALL + 400}, [(32, ranked(4)), (33, ranked(12))]),  # no more than that
+        ([4, 12], {"B": 0}, []),  # no budget
+        # one that was dropped is asked for again
+        (
             [4, 99, 4, 99, 4],
             {"B": 1},
             [(32, ranked(4)[:1]), (34, ranked(4)[1:2]), (36, ranked(4)[:1])],
-            id="one that was dropped is asked for again",
         ),
-        pytest.param(
+        # what is visible is not asked for, also by another tile
+        (
             [4, 99, 4, 99, 4, 99] + 4 * [4, 99],
             {"B": ALL, "T": 8},
             [(32 + 2 * i, ranked(4)[i : i + 1]) for i in range(ALL)],
-            id="what is visible is not asked for, also by another tile",
         ),
-        pytest.param([*LATE, 4, 99, *MORE, 4], {**TO_24, "B": ALL}, [(58, ranked(4))], id="nor by another chunk"),
-        pytest.param(
+        ([*LATE, 4, 99, *MORE, 4], {**TO_24, "B": ALL}, [(58, ranked(4))]),  # nor by another chunk
+        # unless newer ones have come
+        (
             [*LATE, 4, 12, *MORE, 4],
             {**TO_24, "B": ALL},
             [(58, ranked(4)), (59, ranked(12)), (64, ranked(4))],
-            id="unless newer ones have come",
         ),
-        pytest.param(
-            [4, 12, 20], {"B": 4 * ALL, "A": 13}, [(33, {*ranked(12)} - {*range(13)}), (34, ranked(20))], id="no sinks"
+        # no sinks
+        (
+            [4, 12, 20],
+            {"B": 4 * ALL, "A": 13},
+            [(33, {*ranked(12)} - {*range(13)}), (34, ranked(20))],
         ),
-        pytest.param(
+        # the window's end
+        (
             [4, 12],
             {"B": 4 * ALL, "L": 19},
             [(32, ranked(4)), (33, {*ranked(12)} & {*range(13)})],
-            id="the window's end",
         ),
-        pytest.param(
-            [4, 12], {"B": 4 * ALL, "L": 20}, [(32, ranked(4))], id="what the local window holds is not found"
+        # what the local window holds is not found
+        (
+            [4, 12],
+            {"B": 4 * ALL, "L": 20},
+            [(32, ranked(4))],
         ),
-        pytest.param([4, 12], {"B": 4 * ALL, "L": 33}, [], id="a local window beyond everything"),
-        pytest.param([4, 12], {"B": 4 * ALL, "A": 99}, [], id="sinks beyond everything"),
-    ],
-)
-def test_rows_by_hand(following: list[int], options: dict[str, int], expected: list[tuple[int, list[int]]]) -> None:
-    text = FIRST + following
-    rows = choose(Lookup(**({"S": 32, "T": 4} | options)), text, 0, len(text))
-    assert rows == rows_of(expected)
+        ([4, 12], {"B": 4 * ALL, "L": 33}, []),  # a local window beyond everything
+        ([4, 12], {"B": 4 * ALL, "A": 99}, []),  # sinks beyond everything
+    ]:
+        with case(following=following, options=options, expected=expected):
+            text = FIRST + following
+            rows = choose(Lookup(**({"S": 32, "T": 4} | options)), text, 0, len(text))
+            assert rows == rows_of(expected)
 
 
 def test_of_equal_scores_the_lower_position_wins() -> None:
@@ -360,9 +363,8 @@ def test_undo_gives_back_what_it_took() -> None:
 GOOD: dict[str, Any] = {"chunk_size": 8, "tile": 4, "budget": 4, "sink_tokens": 0, "local_window": 0}
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
+def test_bad_parameters() -> None:
+    for bad in [
         {"chunk_size": 0},
         {"chunk_size": -8},
         {"chunk_size": 2**31},
@@ -374,12 +376,9 @@ GOOD: dict[str, Any] = {"chunk_size": 8, "tile": 4, "budget": 4, "sink_tokens": 
         {"sink_tokens": 2**31},
         {"local_window": -1},
         {"local_window": 2**40},
-    ],
-    ids=str,
-)
-def test_bad_parameters(bad: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"\[lookup\]"):
-        _core.Lookup(**{**GOOD, **bad})
+    ]:
+        with case(bad=bad), pytest.raises(ValueError, match=r"\[lookup\]"):
+            _core.Lookup(**{**GOOD, **bad})
 
 
 def test_bad_calls_change_nothing() -> None:

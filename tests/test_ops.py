@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import gguf
 import numpy as np
-import pytest
 
+from compare import assert_refused, case
 from h2o_llama import ops
 
 THREADS = [1, 3, 8]
@@ -41,72 +42,67 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "float
     return rng.standard_normal(shape).astype(dtype)
 
 
-@pytest.fixture(params=VIEWS)
-def view(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    return VIEWS[request.param]
-
-
 class TestMaxRows:
     """A maximum is one of the elements: equal, not close."""
 
-    @pytest.mark.parametrize("shape", SHAPES, ids=str)
-    @pytest.mark.parametrize("dtype", ["float32", "float16"])
-    @pytest.mark.parametrize("n_threads", THREADS)
-    def test_equals_numpy(self, rng: np.random.Generator, shape: tuple[int, ...], dtype: str, n_threads: int) -> None:
-        a = random(rng, shape, dtype)
-        got = ops.max_rows(a, n_threads=n_threads)
-        assert got.dtype == a.dtype
-        np.testing.assert_array_equal(got, a.max(axis=-1, keepdims=True))
+    def test_equals_numpy(self, rng: np.random.Generator) -> None:
+        for shape, dtype, n_threads in product(SHAPES, ["float32", "float16"], THREADS):
+            with case(shape=shape, dtype=dtype, n_threads=n_threads):
+                a = random(rng, shape, dtype)
+                got = ops.max_rows(a, n_threads=n_threads)
+                assert got.dtype == a.dtype
+                np.testing.assert_array_equal(got, a.max(axis=-1, keepdims=True))
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16"])
-    def test_views(self, rng: np.random.Generator, view: Callable[[Any], Any], dtype: str) -> None:
-        a = view(random(rng, (4, 6, 10, 67), dtype))
-        np.testing.assert_array_equal(ops.max_rows(a, n_threads=3), a.max(axis=-1, keepdims=True))
+    def test_views(self, rng: np.random.Generator) -> None:
+        for dtype, (name, view) in product(["float32", "float16"], VIEWS.items()):
+            with case(dtype=dtype, view=name):
+                a = view(random(rng, (4, 6, 10, 67), dtype))
+                np.testing.assert_array_equal(ops.max_rows(a, n_threads=3), a.max(axis=-1, keepdims=True))
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16"])
-    @pytest.mark.parametrize("n", [1, 16, 65, 300])
-    def test_maximum_is_found_at_every_place(self, dtype: str, n: int) -> None:
-        a = np.full((n, n), -2, dtype=dtype)
-        np.fill_diagonal(a, -1)
-        np.testing.assert_array_equal(ops.max_rows(a), np.full((n, 1), -1))
+    def test_maximum_is_found_at_every_place(self) -> None:
+        for dtype, n in product(["float32", "float16"], [1, 16, 65, 300]):
+            with case(dtype=dtype, n=n):
+                a = np.full((n, n), -2, dtype=dtype)
+                np.fill_diagonal(a, -1)
+                np.testing.assert_array_equal(ops.max_rows(a), np.full((n, 1), -1))
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16"])
-    @pytest.mark.parametrize("n", [1, 16, 65, 300])
-    def test_nan_is_kept_at_every_place(self, rng: np.random.Generator, dtype: str, n: int) -> None:
-        a = random(rng, (n, n), dtype)
-        np.fill_diagonal(a, np.nan)
-        assert np.isnan(ops.max_rows(a)).all()
+    def test_nan_is_kept_at_every_place(self, rng: np.random.Generator) -> None:
+        for dtype, n in product(["float32", "float16"], [1, 16, 65, 300]):
+            with case(dtype=dtype, n=n):
+                a = random(rng, (n, n), dtype)
+                np.fill_diagonal(a, np.nan)
+                assert np.isnan(ops.max_rows(a)).all()
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16"])
-    @pytest.mark.parametrize("n", [1, 16, 65, 300])
-    def test_infinities(self, rng: np.random.Generator, dtype: str, n: int) -> None:
-        a = random(rng, (4, n), dtype)
-        a[0] = -np.inf
-        a[1, n // 2 :] = -np.inf
-        a[2, n // 2] = np.inf
-        a[3] = np.finfo(dtype).min
-        np.testing.assert_array_equal(ops.max_rows(a), a.max(axis=-1, keepdims=True))
+    def test_infinities(self, rng: np.random.Generator) -> None:
+        for dtype, n in product(["float32", "float16"], [1, 16, 65, 300]):
+            with case(dtype=dtype, n=n):
+                a = random(rng, (4, n), dtype)
+                a[0] = -np.inf
+                a[1, n // 2 :] = -np.inf
+                a[2, n // 2] = np.inf
+                a[3] = np.finfo(dtype).min
+                np.testing.assert_array_equal(ops.max_rows(a), a.max(axis=-1, keepdims=True))
 
 
 class TestGetRows:
     """Rows are copied or widened to float32: equal, not close."""
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
-    @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (5, 1)], ids=str)
-    @pytest.mark.parametrize("n_threads", THREADS)
-    def test_every_batch_by_its_own_indices(
-        self, rng: np.random.Generator, dtype: str, batch: tuple[int, ...], n_threads: int
-    ) -> None:
-        a = (100 * random(rng, (*batch, 11, 33))).astype(dtype)
-        indices = rng.integers(0, 11, (*batch, 7))
-        got = ops.get_rows(a, indices, n_threads=n_threads)
-        assert got.dtype == (np.int32 if dtype == "int32" else np.float32)
-        np.testing.assert_array_equal(got, np.take_along_axis(a, indices[..., None], axis=-2))
+    def test_every_batch_by_its_own_indices(self, rng: np.random.Generator) -> None:
+        for dtype, batch, n_threads in product(["float32", "float16", "int32"], [(), (3,), (2, 3), (5, 1)], THREADS):
+            with case(dtype=dtype, batch=batch, n_threads=n_threads):
+                a = (100 * random(rng, (*batch, 11, 33))).astype(dtype)
+                indices = rng.integers(0, 11, (*batch, 7))
+                got = ops.get_rows(a, indices, n_threads=n_threads)
+                assert got.dtype == (np.int32 if dtype == "int32" else np.float32)
+                np.testing.assert_array_equal(got, np.take_along_axis(a, indices[..., None], axis=-2))
 
-    def test_views(self, rng: np.random.Generator, view: Callable[[Any], Any]) -> None:
-        a = view(random(rng, (4, 6, 10, 67)))
-        indices = rng.integers(0, a.shape[-2], (*a.shape[:-2], 9))
-        np.testing.assert_array_equal(ops.get_rows(a, indices), np.take_along_axis(a, indices[..., None], axis=-2))
+    def test_views(self, rng: np.random.Generator) -> None:
+        for name, view in VIEWS.items():
+            with case(view=name):
+                a = view(random(rng, (4, 6, 10, 67)))
+                indices = rng.integers(0, a.shape[-2], (*a.shape[:-2], 9))
+                want = np.take_along_axis(a, indices[..., None], axis=-2)
+                np.testing.assert_array_equal(ops.get_rows(a, indices), want)
 
     def test_views_of_indices(self, rng: np.random.Generator) -> None:
         a = random(rng, (3, 11, 8))
@@ -121,36 +117,38 @@ class TestGetRows:
                 ops.get_rows(a, indices[:, None]), np.take_along_axis(a, indices[..., None], axis=-2)
             )
 
-    @pytest.mark.parametrize("type", ["bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
-    def test_types_without_a_dtype(self, rng: np.random.Generator, type: str) -> None:
+    def test_types_without_a_dtype(self, rng: np.random.Generator) -> None:
         """A permuted K cache: [n_cells, n_head, ...] becomes [n_head, n_cells, ...]."""
-        gguf_type = gguf.GGMLQuantizationType[type.upper()]
-        a = gguf.quants.quantize(random(rng, (20, 3, 64)), gguf_type).swapaxes(0, 1)
-        want = gguf.quants.dequantize(np.ascontiguousarray(a), gguf_type)
-        indices = rng.integers(0, 20, (3, 9))
-        np.testing.assert_array_equal(
-            ops.get_rows(a.view(np.uint8), indices, type=type), np.take_along_axis(want, indices[..., None], axis=-2)
-        )
+        for type in ["bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]:
+            with case(type=type):
+                gguf_type = gguf.GGMLQuantizationType[type.upper()]
+                a = gguf.quants.quantize(random(rng, (20, 3, 64)), gguf_type).swapaxes(0, 1)
+                want = gguf.quants.dequantize(np.ascontiguousarray(a), gguf_type)
+                indices = rng.integers(0, 20, (3, 9))
+                np.testing.assert_array_equal(
+                    ops.get_rows(a.view(np.uint8), indices, type=type),
+                    np.take_along_axis(want, indices[..., None], axis=-2),
+                )
 
 
 class TestSoftmaxState:
     """Fusion of blocks is in test_h2o_online_softmax; here is what else the graph is asked for."""
 
-    @pytest.mark.parametrize("n_threads", THREADS)
-    @pytest.mark.parametrize("group", [1, 2, 6])
-    def test_grouped_queries_scale_and_causal_mask(self, rng: np.random.Generator, group: int, n_threads: int) -> None:
-        n_head, n_q, n_k, d, scale = 6, 17, 45, 24, 0.125
-        logits = 50 * random(rng, (2, n_head, n_q, n_k))
-        logits[..., np.triu(np.ones((n_q, n_k), dtype=bool), k=n_k - n_q + 1)] = -np.inf
-        v = random(rng, (2, n_head // group, n_k, d))
-        x = scale * logits.astype(np.float64)
-        m = x.max(axis=-1)
-        weights = np.exp(x - m[..., None])
-        state = ops.softmax_state(logits, v, scale=scale, n_threads=n_threads)
-        np.testing.assert_array_equal(state.m, m)
-        np.testing.assert_allclose(state.l, weights.sum(axis=-1), rtol=1e-6)
-        o = weights / weights.sum(axis=-1, keepdims=True) @ np.repeat(v, group, axis=1).astype(np.float64)
-        np.testing.assert_allclose(state.o, o, rtol=0, atol=1e-6)
+    def test_grouped_queries_scale_and_causal_mask(self, rng: np.random.Generator) -> None:
+        for n_threads, group in product(THREADS, [1, 2, 6]):
+            with case(n_threads=n_threads, group=group):
+                n_head, n_q, n_k, d, scale = 6, 17, 45, 24, 0.125
+                logits = 50 * random(rng, (2, n_head, n_q, n_k))
+                logits[..., np.triu(np.ones((n_q, n_k), dtype=bool), k=n_k - n_q + 1)] = -np.inf
+                v = random(rng, (2, n_head // group, n_k, d))
+                x = scale * logits.astype(np.float64)
+                m = x.max(axis=-1)
+                weights = np.exp(x - m[..., None])
+                state = ops.softmax_state(logits, v, scale=scale, n_threads=n_threads)
+                np.testing.assert_array_equal(state.m, m)
+                np.testing.assert_allclose(state.l, weights.sum(axis=-1), rtol=1e-6)
+                o = weights / weights.sum(axis=-1, keepdims=True) @ np.repeat(v, group, axis=1).astype(np.float64)
+                np.testing.assert_allclose(state.o, o, rtol=1e-6, atol=1e-6)
 
     def test_nan_is_kept(self, rng: np.random.Generator) -> None:
         logits, v = random(rng, (3, 20)), random(rng, (20, 4))
@@ -173,26 +171,24 @@ class TestSoftmaxState:
 
 
 class TestColumnSums:
-    @pytest.mark.parametrize("n_head_kv", [1, 2, 3, 6])
-    @pytest.mark.parametrize("n_threads", THREADS)
-    @pytest.mark.parametrize("shape", [(6, 33, 65), (2, 6, 5, 7), (6, 1, 1)], ids=str)
-    def test_equals_numpy(
-        self, rng: np.random.Generator, shape: tuple[int, ...], n_head_kv: int, n_threads: int
-    ) -> None:
-        weights = rng.random(shape, dtype=np.float32)
-        grouped = weights.reshape(*shape[:-3], n_head_kv, -1, shape[-1])
-        np.testing.assert_allclose(
-            ops.column_sums(weights, n_head_kv, n_threads=n_threads), grouped.sum(axis=-2, dtype=np.float64), rtol=1e-5
-        )
+    def test_equals_numpy(self, rng: np.random.Generator) -> None:
+        for n_head_kv, n_threads, shape in product([1, 2, 3, 6], THREADS, [(6, 33, 65), (2, 6, 5, 7), (6, 1, 1)]):
+            with case(n_head_kv=n_head_kv, n_threads=n_threads, shape=shape):
+                weights = rng.random(shape, dtype=np.float32)
+                grouped = weights.reshape(*shape[:-3], n_head_kv, -1, shape[-1])
+                np.testing.assert_allclose(
+                    ops.column_sums(weights, n_head_kv, n_threads=n_threads),
+                    grouped.sum(axis=-2, dtype=np.float64),
+                    rtol=1e-5,
+                )
 
 
 F32 = np.zeros((2, 3, 4), dtype=np.float32)
 M, O = np.zeros((2, 3), dtype=np.float32), np.zeros((2, 3, 4), dtype=np.float32)  # noqa: E741
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_bad_arguments() -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
         (lambda: ops.max_rows(F32.astype(np.float64)), r"^\[max_rows\] a must be float32 or float16, got float64"),
         (lambda: ops.max_rows(F32.astype(">f4")), r"^\[max_rows\] a must be float32 or float16, got >f4"),
         (lambda: ops.max_rows([[1.0, 2.0], [3.0]]), r"^\[max_rows\] a must be an array"),
@@ -240,11 +236,8 @@ M, O = np.zeros((2, 3), dtype=np.float32), np.zeros((2, 3, 4), dtype=np.float32)
         (lambda: ops.column_sums(F32, 3), r"^\[column_sums\] n_head_kv must be an integer from 1 to 2"),
         (lambda: ops.column_sums(np.ones((3, 2, 2), np.float32), 2), r"^\[column_sums\] n_head_kv must divide"),
         (lambda: ops.column_sums(F32[0], 1), r"^\[column_sums\] weights must have 3 to 4 axes, got 2"),
-    ],
-)
-def test_bad_arguments(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+    ]
+    assert_refused(calls)
 
 
 def test_other_threads_run_meanwhile() -> None:

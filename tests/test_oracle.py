@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from compare import relative_error
+from compare import case, relative_error
 from inputs import random_tokens
 from models import FIXTURE_MODELS
 from oracle import DenseOracle, GGUFModel, empty_state, fuse, select_memory, softmax_state
@@ -146,11 +146,16 @@ def test_weights_are_read_as_written(tmp_path: Path) -> None:
 # --- selection
 
 
-@pytest.mark.parametrize(("scores", "previous", "S", "c", "L", "H", "A", "kept"), SELECTION_TABLE)
-def test_selection_of_hand_computed_tables(
-    scores: list[float], previous: list[int], S: int, c: int, L: int, H: int, A: int, kept: list[int]
-) -> None:
-    memory = select_memory(
-        np.array(scores, dtype=F64), np.array([*previous, -1], dtype=np.int32), c * S, (c + 1) * S, L=L, H=H, A=A
-    )
-    assert memory.tolist() == kept
+def test_selection_of_hand_computed_tables() -> None:
+    for scores, previous, S, c, L, H, A, kept in SELECTION_TABLE:
+        with case(scores=scores, previous=previous, S=S, c=c, L=L, H=H, A=A, kept=kept):
+            memory = select_memory(
+                np.array(scores, dtype=F64),
+                np.array([*previous, -1], dtype=np.int32),
+                c * S,
+                (c + 1) * S,
+                L=L,
+                H=H,
+                A=A,
+            )
+            assert memory.tolist() == kept

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import models
 from compare import relative_error
 from inputs import ModelByName, repetitive_tokens, split
-from oracle import DenseOracle, GGUFModel, OracleSinglePass, layers
+from oracle import GGUFModel, OracleSinglePass, layers
 from oracle.arrays import Array
 from oracle.kv_rounding import round_to
 from oracle.lookup import FOLLOW
@@ -225,169 +222,3 @@ def test_the_log_by_tile_is_int32_also_where_it_is_empty(model_by_name: ModelByN
         assert rows.dtype == np.int32
     with pytest.raises(KeyError):
         oracle.lookup_indices(6)
-
-
-# --- on, off, and of no use
-
-
-def test_lookups_change_the_logits(fixture_model: GGUFModel) -> None:
-    """The bounds in tolerances.py are worth something only if the effect is far above them."""
-    tokens = repetitive_tokens(90, models.N_VOCAB)
-    logits = [logits_of(sequence(fixture_model, B=B), prompt(tokens)) for B in (0, 8)]
-    assert relative_error(logits[0][:S], logits[1][:S]) < 1e-12
-    assert relative_error(logits[0][S:], logits[1][S:]) > 0.05
-
-
-def test_a_budget_of_zero_is_off(fixture_model: GGUFModel) -> None:
-    """Bit by bit, whatever T; and so is a text without anything to look up."""
-    for tokens, B, tile in ((repetitive_tokens(90, models.N_VOCAB), 0, 5), (list(range(90)), 7, T)):
-        off = OracleSinglePass(fixture_model, S=S, L=3, H=5, A=2, dtype=F64, kv_type="f32")
-        on = sequence(fixture_model, B=B, T=tile)
-        calls = prompt(*split(tokens, [30, 60]))
-        np.testing.assert_array_equal(logits_of(on, calls), logits_of(off, calls))
-        assert not on.log
-        for il in fixture_model.hparams.attention_layers:
-            np.testing.assert_array_equal(on.scores(il), off.scores(il))
-            np.testing.assert_array_equal(on.memory_indices(il), off.memory_indices(il))
-
-
-def test_with_everything_in_memory_lookups_change_nothing(fixture_model: GGUFModel) -> None:
-    """P2: they are found, but every head has them already. Scores too."""
-    tokens = repetitive_tokens(60, models.N_VOCAB)
-    oracles = [sequence(fixture_model, H=60, B=B) for B in (0, 9)]
-    off, on = (logits_of(oracle, prompt(*split(tokens, [20, 2, 38]))) for oracle in oracles)
-    assert len(oracles[1].log) > 30
-    assert relative_error(on, off) < 1e-12
-    assert relative_error(on, DenseOracle(fixture_model, "f32", F64).logits(np.array(tokens))) < 1e-12
-    for il in fixture_model.hparams.attention_layers:
-        np.testing.assert_allclose(oracles[1].scores(il), oracles[0].scores(il), rtol=1e-12)
-
-
-def test_what_is_looked_up_is_not_scored(fixture_model: GGUFModel) -> None:
-    """Without lookups every query adds 1 per query head; with them, less: their share is missing."""
-    oracle = sequence(fixture_model)
-    oracle.eval(repetitive_tokens(90, models.N_VOCAB))
-    hp = fixture_model.hparams
-    for il in hp.attention_layers:
-        per_query = oracle.scores(il).sum(axis=1) * hp.n_head_kv[il] / hp.n_head[il] / 90
-        assert np.all(per_query < 0.99)
-
-
-# --- P3: any split
-
-
-@given(
-    sizes=st.lists(st.one_of(st.integers(1, 25), st.just(1)), min_size=2, max_size=8),
-    tile=st.integers(1, 6),
-    n_tiles=st.integers(1, 4),
-    L=st.integers(0, 4),
-    H=st.integers(1, 8),
-    A=st.integers(0, 3),
-    B=st.integers(1, 20),
-    scorer=st.sampled_from(["sum", "distant"]),
-    seed=st.integers(0, 1000),
-)
-@settings(deadline=None, derandomize=True, max_examples=40)
-def test_any_split_gives_the_same(
-    model_by_name: ModelByName,
-    sizes: list[int],
-    tile: int,
-    n_tiles: int,
-    L: int,
-    H: int,
-    A: int,
-    B: int,
-    scorer: str,
-    seed: int,
-) -> None:
-    """And token by token."""
-    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
-    tokens = repetitive_tokens(sum(sizes), models.N_VOCAB, seed)
-    arguments: dict[str, Any] = {"S": tile * n_tiles, "L": L, "H": H, "A": A, "B": B, "T": tile, "scorer": scorer}
-    whole = sequence(model, **arguments)
-    expected = logits_of(whole, prompt(tokens))
-    for parts in (split(tokens, sizes), split(tokens, [1] * len(tokens))):
-        oracle = sequence(model, **arguments)
-        assert relative_error(logits_of(oracle, prompt(*parts)), expected) < 1e-10
-        assert oracle.log == whole.log
-        for a, b in zip(oracle.history, whole.history, strict=True):
-            for il in model.hparams.attention_layers:
-                np.testing.assert_array_equal(a[il], b[il])
-    assert_log_is_well_formed(whole)
-
-
-def assert_log_is_well_formed(oracle: OracleSinglePass) -> None:
-    """P4 of the log."""
-    lookup = oracle.lookup
-    assert oracle.log == sorted(oracle.log, key=lambda row: (row[1], row[0]))
-    positions = [position for position, _ in oracle.log]
-    for i in range(len(positions)):
-        newest = positions[i : i + lookup.B]
-        assert len(set(newest)) == len(newest)
-    for query, rows in itertools.groupby(oracle.log, lambda row: row[1]):
-        asked = [position for position, _ in rows]
-        assert len(asked) <= -(-lookup.B // lookup.T)
-        assert all(oracle.A <= position < query // oracle.S * oracle.S - oracle.L for position in asked)
-    assert [row for tile in oracle.lookups for row in oracle.lookup_indices(tile).tolist()] == list(
-        map(list, oracle.log)
-    )
-    for tile, rows_of_tile in oracle.lookups.items():
-        assert all(query // lookup.T == tile for _, query in rows_of_tile)
-
-
-# --- causality
-
-
-@pytest.mark.parametrize("B", [1, 6, 100])
-def test_no_later_token_changes_a_logit(fixture_model: GGUFModel, B: int) -> None:
-    """In one call, before and after the place where the texts part, and with budgets that are exceeded."""
-    tokens = repetitive_tokens(70, models.N_VOCAB, seed=2)
-    expected = logits_of(sequence(fixture_model, B=B), prompt(tokens))
-    for x in (33, 37, 47, 48, 62):
-        for seed in (3, 4):
-            other = tokens[: x + 1] + repetitive_tokens(69 - x, models.N_VOCAB, seed)
-            actual = logits_of(sequence(fixture_model, B=B), prompt(other))
-            assert relative_error(actual[: x + 1], expected[: x + 1]) < 1e-10
-            assert relative_error(actual[x + 1 :], expected[x + 1 :]) > 0.05
-
-
-def test_a_row_is_seen_from_its_query_on_until_B_newer_ones_have_come(one_layer_model: Path) -> None:
-    """One layer: another token at a looked-up position changes the logits of those who see it, and no others.
-
-    Over the ends of a tile and a chunk, across generated tokens and a dense tail, which see it anyway.
-    """
-    following = max(FOLLOW, key=lambda follow: (follow[1], -follow[0]))[0]
-    assert following != 0, "the token that changes would be the one that is looked up"
-    tokens = np.random.default_rng(0).permutation(models.N_VOCAB)[:125].tolist()
-    # By query: the position of the same token, in the chunk before the last at the latest.
-    copies = {67: 20, 70: 40, 75: 10, 108: 50}
-    for query, position in copies.items():
-        tokens[query] = tokens[position]
-    other = list(tokens)
-    other[20 + following] = tokens[-1]
-    logits = []
-    for text in (tokens[:120], other[:120]):
-        # As many rows as there are newer queries: one for each.
-        oracle = sequence(GGUFModel(one_layer_model), S=32, L=1, H=0, A=0, B=3, T=8)
-        parts = split(text, [80, 3, 7, 30])
-        logits.append(
-            logits_of(oracle, [("prompt", parts[0]), ("generated", parts[1]), ("tail", parts[2]), ("prompt", parts[3])])
-        )
-        assert oracle.log == [(position + following, query) for query, position in copies.items()]
-    changed = np.abs(logits[0] - logits[1]).max(axis=1) > 1e-9
-    # of its own chunk all that follow
-    assert np.flatnonzero(changed).tolist() == [*range(20 + following, 32), *range(67, 108)]
-
-
-# --- state
-
-
-def test_reset_forgets_lookups_and_text(fixture_model: GGUFModel) -> None:
-    used, fresh = sequence(fixture_model), sequence(fixture_model)
-    used.eval(repetitive_tokens(50, models.N_VOCAB, seed=5))
-    assert used.log
-    used.reset()
-    assert not used.log
-    tokens = repetitive_tokens(50, models.N_VOCAB, seed=6)
-    np.testing.assert_array_equal(logits_of(used, prompt(tokens)), logits_of(fresh, prompt(tokens)))
-    assert used.log == fresh.log

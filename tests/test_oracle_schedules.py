@@ -15,9 +15,8 @@ from compare import assert_memory_is_well_formed, relative_error
 from inputs import ModelByName, chunk_ends, random_tokens, split
 from oracle import SCHEDULES, DenseOracle, GGUFModel, OracleSequence, layers
 from oracle.arrays import Array, IntArray
-from oracle.dense import dense_forward
-from oracle.kv_cache import OracleKVCache
 from oracle.kv_rounding import round_bf16, round_to
+from pairwise import MODELS
 
 F64 = np.float64
 
@@ -34,11 +33,13 @@ def dense_logits(model: GGUFModel, tokens: list[int]) -> Array:
 # --- both schedules
 
 
-def test_models_have_distinct_heavy_hitters(schedule: str, fixture_model: GGUFModel) -> None:
+@pytest.mark.parametrize("name", [name for name in MODELS if name in models.FIXTURE_MODELS])
+def test_models_have_distinct_heavy_hitters(schedule: str, model_by_name: ModelByName, name: str) -> None:
     """Otherwise tests of the selection on these models would prove nothing."""
-    oracle = sequence(schedule, fixture_model, S=64, L=8, H=8)
+    model = GGUFModel(model_by_name(name))
+    oracle = sequence(schedule, model, S=64, L=8, H=8)
     oracle.eval(random_tokens(64, models.N_VOCAB))
-    for il in fixture_model.hparams.attention_layers:
+    for il in model.hparams.attention_layers:
         scores = oracle.scores(il)
         assert np.all(scores.max(axis=1) > 5 * np.median(scores, axis=1))
 
@@ -132,17 +133,6 @@ def test_bf16_scores_are_bf16(schedule: str, fixture_model: GGUFModel) -> None:
     assert 0 < np.max(np.abs(scores - exact.scores(0)) / exact.scores(0)) < 3 * 2**-8
 
 
-def test_reset_forgets_everything(schedule: str, fixture_model: GGUFModel) -> None:
-    used, fresh = sequence(schedule, fixture_model), sequence(schedule, fixture_model)
-    used.eval(random_tokens(40, models.N_VOCAB, seed=1))
-    used.reset()
-    for oracle in (used, fresh):
-        oracle.eval(random_tokens(40, models.N_VOCAB, seed=2))
-    np.testing.assert_array_equal(used.logits, fresh.logits)
-    assert used.n_tokens == 40
-    assert len(used.history) == 2
-
-
 # --- two_phase
 
 
@@ -166,31 +156,6 @@ def test_two_phase_scores_add_up_to_the_number_of_queries(fixture_model: GGUFMod
 
 
 # --- single_pass
-
-
-def test_single_pass_with_everything_in_memory_is_dense(fixture_model: GGUFModel) -> None:
-    """P2: logits, and the K and V of every layer, which are what dense attention writes."""
-    tokens = random_tokens(60, models.N_VOCAB)
-    dense = OracleKVCache(fixture_model.hparams, "f32")
-    x = dense_forward(fixture_model, dense, np.array(tokens), F64)
-    for L, H, A in ((0, 60, 0), (60, 0, 0), (16, 40, 4)):
-        oracle = sequence("single_pass", fixture_model, L=L, H=H, A=A)
-        for call in split(tokens, [20, 2, 38]):
-            oracle.eval(call)
-        assert relative_error(oracle.logits, layers.output_logits(fixture_model, x)[22:]) < 1e-12
-        for il in fixture_model.hparams.attention_layers:
-            for got, want in zip(oracle.cache.read(il, slice(60)), dense.read(il, slice(60)), strict=True):
-                assert relative_error(got, want) < 1e-12
-
-
-def test_single_pass_scores_add_up_to_the_number_of_queries(fixture_model: GGUFModel) -> None:
-    """Each query has one softmax row per query head, over memory and chunk together, which sums to 1."""
-    oracle = sequence("single_pass", fixture_model)
-    for n_seen, call in ((30, random_tokens(30, models.N_VOCAB)), (60, random_tokens(30, models.N_VOCAB, seed=1))):
-        oracle.eval(call)
-        for il in fixture_model.hparams.attention_layers:
-            group = fixture_model.hparams.n_head[il] // fixture_model.hparams.n_head_kv[il]
-            np.testing.assert_allclose(oracle.scores(il).sum(axis=1), group * n_seen)
 
 
 class NaiveSinglePass:

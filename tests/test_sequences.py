@@ -238,6 +238,7 @@ def test_a_freed_sequence_leaves_no_trace(llm: h2o_llama.Llama, alone: h2o_llama
     b.close()
 
 
+@pytest.mark.parametrize("config", ["key_diff", "dense"], indirect=True)
 def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
     kept = llm.sequence()
     for _ in range(3):
@@ -246,6 +247,7 @@ def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
     assert llm.sequence().n_tokens == kept.n_tokens == 0
 
 
+@pytest.mark.parametrize("config", ["key_diff", "dense"], indirect=True)
 def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
     others = [llm.sequence(), llm.sequence()]
     with pytest.raises(H2OError, match=r"^\[Llama.sequence\] all n_seq_max=3 sequences are in use"):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
+from compare import case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
 from h2o_llama.fingerprint import model_fingerprint
@@ -270,17 +271,18 @@ def saved(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_file_is_named_and_changes_nothing(saved: Path, tiny_model: Path, tmp_path: Path, name: str) -> None:
-    change, match = DAMAGE[name]
-    (tmp_path / "bad").write_bytes(change(saved.read_bytes()))
-    with open_llama(tiny_model, CONFIG) as llm:
-        llm.eval(random_tokens(40))
-        before = [llm.logits, *looked_at(llm)]
-        with pytest.raises(ValueError, match=match) as error:
-            llm.load(tmp_path / "bad")
-        assert f"[Snapshot.load] {tmp_path / 'bad'}" in str(error.value)
-        assert_equal([llm.logits, *looked_at(llm)], before)
+def test_a_damaged_file_is_named_and_changes_nothing(saved: Path, tiny_model: Path, tmp_path: Path) -> None:
+    for name in DAMAGE:
+        with case(name=name):
+            change, match = DAMAGE[name]
+            (tmp_path / "bad").write_bytes(change(saved.read_bytes()))
+            with open_llama(tiny_model, CONFIG) as llm:
+                llm.eval(random_tokens(40))
+                before = [llm.logits, *looked_at(llm)]
+                with pytest.raises(ValueError, match=match) as error:
+                    llm.load(tmp_path / "bad")
+                assert f"[Snapshot.load] {tmp_path / 'bad'}" in str(error.value)
+                assert_equal([llm.logits, *looked_at(llm)], before)
 
 
 def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model: Path) -> None:

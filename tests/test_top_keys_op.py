@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compare import assert_refused, case
 from h2o_llama import ops
 from kernels import ISAS, using
 from oracle.top_keys import index_scores, top_keys
+from pairwise import all_pairs
 
 Array = NDArray[Any]
 
@@ -37,18 +40,18 @@ def queries(rng: np.random.Generator, n_head: int, n_q: int, d: int) -> Array:
 
 
 class TestEqualsNumpy:
-    @pytest.mark.parametrize("d", [32, 64, 96, 128, 256])
-    @pytest.mark.parametrize("n_q", [1, 8, 9, 30])
-    def test_head_sizes(self, rng: np.random.Generator, isa: str, d: int, n_q: int) -> None:
-        q, k = queries(rng, 6, n_q, d), exact_keys(rng, 2, 700, d)
-        np.testing.assert_array_equal(ops.top_keys(q, k, 20), top_keys(q, k, 20))
+    def test_head_sizes(self, rng: np.random.Generator, isa: str) -> None:
+        for d, n_q in itertools.product((32, 64, 96, 128, 256), (1, 8, 9, 30)):
+            with case(d=d, n_q=n_q):
+                q, k = queries(rng, 6, n_q, d), exact_keys(rng, 2, 700, d)
+                np.testing.assert_array_equal(ops.top_keys(q, k, 20), top_keys(q, k, 20))
 
-    @pytest.mark.parametrize("n_q", [1, 20])
-    @pytest.mark.parametrize("n_top", [1, 64, 128, 700])
-    @pytest.mark.parametrize("n_k", [1, 15, 16, 17, 511, 512, 513, 6000, 20001])
-    def test_numbers_of_keys(self, rng: np.random.Generator, isa: str, n_k: int, n_top: int, n_q: int) -> None:
-        q, k = queries(rng, 2, n_q, 64), exact_keys(rng, 1, n_k, 64)
-        np.testing.assert_array_equal(ops.top_keys(q, k, n_top), top_keys(q, k, n_top))
+    def test_numbers_of_keys(self, rng: np.random.Generator, isa: str) -> None:
+        sizes = (1, 15, 16, 17, 511, 512, 513, 6000, 20001)
+        for choice in all_pairs(n_k=sizes, n_top=[1, 64, 128, 700], n_q=[1, 20]):
+            with case(**choice):
+                q, k = queries(rng, 2, choice["n_q"], 64), exact_keys(rng, 1, choice["n_k"], 64)
+                np.testing.assert_array_equal(ops.top_keys(q, k, choice["n_top"]), top_keys(q, k, choice["n_top"]))
 
     @pytest.mark.parametrize("isa_name", ISAS)
     @given(data=st.data())
@@ -68,18 +71,19 @@ class TestEqualsNumpy:
             got = ops.top_keys(q, k, n_top, taken=taken, n_threads=2)
         np.testing.assert_array_equal(got, top_keys(q, k, n_top, taken))
 
-    @pytest.mark.parametrize("n_q", [1, 20])
-    @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["ascending", "descending"])
-    def test_ordered_scores(self, rng: np.random.Generator, isa: str, order: slice, n_q: int) -> None:
-        """The best rows stand together."""
-        q, k = np.repeat(queries(rng, 1, 1, 64), n_q, axis=1), exact_keys(rng, 1, 5000, 64)
-        k = k[:, np.argsort(index_scores(q, k)[0, 0])[order]]
-        np.testing.assert_array_equal(ops.top_keys(q, k, 100), top_keys(q, k, 100))
+    def test_ordered_scores(self, rng: np.random.Generator, isa: str) -> None:
+        """The best rows stand together, at the beginning or at the end."""
+        for n_q, step in itertools.product((1, 20), (1, -1)):
+            with case(n_q=n_q, step=step):
+                q, k = np.repeat(queries(rng, 1, 1, 64), n_q, axis=1), exact_keys(rng, 1, 5000, 64)
+                k = k[:, np.argsort(index_scores(q, k)[0, 0])[::step]]
+                np.testing.assert_array_equal(ops.top_keys(q, k, 100), top_keys(q, k, 100))
 
-    @pytest.mark.parametrize("scale", [1e-44, 1e-30, 1e30])
-    def test_small_and_large_queries(self, rng: np.random.Generator, isa: str, scale: float) -> None:
-        q, k = queries(rng, 4, 5, 64) * np.float32(scale), exact_keys(rng, 2, 300, 64)
-        np.testing.assert_array_equal(ops.top_keys(q, k, 30), top_keys(q, k, 30))
+    def test_small_and_large_queries(self, rng: np.random.Generator, isa: str) -> None:
+        for scale in (1e-44, 1e-30, 1e30):
+            with case(scale=scale):
+                q, k = queries(rng, 4, 5, 64) * np.float32(scale), exact_keys(rng, 2, 300, 64)
+                np.testing.assert_array_equal(ops.top_keys(q, k, 30), top_keys(q, k, 30))
 
     def test_views(self, rng: np.random.Generator, isa: str) -> None:
         """The heads of a token stand together, as in a model; taken rows are part of a larger array."""
@@ -138,9 +142,8 @@ Q = np.zeros((4, 3, 64), dtype=np.float32)
 K = np.zeros((2, 5, 36), dtype=np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_bad_arguments() -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
         (lambda: ops.top_keys(Q.astype(np.float64), K, 1), r"^\[top_keys\] q must be float32, got float64"),
         (lambda: ops.top_keys(Q[0], K, 1), r"^\[top_keys\] q must have 3 axes, got 2"),
         (lambda: ops.top_keys(Q[:3], K, 1), r"^\[top_keys\] the heads of k must divide the 3 heads of q, got 2"),
@@ -160,8 +163,5 @@ K = np.zeros((2, 5, 36), dtype=np.uint8)
         ),
         (lambda: ops.top_keys(Q, K, 1, backend="abacus"), r"^\[top_keys\] there is no backend 'abacus'"),
         (lambda: ops.top_keys(Q, K, 1, n_threads=0), r"^\[top_keys\] n_threads must be"),
-    ],
-)
-def test_bad_arguments(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+    ]
+    assert_refused(calls)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _check, _core
 from h2o_llama._claim import Claim
-from h2o_llama._memory import check_kv_size
+from h2o_llama._ram import check_kv_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.kv import KVView
 from h2o_llama.loading import KV_TYPES, load_model

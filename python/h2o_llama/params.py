@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from h2o_llama import _check, _core
-from h2o_llama._memory import check_kv_size, check_logits_size, check_retrieved_size
+from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.loading import KV_TYPES
 

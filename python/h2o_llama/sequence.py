@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _check, _core
-from h2o_llama._memory import check_all_logits_size
+from h2o_llama._ram import check_all_logits_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.drafting import DraftLength
 from h2o_llama.engine import Engine

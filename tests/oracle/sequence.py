@@ -78,18 +78,15 @@ class OracleSequence(ABC):
         # What one of them finds, the other does not.
         self.lookup = Lookup(S=S, T=T, B=B if retrieval == "ngrams" else 0, A=A, L=L)
         self.index_budget = B if retrieval == "index" else 0
-        self.reset()
-
-    def reset(self) -> None:
-        self.cache = OracleKVCache(self.model.hparams, self.kv_type, has_index=self.index_budget > 0)
+        self.cache = OracleKVCache(model.hparams, kv_type, has_index=self.index_budget > 0)
         self.history: list[dict[int, IntArray]] = []
         self.text: list[int] = []
         # What tokens asked for: ascending by query, then by position.
         self.log: list[Row] = []
-        self.logits: Array = np.zeros((0, self.model.hparams.n_vocab), self.dtype)
+        self.logits: Array = np.zeros((0, model.hparams.n_vocab), dtype)
         self._scores = {
-            il: np.zeros((self.model.hparams.n_head_kv[il], 0), self.dtype)
-            for il in self.model.hparams.attention_layers
+            il: np.zeros((model.hparams.n_head_kv[il], 0), dtype)
+            for il in model.hparams.attention_layers
             if il not in self.dense_layers
         }
         # What generated tokens of the open chunk give to them: added when it is closed, or a prompt goes on.

@@ -12,8 +12,7 @@ from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
-from h2o_llama.eval import Continuation, Jsonl, Perplexity, Recall, evaluate, references
-from h2o_llama.eval.metrics import METRICS
+from h2o_llama.eval import Continuation, Perplexity, Recall, evaluate, references
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Task
 from h2o_llama.eval.tasks import KINDS
@@ -21,7 +20,6 @@ from h2o_llama.sequence import DENSE_TAIL
 
 _TEXT = "Perplexity and continuation"
 _RECALL = "Recall"
-_QUESTIONS = "Questions from a file"
 
 
 def eval_model(
@@ -66,25 +64,16 @@ def eval_model(
         Literal["auto", "english", "keys"],
         typer.Option(rich_help_panel=_RECALL, help="Wording; keys is all that the demo model knows."),
     ] = "auto",
-    jsonl: Annotated[
-        Path | None, typer.Option(rich_help_panel=_QUESTIONS, help="Lines of {context, question, answers}.")
-    ] = None,
-    metric: Annotated[
-        str, typer.Option(rich_help_panel=_QUESTIONS, help=f"How answers are scored: {', '.join(METRICS)}.")
-    ] = "contains",
-    max_tokens: Annotated[
-        int, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Tokens of an answer at most.")
-    ] = 64,
-    limit: Annotated[int | None, typer.Option(rich_help_panel=_QUESTIONS, min=1, help="Only the first lines.")] = None,
     dense_tail: Annotated[
-        int, typer.Option(min=0, help="Recall, questions: last tokens of a prompt that attend to everything kept.")
+        int,
+        typer.Option(rich_help_panel=_RECALL, min=0, help="Last tokens of a prompt that attend to everything kept."),
     ] = DENSE_TAIL,
     chunk: options.Chunk = options.CHUNK_SIZE,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
 ) -> None:
-    """Measure what sparse attention costs: perplexity, KL divergence, continuation, recall, questions.
+    """Measure what sparse attention costs: perplexity, KL divergence, continuation, recall.
 
     Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
     """
@@ -108,10 +97,8 @@ def eval_model(
     if recall:
         kinds, places = values("--recall", recall, str), values("--depths", depths, float)
         tasks.append(Recall(kinds, places, samples, dense_tail, question, style))
-    if jsonl is not None:
-        tasks.append(Jsonl(jsonl, values("--metric", metric, str), max_tokens, dense_tail, limit))
     if not tasks:
-        raise typer.BadParameter("there is nothing to measure: give --windows, --recall or --jsonl")
+        raise typer.BadParameter("there is nothing to measure: give --windows or --recall")
     draw = None if plot is None else findings.drawing("eval_plots", plot)
 
     with progress_bars() as update:

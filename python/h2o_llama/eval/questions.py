@@ -1,25 +1,21 @@
-"""The tasks "recall" and "jsonl": questions about documents, whose answers are generated and scored."""
+"""The task "recall": questions about documents, whose answers are generated."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from h2o_llama import _check
-from h2o_llama.eval.jsonl import measure_jsonl, read_jsonl
-from h2o_llama.eval.metrics import check_metrics
 from h2o_llama.eval.recall import RecallCell, measure_recall
 from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Progress, Row
 from h2o_llama.eval.tasks import KINDS
-from h2o_llama.llama import Llama
 from h2o_llama.sequence import DENSE_TAIL
 
 
@@ -77,7 +73,8 @@ class Recall:
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names, for each kind."""
-        with _contexts(subject, settings, n_tokens) as llms:
+        with ExitStack() as stack:
+            llms = {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in (DENSE, *settings)}
             cells = measure_recall(
                 llms,
                 kinds=self.kinds,
@@ -106,61 +103,3 @@ def _recall_row(cells: Sequence[RecallCell], dense: Sequence[RecallCell], kind: 
             for cell, other in pairs
         ],
     }
-
-
-@dataclass(frozen=True)
-class Jsonl:
-    """Questions from a file; see `h2o_llama.eval.jsonl.measure_jsonl`.
-
-    Parameters
-    ----------
-    path : Path
-        Lines of {"context", "question", "answers"}, as LongBench or RULER publish them.
-    metrics : sequence of str
-        How answers are scored.
-    max_tokens : int, default 64
-        The longest answer.
-    dense_tail : int, default 128
-        The last tokens of the prompt that attend to everything kept.
-    limit : int, optional
-        Only so many lines, the first.
-    """
-
-    path: Path
-    metrics: Sequence[str]
-    max_tokens: int = 64
-    dense_tail: int = DENSE_TAIL
-    limit: int | None = None
-    name = "jsonl"
-    contexts_each = 1
-
-    def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
-        """One row."""
-        check_metrics("eval", self.metrics)
-        read_jsonl(self.path, self.limit)
-        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
-        options = {"max_tokens": self.max_tokens, "dense_tail": self.dense_tail, "limit": self.limit}
-        return [{"file": self.path.name, "file_sha256": digest, "metrics": list(self.metrics), **options}]
-
-    def measure(
-        self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
-    ) -> Mapping[str, Sequence[Row]]:
-        """Results by the settings' names. Prompts longer than N are cut."""
-        with _contexts(subject, settings, n_tokens) as llms:
-            scores = measure_jsonl(
-                llms,
-                self.path,
-                metrics=self.metrics,
-                max_tokens=self.max_tokens,
-                dense_tail=self.dense_tail,
-                limit=self.limit,
-                progress=progress,
-            )
-        dense = {f"{name}_dense": scores[DENSE.name][name] for name in self.metrics}
-        return {s.name: [{**scores[s.name], **dense}] for s in settings}
-
-
-@contextmanager
-def _contexts(subject: Subject, settings: Sequence[Setting], n_tokens: int) -> Iterator[dict[str, Llama]]:
-    with ExitStack() as stack:
-        yield {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in (DENSE, *settings)}

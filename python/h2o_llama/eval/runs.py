@@ -49,7 +49,7 @@ def evaluate(
     n_tokens : sequence of int, default 4096
         Lengths N, at least two chunks each.
     tasks : sequence of Task
-        `Perplexity`, `Continuation`, `Recall`, `Jsonl`.
+        `Perplexity`, `Continuation`, `Recall`.
     chunk_size : int, default 1024
         S, for all settings.
     n_threads, n_gpu_layers

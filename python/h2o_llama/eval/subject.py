@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from h2o_llama._memory import kv_bytes_at_least, physical_memory
+from h2o_llama._ram import kv_bytes_at_least, physical_memory
 from h2o_llama.eval.lockstep import piece_tokens
 from h2o_llama.eval.reference_llama import ReferenceLlama
 from h2o_llama.eval.settings import Setting

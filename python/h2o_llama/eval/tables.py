@@ -19,7 +19,6 @@ _NOTES = {
     "continuation": "The text after the prompt, given, not generated: reading all K/V that the prompt left, as "
     "generated tokens do, or its chunk's memory set.",
     "recall": "Share of hidden values that are answered, by how deep in the document they were hidden.",
-    "jsonl": "Mean scores of greedy answers.",
 }
 
 
@@ -101,20 +100,8 @@ def _recall(rows: list[Row]) -> Iterator[Table | str]:
     yield table
 
 
-def _jsonl(rows: list[Row]) -> Iterator[Table | str]:
-    first = rows[0]
-    metrics = first["metrics"]
-    yield f"{first['file']}: {first['n']} questions, {first['n_cut']} cut to {first['n_tokens']:,} tokens"
-    table = _table(*metrics)
-    table.add_row("dense", *(f"{first[f'{name}_dense']:.3f}" for name in metrics))
-    for row in rows:
-        table.add_row(row["setting"], *(f"{row[name]:.3f}" for name in metrics))
-    yield table
-
-
 _TABLES: dict[str, Callable[[list[Row]], Iterator[Table | str]]] = {
     "perplexity": _perplexity,
     "continuation": _continuation,
     "recall": _recall,
-    "jsonl": _jsonl,
 }

@@ -1,6 +1,6 @@
-"""Plots with matplotlib, for notebooks and reports. Needs `pip install "h2o-llama[plot]"`.
+"""Plots of what `h2o-llama eval`, `bench` and `codec` measured. Needs `pip install "h2o-llama[plot]"`.
 
-Every function returns a new figure and leaves pyplot alone; in a notebook a figure shows itself.
+What memory sets hold is drawn by `h2o-llama inspect --html`.
 """
 
 from importlib.util import find_spec
@@ -10,7 +10,6 @@ if find_spec("matplotlib") is None:
 
 from h2o_llama.plots.codec import codec_plots
 from h2o_llama.plots.evaluation import eval_plots
-from h2o_llama.plots.memory import captured_mass, membership, overlap, stability
 from h2o_llama.plots.speed import bench_plots
 
-__all__ = ["bench_plots", "captured_mass", "codec_plots", "eval_plots", "membership", "overlap", "stability"]
+__all__ = ["bench_plots", "codec_plots", "eval_plots"]

@@ -46,18 +46,15 @@ def heat_map(
     values: ArrayLike,
     columns: Sequence[object],
     rows: Sequence[object],
-    limits: tuple[float, float] = (0, 1),
-    number: str = "{:.2f}",
 ) -> AxesImage:
-    """Draw values [n_rows, n_columns] with their names, and with numbers if there is room; NaN stays empty."""
+    """Draw shares [n_rows, n_columns] with their names, and with numbers if there is room; NaN stays empty."""
     table = np.asarray(values, dtype=np.float64)
-    image = axes.imshow(table, cmap=_MAP, vmin=limits[0], vmax=limits[1], aspect="auto", interpolation="nearest")
+    image = axes.imshow(table, cmap=_MAP, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     axes.set_xticks(range(len(columns)), [str(c) for c in columns])
     axes.set_yticks(range(len(rows)), [str(r) for r in rows])
     if table.size <= _MAX_NUMBERS:
-        middle = sum(limits) / 2
         for (y, x), value in np.ndenumerate(table):
             if not np.isnan(value):
-                colour = "black" if value > middle else "white"
-                axes.text(x, y, number.format(value), ha="center", va="center", fontsize=8, color=colour)
+                colour = "black" if value > 0.5 else "white"
+                axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
     return image

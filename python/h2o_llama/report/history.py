@@ -42,12 +42,6 @@ class MemoryHistory:
         """How many memory sets there are."""
         return len(self.heavy)
 
-    def row(self, layer: int, head: int) -> int:
-        """The index of a head in `heads`. Raises ValueError if there is no such head."""
-        if (layer, head) not in self.heads:
-            raise ValueError(f"[MemoryHistory] there is no layer {layer} with KV head {head}, expected one of `heads`")
-        return self.heads.index((layer, head))
-
 
 @dataclass(frozen=True)
 class Stays:

@@ -1,0 +1,50 @@
+"""Cases for tests of many axes: every two values of different axes meet in some case, not all values of all axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+from allpairspy import AllPairs
+
+from inputs import EXTERNAL_MODEL
+from kernels import ISAS
+from oracle import SCHEDULES
+
+# Every architecture, type of weights and kind of RoPE once, not each with each. "external" is LLAMACPP_TEST_MODELFILE.
+MODELS = (
+    "qwen3-gqa4-f32",
+    "qwen3-mha-f16",
+    "qwen3-gqa8-f32",
+    "llama-gqa2-q8_0",
+    "llama3-gqa2-f32",
+    "deci-mixed-f32",
+    "deci-linear-f32",
+    "demo",
+    *(["external"] if EXTERNAL_MODEL else []),
+)
+# For what depends on a model's heads at most, and not on its weights.
+SHAPES = ("qwen3-gqa4-f32", "deci-linear-f32", *MODELS[MODELS.index("demo") :])
+
+# How H2O's attention is computed: by its own operator, or composed of ggml's operators.
+ATTENTION = ("fused", "composed")
+
+# Axes that are fixtures of conftest.py, with all their values.
+FIXTURES = {"model_path": MODELS, "schedule": tuple(SCHEDULES), "flash_attn": ATTENTION, "isa": tuple(ISAS)}
+
+
+def all_pairs(**axes: Sequence[Any]) -> list[dict[str, Any]]:
+    """Choices of a value for each axis, in which every two values of different axes meet."""
+    choices = [list(axis) for axis in axes.values()]
+    found = AllPairs(choices) if len(choices) > 2 else product(*choices)
+    return [dict(zip(axes, values, strict=True)) for values in found]
+
+
+def pairwise(*fixtures: str, **axes: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrise a test by fixtures of the table above, with all their values, and by axes with these values."""
+    axes = {name: FIXTURES[name] for name in fixtures} | axes
+    cases = [tuple(choice.values()) for choice in all_pairs(**axes)]
+    ids = ["-".join(map(str, case)) for case in cases]
+    return pytest.mark.parametrize(list(axes), cases, ids=ids, indirect=[name for name in axes if name in FIXTURES])
