@@ -64,6 +64,7 @@ endforeach()
 install(TARGETS ${libraries} LIBRARY DESTINATION h2o_llama/lib)
 
 # The server: `h2o-llama serve` starts it.
+add_custom_target(h2o-server ALL DEPENDS llama-server)
 set_target_properties(llama-server PROPERTIES INSTALL_RPATH "${origin}/lib")
 install(TARGETS llama-server RUNTIME DESTINATION h2o_llama)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chats import open_chat, user
+from chats import CHATML, open_chat, user
 from command_line import assert_wrong_usage, invoke
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.cli import serve as serve_command
@@ -221,24 +221,32 @@ def test_bytes_are_counted(served: tuple[Server, Any]) -> None:
     assert float(metrics["h2o_kv_kept_bytes"]) >= n_kept * per_token
 
 
-def test_messages(tmp_path: Path) -> None:
+# As SmolLM2's and Qwen2.5's: there is a system message even if none is given.
+DEFAULT_SYSTEM = (
+    "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are helpful.<|im_end|>\n{% endif %}" + CHATML
+)
+
+
+@pytest.mark.parametrize("template", [CHATML, DEFAULT_SYSTEM])
+def test_messages(tmp_path: Path, template: str) -> None:
     """The last user's message attends to everything; another one after the same messages costs only itself."""
-    options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template", "chatml"]
+    file = tmp_path / "template"
+    file.write_text(template)
+    options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template-file", str(file)]
     system = {"role": "system", "content": DOCUMENT}
     with (
         serving(tmp_path / "log", "demo", *options) as server,
-        open_chat(demo_model_path(), "chatml", n_batch=S, h2o=H2OConfig.for_chunk_size(S)) as llm,
+        open_chat(demo_model_path(), template, n_batch=S, h2o=H2OConfig.for_chunk_size(S)) as llm,
     ):
-        n_before = 0
-        for i, question in enumerate(("first? " * 12, "second? " * 30)):
+        n_before = len(llm.tokenize(llm.apply_chat_template([system], add_generation_prompt=False)))
+        assert n_before % S != 0
+        for n_cached, question in ((0, "first? " * 12), (n_before, "second? " * 30)):
             messages = [system, user(question)]
             answer = server.chat(messages)
             expected: Any = llm.create_chat_completion(messages, max_tokens=8, temperature=0)
             assert answer["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
             assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
-            assert answer["timings"]["cache_n"] == n_before
-            n_before = len(llm.tokenize(llm.apply_chat_template([system], add_generation_prompt=False)))
-            assert i == 1 or n_before % S != 0
+            assert answer["timings"]["cache_n"] == n_cached
 
 
 @pytest.mark.parametrize(
