@@ -1,6 +1,7 @@
 """Plots with matplotlib, for notebooks and reports. Needs `pip install "h2o-llama[plot]"`.
 
-Every function returns a new figure and leaves pyplot alone; in a notebook a figure shows itself.
+Every function returns a new figure and leaves pyplot alone. In a notebook a figure shows itself, after
+`%matplotlib inline`.
 """
 
 from importlib.util import find_spec
