@@ -31,9 +31,8 @@ def main() -> None:
     if sys.platform != "linux" or len(sys.argv) < 2:
         sys.exit(__doc__)
     wheel = Path(sys.argv[1]).resolve()
-    tests = sys.argv[2:] or [
-        str(path) for pattern in TESTS for path in sorted((ROOT / "tests").glob(f"test_{pattern}.py"))
-    ]
+    files = [path for name in TESTS for path in sorted((ROOT / "tests").glob(f"test_{name}.py"))]
+    tests = sys.argv[2:] or list(map(str, files))
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, "-m", "venv", folder)
         programs = Path(folder) / "bin"
