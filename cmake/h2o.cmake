@@ -7,19 +7,30 @@ function(h2o_add_sources target include_directory)
     set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-h2o_add_sources(ggml-base src/ggml src/ggml/*.c   src/ggml/*.cpp)
-h2o_add_sources(ggml-cpu  src/ggml src/ggml/cpu/*.c src/ggml/cpu/*.cpp)
+h2o_add_sources(ggml-base src/ggml src/ggml/*.c src/ggml/kernels/*.cpp)
 h2o_add_sources(llama     src/h2o  src/h2o/*.cpp src/h2o/scorers/*.cpp)
 h2o_add_sources(server-context src/server src/server/*.cpp)
-target_link_libraries(llama PRIVATE ggml-cpu) # conversion of F16 and dot products
 target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-*.h
 target_include_directories(llama     PUBLIC src/h2o)  # llama-h2o.h
 target_include_directories(server-context PUBLIC src/server) # server-h2o.h
 
-# Kernels of our operators, one file for each instruction set. The CPU that runs them says which to use: not GGML_NATIVE.
+# ggml's CPU backend, compiled for one CPU, or in a wheel once for each kind of CPU.
+set(cpu_backends ggml-cpu)
+if(NOT TARGET ggml-cpu)
+    get_property(cpu_backends DIRECTORY vendor/llama.cpp/ggml/src PROPERTY BUILDSYSTEM_TARGETS)
+    list(FILTER cpu_backends INCLUDE REGEX "^ggml-cpu-")
+    list(FILTER cpu_backends EXCLUDE REGEX "-feats$")
+endif()
+foreach(backend ${cpu_backends})
+    h2o_add_sources(${backend} src/ggml src/ggml/cpu/*.cpp)
+    target_include_directories(${backend} PRIVATE "${PROJECT_SOURCE_DIR}/src/ggml/kernels")
+endforeach()
+
+# Kernels of our operators, one file for each instruction set, once for all CPU backends and for the core. The CPU that runs
+# them says which to use: not GGML_NATIVE, nor the backend.
 function(h2o_kernel_options kernel)
-    set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ggml/cpu/h2o-${kernel}.cpp"
-        TARGET_DIRECTORY ggml-cpu PROPERTIES COMPILE_OPTIONS "${ARGN};-ffp-contract=fast")
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ggml/kernels/h2o-${kernel}.cpp"
+        TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS "${ARGN};-ffp-contract=fast")
 endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
@@ -42,12 +53,13 @@ if(TARGET ggml-cuda)
     h2o_add_sources(ggml-cuda src/ggml src/ggml/cuda/*.cu)
 endif()
 
-set(libraries llama ggml ggml-base codec llama-common mtmd llama-server-impl)
-foreach(backend blas cpu cuda hip metal musa rpc vulkan)
+set(backends ${cpu_backends})
+foreach(backend blas cuda hip metal musa rpc vulkan)
     if(TARGET ggml-${backend})
-        list(APPEND libraries ggml-${backend})
+        list(APPEND backends ggml-${backend})
     endif()
 endforeach()
+set(libraries llama ggml ggml-base codec llama-common mtmd llama-server-impl ${backends})
 if(APPLE)
     set(origin "@loader_path")
 else()
@@ -61,12 +73,18 @@ foreach(library ${libraries})
         set_property(TARGET ${library} PROPERTY ${property})
     endforeach()
 endforeach()
+if(GGML_BACKEND_DL)
+    # loaded by path, and found by the names that ggml gives them
+    foreach(backend ${backends})
+        set_target_properties(${backend} PROPERTIES OUTPUT_NAME ${backend})
+    endforeach()
+endif()
 install(TARGETS ${libraries} LIBRARY DESTINATION h2o_llama/lib)
 
 # The server: `h2o-llama serve` starts it.
 add_custom_target(h2o-server ALL DEPENDS llama-server)
-set_target_properties(llama-server PROPERTIES INSTALL_RPATH "${origin}/lib")
-install(TARGETS llama-server RUNTIME DESTINATION h2o_llama)
+set_target_properties(llama-server PROPERTIES INSTALL_RPATH "${origin}")
+install(TARGETS llama-server RUNTIME DESTINATION h2o_llama/lib) # beside the backends, where it looks for them
 
 execute_process(
     COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir
@@ -94,4 +112,5 @@ pybind11_add_module(_core MODULE ${binding_sources})
 target_link_libraries(_core PRIVATE h2o-chat llama ggml codec)
 set_target_properties(_core PROPERTIES INSTALL_RPATH "${origin}/lib")
 install(TARGETS _core LIBRARY DESTINATION h2o_llama)
-install(DIRECTORY vendor/codecs/ DESTINATION h2o_llama/licenses FILES_MATCHING PATTERN "LICENSE-*")
+install(DIRECTORY vendor/codecs/ vendor/llama.cpp/licenses/ DESTINATION h2o_llama/licenses FILES_MATCHING PATTERN "LICENSE-*")
+install(FILES vendor/llama.cpp/LICENSE DESTINATION h2o_llama/licenses RENAME LICENSE-llama.cpp)

@@ -74,6 +74,21 @@ def evals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[H2OConfig | None, int]]
 # --- help and usage
 
 
+def test_version() -> None:
+    result = invoke("--version")
+    assert result.exit_code == 0
+    assert result.stdout == f"h2o-llama {h2o_llama.__version__} (llama.cpp {h2o_llama.UPSTREAM_COMMIT})\n"
+
+
+def test_the_shell_completes_commands() -> None:
+    asked = {"_H2O_LLAMA_COMPLETE": "complete_bash", "COMP_WORDS": "h2o-llama ch", "COMP_CWORD": "1"}
+    program = "import sys; sys.argv[0] = 'h2o-llama'; from h2o_llama.cli import app; app(prog_name='h2o-llama')"
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | asked, text=True, capture_output=True, check=True
+    )
+    assert result.stdout.split() == ["chat"]
+
+
 def test_help_names_the_commands() -> None:
     result = invoke("--help")
     assert result.exit_code == 0

@@ -89,6 +89,21 @@ def test_gathered_padding_is_zero(tiny_model: Path, rng: np.random.Generator) ->
         assert not gathered[:, 8:].any()
 
 
+def test_every_f16_number_is_read_exactly(tiny_model: Path, isa: str) -> None:
+    """By each of the kernels that make them float32; subnormal numbers too."""
+    hp = GGUFModel(tiny_model).hparams
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)].astype(np.float32)
+    row = hp.n_head_kv[LAYER] * hp.head_dim
+    n = -(-len(finite) // row)
+    k = np.resize(finite, (n, hp.n_head_kv[LAYER], hp.head_dim)).transpose(1, 0, 2)
+    cache = make_cache(tiny_model, kv_size=n)
+    cache.set_kv(LAYER, 0, k, k)
+    cache.next_chunk(n)
+    np.testing.assert_array_equal(cache.keys(LAYER), k)
+    np.testing.assert_array_equal(cache.values(LAYER), k)
+
+
 def test_layers_have_their_own_cache(tiny_model: Path, rng: np.random.Generator) -> None:
     cache = make_cache(tiny_model)
     hp = GGUFModel(tiny_model).hparams

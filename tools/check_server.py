@@ -105,7 +105,7 @@ def run(folder: Path, h2o: bool, more: list[str]) -> bool:
     """Whether all tests pass."""
     program = folder / "llama-server"
     flags = " ".join(H2O) if h2o else ""
-    program.write_text(f'#!/bin/sh\nexec "{Path(_core.__file__).parent / "llama-server"}" "$@" {flags}\n')
+    program.write_text(f'#!/bin/sh\nexec "{Path(_core.__file__).parent / "lib" / "llama-server"}" "$@" {flags}\n')
     program.chmod(0o755)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

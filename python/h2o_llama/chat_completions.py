@@ -144,7 +144,7 @@ class ChatCompletions(Completions):
         """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
 
         What it shares with the chat before stays, so that a turn costs what is new in it:
-        usage["prompt_tokens_details"]["cached_tokens"] says how much that was.
+        `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
 
         Parameters
         ----------

@@ -96,7 +96,7 @@ def get_rows(
         Two to four axes. With `type`, the rows' bytes: uint8 [..., n_rows, n_bytes].
     indices : integers [..., k]
         The leading axes are those of a; of a's four axes [n_batch, n_head, n_rows, n], also [n_batch, 1, n_head, k].
-    type : {"bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}, optional
+    type : "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0" or None, default None
         Type of a whose elements NumPy does not have. ``gguf.quants.quantize`` makes such bytes.
     backend, n_threads
         As in `max_rows`.
@@ -294,7 +294,7 @@ def attention(
         The weights are softmax(scale q·k).
     causal : bool
         Query i sees ``rows[: n_k - n_q + i + 1]``, n_q ≤ n_k. If false, every query sees all rows.
-    type : {"bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}, optional
+    type : "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0" or None, default None
         Type of k and v whose elements NumPy does not have. ``gguf.quants.quantize`` makes such bytes.
     backend, n_threads
         As in `max_rows`.

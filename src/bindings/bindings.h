@@ -8,6 +8,7 @@ namespace py = pybind11;
 
 void init_errors      ();
 void init_logging     ();
+void init_backends    ();
 void init_model       (py::module_ & m);
 void init_context     (py::module_ & m);
 void init_kv          (py::module_ & m);

@@ -7,5 +7,4 @@
 void init_logging() {
     llama_log_set(llama_call::on_log, nullptr);
     ggml_set_abort_callback(llama_call::on_abort);
-    llama_backend_init();
 }

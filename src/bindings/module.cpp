@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, m) {
 
     init_errors      ();
     init_logging     ();
+    init_backends    ();
     init_model       (m);
     init_context     (m);
     init_kv          (m);

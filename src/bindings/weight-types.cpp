@@ -1,8 +1,8 @@
 #include "bindings.h"
 #include "llama-call.h"
 
+#include "ggml-backend.h"
 #include "ggml-cpp.h"
-#include "ggml-cpu.h"
 #include "gguf.h"
 
 #include <pybind11/stl.h>
@@ -28,17 +28,19 @@ static std::map<std::string, int64_t> count_weights(const std::string & path) {
     return result;
 }
 
-// What ggml's kernels were compiled for, as far as it says which of them multiply.
+// What the CPU backend in use was compiled for, as far as it says which of its kernels multiply.
 static std::vector<std::string> cpu_features() {
+    static const std::map<std::string, std::string> names = { { "AVX2", "avx2" }, { "AVX512", "avx512" }, { "AMX_INT8", "amx" } };
+
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+    auto * get_features = (ggml_backend_get_features_t) ggml_backend_reg_get_proc_address(reg, "ggml_backend_get_features");
+
     std::vector<std::string> result;
-    if (ggml_cpu_has_avx2()) {
-        result.push_back("avx2");
-    }
-    if (ggml_cpu_has_avx512()) {
-        result.push_back("avx512");
-    }
-    if (ggml_cpu_has_amx_int8()) {
-        result.push_back("amx");
+    for (auto * feature = get_features(reg); feature->name; ++feature) {
+        const auto it = names.find(feature->name);
+        if (it != names.end()) {
+            result.push_back(it->second);
+        }
     }
     return result;
 }

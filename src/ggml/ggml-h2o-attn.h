@@ -88,10 +88,10 @@ GGML_API struct ggml_h2o_far_parts ggml_h2o_far_offsets(const struct ggml_tensor
 
 // The CPU backend's kernels, for tests and benchmarks.
 // Name of the i-th that this CPU has, the best one first; NULL after the last.
-GGML_BACKEND_API const char * ggml_h2o_attn_isa(int i);
+GGML_API const char * ggml_h2o_attn_isa(int i);
 
 // Use the i-th one from now on, or the first after it that has tile rows where there are any. Not while a graph is being planned or computed. At the start it is the first one.
-GGML_BACKEND_API void ggml_h2o_attn_set_isa(int i);
+GGML_API void ggml_h2o_attn_set_isa(int i);
 
 #ifdef __cplusplus
 }

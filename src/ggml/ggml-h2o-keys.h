@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ggml-backend.h"
+#include "ggml.h"
 
 #include <stdint.h>
 
@@ -25,13 +25,16 @@ struct ggml_h2o_keys {
 
 // sums [n_head, d] += k/|k|, turned back; inv_norms [n, n_head] = 1/|k|, 0 for a key of zeros. The order of numbers in sums is
 // that of ggml_h2o_keys_dot.
-GGML_BACKEND_API void ggml_h2o_keys_add(const struct ggml_h2o_keys * keys, float * inv_norms, float * sums);
+GGML_API void ggml_h2o_keys_add(const struct ggml_h2o_keys * keys, float * inv_norms, float * sums);
 
 // dots [n, n_head] = k, turned back, times sums [n_head, d]
-GGML_BACKEND_API void ggml_h2o_keys_dot(const struct ggml_h2o_keys * keys, const float * sums, float * dots);
+GGML_API void ggml_h2o_keys_dot(const struct ggml_h2o_keys * keys, const float * sums, float * dots);
 
 // Normalised Walsh-Hadamard transform of every block of size numbers, a power of 2 and at least 16. It is its own inverse.
-GGML_BACKEND_API void ggml_h2o_hadamard(float * x, int64_t n, int64_t size);
+GGML_API void ggml_h2o_hadamard(float * x, int64_t n, int64_t size);
+
+// y[i] = x[i], for n numbers
+GGML_API void ggml_h2o_widen_f16(const ggml_fp16_t * x, int64_t n, float * y);
 
 #ifdef __cplusplus
 }

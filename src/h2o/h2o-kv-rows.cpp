@@ -1,7 +1,6 @@
 #include "h2o-kv-rows.h"
 
 #include "ggml-backend.h"
-#include "ggml-cpu.h"
 #include "ggml-h2o-keys.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@ static void decode_row(ggml_type type, const void * src, float * dst, int64_t n)
     if (type == GGML_TYPE_F32) {
         std::copy_n((const float *) src, n, dst);
     } else if (type == GGML_TYPE_F16) {
-        ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) src, dst, n); // faster than the type's to_float
+        ggml_h2o_widen_f16((const ggml_fp16_t *) src, n, dst); // faster than the type's to_float
     } else {
         ggml_get_type_traits(type)->to_float(src, dst, n);
     }

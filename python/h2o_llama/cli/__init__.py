@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from h2o_llama import UPSTREAM_COMMIT, __version__
 from h2o_llama.cli import bench, chat, codec, demo, gate, info, inspect, pull, quantize, run, serve
 from h2o_llama.cli.errors import Commands
 from h2o_llama.cli.eval import eval_model
@@ -13,10 +16,26 @@ app = typer.Typer(
     cls=Commands,
     help="llama.cpp with H2O sparse attention, and a look at which tokens attention kept.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"h2o-llama {__version__} (llama.cpp {UPSTREAM_COMMIT})")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command's name."""
+
+
 for command in (
     demo.demo,
     chat.chat,

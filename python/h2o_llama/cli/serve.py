@@ -128,7 +128,7 @@ def _h2o_arguments(h2o: H2OConfig, chunk: int) -> list[Any]:
 
 def _server() -> Path:
     """The program: it is beside the extension module, which an editable installation keeps elsewhere."""
-    path = Path(_core.__file__).parent / ("llama-server.exe" if os.name == "nt" else "llama-server")
+    path = Path(_core.__file__).parent / "lib" / ("llama-server.exe" if os.name == "nt" else "llama-server")
     if not path.is_file():
         raise H2OError(f"[serve] there is no {path}: install h2o-llama again")
     return path

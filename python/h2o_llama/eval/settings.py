@@ -31,7 +31,7 @@ class Setting:
         What tables and rows call it.
     h2o : H2OConfig or None
         None is dense attention.
-    memory : {"random", "upper_bound"}, optional
+    memory : "random", "upper_bound" or None, default None
         Who chooses the H heavy hitters of a memory set. By default H2O itself. "random": H at random out of the last
         memory set and the chunk. "upper_bound": the H positions before the local window that the next chunk's queries
         give most to, under dense attention.

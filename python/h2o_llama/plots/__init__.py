@@ -1,6 +1,9 @@
 """Plots of what `h2o-llama eval`, `bench` and `codec` measured. Needs `pip install "h2o-llama[plot]"`.
 
 What memory sets hold is drawn by `h2o-llama inspect --html`.
+
+Every function returns a new figure and leaves pyplot alone. In a notebook a figure shows itself, after
+`%matplotlib inline`.
 """
 
 from importlib.util import find_spec

@@ -1,7 +1,7 @@
 // Directions of keys with vectors of VL floats. In the sums of a head stand the first numbers of all pairs, then the second ones,
 // then what is in no pair.
 
-#include "h2o-attn-simd.h"
+#include "h2o-half-simd.h"
 #include "h2o-keys-kernel.h"
 
 #include "ggml-h2o-keys.h"
@@ -245,7 +245,17 @@ void hadamard(float * x, int64_t n, int64_t size) {
     }
 }
 
-const h2o_keys_kernel kernel = { add, dot, hadamard };
+void widen(const void * x, int64_t n, float * y) {
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) {
+        store(y + i, load_half((const char *) x + 2*i));
+    }
+    for (; i < n; ++i) {
+        y[i] = half_at((const char *) x + 2*i);
+    }
+}
+
+const h2o_keys_kernel kernel = { add, dot, hadamard, widen };
 
 } // namespace
 

@@ -1,14 +1,7 @@
 // Few rows attend to keys that are read where they lie, by blocks of rows and vectors of VL floats in registers. What fits
 // there follows from VL.
 
-#include "h2o-attn-simd.h"
-
-#if defined(__F16C__) && VL >= 8
-#define HAS_F16C 1
-#include <immintrin.h>
-#else
-#define HAS_F16C 0
-#endif
+#include "h2o-half-simd.h"
 
 namespace {
 
@@ -18,7 +11,6 @@ constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
 
 static_assert(H2O_ATTN_LANES % VL == 0, "");
 
-typedef uint16_t vec_h_mem __attribute__((vector_size(VL*2), aligned(2), may_alias));
 typedef int8_t   vec_b_mem __attribute__((vector_size(VL), aligned(1), may_alias));
 
 // Each type: VL numbers of a row from the i-th on.
@@ -32,36 +24,9 @@ struct row_bf16 {
     }
 };
 
-#if !HAS_F16C
-// The exponent's bias is corrected by a product, which also takes care of subnormal numbers.
-inline vec_f widen_half(vec_u bits) {
-    const vec_f finite = (vec_f) ((bits & 0x7fff) << 13)*0x1p112f;
-    const vec_u large  = (vec_u) ((vec_i) (bits & 0x7fff) >= 0x7c00) & 0x7f800000; // infinite or NaN
-    return (vec_f) ((vec_u) finite | large | (bits & 0x8000) << 16);
-}
-#endif
-
 struct row_f16 {
-    static vec_f load(const char * row, int64_t i) {
-#if !HAS_F16C
-        return widen_half(__builtin_convertvector(*(const vec_h_mem *) (row + 2*i), vec_u));
-#elif VL == 16
-        return (vec_f) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (row + 2*i)));
-#else
-        return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (row + 2*i)));
-#endif
-    }
+    static vec_f load(const char * row, int64_t i) { return load_half(row + 2*i); }
 };
-
-inline float half_at(const void * x) {
-    uint16_t h;
-    __builtin_memcpy(&h, x, sizeof(h));
-#if HAS_F16C
-    return _cvtsh_ss(h);
-#else
-    return widen_half(h + vec_u {})[0];
-#endif
-}
 
 // blocks of 32 numbers: their scale, then 8 bits of each
 struct row_q8_0 {

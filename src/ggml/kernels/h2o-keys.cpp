@@ -30,3 +30,7 @@ void ggml_h2o_keys_dot(const ggml_h2o_keys * keys, const float * sums, float * d
 void ggml_h2o_hadamard(float * x, int64_t n, int64_t size) {
     kernel_in_use().hadamard(x, n, size);
 }
+
+void ggml_h2o_widen_f16(const ggml_fp16_t * x, int64_t n, float * y) {
+    kernel_in_use().widen(x, n, y);
+}
