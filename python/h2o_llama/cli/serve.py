@@ -117,6 +117,8 @@ def _h2o_arguments(h2o: H2OConfig, chunk: int) -> list[Any]:
         "lookup": h2o.lookup_budget,
         "retrieval": h2o.retrieval,
         "tile": h2o.tile,
+        "block": h2o.block_tokens,
+        "ema": h2o.ema_alpha,
     }
     for name, value in named.items():
         arguments += [f"--h2o-{name}", value]
