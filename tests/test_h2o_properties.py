@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compare import assert_logits_close, assert_same_memory
-from h2o_llama.config import SCORERS
 from inputs import ModelByName, is_external, limited, random_tokens, repetitive_tokens, split
 from llamas import (
+    POSITION_SCORERS,
     Config,
     assert_agrees_with_oracle,
     assert_history_is_well_formed,
@@ -71,7 +71,7 @@ def test_p1_prompt_within_one_chunk_is_dense(
 
 
 @small
-@given(config=CONFIGS, scorer=st.sampled_from(SCORERS), pooling=st.integers(0, 2), sizes=SPLITS, seed=SEEDS)
+@given(config=CONFIGS, scorer=st.sampled_from(POSITION_SCORERS), pooling=st.integers(0, 2), sizes=SPLITS, seed=SEEDS)
 def test_p3_split_invariance(
     schedule: str,
     flash_attn: str,
