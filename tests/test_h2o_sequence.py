@@ -291,7 +291,7 @@ def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) ->
         state = state_of(llm)
         before = arrays(llm)
         own = state.index(b"h2o\0")  # after llama.cpp's own header
-        header = own + 4 * (14 + 16 + len("key_diff"))  # 16 words of dense layers
+        header = own + 4 * (19 + 16 + len("key_diff"))  # 16 words of dense layers
         bad: list[tuple[bytes, str]] = [
             (state[: own + 20], "cannot be restored"),
             (state[: header + 40], "cannot be restored"),
