@@ -47,14 +47,15 @@ class H2OConfig:
     scorer : str, default "distant"
         How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
         of the KV head, and the sums are over queries that saw p.
-        "distant": the mean of w over the queries at least L positions after p.
-        "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
-        chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364): without lookup, what finds a hidden fact again. Layers that
-        change their keys after RoPE are ranked by "sum" instead, with a warning.
-        "sum": the sum of w (H2O).
-        "block_ema": whole blocks of `block_tokens` positions, by the sum of their scores; a score is the moving
-        average, over the chunks, of the mean of w: `ema_alpha` * what it was + (1 - `ema_alpha`) * the mean over the
-        chunk's queries and query heads. S must be a multiple of `block_tokens`; L, H and A are rounded up to one.
+
+        - "distant": the mean of w over the queries at least L positions after p.
+        - "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
+          chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364): without lookup, what finds a hidden fact again. Layers
+          that change their keys after RoPE are ranked by "sum" instead, with a warning.
+        - "sum": the sum of w (H2O).
+        - "block_ema": whole blocks of `block_tokens` positions, by the sum of their scores; a score is the moving
+          average, over the chunks, of the mean of w: `ema_alpha` * what it was + (1 - `ema_alpha`) * the mean over the
+          chunk's queries and query heads. S must be a multiple of `block_tokens`; L, H and A are rounded up to one.
     pooling : int, default 0
         A position ranks as high as the best candidate up to this many positions away: what matters is kept with its
         neighbours (SnapKV pools 7 positions, which is 3).
@@ -71,14 +72,15 @@ class H2OConfig:
     layers : (int, int), optional
         Only the layers from the first to before the second have memory sets: the others are `dense_layers`.
     schedule : {"single_pass", "two_phase"}
-        "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
-        "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
+        - "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
+        - "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
     decode : {"full", "memory"}
-        "full": generated tokens attend to everything before them, at a cost that grows with the text.
-        "memory": they attend to what a token of a prompt does: the memory sets, their chunk, lookups of their own. A
-        token then costs the same at any depth, but for what it takes to read an index of keys. They are scored as a
-        prompt's are.
         Default "full", with `evict` "memory".
+
+        - "full": generated tokens attend to everything before them, at a cost that grows with the text.
+        - "memory": they attend to what a token of a prompt does: the memory sets, their chunk, lookups of their own. A
+          token then costs the same at any depth, but for what it takes to read an index of keys. They are scored as a
+          prompt's are.
     evict : bool, default False
         Drop K and V of what no memory set holds, when its chunk is closed: the cache has room for M + S positions, and
         the text may have any length. What was dropped cannot be attended to, but for what lookup brings back from a
@@ -92,13 +94,13 @@ class H2OConfig:
         B: how many further positions a query attends to, found as `retrieval` says. 0 is none, and the default with
         `evict` and no cold store.
     retrieval : {"ngrams", "index"}
-        "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
-        heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
-        have come.
-        "index": by the keys, of which a copy in 4 bits is kept. Every query chooses for itself, in each layer and KV
-        head, the B positions before its chunk whose keys fit best and that are not in the memory set. Less is lost, at
-        a cost that grows with the text, slowly. Needs attention as one operator (layers on the CPU, flash attention not
-        off) and heads whose size is a multiple of 32.
+        - "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
+          heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
+          have come.
+        - "index": by the keys, of which a copy in 4 bits is kept. Every query chooses for itself, in each layer and KV
+          head, the B positions before its chunk whose keys fit best and that are not in the memory set. Less is lost,
+          at a cost that grows with the text, slowly. Needs attention as one operator (layers on the CPU, flash
+          attention not off) and heads whose size is a multiple of 32.
     tile : int, default 8
         T, with "ngrams": a query adds ceil(B/T) positions at most. With a smaller T they are more, and stay for less
         long.

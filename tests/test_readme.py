@@ -1,0 +1,40 @@
+"""The Python of README.md and of the documentation's first page runs as it stands, on the demo model."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import h2o_llama
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = [
+    (name, code)
+    for name in ("README.md", "docs/index.md")
+    for code in re.findall(
+        r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "code"), BLOCKS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(BLOCKS)])
+@pytest.mark.filterwarnings("ignore:.*trained for texts of.*")
+def test_block(
+    name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What follows a block in the text is what it printed: its first line, as scores differ in their last digits."""
+    monkeypatch.chdir(tmp_path)
+    Path("document.txt").write_text("k17=4829\n" * 60)
+    Path("model.gguf").symlink_to(h2o_llama.demo_model_path())
+    # Answers of the demo model have no end, and it has no chat template. What it says matters to no block.
+    generate = h2o_llama.Llama.generate
+    monkeypatch.setattr(h2o_llama.Llama, "generate", lambda *args, **kwargs: islice(generate(*args, **kwargs), 8))
+    text, code = code, code.replace('"smollm2-135m"', '"model.gguf", chat_template="chatml"')
+    exec(compile(code, name, "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed
+    shown = re.search(re.escape(text) + r"```\n\n```\n(.*?)\n", (ROOT / name).read_text(encoding="utf-8"))
+    assert shown is None or printed.splitlines()[0] == shown[1]
