@@ -171,7 +171,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
             require(close, f"{row['setting']}: eval's {key} is {row[key]}, llama-perplexity's is another", output)
     output = run([tool, *arguments, "--kl-divergence", "--h2o-heavy", "64", "--h2o-scorer", "best"], ok=False)
     require(
-        "bad value 'best'" in output and "distant, key_diff or sum" in output,
+        "bad value 'best'" in output and "distant, key_diff, sum or block_ema" in output,
         "llama-perplexity does not say what is wrong",
         output,
     )
