@@ -38,9 +38,8 @@ def main(
 ) -> None:
     """Print Markdown tables."""
     parts = documents(model, text, n_tokens, max(1, clients))
-    print(
-        f"{cpu_model()}, {n_tokens:,} tokens\n\n| | first question, s | second question, s | K and V, MB |\n|---|--:|--:|--:|"
-    )
+    print(f"{cpu_model()}, {n_tokens:,} tokens\n")
+    print("| | first question, s | second question, s | K and V, MB |\n|---|--:|--:|--:|", flush=True)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in SERVERS}
     kept: dict[str, int] = {}
     for _ in range(repetitions):
