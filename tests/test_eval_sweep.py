@@ -13,7 +13,7 @@ import h2o_llama
 from compare import assert_memory_is_well_formed, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.attention_mass import chunk_masses
-from h2o_llama.eval import Continuation, Perplexity, Recall, Setting, evaluate, references, sweep
+from h2o_llama.eval import Continuation, Perplexity, Recall, Setting, evaluate, evicting, references, sweep
 from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
 from h2o_llama.eval.rows import append_rows
 from h2o_llama.fingerprint import model_fingerprint
@@ -64,6 +64,20 @@ def test_a_sweep_names_scorer_and_pooling() -> None:
         "single_pass distant L8 H8",
         "single_pass distant pool3 L8 H8",
     ]
+
+
+def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
+    ratio = Setting.of(H2OConfig(8, sink_tokens=0, lookup_budget=0, keep_ratio=0.25))
+    blocks = Setting.of(H2OConfig(16, 16, 0, scorer="block_ema", ema_alpha=0.25, shared_heads=True, lookup_budget=0))
+    names = ["single_pass distant L8 keep0.25", "single_pass block_ema L16 H16 blocks16 ema0.25 shared heads"]
+    assert [ratio.name, blocks.name] == names
+    settings = [ratio, blocks, *evicting([ratio])]
+    rows = measure(tiny_model, settings, tasks=[Perplexity(windows=1)])
+    losses = [row["ppl_ratio"] for row in rows if row["setting"] != "dense"]
+    assert len(losses) == 3
+    assert losses[0] == pytest.approx(losses[2], rel=1e-4)
+    with pytest.raises(ValueError, match="leave keep_ratio out"):
+        references(ratio, ["random"], S)
 
 
 def test_a_sweep_names_the_retrieval() -> None:

@@ -32,7 +32,7 @@ EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
     H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
     H2OConfig(local_window=32, heavy_budget=32, evict=True, cold_store="memory", lookup_budget=50),
-    H2OConfig(32, 416, 16, scorer="block_ema", ema_alpha=0.5, shared_heads=True, keep_ratio=0.2, lookup_budget=0),
+    H2OConfig(32, 416, 16, scorer="block_ema", ema_alpha=0.75, shared_heads=True, keep_ratio=0.2, lookup_budget=0),
 )
 # Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits.
 STATISTICS = {

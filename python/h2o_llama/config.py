@@ -59,7 +59,7 @@ class H2OConfig:
     pooling : int, default 0
         A position ranks as high as the best candidate up to this many positions away: what matters is kept with its
         neighbours (SnapKV pools 7 positions, which is 3).
-    block_tokens, ema_alpha : int, float, default 16, 0.9
+    block_tokens, ema_alpha : int, float, default 16, 0.5
         For "block_ema", see there.
     shared_heads : bool, default False
         All KV heads of a layer keep the same positions, by the mean of their scores.
@@ -136,7 +136,7 @@ class H2OConfig:
     retrieval: Literal["ngrams", "index"] = "ngrams"
     cold_store: str | os.PathLike[str] | None = None
     block_tokens: int = 16
-    ema_alpha: float = 0.9
+    ema_alpha: float = 0.5
     shared_heads: bool = False
     keep_ratio: float | None = None
     target_ratio: float | None = None

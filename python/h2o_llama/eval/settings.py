@@ -58,9 +58,13 @@ class Setting:
             choice = ["window"]
         else:
             choice = [h2o.scorer, *([f"pool{h2o.pooling}"] if h2o.pooling > 0 else [])]
-        sizes = (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget, h2o.lookup_budget)
+        sizes = (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget or 0, h2o.lookup_budget)
         budgets = tuple(zip("ALHB", sizes, strict=True))
-        others = ["index"] if h2o.has_key_index else []
+        others = [] if h2o.keep_ratio is None else [f"keep{h2o.keep_ratio:.4g}"]
+        if h2o.ranks_blocks and (h2o.block_tokens, h2o.ema_alpha) != (_DEFAULTS.block_tokens, _DEFAULTS.ema_alpha):
+            others.append(f"blocks{h2o.block_tokens} ema{h2o.ema_alpha:g}")
+        others += ["shared heads"] if h2o.shared_heads else []
+        others += ["index"] if h2o.has_key_index else []
         if h2o.lookup_budget > 0 and not h2o.has_key_index and h2o.tile != H2OConfig.tile:
             others.append(f"T{h2o.tile}")
         if layers := cast(tuple[int, ...], h2o.dense_layers):
@@ -117,7 +121,8 @@ def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list
         if h2o is None or setting.memory is not None or h2o.schedule != "single_pass":
             continue
         if cold_store is None:
-            h2o = replace(h2o, heavy_budget=h2o.heavy_budget + h2o.lookup_budget, lookup_budget=0)
+            heavy = h2o.heavy_budget if h2o.keep_ratio is not None else h2o.heavy_budget + h2o.lookup_budget
+            h2o = replace(h2o, heavy_budget=heavy, lookup_budget=0)
         elif h2o.has_key_index:
             continue
         res.append(Setting.of(replace(h2o, decode="memory", evict=True, cold_store=cold_store)))
@@ -133,10 +138,12 @@ def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[
     Raises
     ------
     ValueError
-        If a kind is unknown, the setting is dense, or the window would be longer than a chunk.
+        If a kind is unknown, the setting is dense or has a keep_ratio, or the window would be longer than a chunk.
     """
     if setting.h2o is None:
         raise ValueError(f"[{_OWNER}] a reference needs a setting with H2O, got {setting.name!r}")
+    if setting.h2o.keep_ratio is not None:
+        raise ValueError(f"[{_OWNER}] references choose memory sets of one size: leave keep_ratio out")
     return [_reference(setting.h2o, kind, chunk_size) for kind in dict.fromkeys(kinds)]
 
 

@@ -149,7 +149,7 @@ def _recall(kind: str, question: str, tail: int, rows: Sequence[Row]) -> Figure:
 def _size(row: Row) -> int:
     """M + B."""
     h2o = row["h2o"]
-    return int(h2o["sink_tokens"] + h2o["local_window"] + h2o["heavy_budget"] + h2o["lookup_budget"])
+    return int(h2o["sink_tokens"] + h2o["local_window"] + (h2o["heavy_budget"] or 0) + h2o["lookup_budget"])
 
 
 def _choice(row: Row) -> str:
