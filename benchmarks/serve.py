@@ -86,16 +86,21 @@ def serving(model: str, options: list[str]) -> Iterator[int]:
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(600):
-            try:
-                if request(port, "GET", "/health").status == 200:
-                    break
-            except OSError:
-                time.sleep(0.1)
+        while not is_ready(port):
+            time.sleep(0.1)
+            if process.poll() is not None:
+                sys.exit(f"the server ended with status {process.returncode}")
         yield port
     finally:
         process.terminate()
         process.wait()
+
+
+def is_ready(port: int) -> bool:
+    try:
+        return bool(request(port, "GET", "/health").status == 200)
+    except OSError:
+        return False
 
 
 def request(port: int, method: str, path: str, body: Any = None) -> Any:
