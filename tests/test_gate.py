@@ -26,10 +26,10 @@ def gate(tiny_model: Path) -> Iterator[Gate]:
 
 
 def test_prompts(gate: Gate) -> None:
-    found = {name: len(tokens) - N_AFTER for name, tokens in prompts(gate.weights, TEXT, N_AFTER)}
+    found = {name: len(tokens) - N_AFTER for name, tokens in prompts(gate.weights, TEXT, gate.tokens, N_AFTER)}
     assert found == {**LENGTHS, "turns": TURNS}
     with pytest.raises(ValueError, match="the text must have at least 7,756 tokens"):
-        list(prompts(gate.weights, TEXT[:7_000], N_AFTER))
+        list(prompts(gate.weights, TEXT, gate.tokens[:7_000], N_AFTER))
 
 
 @pytest.fixture

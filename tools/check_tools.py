@@ -14,9 +14,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import cast
 
 from h2o_llama import H2OConfig
+from h2o_llama.cli.upstream import upstream_options
 from h2o_llama.demo.document import standard_library_text
 from h2o_llama.eval import Perplexity, Setting, evaluate
 
@@ -105,32 +105,6 @@ def require_schedule(schedule: str, tool: str, output: str) -> None:
     require(complete and max(chunks) == 3, f"{tool}: phases {calls}, chunks {chunks[1:]}", output)
 
 
-def options_of(h2o: H2OConfig) -> list[str]:
-    """Every choice as an option: the tools' defaults are others."""
-    values = {
-        "local": h2o.local_window,
-        "heavy": h2o.heavy_budget,
-        "sinks": h2o.sink_tokens,
-        "scorer": h2o.scorer,
-        "pooling": h2o.pooling,
-        "block": h2o.block_tokens,
-        "ema": h2o.ema_alpha,
-        "heads": "shared" if h2o.shared_heads else "own",
-        "keep": h2o.keep_ratio or 0,
-        "schedule": h2o.schedule,
-        "lookup": h2o.lookup_budget,
-        "tile": h2o.tile,
-        "retrieval": h2o.retrieval,
-        "decode": h2o.decode,
-        "evict": "on" if h2o.evict else "off",
-    }
-    if layers := cast(tuple[int, ...], h2o.dense_layers):
-        values["dense"] = ",".join(map(str, layers))
-    if h2o.cold_store is not None:
-        values["cold-store"] = str(h2o.cold_store)
-    return [word for name, value in values.items() for word in (f"--h2o-{name}", str(value))]
-
-
 def check_conversation(tool: Path) -> None:
     """Turns that diverge from what is cached: an answer again, and the whole conversation anew.
 
@@ -160,7 +134,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     arguments += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
     run([tool, *arguments])
     for h2o in EVALUATED:
-        output = run_perplexity(tool, [*arguments, "--kl-divergence", *options_of(h2o)])
+        output = run_perplexity(tool, [*arguments, "--kl-divergence", *upstream_options(h2o)])
         (row,) = evaluate(
             MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], tasks=[Perplexity(2)], chunk_size=chunk
         )

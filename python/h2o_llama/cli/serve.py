@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError, _core
+from h2o_llama import H2OError, _core
 from h2o_llama.cli import options
 from h2o_llama.cli.prompt import open_weights
+from h2o_llama.cli.upstream import upstream_options
 from h2o_llama.params import available_cpus
 
 _PAGE = Path(__file__).parent.parent / "page"
@@ -98,34 +99,10 @@ def serve(
     arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
-    arguments += [] if h2o is None else _h2o_arguments(h2o, chunk)
+    if h2o is not None:
+        # One chunk at a time: others' tokens come, and requests are cancelled, in between.
+        arguments += ["--ubatch-size", chunk, "--batch-size", chunk, "--no-kv-unified", *upstream_options(h2o)]
     _become(_server(), [*map(str, arguments), *further])
-
-
-def _h2o_arguments(h2o: H2OConfig, chunk: int) -> list[Any]:
-    """The configuration, as llama-server's options."""
-    # One chunk at a time: others' tokens come, and requests are cancelled, in between.
-    arguments: list[Any] = ["--ubatch-size", chunk, "--batch-size", chunk, "--no-kv-unified"]
-    named = {
-        "local": h2o.local_window,
-        "heavy": h2o.heavy_budget,
-        "sinks": h2o.sink_tokens,
-        "scorer": h2o.scorer,
-        "pooling": h2o.pooling,
-        "schedule": h2o.schedule,
-        "decode": h2o.decode,
-        "lookup": h2o.lookup_budget,
-        "retrieval": h2o.retrieval,
-        "tile": h2o.tile,
-        "block": h2o.block_tokens,
-        "ema": h2o.ema_alpha,
-    }
-    for name, value in named.items():
-        arguments += [f"--h2o-{name}", value]
-    arguments += ["--h2o-evict", "on"] if h2o.evict else []
-    arguments += [] if h2o.cold_store is None else ["--h2o-cold-store", h2o.cold_store]
-    arguments += ["--h2o-dense", ",".join(map(str, h2o.dense_layers))] if h2o.dense_layers else []  # type: ignore[arg-type]
-    return arguments
 
 
 def _server() -> Path:

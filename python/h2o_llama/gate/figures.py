@@ -11,6 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,12 @@ class Gate:
     def open(self, h2o: H2OConfig | None, n_ctx: int, chunk: int = _CHUNK) -> Llama:
         return Llama(self.weights, n_ctx=n_ctx, n_ubatch=chunk, n_batch=4096, n_threads=self.threads, h2o=h2o)
 
+    @cached_property
+    def tokens(self) -> Tokens:
+        return np.array(self.weights.tokenize(self.text), dtype=np.int32)
+
     def prompts(self) -> dict[str, Tokens]:
-        return dict(prompts(self.weights, self.text, N_AFTER))
+        return dict(prompts(self.weights, self.text, self.tokens, N_AFTER))
 
     def lossy(self) -> Iterator[Figure]:
         """Evicting to a ratio: what it came to, and what the text after costs."""
@@ -126,7 +131,7 @@ class Gate:
         }
         doubled = replace(_COLD, **{name: 2 * size for name, size in sizes.items()})
         n_ctx = _PLACES.stop + N_AFTER
-        tokens = np.array(self.weights.tokenize(self.text), dtype=np.int32)
+        tokens = self.tokens
         losses: dict[str, list[float]] = {"cold_ppl": [], "cold_ppl_double": []}
         with self.open(None, n_ctx) as dense, self.open(_COLD, n_ctx) as cold, self.open(doubled, n_ctx) as double:
             llms = dict(zip(losses, (cold, double), strict=True))

@@ -16,9 +16,8 @@ TURNS = 3_000
 _TURN_BYTES = 1_500
 
 
-def prompts(llm: Llama, text: bytes, n_after: int) -> Iterator[tuple[str, Tokens]]:
+def prompts(llm: Llama, text: bytes, tokens: Tokens, n_after: int) -> Iterator[tuple[str, Tokens]]:
     """Names and tokens, n_after more than the prompt: parts of the text, and a conversation made of it."""
-    tokens = np.array(llm.tokenize(text), dtype=np.int32)
     for i, (name, n) in enumerate(LENGTHS.items()):
         yield name, _part(tokens, i * len(tokens) // 5, n + n_after)
     yield "turns", _part(np.array(_turns(llm, text), dtype=np.int32), 0, TURNS + n_after)
