@@ -16,7 +16,6 @@ from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
 from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
-from h2o_llama.report.html import check_target
 
 
 def bench(
@@ -90,9 +89,7 @@ def bench(
     )
     if json_file == findings.STDOUT and csv_file == findings.STDOUT:
         raise typer.BadParameter("--json and --csv cannot both go to standard output")
-    for path in (json_file, csv_file):
-        if path is not None and path != findings.STDOUT:
-            check_target(path)
+    findings.check_files(json_file, csv_file)
     draw = None if plot is None else findings.drawing("bench_plots", plot)
 
     started = describe()

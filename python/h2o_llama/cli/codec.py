@@ -15,7 +15,6 @@ from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, open_weights, read_text
 from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
-from h2o_llama.report.html import check_target
 
 
 def codec(
@@ -39,8 +38,7 @@ def codec(
     predictors and codes that are chosen and with each that could be; every frame is decoded and compared. Tables are
     Markdown unless they go to a terminal.
     """
-    if json_file is not None and json_file != findings.STDOUT:
-        check_target(json_file)
+    findings.check_files(json_file)
     draw = None if plot is None else findings.drawing("codec_plots", plot)
     plan = CodecPlan(n_tokens, chunk, group, kv_type, repetitions)
     started = describe()

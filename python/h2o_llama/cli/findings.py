@@ -10,10 +10,18 @@ from typing import Any, Literal
 from rich.console import Console
 
 from h2o_llama.bench.tables import Table
+from h2o_llama.report.html import check_target
 
 STDOUT = Path("-")
 
 Draw = Callable[[Sequence[Mapping[str, Any]]], list[Path]]
+
+
+def check_files(*paths: Path | None) -> None:
+    """Fail here, before anything is measured, if one of these files cannot be written."""
+    for path in paths:
+        if path is not None and path != STDOUT:
+            check_target(path)
 
 
 def drawing(plots: Literal["bench_plots", "codec_plots", "eval_plots"], folder: Path) -> Draw:

@@ -17,7 +17,6 @@ from h2o_llama.gate.bounds import BOUNDS
 from h2o_llama.gate.figures import Figure, Gate
 from h2o_llama.gate.memory import FIRST
 from h2o_llama.machine import describe
-from h2o_llama.report.html import check_target
 
 
 def gate(
@@ -37,8 +36,7 @@ def gate(
     Prompts are parts of the text of 1,100 to 7,500 tokens, and turns of a conversation made of it. The exit code is 1
     if a bound does not hold. It takes some minutes.
     """
-    if json_file is not None and json_file != findings.STDOUT:
-        check_target(json_file)
+    findings.check_files(json_file)
     machine = describe()
     content = default_text() if text is None else read_text(text)
     figures = []
