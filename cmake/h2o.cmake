@@ -81,10 +81,14 @@ if(GGML_BACKEND_DL)
 endif()
 install(TARGETS ${libraries} LIBRARY DESTINATION h2o_llama/lib)
 
-# The server: `h2o-llama serve` starts it.
-add_custom_target(h2o-server ALL DEPENDS llama-server)
-set_target_properties(llama-server PROPERTIES INSTALL_RPATH "${origin}")
-install(TARGETS llama-server RUNTIME DESTINATION h2o_llama/lib) # beside the backends, where it looks for them
+# The servers: `h2o-llama serve` starts the one, `h2o-llama rpc-server` the other.
+set(servers llama-server)
+if(TARGET ggml-rpc)
+    list(APPEND servers ggml-rpc-server)
+endif()
+add_custom_target(h2o-servers ALL DEPENDS ${servers})
+set_target_properties(${servers} PROPERTIES INSTALL_RPATH "${origin}")
+install(TARGETS ${servers} RUNTIME DESTINATION h2o_llama/lib) # beside the backends, where they look for them
 
 execute_process(
     COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir

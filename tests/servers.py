@@ -82,7 +82,7 @@ def serving(log: Path, *arguments: str | Path) -> Iterator[Server]:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     with log.open("wb") as output:
-        process = _start(output, "serve", *map(str, arguments[:1]), "--port", str(port), *map(str, arguments[1:]))
+        process = start(output, "serve", *map(str, arguments[:1]), "--port", str(port), *map(str, arguments[1:]))
         try:
             _wait_until_ready(Server(port, process), log)
             yield Server(port, process)
@@ -95,7 +95,8 @@ def serving(log: Path, *arguments: str | Path) -> Iterator[Server]:
                 process.wait()
 
 
-def _start(output: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
+def start(output: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
+    """A command of `h2o-llama` as a process."""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVE, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output
     )

@@ -285,7 +285,7 @@ def test_the_openai_client(tmp_path: Path) -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The arguments with which the server would have been started."""
     calls: list[list[str]] = []
-    monkeypatch.setattr(serve_command, "_become", lambda program, arguments: calls.append(arguments))
+    monkeypatch.setattr(serve_command, "become", lambda program, arguments: calls.append(arguments))
     return calls
 
 

@@ -58,7 +58,13 @@ __all__: list[str] = [
 ]
 
 class Model:
-    def __init__(self, path: bytes, n_gpu_layers: typing.SupportsInt | typing.SupportsIndex, verbose: bool) -> None: ...
+    def __init__(
+        self,
+        path: bytes,
+        n_gpu_layers: typing.SupportsInt | typing.SupportsIndex,
+        verbose: bool,
+        rpc_servers: collections.abc.Sequence[str],
+    ) -> None: ...
     def detokenize(
         self, tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], special: bool
     ) -> bytes: ...

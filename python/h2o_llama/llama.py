@@ -15,7 +15,7 @@ from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError
 from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.generate_many import ManyGenerations, Start
-from h2o_llama.loading import load_model
+from h2o_llama.loading import check_rpc_servers, load_model
 from h2o_llama.model import Tokens
 from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
@@ -74,6 +74,9 @@ class Llama(ChatCompletions):
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
     chat_template : str, optional
         A Jinja template, or "chatml", instead of the model's own.
+    rpc_servers : str or list of str, optional
+        HOST:PORT of servers (`h2o-llama rpc-server`) that hold and compute layers: n_gpu_layers of them, by default
+        all, each server as many as its memory allows. Only in a build with RPC. Several with commas, or as a list.
 
     Raises
     ------
@@ -110,9 +113,10 @@ class Llama(ChatCompletions):
         verbose: bool = False,
         n_seq_max: int = 1,
         chat_template: str | None = None,
+        rpc_servers: str | list[str] | tuple[str, ...] | None = None,
     ) -> None:
         if n_gpu_layers is None:
-            n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else 0
+            n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else -1 if rpc_servers else 0
         self._params = ContextParams(
             n_ctx,
             n_batch,
@@ -133,6 +137,8 @@ class Llama(ChatCompletions):
             raise _check.bad_argument(_OWNER, "chat_template", "a Jinja template, 'chatml' or None", chat_template)
         self._chat_template = chat_template
         if isinstance(model_path, Llama):
+            if rpc_servers is not None:
+                raise _check.bad_argument(_OWNER, "rpc_servers", "left out with shared weights", rpc_servers)
             if n_gpu_layers != model_path.n_gpu_layers:
                 expected = f"that of the shared weights ({model_path.n_gpu_layers}), or left out"
                 raise _check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
@@ -140,7 +146,7 @@ class Llama(ChatCompletions):
             self._model_path = model_path.model_path
             self._fingerprint: str = model_path._fingerprint
         else:
-            model = load_model(model_path, n_gpu_layers, verbose)
+            model = load_model(model_path, n_gpu_layers, verbose, check_rpc_servers(rpc_servers, n_gpu_layers))
             self._model_path = os.fspath(find_model(model_path))
             self._fingerprint = model_fingerprint(self._model_path)
         if model.has_encoder:

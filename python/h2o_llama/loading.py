@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from h2o_llama import _check, _core
@@ -22,8 +23,10 @@ KV_TYPES = {
 }
 
 
-def load_model(model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: bool) -> _core.Model:
-    """Load a GGUF file, or a model that has a name.
+def load_model(
+    model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: bool, rpc_servers: tuple[str, ...] = ()
+) -> _core.Model:
+    """Load a GGUF file, or a model that has a name; its layers go to the servers first.
 
     Raises
     ------
@@ -32,11 +35,31 @@ def load_model(model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: b
     ValueError
         If it is a folder, empty, damaged, or no GGUF model file.
     H2OError
-        If llama.cpp refuses it; the message has its reason.
+        If llama.cpp refuses it, or a server does not answer; the message has the reason.
     """
     if not isinstance(model_path, str | os.PathLike):
         raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Llama", model_path)
-    return _core.Model(os.fsencode(check_model_file("Llama", model_path)), n_gpu_layers, verbose)
+    return _core.Model(os.fsencode(check_model_file("Llama", model_path)), n_gpu_layers, verbose, list(rpc_servers))
+
+
+def check_rpc_servers(servers: str | Sequence[str] | None, n_gpu_layers: int = -1) -> tuple[str, ...]:
+    """Addresses of RPC servers, HOST:PORT, as one text with commas or several. Raises ValueError where one is none."""
+    names = servers.split(",") if isinstance(servers, str) else servers
+    if names is None:
+        return ()
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and _is_address(name) for name in names):
+        expected = "HOST:PORT, several with commas or as a list, or None"
+        raise _check.bad_argument("Llama", "rpc_servers", expected, servers)
+    if len(set(names)) < len(names):
+        raise _check.bad_argument("Llama", "rpc_servers", "servers that are each named once", servers)
+    if names and n_gpu_layers == 0:
+        raise _check.bad_argument("Llama", "n_gpu_layers", "left out, -1 or how many layers rpc_servers hold", 0)
+    return tuple(names)
+
+
+def _is_address(name: str) -> bool:
+    host, _, port = name.partition(":")
+    return bool(host) and host.isprintable() and port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536
 
 
 def check_model_file(owner: str, model_path: str | os.PathLike[str]) -> Path:

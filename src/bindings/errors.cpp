@@ -22,6 +22,10 @@ void init_errors() {
             set_error(type, e.what());
         } catch (const std::invalid_argument & e) {
             set_error(PyExc_ValueError, e.what());
+        } catch (const py::builtin_exception &) {
+            throw; // pybind11's own
+        } catch (const std::runtime_error & e) { // of llama.cpp, in a call that has no name for it: an RPC server is gone
+            set_error(type, e.what());
         }
     });
 }

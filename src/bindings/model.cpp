@@ -13,7 +13,38 @@
 // in upstream's llama-model.h, for its tests
 const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_tensor_map(const llama_model * model);
 
-model::model(const std::string & path, int32_t n_gpu_layers, bool verbose) {
+// What holds layers: the devices of the servers, then this machine's GPUs, then a null pointer.
+static std::vector<ggml_backend_dev_t> devices_with(const std::vector<std::string> & rpc_servers) {
+    ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
+    if (!rpc) {
+        throw h2o_error("rpc_servers: this build has no RPC. Install h2o-llama from its source with it: "
+            "pip install . -C cmake.define.GGML_RPC=ON");
+    }
+    const auto add_server = (ggml_backend_reg_t (*)(const char *)) ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server");
+
+    std::vector<ggml_backend_dev_t> result;
+    for (const auto & server : rpc_servers) {
+        ggml_backend_reg_t reg;
+        try {
+            reg = add_server(server.c_str());
+        } catch (const std::exception & e) {
+            throw h2o_error(std::string(e.what()) + ": start `h2o-llama rpc-server` of this version there");
+        }
+        for (size_t i = 0; reg && i < ggml_backend_reg_dev_count(reg); ++i) {
+            result.push_back(ggml_backend_reg_dev_get(reg, i));
+        }
+    }
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU) {
+            result.push_back(device);
+        }
+    }
+    result.push_back(nullptr);
+    return result;
+}
+
+model::model(const std::string & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers) {
     gguf_check(path, "[Llama] ");
 
     llama_call call(verbose, llama_call::THROW);
@@ -21,7 +52,14 @@ model::model(const std::string & path, int32_t n_gpu_layers, bool verbose) {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = n_gpu_layers;
 
-    ptr.reset(llama_call::run("[Llama] ", [&] { return llama_model_load_from_file(path.c_str(), params); }), llama_model_free);
+    ptr.reset(llama_call::run("[Llama] ", [&] {
+        std::vector<ggml_backend_dev_t> devices;
+        if (!rpc_servers.empty()) {
+            devices = devices_with(rpc_servers);
+            params.devices = devices.data();
+        }
+        return llama_model_load_from_file(path.c_str(), params);
+    }), llama_model_free);
     if (!ptr) {
         throw h2o_error("[Llama] llama.cpp cannot load " + path + ": " + call.reason());
     }
@@ -113,11 +151,11 @@ static std::map<std::string, size_t> weight_bytes(const model & self) {
 
 void init_model(py::module_ & m) {
     py::class_<model, std::shared_ptr<model>>(m, "Model")
-        .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose) {
+        .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers) {
             const std::string path_str = path;
             py::gil_scoped_release no_gil;
-            return std::make_shared<model>(path_str, n_gpu_layers, verbose);
-        }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"))
+            return std::make_shared<model>(path_str, n_gpu_layers, verbose, rpc_servers);
+        }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"))
         .def("tokenize", [](const model & self, const py::bytes & text, bool add_special, bool parse_special) {
             const std::string text_str = text;
             py::gil_scoped_release no_gil;

@@ -13,7 +13,8 @@
 // A loaded model; the vocabulary goes with it. Immutable, so any thread may use it.
 class model {
 public:
-    model(const std::string & path, int32_t n_gpu_layers, bool verbose);
+    // rpc_servers: HOST:PORT of each ggml-rpc-server that takes layers before the GPUs of this machine do
+    model(const std::string & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers);
 
     std::vector<llama_token> tokenize(const std::string & text, bool add_special, bool parse_special) const;
     std::string detokenize(const std::vector<llama_token> & tokens, bool special) const;

@@ -3,6 +3,7 @@
 #include "h2o-env.h"
 
 #include "llama-batch.h"
+#include "llama-impl.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -35,7 +36,11 @@ llama_memory_h2o_context::llama_memory_h2o_context(
 llama_memory_h2o_context::~llama_memory_h2o_context() {
     for (auto & call : calls) {
         if (call.begun) {
-            call.stream->rollback();
+            try {
+                call.stream->rollback();
+            } catch (const std::exception & e) { // a device that is gone, such as an RPC server: nothing of it can be used
+                LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone: %s\n", __func__, e.what());
+            }
         }
     }
 }

@@ -50,7 +50,8 @@ def chat(
         int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
     ] = 0,
     threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = 0,
+    gpu_layers: options.RpcGpuLayers = None,
+    rpc: options.Rpc = None,
     temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
 ) -> None:
@@ -64,7 +65,7 @@ def chat(
     if file is not None:
         told.append("Answer questions about this text:\n\n" + read_text(file).decode(errors="replace"))
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    with open_weights(model, gpu_layers) as weights:
+    with open_weights(model, gpu_layers, rpc) as weights:
         read_first = _shared_tokens(weights, begin)
         n_trained = weights.core_model.n_ctx_train
         if len(read_first) >= n_trained:

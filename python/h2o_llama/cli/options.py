@@ -83,6 +83,19 @@ DenseTail = Annotated[
 Chunk = Annotated[int, typer.Option(min=1, help="S: tokens per chunk.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")]
 GpuLayers = Annotated[int, typer.Option("--gpu-layers", min=-1, help="Layers to keep on the GPU; -1 is all.")]
+RpcGpuLayers = Annotated[
+    int | None,
+    typer.Option(
+        "--gpu-layers",
+        min=-1,
+        show_default="0, with --rpc -1",
+        help="Layers on the GPU and by --rpc; -1 is all.",
+    ),
+]
+Rpc = Annotated[
+    str | None,
+    typer.Option("--rpc", metavar="HOST:PORT,…", help="Machines that hold layers: `h2o-llama rpc-server` runs there."),
+]
 
 
 def layers(text: str) -> tuple[int, ...]:

@@ -16,9 +16,9 @@ def model_file(name: str) -> Path:
     return demo_model_path() if name == "demo" else Path(name)
 
 
-def open_weights(name: str, gpu_layers: int) -> Llama:
+def open_weights(name: str, gpu_layers: int | None, rpc: str | None = None) -> Llama:
     """The model with the least context: how large one must be is known when it has cut the text into tokens."""
-    return Llama(model_file(name), n_ctx=1, n_batch=1, n_ubatch=1, n_gpu_layers=gpu_layers, h2o=None)
+    return Llama(model_file(name), n_ctx=1, n_batch=1, n_ubatch=1, n_gpu_layers=gpu_layers, h2o=None, rpc_servers=rpc)
 
 
 def open_context(

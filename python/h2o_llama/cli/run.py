@@ -41,7 +41,8 @@ def run(
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
     threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = 0,
+    gpu_layers: options.RpcGpuLayers = None,
+    rpc: options.Rpc = None,
     temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
     draft: Annotated[
@@ -85,7 +86,7 @@ def run(
     )
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
-    with open_weights(model, gpu_layers) as weights:
+    with open_weights(model, gpu_layers, rpc) as weights:
         asked = prompt
         if not (raw or before or save) and weights.chat_template:
             message = weights.apply_chat_template([{"role": "user", "content": text.decode(errors="replace")}])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from h2o_llama import H2OError, _core
 from h2o_llama.cli import options
+from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_weights
 from h2o_llama.cli.upstream import upstream_options
+from h2o_llama.loading import check_rpc_servers
 from h2o_llama.params import available_cpus
 
 _PAGE = Path(__file__).parent.parent / "page"
@@ -59,7 +58,8 @@ def serve(
         bool, typer.Option("--dense", "--no-h2o", help="Without H2O: llama.cpp's dense attention.")
     ] = False,
     threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = 0,
+    gpu_layers: options.RpcGpuLayers = None,
+    rpc: options.Rpc = None,
 ) -> None:
     """Serve a model over HTTP: llama.cpp's server (OpenAI's interface and its own), with H2O for every slot.
 
@@ -94,7 +94,9 @@ def serve(
     if h2o is not None:
         n_ctx = max(n_ctx, chunk)  # llama.cpp would cut the chunk down
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
-    arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel, "--gpu-layers", gpu_layers]
+    arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
+    arguments += ["--gpu-layers", gpu_layers if gpu_layers is not None else -1 if rpc else 0]
+    arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
     arguments += ["--threads", available_cpus() if threads is None else threads]
     arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
@@ -102,19 +104,4 @@ def serve(
     if h2o is not None:
         # One chunk at a time: others' tokens come, and requests are cancelled, in between.
         arguments += ["--ubatch-size", chunk, "--batch-size", chunk, "--no-kv-unified", *upstream_options(h2o)]
-    _become(_server(), [*map(str, arguments), *further])
-
-
-def _server() -> Path:
-    """The program: it is beside the extension module, which an editable installation keeps elsewhere."""
-    path = Path(_core.__file__).parent / "lib" / ("llama-server.exe" if os.name == "nt" else "llama-server")
-    if not path.is_file():
-        raise H2OError(f"[serve] there is no {path}: install h2o-llama again")
-    return path
-
-
-def _become(program: Path, arguments: list[str]) -> None:
-    """Run the program in the place of this process, so that signals reach it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(program, [program.name, *arguments])
+    become(program("serve", "llama-server", "install h2o-llama again"), [*map(str, arguments), *further])

@@ -1,0 +1,176 @@
+"""A model over several machines: llama.cpp's RPC servers, here two of this one. Only in a build with RPC."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import invoke
+from servers import start
+
+from h2o_llama import H2OConfig, H2OError, Llama, _core, demo_model_path
+from h2o_llama.cli.programs import program
+
+S = 64
+TEXT = (Path(__file__).parent / "oracle" / "attention.py").read_bytes()[: 9 * S + 11]
+
+needs_rpc = pytest.mark.skipif(
+    not (Path(_core.__file__).parent / "lib" / "ggml-rpc-server").exists(),
+    reason="this build has no RPC: pip install . -C cmake.define.GGML_RPC=ON",
+)
+
+
+@contextmanager
+def serving_rpc(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address and the process of an RPC server."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    with log.open("wb") as output:
+        process = start(output, "rpc-server", "--port", str(port), "--threads", "1")
+        try:
+            wait_until_it_listens(process, port, log)
+            yield f"127.0.0.1:{port}", process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Of two servers, which hold half of the layers each."""
+    folder = tmp_path_factory.mktemp("rpc")
+    with serving_rpc(folder / "first") as (first, _), serving_rpc(folder / "second") as (second, _):
+        yield [first, second]
+
+
+def load(h2o: H2OConfig | None, **options: Any) -> Llama:
+    return Llama(demo_model_path(), n_ctx=1024, n_ubatch=S, n_batch=2 * S, n_threads=1, h2o=h2o, **options)
+
+
+def read(llm: Llama) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Logits after the text, and after two more tokens one by one; the memory sets."""
+    tokens = llm.tokenize(TEXT)
+    logits = []
+    for part in (tokens[:-2], tokens[-2:-1], tokens[-1:]):
+        llm.eval(part)
+        logits.append(llm.logits.copy())
+    return logits, [] if llm.kv is None else [llm.kv.memory_indices(layer) for layer in llm.kv.layers]
+
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "the defaults": {},
+    "two phases": {"schedule": "two_phase", "lookup_budget": 0},
+    "composed attention": {"flash_attn": "off"},
+    "evict": {"evict": True},
+    "a cold store": {"evict": True, "cold_store": "memory", "dense_layers": (1,)},
+    "an index of keys": {"retrieval": "index", "type_k": "q8_0"},
+    "keys alone": {"scorer": "key_diff", "decode": "memory"},
+}
+
+
+@needs_rpc
+@pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
+def test_servers_compute_what_one_machine_does(addresses: list[str], options: dict[str, Any]) -> None:
+    of_llama = {name: value for name, value in options.items() if name in ("flash_attn", "type_k")}
+    h2o = H2OConfig.for_chunk_size(S, **{name: value for name, value in options.items() if name not in of_llama})
+    with load(h2o, **of_llama) as here, load(h2o, rpc_servers=addresses, **of_llama) as there:
+        (logits, memory), (logits_there, memory_there) = read(here), read(there)
+    for a, b in zip(logits, logits_there, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-4)
+    for a, b in zip(memory, memory_there, strict=True):
+        np.testing.assert_array_equal(b, a)
+        assert (a >= 0).all()
+
+
+@needs_rpc
+def test_the_layers_are_there(addresses: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with load(None, rpc_servers=",".join(addresses), verbose=True):
+        log = capfd.readouterr().err
+    assert all(f"RPC{i}[" in log or f"RPC{i} " in log for i in range(2)), log
+    assert "offloaded 5/5 layers" in log, log
+
+
+@needs_rpc
+def test_a_snapshot_goes_from_one_machine_to_several(addresses: list[str]) -> None:
+    h2o = H2OConfig.for_chunk_size(S, evict=True)
+    with load(h2o) as here, load(h2o, rpc_servers=addresses) as there:
+        tokens = here.tokenize(TEXT)
+        here.eval(tokens[:-5])
+        there.restore(here.snapshot())
+        for llm in (here, there):
+            llm.eval(tokens[-5:])
+        np.testing.assert_allclose(there.logits, here.logits, rtol=1e-5, atol=1e-4)
+
+
+@needs_rpc
+@pytest.mark.parametrize("h2o", [None, H2OConfig.for_chunk_size(S), H2OConfig.for_chunk_size(S, evict=True)])
+def test_a_server_that_ends_is_an_error_and_not_the_end(tmp_path: Path, h2o: H2OConfig | None) -> None:
+    with serving_rpc(tmp_path / "log") as (address, process):
+        with load(h2o, rpc_servers=address) as llm:
+            tokens = llm.tokenize(TEXT)
+            llm.eval(tokens[: 2 * S])
+            process.kill()
+            process.wait()
+            for _ in range(2):
+                with pytest.raises(H2OError, match="RPC server crashed, was stopped"):
+                    llm.eval(tokens[2 * S :])
+            with pytest.raises(H2OError, match="RPC server crashed, was stopped"):
+                llm.reset()
+        with pytest.raises(H2OError, match="Failed to connect"):
+            load(h2o, rpc_servers=address)
+
+
+@needs_rpc
+def test_nobody_listens() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(H2OError, match=f"Failed to connect to {address}: start `h2o-llama rpc-server`"):
+            load(None, rpc_servers=address)
+
+
+@needs_rpc
+def test_the_command_line_takes_servers(addresses: list[str]) -> None:
+    run = ["run", "demo", "--prompt", "def ", "-n", "4", "--temp", "0"]
+    here, there = invoke(*run), invoke(*run, "--rpc", ",".join(addresses))
+    assert (here.exit_code, there.exit_code) == (0, 0), there.output
+    assert here.stdout == there.stdout != ""
+
+
+@pytest.mark.parametrize("servers", ["", "host", "host:", ":1", "host:0", "host:65536", "host:1,", ["a:1", 2], 7])
+def test_what_is_no_address(servers: Any) -> None:
+    with pytest.raises(ValueError, match="rpc_servers must be HOST:PORT"):
+        load(None, rpc_servers=servers)
+
+
+def test_servers_and_layers_go_together() -> None:
+    with pytest.raises(ValueError, match="each named once"):
+        load(None, rpc_servers="a:1,a:1")
+    with pytest.raises(ValueError, match="n_gpu_layers must be left out"):
+        load(None, rpc_servers="a:1", n_gpu_layers=0)
+    with load(None) as llm, pytest.raises(ValueError, match="left out with shared weights"):
+        Llama(llm, rpc_servers="a:1")
+
+
+def test_a_build_without_rpc_says_how_to_get_it() -> None:
+    with pytest.raises(H2OError, match=r"\[rpc-server\] there is no .*no-such-server: install it"):
+        program("rpc-server", "no-such-server", "install it")
