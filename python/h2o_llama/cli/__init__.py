@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama.cli import bench, chat, codec, demo, gate, info, inspect, pull, quantize, run, serve
+from h2o_llama.cli import batch, bench, chat, codec, demo, gate, info, inspect, pull, quantize, run, serve
 from h2o_llama.cli.errors import Commands
 from h2o_llama.cli.eval import eval_model
 
@@ -41,6 +41,7 @@ for command in (
     chat.chat,
     run.run,
     serve.serve,
+    batch.batch,
     inspect.inspect,
     bench.bench,
     codec.codec,
