@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, find_documents, read_questions
+from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
+from h2o_llama.batch.answers import Answer
 from h2o_llama.batch.documents import SUFFIXES
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
 from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.loading import check_model_file
+from h2o_llama.sequence import Progress
 
 
 def batch(
@@ -50,6 +54,9 @@ def batch(
     ] = 0,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that share the documents, by Ray; --threads is of each. 0: none.")
+    ] = 0,
     temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
 ) -> None:
@@ -79,40 +86,58 @@ def batch(
     settings = BatchSettings(h2o, chunk, max_tokens, temp, seed)
     asked = read_questions(questions)
     files = find_documents(documents)
-    fingerprint = model_fingerprint(check_model_file("batch", model_file(model)))
-    with AnswersFile(out, fingerprint, settings.to_json()) as answers:
+    path = check_model_file("batch", model_file(model)).absolute()
+    n_total, n_added, n_errors = len(files) * len(asked), 0, 0
+    with AnswersFile(out, model_fingerprint(path), settings.to_json()) as answers:
         missing = answers.missing(files, asked)
-        n_known, n_total = len(files) * len(asked) - sum(map(len, missing.values())), len(files) * len(asked)
-        counts: Counter[bool] = Counter()
+        n_known = n_total - sum(map(len, missing.values()))
+        answer_all: Callable[..., Generator[Answer, None, None]] = _answer_here
+        if workers > 0:
+            from h2o_llama.ray import answer_locally  # an extra
+
+            answer_all = partial(answer_locally, workers=workers)
         try:
-            if missing:
-                with (
-                    Answerer(
-                        model_file(model),
-                        settings,
+            with (
+                progress_bars() as update,
+                closing(
+                    answer_all(
+                        {name: files[name] for name in missing},
+                        missing,
+                        progress=lambda n, total: update("reading", n, total),
+                        model=path,
+                        settings=settings,
                         n_ctx=n_ctx,
                         n_threads=threads,
                         n_gpu_layers=gpu_layers,
                         parallel=parallel,
                         snapshots=snapshots,
-                    ) as answerer,
-                    progress_bars() as update,
-                ):
-                    update("answers", n_known, n_total)
-                    for name, some in missing.items():
-                        for answer in answerer.answer_file(
-                            name, files[name], some, lambda done, total: update("reading", done, total)
-                        ):
-                            answers.add(answer)
-                            counts[answer["error"] is None] += 1
-                            if answer["error"] is not None:
-                                typer.echo(f"{name}: {answer['error']}", err=True)
-                            update("answers", n_known + counts[True], n_total)
+                    )
+                ) as new,
+            ):
+                update("answers", n_known, n_total)
+                for answer in new:
+                    answers.add(answer)
+                    if answer["error"] is None:
+                        n_added += 1
+                    else:
+                        n_errors += 1
+                        typer.echo(f"{answer['document']}: {answer['error']}", err=True)
+                    update("answers", n_known + n_added, n_total)
         finally:
             typer.echo(
-                f"{counts[True]:,} answers added to {out}, {n_known:,} were there"
-                + (f", {counts[False]:,} errors" if counts[False] else ""),
+                f"{n_added:,} answers added to {out}, {n_known:,} were there"
+                + (f", {n_errors:,} errors" if n_errors else ""),
                 err=True,
             )
-    if counts[False]:
+    if n_errors:
         raise typer.Exit(1)
+
+
+def _answer_here(
+    files: dict[str, Path], questions: dict[str, list[Question]], *, progress: Progress, **options: Any
+) -> Generator[Answer, None, None]:
+    """By this process, one document after another."""
+    if files:
+        with Answerer(**options) as answerer:
+            for name, path in files.items():
+                yield from answerer.answer_file(name, path, questions[name], progress)
