@@ -333,4 +333,6 @@ def test_folders_without_documents(chat_model: Path, folder: Path) -> None:
         result = run_batch(folder, chat_model, "--documents", folder / documents)
         assert result.exit_code == 1
         assert match in result.stderr
+    result = run_batch(folder, chat_model, "--documents", folder, "-n", "1")  # the questions are no document
+    assert result.stderr.startswith(f"{len(DOCUMENTS) * len(QUESTIONS)} answers added")
     assert make_questions("Who?") == [Question("Who?", "Who?")]

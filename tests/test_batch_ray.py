@@ -37,11 +37,9 @@ JOB = """
 import json, os, signal, sys, time
 from pathlib import Path
 
-import ray
-
 from h2o_llama import H2OConfig
 from h2o_llama.batch import BatchSettings, find_documents
-from h2o_llama.ray import answer_documents, local_cluster
+from h2o_llama.batch.local_workers import local_cluster
 
 model, folder, out, chunk, max_tokens, *questions = sys.argv[1:]
 settings = BatchSettings(H2OConfig.for_chunk_size(int(chunk), evict=True), int(chunk), int(max_tokens))
@@ -66,6 +64,10 @@ def raylet_is_ours(pid):
 
 killed = 0
 with open(out, "w") as file, local_cluster(2):
+    import ray
+    from h2o_llama.ray import answer_documents
+
+    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
     files = find_documents(folder)
     answers = answer_documents(files, questions, model=model, workers=2, settings=settings)
     for answer in answers.iter_rows():
@@ -144,11 +146,11 @@ def session_of(leader: int) -> list[int]:
     return found
 
 
-def batch_command(folder: Path, out: Path) -> list[str | Path]:
+def batch_command(folder: Path, out: Path, model: str | Path = "chat.gguf") -> list[str | Path]:
     files = ["--documents", folder / "documents", "--questions", folder / "questions.txt", "--out", out]
     options = ["--evict", "--chunk", CHUNK, "-n", MAX_TOKENS, "--threads", 1, "--workers", 2]
     code = "from h2o_llama.cli import app; app()"
-    return ["-c", code, "batch", folder / "chat.gguf", *files, *map(str, options)]
+    return ["-c", code, "batch", folder / model, *files, *map(str, options)]
 
 
 @needs_ray
@@ -189,6 +191,14 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
         assert job.returncode == 0, errors
     assert out.read_bytes().startswith(before)
     assert answers_of([json.loads(line) for line in out.read_text().splitlines()]) == expected
+
+
+@needs_ray
+def test_a_model_that_cannot_be_used(folder: Path, unsupported_memory_model: Path, tmp_path: Path) -> None:
+    with running(*batch_command(folder, tmp_path / "out.jsonl", unsupported_memory_model)) as job:
+        _, errors = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert errors.splitlines()[-1].startswith("h2o-llama: [Llama] llama.cpp cannot make a context")
 
 
 def test_ray_is_imported_where_it_is_needed_only(monkeypatch: pytest.MonkeyPatch) -> None:

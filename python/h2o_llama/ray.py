@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from h2o_llama import _check
 from h2o_llama.batch import Answerer, BatchSettings, Document, Question, make_questions
 from h2o_llama.batch.answers import ANSWER_TYPES, Answer
-from h2o_llama.params import available_cpus
-from h2o_llama.sequence import Progress
 
 try:
     import pyarrow
@@ -24,8 +20,6 @@ except ImportError as error:
     raise ImportError('[h2o_llama.ray] needs Ray Data: pip install "h2o-llama[ray]"') from error
 
 _OWNER = "h2o_llama.ray"
-
-_OBJECT_STORE_BYTES = 128 << 20  # answers, and names of documents
 
 _ARROW_TYPES = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), dict: pyarrow.string()}
 _SCHEMA = pyarrow.schema([(name, _ARROW_TYPES[kind]) for name, kind in ANSWER_TYPES.items()])
@@ -140,57 +134,3 @@ def answer_documents(
         compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
         num_cpus=threads,
     )
-
-
-@contextmanager
-def local_cluster(n_cpus: int) -> Iterator[None]:
-    """A Ray cluster on this machine, without a dashboard, which ends with the block."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray.init(
-            address="local",
-            num_cpus=n_cpus,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            logging_level="ERROR",
-            log_to_driver=False,
-            _node_ip_address="127.0.0.1",
-        )
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        yield
-    finally:
-        ray.shutdown()
-
-
-def answer_locally(
-    files: Mapping[str, Path],
-    questions: Mapping[str, list[Question]],
-    *,
-    workers: int,
-    n_threads: int | None,
-    progress: Progress,
-    **options: Any,
-) -> Generator[Answer, None, None]:
-    """Answers about files, each with questions of its own, by processes on this machine: `h2o-llama batch --workers`.
-
-    `options` are those of `answer_documents`. By default the workers share the machine's threads. `progress` is not
-    called: they read several documents at once.
-    """
-    rows = [
-        {"document": name, "path": str(path.absolute()), "questions": [question.id for question in questions[name]]}
-        for name, path in files.items()
-    ]
-    if not rows:
-        return
-    threads = n_threads or max(1, available_cpus() // workers)
-    with local_cluster(workers * threads):
-        answers = answer_documents(
-            ray.data.from_items(rows, override_num_blocks=len(rows)),
-            {question.id: question for some in questions.values() for question in some}.values(),
-            workers=workers,
-            threads=threads,
-            **options,
-        )
-        for answer in answers.iter_rows():
-            yield answer | {"settings": json.loads(answer["settings"])}

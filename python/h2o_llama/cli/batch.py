@@ -13,6 +13,7 @@ import typer
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
 from h2o_llama.batch.answers import Answer
 from h2o_llama.batch.documents import SUFFIXES
+from h2o_llama.batch.local_workers import answer_locally
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
@@ -85,7 +86,7 @@ def batch(
     )
     settings = BatchSettings(h2o, chunk, max_tokens, temp, seed)
     asked = read_questions(questions)
-    files = find_documents(documents)
+    files = {name: file for name, file in find_documents(documents).items() if not file.samefile(questions)}
     path = check_model_file("batch", model_file(model)).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
     with AnswersFile(out, model_fingerprint(path), settings.to_json()) as answers:
@@ -93,8 +94,6 @@ def batch(
         n_known = n_total - sum(map(len, missing.values()))
         answer_all: Callable[..., Generator[Answer, None, None]] = _answer_here
         if workers > 0:
-            from h2o_llama.ray import answer_locally  # an extra
-
             answer_all = partial(answer_locally, workers=workers)
         try:
             with (
