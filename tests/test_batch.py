@@ -221,7 +221,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(chat_model: Path, folder: Path)
             ("sub/long.RST", "y"),
             ("too-long.txt", None),
         ]
-        assert "are more than the 8192 that the context may hold" in errors[1]["error"]
+        assert "are more than the 8192 that the context may hold: use a larger n_ctx" in errors[1]["error"]
         assert len(rows_of(folder)) - len(errors) == len(DOCUMENTS) * len(QUESTIONS) + 2
     for name in bad:
         (folder / "documents" / name).write_text("now short")

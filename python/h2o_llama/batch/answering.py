@@ -162,7 +162,7 @@ class Answerer:
         if n + self.settings.max_tokens > self._n_most:
             raise ValueError(
                 f"{n} tokens of text and up to {self.settings.max_tokens} of an answer are more than the "
-                f"{self._n_most} that the context may hold"
+                f"{self._n_most} that the context may hold: use a larger n_ctx, eviction, or a shorter text"
             )
 
     def _make_room(self, n: int) -> None:
