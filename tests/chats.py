@@ -71,6 +71,15 @@ def open_chat(path: Path, template: str | None = CHATML, **kwargs: Any) -> Llama
     return Llama(path, chat_template=template, **(defaults | kwargs))
 
 
+def write_chat_model(path: Path, template: str = CHATML) -> Path:
+    """A model of bytes with a template of its own."""
+    writer = models.open_writer(models.ONE_LAYER, path)
+    writer.add_chat_template(template)
+    models.add_weights(models.ONE_LAYER, writer)
+    models.finish(writer)
+    return path
+
+
 def user(content: str) -> dict[str, str]:
     return {"role": "user", "content": content}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import models
-from chats import CHATML, dictate, rendered, user
+from chats import CHATML, dictate, rendered, user, write_chat_model
 from command_line import invoke
 from h2o_llama import Llama
 
@@ -19,13 +19,7 @@ SYSTEM = "Answer questions about this text:\n\n"
 
 @pytest.fixture(scope="module")
 def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of bytes with a template of its own."""
-    path = tmp_path_factory.mktemp("chat") / "chat.gguf"
-    writer = models.open_writer(models.ONE_LAYER, path)
-    writer.add_chat_template(CHATML)
-    models.add_weights(models.ONE_LAYER, writer)
-    models.finish(writer)
-    return path
+    return write_chat_model(tmp_path_factory.mktemp("chat") / "chat.gguf")
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from h2o_llama import _check, _core
 from h2o_llama.chat_messages import Tool
+from h2o_llama.rewinding import n_shared
+
+ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
+"""What a model is told before a document, in the system's message."""
 
 LONGEST_TAIL = 512
 """Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
@@ -80,12 +82,17 @@ class ChatTemplate:
             before = self.apply(owner, messages[: users[-1]], add_generation_prompt=False, **options)
         except ValueError:  # a template may refuse a chat that ends there
             return len(ids)
-        begin = np.array(self.tokenize(before.text)[: len(ids)])
-        differ = np.flatnonzero(begin != np.array(ids[: len(begin)]))
-        return len(ids) - (int(differ[0]) if len(differ) else len(begin))
+        return len(ids) - n_shared(ids, self.tokenize(before.text))
 
 
 def parse_deltas(parser: _core.ChatParser, text: str, is_partial: bool) -> list[dict[str, Any]]:
     """What the text so far adds to the message, as OpenAI's deltas."""
     deltas: list[dict[str, Any]] = json.loads(parser.update(text, is_partial))
     return deltas
+
+
+def parsed_message(parser: _core.ChatParser) -> dict[str, Any]:
+    """The message as far as the parser understands it; empty if it understands nothing."""
+    message: dict[str, Any] = json.loads(parser.message)
+    is_empty = not (message.get("content") or message.get("tool_calls") or message.get("reasoning_content"))
+    return {} if is_empty else message

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from h2o_llama import _core
-from h2o_llama.chat_prompt import parse_deltas
+from h2o_llama.chat_prompt import parse_deltas, parsed_message
 from h2o_llama.generation import Generation, Usage
 from h2o_llama.logprobs import ChatLogprobs, TokenLogprobs, chat_logprobs
 
@@ -121,10 +120,7 @@ class ChatRun:
             return [] if self._parsed() else [{"content": self.text}]
 
     def _parsed(self) -> dict[str, Any]:
-        """The message as far as it is understood; empty if nothing is."""
-        message: dict[str, Any] = json.loads(self.parser.message)
-        is_empty = not (message.get("content") or message.get("tool_calls") or message.get("reasoning_content"))
-        return {} if is_empty else message
+        return parsed_message(self.parser)
 
     def _message(self) -> dict[str, Any]:
         message = self._parsed() or {"content": self.text}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,12 +25,17 @@ def rewind(context: _core.Context, n_tokens: int, record: bool) -> None:
     context.rewind(n)
 
 
+def n_shared(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
+    """How many tokens two texts begin with in common."""
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(np.asarray(a[:n]) != np.asarray(b[:n]))
+    return int(differ[0]) if len(differ) else n
+
+
 def keep_prefix(context: _core.Context, ids: NDArray[np.int32]) -> int:
     """Keep as much of the context's sequence as begins ids, and say how much. See `Llama.reuse`."""
     now = context.tokens
-    n = min(len(now), len(ids))
-    differ = np.flatnonzero(now[:n] != ids[:n])
-    n = int(differ[0]) if len(differ) else n
+    n = n_shared(now, ids)
     if n == len(ids) and not (n == len(now) and context.has_logits):
         n = max(n - 1, 0)  # the last token's logits are wanted
     n, _ = context.rewind_points(n)

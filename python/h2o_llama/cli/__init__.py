@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama.cli import bench, chat, codec, demo, gate, info, inspect, pull, quantize, rpc_server, run, serve
+from h2o_llama.cli import batch, bench, chat, codec, demo, gate, info, inspect, pull, quantize, rpc_server, run, serve
 from h2o_llama.cli.errors import Commands
 from h2o_llama.cli.eval import eval_model
 
@@ -42,6 +42,7 @@ for command in (
     run.run,
     serve.serve,
     rpc_server.rpc_server,
+    batch.batch,
     inspect.inspect,
     bench.bench,
     codec.codec,

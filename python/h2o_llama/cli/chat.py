@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama
+from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report
@@ -21,6 +21,7 @@ from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_text
 from h2o_llama.report.history import memory_history
 from h2o_llama.report.memory import memory_report
+from h2o_llama.rewinding import n_shared
 
 _ROOM = 8192
 """Tokens that there is room for after the document, if the model was trained for so many."""
@@ -63,7 +64,7 @@ def chat(
     h2o = None if dense else options.config(chunk, evict=evict, cold_store=cold_store)
     told = [system] if system else []
     if file is not None:
-        told.append("Answer questions about this text:\n\n" + read_text(file).decode(errors="replace"))
+        told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
     with open_weights(model, gpu_layers, rpc) as weights:
         read_first = _shared_tokens(weights, begin)
@@ -95,9 +96,7 @@ def _shared_tokens(llm: Llama, begin: list[dict[str, Any]]) -> list[int]:
         llm.tokenize(llm.apply_chat_template([*begin, {"role": "user", "content": text}]), parse_special=True)
         for text in "AB"
     )
-    n = min(len(a), len(b))
-    differ = np.flatnonzero(np.array(a[:n]) != np.array(b[:n]))
-    return a[: int(differ[0]) if len(differ) else n]
+    return a[: n_shared(a, b)]
 
 
 def _lines() -> Iterator[str]:

@@ -1,0 +1,97 @@
+"""From a document and a question to tokens."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _core
+from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT, ChatTemplate, parse_deltas, parsed_message
+from h2o_llama.llama import Llama
+from h2o_llama.rewinding import n_shared
+
+_OWNER = "batch"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A document and a question, as a model is asked.
+
+    Parameters
+    ----------
+    ids : ndarray of int32 [n]
+        Token ids of all of it.
+    stops : list of str
+        The answer ends before any of these.
+    visible : set of int
+        Special tokens that are part of the answer, by their names.
+    parser : _core.ChatParser or None
+        Tells the answer from what the model thought; None: all is answer.
+    """
+
+    ids: NDArray[np.int32]
+    stops: list[str]
+    visible: frozenset[int]
+    parser: _core.ChatParser | None
+
+    def answer(self, text: str, is_partial: bool) -> tuple[str, str]:
+        """Answer and thoughts in what the model said."""
+        if self.parser is None:
+            return text.strip(), ""
+        with suppress(ValueError):  # a text without the model's format is an answer all the same
+            parse_deltas(self.parser, text, is_partial)
+        message = parsed_message(self.parser) or {"content": text}
+        return message.get("content") or "", message.get("reasoning_content") or ""
+
+
+class Prompts:
+    """How a model is asked about a document: by its chat template, or in plain text where it has none.
+
+    Parameters
+    ----------
+    llm : Llama
+        Its weights are used.
+    """
+
+    def __init__(self, llm: Llama) -> None:
+        self._model = llm.core_model
+        self._template = ChatTemplate(self._model, None) if llm.chat_template else None
+
+    def shared(self, text: str) -> NDArray[np.int32]:
+        """The tokens with which every question about a text begins: what stands before the question's message."""
+        asked = self.ask(text, "A").ids
+        before = self._before(text)
+        if before is None:
+            return asked[: n_shared(asked, self.ask(text, "B").ids)]
+        return asked[: n_shared(asked, before)]
+
+    def _before(self, text: str) -> list[int] | None:
+        """The document without a question; None where the template puts both into one message."""
+        if self._template is None:
+            return self._model.tokenize(text.encode(), True, False)
+        try:
+            before = self._template.apply(_OWNER, _system(text), add_generation_prompt=False).text
+        except ValueError:  # a template may refuse a chat without a user
+            return None
+        return self._template.tokenize(before) if text.strip() in before else None
+
+    def ask(self, text: str, question: str) -> Asked:
+        """A question about a text."""
+        if self._template is None:
+            plain = f"{text}\n\nQuestion: {question}\nAnswer:"
+            ids = self._model.tokenize(plain.encode(), True, False)
+            return Asked(np.array(ids, dtype=np.int32), ["\nQuestion:"], frozenset(), None)
+        prompt = self._template.apply(_OWNER, [*_system(text), {"role": "user", "content": question}])
+        return Asked(
+            np.array(self._template.tokenize(prompt.text), dtype=np.int32),
+            prompt.stops,
+            frozenset(prompt.preserved_tokens),
+            prompt.parser(""),
+        )
+
+
+def _system(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": ABOUT_A_DOCUMENT + text}]

@@ -1,0 +1,338 @@
+"""`h2o-llama batch`: the same questions about many documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+import models
+from chats import CHATML, INSTRUCT, user, write_chat_model
+from command_line import invoke
+from h2o_llama import H2OConfig, Llama
+from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, make_questions, read_questions
+from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
+
+CHUNK = 64
+N = 6  # tokens of an answer
+DOCUMENTS = {"a.txt": "All about ducks. " * 20, "sub/b.md": "Geese are no ducks. " * 15, "sub/long.RST": "quack " * 700}
+QUESTIONS = ["What is this?", "Who wrote it?", "Wann?", "Why are there ducks in it, and no geese?", "Is it true?"]
+CONFIGS: dict[str, tuple[list[str], H2OConfig | None]] = {
+    "h2o": (["--local", "8", "--heavy", "16"], H2OConfig.for_chunk_size(CHUNK, local_window=8, heavy_budget=16)),
+    "evict": (["--evict"], H2OConfig.for_chunk_size(CHUNK, evict=True)),
+    "cold-store": (
+        ["--evict", "--cold-store", "memory"],
+        H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory"),
+    ),
+    "dense": (["--dense"], None),
+}
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chat_model(tmp_path_factory.mktemp("chat") / "chat.gguf")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of documents, beside a file of questions."""
+    for name, text in DOCUMENTS.items():
+        path = tmp_path / "documents" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "documents" / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "questions.txt").write_text("\n".join(["", *QUESTIONS, ""]))
+    return tmp_path
+
+
+def run_batch(folder: Path, model: Path, *options: str | Path) -> Result:
+    files = [
+        "--documents",
+        folder / "documents",
+        "--questions",
+        folder / "questions.txt",
+        "--out",
+        folder / "out.jsonl",
+    ]
+    return invoke("batch", model, *files, "-n", N, "--chunk", CHUNK, "--threads", 1, *options)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+
+
+def answers_of(folder: Path) -> dict[tuple[str, str], str]:
+    """By document and question."""
+    rows = rows_of(folder)
+    answers = {(row["document"], row["question_id"]): row["answer"] for row in rows}
+    assert len(answers) == len(rows)
+    return answers
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each call reads into the sequence of a `Llama`, that of the document."""
+    calls: list[int] = []
+    evaluate = Llama.eval
+
+    def spy(llm: Llama, tokens: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(llm, Llama):
+            calls.append(len(tokens))
+        evaluate(llm, tokens, *args, **kwargs)
+
+    monkeypatch.setattr(Llama, "eval", spy)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("template", "config"),
+    [(CHATML, "h2o"), (CHATML, "evict"), (CHATML, "dense"), (INSTRUCT, "h2o"), (INSTRUCT, "cold-store")],
+    ids=["h2o", "evict", "dense", "no-system-role", "no-system-role-cold-store"],
+)
+def test_answers_are_those_of_one_chat_each(
+    template: str, config: str, folder: Path, evaluated: list[int], tmp_path: Path
+) -> None:
+    """And every document is read once; the longest does not fit into the first context."""
+    model = write_chat_model(tmp_path / "model.gguf", template)
+    options, h2o = CONFIGS[config]
+    result = run_batch(folder, model, *options, "--parallel", "2")
+    assert result.exit_code == 0, result.stderr
+    assert len(evaluated) == len(DOCUMENTS)
+    assert result.stderr.startswith(f"{len(DOCUMENTS) * len(QUESTIONS)} answers added")
+
+    expected = {}
+    with Llama(model, n_ctx=6000, n_ubatch=CHUNK, n_threads=1, h2o=h2o) as llm:
+        for row in rows_of(folder):
+            text, question = DOCUMENTS[row["document"]], row["question"]
+            assert row["cached_tokens"] >= len(text)
+            assert row["read_tokens"] < len(question) + 30
+            completion = llm.create_chat_completion(
+                [{"role": "system", "content": ABOUT_A_DOCUMENT + text}, user(question)],
+                temperature=0,
+                max_tokens=N,
+                reuse=False,
+                # without a system's message, the document is part of the last one
+                dense_tail=None if template == CHATML else row["read_tokens"],
+            )
+            expected[row["document"], question] = completion["choices"][0]["message"]["content"]
+    assert answers_of(folder) == expected
+    assert len(expected) == len(DOCUMENTS) * len(QUESTIONS)
+
+
+def test_a_model_without_a_template_is_asked_in_plain_text(one_layer_model: Path, folder: Path) -> None:
+    assert run_batch(folder, one_layer_model).exit_code == 0
+    expected = {}
+    with Llama(one_layer_model, n_ctx=6000, n_ubatch=CHUNK, n_threads=1) as llm:
+        for name, text in DOCUMENTS.items():
+            for question in QUESTIONS:
+                end = f"\n\nQuestion: {question}\nAnswer:"
+                completion = llm(text + end, max_tokens=N, temperature=0, dense_tail=len(end), stop=["\nQuestion:"])
+                expected[name, question] = completion["choices"][0]["text"].strip()
+    assert answers_of(folder) == expected
+
+
+def test_a_run_that_was_cut_off_goes_on(
+    chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, ctrl_c: None
+) -> None:
+    """Ctrl-C leaves whole lines; of a line that is torn the answer is made again."""
+    assert run_batch(folder, chat_model).exit_code == 0
+    expected = answers_of(folder)
+    (folder / "out.jsonl").unlink()
+
+    add, n_added = AnswersFile.add, 0
+
+    def press(answers: AnswersFile, answer: Any) -> None:
+        nonlocal n_added
+        add(answers, answer)
+        n_added += 1
+        if n_added == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AnswersFile, "add", press)
+        assert run_batch(folder, chat_model).exit_code != 0
+    lines = (folder / "out.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(rows_of(folder)) == 7
+    (folder / "out.jsonl").write_bytes(b"".join(lines[:6]) + lines[6][:100])
+
+    result = run_batch(folder, chat_model)
+    assert result.stderr.startswith(f"{len(expected) - 6} answers added")
+    assert (folder / "out.jsonl").read_bytes().splitlines(keepends=True)[:6] == lines[:6]
+    assert answers_of(folder) == expected
+
+    content = (folder / "out.jsonl").read_bytes()
+    assert run_batch(folder, chat_model).stderr.startswith("0 answers added")
+    assert (folder / "out.jsonl").read_bytes() == content
+
+
+def test_only_what_is_new_is_asked(chat_model: Path, folder: Path) -> None:
+    run_batch(folder, chat_model)
+    before = rows_of(folder)
+    (folder / "documents" / "a.txt").write_text("Now about swans.")
+    (folder / "questions.txt").write_text("\n".join(["A new one?", *QUESTIONS]))
+    assert run_batch(folder, chat_model).exit_code == 0
+    assert rows_of(folder)[: len(before)] == before
+    added = rows_of(folder)[len(before) :]
+    assert sorted((row["document"], row["question"]) for row in added) == sorted(
+        [("a.txt", question) for question in ["A new one?", *QUESTIONS]]
+        + [(name, "A new one?") for name in DOCUMENTS if name != "a.txt"]
+    )
+
+
+def test_other_settings_are_not_mixed(chat_model: Path, one_layer_model: Path, folder: Path) -> None:
+    run_batch(folder, chat_model)
+    content = (folder / "out.jsonl").read_bytes()
+    for model, options, difference in (
+        (chat_model, ["--max-tokens", "7"], "settings.max_tokens was 6, not 7."),
+        (chat_model, ["--heavy", "5"], "settings.h2o.heavy_budget was 20, not 5."),
+        (chat_model, ["--dense"], "settings.h2o was {"),
+        (one_layer_model, [], "fingerprint was "),
+    ):
+        result = run_batch(folder, model, *options)
+        assert result.exit_code == 1
+        assert difference in result.stderr
+        assert "Name another file" in result.stderr
+    (folder / "out.jsonl").write_text("notes\n" + content.decode())
+    assert "line 1 of" in run_batch(folder, chat_model).stderr
+    (folder / "out.jsonl").write_bytes(content)
+    fingerprint, settings = rows_of(folder)[0]["fingerprint"], rows_of(folder)[0]["settings"]
+    with AnswersFile(folder / "out.jsonl", fingerprint, settings):
+        assert "another run is adding to" in run_batch(folder, chat_model).stderr
+
+
+def test_what_fails_is_told_and_the_rest_goes_on(chat_model: Path, folder: Path) -> None:
+    bad = {"latin.txt": "Gänse".encode("latin-1"), "too-long.txt": b"x" * models.N_CTX_TRAIN}
+    for name, content in bad.items():
+        (folder / "documents" / name).write_bytes(content)
+    with (folder / "questions.txt").open("a") as file:
+        file.write("y" * (models.N_CTX_TRAIN - 4100))
+    for _ in range(2):  # what failed is tried again
+        result = run_batch(folder, chat_model)
+        assert result.exit_code == 1
+        assert "latin.txt is not UTF-8: byte 0xe4 at 1" in result.stderr
+        errors = [row for row in rows_of(folder) if row["error"] is not None]
+        assert [(row["document"], row["question_id"] and row["question_id"][:1]) for row in errors] == [
+            ("latin.txt", None),
+            ("sub/long.RST", "y"),
+            ("too-long.txt", None),
+        ]
+        assert "are more than the 8192 that the context may hold: use a larger n_ctx" in errors[1]["error"]
+        assert len(rows_of(folder)) - len(errors) == len(DOCUMENTS) * len(QUESTIONS) + 2
+    for name in bad:
+        (folder / "documents" / name).write_text("now short")
+    assert run_batch(folder, chat_model).stderr.count("errors") == 1
+    assert [row["document"] for row in rows_of(folder) if row["error"] is not None] == ["sub/long.RST"]
+
+
+def test_what_does_not_fit_into_memory_leaves_room_for_others(
+    chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_context = Answerer._open
+
+    def refuse(answerer: Answerer, n_ctx: int) -> Llama:
+        if n_ctx > 4096:
+            raise MemoryError
+        return open_context(answerer, n_ctx)
+
+    monkeypatch.setattr(Answerer, "_open", refuse)
+    (folder / "documents" / "z.txt").write_text("short")
+    result = run_batch(folder, chat_model)
+    assert "sub/long.RST: not enough memory" in result.stderr
+    assert result.stderr.splitlines()[-1] == f"15 answers added to {folder}/out.jsonl, 0 were there, 1 errors"
+
+
+def test_snapshots_save_reading(chat_model: Path, folder: Path, evaluated: list[int]) -> None:
+    kept = folder / "kept"
+    for options in ([], ["--evict"]):  # each has its own
+        (folder / "out.jsonl").unlink(missing_ok=True)
+        run_batch(folder, chat_model, "--snapshots", kept, *options)
+    expected = answers_of(folder)
+    assert len(list(kept.iterdir())) == 2 * len(DOCUMENTS)
+    evaluated.clear()
+
+    (folder / "out.jsonl").unlink()
+    run_batch(folder, chat_model, "--snapshots", kept, "--evict")
+    assert evaluated == []
+    assert answers_of(folder) == expected
+
+    first, second, *others = sorted(kept.iterdir())
+    first.write_bytes(second.read_bytes())
+    for path in others:
+        path.write_bytes(path.read_bytes()[:-10])
+    second.unlink()
+    (folder / "out.jsonl").unlink()
+    with pytest.warns(UserWarning, match="the document is read again"):
+        run_batch(folder, chat_model, "--snapshots", kept, "--evict")
+    assert len(evaluated) == len(DOCUMENTS)
+    assert answers_of(folder) == expected
+
+
+def test_draws_come_again_with_the_same_seed(chat_model: Path, folder: Path) -> None:
+    drawn = []
+    for seed in ("1", "1", "2"):
+        run_batch(folder, chat_model, "--temp", "2", "--seed", seed)
+        drawn.append(answers_of(folder))
+        (folder / "out.jsonl").unlink()
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+
+
+def test_questions_with_ids(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text('{"id": 1, "question": " Who?\u2028"}\n\n{"question": "Wo, \\ud83e\\udd86\\ud800", "more": []}\n')
+    assert read_questions(path) == [
+        Question("1", "Who?"),
+        Question("Wo, 🦆?", "Wo, 🦆?"),
+    ]  # half of a pair is no character
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "there are no questions"),
+        (b"Who?\n Who?", "two questions have the id 'Who\\?'"),
+        (b'{"id": 1, "question": "Who?"}\nWhere?', "line 2 of .* must be JSON such as"),
+        (b'{"id": [], "question": "Who?"}', "line 1 of"),
+        (b'{"id": 1}', "line 1 of"),
+        (b'{"id": 1, "question": " "}', "question '1' is empty"),
+        (b"Wo \xe4?", "must be UTF-8: .* at byte 3"),
+    ],
+)
+def test_bad_questions(content: bytes, match: str, tmp_path: Path) -> None:
+    (tmp_path / "questions").write_bytes(content)
+    with pytest.raises(ValueError, match=match):
+        read_questions(tmp_path / "questions")
+
+
+@pytest.mark.parametrize(
+    ("bad", "match"),
+    [
+        ({"h2o": 3}, "h2o must be an H2OConfig"),
+        ({"chunk_size": 0}, "chunk_size must be"),
+        ({"max_tokens": 0}, "max_tokens must be"),
+        ({"temperature": -1.0}, "temperature must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_bad_settings(bad: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        BatchSettings(**bad)
+
+
+def test_folders_without_documents(chat_model: Path, folder: Path) -> None:
+    for documents, match in (
+        ("nowhere", "must be a folder"),
+        ("empty", "has no text files: their names end with .txt"),
+    ):
+        (folder / "empty").mkdir(exist_ok=True)
+        result = run_batch(folder, chat_model, "--documents", folder / documents)
+        assert result.exit_code == 1
+        assert match in result.stderr
+    result = run_batch(folder, chat_model, "--documents", folder, "-n", "1")  # the questions are no document
+    assert result.stderr.startswith(f"{len(DOCUMENTS) * len(QUESTIONS)} answers added")
+    assert make_questions("Who?") == [Question("Who?", "Who?")]

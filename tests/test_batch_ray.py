@@ -1,0 +1,210 @@
+"""Many documents on Ray: on a local cluster of several processes, some of which are killed.
+
+Everything that imports Ray is a process of its own, as it warns and leaves threads.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chats import write_chat_model
+from h2o_llama import H2OConfig
+from h2o_llama.batch import Answerer, BatchSettings, make_questions
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason='Ray is not installed: pip install "h2o-llama[ray]"'
+)
+
+N_DOCUMENTS = 10
+QUESTIONS = ["What is this?", "Who wrote it?", "Is it true?"]
+CHUNK = 64
+MAX_TOKENS = 32
+SETTINGS = BatchSettings(H2OConfig.for_chunk_size(CHUNK, evict=True), CHUNK, MAX_TOKENS)
+
+JOB = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+from h2o_llama import H2OConfig
+from h2o_llama.batch import BatchSettings, find_documents
+from h2o_llama.batch.local_workers import local_cluster
+
+model, folder, out, chunk, max_tokens, *questions = sys.argv[1:]
+settings = BatchSettings(H2OConfig.for_chunk_size(int(chunk), evict=True), int(chunk), int(max_tokens))
+
+
+def workers():
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (path / "cmdline").read_bytes()
+            parents = (path / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if name.startswith(b"ray::MapWorker") and raylet_is_ours(parents):
+            found[int(path.name)] = name
+    return found
+
+
+def raylet_is_ours(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
+
+
+killed = 0
+with open(out, "w") as file, local_cluster(2):
+    import ray
+    from h2o_llama.ray import answer_documents
+
+    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+    files = find_documents(folder)
+    answers = answer_documents(files, questions, model=model, workers=2, settings=settings)
+    for answer in answers.iter_rows():
+        print(json.dumps(answer), file=file)
+        if not killed:
+            killed = min(workers())
+            os.kill(killed, signal.SIGKILL)
+    rows = [{"text": files[name].read_text(), "document": name, "questions": questions[1:2]} for name in files]
+    texts = ray.data.from_items(rows[:2], override_num_blocks=2)
+    for answer in answer_documents(texts, questions, model=model, workers=1, settings=settings).iter_rows():
+        print(json.dumps(answer), file=file)
+    try:
+        answer_documents(ray.data.from_items([{"id": 1}]), questions, model=model, workers=1).materialize()
+    except Exception as error:
+        print(json.dumps(str(error)), file=file)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, documents and questions."""
+    folder = tmp_path_factory.mktemp("ray")
+    write_chat_model(folder / "chat.gguf")
+    (folder / "documents").mkdir()
+    for i in range(N_DOCUMENTS):
+        (folder / "documents" / f"{i}.txt").write_text(f"Document {i} is about {i} ducks. " * 60)
+    (folder / "questions.txt").write_text("\n".join(QUESTIONS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> dict[tuple[str, str], str]:
+    """Answers of one process, by document and question."""
+    with Answerer(folder / "chat.gguf", SETTINGS, n_threads=1) as answerer:
+        return {
+            (row["document"], row["question"]): row["answer"]
+            for path in (folder / "documents").iterdir()
+            for row in answerer.answer_file(path.name, path, make_questions(QUESTIONS))
+        }
+
+
+def answers_of(rows: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    answers = {(row["document"], row["question"]): row["answer"] for row in rows}
+    assert len(answers) == len(rows)
+    return answers
+
+
+@contextmanager
+def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A process and its children, which end with the block."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        for pid in session_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def session_of(leader: int) -> list[int]:
+    """The processes of a session, but for those that have ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(session) == leader and state != "Z":
+            found.append(int(path.name))
+    return found
+
+
+def batch_command(folder: Path, out: Path, model: str | Path = "chat.gguf") -> list[str | Path]:
+    files = ["--documents", folder / "documents", "--questions", folder / "questions.txt", "--out", out]
+    options = ["--evict", "--chunk", CHUNK, "-n", MAX_TOKENS, "--threads", 1, "--workers", 2]
+    code = "from h2o_llama.cli import app; app()"
+    return ["-c", code, "batch", folder / model, *files, *map(str, options)]
+
+
+@needs_ray
+def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str], tmp_path: Path) -> None:
+    """Its document is read again: all answers are there, once. Then texts instead of files, and rows that are wrong."""
+    arguments = [folder / "chat.gguf", folder / "documents", tmp_path / "out", str(CHUNK), str(MAX_TOKENS), *QUESTIONS]
+    with running("-c", JOB, *arguments) as job:
+        _, errors = job.communicate(timeout=120)
+        assert job.returncode == 0, errors
+        assert session_of(job.pid) == []
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    n = len(expected)
+    assert answers_of(lines[:n]) == expected
+    assert json.loads(lines[0]["settings"]) == SETTINGS.to_json()
+    assert len(lines[n:-1]) == 2
+    for row in lines[n:-1]:
+        assert row["answer"] == expected[row["document"], QUESTIONS[1]]
+    assert "a row must have either a text or a path, got id" in lines[-1]
+
+
+@needs_ray
+def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str], str], tmp_path: Path) -> None:
+    """After Ctrl-C, which ends all its processes; only what is missing is asked."""
+    out = tmp_path / "out.jsonl"
+    with running(*batch_command(folder, out)) as job:
+        while not out.exists() or not out.read_bytes():
+            assert job.poll() is None
+            time.sleep(0.01)
+        os.kill(job.pid, signal.SIGINT)
+        job.communicate(timeout=60)
+        assert job.returncode != 0
+        assert session_of(job.pid) == []
+    before = out.read_bytes()
+    assert before.endswith(b"\n")
+    assert 0 < len(before.splitlines()) < len(expected)
+    with running(*batch_command(folder, out)) as job:
+        _, errors = job.communicate(timeout=60)
+        assert job.returncode == 0, errors
+    assert out.read_bytes().startswith(before)
+    assert answers_of([json.loads(line) for line in out.read_text().splitlines()]) == expected
+
+
+@needs_ray
+def test_a_model_that_cannot_be_used(folder: Path, unsupported_memory_model: Path, tmp_path: Path) -> None:
+    with running(*batch_command(folder, tmp_path / "out.jsonl", unsupported_memory_model)) as job:
+        _, errors = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert errors.splitlines()[-1].startswith("h2o-llama: [Llama] llama.cpp cannot make a context")
+
+
+def test_ray_is_imported_where_it_is_needed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys, h2o_llama.cli, h2o_llama.batch; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r'needs Ray Data: pip install "h2o-llama\[ray\]"'):
+        importlib.import_module("h2o_llama.ray")
