@@ -23,6 +23,11 @@ DTYPES: dict[str, Any] = {"f16": np.float16, "bf16": np.uint16, "f32": np.float3
 RNG = np.random.default_rng(5)
 
 
+@pytest.fixture(autouse=True)
+def _same_numbers_in_any_order_of_tests() -> None:
+    RNG.bit_generator.state = np.random.default_rng(5).bit_generator.state
+
+
 def typed(data: NDArray[np.uint8], type_: str) -> NDArray[Any]:
     return data.view(DTYPES.get(type_, np.uint8))
 
@@ -144,16 +149,16 @@ def test_the_choice_is_close_to_the_best_predictor_and_codec() -> None:
         "few": RNG.integers(0, 5, (n, width)).astype(np.uint8),
         "text": np.frombuffer(b"the quick brown fox jumps over it " * 800, np.uint8)[: n * width].reshape(n, width),
     }
-    best_of = {}
+    meant = {"channels": "context", "steps": "delta", "flags": "xor", "pairs": "pair", "few": "raw"}
     for name, rows in blocks.items():
         sizes = {p: len(codec.encode(rows, predictor=p)) for p in codec.PREDICTORS}  # type: ignore[arg-type]
         found = sizes.pop("auto")
-        best_of[name] = min(sizes, key=sizes.__getitem__)
-        assert found <= 1.02 * sizes[best_of[name]], (name, found, sizes)
+        assert found <= 1.02 * min(sizes.values()), (name, found, sizes)
         codes = [len(codec.encode(rows, c)) for c in ("zstd", "lz4", "rle", "raw")]  # type: ignore[arg-type]
         assert found <= min(codes), (name, found, codes)
-    expected = {"channels": "context", "steps": "delta", "flags": "xor", "pairs": "pair", "few": "raw"}
-    assert {name: best_of[name] for name in expected} == expected
+        if name in meant:
+            assert sizes[meant[name]] <= 1.01 * min(sizes.values()), (name, sizes)
+            assert meant[name] == "raw" or sizes[meant[name]] < 0.97 * sizes["raw"], (name, sizes)
 
 
 def test_contexts_beat_differences_on_channels() -> None:

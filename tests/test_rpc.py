@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import invoke
-from servers import start
 
+from command_line import invoke
 from h2o_llama import H2OConfig, H2OError, Llama, _core, demo_model_path
 from h2o_llama.cli.programs import program
+from servers import start
 
 S = 64
 TEXT = (Path(__file__).parent / "oracle" / "attention.py").read_bytes()[: 9 * S + 11]
@@ -50,7 +50,8 @@ def wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path
             socket.create_connection(("127.0.0.1", port)).close()
             return
         except OSError:
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
+            assert process.poll() is None, log.read_text(errors="replace")
+            assert time.monotonic() < deadline, log.read_text(errors="replace")
             time.sleep(0.05)
 
 
