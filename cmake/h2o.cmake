@@ -53,6 +53,15 @@ if(TARGET ggml-cuda)
     h2o_add_sources(ggml-cuda src/ggml src/ggml/cuda/*.cu)
 endif()
 
+# What stands around the model is to compile fast, what it computes is short: -O1, and several files at once.
+foreach(target llama-common mtmd server-context llama-server-impl cpp-httplib)
+    target_compile_options(${target} PRIVATE -O1 -w)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+endforeach()
+set(alone common/json.cpp tools/mtmd/mtmd-helper.cpp tools/mtmd/mtmd-helper-gen.cpp) # specialisations; headers that exclude each other
+list(TRANSFORM alone PREPEND "${PROJECT_SOURCE_DIR}/vendor/llama.cpp/")
+set_source_files_properties(${alone} TARGET_DIRECTORY llama-common mtmd PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
 set(backends ${cpu_backends})
 foreach(backend blas cuda hip metal musa rpc vulkan)
     if(TARGET ggml-${backend})
