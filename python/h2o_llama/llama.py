@@ -16,6 +16,7 @@ from h2o_llama.errors import H2OError
 from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.generate_many import ManyGenerations, Start
 from h2o_llama.loading import load_model
+from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Tokens
 from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
@@ -74,6 +75,8 @@ class Llama(ChatCompletions):
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
     chat_template : str, optional
         A Jinja template, or "chatml", instead of the model's own.
+    lossless : LosslessConfig, optional
+        How the cold store of `H2OConfig.cold_store` is compressed; by default it is not.
 
     Raises
     ------
@@ -110,6 +113,7 @@ class Llama(ChatCompletions):
         verbose: bool = False,
         n_seq_max: int = 1,
         chat_template: str | None = None,
+        lossless: LosslessConfig | None = None,
     ) -> None:
         if n_gpu_layers is None:
             n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else 0
@@ -127,6 +131,7 @@ class Llama(ChatCompletions):
             profile,
             verbose,
             n_seq_max,
+            lossless,
         )
         seed = check_seed(_OWNER, seed)
         if chat_template is not None and (not isinstance(chat_template, str) or not chat_template):

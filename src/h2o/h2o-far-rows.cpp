@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -27,6 +28,19 @@ void h2o_far_rows::set(std::vector<int32_t> step_positions) {
             }
         }
     }
+    decode_ahead();
+}
+
+void h2o_far_rows::decode_ahead() {
+    end_step();
+    progress = std::make_shared<std::atomic<uint32_t>>(0);
+
+    // all layers have the same from the step before, those that failed nothing
+    const auto & old = recent.front().positions;
+
+    std::vector<int32_t> missing;
+    std::set_difference(positions.begin(), positions.end(), old.begin(), old.end(), std::back_inserter(missing));
+    store.decode_ahead(missing, progress);
 }
 
 int32_t h2o_far_rows::row_of(int32_t pos) const {
@@ -83,6 +97,10 @@ void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32
 
 void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_far_parts & at, size_t n_far,
         uint8_t * dst, int ith, int nth) {
+    if (ith == 0) {
+        *progress = layer + 1;
+    }
+
     const size_t n       = positions.size();
     const size_t n_words = (n_far + 31)/32;
 

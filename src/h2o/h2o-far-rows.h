@@ -2,8 +2,10 @@
 
 #include "h2o-cold-store.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -13,6 +15,8 @@ struct ggml_h2o_far_parts;
 // Evicted rows that the queries of a step look up, brought back from the cold store layer by layer: what ggml_h2o_attn calls far.
 class h2o_far_rows {
 public:
+    ~h2o_far_rows() { end_step(); }
+
     explicit h2o_far_rows(const h2o_cold_store & store) : store(store), recent(store.row_sizes.size()), coming(store.row_sizes.size()) {}
 
     // those of the next step, ascending
@@ -42,15 +46,22 @@ private:
     // Generated tokens look up nearly what the one before them has: so much is kept for the next step.
     static constexpr size_t MAX_RECENT = 512;
 
+    // nothing more is decoded ahead for it
+    void end_step() { *progress = UINT32_MAX; }
+
     // what it throws is kept for check()
     template <typename F>
     void keep_failure(const F & f);
+
+    void decode_ahead();
 
     void fetch_part(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst);
 
     const h2o_cold_store & store;
 
     std::vector<int32_t> positions;
+
+    h2o_cold_codec::progress progress = std::make_shared<std::atomic<uint32_t>>(0); // of the step
 
     std::vector<rows> recent; // by layer: of the last step
     std::vector<rows> coming; // of this one
