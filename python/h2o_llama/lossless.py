@@ -28,7 +28,7 @@ class LosslessConfig:
         - "probe": a block in 16 is encoded, only to be counted: what "store" would save.
     codec : {"auto", "zstd", "lz4", "rle"}
         As in `h2o_llama.codec.encode`.
-    block_tokens : int, default 64
+    block_tokens : int, default 16
         Tokens of a block, which is of one layer's K or V and is decoded as a whole. Small ones are decoded sooner, and
         are less compressed.
     threads : int, default 2
@@ -36,8 +36,9 @@ class LosslessConfig:
     max_queue : int, default 8
         How many chunks wait for them at most. Where there are more, one stays as it is until the next one is stored.
     cache_mb : float, default 32
-        Megabytes of decoded blocks that are kept, for all sequences together; the least recently used make room. 0:
-        none, and nothing is decoded ahead.
+        Megabytes of what was decoded that are kept: a quarter are blocks, for all sequences together, the rest, of each
+        sequence, rows that generated tokens have looked up. The least recently used make room. 0: next to nothing, and
+        nothing is decoded ahead.
     strict : bool, default False
         With "store", decode every frame and compare, before the rows go.
 
@@ -49,7 +50,7 @@ class LosslessConfig:
 
     mode: Literal["store", "full", "probe"] = "store"
     codec: Literal["auto", "zstd", "lz4", "rle"] = "auto"
-    block_tokens: int = 64
+    block_tokens: int = 16
     threads: int = 2
     max_queue: int = 8
     cache_mb: float = 32.0
@@ -82,7 +83,7 @@ class LosslessStats:
     waiting_chunks, queue_peak : int
         Chunks that are not encoded yet; the most tasks that ever waited for a thread.
     cache_hits, cache_misses, cache_bytes : int
-        Blocks that were read: from the cache, and decoded; bytes in the cache now.
+        Blocks that were read: from the cache, and decoded; bytes in the cache of blocks now.
     ahead_blocks, ahead_used_blocks : int
         Blocks that were decoded ahead, and those of them that were then read from the cache.
     encode_us, decode_us : (float, float, float)

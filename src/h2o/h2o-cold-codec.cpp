@@ -31,7 +31,7 @@ h2o_codec_entropy entropy_of(llama_h2o_codec codec) {
 } // namespace
 
 h2o_cold_codec::h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place, std::vector<layer> layers)
-    : params(params), place(std::move(place)), layers(std::move(layers)), cache(params.cache_bytes), pool(params.n_threads, params.max_queue) {
+    : params(params), place(std::move(place)), layers(std::move(layers)), cache(params.cache_bytes/4), pool(params.n_threads, params.max_queue) {
 }
 
 uint32_t h2o_cold_codec::n_rows_of(const h2o_cold_part & part, uint32_t block) const {
@@ -47,10 +47,11 @@ void h2o_cold_codec::submit(const std::shared_ptr<h2o_cold_chunk> & chunk) {
 
     // what nobody has any more need not be encoded
     const auto task = pool.submit(H2O_CODEC_WORK_ENCODE, [this, weak, n_layer = chunk->parts.size()]() {
+        buffers b;
         for (size_t il = 0; il < n_layer; ++il) {
             for (int part = 0; part < 2; ++part) {
                 if (const auto alive = weak.lock()) {
-                    encode(alive->parts[il][part]);
+                    encode(alive->parts[il][part], b);
                 }
             }
         }
@@ -70,7 +71,7 @@ void h2o_cold_codec::submit(const std::shared_ptr<h2o_cold_chunk> & chunk) {
     }
 }
 
-void h2o_cold_codec::encode(h2o_cold_part & part) {
+void h2o_cold_codec::encode(h2o_cold_part & part, buffers & b) {
     const h2o_codec_type type = layers[part.layer].types[part.part];
 
     h2o_codec_options options;
@@ -81,19 +82,18 @@ void h2o_cold_codec::encode(h2o_cold_part & part) {
     uint64_t & n_raw    = found.bytes_raw   [part.part];
     uint64_t & n_stored = found.bytes_stored[part.part];
 
-    std::vector<uint8_t> rows(part.n_rows*part.row_size);
-    std::vector<uint8_t> frames;
-    std::vector<uint8_t> copy;
-
     h2o_cold_rows stored;
     try {
-        part.load()->bytes->read(0, rows.size(), rows.data());
+        b.rows.resize(part.n_rows*part.row_size);
+        b.frames.clear();
+        b.frames.reserve(b.rows.size());
+        part.load()->bytes->read(0, b.rows.size(), b.rows.data());
 
         for (uint32_t i = 0; i*params.block_tokens < part.n_rows; ++i) {
             if (params.mode == LLAMA_H2O_LOSSLESS_PROBE && (part.first/part.n_rows + 2*part.layer + part.part + i)%PROBE_INTERVAL != 0) {
                 continue;
             }
-            const uint8_t * block = rows.data() + i*params.block_tokens*part.row_size;
+            const uint8_t * block = b.rows.data() + i*params.block_tokens*part.row_size;
 
             const h2o_codec_shape shape = { type, n_rows_of(part, i), (uint32_t) part.row_size };
 
@@ -103,13 +103,13 @@ void h2o_cold_codec::encode(h2o_cold_part & part) {
 
             bool is_right = true;
             if (params.strict || params.mode == LLAMA_H2O_LOSSLESS_FULL) {
-                copy.resize(shape.bytes());
+                b.copy.resize(shape.bytes());
 
                 const stopwatch watch;
-                h2o_codec_decode(frame.data(), frame.size(), copy.data(), copy.size());
+                h2o_codec_decode(frame.data(), frame.size(), b.copy.data(), b.copy.size());
                 const float decode_us = watch.us();
 
-                is_right = memcmp(copy.data(), block, copy.size()) == 0;
+                is_right = memcmp(b.copy.data(), block, b.copy.size()) == 0;
 
                 const std::lock_guard<std::mutex> lock(mutex);
                 decode_times.add(decode_us);
@@ -124,21 +124,21 @@ void h2o_cold_codec::encode(h2o_cold_part & part) {
             }
             n_raw    += shape.bytes();
             n_stored += frame.size();
-            frames.insert(frames.end(), frame.begin(), frame.end());
-            stored.ends.push_back(frames.size());
+            b.frames.insert(b.frames.end(), frame.begin(), frame.end());
+            stored.ends.push_back(b.frames.size());
 
             const std::lock_guard<std::mutex> lock(mutex);
             encode_times.add(encode_us);
         }
         if (params.mode == LLAMA_H2O_LOSSLESS_STORE && found.n_encoded > 0) {
-            stored.bytes = place->write(frames.data(), frames.size());
+            stored.bytes = place->write(b.frames.data(), b.frames.size());
             part.store(std::move(stored));
         }
     } catch (const std::exception &) { // no room, or no memory: the rows stay as they are
         found = {};
         found.n_failed = (part.n_rows + params.block_tokens - 1)/params.block_tokens;
-        n_raw    = rows.size();
-        n_stored = rows.size();
+        n_raw    = part.n_rows*part.row_size;
+        n_stored = n_raw;
     }
 
     const std::lock_guard<std::mutex> lock(mutex);

@@ -52,8 +52,18 @@ public:
 
     uint32_t block_rows() const { return params.block_tokens; }
 
+    // Of what is cached three quarters are single rows, of each sequence: few of a block are looked up.
+    uint64_t row_cache_bytes() const { return params.mode == LLAMA_H2O_LOSSLESS_STORE ? params.cache_bytes - params.cache_bytes/4 : 0; }
+
 private:
-    void encode(h2o_cold_part & part);
+    // Made once for a chunk: what is stored lies between what comes and goes, whose room would stay free.
+    struct buffers {
+        std::vector<uint8_t> rows;
+        std::vector<uint8_t> frames;
+        std::vector<uint8_t> copy;
+    };
+
+    void encode(h2o_cold_part & part, buffers & b);
 
     h2o_block_cache::bytes load(const h2o_cold_part & part, const h2o_cold_rows & rows, uint32_t block);
 

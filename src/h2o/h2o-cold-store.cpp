@@ -99,6 +99,14 @@ void h2o_cold_store::decode_ahead(const std::vector<int32_t> & positions, h2o_co
     codec->decode_ahead(std::move(blocks), std::move(p));
 }
 
+size_t h2o_cold_store::n_kept_rows() const {
+    size_t n_bytes = 0;
+    for (const auto & sizes : row_sizes) {
+        n_bytes += sizes[K] + sizes[V];
+    }
+    return codec ? codec->row_cache_bytes()/n_bytes : 0;
+}
+
 uint64_t h2o_cold_store::n_bytes() const {
     uint64_t res = 0;
     for (const auto & chunk : chunks) {

@@ -50,6 +50,9 @@ public:
     // What a step will read of these positions, ascending, in every layer, is decoded ahead. p: see h2o_cold_codec
     void decode_ahead(const std::vector<int32_t> & positions, h2o_cold_codec::progress p) const;
 
+    // of how many positions a sequence keeps the rows that it has read, where reading them takes long
+    size_t n_kept_rows() const;
+
     // of all chunks
     uint64_t n_bytes() const;
 
