@@ -37,7 +37,9 @@ BOUNDS = {
     "cold_ppl": Bound("continuation perplexity over dense, cold store, M + B = 512", 1.02, is_least=False),
     "cold_ppl_double": Bound("continuation perplexity over dense, cold store, M + B = 1,024", 1.01, is_least=False),
     "cold_speed": Bound("generation with cold store over eviction alone", 0.8, is_least=True, format="{:.2f}"),
-    "full_speed": Bound("generation with frames only checked, over the raw store", 0.97, is_least=True, format="{:.2f}"),
+    "full_speed": Bound(
+        "generation with frames only checked, over the raw store", 0.97, is_least=True, format="{:.2f}"
+    ),
     "store_speed": Bound("generation with a store of frames, over the raw one", 0.95, is_least=True, format="{:.2f}"),
     "store_same": Bound("rounds of it with the same logits, bit for bit", 4, is_least=True, format="{:.0f}"),
     "store_rss": Bound("resident memory of frames over rows, less 1 / ratio", 0.05, is_least=False),

@@ -56,7 +56,16 @@ class Gate:
 
     def figures(self) -> Iterator[Figure]:
         """All of them, one by one."""
-        for part in (self.lossy, self.repetitions, self.lossless, self.cold, self.speed, self.stored, self.process, self.answers):
+        for part in (
+            self.lossy,
+            self.repetitions,
+            self.lossless,
+            self.cold,
+            self.speed,
+            self.stored,
+            self.process,
+            self.answers,
+        ):
             yield from part()
 
     def open(

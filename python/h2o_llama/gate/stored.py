@@ -28,6 +28,7 @@ CHUNK = 256
 
 N_ROUNDS = 4
 
+_LOOKUP = 128  # as many as with larger chunks: it is what reads the store
 _STATM = Path("/proc/self/statm")
 _FIRST = 2 * CHUNK  # tokens after which buffers have their sizes
 
@@ -36,7 +37,7 @@ def figures(
     open_llama: Callable[[H2OConfig, LosslessConfig | None], Llama], tokens: NDArray[np.int32]
 ) -> Iterator[tuple[str, str, float]]:
     """Generation, in turns with the raw store, of the last N_ROUNDS * CHUNK tokens after the others."""
-    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory")
+    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory", lookup_budget=_LOOKUP)
     n_prompt = len(tokens) - N_ROUNDS * CHUNK
     for name, lossless in CASES.items():
         ratios, n_same = [], 0
@@ -98,9 +99,9 @@ def _growth(model_path: str, tokens: NDArray[np.int32], is_stored: bool) -> tupl
 
 
 def read(model_path: str, is_stored: bool) -> None:
-    """What that process runs: prints by how many bytes it grew over the text, and the codec's ratio."""
+    """What that process runs: prints by how many pages it grew over the text, and the codec's ratio."""
     tokens = json.load(sys.stdin)
-    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory")
+    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory", lookup_budget=_LOOKUP)
     lossless = LosslessConfig(cache_mb=0) if is_stored else None
     found, ratio = [], 1.0
     with Llama(model_path, n_ctx=len(tokens), n_ubatch=CHUNK, n_batch=CHUNK, h2o=h2o, lossless=lossless) as llm:
@@ -110,9 +111,10 @@ def read(model_path: str, is_stored: bool) -> None:
                 ratio = encoded(llm).ratio
             if start + CHUNK == _FIRST:
                 found.append(_rss())
-    found.append(_rss())
+        found.append(_rss())
     print(json.dumps([found[1] - found[0], ratio]))
 
 
 def _rss() -> int:
+    """Pages."""
     return int(_STATM.read_text().split()[1])
