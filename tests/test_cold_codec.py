@@ -103,6 +103,25 @@ def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
     assert_equal(*found)
 
 
+@pytest.mark.parametrize("lossless", [None, replace(STORE, cache_mb=0)])
+def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, lossless: LosslessConfig | None) -> None:
+    """Rows of 512 positions or more stay for later tokens, and make room for others."""
+    config = replace(CONFIG, lossless=lossless)
+    prompt = [token % 200 for token in random_tokens(2500, seed=1)]
+    with (
+        open_llama(tiny_model, config, n_ctx=3500) as llm,
+        open_llama(tiny_model, replace(raw(CONFIG), evict=False, cold_store=None), n_ctx=3500) as kept,
+    ):
+        for x in (llm, kept):
+            x.eval(prompt[:2000])
+        for token in prompt[2000:]:
+            for x in (llm, kept):
+                x.eval([token], decode=True)
+            np.testing.assert_array_equal(llm.logits, kept.logits)
+        looked_up = [llm.kv.lookup_indices(i)[:, 0] for i in range(2000 // CONFIG.T, 2500 // CONFIG.T)]
+        assert len(np.unique(np.concatenate(looked_up))) > 600
+
+
 def cold_file() -> str:
     """The cold store's, which has no name any more."""
     names = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
