@@ -13,6 +13,7 @@ h2o_add_sources(server-context src/server src/server/*.cpp)
 target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-*.h
 target_include_directories(llama     PUBLIC src/h2o)  # llama-h2o.h
 target_include_directories(server-context PUBLIC src/server) # server-h2o.h
+target_link_libraries(llama PRIVATE codec)
 
 # ggml's CPU backend, compiled for one CPU, or in a wheel once for each kind of CPU.
 set(cpu_backends ggml-cpu)

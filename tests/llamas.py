@@ -49,6 +49,7 @@ class Config:
     ema_alpha: float = 0.9
     shared_heads: bool = False
     keep_ratio: float | None = None
+    lossless: h2o_llama.LosslessConfig | None = None
 
     @classmethod
     def defaults(cls, S: int, **others: Any) -> Config:
@@ -123,6 +124,7 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
                 keep_ratio=config.keep_ratio,
             ),
             "record": True,
+            "lossless": config.lossless,
         }
     return h2o_llama.Llama(str(path), n_ctx=n_ctx, **(arguments | kwargs))
 

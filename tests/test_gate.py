@@ -11,7 +11,7 @@ import pytest
 
 import h2o_llama
 from command_line import invoke
-from h2o_llama.gate import figures
+from h2o_llama.gate import figures, stored
 from h2o_llama.gate.bounds import BOUNDS
 from h2o_llama.gate.figures import N_AFTER, Figure, Gate
 from h2o_llama.gate.prompts import LENGTHS, TURNS, prompts
@@ -68,6 +68,19 @@ def test_cold_store(gate: Gate) -> None:
     assert [name for name, _, _ in found] == ["cold_ppl", "cold_ppl_double", "cold_speed"]
     assert found[0][1] == "prompts of 1,100 to 1,200"
     assert all(0.5 < value < 2 for name, _, value in found if name != "cold_speed")
+
+
+@pytest.mark.usefixtures("short")
+def test_stored(gate: Gate) -> None:
+    """Each case has all its figures, which are of what was really encoded, decoded and the same."""
+    found = {(name, case): value for name, case, value in gate.stored()}
+    assert len(found) == 3 * 5 + (("store_rss", "long") in found)
+    assert {case for name, case in found if name == "full_speed"} == {"full"}
+    for case in stored.CASES:
+        assert found["store_same", case] == 4
+        assert found["fallbacks", case] == 0
+        assert 0 < found["queue_peak", case] <= 8
+        assert found["decode_us", case] > 0
 
 
 @pytest.mark.parametrize(

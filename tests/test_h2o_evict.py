@@ -275,6 +275,17 @@ def test_with_a_cold_store_a_dense_tail_attends_to_everything(tiny_model: Path, 
         assert relative_error(gone[0], kept[0]) > 1e-2
 
 
+def test_a_dense_tail_beside_dense_layers(tiny_model: Path) -> None:
+    """With a scorer that limits what queries count, and a cold store, in whose tails nothing is scored."""
+    config = replace(CONFIG, scorer="distant", B=8, T=4, cold_store="memory", dense_layers=(0,))
+    logits = []
+    for x in (config, replace(config, evict=False, cold_store=None)):
+        with open_llama(tiny_model, x) as llm:
+            llm.eval(random_tokens(60), dense_tail=19)
+            logits.append(np.array(llm.logits))
+    assert_logits_close(*logits, SELF_LOGITS_F32)
+
+
 def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
     """A call that fails, and one after it, when there is room again."""
     config = replace(CONFIGS["looked up"], cold_store=str(tmp_path))

@@ -11,6 +11,7 @@ from h2o_llama.grammar import LlamaGrammar
 from h2o_llama.kv import KVStats
 from h2o_llama.kv_cache import KVCache
 from h2o_llama.llama import Llama
+from h2o_llama.lossless import LosslessConfig, LosslessStats
 from h2o_llama.sequence import Sequence
 from h2o_llama.snapshot import Snapshot
 
@@ -24,6 +25,8 @@ __all__ = [
     "KVStats",
     "Llama",
     "LlamaGrammar",
+    "LosslessConfig",
+    "LosslessStats",
     "Sequence",
     "Snapshot",
     "demo_model_path",

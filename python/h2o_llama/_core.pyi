@@ -28,6 +28,7 @@ __all__: list[str] = [
     "KVInfo",
     "KVStats",
     "Lookup",
+    "LosslessStats",
     "Model",
     "Sampler",
     "codec_block_bytes",
@@ -142,6 +143,13 @@ class Context:
         decode: str,
         evict: bool,
         cold_store: str,
+        lossless: str,
+        codec: str,
+        codec_block_tokens: typing.SupportsInt | typing.SupportsIndex,
+        codec_threads: typing.SupportsInt | typing.SupportsIndex,
+        codec_max_queue: typing.SupportsInt | typing.SupportsIndex,
+        codec_cache_bytes: typing.SupportsInt | typing.SupportsIndex,
+        codec_strict: bool,
         record: bool,
         profile: bool,
         verbose: bool,
@@ -272,6 +280,38 @@ class KVStats:
     @property
     def t_tail_us(self) -> int: ...
 
+class LosslessStats:
+    @property
+    def bytes_cache(self) -> int: ...
+    @property
+    def bytes_raw(self) -> list[int]: ...
+    @property
+    def bytes_stored(self) -> list[int]: ...
+    @property
+    def decode_us(self) -> list[float]: ...
+    @property
+    def encode_us(self) -> list[float]: ...
+    @property
+    def n_ahead(self) -> int: ...
+    @property
+    def n_encoded(self) -> int: ...
+    @property
+    def n_failed(self) -> int: ...
+    @property
+    def n_hits(self) -> int: ...
+    @property
+    def n_misses(self) -> int: ...
+    @property
+    def n_raw(self) -> int: ...
+    @property
+    def n_skipped(self) -> int: ...
+    @property
+    def n_used(self) -> int: ...
+    @property
+    def n_waiting(self) -> int: ...
+    @property
+    def queue_peak(self) -> int: ...
+
 class KV:
     @staticmethod
     def of_context(context: Context) -> KV | None: ...
@@ -350,6 +390,8 @@ class KV:
     def info(self) -> KVInfo: ...
     @property
     def layers(self) -> list[int]: ...
+    @property
+    def lossless_stats(self) -> LosslessStats | None: ...
     @property
     def stats(self) -> KVStats: ...
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _check, _core
+from h2o_llama.lossless import LosslessStats
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class KVStats:
     evicted_tokens, last_evicted_tokens : int
         With evict=True, the closed tokens that each layer and KV head has dropped, in all and when the last chunk was
         closed. `select_ms` is the time that it took, with choosing them.
+    lossless : LosslessStats or None
+        Of the cold store's codec, if `Llama` was given a `LosslessConfig`. These do not begin again with a reset.
     """
 
     single_pass_runs: int = 0
@@ -90,6 +93,7 @@ class KVStats:
     target_tokens: float = 0.0
     evicted_tokens: int = 0
     last_evicted_tokens: int = 0
+    lossless: LosslessStats | None = None
 
     @property
     def keep_ratio(self) -> float:

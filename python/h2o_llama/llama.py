@@ -16,6 +16,7 @@ from h2o_llama.errors import H2OError
 from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.generate_many import ManyGenerations, Start
 from h2o_llama.loading import check_rpc_servers, load_model
+from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Tokens
 from h2o_llama.named_files import find_model
 from h2o_llama.params import ContextParams
@@ -77,6 +78,8 @@ class Llama(ChatCompletions):
     rpc_servers : str or list of str, optional
         HOST:PORT of servers (`h2o-llama rpc-server`) that hold and compute layers: n_gpu_layers of them, by default
         all, each server as many as its memory allows. Only in a build with RPC. Several with commas, or as a list.
+    lossless : LosslessConfig, optional
+        How the cold store of `H2OConfig.cold_store` is compressed; by default it is not.
 
     Raises
     ------
@@ -114,6 +117,7 @@ class Llama(ChatCompletions):
         n_seq_max: int = 1,
         chat_template: str | None = None,
         rpc_servers: str | list[str] | tuple[str, ...] | None = None,
+        lossless: LosslessConfig | None = None,
     ) -> None:
         if n_gpu_layers is None:
             n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else -1 if rpc_servers else 0
@@ -131,6 +135,7 @@ class Llama(ChatCompletions):
             profile,
             verbose,
             n_seq_max,
+            lossless,
         )
         seed = check_seed(_OWNER, seed)
         if chat_template is not None and (not isinstance(chat_template, str) or not chat_template):

@@ -14,6 +14,7 @@ from h2o_llama import _check, _core
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.kv import KVStats, KVView, read_history
+from h2o_llama.lossless import LosslessStats
 
 if TYPE_CHECKING:
     from h2o_llama.sequence import Sequence
@@ -168,6 +169,7 @@ def _with_memory(kv: _core.KV, h2o: H2OConfig) -> KVStats:
     info = kv.info
     closed = info.n_memory_sets * info.chunk_size
     kept = kv.n_memory(closed)
+    lossless = kv.lossless_stats
     last = 0 if closed == 0 else kv.n_memory(closed - info.chunk_size) + info.chunk_size - kept
     return replace(
         KVStats.of(kv.stats),
@@ -178,4 +180,5 @@ def _with_memory(kv: _core.KV, h2o: H2OConfig) -> KVStats:
         target_tokens=min(info.memory_size, closed) if h2o.keep_ratio is None else h2o.keep_ratio * closed,
         evicted_tokens=closed - kept if h2o.evict else 0,
         last_evicted_tokens=last if h2o.evict else 0,
+        lossless=None if lossless is None else LosslessStats.of(lossless),
     )

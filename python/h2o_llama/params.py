@@ -11,6 +11,7 @@ from h2o_llama import _check, _core
 from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.loading import KV_TYPES
+from h2o_llama.lossless import LosslessConfig
 
 _OWNER = "Llama"
 _MAX_THREADS = 512  # GGML_MAX_N_THREADS
@@ -40,6 +41,7 @@ class ContextParams:
     profile: bool
     verbose: bool
     n_seq_max: int
+    lossless: LosslessConfig | None
 
     def __post_init__(self) -> None:
         _check.integer(_OWNER, "n_ctx", self.n_ctx, 0)
@@ -63,6 +65,17 @@ class ContextParams:
             raise _check.bad_argument(_OWNER, "n_batch", f"at least n_ubatch ({self.n_ubatch})", self.n_batch)
         if self.h2o is not None:
             self._check_h2o(self.h2o)
+        if self.lossless is not None:
+            self._check_lossless(self.lossless)
+
+    def _check_lossless(self, lossless: LosslessConfig) -> None:
+        if not isinstance(lossless, LosslessConfig):
+            raise _check.bad_argument(_OWNER, "lossless", "a LosslessConfig or None", lossless)
+        if self.h2o is None or self.h2o.cold_store is None:
+            raise ValueError(
+                f"[{_OWNER}] lossless is about what is in a cold store: pass "
+                "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave lossless out"
+            )
 
     def _check_h2o(self, h2o: H2OConfig) -> None:
         if not isinstance(h2o, H2OConfig):
@@ -122,6 +135,7 @@ class ContextParams:
                 f"[{_OWNER}] dense_layers must be layers of this model, from 0 to {model.n_layer - 1}, "
                 f"got {dense_layers[-1]}"
             )
+        lossless = self.lossless or LosslessConfig()
         return _core.Context(
             model=model,
             n_ctx=n_cells,
@@ -150,6 +164,13 @@ class ContextParams:
             decode="full" if self.h2o is None else self.h2o.decode,
             evict=self.h2o is not None and self.h2o.evict,
             cold_store="" if self.h2o is None or self.h2o.cold_store is None else str(self.h2o.cold_store),
+            lossless="off" if self.lossless is None else lossless.mode,
+            codec=lossless.codec,
+            codec_block_tokens=lossless.block_tokens,
+            codec_threads=lossless.threads,
+            codec_max_queue=lossless.max_queue,
+            codec_cache_bytes=int(lossless.cache_mb * 1e6),
+            codec_strict=lossless.strict,
             record=bool(self.record),
             profile=bool(self.profile),
             verbose=bool(self.verbose),

@@ -244,9 +244,9 @@ void init_codec(py::module_ & m) {
         .def_readonly("n_done",    &h2o_codec_pool_stats::n_done)
         .def_readonly("n_failed",  &h2o_codec_pool_stats::n_failed)
         .def_readonly("n_skipped", &h2o_codec_pool_stats::n_skipped)
-        .def_readonly("p50_us",    &h2o_codec_pool_stats::p50_us)
-        .def_readonly("p95_us",    &h2o_codec_pool_stats::p95_us)
-        .def_readonly("p99_us",    &h2o_codec_pool_stats::p99_us);
+        .def_property_readonly("p50_us", [](const h2o_codec_pool_stats & self) { return self.times.p50; })
+        .def_property_readonly("p95_us", [](const h2o_codec_pool_stats & self) { return self.times.p95; })
+        .def_property_readonly("p99_us", [](const h2o_codec_pool_stats & self) { return self.times.p99; });
 
     py::class_<h2o_codec_pool>(m, "CodecPool")
         .def(py::init<uint32_t, uint32_t>(), py::kw_only(), py::arg("threads"), py::arg("max_queue"))

@@ -39,7 +39,7 @@ void context::rewind(uint32_t pos) {
     }
 
     llama_call call(verbose);
-    if (!llama_memory_seq_rm(llama_get_memory(get()), seq_id, pos, -1)) {
+    if (!llama_call::run("[Llama.rewind] ", [&] { return llama_memory_seq_rm(llama_get_memory(get()), seq_id, pos, -1); })) {
         throw h2o_error("[Llama.rewind] llama.cpp cannot take tokens back: " + call.reason());
     }
     kept_logits.clear();

@@ -19,6 +19,18 @@ static void check(bool ok) {
     }
 }
 
+// of a range that is there: a cold store may fail
+template <typename F>
+static void check_read(const h2o_kv & self, uint32_t p1, const F & read) {
+    llama_call call(/*verbose =*/ false);
+
+    const bool ok = read();
+    if (!ok && p1 <= llama_h2o_kv_info(self.get()).n_tokens) {
+        throw h2o_error("[KVCache] K and V cannot be read: " + call.reason());
+    }
+    check(ok);
+}
+
 static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il) {
     const uint32_t n = llama_h2o_kv_n_head_kv(self.get(), il);
     check(n > 0);
@@ -58,14 +70,14 @@ static f32_array scores(const h2o_kv & self, int32_t il) {
 static f32_array get_k(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
     check(p0 <= p1);
     f32_array dst({ n_head_kv(self, il), (py::ssize_t) (p1 - p0), (py::ssize_t) llama_h2o_kv_head_size_k(self.get(), il) });
-    check(llama_h2o_kv_get_k(self.get(), il, p0, p1, dst.mutable_data()));
+    check_read(self, p1, [&] { return llama_h2o_kv_get_k(self.get(), il, p0, p1, dst.mutable_data()); });
     return dst;
 }
 
 static f32_array get_v(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
     check(p0 <= p1);
     f32_array dst({ n_head_kv(self, il), (py::ssize_t) (p1 - p0), (py::ssize_t) llama_h2o_kv_head_size_v(self.get(), il) });
-    check(llama_h2o_kv_get_v(self.get(), il, p0, p1, dst.mutable_data()));
+    check_read(self, p1, [&] { return llama_h2o_kv_get_v(self.get(), il, p0, p1, dst.mutable_data()); });
     return dst;
 }
 
@@ -168,6 +180,23 @@ void init_kv(py::module_ & m) {
         .def_readonly("bytes_memory",     &llama_h2o_stats::bytes_memory)
         .def_readonly("bytes_intra",      &llama_h2o_stats::bytes_intra);
 
+    py::class_<llama_h2o_lossless_stats>(m, "LosslessStats")
+        .def_readonly("n_encoded",   &llama_h2o_lossless_stats::n_encoded)
+        .def_readonly("n_raw",       &llama_h2o_lossless_stats::n_raw)
+        .def_readonly("n_failed",    &llama_h2o_lossless_stats::n_failed)
+        .def_readonly("n_skipped",   &llama_h2o_lossless_stats::n_skipped)
+        .def_property_readonly("bytes_raw",    [](const llama_h2o_lossless_stats & self) { return std::vector<uint64_t>(self.bytes_raw, self.bytes_raw + 2); })
+        .def_property_readonly("bytes_stored", [](const llama_h2o_lossless_stats & self) { return std::vector<uint64_t>(self.bytes_stored, self.bytes_stored + 2); })
+        .def_readonly("n_waiting",   &llama_h2o_lossless_stats::n_waiting)
+        .def_readonly("queue_peak",  &llama_h2o_lossless_stats::queue_peak)
+        .def_readonly("n_hits",      &llama_h2o_lossless_stats::n_hits)
+        .def_readonly("n_misses",    &llama_h2o_lossless_stats::n_misses)
+        .def_readonly("n_ahead",     &llama_h2o_lossless_stats::n_ahead)
+        .def_readonly("n_used",      &llama_h2o_lossless_stats::n_used)
+        .def_readonly("bytes_cache", &llama_h2o_lossless_stats::bytes_cache)
+        .def_property_readonly("encode_us", [](const llama_h2o_lossless_stats & self) { return std::vector<double>(self.encode_us, self.encode_us + 3); })
+        .def_property_readonly("decode_us", [](const llama_h2o_lossless_stats & self) { return std::vector<double>(self.decode_us, self.decode_us + 3); });
+
     m.def("scorer_names", [] {
         std::vector<std::string> names;
         while (const char * name = llama_h2o_scorer_name(names.size())) {
@@ -192,6 +221,10 @@ void init_kv(py::module_ & m) {
         .def_property_readonly("info",  [](const h2o_kv & self) { return llama_h2o_kv_info (self.get()); })
         .def("n_memory", [](const h2o_kv & self, uint32_t chunk_end) { return llama_h2o_kv_n_memory(self.get(), chunk_end); }, py::arg("chunk_end"))
         .def_property_readonly("stats", [](const h2o_kv & self) { return llama_h2o_kv_stats(self.get()); })
+        .def_property_readonly("lossless_stats", [](const h2o_kv & self) {
+            llama_h2o_lossless_stats res;
+            return llama_h2o_kv_lossless_stats(self.get(), &res) ? std::optional(res) : std::nullopt;
+        })
         .def_property_readonly("layers", [](const h2o_kv & self) {
             std::vector<int32_t> layers(llama_h2o_kv_n_layer(self.get()));
             for (size_t i = 0; i < layers.size(); ++i) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <stdexcept>
 
 h2o_codec_pool::h2o_codec_pool(uint32_t n_threads, uint32_t max_queue) : max_queue(max_queue) {
@@ -71,11 +70,7 @@ void h2o_codec_pool::work() {
         lock.lock();
 
         counters & c = counts[t->work];
-        if (c.times_us.size() < H2O_CODEC_POOL_TIMES) {
-            c.times_us.push_back(time.count());
-        } else {
-            c.times_us[c.n_done % H2O_CODEC_POOL_TIMES] = time.count();
-        }
+        c.times.add(time.count());
         c.n_done++;
         c.n_failed += !ok;
 
@@ -86,25 +81,9 @@ void h2o_codec_pool::work() {
 }
 
 h2o_codec_pool_stats h2o_codec_pool::stats(h2o_codec_work work) const {
-    h2o_codec_pool_stats res;
-    std::vector<float> times;
-    {
-        std::lock_guard lock(mutex);
-        const counters & c = counts[work];
-        res.n_done    = c.n_done;
-        res.n_failed  = c.n_failed;
-        res.n_skipped = c.n_skipped;
-        times         = c.times_us;
-    }
-    std::sort(times.begin(), times.end());
-    // the smallest time that this share of the tasks does not exceed
-    const auto percentile = [&](double share) {
-        return times.empty() ? 0.0 : times[(size_t) std::ceil(share*times.size()) - 1];
-    };
-    res.p50_us = percentile(0.50);
-    res.p95_us = percentile(0.95);
-    res.p99_us = percentile(0.99);
-    return res;
+    std::lock_guard lock(mutex);
+    const counters & c = counts[work];
+    return { c.n_done, c.n_failed, c.n_skipped, c.times.percentiles() };
 }
 
 uint32_t h2o_codec_pool::queue_length() const {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "h2o-codec-times.h"
+
 #include <array>
 #include <condition_variable>
 #include <cstdint>
@@ -17,16 +19,13 @@ enum h2o_codec_work : uint8_t {
     H2O_CODEC_WORK_COUNT,
 };
 
-// Of one kind of work. Times are of the last H2O_CODEC_POOL_TIMES tasks, each without the time that it waited.
-constexpr size_t H2O_CODEC_POOL_TIMES = 4096;
-
+// Of one kind of work.
 struct h2o_codec_pool_stats {
     uint64_t n_done    = 0;
     uint64_t n_failed  = 0; // of n_done: ended with an exception
     uint64_t n_skipped = 0; // not taken: the queue was full
-    double   p50_us    = 0;
-    double   p95_us    = 0;
-    double   p99_us    = 0;
+
+    h2o_codec_percentiles times; // of a task, without the time that it waited
 };
 
 // Threads that encode and decode beside the computation. Tasks wait in a queue of limited length; where it is full a task is not taken
@@ -103,7 +102,7 @@ private:
         uint64_t n_done    = 0;
         uint64_t n_failed  = 0;
         uint64_t n_skipped = 0;
-        std::vector<float> times_us; // a ring
+        h2o_codec_times times;
     };
 
     bool push(std::unique_ptr<task> t);

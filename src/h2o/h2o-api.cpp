@@ -94,6 +94,15 @@ llama_h2o_stats llama_h2o_kv_stats(const llama_h2o_kv * kv) {
     return res;
 }
 
+bool llama_h2o_kv_lossless_stats(const llama_h2o_kv * kv, llama_h2o_lossless_stats * stats) {
+    const auto & cold = unwrap(kv)->sequence.cold;
+    if (!cold || !cold->codec) {
+        return false;
+    }
+    *stats = cold->codec->stats();
+    return true;
+}
+
 uint32_t llama_h2o_kv_n_layer(const llama_h2o_kv * kv) {
     return unwrap(kv)->sequence.layers.size();
 }

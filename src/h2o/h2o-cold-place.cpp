@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
@@ -17,7 +18,7 @@
 namespace {
 
 struct memory_block : h2o_cold_block {
-    explicit memory_block(const void * data, size_t n) : bytes((const uint8_t *) data, (const uint8_t *) data + n) {}
+    explicit memory_block(const void * data, size_t n) : h2o_cold_block(n), bytes((const uint8_t *) data, (const uint8_t *) data + n) {}
 
     void read(size_t offset, size_t n, void * dst) const override { memcpy(dst, bytes.data() + offset, n); }
 
@@ -36,7 +37,7 @@ struct memory_place : h2o_cold_place {
 
 #ifndef _WIN32
 
-// What was freed is written to again by a block of its size. Most are equal: chunks of layers that are alike.
+// What was freed is written to again, or cut off where it is the file's end.
 class file {
 public:
     explicit file(const std::string & folder) : folder(folder) {
@@ -84,18 +85,41 @@ public:
 
     void release(off_t offset, size_t n) {
         const std::lock_guard<std::mutex> lock(mutex);
-        unused.emplace(n, offset);
+
+        off_t hole_end = offset + n;
+
+        // neighbours become one
+        auto next = holes.lower_bound(offset);
+        if (next != holes.end() && next->first == hole_end) {
+            hole_end = next->second;
+            next     = holes.erase(next);
+        }
+        if (next != holes.begin() && std::prev(next)->second == offset) {
+            offset = std::prev(next)->first;
+            holes.erase(std::prev(next));
+        }
+        if (hole_end < end) {
+            holes[offset] = hole_end;
+        } else {
+            end = offset;
+            (void) !ftruncate(fd, end); // else it is written over
+        }
     }
 
 private:
+    // in the first hole that is large enough
     off_t allocate(size_t n) {
         const std::lock_guard<std::mutex> lock(mutex);
 
-        const auto it = unused.find(n);
-        if (it != unused.end()) {
-            const off_t offset = it->second;
-            unused.erase(it);
-            return offset;
+        for (auto it = holes.begin(); it != holes.end(); ++it) {
+            const auto [offset, hole_end] = *it;
+            if (hole_end - offset >= (off_t) n) {
+                holes.erase(it);
+                if (offset + (off_t) n < hole_end) {
+                    holes[offset + n] = hole_end;
+                }
+                return offset;
+            }
         }
         const off_t offset = end;
         end += n;
@@ -113,11 +137,11 @@ private:
     std::mutex mutex;
     off_t      end = 0;
 
-    std::multimap<size_t, off_t> unused; // by size
+    std::map<off_t, off_t> holes; // begins and ends of what is free before the end
 };
 
 struct file_block : h2o_cold_block {
-    file_block(std::shared_ptr<file> f, const void * data, size_t size) : f(std::move(f)), size(size), offset(this->f->write(data, size)) {}
+    file_block(std::shared_ptr<file> f, const void * data, size_t size) : h2o_cold_block(size), f(std::move(f)), offset(this->f->write(data, size)) {}
 
     ~file_block() override { f->release(offset, size); }
 
@@ -125,8 +149,7 @@ struct file_block : h2o_cold_block {
 
     const std::shared_ptr<file> f;
 
-    const size_t size;
-    const off_t  offset;
+    const off_t offset;
 };
 
 struct file_place : h2o_cold_place {

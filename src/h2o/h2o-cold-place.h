@@ -7,13 +7,17 @@
 // Bytes that were written once and do not change.
 class h2o_cold_block {
 public:
+    explicit h2o_cold_block(size_t size) : size(size) {}
+
     virtual ~h2o_cold_block() = default;
 
     // throws std::runtime_error if they cannot be read
     virtual void read(size_t offset, size_t n, void * dst) const = 0;
+
+    const size_t size;
 };
 
-// Where evicted K and V go. A block keeps its place as long as somebody has it.
+// Where evicted K and V go. A block keeps its place as long as somebody has it. Several threads may write.
 class h2o_cold_place {
 public:
     virtual ~h2o_cold_place() = default;

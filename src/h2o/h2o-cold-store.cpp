@@ -1,16 +1,27 @@
 #include "h2o-cold-store.h"
 
 #include <algorithm>
+#include <atomic>
 
 void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t layer, part_t part)> & rows) {
-    chunk res(row_sizes.size());
-    for (size_t layer = 0; layer < res.size(); ++layer) {
+    static std::atomic<uint64_t> n_parts;
+
+    auto chunk = std::make_shared<h2o_cold_chunk>();
+    for (size_t layer = 0; layer < row_sizes.size(); ++layer) {
+        chunk->parts.emplace_back();
         for (const part_t part : { K, V }) {
             const auto bytes = rows(layer, part);
-            res[layer][part] = place->write(bytes.data(), bytes.size());
+            chunk->parts[layer][part] = h2o_cold_part(n_parts++, layer, part, n_chunks()*chunk_size, chunk_size, row_sizes[layer][part]);
+            chunk->parts[layer][part].store({ place->write(bytes.data(), bytes.size()), {} });
         }
     }
-    chunks.push_back(std::make_shared<const chunk>(std::move(res)));
+    chunks.push_back(std::move(chunk));
+
+    for (const auto & chunk : chunks) {
+        if (codec && !chunk->is_submitted) { // this one, or an earlier one for which there was no room
+            codec->submit(chunk);
+        }
+    }
 }
 
 void h2o_cold_store::truncate(uint32_t n) {
@@ -27,38 +38,83 @@ void h2o_cold_store::share(const h2o_cold_store & other) {
 
 std::vector<uint8_t> h2o_cold_store::chunk_rows(uint32_t chunk, size_t layer, part_t part) const {
     std::vector<uint8_t> res(chunk_size*row_sizes[layer][part]);
-    (*chunks[chunk])[layer][part]->read(0, res.size(), res.data());
+    read_range(layer, part, chunk*chunk_size, chunk_size, res.data());
     return res;
 }
 
 void h2o_cold_store::read(size_t layer, part_t part, const int32_t * positions, size_t n, uint8_t * dst) const {
+    h2o_cold_codec::held last;
+
     // neighbours at once
     for (size_t i = 0; i < n;) {
         size_t end = i + 1;
         while (end < n && positions[end] == positions[end - 1] + 1) {
             end++;
         }
-        read_range(layer, part, positions[i], end - i, dst + i*row_sizes[layer][part]);
+        read_range(layer, part, positions[i], end - i, dst + i*row_sizes[layer][part], last);
         i = end;
     }
 }
 
 void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const {
+    h2o_cold_codec::held last;
+    read_range(layer, part, first, n, dst, last);
+}
+
+void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst, h2o_cold_codec::held & last) const {
     const size_t size = row_sizes[layer][part];
 
     for (size_t i = 0; i < n;) {
         const uint32_t pos = first + i;
         const size_t   k   = std::min<size_t>(n - i, chunk_size - pos%chunk_size);
 
-        (*chunks[pos/chunk_size])[layer][part]->read(pos%chunk_size*size, k*size, dst + i*size);
+        const h2o_cold_part & stored = chunks[pos/chunk_size]->parts[layer][part];
+
+        const auto rows = stored.load();
+        if (rows->ends.empty()) {
+            rows->bytes->read(pos%chunk_size*size, k*size, dst + i*size);
+        } else {
+            codec->read(stored, *rows, pos%chunk_size, k, dst + i*size, last);
+        }
         i += k;
     }
 }
 
+void h2o_cold_store::decode_ahead(const std::vector<int32_t> & positions, h2o_cold_codec::progress p) const {
+    if (!codec) {
+        return;
+    }
+    std::vector<h2o_cold_codec::blocks> blocks;
+    for (const uint32_t pos : positions) {
+        const auto &   chunk = chunks[pos/chunk_size];
+        const uint32_t block = pos%chunk_size/codec->block_rows();
+
+        if (blocks.empty() || blocks.back().chunk != chunk) {
+            blocks.push_back({ chunk, {} });
+        }
+        if (blocks.back().numbers.empty() || blocks.back().numbers.back() != block) {
+            blocks.back().numbers.push_back(block);
+        }
+    }
+    codec->decode_ahead(std::move(blocks), std::move(p));
+}
+
+size_t h2o_cold_store::n_kept_rows() const {
+    size_t n_bytes = 0;
+    for (const auto & sizes : row_sizes) {
+        n_bytes += sizes[K] + sizes[V];
+    }
+    return codec ? codec->row_cache_bytes()/n_bytes : 0;
+}
+
 uint64_t h2o_cold_store::n_bytes() const {
     uint64_t res = 0;
-    for (const auto & sizes : row_sizes) {
-        res += (uint64_t) n_chunks()*chunk_size*(sizes[K] + sizes[V]);
+    for (const auto & chunk : chunks) {
+        for (const auto & parts : chunk->parts) {
+            for (const auto & part : parts) {
+                res += part.load()->bytes->size;
+            }
+        }
     }
     return res;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o-cold-place.h"
+#include "h2o-cold-codec.h"
 
 #include <array>
 #include <cstddef>
@@ -16,11 +16,12 @@ public:
     enum part_t { K = 0, V = 1 };
 
     // row_sizes: bytes of each layer's rows of K and V
-    h2o_cold_store(std::shared_ptr<h2o_cold_place> place, uint32_t chunk_size, std::vector<std::array<size_t, 2>> row_sizes)
-        : chunk_size(chunk_size), row_sizes(std::move(row_sizes)), place(std::move(place)) {}
+    // codec: NULL if nothing is encoded
+    h2o_cold_store(std::shared_ptr<h2o_cold_place> place, std::shared_ptr<h2o_cold_codec> codec, uint32_t chunk_size, std::vector<std::array<size_t, 2>> row_sizes)
+        : chunk_size(chunk_size), row_sizes(std::move(row_sizes)), codec(std::move(codec)), place(std::move(place)) {}
 
     // of the same context, without chunks
-    h2o_cold_store empty_like() const { return { place, chunk_size, row_sizes }; }
+    h2o_cold_store empty_like() const { return { place, codec, chunk_size, row_sizes }; }
 
     uint32_t n_chunks() const { return chunks.size(); }
 
@@ -46,6 +47,12 @@ public:
     // the same of [first, first + n)
     void read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const;
 
+    // What a step will read of these positions, ascending, in every layer, is decoded ahead. p: see h2o_cold_codec
+    void decode_ahead(const std::vector<int32_t> & positions, h2o_cold_codec::progress p) const;
+
+    // of how many positions a sequence keeps the rows that it has read, where reading them takes long
+    size_t n_kept_rows() const;
+
     // of all chunks
     uint64_t n_bytes() const;
 
@@ -53,12 +60,14 @@ public:
 
     const std::vector<std::array<size_t, 2>> row_sizes;
 
+    const std::shared_ptr<h2o_cold_codec> codec;
+
 private:
-    using chunk = std::vector<std::array<std::shared_ptr<const h2o_cold_block>, 2>>; // of the layers
+    void read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst, h2o_cold_codec::held & last) const;
 
     const std::shared_ptr<h2o_cold_place> place;
 
-    std::vector<std::shared_ptr<const chunk>> chunks;
+    std::vector<std::shared_ptr<h2o_cold_chunk>> chunks;
 
     uint64_t n_changes = 0;
 };

@@ -11,7 +11,7 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
       scorer(&h2o_find_scorer(params.scorer)), lookup_budget(params.lookup_budget), tile(params.tile), retrieval(params.retrieval), pooling(params.pooling),
       block_tokens(scorer->ranks_blocks() ? params.block_tokens : 1), ema_alpha(scorer->forgets() ? params.ema_alpha : 1.0f),
       shared_heads(params.shared_heads), keep_ratio(params.keep_ratio), score_type(params.score_type), schedule(params.schedule), decode(params.decode), evict(params.evict),
-      cold_store(params.cold_store, strnlen(params.cold_store, sizeof(params.cold_store))) {
+      cold_store(params.cold_store, strnlen(params.cold_store, sizeof(params.cold_store))), lossless(params.lossless) {
     std::copy(std::begin(params.dense_layers), std::end(params.dense_layers), dense_layers.begin());
 
     if (chunk_size < 1) {
@@ -62,6 +62,12 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     }
     if (has_cold_store() && !evict) {
         throw std::invalid_argument("[h2o] a cold store is for what is evicted: switch eviction on too");
+    }
+    if (lossless.mode != LLAMA_H2O_LOSSLESS_OFF && !has_cold_store()) {
+        throw std::invalid_argument("[h2o] lossless is about what is in a cold store: name one, or switch it off");
+    }
+    if (lossless.block_tokens < 1 || lossless.n_threads < 1 || lossless.n_threads > 512 || lossless.max_queue < 1) {
+        throw std::invalid_argument("[h2o] lossless needs blocks of at least 1 token, 1 to 512 threads and a queue for at least 1 chunk");
     }
 }
 

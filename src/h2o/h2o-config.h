@@ -49,6 +49,8 @@ struct h2o_config {
 
     bool has_cold_store() const { return !cold_store.empty(); }
 
+    llama_h2o_lossless_params lossless = {}; // how they are encoded there
+
     // Generated tokens that are scored can be taken back one by one if they are among the last ones: half as many as these, or all of
     // a call that has no more.
     static constexpr uint32_t MAX_PENDING = 16;

@@ -8,25 +8,71 @@
 #include <stdexcept>
 #include <utility>
 
+h2o_far_rows::h2o_far_rows(const h2o_cold_store & store)
+    : store(store), max_kept(std::max(MIN_KEPT, store.n_kept_rows())), kept_bytes(store.row_sizes.size()) {
+}
+
 void h2o_far_rows::set(std::vector<int32_t> step_positions) {
+    // rows of a step that came to no end may be missing
+    if (*progress < kept_bytes.size() || version != store.version()) {
+        forget_kept();
+    }
+    version   = store.version();
     positions = std::move(step_positions);
 
-    const bool is_same = std::exchange(version, store.version()) == store.version();
+    end_step();
+    progress = std::make_shared<std::atomic<uint32_t>>(0);
 
-    for (size_t layer = 0; layer < recent.size(); ++layer) {
-        std::swap(recent[layer], coming[layer]);
-        if (!is_same || !recent[layer].is_filled) {
-            recent[layer].positions.clear();
-        }
-        coming[layer].positions.clear();
-        coming[layer].is_filled = false;
-        if (positions.size() <= MAX_RECENT) {
-            coming[layer].positions = positions;
-            for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
-                coming[layer].bytes[part].resize(positions.size()*store.row_sizes[layer][part]);
-            }
+    keep_positions();
+
+    std::vector<int32_t> missing;
+    for (size_t i = 0; i < positions.size(); ++i) {
+        if (places.empty() || !places[i].is_filled) {
+            missing.push_back(positions[i]);
         }
     }
+    store.decode_ahead(missing, progress);
+}
+
+void h2o_far_rows::keep_positions() {
+    places.clear();
+    if (positions.size() > MIN_KEPT) {
+        return;
+    }
+    places.resize(positions.size());
+
+    // first those that are here, so that the others do not take their places
+    for (size_t i = 0; i < positions.size(); ++i) {
+        const auto it = kept_by_position.find(positions[i]);
+        if (it != kept_by_position.end()) {
+            places[i] = { it->second->slot, true };
+            kept.splice(kept.begin(), kept, it->second);
+        }
+    }
+    for (size_t i = 0; i < positions.size(); ++i) {
+        if (places[i].is_filled) {
+            continue;
+        }
+        size_t slot = kept.size();
+        if (slot == max_kept) {
+            slot = kept.back().slot;
+            kept_by_position.erase(kept.back().pos);
+            kept.pop_back();
+        }
+        kept.push_front({ positions[i], slot });
+        kept_by_position[positions[i]] = kept.begin();
+        places[i].slot = slot;
+    }
+    for (size_t layer = 0; layer < kept_bytes.size(); ++layer) {
+        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+            kept_bytes[layer][part].resize(kept.size()*store.row_sizes[layer][part]);
+        }
+    }
+}
+
+void h2o_far_rows::forget_kept() {
+    kept.clear();
+    kept_by_position.clear();
 }
 
 int32_t h2o_far_rows::row_of(int32_t pos) const {
@@ -35,30 +81,26 @@ int32_t h2o_far_rows::row_of(int32_t pos) const {
 
 void h2o_far_rows::fetch_part(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst) {
     const size_t size = store.row_sizes[layer][part];
-    const rows & old  = recent[layer];
 
-    const auto index_of = [&](int32_t pos) {
-        const auto it = std::lower_bound(old.positions.begin(), old.positions.end(), pos);
-        return it != old.positions.end() && *it == pos ? it - old.positions.begin() : -1;
-    };
+    const auto is_kept = [&](size_t i) { return !places.empty() && places[i].is_filled; };
+    const auto row     = [&](size_t i) { return kept_bytes[layer][part].data() + places[i].slot*size; };
 
     for (size_t i = begin; i < end;) {
-        const auto j = index_of(positions[i]);
-        if (j >= 0) {
-            memcpy(dst + i*size, old.bytes[part].data() + j*size, size);
+        if (is_kept(i)) {
+            memcpy(dst + i*size, row(i), size);
             i++;
             continue;
         }
         size_t next = i + 1;
-        while (next < end && index_of(positions[next]) < 0) {
+        while (next < end && !is_kept(next)) {
             next++;
         }
         store.read(layer, part, positions.data() + i, next - i, dst + i*size);
-        i = next;
-    }
-
-    if (!coming[layer].positions.empty()) {
-        memcpy(coming[layer].bytes[part].data() + begin*size, dst + begin*size, (end - begin)*size);
+        for (; i < next; ++i) {
+            if (!places.empty()) {
+                memcpy(row(i), dst + i*size, size);
+            }
+        }
     }
 }
 
@@ -83,6 +125,10 @@ void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32
 
 void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_far_parts & at, size_t n_far,
         uint8_t * dst, int ith, int nth) {
+    if (ith == 0) {
+        *progress = layer + 1;
+    }
+
     const size_t n       = positions.size();
     const size_t n_words = (n_far + 31)/32;
 
@@ -110,10 +156,6 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
         fetch_part(layer, h2o_cold_store::V, begin, end, dst + at.v);
     });
 
-    if (ith == 0) {
-        coming[layer].is_filled = true;
-    }
-
     // row 0 is finite
     if (n == 0 && ith == 0) {
         memset(dst + at.k, 0, store.row_sizes[layer][h2o_cold_store::K]);
@@ -123,9 +165,7 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
 
 void h2o_far_rows::check() {
     if (!failure.empty()) {
-        for (auto & rows : coming) {
-            rows.is_filled = false;
-        }
+        forget_kept();
         throw std::runtime_error(std::exchange(failure, std::string()));
     }
 }

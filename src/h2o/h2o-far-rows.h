@@ -2,10 +2,15 @@
 
 #include "h2o-cold-store.h"
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 struct ggml_h2o_far_parts;
@@ -13,7 +18,9 @@ struct ggml_h2o_far_parts;
 // Evicted rows that the queries of a step look up, brought back from the cold store layer by layer: what ggml_h2o_attn calls far.
 class h2o_far_rows {
 public:
-    explicit h2o_far_rows(const h2o_cold_store & store) : store(store), recent(store.row_sizes.size()), coming(store.row_sizes.size()) {}
+    explicit h2o_far_rows(const h2o_cold_store & store);
+
+    ~h2o_far_rows() { end_step(); }
 
     // those of the next step, ascending
     void set(std::vector<int32_t> positions);
@@ -32,15 +39,26 @@ public:
     void check();
 
 private:
-    // of one layer
-    struct rows {
-        std::vector<int32_t> positions;
-        std::vector<uint8_t> bytes[2]; // of K, of V
-        bool                 is_filled = false;
+    // Rows that were looked up stay for the next steps: generated tokens look up nearly what those before them have. The least recently
+    // used positions make room. They are the same in all layers.
+    struct kept_position {
+        int32_t pos;
+        size_t  slot; // row of kept_bytes
     };
 
-    // Generated tokens look up nearly what the one before them has: so much is kept for the next step.
-    static constexpr size_t MAX_RECENT = 512;
+    static constexpr size_t MIN_KEPT = 512; // a step with more is a prompt's: it neither uses nor changes what is kept
+
+    // of a position of the step
+    struct place {
+        size_t slot;
+        bool   is_filled;
+    };
+
+    void keep_positions();
+    void forget_kept();
+
+    // nothing more is decoded ahead for it
+    void end_step() { *progress = UINT32_MAX; }
 
     // what it throws is kept for check()
     template <typename F>
@@ -52,9 +70,18 @@ private:
 
     std::vector<int32_t> positions;
 
-    std::vector<rows> recent; // by layer: of the last step
-    std::vector<rows> coming; // of this one
-    uint64_t          version = 0;
+    h2o_cold_codec::progress progress = std::make_shared<std::atomic<uint32_t>>(0); // of the step
+
+    const size_t max_kept;
+
+    std::list<kept_position> kept; // the last used first
+    std::unordered_map<int32_t, std::list<kept_position>::iterator> kept_by_position;
+
+    std::vector<std::array<std::vector<uint8_t>, 2>> kept_bytes; // by layer: of K, of V
+
+    std::vector<place> places; // of the step's positions; empty if it keeps none
+
+    uint64_t version = 0; // of the store, when this was kept
 
     std::mutex  mutex;
     std::string failure;

@@ -171,7 +171,9 @@ void h2o_graph::store_pending(const llm_graph_context & graph, ggml_tensor * sum
 ggml_tensor * h2o_graph::build_scored(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * rows, float kq_scale, int il) {
     ggml_context * ctx0 = graph.ctx0;
 
-    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, get_limits(graph), /*causal =*/ true, kq_scale, il);
+    ggml_tensor * limits = stream->sequence.layer(il) ? get_limits(graph) : nullptr; // an input must be used: dense layers score nothing
+
+    const h2o_attention res = build_attention(graph, ggml_permute(ctx0, q, 0, 2, 1, 3), rows, limits, /*causal =*/ true, kq_scale, il);
 
     ggml_build_forward_expand(graph.gf, res.o);
     add_scores(graph, rows, res.sums, il);

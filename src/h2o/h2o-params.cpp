@@ -11,6 +11,7 @@ static const char * const decode_names[]    = { "full", "memory" };
 static const char * const retrieval_names[] = { "ngrams", "index" };
 static const char * const evict_names[]     = { "off", "on" };
 static const char * const heads_names[]     = { "own", "shared" };
+static const char * const lossless_names[]  = { "off", "probe", "full", "store" };
 
 llama_h2o_params llama_h2o_default_params() {
     return {
@@ -31,6 +32,8 @@ llama_h2o_params llama_h2o_default_params() {
         /*.retrieval     =*/ LLAMA_H2O_RETRIEVAL_NGRAMS,
         /*.evict         =*/ false,
         /*.cold_store    =*/ {},
+        /*.lossless      =*/ { LLAMA_H2O_LOSSLESS_OFF, LLAMA_H2O_CODEC_AUTO, /*.block_tokens =*/ 16, /*.n_threads =*/ 2, /*.max_queue =*/ 8,
+                               /*.cache_bytes =*/ 32000000, /*.strict =*/ false },
         /*.dense_layers  =*/ {},
     };
 }
@@ -53,6 +56,7 @@ const llama_h2o_option * llama_h2o_options() {
         { "tile",     "N",    "H2O, ngrams: queries that look up so many: fewer, and each looks up more (default: 8)" },
         { "evict",    "NAME", "H2O: on: what is not in a memory set is dropped, which needs decode memory and either lookup 0 or a cold store (default: off)" },
         { "cold-store", "WHERE", "H2O: where it goes, to be looked up there: memory, or a folder for a temporary file (default: none)" },
+        { "lossless", "NAME", "H2O: store: what is there is compressed, without loss; full: only to see that it can be; probe: only to see how much it would save (default: off)" },
         { "dense",    "LIST", "H2O: layers that attend to everything, such as 0-2,11 (default: none)" },
         { nullptr, nullptr, nullptr },
     };
@@ -189,6 +193,9 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
         }
         strcpy(params->cold_store, value);
         return true;
+    }
+    if (strcmp(name, "lossless") == 0) {
+        return set_choice(params->lossless.mode, lossless_names, value);
     }
     if (strcmp(name, "evict") == 0) {
         return set_choice(params->evict, evict_names, value);

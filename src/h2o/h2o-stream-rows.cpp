@@ -18,6 +18,33 @@ std::vector<ggml_tensor *> h2o_stream::storage(int32_t il) const {
     return { keys(ctx.get(), il)->view_src, values(ctx.get(), il)->view_src };
 }
 
+static h2o_codec_type codec_type(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F16:  return H2O_CODEC_TYPE_F16;
+        case GGML_TYPE_BF16: return H2O_CODEC_TYPE_BF16;
+        case GGML_TYPE_F32:  return H2O_CODEC_TYPE_F32;
+        case GGML_TYPE_Q8_0: return H2O_CODEC_TYPE_Q8_0;
+        case GGML_TYPE_Q4_0: return H2O_CODEC_TYPE_Q4_0;
+        case GGML_TYPE_Q4_1: return H2O_CODEC_TYPE_Q4_1;
+        case GGML_TYPE_Q5_0: return H2O_CODEC_TYPE_Q5_0;
+        case GGML_TYPE_Q5_1: return H2O_CODEC_TYPE_Q5_1;
+        default:             return H2O_CODEC_TYPE_U8;
+    }
+}
+
+std::shared_ptr<h2o_cold_codec> h2o_stream::make_cold_codec() const {
+    const auto & params = sequence.config.lossless;
+    if (!cold_place || params.mode == LLAMA_H2O_LOSSLESS_OFF) {
+        return nullptr;
+    }
+    std::vector<h2o_cold_codec::layer> layers;
+    for (const auto & layer : sequence.layers) {
+        const auto kv = storage(layer.il);
+        layers.push_back({ layer.il, { codec_type(kv[0]->type), codec_type(kv[1]->type) } });
+    }
+    return std::make_shared<h2o_cold_codec>(params, cold_place, std::move(layers));
+}
+
 void h2o_stream::count_bytes(uint64_t & kept, uint64_t & dropped) const {
     const uint64_t n          = sequence.n_tokens();
     const uint32_t open_start = sequence.open_start();

@@ -97,7 +97,7 @@ h2o_stream::h2o_stream(
             [&](int32_t il) { return in_dense_cache[il] && (!filter || filter(il)); })),
       sequence(config, kv_size, h2o_layer_dims(model, cache->get_layer_ids(), config, offload)),
       offload(offload), cold_place(n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
-      ropes(std::make_shared<std::map<int32_t, std::shared_ptr<h2o_rope>>>()) {
+      cold_codec(make_cold_codec()), ropes(std::make_shared<std::map<int32_t, std::shared_ptr<h2o_rope>>>()) {
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_shared<h2o_intra>(model, cache->get_layer_ids(), n_batch, offload);
     }
@@ -121,7 +121,7 @@ h2o_stream::h2o_stream(
 h2o_stream::h2o_stream(const h2o_stream & first, llama_seq_id id)
     : model(first.model), id(id), in_dense_cache(first.in_dense_cache), cache(first.cache), dense_cache(first.dense_cache),
       sequence(first.sequence.config, first.sequence.layout.kv_size, h2o_layer_dims(model, cache->get_layer_ids(), first.sequence.config, first.offload)),
-      intra(first.intra), key_index(first.key_index), offload(first.offload), cold_place(first.cold_place), ropes(first.ropes) {
+      intra(first.intra), key_index(first.key_index), offload(first.offload), cold_place(first.cold_place), cold_codec(first.cold_codec), ropes(first.ropes) {
     init();
 }
 
@@ -153,7 +153,7 @@ void h2o_stream::init() {
             const auto kv = storage(layer.il);
             row_sizes.push_back({ kv[0]->nb[1], kv[1]->nb[1] });
         }
-        sequence.cold = std::make_unique<h2o_cold_store>(cold_place, sequence.config.chunk_size, std::move(row_sizes));
+        sequence.cold = std::make_unique<h2o_cold_store>(cold_place, cold_codec, sequence.config.chunk_size, std::move(row_sizes));
         far           = std::make_unique<h2o_far_rows>(*sequence.cold);
     }
     reset_stats();

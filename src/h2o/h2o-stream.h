@@ -145,7 +145,10 @@ private:
 
     bool offload;
 
+    std::shared_ptr<h2o_cold_codec> make_cold_codec() const;
+
     std::shared_ptr<h2o_cold_place> cold_place; // of all sequences
+    std::shared_ptr<h2o_cold_codec> cold_codec; // the same; none if nothing is encoded
 
     // of the layers, equal ones shared
     std::shared_ptr<std::map<int32_t, std::shared_ptr<h2o_rope>>> ropes;

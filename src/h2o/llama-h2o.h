@@ -28,6 +28,31 @@ enum llama_h2o_retrieval {
     LLAMA_H2O_RETRIEVAL_INDEX  = 1, // by the keys, of which a copy in 4 bits is kept: every query, layer and KV head for itself
 };
 
+// what is done with rows that go to the cold store
+enum llama_h2o_lossless {
+    LLAMA_H2O_LOSSLESS_OFF   = 0, // they are stored as they are
+    LLAMA_H2O_LOSSLESS_PROBE = 1, // and some are encoded, only to be counted
+    LLAMA_H2O_LOSSLESS_FULL  = 2, // and all are encoded, decoded and compared
+    LLAMA_H2O_LOSSLESS_STORE = 3, // frames of the codec are stored in place of them
+};
+
+enum llama_h2o_codec {
+    LLAMA_H2O_CODEC_AUTO = 0, // RLE where all bytes are equal, else ZSTD
+    LLAMA_H2O_CODEC_ZSTD = 1,
+    LLAMA_H2O_CODEC_LZ4  = 2,
+    LLAMA_H2O_CODEC_RLE  = 3,
+};
+
+struct llama_h2o_lossless_params {
+    enum llama_h2o_lossless mode;
+    enum llama_h2o_codec    codec;
+    uint32_t                block_tokens; // rows of a frame, of a layer's K or V
+    uint32_t                n_threads;    // that encode and decode beside the computation
+    uint32_t                max_queue;    // chunks that wait for them; more stay as they are until there is room
+    uint64_t                cache_bytes;  // decoded blocks that are kept
+    bool                    strict;       // STORE: decode each frame, and compare, before the rows go
+};
+
 #define LLAMA_H2O_MAX_LAYERS 512
 #define LLAMA_H2O_MAX_PATH   1024
 
@@ -56,6 +81,8 @@ struct llama_h2o_params {
     // where they go then: "" nowhere; "memory" of the host; else the name of a folder, for a file that is gone with the process
     char cold_store[LLAMA_H2O_MAX_PATH];
 
+    struct llama_h2o_lossless_params lossless; // with a cold store
+
     // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
     uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
 };
@@ -67,7 +94,7 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
 // For command lines: the parameters that have a name, so many, NULL after the last.
-#define LLAMA_H2O_N_OPTIONS 17
+#define LLAMA_H2O_N_OPTIONS 18
 
 struct llama_h2o_option {
     const char * name;
@@ -135,6 +162,25 @@ struct llama_h2o_stats {
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2
 };
 
+// What the codec of a context's cold store has done, for all sequences together. A block is of a layer's K or V.
+struct llama_h2o_lossless_stats {
+    uint64_t n_encoded;       // blocks that became shorter
+    uint64_t n_raw;           // that did not
+    uint64_t n_failed;        // that could not be encoded or stored, or came back changed; they stay as they are
+    uint64_t n_skipped;       // of chunks that found the queue full; these are tried again when the next chunk is stored
+    uint64_t bytes_raw[2];    // of the rows of all these but the skipped, K and V
+    uint64_t bytes_stored[2]; // what became of them, K and V
+    uint32_t n_waiting;       // chunks that are not encoded yet
+    uint32_t queue_peak;      // most tasks of the threads that ever waited
+    uint64_t n_hits;          // blocks that were read and in the cache
+    uint64_t n_misses;        // and were not
+    uint64_t n_ahead;         // blocks decoded ahead
+    uint64_t n_used;          // of these, read while they were in the cache
+    uint64_t bytes_cache;
+    double   encode_us[3];    // of the last 4,096 blocks, percentiles 50, 95 and 99
+    double   decode_us[3];
+};
+
 // name of the i-th scorer, the default first; NULL after the last
 LLAMA_API const char * llama_h2o_scorer_name(int32_t i);
 
@@ -174,6 +220,9 @@ LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 
 LLAMA_API struct llama_h2o_info  llama_h2o_kv_info (const struct llama_h2o_kv * kv);
 LLAMA_API struct llama_h2o_stats llama_h2o_kv_stats(const struct llama_h2o_kv * kv);
+
+// false if nothing is encoded
+LLAMA_API bool llama_h2o_kv_lossless_stats(const struct llama_h2o_kv * kv, struct llama_h2o_lossless_stats * stats);
 
 LLAMA_API uint32_t llama_h2o_kv_n_layer (const struct llama_h2o_kv * kv);
 LLAMA_API int32_t  llama_h2o_kv_layer_id(const struct llama_h2o_kv * kv, uint32_t i); // i in [0, n_layer)

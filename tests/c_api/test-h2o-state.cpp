@@ -32,6 +32,7 @@ static const options CONFIGS[] = {
     { { "local", "4" }, { "heavy", "6" }, { "decode", "memory" }, { "evict", "on" } },
     { { "local", "4" }, { "heavy", "6" }, { "scorer", "key_diff" }, { "dense", "0" }, { "decode", "memory" }, { "evict", "on" } },
     { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" } },
+    { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" }, { "lossless", "store" } },
     { { "local", "4" }, { "heavy", "24" }, { "sinks", "4" }, { "scorer", "block_ema" }, { "block", "4" }, { "heads", "shared" }, { "keep", "0.4" }, { "decode", "memory" }, { "evict", "on" } },
 };
 

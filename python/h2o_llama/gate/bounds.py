@@ -29,7 +29,7 @@ BOUNDS = {
     "same_sets": Bound("repetitions that keep the same tokens and say the same", 4, is_least=True, format="{:.0f}"),
     "front": Bound("lossless ratio, first two layers, in groups", 1.40, is_least=True),
     "all": Bound("lossless ratio, all layers, in groups", 1.22, is_least=True),
-    "fallbacks": Bound("frames that were stored raw", 0, is_least=False, format="{:.0f}"),
+    "fallbacks": Bound("blocks that were stored raw", 0, is_least=False, format="{:.0f}"),
     "queue_peak": Bound("jobs waiting for the codec's threads, at most", 8, is_least=False, format="{:.0f}"),
     "decode_us": Bound("decoding a frame, µs (p95): measured", 1, is_least=True, format="{:.0f}"),
     "encode": Bound("encoding, MB/s per core", 400, is_least=True, format="{:,.0f}"),
@@ -37,6 +37,12 @@ BOUNDS = {
     "cold_ppl": Bound("continuation perplexity over dense, cold store, M + B = 512", 1.02, is_least=False),
     "cold_ppl_double": Bound("continuation perplexity over dense, cold store, M + B = 1,024", 1.01, is_least=False),
     "cold_speed": Bound("generation with cold store over eviction alone", 0.8, is_least=True, format="{:.2f}"),
+    "full_speed": Bound(
+        "generation with frames only checked, over the raw store", 0.97, is_least=True, format="{:.2f}"
+    ),
+    "store_speed": Bound("generation with a store of frames, over the raw one", 0.95, is_least=True, format="{:.2f}"),
+    "store_same": Bound("rounds of it with the same logits, bit for bit", 4, is_least=True, format="{:.0f}"),
+    "store_rss": Bound("resident memory of frames over rows, less 1 / ratio", 0.05, is_least=False),
     "cold_rss": Bound("peak memory with a cold store on disk, over that at 65,536 tokens", 1.1, is_least=False),
     "answers": Bound("answers that are those of everything kept, cold store", 1, is_least=True, format="{:.2f}"),
 }

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from h2o_llama import H2OConfig, H2OError, Llama, codec, demo_model_path
+from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig, codec, demo_model_path
 from h2o_llama.bench.codec import CodecPlan, measure_chosen, tensors_of
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.lockstep import Reader, read_windows
 from h2o_llama.eval.tasks import make_item
-from h2o_llama.gate import memory
+from h2o_llama.gate import memory, stored
 from h2o_llama.gate.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama.sequence import DENSE_TAIL
 
@@ -56,11 +56,25 @@ class Gate:
 
     def figures(self) -> Iterator[Figure]:
         """All of them, one by one."""
-        for part in (self.lossy, self.repetitions, self.lossless, self.cold, self.speed, self.process, self.answers):
+        for part in (
+            self.lossy,
+            self.repetitions,
+            self.lossless,
+            self.cold,
+            self.speed,
+            self.stored,
+            self.process,
+            self.answers,
+        ):
             yield from part()
 
-    def open(self, h2o: H2OConfig | None, n_ctx: int, chunk: int = _CHUNK) -> Llama:
-        return Llama(self.weights, n_ctx=n_ctx, n_ubatch=chunk, n_batch=4096, n_threads=self.threads, h2o=h2o)
+    def open(
+        self, h2o: H2OConfig | None, n_ctx: int, chunk: int = _CHUNK, lossless: LosslessConfig | None = None
+    ) -> Llama:
+        n_threads = self.threads
+        return Llama(
+            self.weights, n_ctx=n_ctx, n_ubatch=chunk, n_batch=4096, n_threads=n_threads, h2o=h2o, lossless=lossless
+        )
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -157,6 +171,15 @@ class Gate:
 
             ratios = [seconds(evict, part) / seconds(cold, part) for part in np.split(tokens[-N_AFTER:], 8)]
         yield "cold_speed", "long", statistics.median(ratios)
+
+    def stored(self) -> Iterator[Figure]:
+        """The cold store compressed: speed, results and memory beside the raw one."""
+        n = LENGTHS["long"] + stored.N_ROUNDS * stored.CHUNK
+        tokens = self.tokens[:n]
+        yield from stored.figures(lambda h2o, lossless: self.open(h2o, n, stored.CHUNK, lossless), tokens)
+        found = stored.memory(self.weights.model_path, tokens)
+        if found is not None:
+            yield "store_rss", "long", found
 
     def process(self) -> Iterator[Figure]:
         """A process that reads for long."""

@@ -1,0 +1,281 @@
+"""LosslessConfig: a cold store in frames of the codec gives what the raw one gives, and takes less room."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from full_disk import file_size_limit
+from h2o_llama import H2OConfig, H2OError, LosslessConfig
+from inputs import random_tokens, split
+from llamas import Config, eval_calls, open_llama
+from test_h2o_sequence import arrays, restore, state_of
+
+# Chunks large enough for frames to be shorter than rows; blocks that do not divide them.
+CONFIG = Config(
+    S=64, L=8, H=24, A=4, scorer="distant", kv_type="f16", B=32, T=4, decode="memory", evict=True, cold_store="memory"
+)
+STORE = LosslessConfig(block_tokens=24, threads=1)
+CONFIGS = {
+    "f16": replace(CONFIG, lossless=STORE),
+    "f32, small cache": replace(CONFIG, kv_type="f32", lossless=replace(STORE, cache_mb=0.03, threads=2)),
+    "q8_0, no cache": replace(CONFIG, kv_type="q8_0", lossless=replace(STORE, cache_mb=0, codec="zstd", strict=True)),
+    "bf16, lz4": replace(CONFIG, kv_type="bf16", lossless=replace(STORE, codec="lz4")),
+    "iq4_nl, file": replace(CONFIG, kv_type="iq4_nl", cold_store=tempfile.gettempdir(), lossless=STORE),
+    "blocks of chunks": replace(CONFIG, scorer="key_diff", lossless=LosslessConfig(block_tokens=1000)),
+    "dense layer, ratio": replace(CONFIG, dense_layers=(0,), H=100, keep_ratio=0.3, lossless=STORE),
+}
+
+
+def text(n: int, seed: int = 1) -> list[int]:
+    """So few different tokens that they are there before, and that rows are like others."""
+    return [token % 20 for token in random_tokens(n, seed=seed)]
+
+
+def raw(config: Config) -> Config:
+    return replace(config, lossless=None)
+
+
+def encoded(llm: h2o_llama.Llama) -> h2o_llama.LosslessStats:
+    """The counters when all chunks are encoded."""
+    end = time.monotonic() + 60
+    while True:
+        stats = llm.kv.stats.lossless
+        assert stats is not None
+        if stats.waiting_chunks == 0:
+            return stats
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def assert_equal(xs: list[Any], ys: list[Any]) -> None:
+    for x, y in zip(xs, ys, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_is_the_raw_cold_store_bit_for_bit(tiny_model: Path, name: str) -> None:
+    """Prompts, generated tokens, a dense tail, K and V, whether all is encoded already or not."""
+    config = CONFIGS[name]
+    calls = split(text(1000), [100, 300, 1, 1, 60, *[1] * 80, 458])
+    with open_llama(tiny_model, config, n_ctx=1200) as llm, open_llama(tiny_model, raw(config), n_ctx=1200) as want:
+        for i, call in enumerate(calls):
+            assert_equal(*(eval_calls(x, [call]) for x in (llm, want)))
+            if i % 3 == 0:
+                encoded(llm)
+        stats = encoded(llm)
+        assert stats.encoded_blocks > 0
+        assert stats.failed_blocks == stats.skipped_blocks == 0
+        assert_equal(*(arrays(x) for x in (llm, want)))
+        assert llm.kv.stats.cold_bytes < want.kv.stats.cold_bytes
+        for x in (llm, want):
+            x.eval(text(70, seed=2), dense_tail=30)
+        assert_equal(*([x.logits, *arrays(x)] for x in (llm, want)))
+
+
+@pytest.mark.parametrize("name", ["f16", "iq4_nl, file"])
+def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
+    """Boundaries, sequences that share blocks, states in contexts of the other kind."""
+    config = CONFIGS[name]
+    found = []
+    for x in (config, raw(config)):
+        with open_llama(tiny_model, x, n_seq_max=2) as llm, open_llama(tiny_model, raw(x)) as other:
+            llm.eval(text(300))
+            if x.lossless:
+                encoded(llm)
+            with llm.fork() as fork:
+                fork.eval(text(150, seed=3))
+                llm.rewind(128)
+                llm.eval(text(200, seed=4))
+                if x.lossless:
+                    encoded(llm)
+                restore(other, state_of(llm))
+                other.eval(text(100, seed=5))
+                found.append([fork.logits, llm.logits, other.logits, *arrays(llm), *arrays(other)])
+    assert_equal(*found)
+
+
+@pytest.mark.parametrize("lossless", [None, replace(STORE, cache_mb=0)])
+def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, lossless: LosslessConfig | None) -> None:
+    """Rows of 512 positions or more stay for later tokens, and make room for others."""
+    config = replace(CONFIG, lossless=lossless)
+    prompt = [token % 200 for token in random_tokens(2500, seed=1)]
+    with (
+        open_llama(tiny_model, config, n_ctx=3500) as llm,
+        open_llama(tiny_model, replace(raw(CONFIG), evict=False, cold_store=None), n_ctx=3500) as kept,
+    ):
+        for x in (llm, kept):
+            x.eval(prompt[:2000])
+        for token in prompt[2000:]:
+            for x in (llm, kept):
+                x.eval([token], decode=True)
+            np.testing.assert_array_equal(llm.logits, kept.logits)
+        looked_up = [llm.kv.lookup_indices(i)[:, 0] for i in range(2000 // CONFIG.T, 2500 // CONFIG.T)]
+        assert len(np.unique(np.concatenate(looked_up))) > 600
+
+
+def cold_file() -> str:
+    """The cold store's, which has no name any more."""
+    names = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    (found,) = (name for name in names if os.path.exists(name) and "/h2o-" in os.readlink(name))
+    return found
+
+
+on_linux = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds an open file in /proc")
+
+
+@on_linux
+def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path) -> None:
+    """It holds the frames and room for a chunk that is not encoded yet, also when texts come and go."""
+    sizes = []
+    for config in (CONFIG, replace(CONFIG, lossless=STORE)):
+        with open_llama(tiny_model, replace(config, cold_store=str(tmp_path))) as llm:
+            for seed in (1, 2, 3):
+                llm.reset()
+                for call in split(text(1000, seed=seed), [100] * 10):
+                    llm.eval(call)
+                    if config.lossless:
+                        encoded(llm)
+            sizes.append(os.stat(cold_file()).st_size)
+            if config.lossless:
+                assert sizes[1] < llm.kv.stats.cold_bytes + sizes[0] / 15
+    assert sizes[1] < sizes[0]
+
+
+@on_linux
+def test_a_damaged_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
+    """Where it is, whoever reads it; no result comes of it."""
+    config = replace(CONFIG, cold_store=str(tmp_path), lossless=replace(STORE, cache_mb=0))
+    with open_llama(tiny_model, config) as llm:
+        llm.eval(text(200))
+        encoded(llm)
+        expected = llm.logits.copy()
+        with open(cold_file(), "r+b") as file:
+            file.write(bytes(os.path.getsize(file.name)))
+        told = r"the cold store is damaged: layer \d, [KV] of positions \d+ to \d+ \(.*\)\. Reset the sequence"
+        with pytest.raises(H2OError, match=told):
+            llm.eval(text(20))
+        for look in (
+            lambda: llm.kv.values(1),
+            llm.snapshot,
+            lambda: llm.rewind(64),
+            lambda: llm.eval([1] * 20, dense_tail=9),
+        ):
+            with pytest.raises(H2OError, match=told):
+                look()
+        assert llm.n_tokens == 200
+        llm.reset()
+        llm.eval(text(200))
+        np.testing.assert_array_equal(llm.logits, expected)
+
+
+def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tmp_path: Path) -> None:
+    """There is room for a chunk's rows, and none for its frames beside them."""
+    config = replace(CONFIG, cold_store=str(tmp_path), lossless=STORE)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, raw(CONFIG)) as want:
+        n_bytes = CONFIG.S * llm.kv.stats.token_bytes
+        with file_size_limit(n_bytes):
+            llm.eval(text(100))
+            stats = encoded(llm)
+        assert (stats.encoded_blocks, stats.failed_blocks) == (0, stats.fallback_blocks)
+        assert stats.ratio == 1
+        assert llm.kv.stats.cold_bytes == n_bytes
+        want.eval(text(100))
+        for x in (llm, want):
+            x.eval(text(200, seed=2))
+        assert encoded(llm).encoded_blocks > 0
+        assert_equal(*([x.logits, *arrays(x)] for x in (llm, want)))
+
+
+def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path) -> None:
+    config = replace(CONFIG, lossless=replace(STORE, max_queue=2))
+    with open_llama(tiny_model, raw(config)) as other, open_llama(tiny_model, config, n_ctx=4000) as llm:
+        other.eval(text(900))
+        restore(llm, state_of(other))  # faster than its chunks can be encoded
+        assert_equal(*(arrays(x) for x in (llm, other)))
+        stats = encoded(llm)
+        assert stats.skipped_blocks > 0
+        assert stats.queue_peak == 2
+        for call in split(text(30 * CONFIG.S), [CONFIG.S] * 30):
+            llm.eval(call)
+            stats = encoded(llm)
+        assert stats.k_bytes + stats.v_bytes == llm.kv.stats.token_bytes * llm.kv.stats.closed_tokens
+
+
+def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
+    """Full says exactly what store would save, probe nearly."""
+    ratios, n_blocks = {}, {}
+    for mode in ("store", "full", "probe"):
+        config = replace(CONFIG, lossless=LosslessConfig(mode, block_tokens=16))
+        with open_llama(tiny_model, config) as llm:
+            for call in split(text(1000), [100] * 10):
+                llm.eval(call)
+                stats = encoded(llm)
+            held = llm.kv.stats
+            assert (held.cold_bytes < held.closed_tokens * held.token_bytes) == (mode == "store")
+            assert stats.failed_blocks == 0
+            assert (min(stats.decode_us) > 0) == (mode != "probe")
+            ratios[mode], n_blocks[mode] = (stats.k_ratio, stats.v_ratio), stats.encoded_blocks + stats.raw_blocks
+    assert ratios["store"] == ratios["full"]
+    np.testing.assert_allclose(ratios["probe"], ratios["full"], rtol=0.05)
+    assert n_blocks["store"] == n_blocks["full"]
+    assert n_blocks["probe"] == pytest.approx(n_blocks["full"] / 16, abs=1)
+
+
+def test_every_counter_counts() -> None:
+    """What has nothing to count in a run without mishaps is 0."""
+    mishaps = {"raw_blocks", "failed_blocks", "skipped_blocks", "waiting_chunks"}
+    h2o = H2OConfig.for_chunk_size(256, evict=True, cold_store="memory")
+    words = b"The cat sat on the mat, and the dog sat on the cat. " * 40
+    with h2o_llama.Llama(
+        h2o_llama.demo_model_path(), n_ctx=4000, n_ubatch=256, n_threads=1, h2o=h2o, lossless=LosslessConfig(cache_mb=2)
+    ) as llm:
+        llm.eval(llm.tokenize(words))
+        stats = encoded(llm)
+        for token in llm.tokenize(words)[:1000]:
+            if stats.ahead_used_blocks:
+                break
+            llm.eval([token], decode=True)
+            stats = encoded(llm)
+        assert 0 < stats.cache_bytes <= 2_000_000
+        assert min(stats.k_ratio, stats.v_ratio, stats.ratio) > 1
+        for name, value in asdict(stats).items():
+            assert (np.min(value) > 0) == (name not in mishaps), name
+        n_encoded = stats.encoded_blocks
+        llm.reset()
+        assert encoded(llm).encoded_blocks == n_encoded
+    with open_llama(h2o_llama.demo_model_path(), raw(CONFIG)) as llm:
+        assert llm.kv.stats.lossless is None
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"mode": "stored"}, "mode must be one of 'store', 'full', 'probe', got 'stored'"),
+        ({"codec": "raw"}, "codec must be one of 'auto', 'zstd', 'lz4', 'rle', got 'raw'"),
+        ({"block_tokens": 0}, "block_tokens must be an integer of at least 1, got 0"),
+        ({"threads": 513}, "threads must be an integer from 1 to 512, got 513"),
+        ({"max_queue": True}, "max_queue must be an integer from 1 to 65536, got True"),
+        ({"cache_mb": -1}, "cache_mb must be a finite number from 0 to"),
+        ({"strict": 1}, "strict must be True or False, got 1"),
+    ],
+)
+def test_bad_values(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        LosslessConfig(**given)
+
+
+def test_needs_a_cold_store(tiny_model: Path) -> None:
+    for h2o in (None, H2OConfig(), H2OConfig(evict=True)):
+        with pytest.raises(ValueError, match="lossless is about what is in a cold store: pass h2o=H2OConfig"):
+            h2o_llama.Llama(tiny_model, h2o=h2o, lossless=LosslessConfig())
+    with pytest.raises(ValueError, match="lossless must be a LosslessConfig or None, got 'store'"):
+        h2o_llama.Llama(tiny_model, h2o=H2OConfig(evict=True, cold_store="memory"), lossless="store")  # type: ignore[arg-type]
