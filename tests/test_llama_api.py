@@ -86,6 +86,7 @@ def test_defaults() -> None:
         "verbose": False,
         "n_seq_max": 1,
         "chat_template": None,
+        "rpc_servers": None,
         "lossless": None,
     }
 
