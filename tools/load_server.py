@@ -34,6 +34,8 @@ CLIENTS = 8
 SIZES = (300, 700, 1500, 2000, 3100, 5000, 8000, 20_000)
 """Tokens of the documents: bytes, for the demo model."""
 QUESTIONS = ("What is this about?", "Which names does it mention, and why?", "And then?")
+NAME = "document_name = "
+"""What every answer begins with, and every document says often: the model copies what follows."""
 N_CTX = 20_480
 CACHE = 64
 """MiB of the prompt cache, which is full soon."""
@@ -55,6 +57,7 @@ class Load:
         return [
             {"role": "system", "content": self.documents[document]},
             {"role": "user", "content": QUESTIONS[question]},
+            {"role": "assistant", "content": NAME},
         ]
 
     def ask(self, document: int, question: int, **options: Any) -> tuple[str, int]:
@@ -123,6 +126,12 @@ class Load:
         return memory
 
 
+def with_markers(text: str, rng: random.Random) -> str:
+    """The text, in which a name that no other has stands here and there."""
+    marker = f"\n{NAME}{''.join(rng.choices('abcdefghijklmnopqrstuvwxyz', k=10))}\n"
+    return marker + "".join(text[start : start + 200] + marker for start in range(0, len(text), 200 + len(marker)))
+
+
 def resident(server: Server) -> int:
     """Bytes."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
@@ -137,7 +146,7 @@ def main() -> None:
     parser.add_argument("--evict", action="store_true")
     arguments = parser.parse_args()
     text = standard_library_text(100_000).decode()
-    documents = [f"[{i}{i}{i}] " + text[1000 * i :][:size] for i, size in enumerate(SIZES)]
+    documents = [with_markers(text[1000 * i :][:size], random.Random(i)) for i, size in enumerate(SIZES)]
     options = ["--chunk", "256", "--n-ctx", str(N_CTX), "--parallel", str(CLIENTS)]
     options += ["--evict"] if arguments.evict else []
     with tempfile.TemporaryDirectory() as folder:
@@ -147,6 +156,9 @@ def main() -> None:
         with serving(Path(folder) / "log", "demo", *options, *more) as server:
             load = Load(server, documents)
             load.expected = load.answers()
+            own = [load.expected[document, 0][0] for document in range(len(SIZES))]
+            print(f"load_server: {[text.removeprefix(NAME) for text in own]}", flush=True)
+            assert len(set(own)) == len(SIZES), "these answers do not tell documents apart"
             for slot in range(CLIENTS):
                 load.ask(len(SIZES) - 1, 0, id_slot=slot, cache_prompt=False)
             before = resident(server)
