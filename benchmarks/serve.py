@@ -1,6 +1,9 @@
-"""Time to the first token of questions about a long document, and several clients at once: the table of docs/serve.md.
+"""Time to the first token of questions about a long document, several clients at once, and what a document takes in the
+prompt cache: the tables of docs/serve.md.
 
     python benchmarks/serve.py smollm2-135m --text django.txt
+    python benchmarks/serve.py smollm2-135m --text django.txt --repetitions 0 --clients 8 --n-tokens 6000
+    python benchmarks/serve.py smollm2-135m --text django.txt --repetitions 0 --cached 30000
 
 Servers with H2O, with eviction and dense take turns. Requests go to 127.0.0.1 only.
 """
@@ -8,6 +11,7 @@ Servers with H2O, with eviction and dense take turns. Requests go to 127.0.0.1 o
 from __future__ import annotations
 
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -22,8 +26,9 @@ from typing import Annotated, Any
 
 import typer
 
-from h2o_llama import Llama
+from h2o_llama import H2OConfig, Llama
 from h2o_llama.machine import cpu_model
+from random_model import ModelSpec, make_prompt, model_file
 
 SERVERS = {"H2O": [], "--evict": ["--evict"], "--no-h2o": ["--no-h2o"]}
 QUESTIONS = ("What is this document about? Answer in one sentence.", "Which of its details is surprising?")
@@ -33,32 +38,72 @@ def main(
     model: Annotated[str, typer.Argument(help="A GGUF model with a chat template.")],
     text: Annotated[Path, typer.Option(help="A long text.", exists=True)],
     n_tokens: Annotated[int, typer.Option(help="Tokens of the document.")] = 7_500,
-    repetitions: Annotated[int, typer.Option(help="Runs, of which the medians count.")] = 3,
+    repetitions: Annotated[int, typer.Option(help="Runs, of which the medians count; 0: leave that out.")] = 3,
     clients: Annotated[int, typer.Option(help="Clients at once, with a document each; 0: leave that out.")] = 0,
+    cached: Annotated[int, typer.Option(help="Tokens of a document in the prompt cache; 0: leave that out.")] = 0,
 ) -> None:
     """Print Markdown tables."""
     parts = documents(model, text, n_tokens, max(1, clients))
-    print(f"{cpu_model()}, {n_tokens:,} tokens\n")
-    print("| | first question, s | second question, s | K and V, MB |\n|---|--:|--:|--:|", flush=True)
+    print(f"{cpu_model()}, {n_tokens:,} tokens")
+    if repetitions:
+        two_questions(model, parts[0], repetitions)
+    if clients:
+        at_once(model, parts)
+    if cached:
+        in_the_cache(cached)
+
+
+def two_questions(model: str, document: str, repetitions: int) -> None:
+    """Time to the first token, in servers that take turns."""
+    print("\n| | first question, s | second question, s | K and V, MB |\n|---|--:|--:|--:|", flush=True)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in SERVERS}
     kept: dict[str, int] = {}
     for _ in range(repetitions):
         for name, options in SERVERS.items():
-            with serving(model, options) as port:
-                first, _ = ask(port, parts[0], QUESTIONS[0], 8)
-                second, timings = ask(port, parts[0], QUESTIONS[1], 8)
+            with serving(model, options) as (port, _pid):
+                first, _ = ask(port, document, QUESTIONS[0], 8)
+                second, timings = ask(port, document, QUESTIONS[1], 8)
             found[name].append((first, second))
             kept[name] = round(timings.get("h2o_kv_kept_bytes", 0) / 1e6)
     for name, times in found.items():
         first, second = (statistics.median(column) for column in zip(*times, strict=True))
         print(f"| {name} | {first:.1f} | {second:.2f} | {kept[name] or '–'} |")
-    for name, options in SERVERS.items() if clients else ():
-        with serving(model, [*options, "--parallel", str(clients)]) as port, ThreadPoolExecutor(clients) as pool:
+
+
+def at_once(model: str, parts: list[str]) -> None:
+    """Tokens a second of clients that get 128 tokens about a document each, and the server's memory in the end."""
+    print("\n| | tokens/s | seconds | resident, MB |\n|---|--:|--:|--:|", flush=True)
+    for name, options in SERVERS.items():
+        with serving(model, [*options, "--parallel", str(len(parts))]) as (port, pid):
             start = time.perf_counter()
-            answers = list(pool.map(lambda part: ask(port, part, QUESTIONS[0], 128), parts))
-            seconds = time.perf_counter() - start
+            with ThreadPoolExecutor(len(parts)) as pool:
+                answers = list(pool.map(lambda part: ask(port, part, QUESTIONS[0], 128, ignore_eos=True), parts))
+            seconds, memory = time.perf_counter() - start, resident(pid)
         n = sum(timings["predicted_n"] for _, timings in answers)
-        print(f"\n{name}: {clients} clients, {n} tokens in {seconds:.0f} s, {n / seconds:.1f} a second", flush=True)
+        print(f"| {name} | {n / seconds:.1f} | {seconds:.0f} | {memory / 1e6:.0f} |", flush=True)
+
+
+def in_the_cache(n_tokens: int) -> None:
+    """What a document takes in the prompt cache, for Qwen3-0.6B's shape: the state, and a checkpoint with as many rows.
+
+    The state is that of four layers, of which the model has 28. Where no rows move a checkpoint has none.
+    """
+    spec, n_layer, n_measured = ModelSpec(), 28, 2048
+    prompt = make_prompt(spec, n_tokens)
+    print("\n| | state, MB | with a checkpoint | documents in 1 GB |\n|---|--:|--:|--:|")
+    for name, h2o in (("H2O", H2OConfig()), ("--evict", H2OConfig(evict=True)), ("--no-h2o", None)):
+        n = n_tokens if h2o is not None else n_measured  # dense: so many bytes a token
+        with Llama(model_file(spec), n_ctx=n_tokens, n_batch=1024, n_ubatch=1024, h2o=h2o) as llm:
+            llm.eval(prompt[:n])
+            state = len(llm.snapshot().state) / n * n_tokens * n_layer / spec.n_layer
+        entry = state * (2 if h2o is not None and h2o.evict else 1)
+        print(f"| {name} | {state / 1e6:.0f} | {entry / 1e6:.0f} | {1e9 / entry:.2f} |", flush=True)
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def documents(model: str, text: Path, n_tokens: int, n: int) -> list[str]:
@@ -69,8 +114,8 @@ def documents(model: str, text: Path, n_tokens: int, n: int) -> list[str]:
 
 
 @contextmanager
-def serving(model: str, options: list[str]) -> Iterator[int]:
-    """A server's port."""
+def serving(model: str, options: list[str]) -> Iterator[tuple[int, int]]:
+    """A server's port and process."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -90,7 +135,7 @@ def serving(model: str, options: list[str]) -> Iterator[int]:
             time.sleep(0.1)
             if process.poll() is not None:
                 sys.exit(f"the server ended with status {process.returncode}")
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         process.wait()
@@ -109,10 +154,11 @@ def request(port: int, method: str, path: str, body: Any = None) -> Any:
     return connection.getresponse()
 
 
-def ask(port: int, document: str, question: str, n: int) -> tuple[float, dict[str, Any]]:
+def ask(port: int, document: str, question: str, n: int, **options: Any) -> tuple[float, dict[str, Any]]:
     """Seconds to the first token, and the server's timings."""
     messages = [{"role": "system", "content": document}, {"role": "user", "content": question}]
     body = {"messages": messages, "max_tokens": n, "temperature": 0, "stream": True, "timings_per_token": True}
+    body |= options
     start, first, timings = time.perf_counter(), 0.0, {}
     for line in request(port, "POST", "/v1/chat/completions", body):
         if line.startswith(b"data: {"):

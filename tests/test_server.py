@@ -46,15 +46,19 @@ def answer_of(settings: dict[str, Any] | None, prompt: str, n: int = 16) -> str:
         return text
 
 
+@pytest.fixture(scope="module")
+def slots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where slots are saved."""
+    return tmp_path_factory.mktemp("slots")
+
+
 @pytest.fixture(scope="module", params=SETTINGS)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Any]]:
+def served(request: pytest.FixtureRequest, slots: Path) -> Iterator[tuple[Server, Any]]:
     """A server of two slots, and the settings of H2O."""
     options, settings = SETTINGS[request.param]
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "slots").mkdir()
     common = ["--chunk", str(S), "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
-    saved = ["--slot-save-path", str(folder / "slots"), "--", "--metrics"]
-    with serving(folder / "log", "demo", *common, *options, *saved) as server:
+    saved = ["--slot-save-path", str(slots), "--", "--metrics"]
+    with serving(slots / "log", "demo", *common, *options, *saved) as server:
         yield server, settings
 
 
@@ -120,6 +124,36 @@ def test_a_slot_is_saved_and_restored(served: tuple[Server, Any]) -> None:
     assert status == 400, error
 
 
+def test_a_file_that_ends_too_early_is_refused(served: tuple[Server, Any], slots: Path) -> None:
+    server, settings = served
+    server.complete(DOCUMENT, n_predict=1, id_slot=0)
+    server.post("/slots/0?action=save", {"filename": "whole"})
+    whole = slots / "whole"
+    data = whole.read_bytes()
+    for n in (0, 3, 11, 200, len(data) // 2, len(data) - 4):
+        whole.with_name("cut").write_bytes(data[:n])
+        status, answer = server.request("POST", "/slots/0?action=restore", {"filename": "cut"})
+        assert (status, "Unable to restore slot" in str(answer)) == (400, True), (n, answer)
+    whole.unlink()
+    assert server.complete(OTHER, id_slot=0)["content"] == answer_of(settings, OTHER)
+
+
+def test_saved_slots_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "slots").mkdir()
+    options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--slot-save-path", str(tmp_path / "slots")]
+    with serving(tmp_path / "first", "demo", *options) as server:
+        server.complete(DOCUMENT, n_predict=1)
+        server.post("/slots/0?action=save", {"filename": "document"})
+        expected = server.complete(DOCUMENT + "and?")
+        server.process.kill()
+        server.process.wait()
+    with serving(tmp_path / "second", "demo", *options) as server:
+        server.post("/slots/0?action=restore", {"filename": "document"})
+        answer = server.complete(DOCUMENT + "and?")
+    assert answer["content"] == expected["content"]
+    assert answer["timings"]["cache_n"] == expected["timings"]["cache_n"] == len(DOCUMENT)
+
+
 def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:
     """Other documents have taken both slots in between."""
     server, _ = served
@@ -153,6 +187,14 @@ BAD_REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/completion", [1]),
     ("POST", "/v1/chat/completions", {"messages": "hello"}),
     ("POST", "/v1/chat/completions", {"messages": [{"role": "user"}]}),
+    ("POST", "/v1/chat/completions", {"messages": [{"content": "no role"}]}),
+    ("POST", "/v1/chat/completions", {"messages": [user("a")], "tools": "a"}),
+    ("POST", "/completion", {"prompt": [2**32 + 97]}),
+    ("POST", "/completion", {"prompt": "a", "n_predict": 2**40}),
+    ("POST", "/detokenize", {"tokens": [97, 99999]}),
+    ("POST", "/slots/2?action=erase", {}),
+    ("POST", "/slots/-1?action=erase", {}),
+    ("POST", "/slots/0x1?action=erase", {}),
     ("POST", "/slots/x?action=erase", {}),
     ("POST", "/slots/0?action=forget", {}),
     ("POST", "/slots/0?action=restore", {"filename": "missing"}),

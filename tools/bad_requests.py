@@ -1,0 +1,327 @@
+"""Requests to llama-server that are wrong in some way, as strategies of Hypothesis.
+
+These are shorter than a description of all endpoints, which schemathesis would need, would be.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from hypothesis import strategies as st
+
+CHAT = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "What?"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}
+COMPLETE = {"prompt": "a long text of some chunks, " * 3, "n_predict": 4, "temperature": 0}
+TALK = {"messages": CHAT, "max_tokens": 4}
+POSTS: dict[str, Any] = {
+    "/completion": COMPLETE,
+    "/v1/completions": {"prompt": "abc", "max_tokens": 4, "logprobs": 2},
+    "/v1/chat/completions": {**TALK, "tools": [TOOL], "response_format": {"type": "json_object"}},
+    "/chat/completions": TALK,
+    "/v1/chat/completions/control": {"id": "x", "action": "stop"},
+    "/v1/messages": {**TALK, "messages": CHAT[1:], "system": "be"},
+    "/v1/messages/count_tokens": {"messages": CHAT[1:]},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 4, "instructions": "be"},
+    "/embeddings": {"content": "abc"},
+    "/v1/embeddings": {"input": ["abc", "d"], "encoding_format": "float"},
+    "/tokenize": {"content": "abc", "add_special": True, "with_pieces": True},
+    "/detokenize": {"tokens": [97, 98]},
+    "/apply-template": {"messages": CHAT},
+    "/infill": {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c", "filename": "d"}]},
+    "/rerank": {"query": "a", "documents": ["b", "c"], "top_n": 1},
+    "/lora-adapters": [{"id": 0, "scale": 0.5}],
+    "/props": {},
+    "/slots/0?action=save": {"filename": "a"},
+    "/slots/0?action=restore": {"filename": "a"},
+    "/slots/1?action=erase": {},
+    "/v1/streams/lookup": {"ids": ["x"]},
+    "/v1/audio/transcriptions": {"file": "x"},
+}
+GETS = ("/health", "/metrics", "/props", "/models", "/slots", "/lora-adapters", "/v1/stream", "/tools", "/cors-proxy")
+
+NUMBERS = (-(2**63), -(2**31) - 1, -1, 0, 1, 2, 97, 255, 300, 2**31 - 1, 2**31, 2**32 + 97, 2**63, 2**64, 2**70)
+FLOATS = (-1.5, 0.5, 1e-300, 1e300, float("nan"), float("inf"))
+STRINGS = (
+    "",
+    "x",
+    "\0",
+    "\ud800",
+    "../x",
+    "..",
+    "/etc/passwd",
+    "a/../../b",
+    "ab\u202e",
+    "x" * 3000,
+    "<|im_end|>",
+    "%s%n",
+    "{{x}}",
+)
+DEEP: list[Any] = []
+for _ in range(300):
+    DEEP = [DEEP]
+GRAMMARS = (
+    "root ::= root",
+    "root ::= root | root",
+    "root ::= a\na ::= b\nb ::= a",
+    'root ::= "a" root',
+    'root ::= (""*)*',
+    'root ::= "a"{1000000000}',
+    'root ::= "a"{99999999999999999999}',
+    'root ::= ((("a"{1000}){1000}){1000})',
+    "root ::= (",
+    "root ::= [",
+    "root ::= [z-a]",
+    "root ::= x",
+    "root",
+    'x ::= "a"',
+    "root ::= [^\\x00-\\U0010FFFF]",
+    'root ::= "\\xZZ"',
+    "root ::= " + "(" * 5000 + '"a"' + ")" * 5000,
+    'root ::= <[97]> "b"',
+    "root ::= <[99999999999]>",
+)
+SCHEMAS: tuple[Any, ...] = (
+    {"$ref": "#"},
+    {"$ref": "#/a/b"},
+    {"$ref": "http://127.0.0.1:1/x"},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    {"type": "object", "properties": {"a": {"$ref": "#"}}},
+    {"type": ["object", 3]},
+    {"type": "widget"},
+    {"enum": []},
+    {"const": DEEP},
+    {"oneOf": {}},
+    {"allOf": [{"$ref": "#"}]},
+    {"type": "array", "minItems": 2**31, "items": {}},
+    {"type": "array", "minItems": 5, "maxItems": -1},
+    {"type": "string", "minLength": 10**9},
+    {"type": "string", "maxLength": -1},
+    {"type": "string", "pattern": "((((("},
+    {"type": "string", "pattern": "^(a{1000}){1000}$"},
+    {"type": "string", "pattern": "^" + "(" * 3000 + ")" * 3000 + "$"},
+    {"type": "integer", "minimum": -(2**63), "maximum": 2**64},
+    {"type": "integer", "minimum": 5, "maximum": -5},
+    {"type": "object", "properties": 3, "required": "a"},
+    {"type": "object", "required": ["b"], "additionalProperties": {"$ref": "#"}},
+)
+for deep_key in ("items", "not", "additionalProperties"):
+    nested: Any = {}
+    for _ in range(300):
+        nested = {"type": "array", deep_key: nested}
+    SCHEMAS += (nested,)
+
+OPTIONS = """
+n_predict n_probs n_keep n_discard n_indent n_cmpl n max_tokens n_cache_reuse t_max_predict_ms top_k top_p
+min_p top_n_sigma xtc_probability xtc_threshold typical_p temperature dynatemp_range dynatemp_exponent
+repeat_last_n repeat_penalty frequency_penalty presence_penalty dry_multiplier dry_base dry_allowed_length
+dry_penalty_last_n dry_sequence_breakers mirostat mirostat_tau mirostat_eta seed min_keep id_slot logit_bias
+samplers stop ignore_eos cache_prompt stream stream_options response_fields post_sampling_probs return_tokens
+return_progress timings_per_token lora sse_ping_interval adaptive_target adaptive_decay backend_sampling
+grammar_lazy grammar_triggers preserved_tokens chat_format chat_parser parse_tool_calls reasoning_format
+reasoning_budget_tokens thinking_budget_tokens thinking_forced_open generation_prompt chat_template_kwargs
+tools tool_choice parallel_tool_calls add_generation_prompt continue_final_message enable_thinking
+reasoning_control echo suffix best_of encoding_format embd_normalize model user metadata x
+"""
+"""Of completions and chats."""
+
+values: st.SearchStrategy[Any] = st.one_of(
+    *map(st.sampled_from, (NUMBERS, FLOATS, STRINGS, (None, True, False, [], {}, DEEP, [[]], {"": None}))),
+    st.lists(st.sampled_from((*NUMBERS, *STRINGS, *FLOATS, None)), max_size=5),
+    st.recursive(st.sampled_from((1, "a", None)), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)),
+    st.sampled_from(CHAT).map(lambda message: [message, message, {"role": "user"}]),
+)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(
+        OPTIONS.split(),
+        values,
+    ),
+    "grammar": st.sampled_from(GRAMMARS) | values,
+    "json_schema": st.sampled_from(SCHEMAS) | values,
+    "response_format": st.sampled_from(SCHEMAS).map(
+        lambda schema: {"type": "json_schema", "json_schema": {"schema": schema}}
+    )
+    | values,
+    "tools": st.sampled_from(SCHEMAS).map(
+        lambda schema: [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    )
+    | values,
+    "n_predict": st.sampled_from((-1, 0, 1, 3, 2**31)),
+    "cache_prompt": st.booleans(),
+}
+
+
+@dataclass
+class Request:
+    """What is sent."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    cut: int | None = None
+    """Only so many bytes are sent, then the connection is closed."""
+
+    @property
+    def odd(self) -> bool:
+        """Whether it is the HTTP library that refuses it, with or without words."""
+        return bool(self.headers) or self.cut is not None or self.method in ("BREW", "get", "TRACE")
+
+    def __str__(self) -> str:
+        text = f"{self.method} {self.path[:200]} {self.body[:400]!r}"
+        return text + (f" {self.headers}" if self.headers else "") + (f" cut at {self.cut}" if self.cut else "")
+
+
+def packed(body: Any) -> bytes:
+    return json.dumps(body).encode()
+
+
+@st.composite
+def changed_bodies(draw: Callable[..., Any]) -> Request:
+    """A good body of which some keys are missing, or have other values."""
+    path = draw(st.sampled_from(tuple(POSTS)))
+    if draw(st.integers(0, 19)) == 0:
+        return Request("POST", path, packed(draw(values)))
+    body = json.loads(json.dumps(POSTS[path]))
+    for _ in range(draw(st.integers(1, 3))):
+        place = body
+        while isinstance(place, list | dict) and place:
+            key = draw(st.sampled_from(range(len(place)) if isinstance(place, list) else tuple(place)))
+            if not isinstance(place[key], list | dict) or draw(st.booleans()):
+                break
+            place = place[key]
+        else:
+            break
+        if isinstance(place, dict) and draw(st.booleans()):
+            name = draw(st.sampled_from(tuple(FIELDS)))
+            place[name] = copy.deepcopy(draw(FIELDS[name]))
+        elif draw(st.integers(0, 4)) == 0:
+            del place[key]
+        else:
+            place[key] = copy.deepcopy(draw(values))
+    return Request("POST", path, packed(body))
+
+
+@st.composite
+def settings_of_a_completion(draw: Callable[..., Any]) -> Request:
+    path = draw(st.sampled_from(("/completion", "/v1/completions", "/v1/chat/completions", "/v1/messages")))
+    more = {name: draw(FIELDS[name]) for name in draw(st.lists(st.sampled_from(tuple(FIELDS)), min_size=1, max_size=3))}
+    return Request("POST", path, packed({**(TALK if "messages" in path or "chat" in path else COMPLETE), **more}))
+
+
+@st.composite
+def damaged_json(draw: Callable[..., Any]) -> Request:
+    path = draw(st.sampled_from(tuple(POSTS)))
+    body = bytearray(packed(POSTS[path]))
+    at = draw(st.integers(0, len(body) - 1))
+    change = draw(st.integers(0, 5))
+    if change == 0:
+        del body[at:]
+    elif change == 1:
+        body[at] = draw(st.integers(0, 255))
+    elif change == 2:
+        body[at:at] = draw(
+            st.sampled_from((b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\x00", b"NaN", b"1e999", b"\\ud800"))
+        )
+    elif change == 3:
+        body[:] = draw(st.sampled_from((b"[", b'{"a":', b'[{"a":'))) * draw(st.sampled_from((10, 100_000)))
+    elif change == 4:
+        body[:] = draw(st.binary(max_size=40))
+    else:
+        body[:] = b'{"prompt": "%s", "n_predict": 1}' % (b"x" * draw(st.sampled_from((300, 3_000_000))))
+    return Request("POST", path, bytes(body))
+
+
+SLOTS = (
+    "0",
+    "1",
+    "-1",
+    "2",
+    "9",
+    "x",
+    "",
+    "0x1",
+    "1e3",
+    " 1",
+    "0 ",
+    "2147483648",
+    "4294967296",
+    str(2**64),
+    "%00",
+    "..",
+)
+
+
+@st.composite
+def paths(draw: Callable[..., Any]) -> Request:
+    slot = quote(draw(st.sampled_from(SLOTS)), safe="%")
+    kind = draw(st.integers(0, 4))
+    if kind == 0:
+        layer = draw(st.sampled_from((*map(str, NUMBERS), "x", "", "1.5", "0&layer=9", "%ff")))
+        return Request("GET", f"/slots/{slot}/h2o?layer={layer}")
+    if kind == 1:
+        action = draw(st.sampled_from(("save", "restore", "erase", "forget", "", "save&action=erase")))
+        name = draw(st.sampled_from((*STRINGS, "a", "b", "missing", "\uff0e\uff0e", "x" * 256, 3, None)))
+        return Request("POST", f"/slots/{slot}?action={action}", packed({"filename": name}))
+    if kind == 2:
+        files = (
+            "/../x",
+            "/%2e%2e/%2e%2e/etc/passwd",
+            "//etc/passwd",
+            "/index.html%00.x",
+            "/" + "a" * 9000,
+            "/%",
+            "/?%zz",
+            "/v1",
+        )
+        return Request("GET", draw(st.sampled_from(files)))
+    method = draw(st.sampled_from(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW", "get")))
+    path = draw(st.sampled_from((*POSTS, *GETS, "/slots/0/h2o")))
+    body = b"" if kind == 3 else packed(POSTS.get(path, {}))
+    return Request(method, path, body)
+
+
+@st.composite
+def lengths(draw: Callable[..., Any]) -> Request:
+    """Bodies that are shorter or longer than said, or come in other ways."""
+    path = draw(st.sampled_from(("/completion", "/v1/chat/completions", "/tokenize", "/slots/0?action=save")))
+    body = packed({**POSTS[path], "stream": draw(st.booleans())})
+    n = len(body)
+    headers = draw(
+        st.sampled_from(
+            (
+                {"Content-Length": str(n - 3)},
+                {"Content-Length": str(n + 30)},
+                {"Content-Length": "-1"},
+                {"Content-Length": "x"},
+                {"Content-Length": str(2**64)},
+                {"Content-Length": str(2**31)},
+                {"Transfer-Encoding": "chunked"},
+                {"Content-Encoding": "gzip"},
+                {"Content-Type": "multipart/form-data; boundary=x"},
+                {"Content-Type": "text/plain"},
+                {"Authorization": "x" * 9000},
+                {"Expect": "100-continue"},
+                {"Range": "bytes=5-1"},
+                {"X" * 9000: "y"},
+                {},
+            )
+        )
+    )
+    cut = draw(st.none() | st.integers(1, n + 150))
+    return Request("POST", path, body, headers, cut)
+
+
+REQUESTS = st.one_of(
+    changed_bodies(),
+    changed_bodies(),
+    settings_of_a_completion(),
+    settings_of_a_completion(),
+    damaged_json(),
+    paths(),
+    lengths(),
+)
