@@ -18,6 +18,7 @@ from command_line import assert_wrong_usage, invoke
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.cli import serve as serve_command
 from h2o_llama.demo.document import standard_library_text
+from inputs import EXTERNAL_MODEL
 from servers import Server, serving
 
 S = 64
@@ -321,6 +322,29 @@ def test_the_openai_client(tmp_path: Path) -> None:
         assert text == answer_of({}, OTHER[:300], 8)
         assert "".join(chunk.choices[0].text for chunk in client.completions.create(**options, stream=True)) == text
         assert [model.id for model in client.models.list()] == ["demo"]
+
+
+@pytest.mark.skipif(EXTERNAL_MODEL is None, reason="LLAMACPP_TEST_MODELFILE is not set")
+@pytest.mark.parametrize("evict", [False, True])
+def test_an_external_model_is_asked_twice(tmp_path: Path, evict: bool) -> None:
+    assert EXTERNAL_MODEL is not None
+    options = ["--chunk", "256", "--n-ctx", "2048", *(["--evict"] if evict else [])]
+    sizes: dict[str, Any] = {"n_ctx": 2048, "n_batch": 256, "n_ubatch": 256}
+    system = {"role": "system", "content": TEXT[:2000]}
+    with (
+        serving(tmp_path / "log", EXTERNAL_MODEL, *options) as server,
+        Llama(EXTERNAL_MODEL, **sizes, h2o=H2OConfig.for_chunk_size(256, evict=evict)) as llm,
+    ):
+        n_cached = 0
+        for question in ("Which modules does it import?", "What is it about, and why?"):
+            messages = [system, user(question)]
+            answer = server.chat(messages)
+            llm.reset()
+            expected: Any = llm.create_chat_completion(messages, max_tokens=8, temperature=0)
+            assert answer["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
+            assert answer["timings"]["cache_n"] == n_cached
+            before = llm.apply_chat_template([system], add_generation_prompt=False)
+            n_cached = len(llm.tokenize(before, parse_special=True))
 
 
 @pytest.fixture
