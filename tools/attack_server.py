@@ -73,8 +73,10 @@ def fault(request: Request, answer: tuple[int, bytes] | None) -> str | None:
     if answer is None:
         return None if request.odd else "no answer"
     status, body = answer
-    if status < 400 or (status < 500 and (request.odd or request.method == "HEAD")):
+    if status < 400 or (status < 500 and request.odd):
         return None
+    if request.method == "HEAD" and (status < 500 or status == 501):
+        return None  # it has no body
     if status in (413, 414) or (status in (400, 404, 431) and not body and len(request.path) > 8000):
         return None  # the HTTP library's own answer
     try:
