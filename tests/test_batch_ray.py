@@ -27,7 +27,7 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason='Ray is not installed: pip install "h2o-llama[ray]"'
 )
 
-N_DOCUMENTS = 10
+N_DOCUMENTS = 30
 QUESTIONS = ["What is this?", "Who wrote it?", "Is it true?"]
 CHUNK = 64
 MAX_TOKENS = 32
