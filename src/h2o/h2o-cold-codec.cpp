@@ -203,7 +203,7 @@ void h2o_cold_codec::decode(const h2o_cold_part & part, const h2o_cold_rows & ro
 
 void h2o_cold_codec::decode_ahead(std::vector<blocks> blocks, progress p) {
     // where threads are busy, what reads the rows decodes them
-    if (blocks.empty() || cache.capacity == 0 || pool.queue_length() > 0) {
+    if (params.mode != LLAMA_H2O_LOSSLESS_STORE || blocks.empty() || cache.capacity == 0 || pool.queue_length() > 0) {
         return;
     }
     const auto shared = std::make_shared<const std::vector<h2o_cold_codec::blocks>>(std::move(blocks));

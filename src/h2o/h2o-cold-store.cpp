@@ -17,8 +17,11 @@ void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t laye
     }
     chunks.push_back(std::move(chunk));
 
+    if (!codec) {
+        return;
+    }
     for (const auto & chunk : chunks) {
-        if (codec && !chunk->is_submitted) { // this one, or an earlier one for which there was no room
+        if (!chunk->is_submitted) { // this one, or an earlier one for which there was no room
             codec->submit(chunk);
         }
     }
@@ -109,6 +112,12 @@ size_t h2o_cold_store::n_kept_rows() const {
 
 uint64_t h2o_cold_store::n_bytes() const {
     uint64_t res = 0;
+    if (!codec) { // asked for with every token that a server sends
+        for (const auto & sizes : row_sizes) {
+            res += (uint64_t) n_chunks()*chunk_size*(sizes[K] + sizes[V]);
+        }
+        return res;
+    }
     for (const auto & chunk : chunks) {
         for (const auto & parts : chunk->parts) {
             for (const auto & part : parts) {
