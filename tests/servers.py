@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -78,13 +78,20 @@ class Server:
 @contextmanager
 def serving(log: Path, *arguments: str | Path) -> Iterator[Server]:
     """A server with these arguments of `h2o-llama serve`; what it says goes to the file `log`."""
+    with running(log, _is_healthy, "serve", *arguments) as server:
+        yield server
+
+
+@contextmanager
+def running(log: Path, is_ready: Callable[[Server], bool], command: str, *arguments: str | Path) -> Iterator[Server]:
+    """A command of `h2o-llama` that listens; an OSError of is_ready says that it does not yet."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     with log.open("wb") as output:
-        process = start(output, "serve", *map(str, arguments[:1]), "--port", str(port), *map(str, arguments[1:]))
+        process = _start(output, command, *map(str, arguments[:1]), "--port", str(port), *map(str, arguments[1:]))
         try:
-            _wait_until_ready(Server(port, process), log)
+            _wait_until_ready(Server(port, process), is_ready, log)
             yield Server(port, process)
         finally:
             process.terminate()
@@ -95,18 +102,21 @@ def serving(log: Path, *arguments: str | Path) -> Iterator[Server]:
                 process.wait()
 
 
-def start(output: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
-    """A command of `h2o-llama` as a process."""
+def _start(output: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", _SERVE, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output
     )
 
 
-def _wait_until_ready(server: Server, log: Path) -> None:
+def _is_healthy(server: Server) -> bool:
+    return server.request("GET", "/health")[0] == 200
+
+
+def _wait_until_ready(server: Server, is_ready: Callable[[Server], bool], log: Path) -> None:
     deadline = time.monotonic() + 120
     while True:
         try:
-            if server.request("GET", "/health")[0] == 200:
+            if is_ready(server):
                 return
         except OSError:
             pass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from command_line import invoke
 from h2o_llama import H2OConfig, H2OError, Llama, _core, demo_model_path
 from h2o_llama.cli.programs import program
-from servers import start
+from servers import Server, running
 
 S = 64
 TEXT = (Path(__file__).parent / "oracle" / "attention.py").read_bytes()[: 9 * S + 11]
@@ -30,29 +29,13 @@ needs_rpc = pytest.mark.skipif(
 @contextmanager
 def serving_rpc(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The address and the process of an RPC server."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    with log.open("wb") as output:
-        process = start(output, "rpc-server", "--port", str(port), "--threads", "1")
-        try:
-            wait_until_it_listens(process, port, log)
-            yield f"127.0.0.1:{port}", process
-        finally:
-            process.kill()
-            process.wait()
+    with running(log, listens, "rpc-server", "--threads=1") as server:
+        yield f"127.0.0.1:{server.port}", server.process
 
 
-def wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            assert process.poll() is None, log.read_text(errors="replace")
-            assert time.monotonic() < deadline, log.read_text(errors="replace")
-            time.sleep(0.05)
+def listens(server: Server) -> bool:
+    socket.create_connection(("127.0.0.1", server.port)).close()
+    return True
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 # The core counts in int32 and uint32; no sane size is larger than the smaller of the two.
 INT32_MAX = 2**31 - 1
 
+MAX_THREADS = 512  # GGML_MAX_N_THREADS
+
 _JSON_DEPTH = 64
 
 

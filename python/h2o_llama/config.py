@@ -196,6 +196,11 @@ class H2OConfig:
         }
         return cls(**(sizes | given))
 
+    @property
+    def has_bounded_memory(self) -> bool:
+        """Whether a text may be of any length: nothing that is kept grows with it."""
+        return self.evict and not self.dense_layers and self.layers is None
+
     def for_model(self, n_layer: int, n_ctx: int) -> H2OConfig:
         """With the sizes and layers that `keep_ratio` and `layers` come to."""
         known: dict[str, Any] = {}

@@ -8,7 +8,6 @@ from typing import Literal
 from h2o_llama import _check, _core
 
 _OWNER = "LosslessConfig"
-_MAX_THREADS = 512
 _MAX_CACHE_MB = 2**40
 
 
@@ -59,7 +58,7 @@ class LosslessConfig:
     def __post_init__(self) -> None:
         _check.choice(_OWNER, "mode", self.mode, ("store", "full", "probe"))
         _check.choice(_OWNER, "codec", self.codec, ("auto", "zstd", "lz4", "rle"))
-        for name, high in (("block_tokens", _check.INT32_MAX), ("threads", _MAX_THREADS), ("max_queue", 2**16)):
+        for name, high in (("block_tokens", _check.INT32_MAX), ("threads", _check.MAX_THREADS), ("max_queue", 2**16)):
             object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), 1, high))
         object.__setattr__(self, "cache_mb", _check.real(_OWNER, "cache_mb", self.cache_mb, 0.0, _MAX_CACHE_MB))
         object.__setattr__(self, "strict", _check.flag(_OWNER, "strict", self.strict))

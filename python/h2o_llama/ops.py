@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _check, _core
 
-MAX_THREADS = 512  # GGML_MAX_N_THREADS
-
 # bytes per block of each type that get_rows and attention take as bytes
 _BLOCK_BYTES = {"bf16": 2, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34}
 
@@ -436,7 +434,7 @@ def top_keys(
 def _place(op: str, backend: object, n_threads: object) -> tuple[str, int]:
     if not isinstance(backend, str):
         raise _check.bad_argument(op, "backend", "a name such as 'cpu'", backend)
-    return backend, _check.integer(op, "n_threads", n_threads, 1, MAX_THREADS)
+    return backend, _check.integer(op, "n_threads", n_threads, 1, _check.MAX_THREADS)
 
 
 def _array(

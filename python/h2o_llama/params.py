@@ -14,7 +14,6 @@ from h2o_llama.loading import KV_TYPES
 from h2o_llama.lossless import LosslessConfig
 
 _OWNER = "Llama"
-_MAX_THREADS = 512  # GGML_MAX_N_THREADS
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
 
@@ -49,7 +48,7 @@ class ContextParams:
         _check.integer(_OWNER, "n_batch", self.n_batch, 1)
         _check.integer(_OWNER, "n_gpu_layers", self.n_gpu_layers, -1)
         if self.n_threads is not None:
-            _check.integer(_OWNER, "n_threads", self.n_threads, 1, _MAX_THREADS)
+            _check.integer(_OWNER, "n_threads", self.n_threads, 1, _check.MAX_THREADS)
         _check.choice(_OWNER, "type_k", self.type_k, KV_TYPES)
         _check.choice(_OWNER, "type_v", self.type_v, KV_TYPES)
         _check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
@@ -105,7 +104,7 @@ class ContextParams:
     @property
     def has_bounded_memory(self) -> bool:
         """Whether a text may be of any length: nothing that is kept grows with it."""
-        return self.h2o is not None and self.h2o.evict and not self.h2o.dense_layers
+        return self.h2o is not None and self.h2o.has_bounded_memory
 
     def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
         """A context for sequences of at least n_ctx tokens."""
@@ -142,7 +141,7 @@ class ContextParams:
             n_seq_max=n_seq_max,
             n_batch=self.n_batch,
             n_ubatch=self.n_ubatch,
-            n_threads=min(available_cpus(), _MAX_THREADS) if self.n_threads is None else self.n_threads,
+            n_threads=min(available_cpus(), _check.MAX_THREADS) if self.n_threads is None else self.n_threads,
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,

@@ -82,7 +82,7 @@ class Answerer:
         self._prompts = Prompts(self._weights)
         self._fingerprint = model_fingerprint(self._weights.model_path)
         h2o = settings.config
-        is_bounded = h2o is not None and h2o.evict and not h2o.dense_layers and h2o.layers is None
+        is_bounded = h2o is not None and h2o.has_bounded_memory
         n_most = _check.integer(_OWNER, "n_ctx", n_ctx, 0)
         self._n_most = n_most or (_check.INT32_MAX if is_bounded else self._weights.core_model.n_ctx_train)
         # what cannot be had fails here, before any document

@@ -83,8 +83,12 @@ class AnswersFile:
 
     def missing(self, files: dict[str, Path], questions: list[Question]) -> dict[str, list[Question]]:
         """The questions that are not answered about the documents, by their names, with what they hold now."""
+        known = {name for name, *_ in self._known}
         missing = {}
         for name, path in files.items():
+            if name not in known:  # it need not be read
+                missing[name] = questions
+                continue
             try:
                 digest = read_document(name, path).sha256
             except (OSError, ValueError):  # it will be told when it is read

@@ -71,9 +71,14 @@ class Gate:
     def open(
         self, h2o: H2OConfig | None, n_ctx: int, chunk: int = _CHUNK, lossless: LosslessConfig | None = None
     ) -> Llama:
-        n_threads = self.threads
         return Llama(
-            self.weights, n_ctx=n_ctx, n_ubatch=chunk, n_batch=4096, n_threads=n_threads, h2o=h2o, lossless=lossless
+            self.weights,
+            n_ctx=n_ctx,
+            n_ubatch=chunk,
+            n_batch=4096,
+            n_threads=self.threads,
+            h2o=h2o,
+            lossless=lossless,
         )
 
     @cached_property
