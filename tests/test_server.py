@@ -292,6 +292,36 @@ def test_messages(tmp_path: Path, template: str) -> None:
             assert answer["timings"]["cache_n"] == n_cached
 
 
+def logprobs_of(answer: Any) -> list[float]:
+    return [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]]
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--evict"], ["--evict", "--cold-store", "memory"], ["--evict", "--scorer", "key_diff"]]
+)
+def test_a_conversation_goes_back_to_any_message_of_the_user(tmp_path: Path, options: list[str]) -> None:
+    """Several messages in a chunk, and several chunks: answers are those of a slot in which nothing else was said."""
+    file = tmp_path / "template"
+    file.write_text(CHATML)
+    sizes = ["--chunk", str(8 * S), "--threads", "1", "--n-ctx", "2048", "--parallel", "2"]
+    told: list[Any] = [{"role": "system", "content": DOCUMENT[: 8 * S]}]
+    with (
+        serving(tmp_path / "log", "demo", *sizes, *options, "--", "--chat-template-file", str(file)) as server,
+        open_chat(demo_model_path(), CHATML) as llm,
+    ):
+        for step, n_kept in enumerate([0, 1, 2, 3, 4, 5, 6, 1, 2, 2, 3, 4, 5, 6, 4, 5, 5, 0, 1, 1]):
+            goes_back = n_kept < len(told) // 2
+            told[1 + 2 * n_kept :] = [user(f"question {step}? " + "and so on? " * (step % 4))]
+            answer = server.chat(told, id_slot=0, logprobs=True)
+            for i in range(1, len(told), 2):
+                alone = server.chat(told[: i + 1], id_slot=1, cache_prompt=i > 1, logprobs=True)
+            assert logprobs_of(answer) == pytest.approx(logprobs_of(alone), abs=1e-4), step
+            if goes_back:
+                before = llm.apply_chat_template(told[:-1], add_generation_prompt=False)
+                assert answer["timings"]["cache_n"] >= len(llm.tokenize(before)), step
+            told.append(answer["choices"][0]["message"])
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -55,6 +55,11 @@ bool llama_h2o_kv_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
     return pos == 0 || unwrap(kv)->sequence.can_rewind(pos);
 }
 
+bool llama_h2o_kv_moves_rows(const llama_h2o_kv * kv, uint32_t n_tokens) {
+    const auto & sequence = unwrap(kv)->sequence;
+    return sequence.layout.is_compact && n_tokens > sequence.open_end();
+}
+
 void llama_h2o_kv_set_record(llama_h2o_kv * kv, bool record) {
     unwrap(kv)->sequence.keep_records = record;
 }

@@ -62,6 +62,9 @@ public:
     // first position of the open chunk; a complete one is open until its memory set is built
     uint32_t open_start() const { return std::max(chunk_start_of(n_tok), n_memory_sets()*config.chunk_size); }
 
+    // a token at this position closes the open chunk
+    uint32_t open_end() const { return (n_memory_sets() + 1)*config.chunk_size; }
+
     uint32_t n_memory_sets() const;
 
     // NULL if il has no K/V in the cache

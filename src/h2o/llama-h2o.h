@@ -215,6 +215,13 @@ LLAMA_API uint32_t llama_h2o_kv_n_memory(const struct llama_h2o_kv * kv, uint32_
 // whether the tokens from this position on can be removed (llama_memory_seq_rm); position 0 always can
 LLAMA_API bool llama_h2o_kv_can_rewind(const struct llama_h2o_kv * kv, uint32_t pos);
 
+// whether a call after which the sequence has n_tokens closes the open chunk and moves its rows, which only eviction does
+LLAMA_API bool llama_h2o_kv_moves_rows(const struct llama_h2o_kv * kv, uint32_t n_tokens);
+
+// A flag of llama_state_seq_get_data_ext and llama_state_seq_set_data_ext, beside LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: K and V are
+// not in the state. It can be restored as long as its chunk is the open one. Means nothing where a partial state has no rows anyway.
+#define LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS (1u << 16)
+
 // keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history)
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 

@@ -4,9 +4,11 @@
 
 #include "h2o-record.h"
 
+#include "llama-h2o.h"
 #include "llama-impl.h"
 #include "llama-io.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -52,15 +54,16 @@ static void read_cold_store(llama_io_read_i & io, h2o_cold_store & cold, uint32_
 static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama_state_seq_flags flags) {
     const auto & sequence = stream.sequence;
 
-    // of a compact layout rows have moved when it is gone back to: the record has them
+    // of a compact layout rows may have moved when it is gone back to: the record has them
     const bool compact = sequence.layout.is_compact;
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+    const bool no_rows = partial && (flags & LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
 
     if (!partial) {
         const auto header = kv_header(stream);
         io.write(header.data(), header.size()*sizeof(header[0]));
     }
-    h2o_record_write(io, sequence.config, sequence.record(partial || compact ? sequence.open_start() : 0, /*with_kv =*/ compact));
+    h2o_record_write(io, sequence.config, sequence.record(partial || compact ? sequence.open_start() : 0, /*with_kv =*/ compact && !no_rows));
     if (!partial) {
         h2o_chunk_records_write(io, sequence);
     }
@@ -85,6 +88,14 @@ static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama
     }
 }
 
+// whether the rows of the cache are those of the record
+static bool has_rows_of(const h2o_sequence & sequence, const h2o_record & record) {
+    return std::all_of(sequence.layers.begin(), sequence.layers.end(), [&](const h2o_layer & layer) {
+        const auto & r = record.layers[layer.index];
+        return layer.n_built == r.n_built && layer.memory == r.memory;
+    });
+}
+
 static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_seq_flags flags) {
     auto & sequence = stream.sequence;
 
@@ -92,6 +103,7 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
 
     const bool compact = sequence.layout.is_compact;
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+    const bool no_rows = partial && (flags & LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
 
     if (!partial) {
         const auto expected = kv_header(stream);
@@ -103,7 +115,7 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
         }
     }
 
-    const h2o_record record = h2o_record_read(io, sequence, /*with_kv =*/ compact);
+    const h2o_record record = h2o_record_read(io, sequence, /*with_kv =*/ compact && !no_rows);
 
     std::map<uint32_t, h2o_record> chunk_records;
     if (!partial) {
@@ -119,6 +131,9 @@ static void read_stream(llama_io_read_i & io, h2o_stream & stream, llama_state_s
     if (partial) {
         if (record.n_tokens > sequence.n_tokens()) {
             throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, sequence.n_tokens()));
+        }
+        if (compact && no_rows && !has_rows_of(sequence, record)) {
+            throw std::runtime_error("[h2o] the rows of this partial state have moved");
         }
         if (sequence.cold && record.layers[0].n_built > sequence.cold->n_chunks()) {
             throw std::runtime_error("[h2o] chunks of this partial state are not in the cold store any more");

@@ -1,6 +1,5 @@
 #include "server-h2o.h"
 
-#include "llama-h2o.h"
 #include "log.h"
 
 #include <algorithm>
@@ -48,20 +47,50 @@ bool server_h2o_enabled(const llama_context * ctx) {
     return llama_get_h2o_kv(ctx);
 }
 
-static bool restore(llama_context * ctx, llama_seq_id id, const common_prompt_checkpoint & checkpoint) {
-    const auto & data = checkpoint.data_tgt;
-
-    return !data.empty() && llama_state_seq_set_data_ext(ctx, data.data(), data.size(), id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) == data.size();
+// There is no draft with H2O: in its place a checkpoint has K and V, once these have moved.
+static std::vector<uint8_t> & rows(common_prompt_checkpoint & checkpoint) {
+    return checkpoint.data_dft;
 }
 
-int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt) {
-    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
-    if (!kv) {
-        return n_past;
-    }
+// The first token after the chunk that is open at a checkpoint; a complete chunk is open until the next token.
+static uint32_t chunk_end(const llama_h2o_kv * kv, const common_prompt_checkpoint & checkpoint) {
+    const int64_t S = llama_h2o_kv_info(kv).chunk_size;
 
-    // a call that failed has left fewer tokens than the slot was given
-    n_past = std::min({ n_past, n_prompt - 1, (int32_t) llama_h2o_kv_info(kv).n_tokens });
+    return (checkpoint.n_tokens + S - 1)/S*S;
+}
+
+void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!kv || !llama_h2o_kv_moves_rows(kv, n_tokens)) {
+        return;
+    }
+    // one copy for all of them: the first is dropped last
+    const auto first = std::find_if(checkpoints.begin(), checkpoints.end(), [&](const auto & c) {
+        return llama_h2o_kv_moves_rows(kv, chunk_end(kv, c) + 1);
+    });
+    if (first != checkpoints.end()) {
+        first->update_dft(ctx, id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    }
+}
+
+static bool set_state(llama_context * ctx, llama_seq_id id, const std::vector<uint8_t> & data, llama_state_seq_flags flags) {
+    return !data.empty() && llama_state_seq_set_data_ext(ctx, data.data(), data.size(), id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | flags) == data.size();
+}
+
+static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const common_prompt_checkpoint & checkpoint) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+
+    for (auto & c : checkpoints) {
+        if (!rows(c).empty() && chunk_end(kv, c) == chunk_end(kv, checkpoint) && !set_state(ctx, id, rows(c), 0)) {
+            return false;
+        }
+    }
+    return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
+}
+
+// to n_past or the nearest place before it; the checkpoints after that are removed
+static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
 
     int32_t n_kept = n_past;
     while (!llama_h2o_kv_can_rewind(kv, n_kept)) {
@@ -72,11 +101,12 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
 
     const auto last = std::max_element(checkpoints.begin(), checkpoints.end(), [](const auto & a, const auto & b) { return a.n_tokens < b.n_tokens; });
     if (last != checkpoints.end() && last->n_tokens > n_kept) {
-        if (restore(ctx, id, *last)) {
+        if (restore(ctx, id, checkpoints, *last)) {
             return last->n_tokens;
         }
         LOG_WRN("%s: slot %d: the checkpoint at %d tokens cannot be restored\n", __func__, id, (int) last->n_tokens);
-        n_kept = 0;
+        checkpoints.erase(last);
+        return go_back(ctx, id, checkpoints, n_past);
     }
 
     checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_kept; });
@@ -88,8 +118,26 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
     } catch (const std::exception & e) { // a cold store that cannot be read
         LOG_WRN("%s: slot %d: %s\n", __func__, id, e.what());
     }
+    checkpoints.clear();
     llama_memory_seq_rm(llama_get_memory(ctx), id, -1, -1);
     return 0;
+}
+
+int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!kv) {
+        return n_past;
+    }
+
+    // a call that failed has left fewer tokens than the slot was given
+    const int32_t res = go_back(ctx, id, checkpoints, std::min({ n_past, n_prompt - 1, (int32_t) llama_h2o_kv_info(kv).n_tokens }));
+
+    for (auto & checkpoint : checkpoints) { // of the open chunk: other tokens may follow
+        if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, checkpoint) + 1)) {
+            rows(checkpoint) = {};
+        }
+    }
+    return res;
 }
 
 bool server_h2o_wants_checkpoint(bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {

@@ -2,6 +2,7 @@
 
 #include "common.h"
 #include "json.h"
+#include "llama-h2o.h"
 #include "llama.h"
 
 #include <list>
@@ -20,6 +21,10 @@ bool server_h2o_enabled(const llama_context * ctx);
 // A prompt of n_prompt tokens begins with n_past tokens of the slot. Makes the slot's sequence as many of them as it can, at most
 // all of the prompt but one, and returns how many. It goes back in place, or to one of the checkpoints; those after it are removed.
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt);
+
+// Before a call after which the slot's sequence has n_tokens: if it moves rows (with eviction, when a chunk closes), the checkpoints
+// of that chunk get them. Until then the rows are in the cache, and a checkpoint needs none.
+void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
 
 // Whether to go back to token `pos` of a prompt will be wanted: where a user's message begins; near the end of a prompt that is
 // not made of messages, so that it can be sent again.
