@@ -238,6 +238,26 @@ def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: C
             restore(llm, state, partial=True)
 
 
+def test_a_state_without_rows_takes_back_what_is_in_the_open_chunk(tiny_model: Path, config: Config) -> None:
+    """A small part of a state: K and V are in the cache until the chunk closes."""
+    tokens = random_tokens(3 * config.S + 5)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for x in (llm, fresh):
+            x.eval(tokens)
+        state = state_of(llm, partial=True, rows=False)
+        assert len(state) < 0.5 * len(state_of(llm, partial=True))
+        llm.eval(random_tokens(config.S - 5, seed=1))
+        restore(llm, state, partial=True, rows=False)
+        for x in (llm, fresh):
+            x.eval(random_tokens(config.S, seed=2))
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+        before = arrays(llm)
+        with pytest.raises(H2OError, match="the rows of this partial state have moved"):
+            restore(llm, state, partial=True, rows=False)
+        for x, y in zip(arrays(llm), before, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
 def test_a_bad_state_is_refused(tiny_model: Path) -> None:
     with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, replace(CONFIG, evict=False)) as kept:
         for x in (llm, kept):

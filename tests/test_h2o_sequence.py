@@ -37,14 +37,14 @@ def min_position(llm: h2o_llama.Llama) -> int:
         return context.min_position
 
 
-def state_of(llm: h2o_llama.Llama, partial: bool = False) -> bytes:
+def state_of(llm: h2o_llama.Llama, partial: bool = False, rows: bool = True) -> bytes:
     with llm.use_context() as context:
-        return context.get_state(partial)
+        return context.get_state(partial, rows)
 
 
-def restore(llm: h2o_llama.Llama, state: bytes, partial: bool = False) -> None:
+def restore(llm: h2o_llama.Llama, state: bytes, partial: bool = False, rows: bool = True) -> None:
     with llm.use_context() as context:
-        context.set_state(state, partial)
+        context.set_state(state, partial, rows)
 
 
 def arrays(llm: h2o_llama.Llama) -> list[Any]:

@@ -55,8 +55,9 @@ public:
     // the memory's functions that upstream's programs call: for tests
     bool    remove(int32_t start); // to the end
     int32_t min_position() const;
-    py::bytes get_state(bool partial);
-    void      set_state(const std::string & state, bool partial);
+    // rows: with K and V, of a partial state
+    py::bytes get_state(bool partial, bool rows = true);
+    void      set_state(const std::string & state, bool partial, bool rows = true);
 
     // The nearest positions to which the sequence can be rewound: at most this one, and at least this one. Drops the draft.
     std::pair<uint32_t, uint32_t> rewind_points(uint32_t pos);
