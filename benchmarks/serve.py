@@ -24,6 +24,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from h2o_llama import H2OConfig, Llama
@@ -84,20 +85,35 @@ def at_once(model: str, parts: list[str]) -> None:
 
 
 def in_the_cache(n_tokens: int) -> None:
-    """What a document takes in the prompt cache, for Qwen3-0.6B's shape: the state, and a checkpoint with as many rows.
+    """What a document that ends in the middle of a chunk takes in the prompt cache, for Qwen3-0.6B's shape.
 
-    The state is that of four layers, of which the model has 28. Where no rows move a checkpoint has none.
+    Measured with 2 and 4 layers, of which the model has 28.
     """
-    spec, n_layer, n_measured = ModelSpec(), 28, 2048
-    prompt = make_prompt(spec, n_tokens)
-    print("\n| | state, MB | with a checkpoint | documents in 1 GB |\n|---|--:|--:|--:|")
-    for name, h2o in (("H2O", H2OConfig()), ("--evict", H2OConfig(evict=True)), ("--no-h2o", None)):
-        n = n_tokens if h2o is not None else n_measured  # dense: so many bytes a token
-        with Llama(model_file(spec), n_ctx=n_tokens, n_batch=1024, n_ubatch=1024, h2o=h2o) as llm:
-            llm.eval(prompt[:n])
-            state = len(llm.snapshot().state) / n * n_tokens * n_layer / spec.n_layer
-        entry = state * (2 if h2o is not None and h2o.evict else 1)
-        print(f"| {name} | {state / 1e6:.0f} | {entry / 1e6:.0f} | {1e9 / entry:.2f} |", flush=True)
+    print("\n| | state, MB | with a checkpoint | if the answer closed the chunk | documents in 1 GB |")
+    print("|---|--:|--:|--:|--:|")
+    for name, h2o in (("--evict", H2OConfig(evict=True)), ("--no-h2o", None)):
+        few, more = (np.array(entry_sizes(ModelSpec(n_layer=n), n_tokens, h2o)) for n in (2, 4))
+        entry = few + (more - few) / 2 * 26
+        sizes = " | ".join(f"{size / 1e6:.0f}" for size in entry)
+        print(f"| {name} | {sizes} | {1e9 / entry[1]:.2f}; {1e9 / entry[2]:.2f} |", flush=True)
+
+
+def entry_sizes(spec: ModelSpec, n_tokens: int, h2o: H2OConfig | None) -> list[float]:
+    """Bytes of the state, with a checkpoint, and when the checkpoint has rows of its own."""
+    chunk, n_measured = 1024, 2048
+    n = n_tokens // chunk * chunk + chunk // 2
+    if h2o is None:  # so many bytes a token
+        with Llama(model_file(spec), n_ctx=n_measured, h2o=None) as llm:
+            llm.eval(make_prompt(spec, n_measured))
+            return [len(llm.snapshot().state) / n_measured * n] * 3
+    prompt = make_prompt(spec, n + chunk)
+    with Llama(model_file(spec), n_batch=chunk, n_ubatch=chunk, h2o=h2o) as llm, llm.use_context() as context:
+        llm.eval(prompt[:n])
+        state, scores = len(context.get_state(False)), len(context.get_state(True, False))
+        llm.eval(prompt[n : n + chunk // 2 - 1])
+        rows = len(context.get_state(True))
+        llm.eval(prompt[n + chunk // 2 - 1 :][:64])
+        return [state, state + scores, len(context.get_state(False)) + scores + rows]
 
 
 def resident(pid: int) -> int:
