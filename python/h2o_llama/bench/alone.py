@@ -11,16 +11,10 @@ from h2o_llama.kv import KVStats
 
 @dataclass(frozen=True)
 class Alone:
-    """What a process that did nothing else took.
+    """What a process that did nothing else took, and what its context held at the end.
 
-    Attributes
-    ----------
-    sample : Sample
-    peak_rss : int or None
-        The largest resident set that it had, in bytes; None where the system does not tell. Weights count as far as
-        they were read: they are pages of the model's file.
-    stats : KVStats
-        What its context held at the end.
+    `peak_rss` is the largest resident set that it had, in bytes; None where the system does not tell. Weights count as
+    far as they were read: they are pages of the model's file.
     """
 
     sample: Sample
@@ -29,13 +23,7 @@ class Alone:
 
 
 def measure_alone(case: Case, model_path: str, tokens: Tokens) -> Alone:
-    """Measure a case in a new process.
-
-    Raises
-    ------
-    H2OError
-        If the process fails.
-    """
+    """Measure a case in a new process. Raises H2OError if the process fails."""
     name = f"[bench] the process that measures {case.mode.name} at {case.n_tokens:,} tokens"
     return call_apart(name, _measure, case, model_path, tokens[: case.n_used])
 

@@ -17,18 +17,9 @@ Test = Literal["prefill", "generation"]
 
 @dataclass
 class Result:
-    """What was measured of a case.
+    """What was measured of a case, and what its context held.
 
-    Attributes
-    ----------
-    case : Case
-    is_prompt : bool
-        Whether its prefill was asked for, not only what is generated after it.
-    stats : KVStats
-        What the context held.
-    peak_rss : int or None
-        See `h2o_llama.bench.alone.Alone`.
-    samples : list of Sample
+    `is_prompt`: its prefill was asked for, not only what is generated after it. `peak_rss` as in `bench.alone.Alone`.
     """
 
     case: Case

@@ -84,14 +84,7 @@ def compare(
 ) -> list[Losses]:
     """Losses of each of `others` beside dense attention's.
 
-    Parameters
-    ----------
-    dense : float32 [n, n_vocab]
-        Logits of dense attention.
-    others : sequence of float32 [n, n_vocab]
-        Logits of the settings.
-    targets : int32 [n]
-        The token that came next.
+    Logits are float32 [n, n_vocab], `targets` int32 [n] the tokens that came next.
     """
     n_rows = max(1, _BLOCK // dense.shape[1])
     parts: list[list[Losses]] = [[] for _ in others]
