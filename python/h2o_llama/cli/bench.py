@@ -31,9 +31,7 @@ def bench(
         int | None, typer.Option(min=0, help="Leave dense attention out of longer prompts; 0: measure H2O only.")
     ] = None,
     text: sweeps.Text = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
-    ] = None,
+    json_file: sweeps.JsonFile = None,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write a line for each figure to this file; - as with --json.")
     ] = None,

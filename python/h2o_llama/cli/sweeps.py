@@ -20,6 +20,9 @@ Text = Annotated[
     Path | None, typer.Option(help="Text file, or a text's name; - is standard input. By default Python's sources.")
 ]
 Plot = Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
+]
 Locals = Annotated[str, typer.Option(rich_help_panel=PANEL, help="L, one or more: 64,128.")]
 Heavies = Annotated[str, typer.Option(rich_help_panel=PANEL, help="H, one or more.")]
 Lookups = Annotated[str, typer.Option(rich_help_panel=PANEL, help="B, one or more.")]

@@ -13,24 +13,10 @@ from h2o_llama.demo.document import standard_library_text
 from h2o_llama.llama import Llama
 
 # Their sources are longer than a piece in every supported Python.
-_MODULES = (
-    "argparse",
-    "difflib",
-    "doctest",
-    "inspect",
-    "mailbox",
-    "optparse",
-    "pickle",
-    "pydoc",
-    "shutil",
-    "smtplib",
-    "socket",
-    "statistics",
-    "subprocess",
-    "tarfile",
-    "threading",
-    "traceback",
-)
+_MODULES = """
+argparse difflib doctest inspect mailbox optparse pickle pydoc shutil smtplib socket statistics subprocess tarfile
+threading traceback
+"""
 _PIECE_BYTES = 32_768
 
 
@@ -39,7 +25,7 @@ def default_text() -> bytes:
 
     Raises OSError if this interpreter carries no source files.
     """
-    return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES)
+    return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES.split())
 
 
 class Text:

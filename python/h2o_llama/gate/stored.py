@@ -42,7 +42,7 @@ def figures(
                 one.eval(tokens[:n_prompt])
             encoded(llm)
             for part in np.split(tokens[n_prompt:], N_ROUNDS):
-                ratios.append(_seconds(raw, part) / _seconds(llm, part))
+                ratios.append(seconds(raw, part) / seconds(llm, part))
                 n_same += np.array_equal(raw.logits, llm.logits)
             stats = encoded(llm)
         yield "full_speed" if lossless.mode == "full" else "store_speed", name, statistics.median(ratios)
@@ -71,7 +71,8 @@ def encoded(llm: Llama) -> LosslessStats:
     return stats
 
 
-def _seconds(llm: Llama, tokens: NDArray[np.int32]) -> float:
+def seconds(llm: Llama, tokens: NDArray[np.int32]) -> float:
+    """Of generating these tokens."""
     start = time.perf_counter()
     for token in tokens:
         llm.eval([int(token)], decode=True)
