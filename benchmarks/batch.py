@@ -17,11 +17,11 @@ from typing import Annotated
 
 import typer
 
-from h2o_llama import Llama
 from h2o_llama.batch import Answerer, BatchSettings, Document, make_questions
 from h2o_llama.batch.local_workers import local_cluster
 from h2o_llama.machine import cpu_model
 from h2o_llama.params import available_cpus
+from settings import parts_of
 
 QUESTIONS = make_questions(
     [
@@ -44,7 +44,8 @@ def main(
 ) -> None:
     """Print Markdown tables."""
     settings = BatchSettings(max_tokens=max_tokens)
-    parts = cut(model, text, n_tokens, max(2, documents))
+    texts = parts_of(model, text, n_tokens, max(2, documents))
+    parts = [Document.of_text(f"{i}.txt", part) for i, part in enumerate(texts)]
     print(f"{cpu_model()}, {available_cpus()} CPUs, load before it {os.getloadavg()[0]:.1f}\n")
 
     with Answerer(model, settings) as answerer:
@@ -81,31 +82,22 @@ def main(
         compare(f"{documents} documents, {workers} workers of one thread", one_process, on_ray, repetitions)
 
 
-def cut(model: str, text: Path, n_tokens: int, n: int) -> list[Document]:
-    """Parts of the text, so many tokens each."""
-    with Llama(model, n_ctx=1, n_batch=1, n_ubatch=1, h2o=None) as llm:
-        tokens = llm.tokenize(text.read_bytes()[: 12 * n * n_tokens])
-        pieces = [llm.detokenize(tokens[i * n_tokens :][:n_tokens]).decode(errors="replace") for i in range(n)]
-    return [Document.of_text(f"{i}.txt", piece) for i, piece in enumerate(pieces)]
-
-
 def compare(title: str, before: Callable[[], None], after: Callable[[], None], repetitions: int) -> None:
     """Print the seconds of two functions, which take turns, and how many times faster the second one is."""
-    runs: list[Callable[[], None]] = [before, after]
-    seconds: list[list[float]] = [[], []]
+    runs = {run.__name__.replace("_", " "): run for run in (before, after)}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    loads: dict[str, list[float]] = {name: [] for name in runs}
     print(f"| {title} | s, each | s, median | load |\n|---|--:|--:|--:|", flush=True)
-    loads: list[list[float]] = [[], []]
     for _ in range(repetitions):
-        for i, run in enumerate(runs):
+        for name, run in runs.items():
             start = time.perf_counter()
             run()
-            seconds[i].append(time.perf_counter() - start)
-            loads[i].append(os.getloadavg()[0])
-    for run, times, load in zip(runs, seconds, loads, strict=True):
+            seconds[name].append(time.perf_counter() - start)
+            loads[name].append(os.getloadavg()[0])
+    for name, times in seconds.items():
         each = ", ".join(f"{t:.1f}" for t in times)
-        name = run.__name__.replace("_", " ")
-        print(f"| {name} | {each} | {statistics.median(times):.1f} | {statistics.median(load):.1f} |")
-    ratios = [a / b for a, b in zip(*seconds, strict=True)]
+        print(f"| {name} | {each} | {statistics.median(times):.1f} | {statistics.median(loads[name]):.1f} |")
+    ratios = [a / b for a, b in zip(*seconds.values(), strict=True)]
     print(f"\n{statistics.median(ratios):.2f} times as fast\n", flush=True)
 
 

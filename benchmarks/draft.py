@@ -3,23 +3,20 @@
     python benchmarks/draft.py smollm2-135m --text django.txt
 
 After a prompt of 3,100 tokens. The two alternate; speeds are medians, the ratio is the median of those of neighbours.
-With `--json build/performance/drafts.json` they are part of the report of `performance.py`.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from h2o_llama import Llama
+from h2o_llama.bench.tables import Table
 from h2o_llama.machine import cpu_model
 
 # Between two ends of chunks, so that generated tokens can be taken back to generate again.
@@ -27,18 +24,7 @@ N_PROMPT = 3_100
 N_GENERATED = 256
 N_PASSAGE = 600
 
-
-class Row(TypedDict):
-    """One prompt: seconds per token with and without drafts, and what became of the drafts."""
-
-    text: str
-    temperature: float
-    without: float
-    drafts: float
-    ratio: float
-    accepted: int
-    drafted: int
-    equal: int
+COLUMNS = ("temperature", "tokens/s", "with drafts", "ratio", "accepted", "equal")
 
 
 def main(
@@ -47,25 +33,16 @@ def main(
     draft: Annotated[int, typer.Option(help="Tokens of a draft at most.", min=1)] = 15,
     repeats: Annotated[int, typer.Option(help="Measurements of each.", min=1)] = 5,
     dense: Annotated[bool, typer.Option("--dense", help="Without H2O.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there.")] = None,
 ) -> None:
     """Speed of generation with and without drafts."""
     arguments = {"h2o": None} if dense else {}
     with Llama(model, n_ctx=N_PROMPT + 2 * N_GENERATED, **arguments) as llm:
-        console = Console()
-        console.print(f"{cpu_model()}, {N_PROMPT:,} tokens, then {N_GENERATED}")
-        rows = []
-        for name, (prompt, temperature) in prompts(llm, text.read_text(encoding="utf-8")).items():
-            console.print(f"{name} …")
-            rows.append(measure(llm, name, prompt, temperature, draft, repeats))
-    table = Table("text", "temperature", "tokens/s", f"draft={draft}", "ratio", "accepted", "equal")
-    for row in rows:
-        speeds = (f"{1 / row['without']:.1f}", f"{1 / row['drafts']:.1f}", f"{row['ratio']:.2f}")
-        counts = (f"{row['accepted']} of {row['drafted']}", f"{row['equal']} of {N_GENERATED}")
-        table.add_row(row["text"], f"{row['temperature']:g}", *speeds, *counts)
-    console.print(table)
-    if json_file:
-        json_file.write_text(json.dumps(rows, indent=1))
+        print(f"{cpu_model()}, {N_PROMPT:,} tokens, then {N_GENERATED}, drafts of {draft}\n")
+        lines = [
+            [name, f"{temperature:g}", *measure(llm, prompt, temperature, draft, repeats)]
+            for name, (prompt, temperature) in prompts(llm, text.read_text(encoding="utf-8")).items()
+        ]
+    print(Table("text", COLUMNS, lines, "").markdown())
 
 
 def prompts(llm: Llama, text: str) -> dict[str, tuple[list[int], float]]:
@@ -81,12 +58,13 @@ def prompts(llm: Llama, text: str) -> dict[str, tuple[list[int], float]]:
     }
 
 
-def measure(llm: Llama, name: str, prompt: list[int], temperature: float, draft: int, repeats: int) -> Row:
+def measure(llm: Llama, prompt: list[int], temperature: float, draft: int, repeats: int) -> list[str]:
+    """The cells of `COLUMNS` after the first."""
     llm.reset()
     llm.eval(prompt[:-1])
     seconds: dict[int, list[float]] = {0: [], draft: []}
     tokens: dict[int, list[int]] = {}
-    n_drafted = n_accepted = 0
+    accepted = ""
     for n_draft in itertools.islice(itertools.cycle(seconds), 2 * repeats):
         with llm.use_context() as context:
             context.remove(len(prompt) - 1)
@@ -98,20 +76,11 @@ def measure(llm: Llama, name: str, prompt: list[int], temperature: float, draft:
         seconds[n_draft].append((time.perf_counter() - start) / len(tokens[n_draft]))
         after = llm.kv.stats
         n_drafted = after.drafted_tokens - before.drafted_tokens
-        n_accepted = after.accepted_tokens - before.accepted_tokens
-    without, with_drafts = (statistics.median(times) for times in seconds.values())
+        accepted = f"{after.accepted_tokens - before.accepted_tokens} of {n_drafted}"
+    speeds = [1 / statistics.median(times) for times in seconds.values()]
     n_equal = sum(itertools.accumulate((a == b for a, b in zip(*tokens.values(), strict=False)), min))
     ratio = statistics.median(a / b for a, b in zip(*seconds.values(), strict=True))
-    return Row(
-        text=name,
-        temperature=temperature,
-        without=without,
-        drafts=with_drafts,
-        ratio=ratio,
-        accepted=n_accepted,
-        drafted=n_drafted,
-        equal=n_equal,
-    )
+    return [*(f"{speed:.1f}" for speed in speeds), f"{ratio:.2f}", accepted, f"{n_equal} of {N_GENERATED}"]
 
 
 if __name__ == "__main__":

@@ -21,18 +21,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from h2o_llama import _core
+from h2o_llama.bench.tables import Table
+from h2o_llama.cli.findings import check_files
 from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
-from output import check_output
 from settings import CHUNK_SIZE, DEFAULT
 
 N_HEAD, N_HEAD_KV, HEAD_SIZE = 16, 8, 128
@@ -55,10 +54,6 @@ class Timed:
     def gflops(self) -> float:
         return self.flops / median(self.seconds) / 1e9
 
-    @property
-    def best_gflops(self) -> float:
-        return self.flops / min(self.seconds) / 1e9
-
 
 def main(
     repeats: Annotated[int, typer.Option(help="Computations of each kind.", min=1)] = 15,
@@ -66,9 +61,9 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Speed of the attention operator's CPU kernels, next to the machine's own float32 matrix product."""
-    check_output("--json", json_file)
+    check_files(json_file)
     n_threads = threads or available_cpus()
-    description = describe()
+    machine = describe()
 
     # NumPy's threads are counted when it is loaded: in a process of its own.
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(n_threads)
@@ -80,22 +75,28 @@ def main(
             for subject in (*products, *kernels):
                 subject.seconds.append(subject.run())
 
-    reference = max(p.gflops for p in products)
-    console = Console()
-    console.print(f"{description['cpu']}, threads: {n_threads}, repeats: {repeats}")
-    console.print(result_table(products, kernels, reference))
-
+    content = {
+        "machine": machine,
+        "parameters": {"threads": n_threads, "repeats": repeats},
+        "reference_gflops": max(p.gflops for p in products),
+        "results": [
+            {"name": s.name, "memory": s.memory, "flops": s.flops, "gflops": s.gflops, "seconds": s.seconds}
+            for s in (*products, *kernels)
+        ],
+    }
+    print(f"{machine['cpu']}, threads: {n_threads}, repeats: {repeats}\n\n{table(content)}")
     if json_file is not None:
-        content = {
-            "machine": description,
-            "parameters": {"threads": n_threads, "repeats": repeats},
-            "reference_gflops": reference,
-            "results": [
-                {"name": s.name, "memory": s.memory, "flops": s.flops, "gflops": s.gflops, "seconds": s.seconds}
-                for s in (*products, *kernels)
-            ],
-        }
         json_file.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def table(content: dict[str, Any]) -> str:
+    """The figures in Markdown."""
+    lines = []
+    for row in content["results"]:
+        memory = "" if row["memory"] is None else f"{row['memory']:,}"
+        share = row["gflops"] / content["reference_gflops"]
+        lines.append([row["name"], memory, f"{row['gflops']:.0f}", f"{share:.2f}"])
+    return Table("kernel", ["M", "GFLOP/s", "of the product"], lines, "").markdown()
 
 
 def attention_kernels(memory: int, n_threads: int) -> list[Timed]:
@@ -131,23 +132,6 @@ def numpy_seconds(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     start = time.perf_counter()
     a @ b
     return time.perf_counter() - start
-
-
-def result_table(products: list[Timed], kernels: list[Timed], reference: float) -> Table:
-    table = Table("kernel", title="GFLOP/s")
-    for name in ("M", "median", "best", "of the product"):
-        table.add_column(name, justify="right")
-    for s in (*products, *kernels):
-        share = s.gflops / reference
-        table.add_row(
-            s.name,
-            "" if s.memory is None else f"{s.memory:,}",
-            f"{s.gflops:.0f}",
-            f"{s.best_gflops:.0f}",
-            f"{share:.2f}",
-            end_section=s in (products[-1], *(x for x in kernels if x.name == kernels[-1].name)),
-        )
-    return table
 
 
 if __name__ == "__main__":

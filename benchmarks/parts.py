@@ -9,24 +9,21 @@ by itself, inside attention.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from h2o_llama import Llama
+from h2o_llama.bench.tables import Table
 from h2o_llama.machine import cpu_model
 from h2o_llama.params import available_cpus
 from random_model import ModelSpec, make_prompt, model_file
-from settings import CHUNK_SIZE, DEFAULT, SIZES
+from settings import CHUNK_SIZE, DEFAULT
 
 LENGTHS = [8192]
-PIPE_WIDTH = 120
 COLUMNS = ("ms per token", "layers", "attention", "gather", "scores", "selection", "memory set, ms", "graphs reused")
 
 
@@ -35,13 +32,15 @@ def main(
     threads: Annotated[int | None, typer.Option(help="Threads; by default one for each CPU.", min=1)] = None,
 ) -> None:
     """Where a prefill spends its time."""
-    table = Table("N", *COLUMNS, title=f"{cpu_model()}, {SIZES}", title_justify="left")
-    for line in parts(lengths, threads or available_cpus()):
-        table.add_row(*line)
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+    print(f"{cpu_model()}\n\n{table(parts(lengths, threads or available_cpus()))}")
 
 
-def parts(lengths: list[int], n_threads: int) -> Iterator[list[str]]:
+def table(lines: Iterable[list[str]]) -> str:
+    """What `parts` gives, in Markdown."""
+    return Table("N, schedule", COLUMNS, list(lines), "").markdown()
+
+
+def parts(lengths: Sequence[int], n_threads: int) -> Iterator[list[str]]:
     """N and schedule, then the cells of `COLUMNS`. A memory set's time is that of one layer and chunk."""
     spec = ModelSpec()
     for schedule in ("single_pass", "two_phase"):

@@ -23,9 +23,11 @@ from typing import Annotated
 
 import typer
 
+import kernel
+import parts
 from h2o_llama import H2OConfig
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
-from h2o_llama.bench.tables import Table, facts, tables
+from h2o_llama.bench.tables import facts, tables
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import Setting
 from h2o_llama.machine import describe
@@ -33,7 +35,6 @@ from h2o_llama.named_files import find_model, find_text
 from h2o_llama.params import available_cpus
 from h2o_llama.plots import bench_plots
 from pages import environment, equal_files
-from parts import COLUMNS, parts
 from random_model import ModelSpec, model_file
 from settings import CHUNK_SIZE, DEFAULT
 
@@ -50,7 +51,6 @@ INDEX_MEMORY = replace(INDEX, decode="memory")
 class Effort:
     """How much is measured: of the random model, of a real one, of the parts, of the kernels."""
 
-    schedules: tuple[str, ...]
     lengths: tuple[int, ...]
     depths: tuple[int, ...]
     dense_max: int
@@ -61,9 +61,8 @@ class Effort:
     kernel_repeats: int
 
 
-BOTH = ("single_pass", "two_phase")
-FULL = Effort(BOTH, (1024, 4096, 8192, 16384, 32768), (16384,), 16384, 2, (8192,), (2048, 8192), (8192,), 15)
-QUICK = Effort(BOTH, (1024, 2048), (1024,), 1024, 1, (1024,), (1024,), (2048,), 1)
+FULL = Effort((1024, 4096, 8192, 16384, 32768), (16384,), 16384, 2, (8192,), (2048, 8192), (8192,), 15)
+QUICK = Effort((1024, 2048), (1024,), 1024, 1, (1024,), (1024,), (2048,), 1)
 
 
 def main(
@@ -92,14 +91,14 @@ def measure(folder: Path, effort: Effort, n_threads: int) -> None:
         modes = beside_dense([Setting.of(config) for config in configs])
         return Plan(modes, lengths, depths, 32, effort.repetitions, effort.dense_max, CHUNK_SIZE, n_threads)
 
-    schedules = [replace(DEFAULT, schedule=schedule) for schedule in effort.schedules]
+    schedules = [replace(DEFAULT, schedule=schedule) for schedule in ("single_pass", "two_phase")]
     others = [INDEX, MEMORY, INDEX_MEMORY]
     random = plan([*schedules, *others], effort.lengths, effort.depths)
     real = plan([DEFAULT, *others], effort.real_lengths, effort.real_depths)
 
     _write(folder / "random.json", lambda: bench(model_file(ModelSpec()), random, None))
     _write(folder / "real.json", lambda: bench(MODEL, real, text))
-    _write(folder / "parts.json", lambda: json.dumps(list(parts(list(effort.part_lengths), n_threads)), indent=1))
+    _write(folder / "parts.json", lambda: json.dumps(list(parts.parts(effort.part_lengths, n_threads)), indent=1))
     _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, effort.kernel_repeats))
 
 
@@ -122,23 +121,20 @@ def kernels(path: Path, n_threads: int, repeats: int) -> str:
 
 def write_report(folder: Path, target: Path) -> list[Path]:
     """Write performance.md and its pictures into `target`. Raises FileNotFoundError if something was not measured."""
-    random, real = _read(folder)
-    lines = json.loads((folder / "parts.json").read_text())
-    text = (
-        environment()
-        .get_template("performance.md.j2")
-        .render(
-            h2o=H2OConfig(),
-            spec=ModelSpec(),
-            random=random,
-            real=real,
-            facts=facts,
-            tables=lambda report: "\n\n".join(table.markdown() for table in tables(report)),
-            longest=max((r for r in random.rows if r["over_dense"] and _is_default(r)), key=lambda r: r["n_tokens"]),
-            deepest=max((r for r in random.rows if r["test"] == "generation" and _is_default(r)), key=_depth),
-            parts=Table("N, schedule", COLUMNS, lines, "").markdown(),
-            kernels=_kernel_table(json.loads((folder / "kernel.json").read_text())),
-        )
+    random, real = (Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real"))
+    of_default = sorted((r for r in random.rows if _is_default(r)), key=lambda r: r["n_tokens"])
+    template = environment().get_template("performance.md.j2")
+    text = template.render(
+        h2o=H2OConfig(),
+        spec=ModelSpec(),
+        random=random,
+        real=real,
+        facts=facts,
+        tables=lambda report: "\n\n".join(table.markdown() for table in tables(report)),
+        longest=[r for r in of_default if r["test"] == "prefill" and r["over_dense"]][-1],
+        deepest=[r for r in of_default if r["test"] == "generation"][-1],
+        parts=parts.table(json.loads((folder / "parts.json").read_text())),
+        kernels=kernel.table(json.loads((folder / "kernel.json").read_text())),
     )
     report = target / "performance.md"
     report.write_text(text, encoding="utf-8")
@@ -146,30 +142,8 @@ def write_report(folder: Path, target: Path) -> list[Path]:
         return [report, *bench_plots(random.rows, target)]
 
 
-def _read(folder: Path) -> list[Report]:
-    return [Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real")]
-
-
 def _is_default(row: dict[str, object]) -> bool:
     return row["mode"] == Setting.of(DEFAULT).name
-
-
-def _depth(row: dict[str, int]) -> int:
-    return row["n_tokens"]
-
-
-def _kernel_table(content: dict[str, list[dict[str, float]]]) -> str:
-    reference = content["reference_gflops"]
-    lines = [
-        [
-            str(r["name"]),
-            "" if r["memory"] is None else f"{r['memory']:,}",
-            f"{r['gflops']:.0f}",
-            f"{r['gflops'] / reference:.2f}",
-        ]
-        for r in content["results"]
-    ]
-    return Table("kernel", ["M", "GFLOP/s", "of the product"], lines, "").markdown()
 
 
 def _write(path: Path, content: Callable[[], str]) -> None:

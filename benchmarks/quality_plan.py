@@ -27,20 +27,10 @@ BYTE_KINDS = ("single", "multi-key", "pairs")
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.
+    """How much is measured, of the real model and (`byte_`) of the demo model.
 
-    Attributes
-    ----------
-    lengths, byte_lengths : tuple of int
-        N of the real model and of the demo model, ascending.
-    windows, byte_windows : int
-        Windows of the text that is kept back, and of the demo model's.
-    few_windows : int
-        Windows of other texts, and for all the scorers; at least two.
-    depths : tuple of float
-        Where keys are hidden.
-    samples, byte_samples : int
-        Documents for each kind and depth.
+    `lengths` are N, ascending. `windows` are those of the text that is kept back, `few_windows`, at least two, of other
+    texts and for all the scorers. `samples` are documents for each kind and depth.
     """
 
     lengths: tuple[int, ...]

@@ -11,10 +11,7 @@ Servers with H2O, with eviction and dense take turns. Requests go to 127.0.0.1 o
 from __future__ import annotations
 
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,14 +19,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from h2o_llama import H2OConfig, Llama
+from h2o_llama.apart import resident_bytes
 from h2o_llama.machine import cpu_model
 from random_model import ModelSpec, make_prompt, model_file
+from settings import parts_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from servers import Server, serving
 
 SERVERS = {"H2O": [], "--evict": ["--evict"], "--no-h2o": ["--no-h2o"]}
 QUESTIONS = ("What is this document about? Answer in one sentence.", "Which of its details is surprising?")
@@ -44,7 +48,7 @@ def main(
     cached: Annotated[int, typer.Option(help="Tokens of a document in the prompt cache; 0: leave that out.")] = 0,
 ) -> None:
     """Print Markdown tables."""
-    parts = documents(model, text, n_tokens, max(1, clients))
+    parts = parts_of(model, text, n_tokens, max(1, clients))
     print(f"{cpu_model()}, {n_tokens:,} tokens")
     if repetitions:
         two_questions(model, parts[0], repetitions)
@@ -61,9 +65,9 @@ def two_questions(model: str, document: str, repetitions: int) -> None:
     kept: dict[str, int] = {}
     for _ in range(repetitions):
         for name, options in SERVERS.items():
-            with serving(model, options) as (port, _pid):
-                first, _ = ask(port, document, QUESTIONS[0], 8)
-                second, timings = ask(port, document, QUESTIONS[1], 8)
+            with server_of(model, options) as server:
+                first, _ = ask(server.port, document, QUESTIONS[0], 8)
+                second, timings = ask(server.port, document, QUESTIONS[1], 8)
             found[name].append((first, second))
             kept[name] = round(timings.get("h2o_kv_kept_bytes", 0) / 1e6)
     for name, times in found.items():
@@ -75,11 +79,11 @@ def at_once(model: str, parts: list[str]) -> None:
     """Tokens a second of clients that get 128 tokens about a document each, and the server's memory in the end."""
     print("\n| | tokens/s | seconds | resident, MB |\n|---|--:|--:|--:|", flush=True)
     for name, options in SERVERS.items():
-        with serving(model, [*options, "--parallel", str(len(parts))]) as (port, pid):
+        with server_of(model, [*options, "--parallel", str(len(parts))]) as server:
             start = time.perf_counter()
             with ThreadPoolExecutor(len(parts)) as pool:
-                answers = list(pool.map(lambda part: ask(port, part, QUESTIONS[0], 128, ignore_eos=True), parts))
-            seconds, memory = time.perf_counter() - start, resident(pid)
+                answers = list(pool.map(lambda part: ask(server.port, part, QUESTIONS[0], 128, ignore_eos=True), parts))
+            seconds, memory = time.perf_counter() - start, resident_bytes(server.process.pid) or 0
         n = sum(timings["predicted_n"] for _, timings in answers)
         print(f"| {name} | {n / seconds:.1f} | {seconds:.0f} | {memory / 1e6:.0f} |", flush=True)
 
@@ -116,58 +120,10 @@ def entry_sizes(spec: ModelSpec, n_tokens: int, h2o: H2OConfig | None) -> list[f
         return [state, state + scores, len(context.get_state(False)) + scores + rows]
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
-    fields = Path(f"/proc/{pid}/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def documents(model: str, text: Path, n_tokens: int, n: int) -> list[str]:
-    """Parts of the text, so many tokens each."""
-    with Llama(model, n_ctx=1, n_batch=1, n_ubatch=1, h2o=None) as llm:
-        tokens = llm.tokenize(text.read_bytes()[: 12 * n * n_tokens])
-        return [llm.detokenize(tokens[i * n_tokens :][:n_tokens]).decode(errors="replace") for i in range(n)]
-
-
 @contextmanager
-def serving(model: str, options: list[str]) -> Iterator[tuple[int, int]]:
-    """A server's port and process."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    command = [
-        sys.executable,
-        "-c",
-        "from h2o_llama.cli import app; app()",
-        "serve",
-        model,
-        "--port",
-        str(port),
-        *options,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while not is_ready(port):
-            time.sleep(0.1)
-            if process.poll() is not None:
-                sys.exit(f"the server ended with status {process.returncode}")
-        yield port, process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def is_ready(port: int) -> bool:
-    try:
-        return bool(request(port, "GET", "/health").status == 200)
-    except OSError:
-        return False
-
-
-def request(port: int, method: str, path: str, body: Any = None) -> Any:
-    connection = HTTPConnection("127.0.0.1", port, timeout=3600)
-    connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
-    return connection.getresponse()
+def server_of(model: str, options: list[str]) -> Iterator[Server]:
+    with TemporaryDirectory() as folder, serving(Path(folder) / "log", model, *options) as server:
+        yield server
 
 
 def ask(port: int, document: str, question: str, n: int, **options: Any) -> tuple[float, dict[str, Any]]:
@@ -176,12 +132,13 @@ def ask(port: int, document: str, question: str, n: int, **options: Any) -> tupl
     body = {"messages": messages, "max_tokens": n, "temperature": 0, "stream": True, "timings_per_token": True}
     body |= options
     start, first, timings = time.perf_counter(), 0.0, {}
-    for line in request(port, "POST", "/v1/chat/completions", body):
+    connection = HTTPConnection("127.0.0.1", port, timeout=3600)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    for line in connection.getresponse():
         if line.startswith(b"data: {"):
             event = json.loads(line[6:])
-            first = first or (time.perf_counter() - start) * bool(
-                event["choices"] and event["choices"][0]["delta"].get("content")
-            )
+            if not first and event["choices"] and event["choices"][0]["delta"].get("content"):
+                first = time.perf_counter() - start
             timings = event.get("timings", timings)
     return first, timings
 

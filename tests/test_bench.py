@@ -18,7 +18,7 @@ from typer.testing import Result
 
 import h2o_llama
 from command_line import assert_wrong_usage, invoke
-from h2o_llama import H2OConfig, H2OError, KVStats, Llama
+from h2o_llama import H2OConfig, H2OError, KVStats, Llama, apart
 from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report, Sample, alone, measure, read_bandwidth
 from h2o_llama.bench.case import Case
 from h2o_llama.bench.prompt import prompt_tokens
@@ -230,7 +230,7 @@ def test_a_process_that_ends_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(SPARSE, 64, 0, 64, 1, 0)
     with pytest.raises(H2OError, match="measures sparse at 64 tokens ended: .*there is no file missing.gguf"):
         alone.measure_alone(case, "missing.gguf", np.zeros(64, np.int32))
-    monkeypatch.setattr(alone, "_COMMAND", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    monkeypatch.setattr(apart, "_COMMAND", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
     with pytest.raises(H2OError, match="ended: signal 9; a process that takes too much memory"):
         alone.measure_alone(case, "missing.gguf", np.zeros(64, np.int32))
 

@@ -136,10 +136,7 @@ values: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(CHAT).map(lambda message: [message, message, {"role": "user"}]),
 )
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    **dict.fromkeys(
-        OPTIONS.split(),
-        values,
-    ),
+    **dict.fromkeys(OPTIONS.split(), values),
     "grammar": st.sampled_from(GRAMMARS) | values,
     "json_schema": st.sampled_from(SCHEMAS) | values,
     "response_format": st.sampled_from(SCHEMAS).map(
@@ -237,22 +234,8 @@ def damaged_json(draw: Callable[..., Any]) -> Request:
 
 
 SLOTS = (
-    "0",
-    "1",
-    "-1",
-    "2",
-    "9",
-    "x",
-    "",
-    "0x1",
-    "1e3",
-    " 1",
-    "0 ",
-    "2147483648",
-    "4294967296",
-    str(2**64),
-    "%00",
-    "..",
+    *("0", "1", "-1", "2", "9", "x", "", "0x1", "1e3", " 1", "0 ", "%00", ".."),
+    *map(str, (2**31, 2**32, 2**64)),
 )
 
 

@@ -158,20 +158,8 @@ def main() -> None:
         prompt.write_bytes((ROOT / "LICENSE").read_bytes() * 4)
         prompt.write_bytes(prompt.read_bytes()[: 4 * CHUNK - 100])
         for tool in ("llama-completion", "llama-cli"):
-            generate: list[str | Path] = [
-                "-m",
-                MODEL,
-                "-f",
-                prompt,
-                "-n",
-                "4",
-                "-c",
-                "4096",
-                "-t",
-                "2",
-                "--no-warmup",
-                "-st",
-            ]
+            generate: list[str | Path] = ["-m", MODEL, "-f", prompt, "-n", "4", "-c", "4096", "-t", "2"]
+            generate += ["--no-warmup", "-st"]
             for schedule in ("single_pass", "two_phase"):
                 output = run([tools / tool, *generate, *H2O, "--h2o-schedule", schedule])
                 require_schedule(schedule, tool, output)

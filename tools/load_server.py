@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from h2o_llama.apart import resident_bytes  # noqa: E402
 from h2o_llama.demo.document import standard_library_text  # noqa: E402
 from servers import Server, serving  # noqa: E402
 
@@ -118,7 +118,7 @@ class Load:
             with ThreadPoolExecutor(CLIENTS) as pool:
                 clients = [pool.submit(self.client, i, end, own_slot) for i in range(CLIENTS)]
                 while any(not client.done() for client in clients):
-                    memory.append(resident(self.server))
+                    memory.append(resident_bytes(self.server.process.pid))
                     time.sleep(1)
             for client in clients:
                 client.result()
@@ -130,14 +130,6 @@ def with_markers(text: str, rng: random.Random) -> str:
     """The text, in which a name that no other has stands here and there."""
     marker = f"\n{NAME}{''.join(rng.choices('abcdefghijklmnopqrstuvwxyz', k=10))}\n"
     return marker + "".join(text[start : start + 200] + marker for start in range(0, len(text), 200 + len(marker)))
-
-
-def resident(server: Server) -> int:
-    """Bytes."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    match = re.search(r"VmRSS:\s+(\d+) kB", status)
-    assert match, status
-    return int(match[1]) * 1024
 
 
 def main() -> None:
@@ -161,7 +153,7 @@ def main() -> None:
             assert len(set(own)) == len(SIZES), "these answers do not tell documents apart"
             for slot in range(CLIENTS):
                 load.ask(len(SIZES) - 1, 0, id_slot=slot, cache_prompt=False)
-            before = resident(server)
+            before = resident_bytes(server.process.pid)
             memory = load.run(arguments.minutes * 60)
             assert load.answers() == load.expected, "answers are other ones at the end"
     warm = max(memory[: len(memory) // 4 + 1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 from h2o_llama.errors import H2OError
 
@@ -22,7 +21,5 @@ class Claim:
                 "Give each thread its own object, or take turns."
             )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._lock.release()

@@ -21,33 +21,15 @@ def chunk_masses(
 ) -> Iterator[dict[int, NDArray[np.float32]]]:
     """Read a text with dense attention, and yield what each chunk's queries gave to every position.
 
-    It is computed in a second context on the same weights, whose memory sets have room for the whole text: then H2O is
-    dense attention, and a position's score is the mass that it received. The difference of two scores is good to about
-    1e-7 of the larger one.
+    For chunk c in order, for every layer with attention: float32 [n_head_kv, min((c + 1) * S, N)], the sum of the
+    softmax weights of the chunk's queries and of the query heads of a KV head's group. A head's numbers add up to
+    queries times query heads of the group.
 
-    Parameters
-    ----------
-    model : Llama
-        Its weights are used; its sequence is left alone.
-    tokens : sequence of int, or integer ndarray [N]
-        Token ids, at least one.
-    chunk_size : int
-        S, at least 1.
-    n_threads : int, optional
-        As in `Llama`.
+    It is computed in a second context on the model's weights, whose memory sets have room for the whole text: then H2O
+    is dense attention, and a position's score is the mass that it received. The difference of two scores is good to
+    about 1e-7 of the larger one.
 
-    Yields
-    ------
-    dict of int to float32 [n_head_kv, min((c + 1) * S, N)]
-        For chunk c in order, for every layer with attention: the sum of the softmax weights of the chunk's queries and
-        of the query heads of a KV head's group. A head's numbers add up to queries times query heads of the group.
-
-    Raises
-    ------
-    ValueError
-        If an argument is bad.
-    H2OError
-        If H2O cannot work with the model.
+    Raises ValueError if an argument is bad; H2OError if H2O cannot work with the model.
     """
     ids = _check.token_ids(_OWNER, tokens, model.n_vocab)
     if len(ids) < 1:

@@ -18,19 +18,9 @@ LONGEST_TAIL = 512
 
 
 class ChatTemplate:
-    """The template of one model.
+    """The template of one model: a Jinja template, "chatml", or, without a source, its own.
 
-    Parameters
-    ----------
-    model : _core.Model
-        Model.
-    source : str or None
-        A Jinja template or "chatml"; None: the model's own.
-
-    Raises
-    ------
-    ValueError
-        If the model has none, or it is no template.
+    Raises ValueError if the model has none, or it is no template.
     """
 
     def __init__(self, model: _core.Model, source: str | None) -> None:

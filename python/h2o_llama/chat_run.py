@@ -52,15 +52,7 @@ class ChatCompletionChunk(ChatChunkBase, total=False):
 
 @dataclass
 class ChatRun:
-    """One answer, at once or as a stream of chunks.
-
-    Parameters
-    ----------
-    generation : Generation
-        What makes the text.
-    parser : _core.ChatParser
-        Tells content, reasoning and tool calls of the text apart.
-    """
+    """One answer, at once or as a stream of chunks. The parser tells content, reasoning and tool calls apart."""
 
     generation: Generation
     parser: _core.ChatParser

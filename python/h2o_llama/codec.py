@@ -11,7 +11,6 @@ stream of bytes that it leaves is coded by zstd, LZ4 or RLE, or stays as it is. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -308,9 +307,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

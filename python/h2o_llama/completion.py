@@ -34,15 +34,7 @@ class Completion(CompletionChunk):
 
 @dataclass
 class CompletionRun:
-    """One completion, at once or as a stream of chunks.
-
-    Parameters
-    ----------
-    generation : Generation
-        What makes the text.
-    echo : str
-        Text to begin with.
-    """
+    """One completion, at once or as a stream of chunks, beginning with the text `echo`."""
 
     generation: Generation
     echo: str

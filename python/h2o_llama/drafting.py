@@ -15,16 +15,11 @@ _SHORTEST = 4
 
 
 class DraftLength:
-    """How many tokens to draft next, by what became of earlier drafts.
+    """How many tokens to draft next, by what became of earlier drafts: at most `longest`, of which 0 is no drafts.
 
     Drafts are paid from a budget of time: a little is earned by every generated token, and what a draft saves is earned
     too. So drafts that are right get longer, drafts that are wrong get shorter and then rare, and all that can ever be
     lost is the first budget and 2 % of the time.
-
-    Parameters
-    ----------
-    longest : int
-        Tokens of a draft at most; 0 is no drafts.
     """
 
     def __init__(self, longest: int) -> None:

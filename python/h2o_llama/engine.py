@@ -14,18 +14,7 @@ from h2o_llama.snapshot import SnapshotOrigin
 class Engine:
     """An open model, its llama.cpp context, and the places for sequences in it.
 
-    Parameters
-    ----------
-    model : _core.Model
-        Model.
-    params : ContextParams
-        Parameters of the context.
-    n_ctx : int
-        How many tokens a sequence can hold.
-    seed : int or None
-        Default seed of generation.
-    origin : SnapshotOrigin
-        What snapshots of its sequences are of.
+    A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of.
     """
 
     def __init__(

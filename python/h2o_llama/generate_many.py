@@ -16,19 +16,7 @@ from h2o_llama.sequence import Sequence
 
 @dataclass(frozen=True)
 class Start:
-    """Where a sequence begins to generate.
-
-    Parameters
-    ----------
-    sequence : Sequence
-        Sequence.
-    ids : ndarray of int32 [n]
-        The tokens to append first, checked.
-    dense_tail : int
-        So many of them attend to everything.
-    sampler : Sampler
-        Has seen the tokens.
-    """
+    """Where a sequence begins to generate: checked ids, int32 [n], to append first, which the sampler has seen."""
 
     sequence: Sequence
     ids: NDArray[np.int32]

@@ -52,22 +52,10 @@ class Piece:
 class Generation:
     """Makes the sequence the prompt, generates after it, and then knows how it ended.
 
-    Parameters
-    ----------
-    llm : Completions
-        Its sequence becomes the prompt when the text is asked for.
-    prompt : ndarray of int32 [n]
-        Token ids, at least one.
-    max_tokens : int or None
-        How many tokens to generate at most; None: as many as the context holds.
-    stop : list of str
-        Strings at which the text ends.
-    reuse : bool
-        Keep what the sequence shares with the prompt; else it begins afresh.
-    n_top_logprobs : int or None
-        How many most probable tokens to name beside each one; None: no log-probabilities.
-    visible : set of int
-        Special tokens that are part of the text, by their names.
+    The prompt is int32 [n], at least one token. Without `max_tokens` the text ends where the model ends it or the
+    context is full. `reuse` keeps what the sequence shares with the prompt. `n_top_logprobs` is how many most probable
+    tokens are named beside each one; None: no log-probabilities. `visible` special tokens are part of the text, by
+    their names.
     """
 
     llm: Completions

@@ -28,14 +28,8 @@ def load_model(
 ) -> _core.Model:
     """Load a GGUF file, or a model that has a name; its layers go to the servers first.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is a folder, empty, damaged, or no GGUF model file.
-    H2OError
-        If llama.cpp refuses it, or a server does not answer; the message has the reason.
+    Raises FileNotFoundError if there is no such file; ValueError if it is a folder, empty, damaged, or no GGUF model
+    file; H2OError if llama.cpp refuses it, or a server does not answer; the message has the reason.
     """
     if not isinstance(model_path, str | os.PathLike):
         raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Llama", model_path)

@@ -41,16 +41,8 @@ class ChatLogprobs(TypedDict):
 class TokenLogprobs:
     """What the model thought of a token, before biases, penalties and temperature.
 
-    Parameters
-    ----------
-    token : int
-        Token id.
-    logprob : float
-        Its log-probability.
-    top : list of (int, float)
-        The most probable tokens and theirs, in order.
-    offset : int
-        Where it begins in the text, in characters.
+    `top` are the most probable tokens and their log-probabilities, in order; `offset` is where the token begins in the
+    text, in characters.
     """
 
     token: int

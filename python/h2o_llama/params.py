@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from h2o_llama import _check, _core
 from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
@@ -15,6 +15,13 @@ from h2o_llama.lossless import LosslessConfig
 
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+
+_SIZES = ("local_window", "heavy_budget", "sink_tokens", "lookup_budget")
+_CHOICES = (
+    *("scorer", "pooling", "block_tokens", "ema_alpha", "shared_heads", "score_type"),
+    *("tile", "retrieval", "schedule", "decode", "evict"),
+)
+"""Of the core's parameters that are called as those of `H2OConfig`."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,10 @@ class ContextParams:
                 f"[{_OWNER}] dense_layers must be layers of this model, from 0 to {model.n_layer - 1}, "
                 f"got {dense_layers[-1]}"
             )
-        lossless = self.lossless or LosslessConfig()
+        lossless, h2o = self.lossless or LosslessConfig(), self.h2o or H2OConfig()
+        same: dict[str, Any] = {name: getattr(h2o, name) for name in (*_SIZES, *_CHOICES)}
+        if self.h2o is None:
+            same |= dict.fromkeys(_SIZES, 0)
         return _core.Context(
             model=model,
             n_ctx=n_cells,
@@ -145,24 +155,10 @@ class ContextParams:
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,
-            local_window=0 if self.h2o is None else self.h2o.local_window,
-            heavy_budget=0 if self.h2o is None else self.h2o.heavy_budget,
-            sink_tokens=0 if self.h2o is None else self.h2o.sink_tokens,
-            lookup_budget=0 if self.h2o is None else self.h2o.lookup_budget,
+            **same,
             dense_layers=",".join(map(str, dense_layers)),
-            tile=1 if self.h2o is None else self.h2o.tile,
-            retrieval="ngrams" if self.h2o is None else self.h2o.retrieval,
-            scorer="" if self.h2o is None else self.h2o.scorer,
-            pooling=0 if self.h2o is None else self.h2o.pooling,
-            block_tokens=1 if self.h2o is None else self.h2o.block_tokens,
-            ema_alpha=0.0 if self.h2o is None else self.h2o.ema_alpha,
-            shared_heads=self.h2o is not None and self.h2o.shared_heads,
-            keep_ratio=0.0 if self.h2o is None else self.h2o.keep_ratio or 0.0,
-            score_type="f32" if self.h2o is None else self.h2o.score_type,
-            schedule="single_pass" if self.h2o is None else self.h2o.schedule,
-            decode="full" if self.h2o is None else self.h2o.decode,
-            evict=self.h2o is not None and self.h2o.evict,
-            cold_store="" if self.h2o is None or self.h2o.cold_store is None else str(self.h2o.cold_store),
+            keep_ratio=h2o.keep_ratio or 0.0,
+            cold_store="" if h2o.cold_store is None else str(h2o.cold_store),
             lossless="off" if self.lossless is None else lossless.mode,
             codec=lossless.codec,
             codec_block_tokens=lossless.block_tokens,

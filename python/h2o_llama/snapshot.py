@@ -29,16 +29,7 @@ def _with_any_cold_store(h2o: H2OConfig) -> H2OConfig:
 class SnapshotOrigin:
     """The model and the context that a snapshot is of. It can be restored where these are the same.
 
-    Attributes
-    ----------
-    model : str
-        Name of the model's file.
-    fingerprint : str
-        See `model_fingerprint`.
-    n_vocab : int
-        Tokens in the vocabulary.
-    type_k, type_v, flash_attn, n_ubatch, h2o
-        As in `Llama`. `n_ubatch` matters with H2O, `flash_attn` without: "off" keeps V otherwise.
+    `model` is the name of its file. `n_ubatch` matters with H2O, `flash_attn` without: "off" keeps V otherwise.
     """
 
     model: str

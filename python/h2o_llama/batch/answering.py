@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -96,9 +95,7 @@ class Answerer:
     def __enter__(self) -> Answerer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 from h2o_llama._replacing import replacing
@@ -109,9 +108,7 @@ class AnswersFile:
     def __enter__(self) -> AnswersFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _parse(self, i: int, line: bytes) -> Answer:

@@ -18,18 +18,10 @@ _OWNER = "batch"
 
 @dataclass(frozen=True)
 class Asked:
-    """A document and a question, as a model is asked.
+    """A document and a question, as a model is asked: token ids, int32 [n].
 
-    Parameters
-    ----------
-    ids : ndarray of int32 [n]
-        Token ids of all of it.
-    stops : list of str
-        The answer ends before any of these.
-    visible : set of int
-        Special tokens that are part of the answer, by their names.
-    parser : _core.ChatParser or None
-        Tells the answer from what the model thought; None: all is answer.
+    The answer ends before any of `stops`; `visible` special tokens are part of it. The parser tells it from what the
+    model thought; without one all is answer.
     """
 
     ids: NDArray[np.int32]
@@ -48,13 +40,7 @@ class Asked:
 
 
 class Prompts:
-    """How a model is asked about a document: by its chat template, or in plain text where it has none.
-
-    Parameters
-    ----------
-    llm : Llama
-        Its weights are used.
-    """
+    """How a model is asked about a document: by its chat template, or in plain text where it has none."""
 
     def __init__(self, llm: Llama) -> None:
         self._model = llm.core_model

@@ -18,18 +18,9 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to compute attention.
+    """A way to compute attention, by what tables call it; no `h2o` is dense attention. `flash_attn` as in `Llama`.
 
-    Parameters
-    ----------
-    name : str
-        What tables call it.
-    flash_attn : {"auto", "on", "off"}
-        As in `Llama`.
-    h2o : H2OConfig or None
-        None is dense attention.
-    only_generates : bool, default False
-        Its prefill is another mode's, and not a figure of its own.
+    Where it `only_generates`, its prefill is another mode's, and not a figure of its own.
     """
 
     name: str
@@ -44,17 +35,10 @@ class Mode:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one measurement took.
+    """What one measurement took: seconds of reading the prompt from an empty cache, and of generating, if it did.
 
-    Attributes
-    ----------
-    prefill_s : float
-        Seconds of reading the prompt, from an empty cache.
-    generation_s : float or None
-        Seconds of generating n_gen tokens; None if none were.
-    cpu_share : float
-        CPU time of the prefill over wall time and the threads that can run at once. Clearly below 1, something else
-        was running too.
+    `cpu_share` is the prefill's CPU time over wall time and the threads that can run at once. Clearly below 1,
+    something else was running too.
     """
 
     prefill_s: float
@@ -64,19 +48,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Case:
-    """What to measure, and how.
+    """What to measure: a prompt of `n_tokens`, then `n_gen` generated ones, which may be none.
 
-    Attributes
-    ----------
-    mode : Mode
-    n_tokens : int
-        N, the prompt's.
-    n_gen : int
-        Tokens to generate after it; may be 0.
-    chunk_size : int
-        S with H2O, and llama.cpp's n_ubatch without.
-    n_threads, n_gpu_layers : int
-        As in `Llama`.
+    `chunk_size` is S with H2O, and llama.cpp's n_ubatch without.
     """
 
     mode: Mode

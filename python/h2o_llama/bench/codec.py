@@ -34,20 +34,9 @@ _PLANES = {"f16": ("high", "low"), "bf16": ("high", "low"), "f32": ("highest", "
 
 @dataclass(frozen=True)
 class CodecPlan:
-    """What to measure.
+    """What to measure: the first tokens of a text, read by one prefill, with K and V of a type.
 
-    Attributes
-    ----------
-    n_tokens : int
-        Of the text, read by one prefill.
-    chunk : int
-        Tokens per frame, "chunks".
-    group : int
-        Chunks per frame, "groups".
-    type : str
-        Of K and V in the cache.
-    repetitions : int
-        Times that each frame is encoded and decoded: the fastest counts.
+    A frame is of `chunk` tokens, or of a `group` of chunks. The fastest of the `repetitions` of each frame counts.
     """
 
     n_tokens: int
@@ -70,15 +59,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class CodecReport:
-    """Everything that the command says.
-
-    Attributes
-    ----------
-    machine, model, plan : dict
-        On what, of what and how it was measured.
-    rows : list of dict
-        See `measure`.
-    """
+    """Everything that the command says: on what, of what and how it was measured, and the rows of `measure`."""
 
     machine: dict[str, Any]
     model: dict[str, Any]
@@ -92,12 +73,7 @@ class CodecReport:
 def read_tensors(weights: Path, text: bytes | None, plan: CodecPlan, n_threads: int, n_gpu_layers: int) -> list[Tensor]:
     """K and V of all layers after the first tokens of a text, as the cache holds them.
 
-    Raises
-    ------
-    ValueError
-        If the text has fewer tokens.
-    H2OError
-        If the model has no K/V that H2O can read.
+    Raises ValueError if the text has fewer tokens; H2OError if the model has no K/V that H2O can read.
     """
     with Llama(
         weights,

@@ -25,32 +25,13 @@ Progress = Callable[[str, int, int], object]
 class Bench:
     """Measures what a plan says, of one model; every mode reads the same tokens with the same weights.
 
-    Parameters
-    ----------
-    model : str or os.PathLike
-        A GGUF file, or a model's name.
-    plan : Plan
-    text : bytes, optional
-        What is read; see `h2o_llama.bench.prompt.prompt_tokens`.
+    What is read is `h2o_llama.bench.prompt.prompt_tokens` of the text. `results` are what has been measured so far, of
+    a run that was interrupted too. `weights` is a small context, whose weights all others share. `weight_bytes` are
+    those that a generated token reads. `bandwidth` is the bytes per second that the CPU reads from memory, the best so
+    far; None before the first, and with layers on a GPU.
 
-    Attributes
-    ----------
-    results : list of Result
-        What has been measured so far, of a run that was interrupted too.
-    weights : Llama
-        A small context; all others share its weights.
-    weight_bytes : int
-        Bytes of weights that a generated token reads.
-    bandwidth : float or None
-        Bytes per second that the CPU reads from memory, the best so far; None before the first, and with layers on a
-        GPU.
-
-    Raises
-    ------
-    ValueError
-        If an argument is bad, the text is too short, or memory does not suffice.
-    H2OError
-        If a mode cannot work with the model.
+    Raises ValueError if an argument is bad, the text is too short, or memory does not suffice; H2OError if a mode
+    cannot work with the model.
     """
 
     def __init__(self, model: str | os.PathLike[str], plan: Plan, text: bytes | None = None) -> None:
@@ -84,10 +65,8 @@ class Bench:
         longer than `ONCE_ABOVE`. The samples of the others are taken in this process, where they alternate: a slow
         minute hits all modes.
 
-        Parameters
-        ----------
-        progress : callable, optional
-            Called as progress(name, n_done, n), with a name for each length, and never while something is measured.
+        `progress` is called as progress(name, n_done, n), with a name for each length, and never while something is
+        measured.
         """
         for n_tokens in self.plan.lengths:
             self._run_length(n_tokens, progress or (lambda name, n_done, n: None))

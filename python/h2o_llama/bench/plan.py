@@ -33,31 +33,11 @@ def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
 class Plan:
     """Modes, lengths and repetitions.
 
-    Parameters
-    ----------
-    modes : sequence of Mode
-        Each with a name of its own. What is called "over dense" is over the better of the dense ones.
-    n_prompt : sequence of int
-        Prompt lengths N to read.
-    depths : sequence of int
-        Prompt lengths to generate after.
-    n_gen : int, default 32
-        Tokens to generate there.
-    repetitions : int, default 3
-        Samples of each.
-    dense_max : int, optional
-        Leave dense attention out of longer prompts.
-    chunk_size : int, default 1024
-        S.
-    n_threads : int
-        As in `Llama`; by default one for each CPU.
-    n_gpu_layers : int, default 0
-        As in `Llama`.
+    Prompts of the lengths `n_prompt` are read, and `n_gen` tokens generated after those of `depths`. Each mode has a
+    name of its own; what is called "over dense" is over the better of the dense ones, which are left out of prompts
+    longer than `dense_max`. `chunk_size` is S.
 
-    Raises
-    ------
-    ValueError
-        If a value is bad, or there is nothing to measure.
+    Raises ValueError if a value is bad, or there is nothing to measure.
     """
 
     modes: Sequence[Mode]

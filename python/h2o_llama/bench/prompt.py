@@ -16,12 +16,7 @@ def prompt_tokens(llm: Llama, text: bytes | None, n_tokens: int) -> Tokens:
     Without a text: source of this Python's standard library, or, if the model has no tokenizer, ids drawn by Zipf's
     law, the same every time.
 
-    Raises
-    ------
-    ValueError
-        If the text has fewer tokens.
-    H2OError
-        If there is a text, and the model has no tokenizer.
+    Raises ValueError if the text has fewer tokens; H2OError if there is a text, and the model has no tokenizer.
     """
     if text is None:
         try:

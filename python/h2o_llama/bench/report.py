@@ -21,18 +21,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a benchmark says.
+    """Everything that a benchmark says: on what, of what and how it was measured, and `h2o_llama.bench.rows.rows`.
 
-    Attributes
-    ----------
-    machine, model, plan : dict
-        On what, of what and how it was measured.
-    bandwidth : float or None
-        Bytes per second that the CPU reads from memory.
-    cpu_share : float or None
-        The least of all prefills, see `h2o_llama.bench.case.Sample`; None with layers on a GPU, where it says nothing.
-    rows : list of dict
-        See `h2o_llama.bench.rows.rows`.
+    `bandwidth` is the bytes per second that the CPU reads from memory. `cpu_share` is the least of all prefills, see
+    `bench.case.Sample`; None with layers on a GPU, where it says nothing.
     """
 
     machine: dict[str, Any]

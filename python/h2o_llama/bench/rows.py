@@ -17,18 +17,9 @@ Test = Literal["prefill", "generation"]
 
 @dataclass
 class Result:
-    """What was measured of a case.
+    """What was measured of a case, and what its context held.
 
-    Attributes
-    ----------
-    case : Case
-    is_prompt : bool
-        Whether its prefill was asked for, not only what is generated after it.
-    stats : KVStats
-        What the context held.
-    peak_rss : int or None
-        See `h2o_llama.bench.alone.Alone`.
-    samples : list of Sample
+    `is_prompt`: its prefill was asked for, not only what is generated after it. `peak_rss` as in `bench.alone.Alone`.
     """
 
     case: Case
@@ -39,25 +30,13 @@ class Result:
 
 
 def rows(results: Sequence[Result], weight_bytes: int, bandwidth: float | None) -> list[Row]:
-    """A row for each test, length and mode, in this order.
+    """A row for each test, length and mode, in this order. Results without samples are left out.
 
-    Parameters
-    ----------
-    results : sequence of Result
-        Those without samples are left out.
-    weight_bytes : int
-        Bytes of weights that a token reads.
-    bandwidth : float or None
-        Bytes per second that the machine reads.
-
-    Returns
-    -------
-    list of dict
-        "test" ("prefill" or "generation"), "n_tokens" (of the prompt), "mode", "n" (samples), "seconds" (median, for
-        all tokens), "tokens_per_s", "over_dense" (over the better dense mode at that length), "kv_bytes" (as
-        allocated), "state_bytes" (index of keys, scores, memory sets, phase 1's results), "peak_rss" (None with
-        "generation"), "samples" (seconds). Only with "generation", else None: "read_bytes" (that a token reads:
-        weights, K and V), "read_per_s", and "of_bandwidth", its share of what the machine reads.
+    "test" ("prefill" or "generation"), "n_tokens" (of the prompt), "mode", "n" (samples), "seconds" (median, for all
+    tokens), "tokens_per_s", "over_dense" (over the better dense mode at that length), "kv_bytes" (as allocated),
+    "state_bytes" (index of keys, scores, memory sets, phase 1's results), "peak_rss" (None with "generation"),
+    "samples" (seconds). Only with "generation", else None: "read_bytes" (that a token reads: `weight_bytes`, K and V),
+    "read_per_s", and "of_bandwidth", its share of the bytes per second that the machine reads.
     """
     found = [r for r in results if r.samples]
     prefills = [_prefill(r) for r in found if r.is_prompt]

@@ -16,12 +16,8 @@ _OUTPUT = "output.weight"
 def weights_read(tensors: Mapping[str, int], metadata: Mapping[str, str]) -> int:
     """Bytes of the weights that one token needs, rounded down.
 
-    Parameters
-    ----------
-    tensors : mapping of str to int
-        Bytes of each tensor, by llama.cpp's names.
-    metadata : mapping of str to str
-        The model's; of a mixture of experts, it tells how many of them a token uses.
+    `tensors` are bytes by llama.cpp's names. Of a mixture of experts, the model's `metadata` tell how many a token
+    uses.
     """
     experts = metadata.get("general.architecture", "") + ".expert_"
     n_experts = int(metadata.get(experts + "count", 0))

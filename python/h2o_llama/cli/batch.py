@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from h2o_llama import H2OConfig
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
 from h2o_llama.batch.answers import Answer
 from h2o_llama.batch.documents import SUFFIXES
@@ -22,6 +23,7 @@ from h2o_llama.loading import check_model_file
 from h2o_llama.sequence import Progress
 
 
+@options.with_h2o()
 def batch(
     model: options.Model,
     documents: Annotated[
@@ -36,19 +38,9 @@ def batch(
     snapshots: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep what was read of each document here, for other questions.")
     ] = None,
-    local: options.Local = None,
-    heavy: options.Heavy = None,
-    lookup: options.Lookup = None,
-    retrieval: options.Retrieval = options.DEFAULTS.retrieval,
-    sinks: options.Sinks = None,
-    scorer: options.Scorer = options.DEFAULTS.scorer,
-    pooling: options.Pooling = options.DEFAULTS.pooling,
-    schedule: options.Schedule = options.DEFAULTS.schedule,
-    decode: options.Decode = None,
-    evict: options.Evict = False,
-    cold_store: options.ColdStore = None,
+    h2o: H2OConfig | None = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
-    dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
+    dense: options.Dense = False,
     n_ctx: Annotated[
         int,
         typer.Option(min=0, help="Tokens of a document, a question and its answer at most; 0 is the model's limit."),
@@ -66,24 +58,6 @@ def batch(
     Answers are added to --out as they come. A run that was cut off goes on when it is started again. A document that
     cannot be read or is too long is a line with an "error" there, and the exit code is 1.
     """
-    h2o = (
-        None
-        if dense
-        else options.config(
-            chunk,
-            local_window=local,
-            heavy_budget=heavy,
-            sink_tokens=sinks,
-            lookup_budget=lookup,
-            scorer=scorer,
-            pooling=pooling,
-            schedule=schedule,
-            decode=decode,
-            evict=evict,
-            cold_store=cold_store,
-            retrieval=retrieval,
-        )
-    )
     settings = BatchSettings(h2o, chunk, max_tokens, temp, seed)
     asked = read_questions(questions)
     files = {name: file for name, file in find_documents(documents).items() if not file.samefile(questions)}

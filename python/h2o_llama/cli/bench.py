@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +15,12 @@ from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
+from h2o_llama.eval import Setting
 from h2o_llama.machine import describe
 from h2o_llama.params import available_cpus
 
 
+@sweeps.with_settings(schedule="single_pass,two_phase", decode="full,memory")
 def bench(
     model: options.Model,
     n_prompt: Annotated[str, typer.Option(help="Prompt lengths N to read.")] = "1024,4096,8192",
@@ -28,30 +31,12 @@ def bench(
         int | None, typer.Option(min=0, help="Leave dense attention out of longer prompts; 0: measure H2O only.")
     ] = None,
     text: sweeps.Text = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
-    ] = None,
+    json_file: sweeps.JsonFile = None,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write a line for each figure to this file; - as with --json.")
     ] = None,
     plot: sweeps.Plot = None,
-    local: sweeps.Locals = sweeps.LOCAL,
-    heavy: sweeps.Heavies = sweeps.HEAVY,
-    lookup: sweeps.Lookups = sweeps.LOOKUP,
-    retrieval: sweeps.Retrievals = options.DEFAULTS.retrieval,
-    sinks: sweeps.Sinks = sweeps.SINK,
-    schedule: sweeps.Schedules = "single_pass,two_phase",
-    decode: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=sweeps.PANEL,
-            help="What generated tokens attend to: full, memory, or both. Prefills are measured with the first.",
-        ),
-    ] = "full,memory",
-    scorer: sweeps.Scorers = options.DEFAULTS.scorer,
-    pooling: sweeps.Poolings = sweeps.POOLING,
-    evict: sweeps.Evict = False,
-    cold_store: sweeps.ColdStore = None,
+    settings: Sequence[Setting] = (),
     chunk: options.Chunk = options.CHUNK_SIZE,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
@@ -63,19 +48,6 @@ def bench(
     take several values give all combinations. Ctrl-C ends it with what was measured so far. Tables are Markdown unless
     they go to a terminal.
     """
-    settings = sweeps.settings(
-        local=local,
-        heavy=heavy,
-        sinks=sinks,
-        lookup=lookup,
-        retrieval=retrieval,
-        schedule=schedule,
-        decode=decode,
-        scorer=scorer,
-        pooling=pooling,
-        evict=evict,
-        cold_store=cold_store,
-    )
     plan = Plan(
         beside_dense(settings),
         n_prompt=values("--n-prompt", n_prompt, int),

@@ -46,7 +46,7 @@ def chat(
     chunk: options.Chunk = options.CHUNK_SIZE,
     evict: options.Evict = False,
     cold_store: options.ColdStore = None,
-    dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
+    dense: options.Dense = False,
     n_ctx: Annotated[
         int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
     ] = 0,

@@ -25,9 +25,7 @@ def codec(
     group: Annotated[int, typer.Option(min=1, help="Chunks of a group: a frame each.")] = 8,
     kv_type: Annotated[KVType, typer.Option("--type", help="What the cache holds.")] = "f16",
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Samples of each time.")] = 3,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
-    ] = None,
+    json_file: sweeps.JsonFile = None,
     plot: sweeps.Plot = None,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
-from h2o_llama.eval import Continuation, Perplexity, Recall, evaluate, references
+from h2o_llama.eval import Continuation, Perplexity, Recall, Setting, evaluate, references
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Task
 from h2o_llama.eval.tasks import KINDS
@@ -22,6 +23,7 @@ _TEXT = "Perplexity and continuation"
 _RECALL = "Recall"
 
 
+@sweeps.with_settings("decode")
 def eval_model(
     model: options.Model,
     text: sweeps.Text = None,
@@ -30,16 +32,7 @@ def eval_model(
         Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
     ] = None,
     plot: sweeps.Plot = None,
-    local: sweeps.Locals = sweeps.LOCAL,
-    heavy: sweeps.Heavies = sweeps.HEAVY,
-    lookup: sweeps.Lookups = sweeps.LOOKUP,
-    retrieval: sweeps.Retrievals = options.DEFAULTS.retrieval,
-    sinks: sweeps.Sinks = sweeps.SINK,
-    schedule: sweeps.Schedules = options.DEFAULTS.schedule,
-    scorer: sweeps.Scorers = options.DEFAULTS.scorer,
-    pooling: sweeps.Poolings = sweeps.POOLING,
-    evict: sweeps.Evict = False,
-    cold_store: sweeps.ColdStore = None,
+    settings: Sequence[Setting] = (),
     reference: Annotated[
         str,
         typer.Option(
@@ -77,18 +70,6 @@ def eval_model(
 
     Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
     """
-    settings = sweeps.settings(
-        local=local,
-        heavy=heavy,
-        sinks=sinks,
-        lookup=lookup,
-        retrieval=retrieval,
-        schedule=schedule,
-        scorer=scorer,
-        pooling=pooling,
-        evict=evict,
-        cold_store=cold_store,
-    )
     tasks: list[Task] = []
     if windows > 0:
         tasks.append(Perplexity(windows))

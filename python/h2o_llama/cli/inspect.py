@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
@@ -24,6 +25,7 @@ from h2o_llama.report.terminal_lookups import lookup_sentence, lookup_tables
 MASS_TOKENS = 8192
 
 
+@options.with_h2o("local", "heavy", "lookup", "sinks", "scorer", "pooling", "schedule")
 def inspect(
     model: options.Model,
     file: options.File = None,
@@ -39,13 +41,7 @@ def inspect(
             f"page of up to {MASS_TOKENS:,} tokens."
         ),
     ] = None,
-    local: options.Local = None,
-    heavy: options.Heavy = None,
-    lookup: options.Lookup = None,
-    sinks: options.Sinks = None,
-    scorer: options.Scorer = options.DEFAULTS.scorer,
-    pooling: options.Pooling = options.DEFAULTS.pooling,
-    schedule: options.Schedule = options.DEFAULTS.schedule,
+    h2o: H2OConfig = options.DEFAULTS,
     chunk: options.Chunk = options.CHUNK_SIZE,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
@@ -57,16 +53,6 @@ def inspect(
     """
     if html is not None:
         check_target(html)
-    h2o = options.config(
-        chunk,
-        local_window=local,
-        heavy_budget=heavy,
-        sink_tokens=sinks,
-        lookup_budget=lookup,
-        scorer=scorer,
-        pooling=pooling,
-        schedule=schedule,
-    )
     text = read_prompt(file, prompt)
     with open_weights(model, gpu_layers) as weights:
         tokens = tokenize(weights, text)
@@ -92,7 +78,7 @@ def inspect(
     console = Console()
     print_report(console, report, report.select(layer, head), chunk)
     if html is not None:
-        ranked = f"ranked by {scorer} with pooling {pooling}, schedule {schedule}"
+        ranked = f"ranked by {h2o.scorer} with pooling {h2o.pooling}, schedule {h2o.schedule}"
         write_html(html, report, [("Heavy hitters", ranked), ("Model", description)])
         console.print(f"Written: {html}", soft_wrap=True, highlight=False, markup=False)
 

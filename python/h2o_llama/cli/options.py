@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -72,6 +75,7 @@ ColdStore = Annotated[
         help="With --evict: where it goes, to be looked up there: memory, or a folder for a temporary file.",
     ),
 ]
+Dense = Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")]
 DenseTail = Annotated[
     int | None,
     typer.Option(
@@ -96,6 +100,60 @@ Rpc = Annotated[
     str | None,
     typer.Option("--rpc", metavar="HOST:PORT,…", help="Machines that hold layers: `h2o-llama rpc-server` runs there."),
 ]
+
+Options = Mapping[str, tuple[Any, Any]]
+"""By name: annotation and default."""
+
+H2O_OPTIONS: Options = {
+    "local": (Local, None),
+    "heavy": (Heavy, None),
+    "lookup": (Lookup, None),
+    "retrieval": (Retrieval, DEFAULTS.retrieval),
+    "sinks": (Sinks, None),
+    "scorer": (Scorer, DEFAULTS.scorer),
+    "pooling": (Pooling, DEFAULTS.pooling),
+    "schedule": (Schedule, DEFAULTS.schedule),
+    "decode": (Decode, None),
+    "evict": (Evict, False),
+    "cold_store": (ColdStore, None),
+}
+_FIELDS = {"local": "local_window", "heavy": "heavy_budget", "sinks": "sink_tokens", "lookup": "lookup_budget"}
+
+
+def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Callable[..., Callable[..., None]]:
+    """Gives a command these options in the place of a parameter, whose value is make(the others, **theirs)."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            taken = {name: given.pop(name) for name in options}
+            command(**given, **{parameter: make(given, **taken)})
+
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for own in signature.parameters.values():
+            if own.name == parameter:
+                parameters += [
+                    own.replace(name=name, annotation=annotation, default=default)
+                    for name, (annotation, default) in options.items()
+                ]
+            else:
+                parameters.append(own)
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def with_h2o(*names: str) -> Callable[..., Callable[..., None]]:
+    """These options of H2O, by default all, for the parameter `h2o`; None with --dense. The command has --chunk."""
+
+    def make(others: Mapping[str, Any], **chosen: Any) -> H2OConfig | None:
+        if others.get("dense"):
+            return None
+        return config(others["chunk"], **{_FIELDS.get(name, name): value for name, value in chosen.items()})
+
+    return instead_of("h2o", {name: H2O_OPTIONS[name] for name in names or H2O_OPTIONS}, make)
 
 
 def layers(text: str) -> tuple[int, ...]:

@@ -13,32 +13,23 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import Llama, Snapshot
+from h2o_llama import H2OConfig, Llama, Snapshot
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
 from h2o_llama.sequence import DENSE_TAIL
 
 
+@options.with_h2o()
 def run(
     model: options.Model,
     file: options.File = None,
     prompt: options.Prompt = "",
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=0, help="Tokens to generate at most.")] = 128,
-    local: options.Local = None,
-    heavy: options.Heavy = None,
-    lookup: options.Lookup = None,
-    retrieval: options.Retrieval = options.DEFAULTS.retrieval,
-    sinks: options.Sinks = None,
-    scorer: options.Scorer = options.DEFAULTS.scorer,
-    pooling: options.Pooling = options.DEFAULTS.pooling,
-    schedule: options.Schedule = options.DEFAULTS.schedule,
-    decode: options.Decode = None,
-    evict: options.Evict = False,
-    cold_store: options.ColdStore = None,
+    h2o: H2OConfig | None = None,
     dense_tail: options.DenseTail = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
-    dense: Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")] = False,
+    dense: options.Dense = False,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
     threads: options.Threads = None,
     gpu_layers: options.RpcGpuLayers = None,
@@ -66,24 +57,6 @@ def run(
 
     The text goes to standard output, progress and a line of measurements to standard error.
     """
-    h2o = (
-        None
-        if dense
-        else options.config(
-            chunk,
-            local_window=local,
-            heavy_budget=heavy,
-            sink_tokens=sinks,
-            lookup_budget=lookup,
-            scorer=scorer,
-            pooling=pooling,
-            schedule=schedule,
-            decode=decode,
-            evict=evict,
-            cold_store=cold_store,
-            retrieval=retrieval,
-        )
-    )
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
     with open_weights(model, gpu_layers, rpc) as weights:

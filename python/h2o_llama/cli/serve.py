@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_weights
@@ -21,6 +23,7 @@ _MOST_ROOM = 32768
 """Tokens that a slot holds at most, unless told."""
 
 
+@options.with_h2o()
 def serve(
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="A GGUF file, a name that `pull` lists, or 'demo'.")
@@ -39,20 +42,10 @@ def serve(
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
     ] = None,
-    evict: options.Evict = False,
-    cold_store: options.ColdStore = None,
+    h2o: H2OConfig | None = None,
     dense_layers: Annotated[
         str | None, typer.Option(metavar="LIST", help="Layers that attend to everything, such as 0-2,11.")
     ] = None,
-    local: options.Local = None,
-    heavy: options.Heavy = None,
-    lookup: options.Lookup = None,
-    retrieval: options.Retrieval = options.DEFAULTS.retrieval,
-    sinks: options.Sinks = None,
-    scorer: options.Scorer = options.DEFAULTS.scorer,
-    pooling: options.Pooling = options.DEFAULTS.pooling,
-    schedule: options.Schedule = options.DEFAULTS.schedule,
-    decode: options.Decode = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
     dense: Annotated[
         bool, typer.Option("--dense", "--no-h2o", help="Without H2O: llama.cpp's dense attention.")
@@ -69,25 +62,8 @@ def serve(
     further = passed_on or []
     if model.startswith("-"):  # what follows -- comes here where no model is named
         model, further = "demo", [model, *further]
-    h2o = (
-        None
-        if dense
-        else options.config(
-            chunk,
-            local_window=local,
-            heavy_budget=heavy,
-            sink_tokens=sinks,
-            lookup_budget=lookup,
-            scorer=scorer,
-            pooling=pooling,
-            schedule=schedule,
-            decode=decode,
-            evict=evict,
-            cold_store=cold_store,
-            retrieval=retrieval,
-            dense_layers=None if dense_layers is None else options.layers(dense_layers),
-        )
-    )
+    if h2o is not None and dense_layers is not None:
+        h2o = replace(h2o, dense_layers=options.layers(dense_layers))
     with open_weights(model, 0) as weights:
         path = weights.model_path
         n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from h2o_llama.cli.options import DEFAULTS
+from h2o_llama.cli.options import DEFAULTS, Options, instead_of
 from h2o_llama.config import SCORERS
 from h2o_llama.eval import Setting, evicting, sweep
 
@@ -20,6 +20,9 @@ Text = Annotated[
     Path | None, typer.Option(help="Text file, or a text's name; - is standard input. By default Python's sources.")
 ]
 Plot = Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
+]
 Locals = Annotated[str, typer.Option(rich_help_panel=PANEL, help="L, one or more: 64,128.")]
 Heavies = Annotated[str, typer.Option(rich_help_panel=PANEL, help="H, one or more.")]
 Lookups = Annotated[str, typer.Option(rich_help_panel=PANEL, help="B, one or more.")]
@@ -47,11 +50,37 @@ ColdStore = Annotated[
 ]
 Poolings = Annotated[str, typer.Option(rich_help_panel=PANEL, help="Neighbours kept with them, one or more.")]
 
-LOCAL = str(DEFAULTS.local_window)
-HEAVY = str(DEFAULTS.heavy_budget)
-LOOKUP = str(DEFAULTS.lookup_budget)
-SINK = str(DEFAULTS.sink_tokens)
-POOLING = str(DEFAULTS.pooling)
+Decodes = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=PANEL,
+        help="What generated tokens attend to: full, memory, or both. Prefills are measured with the first.",
+    ),
+]
+
+OPTIONS: Options = {
+    "local": (Locals, str(DEFAULTS.local_window)),
+    "heavy": (Heavies, str(DEFAULTS.heavy_budget)),
+    "lookup": (Lookups, str(DEFAULTS.lookup_budget)),
+    "retrieval": (Retrievals, DEFAULTS.retrieval),
+    "sinks": (Sinks, str(DEFAULTS.sink_tokens)),
+    "schedule": (Schedules, DEFAULTS.schedule),
+    "decode": (Decodes, DEFAULTS.decode),
+    "scorer": (Scorers, DEFAULTS.scorer),
+    "pooling": (Poolings, str(DEFAULTS.pooling)),
+    "evict": (Evict, False),
+    "cold_store": (ColdStore, None),
+}
+
+
+def with_settings(*left_out: str, **defaults: str) -> Callable[..., Callable[..., None]]:
+    """All these options but some, and with some other defaults, for the parameter `settings`."""
+    chosen = {
+        name: (annotation, defaults.get(name, default))
+        for name, (annotation, default) in OPTIONS.items()
+        if name not in left_out
+    }
+    return instead_of("settings", chosen, lambda _, **given: settings(**given))
 
 
 def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:

@@ -9,17 +9,15 @@ is lm_eval's own command line, which knows the model "h2o-llama" then. It needs 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import H2OConfig, Llama, _check
-from h2o_llama.eval.lockstep import piece_tokens
+from h2o_llama.eval.lockstep import piece_tokens, pieces
 from h2o_llama.eval.losses import log_softmax
 from h2o_llama.sequence import DENSE_TAIL
 
@@ -205,9 +203,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
 def _calls(n_tokens: int, n_scored: int, most: int) -> list[tuple[int, int]]:
     """(start, stop) of the calls that read a text: what is scored in pieces of at most `most` tokens."""
     first = n_tokens - n_scored
-    n = math.ceil((n_tokens - first) / most)
-    bounds = [first + (n_tokens - first) * i // n for i in range(n + 1)]
-    return [(0, first)] * (first > 0) + list(pairwise(bounds))
+    return [(0, first)] * (first > 0) + pieces(first, n_tokens, n_tokens, most)
 
 
 def _score(rows: Iterable[NDArray[np.float64]], tokens: Sequence[int]) -> tuple[float, bool]:

@@ -61,22 +61,10 @@ def read_windows(
     chunk_size: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> dict[str, Reading]:
-    """Read every window with all contexts, piece by piece, and compare their logits from position `first` on.
+    """Read every window with all contexts, piece by piece, and compare their logits with dense attention's.
 
-    Parameters
-    ----------
-    dense : Llama
-        Dense attention.
-    readers : mapping of str to Reader
-        The contexts to compare with it.
-    windows : int32 [n, n_tokens]
-        Token ids; every window is a new sequence.
-    first : int
-        The logits of positions from `first` to n_tokens - 2 are compared, as they have a next token.
-    chunk_size : int
-        S of the readers.
-    progress : callable, optional
-        Called as progress(n_done, n) in tokens of all contexts.
+    Windows are int32 [n, n_tokens]; every window is a new sequence. Compared are the logits of positions from `first`
+    to n_tokens - 2, as they have a next token. `progress` is called as progress(n_done, n) in tokens of all contexts.
     """
     n_tokens = windows.shape[1]
     most = piece_tokens(dense.n_vocab)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,9 @@ _BLOCK = 2**21
 class Losses:
     """What dense attention and a setting give to each token of a text. All arrays have the same shape.
 
-    Attributes
-    ----------
-    nats, nats_dense : float64
-        Negative log-probability of the token that came next.
-    kld : float64
-        KL divergence of the setting's distribution from dense attention's, KL(dense ‖ setting), in nats.
-    same_top : bool
-        Whether both find the same token most probable.
+    `nats` and `nats_dense` are the negative log-probability of the token that came next, `kld` is the KL divergence of
+    the setting's distribution from dense attention's, KL(dense ‖ setting), in nats, all float64; `same_top` is whether
+    both find the same token most probable.
     """
 
     nats: NDArray[np.float64]
@@ -33,16 +28,11 @@ class Losses:
 
     def __getitem__(self, index: slice | tuple[slice, ...]) -> Losses:
         """A part of every array."""
-        return Losses(self.nats[index], self.nats_dense[index], self.kld[index], self.same_top[index])
+        return Losses(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def reshape(self, *shape: int) -> Losses:
         """The same tokens in another shape."""
-        return Losses(
-            self.nats.reshape(shape),
-            self.nats_dense.reshape(shape),
-            self.kld.reshape(shape),
-            self.same_top.reshape(shape),
-        )
+        return Losses(*(getattr(self, field.name).reshape(shape) for field in fields(self)))
 
     def summary(self) -> dict[str, float | int]:
         """Means over all tokens and their standard errors, as llama-perplexity computes them.
@@ -71,12 +61,7 @@ class Losses:
 
 def join(parts: Sequence[Losses]) -> Losses:
     """One after the other, along the first axis."""
-    return Losses(
-        np.concatenate([p.nats for p in parts]),
-        np.concatenate([p.nats_dense for p in parts]),
-        np.concatenate([p.kld for p in parts]),
-        np.concatenate([p.same_top for p in parts]),
-    )
+    return Losses(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Losses)))
 
 
 def compare(
@@ -84,14 +69,7 @@ def compare(
 ) -> list[Losses]:
     """Losses of each of `others` beside dense attention's.
 
-    Parameters
-    ----------
-    dense : float32 [n, n_vocab]
-        Logits of dense attention.
-    others : sequence of float32 [n, n_vocab]
-        Logits of the settings.
-    targets : int32 [n]
-        The token that came next.
+    Logits are float32 [n, n_vocab], `targets` int32 [n] the tokens that came next.
     """
     n_rows = max(1, _BLOCK // dense.shape[1])
     parts: list[list[Losses]] = [[] for _ in others]

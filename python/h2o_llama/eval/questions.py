@@ -26,17 +26,19 @@ class Recall:
     Parameters
     ----------
     kinds : sequence of str
-        What is hidden and asked; a row for each.
+        What is hidden and asked, see `h2o_llama.eval.tasks.make_item`; a row for each.
     depths : sequence of float, default 0, 0.25, 0.5, 0.75, 1
         Where, from 0 for the document's start to 1 for its end.
     samples : int, default 4
         Documents for each kind and depth.
     dense_tail : int, default 128
-        The last tokens of the prompt that attend to everything kept; 0: the question is read as the rest.
+        The last tokens of a question and its document attend to everything kept; 0: the question is nothing but the end
+        of
+        the prompt. Dense attention ignores it.
     question : {"after", "before"}
-        Where the question stands.
-    style : str, default "auto"
-        The wording.
+        Whether the question follows the document, or stands in front of it too.
+    style : {"auto", "english", "keys"}
+        The wording. "auto" is "keys" for the packaged demo model, which knows nothing else, and "english" for others.
     haystack : bytes, optional
         The text to hide them in; by default source of Python's standard library.
     """

@@ -20,20 +20,9 @@ _OWNER = "measure_recall"
 
 @dataclass(frozen=True)
 class RecallCell:
-    """Recall at one length and depth.
+    """Mean share of answers found at one length and depth, over n items.
 
-    Attributes
-    ----------
-    kind, question : str
-        As given to `measure_recall`.
-    n_tokens : int
-        The length asked for; the items are as long as whole lines allow.
-    depth : float or None
-        Where what was asked was put; None for kinds without depth.
-    recall : float
-        Mean over the items of the share of answers found.
-    n : int
-        How many items.
+    `n_tokens` is the length asked for; the items are as long as whole lines allow. Kinds without depth have None.
     """
 
     kind: str
@@ -60,45 +49,18 @@ def measure_recall(
 ) -> dict[str, list[RecallCell]]:
     """Ask every model the same questions about the same documents; answers are greedy.
 
+    The options are those of `Recall`.
+
     An answer is found if its bytes are said, in either case and not as a part of a longer word; in style "keys" they
-    must follow the question at once. Generated tokens attend to the whole cache, so in style "keys" a first digit
-    that is guessed (one chance in nine) is often followed by the right ones even if the question could not see them.
+    must follow the question at once. Generated tokens attend to the whole cache, so in style "keys" a first digit that
+    is guessed (one chance in nine) is often followed by the right ones even if the question could not see them.
 
-    Parameters
-    ----------
-    llms : mapping of str to Llama
-        Open contexts of one model by name, each with n_ctx of at least n_tokens. What they hold is lost.
-    kinds : sequence of str
-        See `h2o_llama.eval.tasks.make_item`.
-    n_tokens : int
-        The document, the questions and the answers together have at most so many tokens.
-    depths : sequence of float
-        Places of what is asked, from 0 to 1. All depths have the same documents and needles.
-    samples : int
-        Items for each kind and depth.
-    seed : int, default 0
-        The items depend on it.
-    style : {"auto", "english", "keys"}
-        "auto": "keys" for the packaged demo model, which knows nothing else, "english" for others.
-    dense_tail : int, default 128
-        The last so many tokens of a question and its document attend to everything kept; 0: the question is
-        nothing but the end of the prompt. Models without H2O ignore it.
-    question : {"after", "before"}
-        Whether the question follows the document, or stands in front of it too.
-    haystack : bytes, optional
-        Text to hide needles in; by default source of Python's standard library.
-    progress : callable, optional
-        Called as progress(n_done, n) after every prompt of every model.
+    The models are open contexts of one model by name, each with n_ctx of at least n_tokens, the most tokens that the
+    document, the questions and the answers have together. What they hold is lost. All depths have the same documents
+    and needles. `progress` is called as progress(n_done, n) after every prompt of every model.
 
-    Returns
-    -------
-    dict of str to list of RecallCell
-        For each name a cell per kind and depth, in this order; kinds without depth have one cell.
-
-    Raises
-    ------
-    ValueError
-        If an argument is bad, or a context is too small.
+    Returns a cell per kind and depth, in this order, for each name; kinds without depth have one. Raises ValueError if
+    an argument is bad, or a context is too small.
     """
     if not llms:
         raise _check.bad_argument(_OWNER, "llms", "at least one model", llms)

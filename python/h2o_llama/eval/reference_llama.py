@@ -22,23 +22,10 @@ MemorySets = dict[int, NDArray[np.int32]]  # layer -> [n_head_kv, M]
 
 
 class ReferenceLlama(Llama):
-    """A `Llama` that reads a text with the memory sets of the reference "random" or "upper_bound".
+    """A `Llama` that reads a text with the memory sets of the reference "random" or "upper_bound", see `Setting`.
 
     The sets follow from the text that `plan` is given, or from the tokens of a sequence's first `eval`. Past the end of
-    that text H2O goes on by itself.
-
-    Parameters
-    ----------
-    weights : Llama
-        Where the weights are shared from.
-    h2o : H2OConfig
-        Budgets and schedule.
-    memory : {"random", "upper_bound"}
-        The rule; see `Setting`.
-    seed : int
-        Of the random choice. Another text draws other numbers.
-    **context
-        The other arguments of `Llama`.
+    that text H2O goes on by itself. Weights are shared; another text draws other numbers by the same seed.
     """
 
     def __init__(self, weights: Llama, h2o: H2OConfig, memory: Memory, seed: int, **context: Any) -> None:
@@ -122,13 +109,8 @@ class ReferenceLlama(Llama):
 def memory_set(values: NDArray[np.float32], h2o: H2OConfig) -> NDArray[np.int32]:
     """The sinks, the local window, and the positions of largest value: int32 [n_head_kv, M], ascending, padded with -1.
 
-    Parameters
-    ----------
-    values : float32 [n_head_kv, end]
-        Of every position before the end of a chunk; -inf for those that cannot be chosen. Of equal values the lower
-        position wins.
-    h2o : H2OConfig
-        The budgets.
+    Values are float32 [n_head_kv, end], of every position before the end of a chunk; -inf for those that cannot be
+    chosen. Of equal values the lower position wins.
     """
     n_heads, end = values.shape
     always = np.zeros(end, dtype=np.bool_)

@@ -13,10 +13,7 @@ from h2o_llama.eval.task import Row
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file; none if there is no file, or an empty one.
 
-    Raises
-    ------
-    ValueError
-        If it is no list of rows as `evaluate` writes them.
+    Raises ValueError if it is no list of rows as `evaluate` writes them.
     """
     try:
         content = path.read_bytes()

@@ -20,19 +20,8 @@ from h2o_llama.params import available_cpus
 class Subject:
     """One set of weights, one text, and contexts that differ in their attention only.
 
-    Attributes
-    ----------
-    weights : Llama
-        A small context; all others share its weights.
-    text : Text
-    chunk_size : int
-        S.
-    seed : int
-        Of everything that is drawn.
-    fingerprint : str
-        Which model it is, see `model_fingerprint`.
-    machine : dict
-        The machine, versions and number of threads.
+    `weights` is a small context; all others share its weights. Everything that is drawn is drawn by `seed`. `machine`
+    is the machine, versions and number of threads.
     """
 
     def __init__(

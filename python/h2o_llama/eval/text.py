@@ -13,24 +13,10 @@ from h2o_llama.demo.document import standard_library_text
 from h2o_llama.llama import Llama
 
 # Their sources are longer than a piece in every supported Python.
-_MODULES = (
-    "argparse",
-    "difflib",
-    "doctest",
-    "inspect",
-    "mailbox",
-    "optparse",
-    "pickle",
-    "pydoc",
-    "shutil",
-    "smtplib",
-    "socket",
-    "statistics",
-    "subprocess",
-    "tarfile",
-    "threading",
-    "traceback",
-)
+_MODULES = """
+argparse difflib doctest inspect mailbox optparse pickle pydoc shutil smtplib socket statistics subprocess tarfile
+threading traceback
+"""
 _PIECE_BYTES = 32_768
 
 
@@ -39,18 +25,13 @@ def default_text() -> bytes:
 
     Raises OSError if this interpreter carries no source files.
     """
-    return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES)
+    return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES.split())
 
 
 class Text:
-    """A text, tokenised once as llama-perplexity does it.
+    """A text, tokenised once as llama-perplexity does it: `tokens`, int32 [n], and the SHA-256 of its bytes.
 
-    Attributes
-    ----------
-    tokens : int32 [n]
-        Token ids, with those that the model expects around a text.
-    sha256 : str
-        Of the text's bytes.
+    The tokens have those that the model expects around a text.
     """
 
     def __init__(self, llm: Llama, text: bytes) -> None:
@@ -61,10 +42,7 @@ class Text:
     def n_windows(self, size: int, most: int) -> int:
         """How many windows of `size` tokens the text has, at most `most`, which is at least 1.
 
-        Raises
-        ------
-        ValueError
-            If it has none, or `most` is bad.
+        Raises ValueError if it has none, or `most` is bad.
         """
         most = _check.integer("eval", "windows", most, 1)
         n = len(self.tokens) // size

@@ -6,7 +6,6 @@ import hashlib
 import math
 import statistics
 import tempfile
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -167,14 +166,8 @@ class Gate:
         with self.open(_COLD, len(tokens)) as cold, self.open(H2OConfig(evict=True), len(tokens)) as evict:
             for llm in (cold, evict):
                 llm.eval(tokens[:-N_AFTER])
-
-            def seconds(llm: Llama, part: Tokens) -> float:
-                start = time.perf_counter()
-                for token in part:
-                    llm.eval([int(token)], decode=True)
-                return time.perf_counter() - start
-
-            ratios = [seconds(evict, part) / seconds(cold, part) for part in np.split(tokens[-N_AFTER:], 8)]
+            parts = np.split(tokens[-N_AFTER:], 8)
+            ratios = [stored.seconds(evict, part) / stored.seconds(cold, part) for part in parts]
         yield "cold_speed", "long", statistics.median(ratios)
 
     def stored(self) -> Iterator[Figure]:

@@ -20,14 +20,8 @@ _NOWHERE = np.iinfo(np.int32).max
 class MemoryHistory:
     """The heavy hitters of all memory sets so far. Sinks and local windows, the same for every head, are left out.
 
-    Attributes
-    ----------
-    heads : tuple of (int, int)
-        (layer, KV head), in the order of `heavy`'s rows.
-    heavy : int32 [n_sets, n_heads, k]
-        Positions, ascending, padded at the end with -1. Set c was built after chunk c, which ends at (c + 1) * S.
-    chunk_size, local_window, heavy_budget, sink_tokens : int
-        S, L, H and A.
+    `heads` are (layer, KV head), in the order of the rows of `heavy`, int32 [n_sets, n_heads, k]: positions, ascending,
+    padded at the end with -1. Set c was built after chunk c, which ends at (c + 1) * S.
     """
 
     heads: tuple[tuple[int, int], ...]
@@ -57,16 +51,10 @@ class Stays:
 
 @dataclass(frozen=True)
 class Bins:
-    """Heavy hitters counted by where in the document they are.
+    """Heavy hitters of each set and head counted by where in the document they are, int64 [n, n_heads, n_bins].
 
-    Attributes
-    ----------
-    sets : int64 [n]
-        The memory sets that were counted: all, or evenly spaced ones and the last.
-    edges : int64 [n_bins + 1]
-        Bin b holds the positions edges[b] to edges[b + 1] - 1.
-    counts : int64 [n, n_heads, n_bins]
-        Heavy hitters of each set and head in each bin.
+    `sets`, int64 [n], were counted: all, or evenly spaced ones and the last. Bin b holds the positions edges[b] to
+    edges[b + 1] - 1.
     """
 
     sets: NDArray[np.int64]

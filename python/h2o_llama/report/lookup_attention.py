@@ -38,21 +38,9 @@ def lookup_attention(
     It is computed in a second context on the same weights, with F16 keys and values, whose scores are the attention
     that positions receive. What looked-up positions receive is not added to scores: it is what is missing from the sum.
 
-    Parameters
-    ----------
-    llm : Llama
-        Opened with record=True and a lookup_budget. Its sequence is left alone.
-    tokens : sequence of int, or integer ndarray [N]
-        Token ids, without a dense tail or generated tokens.
-    n_threads : int, optional
-        As in `Llama`.
-    progress : callable, optional
-        Called as progress(n_done, N) after every chunk.
-
-    Raises
-    ------
-    H2OError
-        If `llm` did not record, or looks nothing up.
+    `llm` was opened with record=True and a lookup_budget, its sequence is left alone; there are no dense tail and no
+    generated tokens. `progress` is called as progress(n_done, N) after every chunk. Raises H2OError if `llm` did not
+    record, or looks nothing up.
     """
     if llm.h2o is None or llm.h2o.lookup_budget == 0:
         raise H2OError("[lookup_attention] nothing is looked up: pass H2OConfig(lookup_budget=…)")

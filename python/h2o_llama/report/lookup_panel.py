@@ -18,20 +18,13 @@ _MOST_WANTED = 12
 class LookupPanel:
     """What was looked up, at least one position.
 
-    Attributes
-    ----------
-    lookups : Lookups
-        All of it.
-    tiles : range
-        The tiles that the page can show: all, or as many of the last as there is room for.
-    chosen : int
-        The tile to begin with: the last whole one, if it is among them.
-    most_wanted : list of (int, int, Snippet)
-        Positions looked up by most tiles, by how many, and their text.
-    data : dict
-        What the page's script needs. `tiles` has, for each of them, a list of [query - first position of the tile,
-        position, position, …]; `lengths` are those of the tokens' texts in UTF-16 units, as JavaScript counts. A
-        character of several tokens belongs to the first of them.
+    `tiles` are those that the page can show: all, or as many of the last as there is room for; it begins with `chosen`,
+    the last whole one, if it is among them. `most_wanted` are positions, by how many tiles they were looked up, and
+    their text.
+
+    `data` is what the page's script needs. Its "tiles" have, for each of them, a list of [query - first position of the
+    tile, position, position, …]; "lengths" are those of the tokens' texts in UTF-16 units, as JavaScript counts. A
+    character of several tokens belongs to the first of them.
     """
 
     lookups: Lookups

@@ -21,16 +21,11 @@ _APART = 8
 
 @dataclass(frozen=True)
 class Lookups:
-    """All positions that were looked up, the same for every layer and head.
+    """All positions that were looked up, and the query that asked for each, int32 [n].
 
-    Attributes
-    ----------
-    positions, queries : int32 [n]
-        Positions, and the query that asked for each; by the query, then by the position.
-    budget, tile_size : int
-        B, so many of the newest positions a query sees, and T.
-    tiles : range
-        The tiles of all chunks but the first, in which nothing can be looked up.
+    They are the same for every layer and head, and stand by the query, then by the position. A query sees `budget` (B)
+    of the newest. `tiles`, of `tile_size` (T) positions each, are those of all chunks but the first, in which nothing
+    can be looked up.
     """
 
     positions: NDArray[np.int32]

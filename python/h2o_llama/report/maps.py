@@ -68,7 +68,6 @@ def history_maps(history: MemoryHistory) -> list[Map]:
             "either. At 100 % nothing ever changes.",
             heads,
             measures.stability(history),
-            PERCENT,
         ),
         _of_heads(
             "Agreement within the layer",
@@ -76,7 +75,6 @@ def history_maps(history: MemoryHistory) -> list[Map]:
             "all heads keep the same tokens.",
             heads,
             measures.overlap_in_layer(history, pairs),
-            PERCENT,
         ),
         _of_heads(
             "Age",
@@ -92,7 +90,6 @@ def history_maps(history: MemoryHistory) -> list[Map]:
             f"to the text: far more than by chance ({chance}) is an artefact.",
             heads,
             measures.chunk_start_share(history),
-            PERCENT,
         ),
         _map(
             "Agreement between layers",
@@ -100,7 +97,6 @@ def history_maps(history: MemoryHistory) -> list[Map]:
             False,
             (layers, layers),
             measures.overlap_of_layers(history, pairs),
-            PERCENT,
         ),
     ]
     return [m for m in maps if any(cell.shade for _, cells in m.rows for cell in cells)]
@@ -116,16 +112,14 @@ def mass_maps(captured: CapturedMass) -> list[Map]:
             "Share of dense attention to older tokens that goes to tokens of the memory set.",
             captured.heads,
             held,
-            PERCENT,
-            scale,
+            scale=scale,
         ),
         _of_heads(
             "Best possible",
             "The same for the best set of that size: with the heavy hitters that the coming chunk will ask for most.",
             captured.heads,
             best,
-            PERCENT,
-            scale,
+            scale=scale,
         ),
     ]
 
@@ -138,7 +132,6 @@ def lookup_map(attention: LookupAttention) -> Map:
         "its memory set; mean of all chunks but the first.",
         attention.heads,
         measures.mean(attention.share, axis=0),
-        PERCENT,
     )
 
 
@@ -151,7 +144,7 @@ def _of_heads(
     how: str,
     heads: Heads,
     values: NDArray[np.float64],
-    unit: Unit,
+    unit: Unit = PERCENT,
     scale: tuple[float, float] | None = None,
 ) -> Map:
     layers, columns = _layers(heads), sorted({head for _, head in heads})
@@ -167,7 +160,7 @@ def _map(
     of_heads: bool,
     names: tuple[list[int], list[int]],
     table: NDArray[np.float64],
-    unit: Unit,
+    unit: Unit = PERCENT,
     scale: tuple[float, float] | None = None,
 ) -> Map:
     low, high = scale or _range(table)

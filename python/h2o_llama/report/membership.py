@@ -20,25 +20,12 @@ _MAX_CELLS = 2_000_000
 
 @dataclass(frozen=True)
 class Membership:
-    """A column per memory set, a row per bin of positions.
+    """A column per memory set, a row per bin of positions up to `n_positions`, with evenly spaced `ticks`.
 
-    Attributes
-    ----------
-    n_positions : int
-        Where the last chunk with a memory set ends.
-    ticks : list of int
-        Positions to write at the axis, evenly spaced from 0 to n_positions.
-    columns : list of int
-        The memory sets.
-    bands : list of (str, int, int, int)
-        ("sinks" or "local", column, start, stop) of what is always kept.
-    cells : list of (int, int, int, int)
-        (column, start, stop, shade) of every bin, by the mean over all heads.
-    strongest : float
-        The share of a bin's positions that the strongest shade ends at. Every weaker one ends at half the share of the
-        next; shade 0 is for bins without heavy hitters.
-    data : dict
-        What the page's script needs to draw single heads.
+    `bands` are ("sinks" or "local", column, start, stop) of what is always kept, `cells` (column, start, stop, shade)
+    of every bin, by the mean over all heads. The strongest shade ends at the share `strongest` of a bin's positions,
+    every weaker one at half the share of the next; shade 0 is for bins without heavy hitters. `data` is for the page's
+    script, to draw single heads.
     """
 
     n_positions: int

@@ -11,20 +11,10 @@ from h2o_llama.eval.tasks.filler import Filler
 
 @dataclass(frozen=True)
 class Ask:
-    """One question.
+    """One question, as it stands in front of the document, and as it follows it, with the cue that the answer follows.
 
-    Attributes
-    ----------
-    preface : bytes
-        The question as it stands in front of the document.
-    question : bytes
-        The question as it follows the document, with the cue that the answer follows.
-    cue : bytes
-        What follows the document if the question stood in front of it.
-    answers : tuple of bytes
-        All that must be said.
-    slack : int
-        Tokens to generate beyond those of the answers.
+    The cue alone follows the document if the question stood in front of it. `slack` is tokens to generate beyond those
+    of the answers, all of which must be said.
     """
 
     preface: bytes
@@ -38,12 +28,7 @@ class Ask:
 class Draft:
     """A document that is still to be cut, and what is asked about it, one after the other.
 
-    Attributes
-    ----------
-    document : callable
-        document(n): the document with n units (lines, mostly), from `least` to `most`.
-    asks : tuple of Ask
-        At least one.
+    document(n) is the document with n units (lines, mostly), from `least` to `most`.
     """
 
     document: Callable[[int], bytes]

@@ -15,30 +15,16 @@ from h2o_llama.demo.document import standard_library_text
 Filler = Callable[[int], list[bytes]]
 
 # Big single files in every supported Python.
-_MODULES = (
-    "argparse",
-    "ast",
-    "configparser",
-    "difflib",
-    "doctest",
-    "enum",
-    "inspect",
-    "mailbox",
-    "optparse",
-    "pickle",
-    "pickletools",
-    "shutil",
-    "statistics",
-    "subprocess",
-    "tarfile",
-    "typing",
-)
+_MODULES = """
+argparse ast configparser difflib doctest enum inspect mailbox optparse pickle pickletools shutil statistics subprocess
+tarfile typing
+"""
 _MODULE_BYTES = 32_768
 
 
 @lru_cache(maxsize=1)
 def _standard_library_lines() -> tuple[bytes, ...]:
-    return tuple(b"".join(standard_library_text(_MODULE_BYTES, module) for module in _MODULES).splitlines())
+    return tuple(b"".join(standard_library_text(_MODULE_BYTES, module) for module in _MODULES.split()).splitlines())
 
 
 def make_filler(haystack: bytes | None, rng: Random) -> Filler:

@@ -40,19 +40,10 @@ class Turn:
 class Item:
     """A document and the questions about it.
 
-    Attributes
-    ----------
-    kind : str
-        One of KINDS.
-    n_tokens : int
-        Tokens of the prompt: the document and the first question.
-    depth : float or None
-        Where what is asked was put, 0 the document's start, 1 its end; None if it is everywhere. Of several things the
-        first one is there, the others follow evenly up to the end.
-    context : bytes
-        The document, with the questions in front of it if they stand there.
-    turns : tuple of Turn
-        The first question follows the document, each other one the answer before it.
+    `n_tokens` are those of the prompt: the document and the first question. `depth` is where what is asked was put, 0
+    the document's start, 1 its end; None if it is everywhere. Of several things the first one is there, the others
+    follow evenly up to the end. `context` is the document, with the questions in front of it if they stand there. The
+    first of the `turns` follows the document, each other one the answer before it.
     """
 
     kind: str
