@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compare import case
+from compare import assert_all_equal, case
 from h2o_llama import _core, ops
 from kernels import ISAS, using
 from test_attention_op import Sizes, Tiles, assert_close, further_reference, in_use_with_tiles, tile_inputs
@@ -111,8 +111,7 @@ def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str) 
             problem = Case(rng, sizes, "of tiles", 200)
             want = problem.attend(n_threads=1)
             for n_threads in (2, 3, 8):
-                for x, y in zip(problem.attend(n_threads=n_threads), want, strict=True):
-                    np.testing.assert_array_equal(x, y)
+                assert_all_equal(problem.attend(n_threads=n_threads), want)
 
 
 def test_output_is_as_without_sums(rng: np.random.Generator, isa: str) -> None:

@@ -13,7 +13,7 @@ from typer.testing import Result
 
 import models
 from chats import CHATML, INSTRUCT, user, write_chat_model
-from command_line import invoke
+from command_line import invoke, succeeded
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, make_questions, read_questions
 from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
@@ -100,8 +100,7 @@ def test_answers_are_those_of_one_chat_each(
     """And every document is read once; the longest does not fit into the first context."""
     model = write_chat_model(tmp_path / "model.gguf", template)
     options, h2o = CONFIGS[config]
-    result = run_batch(folder, model, *options, "--parallel", "2")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(run_batch(folder, model, *options, "--parallel", "2"))
     assert len(evaluated) == len(DOCUMENTS)
     assert result.stderr.startswith(f"{len(DOCUMENTS) * len(QUESTIONS)} answers added")
 
@@ -125,7 +124,7 @@ def test_answers_are_those_of_one_chat_each(
 
 
 def test_a_model_without_a_template_is_asked_in_plain_text(one_layer_model: Path, folder: Path) -> None:
-    assert run_batch(folder, one_layer_model).exit_code == 0
+    succeeded(run_batch(folder, one_layer_model))
     expected = {}
     with Llama(one_layer_model, n_ctx=6000, n_ubatch=CHUNK, n_threads=1) as llm:
         for name, text in DOCUMENTS.items():
@@ -140,7 +139,7 @@ def test_a_run_that_was_cut_off_goes_on(
     chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, ctrl_c: None
 ) -> None:
     """Ctrl-C leaves whole lines; of a line that is torn the answer is made again."""
-    assert run_batch(folder, chat_model).exit_code == 0
+    succeeded(run_batch(folder, chat_model))
     expected = answers_of(folder)
     (folder / "out.jsonl").unlink()
 
@@ -175,7 +174,7 @@ def test_only_what_is_new_is_asked(chat_model: Path, folder: Path) -> None:
     before = rows_of(folder)
     (folder / "documents" / "a.txt").write_text("Now about swans.")
     (folder / "questions.txt").write_text("\n".join(["A new one?", *QUESTIONS]))
-    assert run_batch(folder, chat_model).exit_code == 0
+    succeeded(run_batch(folder, chat_model))
     assert rows_of(folder)[: len(before)] == before
     added = rows_of(folder)[len(before) :]
     assert sorted((row["document"], row["question"]) for row in added) == sorted(

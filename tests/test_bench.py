@@ -17,7 +17,7 @@ from gguf import GGUFReader
 from typer.testing import Result
 
 import h2o_llama
-from command_line import assert_wrong_usage, invoke
+from command_line import assert_wrong_usage, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, KVStats, Llama
 from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report, Sample, alone, measure, read_bandwidth
 from h2o_llama.bench.case import Case
@@ -259,8 +259,7 @@ def test_tokens_are_a_texts_or_drawn_where_there_is_no_tokenizer(monkeypatch: py
 
 def test_from_end_to_end(tmp_path: Path) -> None:
     out, sheet = tmp_path / "bench.json", tmp_path / "bench.csv"
-    result = run("demo", *TINY, "--json", out, "--csv", sheet)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(run("demo", *TINY, "--json", out, "--csv", sheet))
     assert result.stderr == ""
     report = json.loads(out.read_text())
     tests = [("prefill", 64), ("prefill", 130), ("generation", 100), ("generation", 130)]
@@ -311,8 +310,7 @@ def test_files_can_go_to_standard_output_alone(option: str) -> None:
 
 def test_plots_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    result = run("demo", *TINY, "-r", "1", "--plot", tmp_path / "plots")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(run("demo", *TINY, "-r", "1", "--plot", tmp_path / "plots"))
     for name in ("prefill.svg", "generation.svg"):
         assert f"Written: {tmp_path / 'plots' / name}" in result.stdout
         assert (tmp_path / "plots" / name).read_text().lstrip().startswith("<?xml")

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
 
 import h2o_llama
-from command_line import invoke
+from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.cli import demo
@@ -25,15 +24,6 @@ ONE_THREAD = ["--threads", "1"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *ONE_THREAD]
 TEXT = "".join(f"def function_{i}(value):\n    return value * {i}\n\n" for i in range(12))
 COMMAND = [sys.executable, "-c", "from h2o_llama.cli import app; app()"]
-
-
-def assert_one_line_error(result: Result, match: str) -> None:
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("h2o-llama: ")
-    assert re.search(match, result.stderr)
-    assert isinstance(result.exception, SystemExit)
 
 
 @pytest.fixture
@@ -75,8 +65,7 @@ def evals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[H2OConfig | None, int]]
 
 
 def test_version() -> None:
-    result = invoke("--version")
-    assert result.exit_code == 0
+    result = succeeded(invoke("--version"))
     assert result.stdout == f"h2o-llama {h2o_llama.__version__} (llama.cpp {h2o_llama.UPSTREAM_COMMIT})\n"
 
 
@@ -90,15 +79,13 @@ def test_the_shell_completes_commands() -> None:
 
 
 def test_help_names_the_commands() -> None:
-    result = invoke("--help")
-    assert result.exit_code == 0
+    result = succeeded(invoke("--help"))
     assert all(name in result.stdout for name in ("demo", "run", "inspect", "bench", "codec", "info"))
 
 
 @pytest.mark.parametrize("command", ["demo", "run", "inspect", "bench", "codec", "info"])
 def test_every_command_has_help(command: str) -> None:
-    result = invoke(command, "--help")
-    assert result.exit_code == 0
+    result = succeeded(invoke(command, "--help"))
     assert "Usage" in result.stdout
 
 
@@ -187,8 +174,7 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_info_of_the_demo_model() -> None:
-    result = invoke("info", "demo")
-    assert result.exit_code == 0
+    result = succeeded(invoke("info", "demo"))
     rows = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in result.stdout.splitlines() if line.strip())
     assert rows["Architecture"] == "qwen3"
     assert rows["Heads"].startswith("6 Q, 2 KV")
@@ -199,8 +185,7 @@ def test_info_of_the_demo_model() -> None:
 
 
 def test_info_says_why_h2o_does_not_work(unsupported_memory_model: Path) -> None:
-    result = invoke("info", unsupported_memory_model)
-    assert result.exit_code == 0
+    result = succeeded(invoke("info", unsupported_memory_model))
     assert re.search(r"H2O +does not work: .{20,}", result.stdout)
 
 
@@ -213,8 +198,7 @@ def test_info_loads_the_model_once(loads: list[Path]) -> None:
 
 
 def test_run_streams_text_and_measures(text_file: Path) -> None:
-    result = invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL)
-    assert result.exit_code == 0
+    result = succeeded(invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL))
     assert len(result.stdout) == 8 + 1
     n_tokens = len(TEXT)
     n_chunks = -(-(n_tokens + 8) // 64)
@@ -240,14 +224,12 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path) -> None:
     """With the options of the run that saved it, whatever is said now, and the text that follows from both."""
     saved, options = str(tmp_path / "saved"), ["-n", "12", "--temp", "0", "--dense-tail", "0", *ONE_THREAD]
     whole = invoke("run", "demo", "--file", str(text_file), "--prompt", "def f", *SMALL, *options)
-    first = invoke("run", "demo", "--file", str(text_file), *SMALL, *options, "-n", "0", "--save", saved)
-    assert first.exit_code == 0, first.stderr
+    first = succeeded(invoke("run", "demo", "--file", str(text_file), *SMALL, *options, "-n", "0", "--save", saved))
     assert first.stdout == "\n"
-    second = invoke("run", "demo", "--load", saved, "--prompt", "def f", *options)
-    assert second.exit_code == 0, second.stderr
+    second = succeeded(invoke("run", "demo", "--load", saved, "--prompt", "def f", *options))
     assert second.stdout == whole.stdout
     assert re.search(r"loaded [\d,]+ tokens, prompt 5 tokens, ", second.stderr)
-    assert invoke("run", "demo", "--load", saved, *options).exit_code == 0
+    succeeded(invoke("run", "demo", "--load", saved, *options))
     assert_one_line_error(invoke("run", "demo", "--load", str(text_file), *options), "is no snapshot of h2o-llama")
     assert_one_line_error(invoke("run", "demo", "--load", saved, "--n-ctx", "20", *options), "do not fit into n_ctx=20")
     assert_one_line_error(invoke("run", "demo", "-p", "x", "--save", str(tmp_path), *options), "is a folder")
@@ -255,8 +237,7 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path) -> None:
 
 def test_run_reads_standard_input(text_file: Path) -> None:
     from_file = invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL)
-    from_stdin = invoke("run", "demo", "--file", "-", "-n", "8", "--temp", "0", *SMALL, stdin=TEXT)
-    assert from_stdin.exit_code == 0
+    from_stdin = succeeded(invoke("run", "demo", "--file", "-", "-n", "8", "--temp", "0", *SMALL, stdin=TEXT))
     assert from_stdin.stdout == from_file.stdout
 
 
@@ -296,7 +277,7 @@ def test_run_reads_the_question_densely(
     evals: list[tuple[H2OConfig | None, int]], text_file: Path, options: list[str], tail: int
 ) -> None:
     options = [str(text_file) if option == "FILE" else option for option in options]
-    assert invoke("run", "demo", *options, "-n", "1", *SMALL).exit_code == 0
+    succeeded(invoke("run", "demo", *options, "-n", "1", *SMALL))
     assert [dense_tail for _, dense_tail in evals] == [tail]
 
 
@@ -317,14 +298,13 @@ def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["run", "-n", "2"], ["inspect"]])
 def test_the_model_is_loaded_once(loads: list[Path], command: list[str]) -> None:
-    assert invoke(*command, "demo", "--prompt", TEXT, *SMALL).exit_code == 0
+    succeeded(invoke(*command, "demo", "--prompt", TEXT, *SMALL))
     assert loads == [h2o_llama.demo_model_path()]
 
 
 def test_one_chunk_says_the_same_dense_and_with_h2o() -> None:
     prompt = ["run", "demo", "--prompt", TEXT, "-n", "16", "--temp", "0", *ONE_THREAD]
-    dense = invoke(*prompt, "--dense")
-    assert dense.exit_code == 0
+    dense = succeeded(invoke(*prompt, "--dense"))
     assert dense.stderr.endswith("H2O off\n")
     assert invoke(*prompt).stdout == dense.stdout
 
@@ -358,8 +338,7 @@ def test_characters_are_written_whole(capsys: pytest.CaptureFixture[str], monkey
 
 
 def test_inspect_prints_heads_and_text(text_file: Path) -> None:
-    result = invoke("inspect", "demo", "--file", text_file, *SMALL)
-    assert result.exit_code == 0
+    result = succeeded(invoke("inspect", "demo", "--file", text_file, *SMALL))
     rows = re.findall(r"│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", result.stdout)
     assert rows == [(str(layer), str(head), "36", "16") for layer in range(4) for head in range(2)]
     assert re.sub("[⟦⟧⏎]", "", result.stdout).endswith(TEXT + "\n")
@@ -373,8 +352,7 @@ def test_inspect_of_one_head_brackets_its_heavy_hitters(text_file: Path) -> None
 
 
 def test_inspect_writes_html(text_file: Path, tmp_path: Path) -> None:
-    result = invoke("inspect", "demo", "--file", text_file, *SMALL, "--html", tmp_path / "page.html")
-    assert result.exit_code == 0
+    result = succeeded(invoke("inspect", "demo", "--file", text_file, *SMALL, "--html", tmp_path / "page.html"))
     assert "page.html" in result.stdout
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "What H2O kept of text.py" in html
@@ -389,7 +367,7 @@ def test_inspect_measures_the_mass_if_asked_to_or_for_a_page(text_file: Path, tm
     assert "Mass" not in invoke(*command).stdout
     result = invoke(*command, "--mass")
     assert re.search(r"│ +\d+ │ +\d+ │ +36 │ +16 │ +\d+ % │ +\d+ % │", result.stdout)
-    assert invoke(*command, "--no-mass", "--html", tmp_path / "page.html").exit_code == 0
+    succeeded(invoke(*command, "--no-mass", "--html", tmp_path / "page.html"))
     assert "<h3>Best possible</h3>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -398,8 +376,7 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     without = invoke(*command, "--lookup", "0")
     assert "looked up" not in without.stdout.lower()
     assert 'id="queries"' not in (tmp_path / "page.html").read_text(encoding="utf-8")
-    result = invoke(*command, "--lookup", "16")
-    assert result.exit_code == 0
+    result = succeeded(invoke(*command, "--lookup", "16"))
     assert re.search(
         r"Looked up by the text: ([1-9]|1\d)\.\d tokens on average by every tile of 8 tokens", result.stdout
     )
@@ -426,8 +403,7 @@ def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:
 
 
 def test_inspect_of_one_chunk_says_so() -> None:
-    result = invoke("inspect", "demo", "--prompt", "short text", *ONE_THREAD)
-    assert result.exit_code == 0
+    result = succeeded(invoke("inspect", "demo", "--prompt", "short text", *ONE_THREAD))
     assert "fits into one chunk" in result.stdout
 
 
@@ -438,8 +414,7 @@ def test_demo_prints_tables_and_writes_html(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(demo, "DOCUMENT_BYTES", 1100)
     monkeypatch.setattr(demo, "LONG_BYTES", 1500)
     monkeypatch.chdir(tmp_path)
-    result = invoke("demo", *ONE_THREAD)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(invoke("demo", *ONE_THREAD))
     assert "Prefill of 1,104 tokens" in result.stdout
     assert "Prefill of 1,500 tokens" in result.stdout
     for key, value in ((17, 4829), (42, 5308), (63, 1958), (28, 6142), (91, 3576)):
@@ -453,8 +428,7 @@ def test_demo_prints_tables_and_writes_html(tmp_path: Path, monkeypatch: pytest.
 def test_demo_without_the_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "DOCUMENT_BYTES", 700)
     target = tmp_path / "[bold]other.html"
-    result = invoke("demo", "--no-long", "--html", target, *ONE_THREAD)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(invoke("demo", "--no-long", "--html", target, *ONE_THREAD))
     assert result.stdout.count("Prefill of") == 1
     assert str(target) in result.stdout
     assert target.exists()

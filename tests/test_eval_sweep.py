@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_memory_is_well_formed, case
+from compare import assert_memory_is_well_formed, assert_same_history, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.attention_mass import chunk_masses
 from h2o_llama.eval import Continuation, Perplexity, Recall, Setting, evaluate, evicting, references, sweep
@@ -180,13 +180,6 @@ def history(path: Path, memory: Any, tokens: list[int], *, seed: int = 0, calls:
         for part in np.array_split(tokens, calls):
             llm.eval(part)
         return [dict(sets) for sets in llm.kv.history]
-
-
-def assert_same_history(got: list[dict[int, Any]], expected: list[dict[int, Any]]) -> None:
-    assert len(got) == len(expected)
-    for a, b in zip(got, expected, strict=True):
-        for layer in b:
-            np.testing.assert_array_equal(a[layer], b[layer])
 
 
 def test_random_memory(tiny_model: Path) -> None:

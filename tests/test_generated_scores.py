@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_logits_close, assert_scores_close, case
+from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_scores_close, case
 from h2o_llama import H2OError
 from inputs import random_tokens, repetitive_tokens, split
 from llamas import Config, eval_calls, open_llama
@@ -47,9 +47,7 @@ N = 190
 
 def assert_same_to_rounding(got: h2o_llama.Llama, want: h2o_llama.Llama, bound: float) -> None:
     assert len(got.kv.history) == len(want.kv.history)
-    for a, b in zip(got.kv.history, want.kv.history, strict=True):
-        for il in want.kv.layers:
-            np.testing.assert_array_equal(a[il], b[il])
+    assert_same_history(got.kv.history, want.kv.history)
     for il in want.kv.layers:
         scores = want.kv.scores(il)
         kept = ~np.isnan(scores)
@@ -58,8 +56,7 @@ def assert_same_to_rounding(got: h2o_llama.Llama, want: h2o_llama.Llama, bound: 
 
 
 def assert_same_bits(got: h2o_llama.Llama, want: h2o_llama.Llama) -> None:
-    for x, y in zip(arrays(got), arrays(want), strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_all_equal(arrays(got), arrays(want))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -93,9 +90,7 @@ def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest
                 got = decode_calls(llm, split(tokens, [3, 16, 20, *[1] * (N - 39)]))
                 assert_logits_close(got, expected, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
                 assert llm.kv.stats.graphs_reused > N / 2
-                for a, b in zip(llm.kv.history, history, strict=True):
-                    for il in llm.kv.layers:
-                        np.testing.assert_array_equal(a[il], b[il])
+                assert_same_history(llm.kv.history, history)
                 for il, want in zip(llm.kv.layers, scores, strict=True):
                     kept = ~np.isnan(want)
                     assert_scores_close(llm.kv.scores(il)[kept], want[kept], 1e-3 + FLASH_ATTN_DECODE.scores)
@@ -208,8 +203,7 @@ def test_a_restored_sequence_goes_back_to_the_prompt(tiny_model: Path) -> None:
         with pytest.raises(H2OError, match=f"the nearest possible are {S + 3} and {S + 23}"):
             llm.rewind(S + 22)
         llm.rewind(S + 3)
-        for x, y in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(arrays(llm), before)
 
 
 @pytest.mark.parametrize("config", [DISTANT, BF16], ids=["f32", "bf16"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import assert_logits_close
+from compare import assert_all_equal, assert_logits_close
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, open_llama
 from oracle import DenseOracle, GGUFModel
@@ -65,8 +65,7 @@ def test_any_split(tiny_model: Path, config: Config) -> None:
             results.append((got, lookups, [llm.kv.memory_indices(il) for il in llm.kv.layers]))
     for got, lookups, memory in results[1:]:
         assert_logits_close(got, results[0][0], SELF_LOGITS_F32)
-        for x, y in zip([*lookups, *memory], [*results[0][1], *results[0][2]], strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal([*lookups, *memory], [*results[0][1], *results[0][2]])
 
 
 @pairwise("flash_attn", "model_path")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import h2o_llama
-from compare import assert_logits_close, relative_error
+from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OError
 from inputs import limited, random_tokens, split
@@ -176,8 +176,7 @@ def test_a_cancelled_call_leaves_everything_as_it_was(tiny_model: Path, name: st
             with pytest.raises(Stop):
                 llm.eval(random_tokens(90, seed=9), progress=progress)
             assert llm.n_tokens == n_tokens
-            for x, y in zip(arrays(llm), before, strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_all_equal(arrays(llm), before)
 
 
 def test_goes_back_to_the_begin_of_the_open_chunk_and_no_further(tiny_model: Path) -> None:
@@ -189,16 +188,14 @@ def test_goes_back_to_the_begin_of_the_open_chunk_and_no_further(tiny_model: Pat
         assert min_position(llm) == 59
         for start in (59, 50, 32, 16):
             assert not remove(llm, start)
-        for x, y in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(arrays(llm), before)
         assert remove(llm, 61)
         assert remove(llm, 48)
         fresh.eval(tokens[:48])
         for x in (llm, fresh):
             x.eval(random_tokens(40, seed=4))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
-        for x, y in zip(arrays(llm), arrays(fresh), strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(arrays(llm), arrays(fresh))
 
 
 def test_a_state_goes_on_in_another_context(tiny_model: Path, config: Config) -> None:
@@ -209,11 +206,9 @@ def test_a_state_goes_on_in_another_context(tiny_model: Path, config: Config) ->
                 llm.eval(random_tokens(n, seed=n))
             other.eval(random_tokens(50, seed=1))
             restore(other, state_of(llm))
-            for x, y in zip(arrays(other), arrays(llm), strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_all_equal(arrays(other), arrays(llm))
             logits = [eval_calls(x, [random_tokens(21, seed=6), [1], [2]]) for x in (llm, other)]
-            for x, y in zip(*logits, strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_all_equal(*logits)
 
 
 def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: Config) -> None:
@@ -228,8 +223,7 @@ def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: C
         llm.eval(random_tokens(2 * config.S, seed=1))
         restore(llm, state, partial=True)
         for more in (random_tokens(2 * config.S, seed=2), [3]):
-            for x, y in zip(arrays(llm), arrays(fresh), strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_all_equal(arrays(llm), arrays(fresh))
             for x in (llm, fresh):
                 x.eval(more)
             np.testing.assert_array_equal(llm.logits, fresh.logits)
@@ -246,8 +240,7 @@ def test_a_bad_state_is_refused(tiny_model: Path) -> None:
         for bad in (state_of(kept), state_of(llm)[:-9], state_of(llm)[:400]):
             with pytest.raises(H2OError, match="state cannot be restored"):
                 restore(llm, bad)
-            for x, y in zip(arrays(llm), before, strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_all_equal(arrays(llm), before)
 
 
 def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
@@ -296,8 +289,7 @@ def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Pat
         before = arrays(llm)
         with file_size_limit(20_000), pytest.raises(H2OError, match="cannot write .* cold store: File too large"):
             llm.eval(tokens[40:])
-        for x, y in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(arrays(llm), before)
         for x in (llm, fresh):
             x.eval(tokens[40:])
         np.testing.assert_array_equal(llm.logits, fresh.logits)
@@ -375,8 +367,7 @@ def test_any_order_of_calls(tiny_model: Path, data: st.DataObject) -> None:
         for tokens, generated in done:
             fresh.eval(tokens, decode=generated)
         assert llm.n_tokens == fresh.n_tokens
-        for x, y in zip(arrays(llm), arrays(fresh), strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(arrays(llm), arrays(fresh))
         for x in (llm, fresh):
             x.eval(random_tokens(30, seed=5))
         np.testing.assert_array_equal(llm.logits, fresh.logits)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import FollowLibrary, assert_logits_close, assert_scores_close, case
+from compare import FollowLibrary, assert_all_equal, assert_logits_close, assert_scores_close, case
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, eval_calls, open_llama
 from oracle import GGUFModel
@@ -126,8 +126,7 @@ def test_keys_and_values_are_copies(tiny_model: Path) -> None:
         arrays = [llm.kv.keys(0), llm.kv.values(0), llm.kv.scores(0), llm.kv.memory_indices(0)]
         before = [np.array(a) for a in arrays]
         eval_calls(llm, [random_tokens(40, seed=1)])
-        for array, copy in zip(arrays, before, strict=True):
-            np.testing.assert_array_equal(array, copy)
+        assert_all_equal(arrays, before)
 
 
 # --- a model's cache
@@ -176,8 +175,7 @@ def test_every_cache_type_is_read_alike(schedule: str, one_layer_model: Path, mo
                     logits = np.concatenate(eval_calls(llm, split(random_tokens(100), [50, 10, 40])))
                     found[way] = (llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0))
             for way in found:
-                for a, b in zip(found[way][:3], found["fused"][:3], strict=True):
-                    np.testing.assert_array_equal(a, b)
+                assert_all_equal(found[way][:3], found["fused"][:3])
                 assert_logits_close(found[way][3], found["fused"][3], WEIGHTS["F32"].logits)
                 assert_scores_close(found[way][4], found["fused"][4], WEIGHTS["F32"].scores)
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import h2o_llama
-from compare import assert_logits_close, relative_error
+from compare import assert_all_equal, assert_logits_close, assert_same_history, relative_error
 from h2o_llama import H2OConfig, H2OError
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import (
@@ -34,7 +34,7 @@ from oracle.lookup import FOLLOW, Row
 from pairwise import SHAPES, pairwise
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
 from test_h2o_sequence import OPERATIONS, assert_same, count, remove, restore, run_operations, state_of
-from test_threads_cancel import Stop, assert_same_state, state, stop_at
+from test_threads_cancel import Stop, state, stop_at
 from tolerances import SELF_LOGITS_F32
 
 S, T = 16, 4
@@ -155,7 +155,7 @@ def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
         h2o = H2OConfig(4, 6, 1, scorer="sum", schedule=schedule, **arguments)
         with h2o_llama.Llama(tiny_model, n_ctx=256, n_batch=256, n_ubatch=S, n_threads=1, h2o=h2o) as llm:
             results.append([*eval_calls(llm, calls), *state(llm)])
-    assert_same_state(results[1], results[0])
+    assert_all_equal(results[1], results[0])
     assert not np.array_equal(results[2][2], results[0][2])
 
 
@@ -192,9 +192,7 @@ def test_p3_any_split(tiny_model: Path, config: Config, sizes: list[int], scorer
             parts.reset()
             actual = logits_of(parts, calls)
             assert log_of(parts) == log_of(whole)
-            for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
-                for il in whole.kv.layers:
-                    np.testing.assert_array_equal(a[il], b[il])
+            assert_same_history(parts.kv.history, whole.kv.history)
             assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 
@@ -363,11 +361,11 @@ def test_a_cancelled_call_leaves_no_trace(tiny_model: Path, scorer: str, limit: 
             for _ in range(2):
                 with pytest.raises(Stop):
                     llm.eval(cancelled, dense_tail=dense_tail, progress=stop_at(limit, []))
-                assert_same_state(state(llm), before)
+                assert_all_equal(state(llm), before)
                 assert log_of(llm) == log
             logits = [logits_of(target, [following]) for target in (llm, fresh)]
             np.testing.assert_array_equal(*logits)
-            assert_same_state(state(llm), state(fresh))
+            assert_all_equal(state(llm), state(fresh))
             assert log_of(llm) == log_of(fresh)
 
 
@@ -394,7 +392,7 @@ def test_reset_forgets_text_and_lookups(model_path: Path) -> None:
         eval_calls(used, [first, [first[0]]])
         used.reset()
         np.testing.assert_array_equal(logits_of(used, [second]), logits_of(fresh, [second]))
-        assert_same_state(state(used), state(fresh))
+        assert_all_equal(state(used), state(fresh))
         assert log_of(used) == log_of(fresh)
         assert len(log_of(used)) > 10
 
@@ -490,10 +488,9 @@ def test_a_state_goes_on_in_another_context(model_path: Path, scorer: str, n: in
         if n == 5:  # else nothing has been computed yet
             logits_of(other, [repetitive_tokens(90, seed=16)])
         restore(other, saved)
-        assert_same_state(state(other), expected)
+        assert_all_equal(state(other), expected)
         assert log_of(other)[-config.B :] == visible
-        for a, b in zip(eval_calls(other, more), after, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_all_equal(eval_calls(other, more), after)
         assert [row for row in log_of(other) if row[1] >= n] == later
 
 

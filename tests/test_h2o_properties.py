@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compare import assert_logits_close, assert_same_memory
+from compare import assert_logits_close, assert_same_history, assert_same_memory
 from inputs import ModelByName, is_external, limited, random_tokens, repetitive_tokens, split
 from llamas import (
     POSITION_SCORERS,
@@ -89,9 +89,7 @@ def test_p3_split_invariance(
         actual = np.concatenate(eval_calls(parts, split(tokens, sizes), decode=False))
         assert parts.kv.chunk_index == whole.kv.chunk_index
         assert parts.kv.n_tokens == whole.kv.n_tokens == len(tokens)
-        for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
-            for il in whole.kv.layers:
-                np.testing.assert_array_equal(a[il], b[il])
+        assert_same_history(parts.kv.history, whole.kv.history)
         assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from compare import assert_all_equal
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama.sequence import _ranges
 from inputs import random_tokens
@@ -119,8 +120,7 @@ def test_hidden_rope_is_scored_by_sum(
             assert llm.kv.scores(0)[:, -1].min() > 0  # the open chunk has scores already: they are attention
             history = [memory[il] for memory in llm.kv.history for il in llm.kv.layers]
             found.append([llm.logits, *history, *(llm.kv.scores(il) for il in llm.kv.layers)])
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(*found)
 
 
 def test_generated_tokens_are_scored_by_sum_too(path_of: PathOf) -> None:
@@ -132,8 +132,7 @@ def test_generated_tokens_are_scored_by_sum_too(path_of: PathOf) -> None:
                 llm.eval([token], decode=True)
             found.append([llm.logits, *(f(il) for il in llm.kv.layers for f in (llm.kv.memory_indices, llm.kv.scores))])
             assert llm.kv.scores(0)[:, -1].min() > 0
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(*found)
 
 
 @pytest.mark.parametrize("scorer", ["sum", "distant"])

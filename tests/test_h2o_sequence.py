@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import h2o_llama
-from compare import assert_logits_close, assert_same_memory, assert_scores_close
+from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_same_memory, assert_scores_close
 from h2o_llama import H2OError
 from inputs import ModelByName, random_tokens
 from llamas import Config, eval_calls, open_llama
@@ -108,8 +108,7 @@ def test_attention_that_was_scored_cannot_be_taken_back(tiny_model: Path) -> Non
         before = arrays(llm)
         assert not remove(llm, 67)
         assert not remove(llm, 40)
-        for a, b in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_all_equal(arrays(llm), before)
         fresh.eval(tokens)
         eval_calls(fresh, [[1]])
         assert remove(llm, 71)
@@ -155,9 +154,7 @@ def test_history_forgets_what_was_removed(tiny_model: Path) -> None:
         llm.eval(tokens)
         fresh.eval(random_tokens(5 * S + 3)[: 2 * S] + tokens)
         assert len(llm.kv.history) == len(fresh.kv.history) == 6
-        for a, b in zip(llm.kv.history, fresh.kv.history, strict=True):
-            for il in llm.kv.layers:
-                np.testing.assert_array_equal(a[il], b[il])
+        assert_same_history(llm.kv.history, fresh.kv.history)
 
 
 OPERATIONS = st.lists(
@@ -236,8 +233,7 @@ def test_a_cancelled_call_of_generated_tokens_leaves_nothing(tiny_model: Path) -
         before = arrays(llm)
         with pytest.raises(ValueError, match="n_ctx"):
             llm.eval(random_tokens(40), decode=True)
-        for a, b in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_all_equal(arrays(llm), before)
 
 
 # --- states
@@ -256,10 +252,8 @@ def test_a_state_goes_on_in_another_context(schedule: str, model_path: Path, sco
             other.eval(random_tokens(90, seed=9))
         restore(other, state)
         assert other.n_tokens == n
-        for a, b in zip(arrays(other), expected, strict=True):
-            np.testing.assert_array_equal(a, b)
-        for a, b in zip(eval_calls(other, [random_tokens(50, seed=1), [3]]), after, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_all_equal(arrays(other), expected)
+        assert_all_equal(eval_calls(other, [random_tokens(50, seed=1), [3]]), after)
 
 
 def test_a_partial_state_takes_the_same_context_back(tiny_model: Path) -> None:
@@ -308,8 +302,7 @@ def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) ->
             with pytest.raises(H2OError, match=match):
                 restore(llm, bytes_)
             assert llm.n_tokens == 40
-            for a, b in zip(arrays(llm), before, strict=True):
-                np.testing.assert_array_equal(a, b)
+            assert_all_equal(arrays(llm), before)
         with pytest.raises(H2OError, match="cannot be restored"):
             restore(llm, state[:-100])
         usable(llm)

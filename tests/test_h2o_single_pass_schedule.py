@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import h2o_llama
 import phase_log
-from compare import assert_logits_close, case, relative_error
+from compare import assert_all_equal, assert_logits_close, case, relative_error
 from inputs import ModelByName, limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel
@@ -132,8 +132,7 @@ def test_k_and_v_come_from_the_pass_that_saw_the_memory_set(model_path: Path) ->
     for il in found[0]:
         for a, b in zip(found[0][il], found[1][il], strict=True):
             np.testing.assert_array_equal(a[:, :S], b[:, :S])
-    for a, b in zip(found[0][first], found[1][first], strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(found[0][first], found[1][first])
     for a, b in zip(found[0][last], found[1][last], strict=True):
         assert np.all(np.any(a[:, S:] != b[:, S:], axis=(0, 2))), "every later position must depend on the memory set"
 
@@ -261,5 +260,4 @@ def test_a_reused_graph_gives_what_a_new_one_gives(
             results[disabled] += [llm.kv.scores(il) for il in llm.kv.layers]
         # At least the whole chunks with a full memory set, but for the first of them.
         assert reused == 0 if disabled == "1" else reused >= 8
-    for a, b in zip(results["1"], results["0"], strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(results["1"], results["0"])

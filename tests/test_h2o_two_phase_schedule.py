@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import phase_log
-from compare import case
+from compare import assert_all_equal, case
 from inputs import ModelByName, random_tokens, split
 from llamas import Config, eval_calls, open_llama
 from phase_log import fields
@@ -128,5 +128,4 @@ def test_graph_reuse_never_mixes_phases(model_by_name: ModelByName) -> None:
         first = eval_calls(llm, [*calls, [1], [2]])
         llm.reset()
         second = eval_calls(llm, [*calls, [1], [2]])
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(first, second)

@@ -16,7 +16,7 @@ import pytest
 
 import h2o_llama
 import models
-from compare import case
+from compare import assert_all_equal, case
 from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama
 from inputs import random_tokens
 
@@ -431,8 +431,7 @@ def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pa
         assert sum(parts) < stats.single_pass_ms + stats.phase1_ms + stats.phase2_ms
         composed = os.environ["H2O_NO_FUSED_ATTENTION"] == "1"
         assert (stats.gather_ms > 0) == composed
-    for a, b in zip(*results, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(*results)
 
 
 def test_kv_without_h2o(dense: Llama) -> None:

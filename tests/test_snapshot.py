@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import case
+from compare import assert_all_equal, case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
 from h2o_llama.fingerprint import model_fingerprint
@@ -61,12 +61,6 @@ def what_follows(llm: Llama) -> list[Any]:
     return [drawn, llm.logits, *looked_at(llm)]
 
 
-def assert_equal(a: list[Any], b: list[Any]) -> None:
-    assert len(a) == len(b)
-    for x, y in zip(a, b, strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
 def evaluate(llm: Llama, n: int) -> None:
     """A prompt with a dense tail, and some generated tokens."""
     llm.eval(random_tokens(20) * 4 + random_tokens(n, seed=1), dense_tail=3)
@@ -88,12 +82,12 @@ def test_a_saved_sequence_goes_on_as_if_just_evaluated(tiny_model: Path, tmp_pat
         follows = what_follows(llm)
         other.eval(random_tokens(50, seed=8))
         other.load(tmp_path / "snapshot")
-        assert_equal(looked_at(other), seen)
+        assert_all_equal(looked_at(other), seen)
         np.testing.assert_array_equal(other.logits, logits)
-        assert_equal(what_follows(other), follows)
+        assert_all_equal(what_follows(other), follows)
         # The same context goes back, too.
         llm.load(tmp_path / "snapshot")
-        assert_equal(what_follows(llm), follows)
+        assert_all_equal(what_follows(llm), follows)
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16", "q4_0"])
@@ -105,7 +99,7 @@ def test_any_type_of_k_and_v_in_a_file(tiny_model: Path, tmp_path: Path, kv_type
     loaded = Snapshot.load(tmp_path / "snapshot")
     assert loaded.origin == snapshot.origin
     assert loaded.state == snapshot.state
-    assert_equal([loaded.tokens, loaded.logits], [random_tokens(70), snapshot.logits])
+    assert_all_equal([loaded.tokens, loaded.logits], [random_tokens(70), snapshot.logits])
     assert repr(loaded) == repr(snapshot)
 
 
@@ -282,7 +276,7 @@ def test_a_damaged_file_is_named_and_changes_nothing(saved: Path, tiny_model: Pa
                 with pytest.raises(ValueError, match=match) as error:
                     llm.load(tmp_path / "bad")
                 assert f"[Snapshot.load] {tmp_path / 'bad'}" in str(error.value)
-                assert_equal([llm.logits, *looked_at(llm)], before)
+                assert_all_equal([llm.logits, *looked_at(llm)], before)
 
 
 def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model: Path) -> None:
@@ -306,7 +300,7 @@ def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model:
             with pytest.raises(H2OError, match="is damaged: it is not of 71 tokens" if config else "refuses"):
                 llm.restore(replace(good, tokens=np.append(good.tokens, 1), origin=origin))
             np.testing.assert_array_equal(llm.logits, twin.logits)
-            assert_equal(what_follows(llm), what_follows(twin))
+            assert_all_equal(what_follows(llm), what_follows(twin))
 
 
 def test_what_a_snapshot_holds_is_checked(saved: Path, tiny_model: Path) -> None:

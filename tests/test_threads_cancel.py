@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from compare import assert_all_equal
 from h2o_llama import H2OConfig, H2OError, Llama
 from inputs import random_tokens
 
@@ -51,11 +52,6 @@ def stop_at(limit: int, reports: list[int]) -> Callable[[int, int], None]:
 def state(llm: Llama) -> list[Any]:
     kv = llm.kv
     return [kv.n_tokens, *(f(layer) for layer in kv.layers for f in (kv.memory_indices, kv.scores, kv.keys, kv.values))]
-
-
-def assert_same_state(a: list[Any], b: list[Any]) -> None:
-    for x, y in zip(a, b, strict=True):
-        np.testing.assert_array_equal(x, y)
 
 
 # --- progress
@@ -110,13 +106,13 @@ def test_an_exception_undoes_the_call(h2o: H2OConfig, tiny_model: Path, limit: i
         with pytest.raises(Stop):
             llm.eval(second, progress=stop_at(limit, reports))
         assert reports[-1] >= limit
-        assert_same_state(state(llm), before)
+        assert_all_equal(state(llm), before)
         with pytest.raises(H2OError, match="no logits"):
             _ = llm.logits
         llm.eval(second)
         fresh.eval(first)
         fresh.eval(second)
-        assert_same_state(state(llm), state(fresh))
+        assert_all_equal(state(llm), state(fresh))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
@@ -132,7 +128,7 @@ def test_a_cancelled_prompt_leaves_no_trace_in_another(h2o: H2OConfig, tiny_mode
         for target in (llm, fresh):
             for call in (second, [1], [2], second):
                 target.eval(call)
-        assert_same_state(state(llm), state(fresh))
+        assert_all_equal(state(llm), state(fresh))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
@@ -248,7 +244,7 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
         refused.set()
         thread.join()
         fresh.eval(tokens)
-        assert_same_state(state(llm), state(fresh))
+        assert_all_equal(state(llm), state(fresh))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
