@@ -193,6 +193,31 @@ def assert_agrees_with_oracle(
     return oracle
 
 
+def arrays(sequence: h2o_llama.Sequence) -> list[Any]:
+    """Memory sets, scores, K and V of every layer."""
+    kv = sequence.kv
+    return [x for il in kv.layers for x in (kv.memory_indices(il), kv.scores(il), kv.keys(il), kv.values(il))]
+
+
+def lookups_of(sequence: h2o_llama.Sequence) -> list[Any]:
+    """What every tile has looked up by the text."""
+    h2o = sequence.h2o
+    if h2o is None or not h2o.lookup_budget or h2o.has_key_index:
+        return []
+    return [sequence.kv.lookup_indices(tile) for tile in range(-(-sequence.n_tokens // h2o.tile))]
+
+
+def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
+    """All that is known of a sequence. A state has no history: no earlier memory sets, and only the last lookups."""
+    if sequence.h2o is None:
+        return [sequence.n_tokens]
+    seen = [sequence.n_tokens, sequence.kv.chunk_index, *arrays(sequence)]
+    if history:
+        seen += [sets[il] for sets in sequence.kv.history for il in sequence.kv.layers]
+        seen += lookups_of(sequence)
+    return seen
+
+
 def kept_positions(oracle: OracleSequence, config: Config, il: int) -> NDArray[np.bool_]:
     """Which positions every KV head of the layer still has, [n_head_kv, n_tokens]."""
     memory = oracle.memory_indices(il)

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from compare import case
+from compare import assert_all_close, case
 from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama.drafting import DraftLength
 from inputs import random_tokens
+from llamas import arrays
 
 S = 16
 PROMPT = random_tokens(40)
@@ -242,11 +243,6 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
 # --- who looks, and who stops
 
 
-def state(llm: Llama) -> list[Any]:
-    kv = llm.kv
-    return [f(layer) for layer in kv.layers for f in (kv.memory_indices, kv.scores, kv.keys, kv.values)]
-
-
 @pytest.mark.parametrize("name", ["h2o", "lookup", "memory"])
 @pytest.mark.parametrize("every", [1, 7, 20])
 def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str, every: int) -> None:
@@ -258,8 +254,7 @@ def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str,
             assert llm.n_tokens == plain.n_tokens == len(PROMPT) + i + 1
             np.testing.assert_allclose(llm.logits, plain.logits, rtol=1e-4, atol=1e-4)
             if i % every == every - 1:  # takes back what is ahead
-                for a, b in zip(state(llm), state(plain), strict=True):
-                    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+                assert_all_close(arrays(llm), arrays(plain), 1e-4)
         assert llm.kv.stats.drafted_tokens > 0
         assert (llm.kv.stats.accepted_tokens > 0) == (every > 1)
 

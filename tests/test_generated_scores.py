@@ -13,9 +13,10 @@ import h2o_llama
 from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_scores_close, case
 from h2o_llama import H2OError
 from inputs import random_tokens, repetitive_tokens, split
-from llamas import Config, eval_calls, open_llama
+from llamas import Config, arrays, eval_calls, open_llama
 from test_h2o_decode import decode_calls
-from test_h2o_sequence import arrays, min_position, restore, state_of
+from test_h2o_sequence import min_position, restore, state_of
+from test_threads_cancel import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 S = 40
@@ -53,10 +54,6 @@ def assert_same_to_rounding(got: h2o_llama.Llama, want: h2o_llama.Llama, bound: 
         kept = ~np.isnan(scores)
         np.testing.assert_array_equal(~np.isnan(got.kv.scores(il)), kept)
         assert_scores_close(got.kv.scores(il)[kept], scores[kept], bound)
-
-
-def assert_same_bits(got: h2o_llama.Llama, want: h2o_llama.Llama) -> None:
-    assert_all_equal(arrays(got), arrays(want))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -149,28 +146,19 @@ def test_going_back_in_generated_text(tiny_model: Path, name: str) -> None:
             fork.close()
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("config", [DISTANT, BF16, CONFIGS["evict, sum"]], ids=["distant", "bf16", "evict, sum"])
 def test_a_cancelled_prompt_leaves_what_was_generated(tiny_model: Path, config: Config) -> None:
     """It had been added to the scores, and chunks had been closed."""
-
-    def stop(n_done: int, n_total: int) -> None:
-        if n_done > S:
-            raise Stop
-
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for x in (llm, fresh):
             x.eval(random_tokens(S + 3))
             decode_calls(x, [[token] for token in random_tokens(22, seed=4)])
         with pytest.raises(Stop):
-            llm.eval(random_tokens(3 * S, seed=5), progress=stop)
-        assert_same_bits(llm, fresh)
+            llm.eval(random_tokens(3 * S, seed=5), progress=stop_at(S + 1))
+        assert_all_equal(arrays(llm), arrays(fresh))
         for x in (llm, fresh):
             decode_calls(x, [[token] for token in random_tokens(30, seed=6)])
-        assert_same_bits(llm, fresh)
+        assert_all_equal(arrays(llm), arrays(fresh))
 
 
 # --- states
@@ -187,10 +175,10 @@ def test_a_state_holds_what_is_pending(tiny_model: Path, name: str, n_generated:
         other.eval(random_tokens(70, seed=8))
         decode_calls(other, [[token] for token in random_tokens(9, seed=9)])
         restore(other, state_of(llm))
-        assert_same_bits(other, llm)
+        assert_all_equal(arrays(other), arrays(llm))
         more = [[token] for token in random_tokens(50, seed=10)]
         np.testing.assert_array_equal(decode_calls(other, more), decode_calls(llm, more))
-        assert_same_bits(other, llm)
+        assert_all_equal(arrays(other), arrays(llm))
 
 
 def test_a_restored_sequence_goes_back_to_the_prompt(tiny_model: Path) -> None:

@@ -18,11 +18,12 @@ from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OError
 from inputs import limited, random_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from llamas import Config, arrays, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
 from test_h2o_properties import small
-from test_h2o_sequence import arrays, min_position, remove, restore, state_of
+from test_h2o_sequence import min_position, remove, restore, state_of
+from test_threads_cancel import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 S = 16
@@ -156,10 +157,6 @@ def test_graphs_are_used_again(tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     assert_graphs_are_used_again(monkeypatch, tiny_model, config, random_tokens(200), 100, n_built=1)
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("name", ["distant", "key_diff", "dense layer"])
 def test_a_cancelled_call_leaves_everything_as_it_was(tiny_model: Path, name: str) -> None:
     """Its chunks had been closed, and rows moved."""
@@ -168,13 +165,8 @@ def test_a_cancelled_call_leaves_everything_as_it_was(tiny_model: Path, name: st
             if n:
                 llm.eval(random_tokens(n, seed=n))
             before, n_tokens = arrays(llm), llm.n_tokens
-
-            def progress(n_done: int, _: int, limit: int = limit) -> None:
-                if n_done >= limit:
-                    raise Stop
-
             with pytest.raises(Stop):
-                llm.eval(random_tokens(90, seed=9), progress=progress)
+                llm.eval(random_tokens(90, seed=9), progress=stop_at(limit))
             assert llm.n_tokens == n_tokens
             assert_all_equal(arrays(llm), before)
 
@@ -345,12 +337,8 @@ def test_any_order_of_calls(tiny_model: Path, data: st.DataObject) -> None:
                     llm.eval(call, decode=action == "generate")
                     done.append((call, action == "generate"))
             elif action == "cancel":
-
-                def stop(n_done: int, n_total: int) -> None:
-                    raise Stop
-
                 with pytest.raises(Stop):
-                    llm.eval(tokens, progress=stop)
+                    llm.eval(tokens, progress=stop_at(1))
             elif action == "save":
                 saved = (state_of(llm), [*done])
             elif action == "restore" and saved is not None:

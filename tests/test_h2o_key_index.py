@@ -20,13 +20,13 @@ import models
 from compare import assert_all_equal, assert_logits_close, relative_error
 from h2o_llama import H2OConfig, H2OError, Llama
 from inputs import ModelByName, random_tokens, repetitive_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama, oracle_calls
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama, oracle_calls, view
 from oracle import DenseOracle, GGUFModel
 from oracle.key_index import choose_keys
 from oracle.kv_rounding import round_q4_0
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
 from test_h2o_sequence import remove, restore, state_of
-from test_threads_cancel import Stop, state, stop_at
+from test_threads_cancel import Stop, stop_at
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -88,7 +88,7 @@ def test_a_budget_of_zero_is_off(tiny_model: Path) -> None:
     results = []
     for config in (replace(CONFIG, B=0), replace(CONFIG, B=0, retrieval="ngrams")):
         with open_llama(tiny_model, config) as llm:
-            results.append([*eval_calls(llm, calls), *state(llm)])
+            results.append([*eval_calls(llm, calls), *view(llm, history=False)])
             assert llm.kv.stats.index_bytes == 0
     assert_all_equal(results[0], results[1])
 
@@ -224,7 +224,7 @@ def test_a_call_that_is_cancelled_and_a_reset(tiny_model: Path, config: Config) 
         expected = eval_calls(fresh, calls)
         llm.eval(calls[0])
         with pytest.raises(Stop):
-            llm.eval(others, progress=stop_at(1, []))
+            llm.eval(others, progress=stop_at(1))
         assert_all_equal(eval_calls(llm, calls[1:]), expected[1:])
         llm.reset()
         assert_all_equal(eval_calls(llm, calls), expected)

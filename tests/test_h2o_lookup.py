@@ -27,14 +27,16 @@ from llamas import (
     assert_agrees_with_oracle,
     assert_history_is_well_formed,
     eval_calls,
+    lookups_of,
     open_llama,
+    view,
 )
 from oracle import DenseOracle, GGUFModel
 from oracle.lookup import FOLLOW, Row
 from pairwise import SHAPES, pairwise
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
 from test_h2o_sequence import OPERATIONS, assert_same, count, remove, restore, run_operations, state_of
-from test_threads_cancel import Stop, state, stop_at
+from test_threads_cancel import Stop, stop_at
 from tolerances import SELF_LOGITS_F32
 
 S, T = 16, 4
@@ -60,9 +62,7 @@ def configs(draw: st.DrawFn) -> Config:
 
 def log_of(llm: h2o_llama.Llama) -> list[Row]:
     """All entries (position, query), tile after tile."""
-    assert llm.h2o is not None
-    tiles = range(-(-llm.kv.n_tokens // llm.h2o.tile))
-    return [(position, query) for tile in tiles for position, query in llm.kv.lookup_indices(tile).tolist()]
+    return [(position, query) for rows in lookups_of(llm) for position, query in rows.tolist()]
 
 
 def logits_of(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: int = 0) -> Any:
@@ -154,7 +154,7 @@ def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
     for arguments in ({"lookup_budget": 0}, {"lookup_budget": 0, "tile": 5}, {}):
         h2o = H2OConfig(4, 6, 1, scorer="sum", schedule=schedule, **arguments)
         with h2o_llama.Llama(tiny_model, n_ctx=256, n_batch=256, n_ubatch=S, n_threads=1, h2o=h2o) as llm:
-            results.append([*eval_calls(llm, calls), *state(llm)])
+            results.append([*eval_calls(llm, calls), *view(llm, history=False)])
     assert_all_equal(results[1], results[0])
     assert not np.array_equal(results[2][2], results[0][2])
 
@@ -194,18 +194,6 @@ def test_p3_any_split(tiny_model: Path, config: Config, sizes: list[int], scorer
             assert log_of(parts) == log_of(whole)
             assert_same_history(parts.kv.history, whole.kv.history)
             assert_logits_close(actual, expected, SELF_LOGITS_F32)
-
-
-@pytest.mark.parametrize("n_batch", [S, 2 * S, S + 5, 2 * S + T + 1])
-def test_p3_prompt_longer_than_n_batch(tiny_model: Path, n_batch: int) -> None:
-    config = CONFIG
-    tokens = repetitive_tokens(150, seed=2)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=n_batch) as parts:
-        expected, actual = (logits_of(llm, [tokens]) for llm in (whole, parts))
-        log = log_of(whole)
-        assert len(log) > 40
-        assert log_of(parts) == log
-    assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 
 # --- P4: what may have been looked up
@@ -356,59 +344,17 @@ def test_a_cancelled_call_leaves_no_trace(tiny_model: Path, scorer: str, limit: 
         with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
             for target in (llm, fresh):
                 logits_of(target, [first])
-            before, log = state(llm), log_of(llm)
+            before, log = view(llm, history=False), log_of(llm)
             assert len(log) > 5
             for _ in range(2):
                 with pytest.raises(Stop):
-                    llm.eval(cancelled, dense_tail=dense_tail, progress=stop_at(limit, []))
-                assert_all_equal(state(llm), before)
+                    llm.eval(cancelled, dense_tail=dense_tail, progress=stop_at(limit))
+                assert_all_equal(view(llm, history=False), before)
                 assert log_of(llm) == log
             logits = [logits_of(target, [following]) for target in (llm, fresh)]
             np.testing.assert_array_equal(*logits)
-            assert_all_equal(state(llm), state(fresh))
+            assert_all_equal(view(llm, history=False), view(fresh, history=False))
             assert log_of(llm) == log_of(fresh)
-
-
-def test_finished_calls_stay(tiny_model: Path) -> None:
-    """150 tokens are calls of 64, 64 and 22; the second is cancelled."""
-    tokens = repetitive_tokens(150, seed=8)
-    with open_llama(tiny_model, CONFIG, n_batch=64) as llm, open_llama(tiny_model, CONFIG) as fresh:
-        with pytest.raises(Stop):
-            llm.eval(tokens, progress=stop_at(80, []))
-        assert llm.n_tokens == 64
-        llm.eval(tokens[64:])
-        fresh.eval(tokens)
-        assert log_of(llm) == log_of(fresh)
-        assert_logits_close(llm.logits, fresh.logits, SELF_LOGITS_F32)
-
-
-# --- sequences
-
-
-def test_reset_forgets_text_and_lookups(model_path: Path) -> None:
-    n = limited(80, model_path)
-    with open_llama(model_path, CONFIG) as used, open_llama(model_path, CONFIG) as fresh:
-        first, second = repetitive_tokens(n, seed=9), repetitive_tokens(n + 3, seed=10)[3:]
-        eval_calls(used, [first, [first[0]]])
-        used.reset()
-        np.testing.assert_array_equal(logits_of(used, [second]), logits_of(fresh, [second]))
-        assert_all_equal(state(used), state(fresh))
-        assert log_of(used) == log_of(fresh)
-        assert len(log_of(used)) > 10
-
-
-def test_two_contexts_do_not_mix(tiny_model: Path) -> None:
-    texts = [repetitive_tokens(60, seed=11), repetitive_tokens(60, seed=12)]
-    alone = []
-    for tokens in texts:
-        with open_llama(tiny_model, CONFIG) as llm:
-            alone.append((eval_calls(llm, split(tokens, [21, 39])), log_of(llm)))
-    with open_llama(tiny_model, CONFIG) as a, open_llama(tiny_model, CONFIG) as b:
-        for call in range(2):
-            for llm, tokens, (logits, _) in zip((a, b), texts, alone, strict=True):
-                np.testing.assert_array_equal(eval_calls(llm, [split(tokens, [21, 39])[call]])[0], logits[call])
-        for llm, (_, log) in zip((a, b), alone, strict=True):
-            assert log_of(llm) == log
 
 
 # --- going back
@@ -479,7 +425,7 @@ def test_a_state_goes_on_in_another_context(model_path: Path, scorer: str, n: in
     more = [text[n : n + 1], text[n + 1 : n + 4], text[n + 4 : n + 55], text[n + 55 :]]
     with open_llama(model_path, config) as llm:
         logits_of(llm, [text[:n]])
-        saved, expected = state_of(llm), state(llm)
+        saved, expected = state_of(llm), view(llm, history=False)
         visible = log_of(llm)[-config.B :]
         after = eval_calls(llm, more)
         later = [row for row in log_of(llm) if row[1] >= n]
@@ -488,7 +434,7 @@ def test_a_state_goes_on_in_another_context(model_path: Path, scorer: str, n: in
         if n == 5:  # else nothing has been computed yet
             logits_of(other, [repetitive_tokens(90, seed=16)])
         restore(other, saved)
-        assert_all_equal(state(other), expected)
+        assert_all_equal(view(other, history=False), expected)
         assert log_of(other)[-config.B :] == visible
         assert_all_equal(eval_calls(other, more), after)
         assert [row for row in log_of(other) if row[1] >= n] == later

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ import h2o_llama
 from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_same_memory, assert_scores_close
 from h2o_llama import H2OError
 from inputs import ModelByName, random_tokens
-from llamas import Config, eval_calls, open_llama
+from llamas import Config, arrays, eval_calls, open_llama
 from oracle import GGUFModel
 from pairwise import SHAPES, pairwise
 from test_h2o_properties import small
@@ -45,13 +44,6 @@ def state_of(llm: h2o_llama.Llama, partial: bool = False) -> bytes:
 def restore(llm: h2o_llama.Llama, state: bytes, partial: bool = False) -> None:
     with llm.use_context() as context:
         context.set_state(state, partial)
-
-
-def arrays(llm: h2o_llama.Llama) -> list[Any]:
-    layers = llm.kv.layers
-    return [
-        x for il in layers for x in (llm.kv.memory_indices(il), llm.kv.scores(il), llm.kv.keys(il), llm.kv.values(il))
-    ]
 
 
 def assert_same(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], flash_decode: bool = False) -> None:

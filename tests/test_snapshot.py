@@ -22,7 +22,7 @@ from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
 from h2o_llama.fingerprint import model_fingerprint
 from inputs import ModelByName, random_tokens
-from llamas import Config, open_llama
+from llamas import Config, open_llama, view
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff", kv_type="f16")
@@ -41,24 +41,15 @@ CONFIGS: dict[str, Config | None] = {
 START = struct.Struct("<8sIII")
 
 
-def looked_at(llm: Llama) -> list[Any]:
-    """What can be seen of a sequence."""
-    seen: list[Any] = [llm.n_tokens, llm.tokens]
-    if llm.h2o is not None:
-        kv = llm.kv
-        seen += [kv.chunk_index, *(sets[il] for sets in kv.history for il in kv.layers)]
-        for il in kv.layers:
-            seen += [kv.memory_indices(il), kv.scores(il), kv.keys(il), kv.values(il)]
-        if llm.h2o.lookup_budget and not llm.h2o.has_key_index and llm.n_tokens:
-            seen += [kv.lookup_indices(i) for i in range(-(-llm.n_tokens // llm.h2o.tile))]
-    return seen
+def seen(llm: Llama) -> list[Any]:
+    return [llm.tokens, *view(llm)]
 
 
 def what_follows(llm: Llama) -> list[Any]:
     """Generation from the last logits, with drafts; a prompt over the ends of chunks; rewinding in between."""
     drawn = list(islice(llm.generate([], temperature=1, seed=5, draft=8), 12))
     llm.eval(random_tokens(40, seed=2), logits="all")
-    return [drawn, llm.logits, *looked_at(llm)]
+    return [drawn, llm.logits, *seen(llm)]
 
 
 def evaluate(llm: Llama, n: int) -> None:
@@ -78,11 +69,11 @@ def test_a_saved_sequence_goes_on_as_if_just_evaluated(tiny_model: Path, tmp_pat
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config, n_ctx=777) as other:
         evaluate(llm, n)
         llm.save(tmp_path / "snapshot")
-        seen, logits = looked_at(llm), llm.logits
+        before, logits = seen(llm), llm.logits
         follows = what_follows(llm)
         other.eval(random_tokens(50, seed=8))
         other.load(tmp_path / "snapshot")
-        assert_all_equal(looked_at(other), seen)
+        assert_all_equal(seen(other), before)
         np.testing.assert_array_equal(other.logits, logits)
         assert_all_equal(what_follows(other), follows)
         # The same context goes back, too.
@@ -272,11 +263,11 @@ def test_a_damaged_file_is_named_and_changes_nothing(saved: Path, tiny_model: Pa
             (tmp_path / "bad").write_bytes(change(saved.read_bytes()))
             with open_llama(tiny_model, CONFIG) as llm:
                 llm.eval(random_tokens(40))
-                before = [llm.logits, *looked_at(llm)]
+                before = [llm.logits, *seen(llm)]
                 with pytest.raises(ValueError, match=match) as error:
                     llm.load(tmp_path / "bad")
                 assert f"[Snapshot.load] {tmp_path / 'bad'}" in str(error.value)
-                assert_all_equal([llm.logits, *looked_at(llm)], before)
+                assert_all_equal([llm.logits, *seen(llm)], before)
 
 
 def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model: Path) -> None:

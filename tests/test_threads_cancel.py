@@ -16,6 +16,7 @@ import pytest
 from compare import assert_all_equal
 from h2o_llama import H2OConfig, H2OError, Llama
 from inputs import random_tokens
+from llamas import view
 
 S = 16
 # Takes seconds, in dense attention and with large chunks.
@@ -40,18 +41,16 @@ def open_slow(path: Path, h2o: H2OConfig | None) -> Llama:
     return Llama(path, n_ctx=LONG, n_batch=LONG, n_ubatch=SLOW_S, n_threads=1, h2o=h2o)
 
 
-def stop_at(limit: int, reports: list[int]) -> Callable[[int, int], None]:
+def stop_at(limit: int, reports: list[int] | None = None) -> Callable[[int, int], None]:
+    """A progress that raises Stop when so many tokens are done."""
+
     def progress(n_done: int, n_total: int) -> None:
-        reports.append(n_done)
+        if reports is not None:
+            reports.append(n_done)
         if n_done >= limit:
             raise Stop
 
     return progress
-
-
-def state(llm: Llama) -> list[Any]:
-    kv = llm.kv
-    return [kv.n_tokens, *(f(layer) for layer in kv.layers for f in (kv.memory_indices, kv.scores, kv.keys, kv.values))]
 
 
 # --- progress
@@ -101,18 +100,18 @@ def test_an_exception_undoes_the_call(h2o: H2OConfig, tiny_model: Path, limit: i
     first, second = random_tokens(40), random_tokens(60, seed=1)
     with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
         llm.eval(first)
-        before = state(llm)
+        before = view(llm, history=False)
         reports: list[int] = []
         with pytest.raises(Stop):
             llm.eval(second, progress=stop_at(limit, reports))
         assert reports[-1] >= limit
-        assert_all_equal(state(llm), before)
+        assert_all_equal(view(llm, history=False), before)
         with pytest.raises(H2OError, match="no logits"):
             _ = llm.logits
         llm.eval(second)
         fresh.eval(first)
         fresh.eval(second)
-        assert_all_equal(state(llm), state(fresh))
+        assert_all_equal(view(llm, history=False), view(fresh, history=False))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
@@ -124,11 +123,11 @@ def test_a_cancelled_prompt_leaves_no_trace_in_another(h2o: H2OConfig, tiny_mode
             target.eval(first)
         for limit in (8, 24, 60):
             with pytest.raises(Stop):
-                llm.eval(cancelled, progress=stop_at(limit, []))
+                llm.eval(cancelled, progress=stop_at(limit))
         for target in (llm, fresh):
             for call in (second, [1], [2], second):
                 target.eval(call)
-        assert_all_equal(state(llm), state(fresh))
+        assert_all_equal(view(llm, history=False), view(fresh, history=False))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
@@ -137,7 +136,7 @@ def test_finished_calls_stay(h2o: H2OConfig, tiny_model: Path) -> None:
     tokens = random_tokens(150)
     with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
         with pytest.raises(Stop):
-            llm.eval(tokens, progress=stop_at(80, []))
+            llm.eval(tokens, progress=stop_at(80))
         assert llm.n_tokens == 64
         llm.eval(tokens[64:])
         fresh.eval(tokens)
@@ -148,7 +147,7 @@ def test_cancelling_without_h2o(tiny_model: Path) -> None:
     tokens = random_tokens(100)
     with open_tiny(tiny_model, None) as llm, open_tiny(tiny_model, None) as fresh:
         with pytest.raises(Stop):
-            llm.eval(tokens, progress=stop_at(32, []))
+            llm.eval(tokens, progress=stop_at(32))
         assert llm.n_tokens == 32
         llm.eval(tokens[32:])
         fresh.eval(tokens)
@@ -158,7 +157,7 @@ def test_cancelling_without_h2o(tiny_model: Path) -> None:
 def test_generation_after_cancelling_has_nothing_to_go_on_from(h2o: H2OConfig, tiny_model: Path) -> None:
     with open_tiny(tiny_model, h2o) as llm:
         with pytest.raises(Stop):
-            llm.eval(random_tokens(40), progress=stop_at(16, []))
+            llm.eval(random_tokens(40), progress=stop_at(16))
         with pytest.raises(H2OError, match="no logits to sample from"):
             next(llm.generate([]))
 
@@ -244,7 +243,7 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
         refused.set()
         thread.join()
         fresh.eval(tokens)
-        assert_all_equal(state(llm), state(fresh))
+        assert_all_equal(view(llm, history=False), view(fresh, history=False))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
