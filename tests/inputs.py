@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from h2o_llama import Llama
+
 # Path of a fixture model by its name in the table of conftest.py.
 ModelByName = Callable[[str], Path]
+
+# opened(name, open_, *arguments): a fixture of conftest.py.
+Opened = Callable[..., "Llama"]
 
 # A model of the user's choice; every test with a `model_path` also runs against it.
 EXTERNAL_MODEL = os.environ.get("LLAMACPP_TEST_MODELFILE")

@@ -17,9 +17,10 @@ from gguf import GGUFReader
 from typer.testing import Result
 
 import h2o_llama
-from command_line import assert_wrong_usage, invoke, succeeded
+from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, KVStats, Llama
 from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report, Sample, alone, measure, read_bandwidth
+from h2o_llama.bench.alone import Alone
 from h2o_llama.bench.case import Case
 from h2o_llama.bench.prompt import prompt_tokens
 from h2o_llama.bench.report import COLUMNS
@@ -37,6 +38,13 @@ GENERATION_NAMES = [mode.name for mode in DENSE] + [
     name for sparse in SPARSE_NAMES for name in (sparse, f"{sparse} decode memory")
 ]
 SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
+
+
+@pytest.fixture
+def not_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process for each case, which tells its peak memory."""
+    alone = Alone(KVStats(), 7, Sample(1e-3, 1e-3, 1.0))
+    monkeypatch.setattr(measure, "measure_alone", lambda *_: alone)
 
 
 def run(*arguments: str | Path) -> Result:
@@ -160,6 +168,7 @@ def bench_of(request: pytest.FixtureRequest) -> Any:
     return make
 
 
+@pytest.mark.usefixtures("not_alone")
 def test_modes_take_turns_and_every_sample_reads_and_generates_the_same(
     bench_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +199,7 @@ def test_modes_take_turns_and_every_sample_reads_and_generates_the_same(
     assert bench.bandwidth > 0
 
 
+@pytest.mark.usefixtures("not_alone")
 def test_what_is_slow_is_measured_once(bench_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "ONCE_ABOVE", 0.0)
     bench = bench_of(Plan([SPARSE], [64], [64], n_gen=2, repetitions=3, chunk_size=64, n_threads=1))
@@ -215,14 +225,14 @@ def test_a_mode_that_only_generates_has_no_prefill() -> None:
 def test_peak_memory_is_that_of_the_mode_alone() -> None:
     """Attention weights of all pairs of a chunk and the prompt, which only dense attention without flash has."""
     with Llama(h2o_llama.demo_model_path(), n_ctx=64, h2o=None) as llm:
-        tokens = prompt_tokens(llm, None, 8192)
+        tokens = prompt_tokens(llm, None, 4096)
     ballast = np.ones(2**25)  # 256 MB in this process
     path = str(h2o_llama.demo_model_path())
-    flash, plain = (alone.measure_alone(Case(mode, 8192, 0, 1024, 1, 0), path, tokens) for mode in DENSE)
-    assert flash.stats.kv_bytes == plain.stats.kv_bytes == 8192 * 2048
+    flash, plain = (alone.measure_alone(Case(mode, 4096, 0, 1024, 1, 0), path, tokens) for mode in DENSE)
+    assert flash.stats.kv_bytes == plain.stats.kv_bytes == 4096 * 2048
     assert flash.peak_rss is not None
     assert plain.peak_rss is not None
-    assert plain.peak_rss - flash.peak_rss > 4 * 6 * 1024 * 8192 / 2
+    assert plain.peak_rss - flash.peak_rss > 4 * 6 * 1024 * 4096 / 2
     assert flash.peak_rss < ballast.nbytes
 
 
@@ -258,8 +268,9 @@ def test_tokens_are_a_texts_or_drawn_where_there_is_no_tokenizer(monkeypatch: py
 
 
 def test_from_end_to_end(tmp_path: Path) -> None:
-    out, sheet = tmp_path / "bench.json", tmp_path / "bench.csv"
-    result = succeeded(run("demo", *TINY, "--json", out, "--csv", sheet))
+    pytest.importorskip("matplotlib")
+    out, sheet, plots = tmp_path / "bench.json", tmp_path / "bench.csv", tmp_path / "plots"
+    result = succeeded(run("demo", *TINY, "--json", out, "--csv", sheet, "--plot", plots))
     assert result.stderr == ""
     report = json.loads(out.read_text())
     tests = [("prefill", 64), ("prefill", 130), ("generation", 100), ("generation", 130)]
@@ -290,30 +301,21 @@ def test_from_end_to_end(tmp_path: Path) -> None:
         "Peak memory of a process",
     )
     assert all(f"| {title}" in result.stdout for title in titles)
-    assert result.stdout.endswith(f"Written: {out}\nWritten: {sheet}\n")
+    written = [out, sheet, plots / "prefill.svg", plots / "generation.svg"]
+    assert result.stdout.endswith("".join(f"Written: {path}\n" for path in written))
+    assert all(path.read_text().lstrip().startswith("<?xml") for path in written[2:])
 
 
 def _cell(row: dict[str, Any]) -> str:
     return f"{row['tokens_per_s']:,.0f} ({row['over_dense']:.2f})"
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
-def test_files_can_go_to_standard_output_alone(option: str) -> None:
+@pytest.mark.usefixtures("not_alone")
+def test_a_csv_file_can_go_to_standard_output_alone() -> None:
+    """For JSON: test_what_was_measured_before_ctrl_c_or_an_error_is_printed."""
     options = [*SMALL, "--schedule", "single_pass", "--n-prompt", "64", "--depth", "", "-r", "1", "--dense-max", "0"]
-    out = run("demo", *options, option, "-").stdout
-    if option == "--json":
-        (row,) = Report.from_json(out).rows
-    else:
-        (row,) = csv.DictReader(io.StringIO(out))
+    (row,) = csv.DictReader(io.StringIO(run("demo", *options, "--csv", "-").stdout))
     assert (row["mode"], row["over_dense"] or None) == (NAMES[2], None)
-
-
-def test_plots_are_written(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    result = succeeded(run("demo", *TINY, "-r", "1", "--plot", tmp_path / "plots"))
-    for name in ("prefill.svg", "generation.svg"):
-        assert f"Written: {tmp_path / 'plots' / name}" in result.stdout
-        assert (tmp_path / "plots" / name).read_text().lstrip().startswith("<?xml")
 
 
 def test_a_busy_machine_is_told() -> None:
@@ -323,6 +325,7 @@ def test_a_busy_machine_is_told() -> None:
     assert "Doubtful" not in facts(replace(report, cpu_share=0.95))
 
 
+@pytest.mark.usefixtures("not_alone")
 @pytest.mark.parametrize(
     ("error", "code", "message"), [(KeyboardInterrupt(), 130, ""), (H2OError("no more"), 1, "h2o-llama: no more\n")]
 )
@@ -366,17 +369,13 @@ def test_errors_are_one_line_before_anything_is_measured(
 ) -> None:
     monkeypatch.delattr(Bench, "run")
     result = run("demo", *SMALL, *options)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert match in result.stderr
+    assert_one_line_error(result, match)
 
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "physical_memory", lambda: 3 * 2048 * 65_536)
     result = run("demo", *SMALL, "--n-prompt", "65536", "--depth", "")
-    assert result.exit_code == 1
-    assert "65,536 tokens in 4 modes need 0.5 GiB" in result.stderr
+    assert_one_line_error(result, "65,536 tokens in 4 modes need 0.5 GiB")
 
 
 @pytest.mark.parametrize(
@@ -395,7 +394,4 @@ def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
 
 
 def test_a_model_that_h2o_cannot_read_is_one_line(unsupported_memory_model: Path) -> None:
-    result = run(unsupported_memory_model, *TINY)
-    assert result.exit_code == 1
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stdout == ""
+    assert_one_line_error(run(unsupported_memory_model, *TINY), "H2O")

@@ -12,6 +12,7 @@ import models
 from chats import CHATML, dictate, rendered, user, write_chat_model
 from command_line import invoke, succeeded
 from h2o_llama import Llama
+from spies import record_calls
 
 FAST = ["--threads", "1", "--chunk", "64"]
 SYSTEM = "Answer questions about this text:\n\n"
@@ -104,22 +105,9 @@ def test_a_model_without_a_template_cannot_chat() -> None:
 # --- run
 
 
-@pytest.fixture
-def prompts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
-    """Tokens and dense tail of every prompt."""
-    calls: list[tuple[list[int], int]] = []
-    evaluate = Llama.eval
-
-    def spy(llm: Llama, tokens: list[int], dense_tail: int = 0, **kwargs: Any) -> None:
-        calls.append((list(tokens), dense_tail))
-        evaluate(llm, tokens, dense_tail=dense_tail, **kwargs)
-
-    monkeypatch.setattr(Llama, "eval", spy)
-    return calls
-
-
-def test_run_asks_by_the_template(chat_model: Path, prompts: list[tuple[list[int], int]], tmp_path: Path) -> None:
+def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The dense tail is the question and what follows it."""
+    evals = record_calls(monkeypatch, Llama, "eval")
     (tmp_path / "a.txt").write_text("abc ")
     question = "?" * 200
     options = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1", *FAST]
@@ -130,4 +118,8 @@ def test_run_asks_by_the_template(chat_model: Path, prompts: list[tuple[list[int
         as_chat = llm.tokenize(asked, parse_special=True)
         tail = llm.tokenize(asked[asked.index("?") :], parse_special=True)
     raw = list(("abc " + question).encode())
-    assert prompts == [(as_chat, len(tail)), (raw, 200), (raw, 200)]
+    assert [(list(call["tokens"]), call["dense_tail"]) for call in evals] == [
+        (as_chat, len(tail)),
+        (raw, 200),
+        (raw, 200),
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from compare import case
 from h2o_llama import H2OConfig, Llama, _core
 from h2o_llama.text_buffer import TextBuffer
-from inputs import random_tokens
+from inputs import Opened, random_tokens
 
 
 def open_tiny(path: Path, **kwargs: Any) -> Llama:
@@ -20,17 +19,10 @@ def open_tiny(path: Path, **kwargs: Any) -> Llama:
     return Llama(path, **(defaults | kwargs))
 
 
-@pytest.fixture(scope="module")
-def shared(tiny_model: Path) -> Iterator[Llama]:
-    with open_tiny(tiny_model) as llm:
-        yield llm
-
-
 @pytest.fixture
-def llm(shared: Llama) -> Llama:
+def llm(opened: Opened, tiny_model: Path) -> Llama:
     """The sequence is empty."""
-    shared.reset()
-    return shared
+    return opened("llm", open_tiny, tiny_model)
 
 
 def test_generated_tokens_are_in_the_sequence(llm: Llama) -> None:
@@ -141,12 +133,8 @@ def test_text_buffer_keeps_characters_whole() -> None:
             parts = [buffer.push(data[i : i + cut]) for i in range(0, len(data), cut)]
             assert "".join(parts) + buffer.finish() == "aé❤𝄞z"
             assert "\ufffd" not in "".join(parts)
-
-
-def test_text_buffer_ends_a_broken_character() -> None:
     buffer = TextBuffer([])
-    assert buffer.push(b"a\xe2\x9d") == "a"
-    assert buffer.finish() == "\ufffd"
+    assert (buffer.push(b"a\xe2\x9d"), buffer.finish()) == ("a", "\ufffd")  # the end of a broken one
 
 
 def test_text_buffer_finds_a_stop_string_across_tokens() -> None:
@@ -164,10 +152,8 @@ def test_text_buffer_finds_a_stop_string_across_tokens() -> None:
 
 
 def test_text_buffer_gives_back_what_was_no_stop_string() -> None:
-    buffer = TextBuffer(["stop"])
-    assert buffer.push(b"sto") == ""
-    assert buffer.push(b"p") == ""
-    assert buffer.stopped
-    buffer = TextBuffer(["stop"])
-    assert buffer.push(b"sto") == ""
-    assert buffer.finish() == "sto"
+    stopped, finished = TextBuffer(["stop"]), TextBuffer(["stop"])
+    assert stopped.push(b"sto") == finished.push(b"sto") == ""
+    assert stopped.push(b"p") == ""
+    assert stopped.stopped
+    assert finished.finish() == "sto"

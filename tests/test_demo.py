@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import inspect
 import io
 import re
 from pathlib import Path
@@ -37,6 +38,12 @@ def comparison(document: Document, progress_calls: list[tuple[str, int, int]]) -
     return compare(demo_model_path(), document, 1, lambda *call: progress_calls.append(call))
 
 
+def source_of(module: str) -> bytes:
+    path = inspect.getsourcefile(importlib.import_module(module))
+    assert path is not None
+    return Path(path).read_bytes()
+
+
 @pytest.mark.parametrize("n_bytes", [600, N_BYTES, 8100, 200_001])
 def test_document_has_the_length_asked_for(n_bytes: int) -> None:
     text = build_document(n_bytes, DEPTHS).text
@@ -45,20 +52,14 @@ def test_document_has_the_length_asked_for(n_bytes: int) -> None:
     assert text.endswith(b"\n")
 
 
-def test_document_is_the_same_every_time(document: Document) -> None:
-    assert build_document(N_BYTES, DEPTHS) == document
-
-
 def test_document_is_the_library_source_but_for_the_needles(document: Document) -> None:
     text = document.text
     for needle in document.needles:
         text = text.replace(needle.definition, b"", 1)
-    spec = importlib.util.find_spec(document_module.MODULE)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_bytes()
+    source = source_of(document_module.MODULE)
     assert len(text) == N_BYTES - 10 * len(SECRETS)
     assert source.startswith(text[:-1])
+    assert build_document(N_BYTES, DEPTHS) == document
 
 
 def test_document_longer_than_its_source_repeats_it() -> None:
@@ -76,33 +77,20 @@ def test_needles_are_where_they_say(document: Document) -> None:
         assert abs(needle.start - depth * N_BYTES) < 100
         assert bytes(document.text[p] for p in needle.value_positions) == needle.answer
         assert bytes(document.text[p] for p in needle.line_positions) + b"\n" == needle.definition
-
-
-def test_a_key_is_defined_once(document: Document) -> None:
-    for needle in document.needles:
         assert document.text.count(b"k%d=" % needle.key) == 1
 
 
-def test_too_many_needles_are_refused() -> None:
+def test_bad_documents() -> None:
     with pytest.raises(ValueError, match="at most 5 keys"):
         build_document(N_BYTES, [0.1] * 6)
-
-
-def test_too_short_a_document_is_refused() -> None:
     with pytest.raises(ValueError, match="too short"):
         build_document(120, [0.95, 0.96, 0.97])
+    with pytest.raises(OSError, match="no source of its module 'sys'"):
+        build_document(N_BYTES, DEPTHS, module="sys")
 
 
 def test_document_of_another_module() -> None:
-    spec = importlib.util.find_spec("difflib")
-    assert spec is not None
-    assert spec.origin is not None
-    assert build_document(N_BYTES, module="difflib").text[:-1] == Path(spec.origin).read_bytes()[: N_BYTES - 1]
-
-
-def test_python_without_sources_is_an_error() -> None:
-    with pytest.raises(OSError, match="no source of its module 'sys'"):
-        build_document(N_BYTES, DEPTHS, module="sys")
+    assert build_document(N_BYTES, module="difflib").text[:-1] == source_of("difflib")[: N_BYTES - 1]
 
 
 def test_results_cover_every_prompt(comparison: Comparison, document: Document) -> None:

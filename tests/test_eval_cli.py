@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from command_line import assert_wrong_usage, invoke, succeeded
+from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from compare import case
 from h2o_llama.cli import sweeps
 from h2o_llama.demo.document import standard_library_text
@@ -111,16 +111,8 @@ def test_errors_are_one_line() -> None:
         (["--json", "missing/rows.json"], "No such file"),
     ]:
         with case(options=options, match=match):
-            result = run("demo", *SMALL, *options)
-            assert result.exit_code == 1
-            assert result.stdout == ""
-            assert len(result.stderr.splitlines()) == 1
-            assert result.stderr.startswith("h2o-llama: ")
-            assert match in result.stderr
+            assert_one_line_error(run("demo", *SMALL, *options), match)
 
 
 def test_bad_model_is_one_line(text_file: Path) -> None:
-    result = run(text_file, *SMALL)
-    assert result.exit_code == 1
-    assert "GGUF" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert_one_line_error(run(text_file, *SMALL), "GGUF")

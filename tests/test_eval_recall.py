@@ -14,8 +14,8 @@ from h2o_llama.eval.recall import RecallCell, count_found, measure_recall, share
 from h2o_llama.eval.tasks import Item, Turn
 from h2o_llama.eval.tasks.keys import MODEL_NAME
 
-N = 1500
-S = 512
+N = 1000
+S = 256
 # A window that is far too short for what lies in an older chunk, and nothing else.
 WINDOW = H2OConfig(local_window=64, heavy_budget=0, lookup_budget=0)
 

@@ -76,12 +76,13 @@ def test_a_text_is_the_same_token_by_token(tiny_model: Path, name: str) -> None:
 def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ggml's flash attention where rows lie together, with sums beside it; and graphs are used again."""
     tokens = repetitive_tokens(N, seed=1)
-    for name in ("evict", "evict, sum"):
-        config = replace(CONFIGS[name], kv_type="f16")
-        with open_llama(tiny_model, config) as llm:
+    evicting = [CONFIGS["evict"], CONFIGS["evict, sum"]]
+    evicting += [replace(CONFIG, evict=True, scorer="key_diff"), replace(CONFIG, evict=True, dense_layers=(0,))]
+    for config in [replace(config, kv_type="f16") for config in evicting]:
+        with case(config=config), open_llama(tiny_model, config) as llm:
             (expected,) = eval_calls(llm, [tokens])
             history, scores = llm.kv.history, [llm.kv.scores(il) for il in llm.kv.layers]
-        with monkeypatch.context() as patch:
+        with case(config=config), monkeypatch.context() as patch:
             patch.setenv("H2O_NO_FUSED_ATTENTION", "1")
             with open_llama(tiny_model, config) as llm:
                 got = decode_calls(llm, split(tokens, [3, 16, 20, *[1] * (N - 39)]))

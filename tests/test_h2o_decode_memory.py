@@ -15,7 +15,7 @@ from llamas import Config, assert_agrees_with_oracle, lookups_of, open_llama, vi
 from oracle import DenseOracle, GGUFModel
 from pairwise import pairwise
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
-from test_h2o_sequence import remove, restore, state_of
+from test_h2o_sequence import remove
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -90,22 +90,6 @@ def test_tokens_that_are_taken_back_leave_nothing(tiny_model: Path, config: Conf
         got = decode_calls(llm, [tokens[49:51], tokens[51:60]])
         np.testing.assert_array_equal(got, decode_calls(fresh, [tokens[49:51], tokens[51:60]]))
         assert_all_equal(view(llm), view(fresh))
-
-
-def test_a_state_goes_on_in_another_context(tiny_model: Path) -> None:
-    """In the middle of generation, with what it has looked up; and after a prompt, made to go on otherwise."""
-    tokens = repetitive_tokens(70, seed=8)
-    for config, n_generated in ((LOOKUP, 5), (replace(LOOKUP, decode="full"), 0)):
-        with open_llama(tiny_model, LOOKUP) as llm, open_llama(tiny_model, config) as first:
-            for model in (llm, first):
-                model.eval(tokens[:50])
-                for token in tokens[50 : 50 + n_generated]:
-                    model.eval([token], decode=True)
-            more = [[token] for token in tokens[50 + n_generated :]]
-            expected = decode_calls(llm, more)
-            llm.reset()
-            restore(llm, state_of(first))
-            np.testing.assert_array_equal(decode_calls(llm, more), expected)
 
 
 @pytest.mark.parametrize(("dense_layers", "n_built"), [((), 1), ((1,), 2)], ids=["", "dense layer"])

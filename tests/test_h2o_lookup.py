@@ -33,7 +33,7 @@ from llamas import (
 )
 from oracle import DenseOracle, GGUFModel
 from oracle.lookup import FOLLOW, Row
-from pairwise import SHAPES, pairwise
+from pairwise import pairwise
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
 from test_h2o_sequence import OPERATIONS, assert_same, count, remove, restore, run_operations, state_of
 from test_threads_cancel import Stop, stop_at
@@ -237,24 +237,6 @@ def test_p5_every_model(
     assert len(oracle.log) > 10
 
 
-@pairwise(
-    "flash_attn",
-    dense_tail=[1, 5, 30],
-    sizes=[[100], [18, 2, 17, 3, 9, 3, 20, 9, 3, 16], [50, 1, 1, 1, 8, 1, 7, 1, 30], [S, S + T, 1, 2, S + 1, 45]],
-    scorer=POSITION_SCORERS,
-)
-def test_p5_dense_tails_and_decode_steps(
-    flash_attn: str, model_by_name: ModelByName, scorer: str, sizes: list[int], dense_tail: int
-) -> None:
-    """What was asked for before them is seen after them, until B newer rows have come."""
-    path = model_by_name("llama-gqa2-f32")
-    config = replace(CONFIG, scorer=scorer, pooling=1, flash_attn=flash_attn)
-    calls = split(repetitive_tokens(sum(sizes), seed=4), sizes)
-    oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
-    if max(sizes) > dense_tail + 2 * S:
-        assert len(oracle.log) > 5
-
-
 @small
 @given(
     config=configs(),
@@ -381,27 +363,6 @@ def test_the_end_can_be_removed_within_a_tile(tiny_model: Path, start: int) -> N
         assert_same_lookups(llm, fresh, text[90:150])
 
 
-def test_generated_tokens_can_be_removed(tiny_model: Path) -> None:
-    """And the open chunk, with a scorer that attention changes."""
-    text = repetitive_tokens(150, seed=14)
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
-        logits_of(llm, [text[:70]])
-        eval_calls(llm, [[token] for token in text[70:75]])
-        log = log_of(llm)
-        assert not remove(llm, 67)
-        assert log_of(llm) == log
-        assert remove(llm, 71)
-        logits_of(fresh, [text[:70]])
-        eval_calls(fresh, [text[70:71]])
-        assert_same_lookups(llm, fresh, text[100:110])
-        assert remove(llm, 80)
-        fresh.reset()
-        logits_of(fresh, [text[:70]])
-        eval_calls(fresh, [text[70:71]])
-        logits_of(fresh, [text[100:109]])
-        assert_same_lookups(llm, fresh, text[:60])
-
-
 @small
 @given(operations=OPERATIONS, config=st.sampled_from([CONFIG, KEY_DIFF]), seed=st.integers(0, 999))
 def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]], config: Config, seed: int) -> None:
@@ -414,46 +375,6 @@ def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]],
 
 
 # --- states
-
-
-@pairwise(model_path=SHAPES, scorer=["sum", "key_diff"], n=[5, 40, 62, 64, 75])
-def test_a_state_goes_on_in_another_context(model_path: Path, scorer: str, n: int) -> None:
-    """Bit by bit: the text can be found, and what is visible stays so."""
-    config = replace(CONFIG, scorer=scorer, kv_type="f16")
-    n = limited(n, model_path)
-    text = repetitive_tokens(n + 56, seed=15)
-    more = [text[n : n + 1], text[n + 1 : n + 4], text[n + 4 : n + 55], text[n + 55 :]]
-    with open_llama(model_path, config) as llm:
-        logits_of(llm, [text[:n]])
-        saved, expected = state_of(llm), view(llm, history=False)
-        visible = log_of(llm)[-config.B :]
-        after = eval_calls(llm, more)
-        later = [row for row in log_of(llm) if row[1] >= n]
-        assert len(later) > 10
-    with open_llama(model_path, config) as other:
-        if n == 5:  # else nothing has been computed yet
-            logits_of(other, [repetitive_tokens(90, seed=16)])
-        restore(other, saved)
-        assert_all_equal(view(other, history=False), expected)
-        assert log_of(other)[-config.B :] == visible
-        assert_all_equal(eval_calls(other, more), after)
-        assert [row for row in log_of(other) if row[1] >= n] == later
-
-
-def test_a_partial_state_takes_the_same_context_back(tiny_model: Path) -> None:
-    """What came after it is not found any more."""
-    text = repetitive_tokens(200, seed=17)
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
-        logits_of(llm, [text[:70]])
-        saved = state_of(llm, partial=True)
-        logits_of(llm, [text[70:120]])
-        restore(llm, saved, partial=True)
-        logits_of(fresh, [text[:70]])
-        assert log_of(llm)[-CONFIG.B :] == log_of(fresh)[-CONFIG.B :]
-        assert_same(llm, fresh, text[140:200])
-        after, expected = ([row for row in log_of(target) if row[1] >= 70] for target in (llm, fresh))
-        assert after == expected
-        assert len(after) > 10
 
 
 def test_a_state_of_other_lookups_is_refused(tiny_model: Path) -> None:

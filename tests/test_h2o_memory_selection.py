@@ -199,17 +199,3 @@ def test_prefill_tokens_survive_three_chunks(schedule: str, model_path: Path) ->
     """Metric 3: some heavy hitter of chunk 0 is still in M_2, in some head of some layer, without being local."""
     with recorded(model_path, Config(S=16, L=2, H=12, schedule=schedule), 64) as llm:
         assert any(np.any((m[il] >= 0) & (m[il] < 16)) for m in llm.kv.history[2:3] for il in llm.kv.layers)
-
-
-def test_prefill_memory_splits_into_sinks_local_window_and_heavy_hitters(schedule: str, model_path: Path) -> None:
-    config = Config(S=16, L=4, H=6, A=2, schedule=schedule)
-    with recorded(model_path, config, 50) as llm:
-        for il in llm.kv.layers:
-            for head, row in enumerate(llm.kv.memory_indices(il)):
-                local, heavy = llm.kv.local_window_of(il, head), llm.kv.heavy_hitters(il, head)
-                assert local.dtype == heavy.dtype == np.int32
-                assert local.tolist() == [44, 45, 46, 47]
-                assert len(heavy) == config.H
-                assert np.all(np.diff(heavy) > 0)
-                assert np.all(heavy >= config.A)
-                assert sorted([0, 1, *heavy, *local]) == row.tolist()

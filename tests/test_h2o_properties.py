@@ -209,6 +209,7 @@ def test_p6_nothing_survives_reset(schedule: str, model_path: Path) -> None:
         used.reset()
         assert used.kv.n_tokens == 0
         assert used.kv.chunk_index == 0
+        assert used.kv.stats.prefill_tokens == used.kv.stats.decode_steps == 0
         assert not used.kv.memory_initialized
         for il in used.kv.layers:
             assert np.all(used.kv.memory_indices(il) == -1)

@@ -82,16 +82,6 @@ def test_exact_count_of_phases(tiny_model: Path) -> None:
             assert (llm.kv.stats.phase1_runs, llm.kv.stats.phase2_runs) == (phase1, phase2)
 
 
-def test_decode_runs_no_phase(tiny_model: Path) -> None:
-    with open_llama(tiny_model, config()) as llm:
-        llm.eval(random_tokens(40))
-        before = llm.kv.stats
-        assert (before.phase1_runs, before.phase2_runs, before.decode_steps) == (1, 3, 0)
-        eval_calls(llm, [[1], [2], [3]])
-        after = llm.kv.stats
-        assert (after.phase1_runs, after.phase2_runs, after.decode_steps) == (1, 3, 3)
-
-
 def test_phase_2_rewrites_no_k_or_v(model_path: Path) -> None:
     """Phase 2's hidden states depend on the memory budget. If it wrote K or V, the cache would too."""
     caches = []
@@ -106,19 +96,6 @@ def test_phase_2_rewrites_no_k_or_v(model_path: Path) -> None:
             np.testing.assert_array_equal(k, other_k)
             np.testing.assert_array_equal(v, other_v)
         assert not np.array_equal(caches[0][-1][0][S:], other[-1][0][S:]), "the budgets must matter for the logits"
-
-
-def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
-    """Every call, also one that continues a chunk, leaves the cache of earlier tokens bit for bit alone."""
-    calls = split(random_tokens(60, seed=2), [20, 10, 1, 29])
-    with open_llama(model_path, config(4, 8)) as llm:
-        before: dict[int, tuple[object, object]] = {}
-        for call in calls:
-            eval_calls(llm, [call])
-            for il, arrays in before.items():
-                for old, new in zip(arrays, (llm.kv.keys(il), llm.kv.values(il)), strict=True):
-                    np.testing.assert_array_equal(new[:, : np.shape(old)[1]], old)
-            before = {il: (np.array(llm.kv.keys(il)), np.array(llm.kv.values(il))) for il in llm.kv.layers}
 
 
 def test_graph_reuse_never_mixes_phases(model_by_name: ModelByName) -> None:

@@ -23,11 +23,13 @@ from h2o_llama import H2OError, Llama, Snapshot
 from h2o_llama.fingerprint import model_fingerprint
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama, view
+from pairwise import SHAPES, pairwise
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff", kv_type="f16")
 CONFIGS: dict[str, Config | None] = {
     "key_diff": CONFIG,
+    "sum": replace(CONFIG, scorer="sum"),
     "lookups": replace(CONFIG, scorer="distant", B=12, T=4),
     "decode_memory": replace(CONFIG, scorer="sum", B=8, T=4, decode="memory"),
     "two_phase": replace(CONFIG, schedule="two_phase", pooling=1),
@@ -53,20 +55,19 @@ def what_follows(llm: Llama) -> list[Any]:
 
 
 def evaluate(llm: Llama, n: int) -> None:
-    """A prompt with a dense tail, and some generated tokens."""
-    llm.eval(random_tokens(20) * 4 + random_tokens(n, seed=1), dense_tail=3)
+    """A prompt of n tokens with a dense tail, and some generated tokens."""
+    llm.eval([*random_tokens(20) * 4, *random_tokens(40, seed=1)][:n], dense_tail=3)
     llm.eval([1, 2, 3], decode=True)
 
 
 # --- what comes back
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("n", [1, 16 - 3, 40])
-def test_a_saved_sequence_goes_on_as_if_just_evaluated(tiny_model: Path, tmp_path: Path, name: str, n: int) -> None:
-    """n = 13: the open chunk is complete. In another context, after something else, bit for bit."""
+@pairwise(name=CONFIGS, n=[2, 81, 93, 120], model_path=SHAPES)
+def test_a_saved_sequence_goes_on_as_if_just_evaluated(model_path: Path, tmp_path: Path, name: str, n: int) -> None:
+    """n = 93: the open chunk is complete. In another context, after something else, bit for bit."""
     config = CONFIGS[name]
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config, n_ctx=777) as other:
+    with open_llama(model_path, config) as llm, open_llama(model_path, config, n_ctx=777) as other:
         evaluate(llm, n)
         llm.save(tmp_path / "snapshot")
         before, logits = seen(llm), llm.logits

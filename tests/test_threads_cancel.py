@@ -56,29 +56,18 @@ def stop_at(limit: int, reports: list[int] | None = None) -> Callable[[int, int]
 # --- progress
 
 
-def test_progress_with_h2o(h2o: H2OConfig, tiny_model: Path) -> None:
-    """Per chunk of each call; calls are of 64 tokens."""
-    with open_tiny(tiny_model, h2o) as llm:
-        reports: list[tuple[int, int]] = []
-        llm.eval(random_tokens(100), progress=lambda *report: reports.append(report))
-        assert reports == [(n, 100) for n in (16, 32, 48, 64, 80, 96, 100)]
-
-
-def test_progress_without_h2o(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, None) as llm:
-        reports: list[tuple[int, int]] = []
-        llm.eval(random_tokens(40), progress=lambda *report: reports.append(report))
-        assert reports == [(16, 40), (32, 40), (40, 40)]
-
-
-def test_progress_of_one_chunk_and_of_a_second_prompt(h2o: H2OConfig, tiny_model: Path) -> None:
-    with open_tiny(tiny_model, h2o) as llm:
-        reports: list[tuple[int, int]] = []
-        llm.eval(random_tokens(10), progress=lambda *report: reports.append(report))
-        assert reports == [(10, 10)]
-        reports.clear()
-        llm.eval(random_tokens(10), progress=lambda *report: reports.append(report))
-        assert reports == [(6, 10), (10, 10)]
+def test_progress(h2o: H2OConfig, tiny_model: Path) -> None:
+    """Per chunk of each call; calls are of 64 tokens. Also of one chunk, of a second prompt, and without H2O."""
+    for config, n_tokens, expected in (
+        (h2o, [100], [[16, 32, 48, 64, 80, 96, 100]]),
+        (h2o, [10, 10], [[10], [6, 10]]),
+        (None, [40], [[16, 32, 40]]),
+    ):
+        with open_tiny(tiny_model, config) as llm:
+            for n, done in zip(n_tokens, expected, strict=True):
+                reports: list[tuple[int, int]] = []
+                llm.eval(random_tokens(n), progress=lambda *report, reports=reports: reports.append(report))
+                assert reports == [(i, n) for i in done]
 
 
 def test_progress_of_generate_and_completion(h2o: H2OConfig, tiny_model: Path) -> None:
@@ -152,14 +141,6 @@ def test_cancelling_without_h2o(tiny_model: Path) -> None:
         llm.eval(tokens[32:])
         fresh.eval(tokens)
         np.testing.assert_array_equal(llm.logits, fresh.logits)
-
-
-def test_generation_after_cancelling_has_nothing_to_go_on_from(h2o: H2OConfig, tiny_model: Path) -> None:
-    with open_tiny(tiny_model, h2o) as llm:
-        with pytest.raises(Stop):
-            llm.eval(random_tokens(40), progress=stop_at(16))
-        with pytest.raises(H2OError, match="no logits to sample from"):
-            next(llm.generate([]))
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -130,12 +130,13 @@ class TestRealKeys:
         for n_threads in (2, 3, 16):
             np.testing.assert_array_equal(ops.top_keys(q, k, 50, taken=taken, n_threads=n_threads), want)
 
-    @pytest.mark.parametrize("n_threads", [1, 3])
-    def test_more_keys_than_are_packed_at_once(self, rng: np.random.Generator, n_threads: int) -> None:
+    def test_more_keys_than_are_packed_at_once(self, rng: np.random.Generator) -> None:
         """KV heads take turns: 4 of them take 80 MB, room is for 32."""
         k = np.repeat(exact_keys(rng, 4, 4096, 256), 32, axis=1)
         q = queries(rng, 4, 9, 256)
-        np.testing.assert_array_equal(ops.top_keys(q, k, 10, n_threads=n_threads), top_keys(q, k, 10))
+        want = top_keys(q, k, 10)
+        for n_threads in (1, 3):
+            np.testing.assert_array_equal(ops.top_keys(q, k, 10, n_threads=n_threads), want)
 
 
 Q = np.zeros((4, 3, 64), dtype=np.float32)

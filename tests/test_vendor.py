@@ -31,6 +31,11 @@ def assert_no_leftovers(layout: fetch.Layout) -> None:
     assert [path.name for path in layout.cache.iterdir() if path.suffix != ".gz"] == []
 
 
+def assert_nothing_is_left(layout: fetch.Layout) -> None:
+    assert not layout.tree.exists()
+    assert_no_leftovers(layout)
+
+
 def test_extracts_only_what_is_built(layout: fetch.Layout) -> None:
     fetch.fill(layout)
     assert tree_of(layout) == {name: FILES[name] for name in KEPT}
@@ -101,8 +106,7 @@ def test_patch_applied_twice_stops(layout: fetch.Layout) -> None:
         (layout.root / "patches" / name).write_text(PATCH)
     with pytest.raises(fetch.VendorError, match=r"0002-a-again\.patch does not apply: src/llama\.cpp"):
         fetch.fill(layout)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
 
 
 def test_interruption_leaves_no_half_tree(layout: fetch.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +116,7 @@ def test_interruption_leaves_no_half_tree(layout: fetch.Layout, monkeypatch: pyt
     monkeypatch.setattr(fetch, "apply_patches", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fetch.fill(layout)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
 
 
 def test_editable_tree_is_left_alone(layout: fetch.Layout) -> None:
@@ -137,8 +140,7 @@ def test_local_source(layout: fetch.Layout, tmp_path: Path) -> None:
         fetch.fill(layout, source)
     with pytest.raises(fetch.VendorError, match="is not a llama.cpp source folder"):
         fetch.fill(layout, tmp_path)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
     (source / "src/unicode.cpp").write_text(FILES["src/unicode.cpp"])
     fetch.fill(layout, source)
     assert tree_of(layout) == {name: FILES[name] for name in KEPT}
@@ -187,8 +189,7 @@ def test_broken_download(layout: fetch.Layout, index: Path, keep: int) -> None:
     sdist.write_bytes(sdist.read_bytes()[:keep])
     with pytest.raises(fetch.VendorError, match=r"some-package 1\.0 does not have the sha256 in .*requirements\.txt"):
         fetch.fill(layout)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
 
 
 def test_no_network(layout: fetch.Layout, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +198,7 @@ def test_no_network(layout: fetch.Layout, index: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with pytest.raises(fetch.VendorError, match="no connection to the package index"):
         fetch.fill(layout)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
 
 
 def test_not_in_the_index(layout: fetch.Layout, index: Path) -> None:
