@@ -224,15 +224,6 @@ class TestFirstQuery:
                 assert_close(got, reference(q, k, v, rows, first=first), q, k, v, 1.0, isa)
                 assert not got.sums[..., first == n_q].any()
 
-    def test_queries_that_see_nothing(self, rng: np.random.Generator, isa: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes(n_q=40))
-        got = ops.attention(q, k, v, rows, first=np.full(rows.shape[-1], 25))
-        assert not got.o[:, :25].any()
-        assert not got.l[..., :25].any()
-        assert np.all(got.m[..., :25] == -np.inf)
-        want = ops.attention(q[:, :, 25:], k, v, rows, causal=False)
-        np.testing.assert_allclose(got.o[:, 25:], want.o, rtol=0, atol=ROUNDING[isa] * 10)
-
     def test_causal_is_a_list_of_them(self, rng: np.random.Generator, isa: str) -> None:
         q, k, v, rows = random_inputs(rng, Sizes(n_q=45, memory=20))
         first = np.maximum(np.arange(65) - 20, 0)
@@ -299,26 +290,6 @@ class TestLimits:
         with using(isa_name):
             self.check(inputs, limits, isa_name, causal)
 
-    def test_queries_a_distance_later(self, rng: np.random.Generator, isa: str) -> None:
-        """The keys are 96 memory rows and the chunk [160, 288); its queries count for keys at least that far back."""
-        for distance in [0, 1, 17, 64, 200]:
-            with case(distance=distance):
-                q, k, v, _ = random_inputs(rng, Sizes(n_q=128, memory=160))
-                memory = np.sort(np.argsort(rng.random((1, 2, 160)), axis=-1)[..., :96], axis=-1)
-                positions = np.arange(160, 288)
-                rows = np.concatenate([memory, np.broadcast_to(positions, (1, 2, 128))], axis=-1)
-                self.check((q, k, v, rows), positions[None] - distance, isa)
-
-    def test_last_queries(self, rng: np.random.Generator, isa: str) -> None:
-        """Limits of -1 or beyond: the sums of the last queries alone."""
-        for window in [0, 1, 16, 100]:
-            with case(window=window):
-                (q, k, v, rows), _ = limited_inputs(rng, Sizes(n_q=100))
-                limits = np.where(np.arange(100) < 100 - window, -1, 1000)[None]
-                self.check((q, k, v, rows), limits, isa)
-                got = ops.attention(q, k, v, rows, limits=limits).sums
-                assert got.sum(dtype=np.float64) == pytest.approx(4 * window, rel=ROUNDING[isa])
-
     def test_that_exclude_nothing(self, rng: np.random.Generator, isa: str) -> None:
         """The same bits as without limits."""
         inputs, limits = limited_inputs(rng, Sizes(3, 2, 130, 75))
@@ -353,13 +324,7 @@ class Tiles:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return {
-            "tile_rows": self.rows,
-            "tile_first": self.first,
-            "tile_last": self.last,
-            "tile_size": self.size,
-            "tile_offset": self.offset,
-        }
+        return {f"tile_{name}": value for name, value in vars(self).items()}
 
     def of_queries(self, start: int, end: int) -> Tiles:
         """The same for queries [start, end) alone."""
@@ -496,20 +461,15 @@ class TestTileRows:
         with using(isa_name):
             self.check(inputs, first, tiles, isa_name, limits)
 
-    def test_head_sizes(self, rng: np.random.Generator, isa: str) -> None:
-        for d in [1, 31, 33, 64, 80, 127, 128, 256]:
-            with case(d=d):
-                self.check(*tile_inputs(rng, Sizes(d_k=d, d_v=257 - d), 16, 5, 40), isa)
-
-    def test_numbers_of_rows(self, rng: np.random.Generator, isa: str) -> None:
-        for n_tile_rows in [1, 31, 32, 33, 255, 257, 700]:
-            with case(n_tile_rows=n_tile_rows):
-                self.check(*tile_inputs(rng, Sizes(n_q=50), 20, 7, n_tile_rows), isa)
-
-    def test_groups(self, rng: np.random.Generator, isa: str) -> None:
-        for group in [1, 2, 3, 7, 16]:
-            with case(group=group):
-                self.check(*tile_inputs(rng, Sizes(group=group), 16, 3, 30), isa)
+    def test_sizes(self, rng: np.random.Generator, isa: str) -> None:
+        """Of heads and of groups, and numbers of rows."""
+        for arguments in (
+            *((Sizes(d_k=d, d_v=257 - d), 16, 5, 40) for d in (1, 31, 33, 64, 80, 127, 128, 256)),
+            *((Sizes(group=group), 16, 3, 30) for group in (1, 2, 3, 7, 16)),
+            *((Sizes(n_q=50), 20, 7, n_tile_rows) for n_tile_rows in (1, 31, 32, 33, 255, 257, 700)),
+        ):
+            with case(arguments=arguments):
+                self.check(*tile_inputs(rng, *arguments), isa)
 
     def test_prefill(self, rng: np.random.Generator, isa: str) -> None:
         """A memory set, a chunk that is causal, and rows that are older than the chunk."""
@@ -541,30 +501,6 @@ class TestTileRows:
                 assert len({len(tiles.seen_by(i)) for i in range(150)}) == 1
                 self.check((q, k, v, rows[..., :200]), np.arange(200) // 2, tiles, isa)
 
-    def test_as_if_they_were_among_the_rows(self, rng: np.random.Generator, isa: str) -> None:
-        """One tile that sees everything: the same as these rows in each head's own list."""
-        q, k, v, rows = random_inputs(rng, Sizes(n_q=50))
-        own, further = np.sort(rows[..., :60], axis=-1), np.arange(k.shape[1] - 30, k.shape[1])
-        got = ops.attention(
-            q,
-            k,
-            v,
-            own,
-            causal=False,
-            **Tiles(further[None], np.zeros((1, 30), int), np.full((1, 30), 50), 50).arguments,
-        )
-        for head in range(2):
-            both = np.union1d(own[0, head], further)
-            heads = slice(2 * head, 2 * head + 2)
-            want = ops.attention(q[:, heads], k[[head]], v[[head]], both[None, None], causal=False)
-            bound = 10 * ROUNDING[isa]
-            np.testing.assert_allclose(got.m[:, heads], want.m, rtol=0, atol=bound)
-            np.testing.assert_allclose(got.l[:, heads], want.l, rtol=bound)
-            np.testing.assert_allclose(got.o[:, :, heads], want.o, rtol=0, atol=bound)
-            np.testing.assert_allclose(
-                got.sums[0, head], want.sums[0, 0, np.searchsorted(both, own[0, head])], rtol=bound
-            )
-
     def test_rows_of_a_head_are_ignored_for_it(self, rng: np.random.Generator, tile_isa: str) -> None:
         """All for head 0, none for head 1, seen or not."""
         (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 0, 40)
@@ -593,18 +529,6 @@ class TestTileRows:
                 np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[tile_isa])
         none = Tiles(tiles.rows[:, :0], tiles.first[:, :0], tiles.last[:, :0], 20, 7)
         assert_all_equal(ops.attention(*inputs, first=first, **none.arguments), want)
-
-    def test_tiles_without_rows(self, rng: np.random.Generator, tile_isa: str) -> None:
-        """Their queries have the same bits as without tile rows, the others have not."""
-        inputs, first, tiles = tile_inputs(rng, Sizes(n_q=100), 16, 9, 30)
-        tile_first = np.where((np.arange(len(tiles.rows)) % 2 == 0)[:, None], 100, 0) + 0 * tiles.first
-        tile_rows = np.argsort(rng.random((7, inputs[1].shape[1])))[:, :30]
-        tiles = Tiles(tile_rows, tile_first, np.full_like(tile_rows, 100), 16, 9)
-        got, want = ops.attention(*inputs, first=first, **tiles.arguments), ops.attention(*inputs, first=first)
-        has_none = (np.arange(100) + 9) // 16 % 2 == 0
-        np.testing.assert_array_equal(got.o[:, has_none], want.o[:, has_none])
-        np.testing.assert_array_equal(got.l[..., has_none], want.l[..., has_none])
-        assert np.all(got.l[..., ~has_none] != want.l[..., ~has_none])
 
     def test_queries_that_see_nothing(self, rng: np.random.Generator, isa: str) -> None:
         """Queries 0 to 9 see nothing, 10 to 24 tile rows only."""

@@ -126,15 +126,6 @@ class TestEqualsNumpy:
         first = np.maximum(np.arange(260) - 60, 0)
         check((q, k, v, rows), first, query_rows, isa, limits=chunk[:1] - 100)
 
-    def test_as_tile_rows(self, rng: np.random.Generator, isa: str) -> None:
-        """All queries and heads have the same rows: what one tile of all queries has."""
-        (q, k, v, _), _, _ = query_inputs(rng, Sizes(), 60)
-        rows, further = np.tile(np.arange(70), (1, 2, 1)), rng.permutation(np.arange(70, 130))
-        begin, end = np.zeros((1, 60), int), np.full((1, 60), 40)
-        want = ops.attention(q, k, v, rows, **Tiles(further[None], begin, end, 40).arguments)
-        got = ops.attention(q, k, v, rows, query_rows=np.tile(further, (2, 40, 1)))
-        assert_close(got, want, q, k, v, 1.0, in_use_with_tiles(isa))
-
     def test_padding_alone(self, rng: np.random.Generator, isa: str) -> None:
         """As without further rows; the same bits, where these have the same kernel."""
         inputs, first, query_rows = query_inputs(rng, Sizes(3, 3, 90, 50), 20)

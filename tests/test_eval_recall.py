@@ -112,7 +112,7 @@ def test_no_models_are_refused() -> None:
         measure({})
 
 
-def test_answers_count_as_whole_words() -> None:
+def test_answers_count_as_whole_words_in_either_case() -> None:
     for text, n_found in [
         (b" 12 and 345.", 2),
         (b"345", 1),
@@ -122,9 +122,6 @@ def test_answers_count_as_whole_words() -> None:
     ]:
         with case(text=text, n_found=n_found):
             assert count_found(text, Turn(b"?", (b"12", b"345"), 9)) == n_found
-
-
-def test_answers_count_in_either_case() -> None:
     assert count_found(b"The Otter, an ANCHOR", Turn(b"?", (b"otter", b"anchor", b"temple"), 9)) == 2
 
 

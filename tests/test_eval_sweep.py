@@ -289,13 +289,7 @@ def test_rows_of_dense_layers_are_found_again(tiny_model: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"text": TEXT[1:]},
-        {"seed": 1},
-        {"chunk_size": 32},
-        {"n_tokens": [192]},
-        {"tasks": [Continuation(20)]},
-    ],
+    [{"text": TEXT[1:]}, {"seed": 1}, {"chunk_size": 32}, {"n_tokens": [192]}, {"tasks": [Continuation(20)]}],
 )
 def test_other_options_are_other_rows(change: dict[str, Any], tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"

@@ -82,16 +82,6 @@ def test_one_call_or_two(schedule: str, tiny_model: Path) -> None:
             np.testing.assert_allclose(llm.kv.scores(il), scores[il], rtol=1e-4, atol=1e-5)
 
 
-def test_tokens_before_the_tail_do_not_change(schedule: str, tiny_model: Path) -> None:
-    tokens = random_tokens(90, seed=4)
-    with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
-        (without,) = eval_calls(llm, [tokens])
-        llm.reset()
-        (with_tail,) = eval_calls(llm, [tokens], dense_tail=20)
-        np.testing.assert_array_equal(with_tail[:70], without[:70])
-        assert np.all(np.any(with_tail[70:] != without[70:], axis=1))
-
-
 def test_stats_tell_of_tails(schedule: str, tiny_model: Path) -> None:
     """40 tokens before the end of 90: 50 ... 63, 64 ... 79 and 80 ... 89."""
     with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:

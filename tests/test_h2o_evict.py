@@ -138,19 +138,6 @@ def test_graphs_are_used_again(tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     assert_graphs_are_used_again(monkeypatch, tiny_model, config, random_tokens(200), 100, n_built=1)
 
 
-def test_a_state_goes_on_in_another_context(tiny_model: Path, config: Config) -> None:
-    """In an open chunk, at the end of one, at the begin of a text; in place of another text."""
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as other:
-        for n in (0, 7, 25, 16, 22):
-            if n:
-                llm.eval(random_tokens(n, seed=n))
-            other.eval(random_tokens(50, seed=1))
-            restore(other, state_of(llm))
-            assert_all_equal(arrays(other), arrays(llm))
-            logits = [eval_calls(x, [random_tokens(21, seed=6), [1], [2]]) for x in (llm, other)]
-            assert_all_equal(*logits)
-
-
 def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: Config) -> None:
     """Upstream's server keeps such as checkpoints: without what the context has in dense layers and a cold store."""
     tokens = random_tokens(3 * config.S + 5)

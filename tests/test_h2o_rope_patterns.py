@@ -135,11 +135,18 @@ def test_generated_tokens_are_scored_by_sum_too(path_of: PathOf) -> None:
     assert_all_equal(*found)
 
 
-@pytest.mark.parametrize("scorer", ["sum", "distant"])
-def test_other_scorers_do_not_care(scorer: str, path_of: PathOf) -> None:
-    with open_llama(path_of(ROPE_MODELS["maincoder"]), config(scorer=scorer), n_ctx=128) as llm:
-        llm.eval(TOKENS)  # warnings are errors
-        assert [llm.kv.scorer(il) for il in llm.kv.layers] == [scorer] * 2
+def test_other_scorers_do_not_care(path_of: PathOf) -> None:
+    """Nor does dense attention."""
+    for scorer in ("sum", "distant"):
+        with open_llama(path_of(ROPE_MODELS["maincoder"]), config(scorer=scorer), n_ctx=128) as llm:
+            llm.eval(TOKENS)  # warnings are errors
+            assert [llm.kv.scorer(il) for il in llm.kv.layers] == [scorer] * 2
+            with pytest.raises(ValueError, match="layer 2 has no K/V"):
+                llm.kv.scorer(2)
+    with open_llama(path_of(ROPE_MODELS["maincoder"]), None) as llm:
+        llm.eval(TOKENS)
+        with pytest.raises(H2OError, match="H2O is off"):
+            llm.kv.scorer(0)
 
 
 # --- what the user is told
@@ -167,18 +174,6 @@ def test_a_warning_as_an_error_leaves_the_sequence_usable(path_of: PathOf) -> No
             llm.eval(TOKENS[:40])
         llm.eval(TOKENS[40:])
         assert llm.n_tokens == len(TOKENS)
-
-
-def test_no_warning_without_h2o(path_of: PathOf) -> None:
-    with open_llama(path_of(ROPE_MODELS["maincoder"]), None) as llm:
-        llm.eval(TOKENS)
-        with pytest.raises(H2OError, match="H2O is off"):
-            llm.kv.scorer(0)
-
-
-def test_scorer_checks_its_layer(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm, pytest.raises(ValueError, match="layer 3 has no K/V"):
-        llm.kv.scorer(3)
 
 
 @pytest.mark.parametrize(

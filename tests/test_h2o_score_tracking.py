@@ -69,16 +69,6 @@ def test_padding_columns_are_ignored(tiny_model: Path) -> None:
     np.testing.assert_array_equal(cache.scores(LAYER), per_head(cache, [2.0] * 8 + [0.0] * 8))
 
 
-def test_layers_keep_their_own_scores(tiny_model: Path) -> None:
-    cache = make_cache(tiny_model)
-    first, second = list(cache.layers)[:2]
-    cache.init_chunk_scores(first, 0, per_head(cache, np.full(S, 1.0)))
-    cache.init_chunk_scores(second, 0, per_head(cache, np.full(S, 2.0)))
-    cache.next_chunk(S)
-    assert np.all(cache.scores(first) == 1)
-    assert np.all(cache.scores(second) == 2)
-
-
 def test_bf16_scores_are_rounded_after_every_addition(tiny_model: Path, rng: np.random.Generator) -> None:
     """256 + 1 is 256: why f32 is the default."""
     cache = make_cache(tiny_model, score_type="bf16")

@@ -141,19 +141,6 @@ def test_layers_side_by_side_keep_what_one_thread_keeps(scorer: str, tiny_model:
             np.testing.assert_array_equal(three[il], expected)
 
 
-@pytest.mark.parametrize("scorer", POSITION_SCORERS)
-def test_scorers_change_what_is_kept(scorer: str, tiny_model: Path) -> None:
-    """Each but the sum keeps something else than the sum does, in some layer."""
-    tokens = random_tokens(200, seed=9)
-    found = []
-    for name in ("sum", scorer):
-        with open_llama(tiny_model, Config(S=80, L=8, H=8, scorer=name)) as llm:
-            eval_calls(llm, [tokens])
-            found.append([llm.kv.memory_indices(il) for il in llm.kv.layers])
-    is_same = all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
-    assert is_same == (scorer == "sum")
-
-
 @pytest.mark.parametrize("name", ["qwen3-gqa4-f32", "llama-gqa2-f32"])
 def test_key_diff_does_not_see_where_in_its_chunk_a_key_is(name: str, model_by_name: ModelByName) -> None:
     """In the first layer a key depends on its token and RoPE only: equal tokens have equal scores."""

@@ -139,6 +139,8 @@ def test_history_forgets_what_was_removed(tiny_model: Path) -> None:
         fresh.eval(random_tokens(5 * S + 3)[: 2 * S] + tokens)
         assert len(llm.kv.history) == len(fresh.kv.history) == 6
         assert_same_history(llm.kv.history, fresh.kv.history)
+        assert remove(llm, 0)
+        assert (llm.n_tokens, llm.kv.chunk_index, llm.kv.history) == (0, 0, [])
 
 
 OPERATIONS = st.lists(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import h2o_llama
 import phase_log
 from compare import assert_all_equal, assert_logits_close, case
-from inputs import ModelByName, limited, random_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from inputs import ModelByName, limited, random_tokens, repetitive_tokens, split
+from llamas import Config, assert_agrees_with_oracle, eval_calls, lookups_of, open_llama
 from oracle import DenseOracle, GGUFModel
 from oracle.dense import dense_forward
 from oracle.kv_cache import OracleKVCache
@@ -48,6 +48,7 @@ def runs(llm: h2o_llama.Llama) -> tuple[int, int, int, int]:
     sizes=[(0, EVERYTHING, 0), (S, 100_000, 0), (0, 1, EVERYTHING)],
     first_calls=[[], [10, 25, 2], [S, S]],
     kv_type=["f32", "f16", "bf16", "q8_0"],
+    B=[0, 6],
 )
 def test_p2_everything_in_memory_is_dense(
     flash_attn: str,
@@ -56,15 +57,16 @@ def test_p2_everything_in_memory_is_dense(
     sizes: tuple[int, int, int],
     first_calls: list[int],
     kv_type: str,
+    B: int,
 ) -> None:
     """Logits, K and V, in any split, against the oracle's dense attention; logits against the library's too.
 
-    One memory set has room for more than the context.
+    One memory set has room for more than the context. What is looked up is in a memory set anyway, and counts once.
     """
     L, H, A = sizes
-    config = Config(S=S, L=L, H=H, A=A, kv_type=kv_type, flash_attn=flash_attn, schedule="single_pass")
+    config = Config(S=S, L=L, H=H, A=A, B=B, T=4, kv_type=kv_type, flash_attn=flash_attn, schedule="single_pass")
     n = limited(100, model_path)
-    tokens = random_tokens(n, oracle_model.hparams.n_vocab)
+    tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=1)
     calls = split(tokens, [*first_calls, n - sum(first_calls)])
     cache = OracleKVCache(oracle_model.hparams, kv_type)
     expected = output_logits(oracle_model, dense_forward(oracle_model, cache, np.array(tokens), np.float32))
@@ -73,6 +75,8 @@ def test_p2_everything_in_memory_is_dense(
         (dense,) = eval_calls(llm, [tokens])
     with open_llama(model_path, config) as llm:
         logits = np.concatenate(eval_calls(llm, calls))
+        if B > 0 and A == 0:
+            assert len(np.concatenate(lookups_of(llm))) > n // 5
         assert_logits_close(logits, expected, bound)
         if kv_type == "f32":
             assert_logits_close(logits, dense, bound)

@@ -66,7 +66,10 @@ def test_nothing_is_logged_without_the_variables(tiny_model: Path) -> None:
 
 
 def test_exact_count_of_phases(tiny_model: Path) -> None:
-    """Phase 1 once per call of at most n_batch tokens, phase 2 once per chunk of each call that leaves chunk 0."""
+    """Phase 1 once per call of at most n_batch tokens, phase 2 once per chunk of each call that leaves chunk 0.
+
+    No token of a prompt is taken for a generated one, not even one that is left alone.
+    """
     for n, n_batch, phase1, phase2 in [
         (S, 256, 1, 0),
         (S + 1, 256, 1, 2),
@@ -76,10 +79,16 @@ def test_exact_count_of_phases(tiny_model: Path) -> None:
         (4 * S, 2 * S, 2, 4),
         (6 * S, 3 * S, 2, 6),
         (2 * S, S, 2, 1),
+        (4 * S + 1, 4 * S, 2, 5),
+        (4 * S + 2, 4 * S, 2, 5),
+        (8 * S + 1, 4 * S, 3, 9),
+        (1, 4 * S, 1, 0),
     ]:
         with case(n=n, n_batch=n_batch), open_llama(tiny_model, config(), n_batch=n_batch) as llm:
             llm.eval(random_tokens(n))
-            assert (llm.kv.stats.phase1_runs, llm.kv.stats.phase2_runs) == (phase1, phase2)
+            stats = llm.kv.stats
+            assert (stats.phase1_runs, stats.phase2_runs) == (phase1, phase2)
+            assert (stats.decode_steps, stats.prefill_tokens, llm.n_tokens) == (0, n, n)
 
 
 def test_phase_2_rewrites_no_k_or_v(model_path: Path) -> None:

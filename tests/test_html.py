@@ -325,12 +325,9 @@ def test_document_of_one_chunk_says_so() -> None:
     assert page.marks == page.scripts == page.links == []
 
 
-def test_shades_of_one_head_follow_the_rank() -> None:
+def test_shades_follow_the_rank_of_one_head_and_count_several() -> None:
     report = report_of([b"x"] * 30, {(0, 0): [9, 3, 5, 7, 1]}, chunk_size=16)
     assert shades(report, report.heads) == {9: 5, 3: 4, 5: 3, 7: 2, 1: 1}
-
-
-def test_shades_of_several_heads_count_them() -> None:
     heavy = {(0, 0): [1, 2], (0, 1): [2, 3], (1, 0): [2, 3], (1, 1): [2, 4], (2, 0): [2]}
     report = report_of([b"x"] * 30, heavy, chunk_size=16)
     assert shades(report, report.heads) == {1: 1, 2: 5, 3: 2, 4: 1}

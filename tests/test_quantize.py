@@ -55,6 +55,7 @@ def test_q8_0_is_what_the_reference_quantiser_makes(tiny_model: Path, model_by_n
 
 
 def test_every_type_can_be_evaluated(tiny_model: Path, out: Path) -> None:
+    """And has the type, but for some tensors."""
     expected = logits_of(tiny_model)
     for name in quantize_types():
         with case(name=name):
@@ -62,19 +63,12 @@ def test_every_type_can_be_evaluated(tiny_model: Path, out: Path) -> None:
             error = np.linalg.norm(logits_of(out) - expected) / np.linalg.norm(expected)
             assert (error == 0) == (name == "F32")
             assert error < 0.6
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("F32", {"F32"}), ("F16", {"F16"}), ("BF16", {"BF16"}), ("Q8_0", {"Q8_0"}), ("Q4_0", {"Q4_0", "Q8_0"})],
-)
-def test_weights_get_the_type(name: str, expected: set[str], tiny_model: Path, out: Path) -> None:
-    quantize_model(tiny_model, out, name.lower())
-    assert expected - {"Q8_0"} <= matrix_types(out) <= expected | {"Q6_K", "Q8_0"}
+            if name in ("F32", "F16", "BF16", "Q8_0", "Q4_0"):
+                assert {name} <= matrix_types(out) <= {name, "Q6_K", "Q8_0"}
 
 
 def test_quantised_weights_are_quantised_again(model_by_name: ModelByName, out: Path) -> None:
-    quantize_model(model_by_name("qwen3-gqa4-q8_0"), out, "F16")
+    quantize_model(model_by_name("qwen3-gqa4-q8_0"), out, "f16")
     assert matrix_types(out) == {"F16"}
 
 

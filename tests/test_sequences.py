@@ -187,9 +187,14 @@ def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
 
 
 def test_forks_go_different_ways(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    """And a fork generates from its own logits, whatever the other has computed since."""
     a = Tracked(llm)
     a.eval(text(0))
-    a.eval([3], decode=True)
+    with llm.fork() as fork:
+        a.eval([3], decode=True)
+        alone.eval(text(0))
+        tokens = [next(iter(s.generate([], temperature=0))) for s in (fork, alone)]
+        assert tokens[0] == tokens[1]
     b = a.fork()
     np.testing.assert_array_equal(a.sequence.logits, b.sequence.logits)
     assert_all_equal(view(a.sequence), view(b.sequence))
@@ -202,17 +207,6 @@ def test_forks_go_different_ways(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -
     c.eval(text(6)[:20])
     for tracked in (b, c):
         tracked.assert_as(alone)
-
-
-@some_configs
-def test_a_fork_generates_from_the_same_logits(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
-    """Its own, whatever the other has computed since."""
-    llm.eval(text(0))
-    fork = llm.fork()
-    llm.eval(text(1))
-    alone.eval(text(0))
-    tokens = [next(iter(s.generate([], temperature=0))) for s in (fork, alone)]
-    assert tokens[0] == tokens[1]
 
 
 def test_a_freed_sequence_leaves_no_trace(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:

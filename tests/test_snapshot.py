@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import struct
+import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,6 +38,13 @@ CONFIGS: dict[str, Config | None] = {
     "evict": replace(CONFIG, scorer="distant", decode="memory", evict=True),
     "cold_store": replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
     "evict_dense_layers": replace(CONFIG, decode="memory", evict=True, dense_layers=(0,)),
+    "evict_blocks": replace(
+        CONFIG, A=4, H=12, scorer="block_ema", block_tokens=4, shared_heads=True, decode="memory", evict=True
+    ),
+    "evict_ratio": replace(
+        CONFIG, H=40, keep_ratio=0.3, B=12, T=4, decode="memory", evict=True, cold_store=tempfile.gettempdir()
+    ),
+    "evict_composed": replace(CONFIG, scorer="distant", decode="memory", evict=True, flash_attn="off"),
     "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
     "dense": None,
 }

@@ -104,22 +104,6 @@ def test_an_exception_undoes_the_call(h2o: H2OConfig, tiny_model: Path, limit: i
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
-def test_a_cancelled_prompt_leaves_no_trace_in_another(h2o: H2OConfig, tiny_model: Path) -> None:
-    """Its K and V lie in the cells that the next prompt fills, which is shorter, in an open chunk, and goes on."""
-    first, cancelled, second = (random_tokens(n, seed=n) for n in (40, 60, 20))
-    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
-        for target in (llm, fresh):
-            target.eval(first)
-        for limit in (8, 24, 60):
-            with pytest.raises(Stop):
-                llm.eval(cancelled, progress=stop_at(limit))
-        for target in (llm, fresh):
-            for call in (second, [1], [2], second):
-                target.eval(call)
-        assert_all_equal(view(llm, history=False), view(fresh, history=False))
-        np.testing.assert_array_equal(llm.logits, fresh.logits)
-
-
 def test_finished_calls_stay(h2o: H2OConfig, tiny_model: Path) -> None:
     """150 tokens are calls of 64, 64 and 22; the second is cancelled."""
     tokens = random_tokens(150)
@@ -211,8 +195,8 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
         assert inside.wait(10)
         uses: list[Callable[[], object]] = [
             lambda: llm.eval([1]),
-            lambda: llm.reset(),
-            lambda: llm.close(),
+            llm.reset,
+            llm.close,
             lambda: llm.logits,
             lambda: llm.kv.scores(0),
             lambda: next(llm.generate([1])),
