@@ -93,6 +93,7 @@ def test_completion(llm: Llama) -> None:
     assert choice["text"] == llm.detokenize(tokens).decode(errors="replace")
     assert llm(b"Hello", max_tokens=8, temperature=0)["choices"] == answer["choices"]
     assert llm(llm.tokenize("Hello"), max_tokens=8, temperature=0)["choices"] == answer["choices"]
+    assert llm("a<|im_start|>", max_tokens=1)["usage"]["prompt_tokens"] == 2  # names of special tokens are these
 
 
 def test_completion_stream_says_the_same(llm: Llama) -> None:
