@@ -120,12 +120,6 @@ def test_completion_stops_before_a_stop_string(llm: Llama) -> None:
         assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-def test_completion_begins_afresh(llm: Llama) -> None:
-    first = llm("Hello", max_tokens=4, temperature=0)
-    llm("Something else entirely", max_tokens=4)
-    assert llm("Hello", max_tokens=4, temperature=0)["choices"] == first["choices"]
-
-
 def test_text_buffer_keeps_characters_whole() -> None:
     for cut in range(1, 10):
         with case(cut=cut):

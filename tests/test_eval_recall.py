@@ -81,12 +81,6 @@ def test_equal_seeds_measure_the_same(llms: dict[str, Llama]) -> None:
     assert measure(llms, **arguments) == measure(llms, **arguments)
 
 
-def test_style_follows_the_model(llms: dict[str, Llama]) -> None:
-    assert llms["dense"].metadata["general.name"] == MODEL_NAME
-    with pytest.raises(ValueError, match="style 'keys' has the kinds"):
-        measure(llms, kinds=["words"])
-
-
 def test_bad_arguments_are_refused(llms: dict[str, Llama]) -> None:
     for changes, message in [
         ({"n_tokens": N + 1}, f"{N + 1} tokens do not fit into n_ctx={N} of 'dense'"),
@@ -101,6 +95,8 @@ def test_bad_arguments_are_refused(llms: dict[str, Llama]) -> None:
 
 
 def test_what_is_wrong_shows_before_anything_is_computed(llms: dict[str, Llama]) -> None:
+    """The style follows the model."""
+    assert llms["dense"].metadata["general.name"] == MODEL_NAME
     calls: list[tuple[int, int]] = []
     with pytest.raises(ValueError, match="style 'keys' has the kinds"):
         measure(llms, kinds=["single", "words"], progress=lambda n_done, n: calls.append((n_done, n)))
