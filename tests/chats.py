@@ -80,6 +80,13 @@ def write_chat_model(path: Path, template: str = CHATML) -> Path:
     return path
 
 
+def log_softmax(logits: Any) -> Any:
+    """In float64, over the last axis."""
+    logits = np.asarray(logits, dtype=np.float64)
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
 def user(content: str) -> dict[str, str]:
     return {"role": "user", "content": content}
 

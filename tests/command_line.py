@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
@@ -17,3 +18,18 @@ def assert_wrong_usage(result: Result, match: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert match in " ".join(result.stderr.replace("│", " ").split())
+
+
+def succeeded(result: Result) -> Result:
+    """The result of a command that must end well."""
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def assert_one_line_error(result: Result, match: str) -> None:
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("h2o-llama: ")
+    assert re.search(match, result.stderr)
+    assert isinstance(result.exception, SystemExit)

@@ -22,10 +22,30 @@ def case(**values: Any) -> Iterator[None]:
         raise AssertionError(f"case {named}: {error}") from error
 
 
-def assert_refused(calls: Iterable[tuple[Callable[[], object], str]]) -> None:
-    """Each call raises a ValueError, whose message matches."""
+def assert_all_equal(actual: Iterable[Any], expected: Iterable[Any]) -> None:
+    """The same arrays or numbers, bit for bit."""
+    for got, want in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def assert_all_close(actual: Iterable[Any], expected: Iterable[Any], bound: float) -> None:
+    """The same arrays, but for relative or absolute differences up to this bound."""
+    for got, want in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=bound, atol=bound)
+
+
+def assert_same_history(actual: Iterable[Any], expected: Iterable[Any]) -> None:
+    """The same memory sets of every layer after every chunk."""
+    for got, want in zip(actual, expected, strict=True):
+        assert got.keys() == want.keys()
+        assert_all_equal(got.values(), want.values())
+
+
+def assert_refused(calls: Iterable[tuple[Callable[[], object], str]], owner: str = "") -> None:
+    """Each call raises a ValueError, whose message matches; it begins with [owner], if one is given."""
+    begin = rf"^\[{owner}\] " if owner else ""
     for call, message in calls:
-        with case(message=message), pytest.raises(ValueError, match=message):
+        with case(message=message), pytest.raises(ValueError, match=begin + message):
             call()
 
 

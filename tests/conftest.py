@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 # Before NumPy loads: on matrices this small, BLAS threads cost ten times what they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -14,10 +16,28 @@ import numpy as np
 import pytest
 
 import models
-from inputs import EXTERNAL_MODEL, ModelByName
+from inputs import EXTERNAL_MODEL, ModelByName, Opened
 from kernels import ISAS, using
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel
 from pairwise import ATTENTION, SHAPES
+
+if TYPE_CHECKING:
+    from h2o_llama import Llama
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Opened]:
+    """A `Llama` of a module by its name, opened with open_(*arguments) when first asked for; its sequence is empty."""
+    llms: dict[str, Llama] = {}
+    with ExitStack() as stack:
+
+        def get(name: str, open_: Callable[..., Llama], *arguments: Any) -> Llama:
+            if name not in llms:
+                llms[name] = stack.enter_context(open_(*arguments))
+            llms[name].reset()
+            return llms[name]
+
+        yield get
 
 
 @pytest.fixture(params=ISAS)

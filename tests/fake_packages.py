@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fake_upstream import BACKEND, PYPROJECT
+from fake_upstream import BACKEND, PYPROJECT, sha256, write_archive
 from h2o_llama import named_files
 from h2o_llama.named_files import NamedFile, NamedModel, NamedText
 
@@ -27,10 +24,6 @@ DOCUMENTS = {
     "first/x.txt": "not in the text\n",
 }
 TEXT = "Zebra, with stripes.\n\nAnt\n\nBee\n\nA b:\n\nCat\n"
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def write_wheel(folder: Path, member: str, content: bytes) -> Path:
@@ -49,19 +42,8 @@ def write_wheel(folder: Path, member: str, content: bytes) -> Path:
 def write_sdist(folder: Path) -> Path:
     """A source distribution of some-package 1.0 with DOCUMENTS."""
     path = folder / "some_package-1.0.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in {**DOCUMENTS, "pyproject.toml": PYPROJECT, "backend.py": BACKEND}.items():
-            member = tarfile.TarInfo(f"some_package-1.0/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
+    write_archive(path, "some_package-1.0", {**DOCUMENTS, "pyproject.toml": PYPROJECT, "backend.py": BACKEND})
     return path
-
-
-def use_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a folder pip's only index."""
-    folder.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
 
 
 def replace_entry(monkeypatch: pytest.MonkeyPatch, name: str, **fields: object) -> NamedFile:

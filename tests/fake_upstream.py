@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 import fetch
 
@@ -47,6 +50,15 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def write_archive(path: Path, folder: str, files: Mapping[str, str]) -> None:
+    """A source distribution with these files in a folder."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+
 def write_pin(layout: fetch.Layout, sdist_sha256: str, tree_sha256: str) -> None:
     layout.requirements.write_text(
         f"# commit: ggml-org/llama.cpp {'0' * 40}\n# tree-sha256: {tree_sha256}\n"
@@ -57,12 +69,15 @@ def write_pin(layout: fetch.Layout, sdist_sha256: str, tree_sha256: str) -> None
 def make_sdist(path: Path) -> str:
     """Write a source distribution with FILES, good enough for pip, and return its sha256."""
     files = {f"vendor/llama.cpp/{name}": text for name, text in FILES.items()}
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in {**files, "pyproject.toml": PYPROJECT, "backend.py": BACKEND}.items():
-            member = tarfile.TarInfo(f"some_package-1.0/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
+    write_archive(path, "some_package-1.0", {**files, "pyproject.toml": PYPROJECT, "backend.py": BACKEND})
     return sha256(path.read_bytes())
+
+
+def use_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a new folder pip's only index."""
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
 
 
 def make_layout(root: Path) -> fetch.Layout:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from h2o_llama import Llama
+
 # Path of a fixture model by its name in the table of conftest.py.
 ModelByName = Callable[[str], Path]
+
+# opened(name, open_, *arguments): a fixture of conftest.py.
+Opened = Callable[..., "Llama"]
 
 # A model of the user's choice; every test with a `model_path` also runs against it.
 EXTERNAL_MODEL = os.environ.get("LLAMACPP_TEST_MODELFILE")
@@ -30,6 +37,12 @@ def limited(n: int, path: Path) -> int:
 
 def random_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
     ids: list[int] = np.random.default_rng(seed).integers(0, n_vocab, n).tolist()
+    return ids
+
+
+def distinct_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
+    """No id twice. The first layer's keys of equal ids are equal, and which of them is chosen is a matter of rounding."""
+    ids: list[int] = np.random.default_rng(seed).permutation(n_vocab)[:n].tolist()
     return ids
 
 

@@ -66,14 +66,20 @@ class Config:
     def M(self) -> int:
         return self.A + self.L + self.H
 
+    @property
+    def h2o(self) -> h2o_llama.H2OConfig:
+        """What of it is H2O's."""
+        names = {"L": "local_window", "H": "heavy_budget", "A": "sink_tokens", "B": "lookup_budget", "T": "tile"}
+        others = ("S", "kv_type", "flash_attn", "lossless")
+        return h2o_llama.H2OConfig(
+            **{names.get(name, name): value for name, value in vars(self).items() if name not in others}
+        )
+
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
-        selection = {"scorer": self.scorer, "pooling": self.pooling, "B": self.B, "T": self.T}
-        selection |= {"dense_layers": self.dense_layers, "decode": self.decode, "retrieval": self.retrieval}
-        selection |= {"block_tokens": self.block_tokens, "ema_alpha": self.ema_alpha}
-        selection |= {"shared_heads": self.shared_heads, "keep_ratio": self.keep_ratio}
-        sizes = (self.S, self.L, self.H, self.A)
-        return SCHEDULES[self.schedule](model, *sizes, self.score_type, self.kv_type, **selection, **kwargs)
+        others = ("schedule", "flash_attn", "evict", "cold_store", "lossless")
+        known = {name: value for name, value in vars(self).items() if name not in others}
+        return SCHEDULES[self.schedule](model, **known, **kwargs)
 
     def softmax_rows(self, n: int) -> int:
         """Rows per query head of n prompt tokens. In two_phase, all but those of chunk 0 have a second one."""
@@ -103,26 +109,7 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
             "type_k": config.kv_type,
             "type_v": config.kv_type,
             "flash_attn": config.flash_attn,
-            "h2o": h2o_llama.H2OConfig(
-                local_window=config.L,
-                heavy_budget=config.H,
-                sink_tokens=config.A,
-                scorer=config.scorer,
-                pooling=config.pooling,
-                schedule=config.schedule,
-                score_type=config.score_type,
-                lookup_budget=config.B,
-                tile=config.T,
-                dense_layers=config.dense_layers,
-                decode=config.decode,
-                retrieval=config.retrieval,
-                evict=config.evict,
-                cold_store=config.cold_store,
-                block_tokens=config.block_tokens,
-                ema_alpha=config.ema_alpha,
-                shared_heads=config.shared_heads,
-                keep_ratio=config.keep_ratio,
-            ),
+            "h2o": config.h2o,
             "record": True,
             "lossless": config.lossless,
         }
@@ -191,6 +178,31 @@ def assert_agrees_with_oracle(
                 assert_logits_close(got[kept], want[kept], bounds.logits)
                 assert np.isnan(got[~kept]).all()
     return oracle
+
+
+def arrays(sequence: h2o_llama.Sequence) -> list[Any]:
+    """Memory sets, scores, K and V of every layer."""
+    kv = sequence.kv
+    return [x for il in kv.layers for x in (kv.memory_indices(il), kv.scores(il), kv.keys(il), kv.values(il))]
+
+
+def lookups_of(sequence: h2o_llama.Sequence) -> list[Any]:
+    """What every tile has looked up by the text."""
+    h2o = sequence.h2o
+    if h2o is None or not h2o.lookup_budget or h2o.has_key_index:
+        return []
+    return [sequence.kv.lookup_indices(tile) for tile in range(-(-sequence.n_tokens // h2o.tile))]
+
+
+def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
+    """All that is known of a sequence. A state has no history: no earlier memory sets, and only the last lookups."""
+    if sequence.h2o is None:
+        return [sequence.n_tokens]
+    seen = [sequence.n_tokens, sequence.kv.chunk_index, *arrays(sequence)]
+    if history:
+        seen += [sets[il] for sets in sequence.kv.history for il in sequence.kv.layers]
+        seen += lookups_of(sequence)
+    return seen
 
 
 def kept_positions(oracle: OracleSequence, config: Config, il: int) -> NDArray[np.bool_]:

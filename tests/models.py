@@ -155,12 +155,16 @@ def write_sliding_window(path: Path) -> None:
             weights.add_norm(prefix + norm, spec.n_embd)
         weights.add_norm(prefix + "attn_q_norm", spec.head_dim)
         weights.add_norm(prefix + "attn_k_norm", spec.head_dim)
-        weights.add_projection(prefix + "attn_q", 64, 64, 1.0)
-        weights.add_projection(prefix + "attn_k", 32, 64, 1.0)
-        weights.add_projection(prefix + "attn_v", 32, 64, 1.0)
-        weights.add_projection(prefix + "attn_output", 64, 64, 1.0)
-        weights.add_projection(prefix + "ffn_gate", spec.n_ff, 64, 1.0)
-        weights.add_projection(prefix + "ffn_up", spec.n_ff, 64, 1.0)
+        n_out = {
+            "attn_q": 64,
+            "attn_k": 32,
+            "attn_v": 32,
+            "attn_output": 64,
+            "ffn_gate": spec.n_ff,
+            "ffn_up": spec.n_ff,
+        }
+        for name, n in n_out.items():
+            weights.add_projection(prefix + name, n, 64, 1.0)
         weights.add_projection(prefix + "ffn_down", 64, spec.n_ff, 1.0)
     finish(writer)
 

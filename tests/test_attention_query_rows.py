@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compare import case
+from compare import assert_all_close, assert_all_equal, case
 from h2o_llama import _core, ops
 from kernels import ISAS, using
-from test_attention_op import Sizes, Tiles, assert_close, assert_equal_but_sums, further_reference, in_use_with_tiles
+from test_attention_op import (
+    Sizes,
+    Tiles,
+    as_in_a_model,
+    assert_close,
+    assert_equal_but_sums,
+    assert_same_bits_on_threads,
+    further_reference,
+    in_use_with_tiles,
+    spoil,
+    stored_and_wide,
+    type_argument,
+)
 
 Array = NDArray[Any]
 Inputs = tuple[Array, Array, Array, Array]
@@ -76,11 +88,6 @@ def check(inputs: Inputs, first: Array, query_rows: Array, isa: str, limits: Arr
     assert_close(got, without_sums, q, k, v, 1.0, in_use_with_tiles(isa))
 
 
-def assert_same_bits(got: ops.Attention, want: ops.Attention) -> None:
-    for x, y in zip(got, want, strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
 class TestEqualsNumpy:
     @pytest.mark.parametrize("isa_name", ISAS)
     @pytest.mark.parametrize("multiple", [1, 16])
@@ -119,15 +126,6 @@ class TestEqualsNumpy:
         first = np.maximum(np.arange(260) - 60, 0)
         check((q, k, v, rows), first, query_rows, isa, limits=chunk[:1] - 100)
 
-    def test_as_tile_rows(self, rng: np.random.Generator, isa: str) -> None:
-        """All queries and heads have the same rows: what one tile of all queries has."""
-        (q, k, v, _), _, _ = query_inputs(rng, Sizes(), 60)
-        rows, further = np.tile(np.arange(70), (1, 2, 1)), rng.permutation(np.arange(70, 130))
-        begin, end = np.zeros((1, 60), int), np.full((1, 60), 40)
-        want = ops.attention(q, k, v, rows, **Tiles(further[None], begin, end, 40).arguments)
-        got = ops.attention(q, k, v, rows, query_rows=np.tile(further, (2, 40, 1)))
-        assert_close(got, want, q, k, v, 1.0, in_use_with_tiles(isa))
-
     def test_padding_alone(self, rng: np.random.Generator, isa: str) -> None:
         """As without further rows; the same bits, where these have the same kernel."""
         inputs, first, query_rows = query_inputs(rng, Sizes(3, 3, 90, 50), 20)
@@ -156,27 +154,18 @@ class TestEqualsNumpy:
         for n_q, type in product([2, 40], ["f16", "bf16", "q4_0", "q8_0"]):
             with case(n_q=n_q, type=type):
                 (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(d_v=96, n_q=n_q), 150)
-                if type == "f16":
-                    k, v = stored = k.astype(np.float16), v.astype(np.float16)
-                    wide = (k.astype(np.float32), v.astype(np.float32))
-                else:
-                    gguf_type = gguf.GGMLQuantizationType[type.upper()]
-                    k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
-                    stored = k.view(np.uint8), v.view(np.uint8)
-                    wide = (gguf.quants.dequantize(k, gguf_type), gguf.quants.dequantize(v, gguf_type))
+                stored, wide = stored_and_wide(k, v, type)
                 more: dict[str, Any] = {"first": first, "query_rows": query_rows}
-                got = ops.attention(q, *stored, rows, type=None if type == "f16" else type, **more)
-                assert_same_bits(got, ops.attention(q, *wide, rows, **more))
+                got = ops.attention(q, *stored, rows, **type_argument(type), **more)
+                assert_all_equal(got, ops.attention(q, *wide, rows, **more))
                 got = attend_without_sums((q, *stored, rows), first, query_rows, type)
-                assert_same_bits(got, attend_without_sums((q, *wide, rows), first, query_rows))
+                assert_all_equal(got, attend_without_sums((q, *wide, rows), first, query_rows))
 
     def test_views(self, rng: np.random.Generator, isa: str) -> None:
         """The heads of a token stand together, as in a model."""
         (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(), 40)
         want = attend((q, k, v, rows), first, query_rows)
-        q = q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3)
-        k, v = (x.swapaxes(0, 1).copy().swapaxes(0, 1) for x in (k, v))
-        assert_same_bits(attend((q, k, v, rows), first, query_rows), want)
+        assert_all_equal(attend((*as_in_a_model(q, k, v), rows), first, query_rows), want)
 
 
 class TestSameBits:
@@ -187,13 +176,8 @@ class TestSameBits:
             with case(sizes=sizes):
                 inputs, first, query_rows = query_inputs(rng, sizes, 40)
                 limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
-                want = attend(inputs, first, query_rows, limits, n_threads=1)
-                want_without_sums = attend_without_sums(inputs, first, query_rows, n_threads=1)
-                for n_threads in (2, 3, 8):
-                    assert_same_bits(attend(inputs, first, query_rows, limits, n_threads), want)
-                    assert_same_bits(
-                        attend_without_sums(inputs, first, query_rows, n_threads=n_threads), want_without_sums
-                    )
+                assert_same_bits_on_threads(partial(attend, inputs, first, query_rows, limits))
+                assert_same_bits_on_threads(partial(attend_without_sums, inputs, first, query_rows))
 
     def test_for_queries_alone(self, rng: np.random.Generator, isa: str) -> None:
         """One query, or some: as with all others."""
@@ -228,17 +212,12 @@ class TestExtremes:
                 (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(n_q=n_q, group=3), 30)
                 row = np.setdiff1d(np.arange(k.shape[1]), rows[0, 1])[0]
                 query_rows = seen_by_one_query(query_rows, row, head=1)
-                if where == "q":
-                    q[0, 3:6, 2, 7] = bad
-                else:
-                    (k if where == "k" else v)[1, row, 7] = bad
+                spoil((q, k, v), where, bad, (0, slice(3, 6), 2, 7), (1, row, 7))
                 want = query_reference((q, k, v, rows), first, query_rows)
                 got = attend((q, k, v, rows), first, query_rows)
                 without_sums = attend_without_sums((q, k, v, rows), first, query_rows)
-                for x, y in zip(got, want, strict=True):
-                    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
-                for x, y in zip(without_sums[::2], want[::2], strict=True):
-                    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+                assert_all_close(got, want, 1e-4)
+                assert_all_close(without_sums[::2], want[::2], 1e-4)
                 assert where == "k" or not np.isfinite(got.o[:, 2, 3:]).all()
                 got.o[:, 2, 3:] = 0
                 assert np.isfinite(got.o).all()

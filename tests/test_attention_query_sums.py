@@ -12,10 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compare import case
+from compare import assert_all_close, case
 from h2o_llama import _core, ops
 from kernels import ISAS, using
-from test_attention_op import Sizes, Tiles, assert_close, further_reference, in_use_with_tiles, tile_inputs
+from test_attention_op import (
+    Sizes,
+    Tiles,
+    assert_close,
+    assert_equal_but_sums,
+    assert_same_bits_on_threads,
+    further_reference,
+    in_use_with_tiles,
+    spoil,
+    tile_inputs,
+)
 from test_attention_query_rows import query_inputs
 
 Array = NDArray[Any]
@@ -108,19 +118,13 @@ def test_sizes(rng: np.random.Generator, isa: str) -> None:
 def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str) -> None:
     for sizes in [Sizes(3, 3, 2, 700, 64, 64), Sizes(3, 3, 24, 300, 64, 64)]:
         with case(sizes=sizes):
-            problem = Case(rng, sizes, "of tiles", 200)
-            want = problem.attend(n_threads=1)
-            for n_threads in (2, 3, 8):
-                for x, y in zip(problem.attend(n_threads=n_threads), want, strict=True):
-                    np.testing.assert_array_equal(x, y)
+            assert_same_bits_on_threads(Case(rng, sizes, "of tiles", 200).attend)
 
 
 def test_output_is_as_without_sums(rng: np.random.Generator, isa: str) -> None:
     """The same bits where few rows are read in place."""
     problem = Case(rng, Sizes(3, 3, 4, 500, 64, 64), "of tiles", 100)
-    got, want = problem.attend(), problem.attend(sums=0)
-    for x, y in ((got.o, want.o), (got.m, want.m), (got.l, want.l)):
-        np.testing.assert_array_equal(x, y)
+    assert_equal_but_sums(problem.attend(), problem.attend(sums=0))
 
 
 def test_not_finite(rng: np.random.Generator, isa: str) -> None:
@@ -130,11 +134,7 @@ def test_not_finite(rng: np.random.Generator, isa: str) -> None:
             problem = Case(rng, Sizes(2, 3, n_q, 200, 64, 64), "none", 1)
             q, k, v, rows = problem.inputs
             problem.first = np.maximum(np.arange(rows.shape[-1]) - 200, 0)
-            if where == "q":
-                q[0, 2, 1, 7] = bad
-            else:
-                (k if where == "k" else v)[1, rows[0, 1, 201], 7] = bad
-            got, want = problem.attend(), problem.reference()
-            for x, y in zip(got, want, strict=True):
-                np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+            spoil((q, k, v), where, bad, (0, 2, 1, 7), (1, rows[0, 1, 201], 7))
+            got = problem.attend()
+            assert_all_close(got, problem.reference(), 1e-4)
             assert np.isfinite(got.sums[0]).all()

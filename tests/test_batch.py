@@ -13,10 +13,12 @@ from typer.testing import Result
 
 import models
 from chats import CHATML, INSTRUCT, user, write_chat_model
-from command_line import invoke
+from command_line import invoke, succeeded
+from compare import case
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, make_questions, read_questions
 from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
+from spies import record_calls
 
 CHUNK = 64
 N = 6  # tokens of an answer
@@ -75,18 +77,9 @@ def answers_of(folder: Path) -> dict[tuple[str, str], str]:
 
 
 @pytest.fixture
-def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each call reads into the sequence of a `Llama`, that of the document."""
-    calls: list[int] = []
-    evaluate = Llama.eval
-
-    def spy(llm: Llama, tokens: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(llm, Llama):
-            calls.append(len(tokens))
-        evaluate(llm, tokens, *args, **kwargs)
-
-    monkeypatch.setattr(Llama, "eval", spy)
-    return calls
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is read into the sequence of a `Llama`, that of the document."""
+    return record_calls(monkeypatch, Llama, "eval")
 
 
 @pytest.mark.parametrize(
@@ -95,13 +88,12 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ids=["h2o", "evict", "dense", "no-system-role", "no-system-role-cold-store"],
 )
 def test_answers_are_those_of_one_chat_each(
-    template: str, config: str, folder: Path, evaluated: list[int], tmp_path: Path
+    template: str, config: str, folder: Path, evaluated: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """And every document is read once; the longest does not fit into the first context."""
     model = write_chat_model(tmp_path / "model.gguf", template)
     options, h2o = CONFIGS[config]
-    result = run_batch(folder, model, *options, "--parallel", "2")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(run_batch(folder, model, *options, "--parallel", "2"))
     assert len(evaluated) == len(DOCUMENTS)
     assert result.stderr.startswith(f"{len(DOCUMENTS) * len(QUESTIONS)} answers added")
 
@@ -125,7 +117,7 @@ def test_answers_are_those_of_one_chat_each(
 
 
 def test_a_model_without_a_template_is_asked_in_plain_text(one_layer_model: Path, folder: Path) -> None:
-    assert run_batch(folder, one_layer_model).exit_code == 0
+    succeeded(run_batch(folder, one_layer_model))
     expected = {}
     with Llama(one_layer_model, n_ctx=6000, n_ubatch=CHUNK, n_threads=1) as llm:
         for name, text in DOCUMENTS.items():
@@ -140,7 +132,7 @@ def test_a_run_that_was_cut_off_goes_on(
     chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, ctrl_c: None
 ) -> None:
     """Ctrl-C leaves whole lines; of a line that is torn the answer is made again."""
-    assert run_batch(folder, chat_model).exit_code == 0
+    succeeded(run_batch(folder, chat_model))
     expected = answers_of(folder)
     (folder / "out.jsonl").unlink()
 
@@ -175,7 +167,7 @@ def test_only_what_is_new_is_asked(chat_model: Path, folder: Path) -> None:
     before = rows_of(folder)
     (folder / "documents" / "a.txt").write_text("Now about swans.")
     (folder / "questions.txt").write_text("\n".join(["A new one?", *QUESTIONS]))
-    assert run_batch(folder, chat_model).exit_code == 0
+    succeeded(run_batch(folder, chat_model))
     assert rows_of(folder)[: len(before)] == before
     added = rows_of(folder)[len(before) :]
     assert sorted((row["document"], row["question"]) for row in added) == sorted(
@@ -246,7 +238,7 @@ def test_what_does_not_fit_into_memory_leaves_room_for_others(
     assert result.stderr.splitlines()[-1] == f"15 answers added to {folder}/out.jsonl, 0 were there, 1 errors"
 
 
-def test_snapshots_save_reading(chat_model: Path, folder: Path, evaluated: list[int]) -> None:
+def test_snapshots_save_reading(chat_model: Path, folder: Path, evaluated: list[dict[str, Any]]) -> None:
     kept = folder / "kept"
     for options in ([], ["--evict"]):  # each has its own
         (folder / "out.jsonl").unlink(missing_ok=True)
@@ -291,9 +283,8 @@ def test_questions_with_ids(tmp_path: Path) -> None:
     ]  # half of a pair is no character
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
+def test_bad_questions(tmp_path: Path) -> None:
+    for content, match in [
         (b"", "there are no questions"),
         (b"Who?\n Who?", "two questions have the id 'Who\\?'"),
         (b'{"id": 1, "question": "Who?"}\nWhere?', "line 2 of .* must be JSON such as"),
@@ -301,27 +292,17 @@ def test_questions_with_ids(tmp_path: Path) -> None:
         (b'{"id": 1}', "line 1 of"),
         (b'{"id": 1, "question": " "}', "question '1' is empty"),
         (b"Wo \xe4?", "must be UTF-8: .* at byte 3"),
-    ],
-)
-def test_bad_questions(content: bytes, match: str, tmp_path: Path) -> None:
-    (tmp_path / "questions").write_bytes(content)
-    with pytest.raises(ValueError, match=match):
-        read_questions(tmp_path / "questions")
+    ]:
+        (tmp_path / "questions").write_bytes(content)
+        with case(content=content), pytest.raises(ValueError, match=match):
+            read_questions(tmp_path / "questions")
 
 
-@pytest.mark.parametrize(
-    ("bad", "match"),
-    [
-        ({"h2o": 3}, "h2o must be an H2OConfig"),
-        ({"chunk_size": 0}, "chunk_size must be"),
-        ({"max_tokens": 0}, "max_tokens must be"),
-        ({"temperature": -1.0}, "temperature must be"),
-        ({"seed": -1}, "seed must be"),
-    ],
-)
-def test_bad_settings(bad: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        BatchSettings(**bad)
+def test_bad_settings() -> None:
+    bad: dict[str, Any] = {"h2o": 3, "chunk_size": 0, "max_tokens": 0, "temperature": -1.0, "seed": -1}
+    for name, value in bad.items():
+        with case(name=name), pytest.raises(ValueError, match=f"{name} must be"):
+            BatchSettings(**{name: value})
 
 
 def test_folders_without_documents(chat_model: Path, folder: Path) -> None:

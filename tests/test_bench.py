@@ -17,9 +17,10 @@ from gguf import GGUFReader
 from typer.testing import Result
 
 import h2o_llama
-from command_line import assert_wrong_usage, invoke
+from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, KVStats, Llama, apart
 from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report, Sample, alone, measure, read_bandwidth
+from h2o_llama.bench.alone import Alone
 from h2o_llama.bench.case import Case
 from h2o_llama.bench.prompt import prompt_tokens
 from h2o_llama.bench.report import COLUMNS
@@ -30,13 +31,20 @@ from h2o_llama.bench.token_bytes import weights_read
 from pairwise import pairwise
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
-TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "100,130", "--n-gen", "3", "--repetitions", "2"]
+TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "130", "--n-gen", "3", "--repetitions", "2"]
 SPARSE_NAMES = [f"{s} distant A4 L16 H16 B8" for s in ("single_pass", "two_phase")]
 NAMES = [mode.name for mode in DENSE] + SPARSE_NAMES
 GENERATION_NAMES = [mode.name for mode in DENSE] + [
     name for sparse in SPARSE_NAMES for name in (sparse, f"{sparse} decode memory")
 ]
 SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
+
+
+@pytest.fixture
+def not_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process for each case, which tells its peak memory."""
+    alone = Alone(sample=Sample(1e-3, 1e-3, 1.0), stats=KVStats(), peak_rss=7)
+    monkeypatch.setattr(measure, "measure_alone", lambda *_: alone)
 
 
 def run(*arguments: str | Path) -> Result:
@@ -160,6 +168,7 @@ def bench_of(request: pytest.FixtureRequest) -> Any:
     return make
 
 
+@pytest.mark.usefixtures("not_alone")
 def test_modes_take_turns_and_every_sample_reads_and_generates_the_same(
     bench_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +199,7 @@ def test_modes_take_turns_and_every_sample_reads_and_generates_the_same(
     assert bench.bandwidth > 0
 
 
+@pytest.mark.usefixtures("not_alone")
 def test_what_is_slow_is_measured_once(bench_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "ONCE_ABOVE", 0.0)
     bench = bench_of(Plan([SPARSE], [64], [64], n_gen=2, repetitions=3, chunk_size=64, n_threads=1))
@@ -201,12 +211,10 @@ def test_what_is_slow_is_measured_once(bench_of: Any, monkeypatch: pytest.Monkey
     assert all("*" in table.lines[0][1] for table in list(tables(report))[:2])
 
 
-def test_dense_attention_is_left_out_of_longer_prompts() -> None:
+def test_modes_of_each_length() -> None:
+    """Dense attention is left out of longer prompts; a mode that only generates has no prefill."""
     plan = Plan([*DENSE, SPARSE], [64, 128], [], dense_max=64)
     assert [[case.mode for case in plan.cases(n)] for n in plan.lengths] == [[*DENSE, SPARSE], [SPARSE]]
-
-
-def test_a_mode_that_only_generates_has_no_prefill() -> None:
     memory = replace(SPARSE, name="memory", only_generates=True)
     plan = Plan([SPARSE, memory], [64, 128], [128])
     assert [[case.mode for case in plan.cases(n)] for n in plan.lengths] == [[SPARSE], [SPARSE, memory]]
@@ -215,14 +223,14 @@ def test_a_mode_that_only_generates_has_no_prefill() -> None:
 def test_peak_memory_is_that_of_the_mode_alone() -> None:
     """Attention weights of all pairs of a chunk and the prompt, which only dense attention without flash has."""
     with Llama(h2o_llama.demo_model_path(), n_ctx=64, h2o=None) as llm:
-        tokens = prompt_tokens(llm, None, 8192)
+        tokens = prompt_tokens(llm, None, 4096)
     ballast = np.ones(2**25)  # 256 MB in this process
     path = str(h2o_llama.demo_model_path())
-    flash, plain = (alone.measure_alone(Case(mode, 8192, 0, 1024, 1, 0), path, tokens) for mode in DENSE)
-    assert flash.stats.kv_bytes == plain.stats.kv_bytes == 8192 * 2048
+    flash, plain = (alone.measure_alone(Case(mode, 4096, 0, 1024, 1, 0), path, tokens) for mode in DENSE)
+    assert flash.stats.kv_bytes == plain.stats.kv_bytes == 4096 * 2048
     assert flash.peak_rss is not None
     assert plain.peak_rss is not None
-    assert plain.peak_rss - flash.peak_rss > 4 * 6 * 1024 * 8192 / 2
+    assert plain.peak_rss - flash.peak_rss > 4 * 6 * 1024 * 4096 / 2
     assert flash.peak_rss < ballast.nbytes
 
 
@@ -258,12 +266,12 @@ def test_tokens_are_a_texts_or_drawn_where_there_is_no_tokenizer(monkeypatch: py
 
 
 def test_from_end_to_end(tmp_path: Path) -> None:
-    out, sheet = tmp_path / "bench.json", tmp_path / "bench.csv"
-    result = run("demo", *TINY, "--json", out, "--csv", sheet)
-    assert result.exit_code == 0, result.stderr
+    pytest.importorskip("matplotlib")
+    out, sheet, plots = tmp_path / "bench.json", tmp_path / "bench.csv", tmp_path / "plots"
+    result = succeeded(run("demo", *TINY, "--json", out, "--csv", sheet, "--plot", plots))
     assert result.stderr == ""
     report = json.loads(out.read_text())
-    tests = [("prefill", 64), ("prefill", 130), ("generation", 100), ("generation", 130)]
+    tests = [("prefill", 64), ("prefill", 130), ("generation", 130)]
     assert [(r["test"], r["n_tokens"], r["mode"], r["n"]) for r in report["rows"]] == [
         (*test, name, 2) for test in tests for name in (NAMES if test[0] == "prefill" else GENERATION_NAMES)
     ]
@@ -286,36 +294,27 @@ def test_from_end_to_end(tmp_path: Path) -> None:
         speeds = [row for row in report["rows"] if row["mode"] == name and row["test"] == "prefill"]
         assert text == f"| {name} | " + " | ".join(_cell(row) for row in speeds) + " |"
     titles = (
-        "Generation after N tokens, tokens/s | 100 | 130",
+        "Generation after N tokens, tokens/s | 130",
         "A generated token reads | MB",
         "Peak memory of a process",
     )
     assert all(f"| {title}" in result.stdout for title in titles)
-    assert result.stdout.endswith(f"Written: {out}\nWritten: {sheet}\n")
+    written = [out, sheet, plots / "prefill.svg", plots / "generation.svg"]
+    assert result.stdout.endswith("".join(f"Written: {path}\n" for path in written))
+    assert all(path.read_text().lstrip().startswith("<?xml") for path in written[2:])
 
 
 def _cell(row: dict[str, Any]) -> str:
     return f"{row['tokens_per_s']:,.0f} ({row['over_dense']:.2f})"
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
-def test_files_can_go_to_standard_output_alone(option: str) -> None:
+@pytest.mark.usefixtures("not_alone")
+def test_files_can_go_to_standard_output_alone() -> None:
     options = [*SMALL, "--schedule", "single_pass", "--n-prompt", "64", "--depth", "", "-r", "1", "--dense-max", "0"]
-    out = run("demo", *options, option, "-").stdout
-    if option == "--json":
-        (row,) = Report.from_json(out).rows
-    else:
-        (row,) = csv.DictReader(io.StringIO(out))
-    assert (row["mode"], row["over_dense"] or None) == (NAMES[2], None)
-
-
-def test_plots_are_written(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    result = run("demo", *TINY, "-r", "1", "--plot", tmp_path / "plots")
-    assert result.exit_code == 0, result.stderr
-    for name in ("prefill.svg", "generation.svg"):
-        assert f"Written: {tmp_path / 'plots' / name}" in result.stdout
-        assert (tmp_path / "plots" / name).read_text().lstrip().startswith("<?xml")
+    (by_json,) = Report.from_json(run("demo", *options, "--json", "-").stdout).rows
+    (by_csv,) = csv.DictReader(io.StringIO(run("demo", *options, "--csv", "-").stdout))
+    for row in (by_json, by_csv):
+        assert (row["mode"], row["over_dense"] or None) == (NAMES[2], None)
 
 
 def test_a_busy_machine_is_told() -> None:
@@ -325,6 +324,7 @@ def test_a_busy_machine_is_told() -> None:
     assert "Doubtful" not in facts(replace(report, cpu_share=0.95))
 
 
+@pytest.mark.usefixtures("not_alone")
 @pytest.mark.parametrize(
     ("error", "code", "message"), [(KeyboardInterrupt(), 130, ""), (H2OError("no more"), 1, "h2o-llama: no more\n")]
 )
@@ -368,17 +368,13 @@ def test_errors_are_one_line_before_anything_is_measured(
 ) -> None:
     monkeypatch.delattr(Bench, "run")
     result = run("demo", *SMALL, *options)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert match in result.stderr
+    assert_one_line_error(result, match)
 
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "physical_memory", lambda: 3 * 2048 * 65_536)
     result = run("demo", *SMALL, "--n-prompt", "65536", "--depth", "")
-    assert result.exit_code == 1
-    assert "65,536 tokens in 4 modes need 0.5 GiB" in result.stderr
+    assert_one_line_error(result, "65,536 tokens in 4 modes need 0.5 GiB")
 
 
 @pytest.mark.parametrize(
@@ -397,7 +393,4 @@ def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
 
 
 def test_a_model_that_h2o_cannot_read_is_one_line(unsupported_memory_model: Path) -> None:
-    result = run(unsupported_memory_model, *TINY)
-    assert result.exit_code == 1
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stdout == ""
+    assert_one_line_error(run(unsupported_memory_model, *TINY), "H2O")

@@ -11,12 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-import models
-from chats import ADD, CHATML, INSTRUCT, ROOT, TOOLS, call_text, dictate, open_chat, rendered, user
+from chats import (
+    ADD,
+    CHATML,
+    INSTRUCT,
+    ROOT,
+    TOOLS,
+    call_text,
+    dictate,
+    log_softmax,
+    open_chat,
+    rendered,
+    user,
+    write_chat_model,
+)
 from compare import case
 from h2o_llama import H2OError, Llama
 from h2o_llama.chat_prompt import ChatTemplate
-from inputs import EXTERNAL_MODEL
+from inputs import EXTERNAL_MODEL, Opened
+from spies import record_calls
 
 TALK = [
     {"role": "user", "content": "Who is ä<b>?"},
@@ -25,30 +38,16 @@ TALK = [
 ]
 
 
-@pytest.fixture(scope="module")
-def shared(tiny_model: Path) -> Iterator[Llama]:
-    with open_chat(tiny_model) as llm:
-        yield llm
-
-
 @pytest.fixture
-def llm(shared: Llama) -> Llama:
+def llm(opened: Opened, tiny_model: Path) -> Llama:
     """With CHATML, the sequence empty."""
-    shared.reset()
-    return shared
-
-
-@pytest.fixture(scope="module")
-def shared_with_tools(tiny_model: Path) -> Iterator[Llama]:
-    with open_chat(tiny_model, TOOLS) as llm:
-        yield llm
+    return opened("llm", open_chat, tiny_model)
 
 
 @pytest.fixture
-def with_tools(shared_with_tools: Llama) -> Llama:
+def with_tools(opened: Opened, tiny_model: Path) -> Llama:
     """With TOOLS, the sequence empty."""
-    shared_with_tools.reset()
-    return shared_with_tools
+    return opened("with tools", open_chat, tiny_model, TOOLS)
 
 
 # --- templates
@@ -82,22 +81,15 @@ def test_tools_and_their_answers_are_in_the_prompt(with_tools: Llama) -> None:
     assert with_tools.apply_chat_template(talk, [ADD]) == expected
 
 
-def test_parts_of_text_are_one_text(llm: Llama) -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert "one\ntwo<|im_end|>" in llm.apply_chat_template([{"role": "user", "content": parts}])
-
-
-def test_variables_reach_the_template(tiny_model: Path) -> None:
+def test_parts_of_text_are_one_text_and_variables_reach_the_template(tiny_model: Path) -> None:
+    parts: Any = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     with open_chat(tiny_model, "{{ mood }}{{ messages[0].content }}") as llm:
-        assert llm.apply_chat_template([user("x")], chat_template_kwargs={"mood": "sad"}) == "sadx"
+        message = {"role": "user", "content": parts}
+        assert llm.apply_chat_template([message], chat_template_kwargs={"mood": "sad"}) == "sadone\ntwo"
 
 
 def test_the_models_own_template(tmp_path: Path) -> None:
-    writer = models.open_writer(models.ONE_LAYER, tmp_path / "chat.gguf")
-    writer.add_chat_template("OWN {{ messages[0].content }}")
-    models.add_weights(models.ONE_LAYER, writer)
-    models.finish(writer)
-    with open_chat(tmp_path / "chat.gguf", None) as llm:
+    with open_chat(write_chat_model(tmp_path / "chat.gguf", "OWN {{ messages[0].content }}"), None) as llm:
         assert llm.chat_template == "OWN {{ messages[0].content }}"
         assert llm.apply_chat_template([user("x")]) == "OWN x"
         with open_chat(llm, CHATML) as other:  # type: ignore[arg-type]
@@ -118,15 +110,11 @@ def test_bad_templates_are_refused(tiny_model: Path) -> None:
         ("{% if 1 %}" * 5000 + "{% endif %}" * 5000, "it is too long for a chat template"),
         ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "nested too deeply"),
         ("{{ raise_exception('not today') }}", "refuses these messages: .*not today"),
+        (INSTRUCT, "roles must alternate"),
     ]:
         wanted = pytest.raises(ValueError, match="(?s)" + match)
         with case(template=template), open_chat(tiny_model, template) as llm, wanted:
-            llm.apply_chat_template([user("x")])
-
-
-def test_what_a_template_refuses(tiny_model: Path) -> None:
-    with open_chat(tiny_model, INSTRUCT) as llm, pytest.raises(ValueError, match="(?s)roles must alternate"):
-        llm.apply_chat_template([user("x"), user("y")])
+            llm.apply_chat_template([user("x"), user("y")])
 
 
 DEEP: Any = 1
@@ -206,13 +194,10 @@ def test_an_answer(llm: Llama) -> None:
     }
 
 
-def test_an_answer_that_is_too_long(llm: Llama) -> None:
+def test_an_answer_that_is_cut_off(llm: Llama) -> None:
     answer = llm.create_chat_completion([user("Hi")], max_tokens=5, logits_processor=dictate("Hello you"))
     assert answer["choices"][0]["message"]["content"] == "Hello"
     assert answer["choices"][0]["finish_reason"] == "length"
-
-
-def test_an_answer_ends_before_a_stop_string(llm: Llama) -> None:
     answer = llm.create_chat_completion([user("Hi")], stop="END", logits_processor=dictate("one END two"))
     assert answer["choices"][0]["message"]["content"] == "one "
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -286,6 +271,10 @@ def test_what_is_no_call_of_these_tools_cannot_be_said(with_tools: Llama, tool_c
 
 
 def test_a_model_need_not_call_a_tool(with_tools: Llama) -> None:
+    """Or not to the end."""
+    text = call_text("add", a=3, b=5)
+    answer = with_tools.create_chat_completion([user("x")], [ADD], max_tokens=30, logits_processor=dictate(text))
+    assert answer["choices"][0]["finish_reason"] == "length"
     for choice in ("auto", "none"):
         answer = with_tools.create_chat_completion([user("x")], [ADD], choice, logits_processor=dictate("Eight."))
         assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Eight."}
@@ -299,12 +288,6 @@ def test_a_call_cannot_be_required_where_its_form_is_not_known(tiny_model: Path)
             llm.create_chat_completion([user("x")], [ADD], "required")
         answer = llm.create_chat_completion([user("x")], [ADD], logits_processor=dictate("Eight."))
         assert answer["choices"][0]["message"]["content"] == "Eight."
-
-
-def test_half_a_call_is_an_answer_of_its_length(with_tools: Llama) -> None:
-    text = call_text("add", a=3, b=5)
-    answer = with_tools.create_chat_completion([user("x")], [ADD], max_tokens=30, logits_processor=dictate(text))
-    assert answer["choices"][0]["finish_reason"] == "length"
 
 
 # --- JSON
@@ -352,21 +335,8 @@ def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
     assert cached == (n_held if reuse else None)
 
 
-@pytest.fixture
-def tails(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """(tokens, dense tail) of every prompt."""
-    calls: list[tuple[int, int]] = []
-    evaluate = Llama.eval
-
-    def spy(llm: Llama, tokens: Any, dense_tail: int = 0, **kwargs: Any) -> None:
-        calls.append((len(tokens), dense_tail))
-        evaluate(llm, tokens, dense_tail=dense_tail, **kwargs)
-
-    monkeypatch.setattr(Llama, "eval", spy)
-    return calls
-
-
-def test_the_last_turn_is_the_dense_tail(llm: Llama, tails: list[tuple[int, int]]) -> None:
+def test_the_last_turn_is_the_dense_tail(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    evals = record_calls(monkeypatch, Llama, "eval")
     before = [{"role": "system", "content": "x" * 100}, user("one"), {"role": "assistant", "content": "two"}]
     turn = rendered(CHATML, [user("three")], add_generation_prompt=True)
     n_turn = len(llm.tokenize(turn, parse_special=True))
@@ -374,7 +344,7 @@ def test_the_last_turn_is_the_dense_tail(llm: Llama, tails: list[tuple[int, int]
     llm.create_chat_completion([*before, user("three")], max_tokens=1, reuse=False, dense_tail=3)
     llm.create_chat_completion([*before, user("y" * 600)], max_tokens=1, reuse=False)
     llm.create_chat_completion([user("three")], max_tokens=1, reuse=False)
-    assert [tail for _, tail in tails] == [n_turn, 3, 512, n_turn]
+    assert [call["dense_tail"] for call in evals] == [n_turn, 3, 512, n_turn]
 
 
 def test_the_last_turn_begins_where_the_prompts_part(llm: Llama) -> None:
@@ -386,12 +356,6 @@ def test_the_last_turn_begins_where_the_prompts_part(llm: Llama) -> None:
 
 
 # --- log-probabilities
-
-
-def log_softmax(logits: Any) -> Any:
-    logits = np.asarray(logits, dtype=np.float64)
-    logits = logits - logits.max(axis=-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
 def test_logprobs_of_a_chat(llm: Llama) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 import models
 from chats import CHATML, dictate, rendered, user, write_chat_model
-from command_line import invoke
+from command_line import invoke, succeeded
 from h2o_llama import Llama
+from spies import record_calls
 
 FAST = ["--threads", "1", "--chunk", "64"]
 SYSTEM = "Answer questions about this text:\n\n"
@@ -41,8 +42,7 @@ def assistant(content: str) -> dict[str, str]:
 
 
 def test_a_chat_goes_on(chat_model: Path, chats: list[list[Any]]) -> None:
-    result = invoke("chat", str(chat_model), *FAST, stdin="one\n\n  two \n/exit\nthree\n")
-    assert result.exit_code == 0
+    result = succeeded(invoke("chat", str(chat_model), *FAST, stdin="one\n\n  two \n/exit\nthree\n"))
     assert result.stdout == "1\n2\n"
     assert chats == [[user("one")], [user("one"), assistant("1"), user("two")]]
 
@@ -77,8 +77,7 @@ def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]],
     (tmp_path / "a.txt").write_text("abc " * 100)
     for evict in ([], ["--evict"]):
         options = ["--file", str(tmp_path / "a.txt"), *evict, "--chunk", "256", "--threads", "1"]
-        result = invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n")
-        assert result.exit_code == 0
+        result = succeeded(invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n"))
         assert "Heavy hitters" in result.stdout
     assert "H2O is off." in invoke("chat", str(chat_model), "--dense", *FAST, stdin="/inspect\n").stderr
     assert "Nothing has been read yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
@@ -106,30 +105,21 @@ def test_a_model_without_a_template_cannot_chat() -> None:
 # --- run
 
 
-@pytest.fixture
-def prompts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
-    """Tokens and dense tail of every prompt."""
-    calls: list[tuple[list[int], int]] = []
-    evaluate = Llama.eval
-
-    def spy(llm: Llama, tokens: list[int], dense_tail: int = 0, **kwargs: Any) -> None:
-        calls.append((list(tokens), dense_tail))
-        evaluate(llm, tokens, dense_tail=dense_tail, **kwargs)
-
-    monkeypatch.setattr(Llama, "eval", spy)
-    return calls
-
-
-def test_run_asks_by_the_template(chat_model: Path, prompts: list[tuple[list[int], int]], tmp_path: Path) -> None:
+def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The dense tail is the question and what follows it."""
+    evals = record_calls(monkeypatch, Llama, "eval")
     (tmp_path / "a.txt").write_text("abc ")
     question = "?" * 200
     options = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1", *FAST]
     asked = rendered(CHATML, [user("abc " + question)], add_generation_prompt=True)
     for more in ([], ["--raw"], ["--save", str(tmp_path / "saved")]):
-        assert invoke("run", *options, *more).exit_code == 0
+        succeeded(invoke("run", *options, *more))
     with Llama(chat_model, n_ctx=1, h2o=None) as llm:
         as_chat = llm.tokenize(asked, parse_special=True)
         tail = llm.tokenize(asked[asked.index("?") :], parse_special=True)
     raw = list(("abc " + question).encode())
-    assert prompts == [(as_chat, len(tail)), (raw, 200), (raw, 200)]
+    assert [(list(call["tokens"]), call["dense_tail"]) for call in evals] == [
+        (as_chat, len(tail)),
+        (raw, 200),
+        (raw, 200),
+    ]

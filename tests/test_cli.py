@@ -11,29 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
 
 import h2o_llama
-from command_line import invoke
+from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.cli import demo
 from h2o_llama.cli.run import _stream
 from h2o_llama.demo.document import build_document
+from spies import record_calls
 
 ONE_THREAD = ["--threads", "1"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *ONE_THREAD]
 TEXT = "".join(f"def function_{i}(value):\n    return value * {i}\n\n" for i in range(12))
 COMMAND = [sys.executable, "-c", "from h2o_llama.cli import app; app()"]
-
-
-def assert_one_line_error(result: Result, match: str) -> None:
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("h2o-llama: ")
-    assert re.search(match, result.stderr)
-    assert isinstance(result.exception, SystemExit)
 
 
 @pytest.fixture
@@ -44,39 +35,22 @@ def text_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The model files that are loaded."""
-    paths: list[Path] = []
-    load = h2o_llama.llama.load_model
-
-    def spy(path: Path, *args: Any) -> Any:
-        paths.append(path)
-        return load(path, *args)
-
-    monkeypatch.setattr(h2o_llama.llama, "load_model", spy)
-    return paths
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The models that are loaded."""
+    return record_calls(monkeypatch, h2o_llama.llama, "load_model")
 
 
 @pytest.fixture
-def evals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[H2OConfig | None, int]]:
-    """Configuration and dense tail of every prompt."""
-    calls: list[tuple[H2OConfig | None, int]] = []
-    evaluate = h2o_llama.Llama.eval
-
-    def spy(llm: h2o_llama.Llama, tokens: list[int], dense_tail: int = 0, **kwargs: Any) -> None:
-        calls.append((llm.h2o, dense_tail))
-        evaluate(llm, tokens, dense_tail=dense_tail, **kwargs)
-
-    monkeypatch.setattr(h2o_llama.Llama, "eval", spy)
-    return calls
+def evals(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Every prompt."""
+    return record_calls(monkeypatch, h2o_llama.Llama, "eval")
 
 
 # --- help and usage
 
 
 def test_version() -> None:
-    result = invoke("--version")
-    assert result.exit_code == 0
+    result = succeeded(invoke("--version"))
     assert result.stdout == f"h2o-llama {h2o_llama.__version__} (llama.cpp {h2o_llama.UPSTREAM_COMMIT})\n"
 
 
@@ -89,17 +63,11 @@ def test_the_shell_completes_commands() -> None:
     assert result.stdout.split() == ["chat"]
 
 
-def test_help_names_the_commands() -> None:
-    result = invoke("--help")
-    assert result.exit_code == 0
-    assert all(name in result.stdout for name in ("demo", "run", "inspect", "bench", "codec", "info"))
-
-
 @pytest.mark.parametrize("command", ["demo", "run", "inspect", "bench", "codec", "info"])
 def test_every_command_has_help(command: str) -> None:
-    result = invoke(command, "--help")
-    assert result.exit_code == 0
+    result = succeeded(invoke(command, "--help"))
     assert "Usage" in result.stdout
+    assert command in invoke("--help").stdout
 
 
 def test_wrong_usage_exits_with_2() -> None:
@@ -131,31 +99,20 @@ def test_bad_model_files_are_one_line(command: list[str], tmp_path: Path, text_f
     assert_one_line_error(invoke(*command, text_file), "GGUF")
 
 
-def test_missing_text_file_is_one_line(tmp_path: Path) -> None:
-    assert_one_line_error(invoke("run", "demo", "--file", tmp_path / "none.txt"), r"none\.txt: No such file")
-
-
-def test_empty_text_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    assert_one_line_error(invoke("inspect", "demo", "--file", tmp_path / "empty"), "empty")
-
-
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("command", "match"),
     [
-        (["--local", "65", "--chunk", "64"], "local_window"),
-        (["--local", "0", "--heavy", "0", "--sinks", "0"], "local_window"),
-        (["--n-ctx", "3"], "n_ctx"),
+        (["run", "--file", "none.txt"], r"none\.txt: No such file"),
+        (["inspect", "--file", os.devnull], "empty"),
+        (["run", "-p", "some text", "-n", "2", "--local", "65", "--chunk", "64"], "local_window"),
+        (["run", "-p", "some text", "-n", "2", "--local", "0", "--heavy", "0", "--sinks", "0"], "local_window"),
+        (["run", "-p", "some text", "-n", "2", "--n-ctx", "3"], "n_ctx"),
+        (["inspect", "-p", TEXT, *SMALL, "--layer", "4"], "layers are 0 to 3"),
+        (["inspect", "-p", TEXT, *SMALL, "--head", "2"], "KV heads are 0 to 1"),
     ],
 )
-def test_impossible_settings_are_one_line(options: list[str], match: str) -> None:
-    assert_one_line_error(invoke("run", "demo", "--prompt", "some text", "-n", "2", *options), match)
-
-
-def test_unknown_layer_or_head_is_one_line(text_file: Path) -> None:
-    command = ["inspect", "demo", "--file", str(text_file), *SMALL]
-    assert_one_line_error(invoke(*command, "--layer", "4"), "layers are 0 to 3")
-    assert_one_line_error(invoke(*command, "--head", "2"), "KV heads are 0 to 1")
+def test_bad_arguments_are_one_line(command: list[str], match: str) -> None:
+    assert_one_line_error(invoke(command[0], "demo", *command[1:]), match)
 
 
 @pytest.mark.parametrize("command", [["inspect", "demo", "-p", "text"], ["demo"]])
@@ -187,8 +144,7 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_info_of_the_demo_model() -> None:
-    result = invoke("info", "demo")
-    assert result.exit_code == 0
+    result = succeeded(invoke("info", "demo"))
     rows = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in result.stdout.splitlines() if line.strip())
     assert rows["Architecture"] == "qwen3"
     assert rows["Heads"].startswith("6 Q, 2 KV")
@@ -199,22 +155,15 @@ def test_info_of_the_demo_model() -> None:
 
 
 def test_info_says_why_h2o_does_not_work(unsupported_memory_model: Path) -> None:
-    result = invoke("info", unsupported_memory_model)
-    assert result.exit_code == 0
+    result = succeeded(invoke("info", unsupported_memory_model))
     assert re.search(r"H2O +does not work: .{20,}", result.stdout)
-
-
-def test_info_loads_the_model_once(loads: list[Path]) -> None:
-    invoke("info", "demo")
-    assert len(loads) == 1
 
 
 # --- run
 
 
 def test_run_streams_text_and_measures(text_file: Path) -> None:
-    result = invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL)
-    assert result.exit_code == 0
+    result = succeeded(invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL))
     assert len(result.stdout) == 8 + 1
     n_tokens = len(TEXT)
     n_chunks = -(-(n_tokens + 8) // 64)
@@ -240,14 +189,12 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path) -> None:
     """With the options of the run that saved it, whatever is said now, and the text that follows from both."""
     saved, options = str(tmp_path / "saved"), ["-n", "12", "--temp", "0", "--dense-tail", "0", *ONE_THREAD]
     whole = invoke("run", "demo", "--file", str(text_file), "--prompt", "def f", *SMALL, *options)
-    first = invoke("run", "demo", "--file", str(text_file), *SMALL, *options, "-n", "0", "--save", saved)
-    assert first.exit_code == 0, first.stderr
+    first = succeeded(invoke("run", "demo", "--file", str(text_file), *SMALL, *options, "-n", "0", "--save", saved))
     assert first.stdout == "\n"
-    second = invoke("run", "demo", "--load", saved, "--prompt", "def f", *options)
-    assert second.exit_code == 0, second.stderr
+    second = succeeded(invoke("run", "demo", "--load", saved, "--prompt", "def f", *options))
     assert second.stdout == whole.stdout
     assert re.search(r"loaded [\d,]+ tokens, prompt 5 tokens, ", second.stderr)
-    assert invoke("run", "demo", "--load", saved, *options).exit_code == 0
+    succeeded(invoke("run", "demo", "--load", saved, *options))
     assert_one_line_error(invoke("run", "demo", "--load", str(text_file), *options), "is no snapshot of h2o-llama")
     assert_one_line_error(invoke("run", "demo", "--load", saved, "--n-ctx", "20", *options), "do not fit into n_ctx=20")
     assert_one_line_error(invoke("run", "demo", "-p", "x", "--save", str(tmp_path), *options), "is a folder")
@@ -255,8 +202,7 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path) -> None:
 
 def test_run_reads_standard_input(text_file: Path) -> None:
     from_file = invoke("run", "demo", "--file", text_file, "-n", "8", "--temp", "0", *SMALL)
-    from_stdin = invoke("run", "demo", "--file", "-", "-n", "8", "--temp", "0", *SMALL, stdin=TEXT)
-    assert from_stdin.exit_code == 0
+    from_stdin = succeeded(invoke("run", "demo", "--file", "-", "-n", "8", "--temp", "0", *SMALL, stdin=TEXT))
     assert from_stdin.stdout == from_file.stdout
 
 
@@ -268,7 +214,7 @@ def test_prompt_follows_the_file(tmp_path: Path) -> None:
     assert result.stdout == "5190\n"
 
 
-def test_run_takes_every_option_of_h2o(evals: list[tuple[H2OConfig | None, int]], text_file: Path) -> None:
+def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: Path) -> None:
     command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
     invoke(*command)
     options = ["--sinks", "2", "--scorer", "distant", "--pooling", "1", "--schedule", "two_phase", "--lookup", "24"]
@@ -277,7 +223,7 @@ def test_run_takes_every_option_of_h2o(evals: list[tuple[H2OConfig | None, int]]
         16, 16, 2, scorer="distant", pooling=1, schedule="two_phase", lookup_budget=24, retrieval="index"
     )
     in_proportion = H2OConfig(16, 16, lookup_budget=8)
-    assert evals == [(in_proportion, 128), (changed, 128)]
+    assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'key_diff', 'sum'")
 
 
@@ -293,11 +239,11 @@ def test_run_takes_every_option_of_h2o(evals: list[tuple[H2OConfig | None, int]]
     ],
 )
 def test_run_reads_the_question_densely(
-    evals: list[tuple[H2OConfig | None, int]], text_file: Path, options: list[str], tail: int
+    evals: list[dict[str, Any]], text_file: Path, options: list[str], tail: int
 ) -> None:
     options = [str(text_file) if option == "FILE" else option for option in options]
-    assert invoke("run", "demo", *options, "-n", "1", *SMALL).exit_code == 0
-    assert [dense_tail for _, dense_tail in evals] == [tail]
+    succeeded(invoke("run", "demo", *options, "-n", "1", *SMALL))
+    assert [call["dense_tail"] for call in evals] == [tail]
 
 
 def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:
@@ -315,16 +261,17 @@ def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:
     assert invoke(*command, "--dense-tail", "0").stdout == f"{needle.value}\n"
 
 
-@pytest.mark.parametrize("command", [["run", "-n", "2"], ["inspect"]])
-def test_the_model_is_loaded_once(loads: list[Path], command: list[str]) -> None:
-    assert invoke(*command, "demo", "--prompt", TEXT, *SMALL).exit_code == 0
-    assert loads == [h2o_llama.demo_model_path()]
+@pytest.mark.parametrize(
+    "command", [["run", "-n", "2", "--prompt", TEXT, *SMALL], ["inspect", "--prompt", TEXT, *SMALL], ["info"]]
+)
+def test_the_model_is_loaded_once(loads: list[dict[str, Any]], command: list[str]) -> None:
+    succeeded(invoke(command[0], "demo", *command[1:]))
+    assert len(loads) == 1
 
 
 def test_one_chunk_says_the_same_dense_and_with_h2o() -> None:
     prompt = ["run", "demo", "--prompt", TEXT, "-n", "16", "--temp", "0", *ONE_THREAD]
-    dense = invoke(*prompt, "--dense")
-    assert dense.exit_code == 0
+    dense = succeeded(invoke(*prompt, "--dense"))
     assert dense.stderr.endswith("H2O off\n")
     assert invoke(*prompt).stdout == dense.stdout
 
@@ -358,8 +305,7 @@ def test_characters_are_written_whole(capsys: pytest.CaptureFixture[str], monkey
 
 
 def test_inspect_prints_heads_and_text(text_file: Path) -> None:
-    result = invoke("inspect", "demo", "--file", text_file, *SMALL)
-    assert result.exit_code == 0
+    result = succeeded(invoke("inspect", "demo", "--file", text_file, *SMALL))
     rows = re.findall(r"│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", result.stdout)
     assert rows == [(str(layer), str(head), "36", "16") for layer in range(4) for head in range(2)]
     assert re.sub("[⟦⟧⏎]", "", result.stdout).endswith(TEXT + "\n")
@@ -373,8 +319,7 @@ def test_inspect_of_one_head_brackets_its_heavy_hitters(text_file: Path) -> None
 
 
 def test_inspect_writes_html(text_file: Path, tmp_path: Path) -> None:
-    result = invoke("inspect", "demo", "--file", text_file, *SMALL, "--html", tmp_path / "page.html")
-    assert result.exit_code == 0
+    result = succeeded(invoke("inspect", "demo", "--file", text_file, *SMALL, "--html", tmp_path / "page.html"))
     assert "page.html" in result.stdout
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "What H2O kept of text.py" in html
@@ -389,7 +334,7 @@ def test_inspect_measures_the_mass_if_asked_to_or_for_a_page(text_file: Path, tm
     assert "Mass" not in invoke(*command).stdout
     result = invoke(*command, "--mass")
     assert re.search(r"│ +\d+ │ +\d+ │ +36 │ +16 │ +\d+ % │ +\d+ % │", result.stdout)
-    assert invoke(*command, "--no-mass", "--html", tmp_path / "page.html").exit_code == 0
+    succeeded(invoke(*command, "--no-mass", "--html", tmp_path / "page.html"))
     assert "<h3>Best possible</h3>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -398,8 +343,7 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     without = invoke(*command, "--lookup", "0")
     assert "looked up" not in without.stdout.lower()
     assert 'id="queries"' not in (tmp_path / "page.html").read_text(encoding="utf-8")
-    result = invoke(*command, "--lookup", "16")
-    assert result.exit_code == 0
+    result = succeeded(invoke(*command, "--lookup", "16"))
     assert re.search(
         r"Looked up by the text: ([1-9]|1\d)\.\d tokens on average by every tile of 8 tokens", result.stdout
     )
@@ -426,8 +370,7 @@ def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:
 
 
 def test_inspect_of_one_chunk_says_so() -> None:
-    result = invoke("inspect", "demo", "--prompt", "short text", *ONE_THREAD)
-    assert result.exit_code == 0
+    result = succeeded(invoke("inspect", "demo", "--prompt", "short text", *ONE_THREAD))
     assert "fits into one chunk" in result.stdout
 
 
@@ -438,8 +381,7 @@ def test_demo_prints_tables_and_writes_html(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(demo, "DOCUMENT_BYTES", 1100)
     monkeypatch.setattr(demo, "LONG_BYTES", 1500)
     monkeypatch.chdir(tmp_path)
-    result = invoke("demo", *ONE_THREAD)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(invoke("demo", *ONE_THREAD))
     assert "Prefill of 1,104 tokens" in result.stdout
     assert "Prefill of 1,500 tokens" in result.stdout
     for key, value in ((17, 4829), (42, 5308), (63, 1958), (28, 6142), (91, 3576)):
@@ -453,8 +395,7 @@ def test_demo_prints_tables_and_writes_html(tmp_path: Path, monkeypatch: pytest.
 def test_demo_without_the_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "DOCUMENT_BYTES", 700)
     target = tmp_path / "[bold]other.html"
-    result = invoke("demo", "--no-long", "--html", target, *ONE_THREAD)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(invoke("demo", "--no-long", "--html", target, *ONE_THREAD))
     assert result.stdout.count("Prefill of") == 1
     assert str(target) in result.stdout
     assert target.exists()

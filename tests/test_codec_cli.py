@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_line import assert_wrong_usage, invoke
+from command_line import assert_wrong_usage, invoke, succeeded
 from h2o_llama import Llama, codec, demo_model_path
 from h2o_llama.bench.codec import CODES, PREDICTORS, VIEWS, CodecPlan, Tensor, measure, read_tensors
 from h2o_llama.bench.codec_tables import front, total
@@ -79,8 +79,7 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(TEXT)
     out = tmp_path / "codec.json"
     options = ["--text", tmp_path / "text", "--n-tokens", "160", "--chunk", "32", "--group", "2", "-r", "1"]
-    result = invoke("codec", "demo", *options, "--json", out, "--plot", tmp_path / "plots")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(invoke("codec", "demo", *options, "--json", out, "--plot", tmp_path / "plots"))
     report = json.loads(out.read_text())
     assert report["plan"] == {"n_tokens": 160, "chunk": 32, "group": 2, "type": "f16", "repetitions": 1}
     rows = report["rows"]

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import h2o_llama
+from compare import assert_all_equal
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, LosslessConfig
 from inputs import random_tokens, split
-from llamas import Config, eval_calls, open_llama
-from test_h2o_sequence import arrays, restore, state_of
+from llamas import Config, arrays, eval_calls, open_llama
+from test_h2o_sequence import restore, state_of
 
 # Chunks large enough for frames to be shorter than rows; blocks that do not divide them.
 CONFIG = Config(
@@ -56,11 +57,6 @@ def encoded(llm: h2o_llama.Llama) -> h2o_llama.LosslessStats:
         time.sleep(0.001)
 
 
-def assert_equal(xs: list[Any], ys: list[Any]) -> None:
-    for x, y in zip(xs, ys, strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_is_the_raw_cold_store_bit_for_bit(tiny_model: Path, name: str) -> None:
     """Prompts, generated tokens, a dense tail, K and V, whether all is encoded already or not."""
@@ -68,17 +64,17 @@ def test_is_the_raw_cold_store_bit_for_bit(tiny_model: Path, name: str) -> None:
     calls = split(text(1000), [100, 300, 1, 1, 60, *[1] * 80, 458])
     with open_llama(tiny_model, config, n_ctx=1200) as llm, open_llama(tiny_model, raw(config), n_ctx=1200) as want:
         for i, call in enumerate(calls):
-            assert_equal(*(eval_calls(x, [call]) for x in (llm, want)))
+            assert_all_equal(*(eval_calls(x, [call]) for x in (llm, want)))
             if i % 3 == 0:
                 encoded(llm)
         stats = encoded(llm)
         assert stats.encoded_blocks > 0
         assert stats.failed_blocks == stats.skipped_blocks == 0
-        assert_equal(*(arrays(x) for x in (llm, want)))
+        assert_all_equal(*(arrays(x) for x in (llm, want)))
         assert llm.kv.stats.cold_bytes < want.kv.stats.cold_bytes
         for x in (llm, want):
             x.eval(text(70, seed=2), dense_tail=30)
-        assert_equal(*([x.logits, *arrays(x)] for x in (llm, want)))
+        assert_all_equal(*([x.logits, *arrays(x)] for x in (llm, want)))
 
 
 @pytest.mark.parametrize("name", ["f16", "iq4_nl, file"])
@@ -100,7 +96,7 @@ def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
                 restore(other, state_of(llm))
                 other.eval(text(100, seed=5))
                 found.append([fork.logits, llm.logits, other.logits, *arrays(llm), *arrays(other)])
-    assert_equal(*found)
+    assert_all_equal(*found)
 
 
 @pytest.mark.parametrize("lossless", [None, replace(STORE, cache_mb=0)])
@@ -192,7 +188,7 @@ def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tm
         for x in (llm, want):
             x.eval(text(200, seed=2))
         assert encoded(llm).encoded_blocks > 0
-        assert_equal(*([x.logits, *arrays(x)] for x in (llm, want)))
+        assert_all_equal(*([x.logits, *arrays(x)] for x in (llm, want)))
 
 
 def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path) -> None:
@@ -200,7 +196,7 @@ def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path
     with open_llama(tiny_model, raw(config)) as other, open_llama(tiny_model, config, n_ctx=4000) as llm:
         other.eval(text(900))
         restore(llm, state_of(other))  # faster than its chunks can be encoded
-        assert_equal(*(arrays(x) for x in (llm, other)))
+        assert_all_equal(*(arrays(x) for x in (llm, other)))
         stats = encoded(llm)
         assert stats.skipped_blocks > 0
         assert stats.queue_peak == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from compare import case
 from h2o_llama import H2OConfig, Llama, _core
 from h2o_llama.text_buffer import TextBuffer
-from inputs import random_tokens
+from inputs import Opened, random_tokens
 
 
 def open_tiny(path: Path, **kwargs: Any) -> Llama:
@@ -20,17 +19,10 @@ def open_tiny(path: Path, **kwargs: Any) -> Llama:
     return Llama(path, **(defaults | kwargs))
 
 
-@pytest.fixture(scope="module")
-def shared(tiny_model: Path) -> Iterator[Llama]:
-    with open_tiny(tiny_model) as llm:
-        yield llm
-
-
 @pytest.fixture
-def llm(shared: Llama) -> Llama:
+def llm(opened: Opened, tiny_model: Path) -> Llama:
     """The sequence is empty."""
-    shared.reset()
-    return shared
+    return opened("llm", open_tiny, tiny_model)
 
 
 def test_generated_tokens_are_in_the_sequence(llm: Llama) -> None:
@@ -101,6 +93,7 @@ def test_completion(llm: Llama) -> None:
     assert choice["text"] == llm.detokenize(tokens).decode(errors="replace")
     assert llm(b"Hello", max_tokens=8, temperature=0)["choices"] == answer["choices"]
     assert llm(llm.tokenize("Hello"), max_tokens=8, temperature=0)["choices"] == answer["choices"]
+    assert llm("a<|im_start|>", max_tokens=1)["usage"]["prompt_tokens"] == 2  # names of special tokens are these
 
 
 def test_completion_stream_says_the_same(llm: Llama) -> None:
@@ -127,12 +120,6 @@ def test_completion_stops_before_a_stop_string(llm: Llama) -> None:
         assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-def test_completion_begins_afresh(llm: Llama) -> None:
-    first = llm("Hello", max_tokens=4, temperature=0)
-    llm("Something else entirely", max_tokens=4)
-    assert llm("Hello", max_tokens=4, temperature=0)["choices"] == first["choices"]
-
-
 def test_text_buffer_keeps_characters_whole() -> None:
     for cut in range(1, 10):
         with case(cut=cut):
@@ -141,12 +128,8 @@ def test_text_buffer_keeps_characters_whole() -> None:
             parts = [buffer.push(data[i : i + cut]) for i in range(0, len(data), cut)]
             assert "".join(parts) + buffer.finish() == "aé❤𝄞z"
             assert "\ufffd" not in "".join(parts)
-
-
-def test_text_buffer_ends_a_broken_character() -> None:
     buffer = TextBuffer([])
-    assert buffer.push(b"a\xe2\x9d") == "a"
-    assert buffer.finish() == "\ufffd"
+    assert (buffer.push(b"a\xe2\x9d"), buffer.finish()) == ("a", "\ufffd")  # the end of a broken one
 
 
 def test_text_buffer_finds_a_stop_string_across_tokens() -> None:
@@ -164,10 +147,8 @@ def test_text_buffer_finds_a_stop_string_across_tokens() -> None:
 
 
 def test_text_buffer_gives_back_what_was_no_stop_string() -> None:
-    buffer = TextBuffer(["stop"])
-    assert buffer.push(b"sto") == ""
-    assert buffer.push(b"p") == ""
-    assert buffer.stopped
-    buffer = TextBuffer(["stop"])
-    assert buffer.push(b"sto") == ""
-    assert buffer.finish() == "sto"
+    stopped, finished = TextBuffer(["stop"]), TextBuffer(["stop"])
+    assert stopped.push(b"sto") == finished.push(b"sto") == ""
+    assert stopped.push(b"p") == ""
+    assert stopped.stopped
+    assert finished.finish() == "sto"

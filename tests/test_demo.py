@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import inspect
 import io
 import re
 from pathlib import Path
@@ -37,34 +38,30 @@ def comparison(document: Document, progress_calls: list[tuple[str, int, int]]) -
     return compare(demo_model_path(), document, 1, lambda *call: progress_calls.append(call))
 
 
+def source_of(module: str) -> bytes:
+    path = inspect.getsourcefile(importlib.import_module(module))
+    assert path is not None
+    return Path(path).read_bytes()
+
+
 @pytest.mark.parametrize("n_bytes", [600, N_BYTES, 8100, 200_001])
 def test_document_has_the_length_asked_for(n_bytes: int) -> None:
     text = build_document(n_bytes, DEPTHS).text
     assert len(text) == n_bytes
     assert text.isascii()
     assert text.endswith(b"\n")
-
-
-def test_document_is_the_same_every_time(document: Document) -> None:
-    assert build_document(N_BYTES, DEPTHS) == document
+    long = standard_library_text(10**6)  # it begins again
+    assert (len(long), long.count(long[:200]) > 1) == (10**6, True)
 
 
 def test_document_is_the_library_source_but_for_the_needles(document: Document) -> None:
     text = document.text
     for needle in document.needles:
         text = text.replace(needle.definition, b"", 1)
-    spec = importlib.util.find_spec(document_module.MODULE)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_bytes()
+    source = source_of(document_module.MODULE)
     assert len(text) == N_BYTES - 10 * len(SECRETS)
     assert source.startswith(text[:-1])
-
-
-def test_document_longer_than_its_source_repeats_it() -> None:
-    text = standard_library_text(1_000_000)
-    assert len(text) == 1_000_000
-    assert text.count(text[:200]) > 1
+    assert build_document(N_BYTES, DEPTHS) == document
 
 
 def test_needles_are_where_they_say(document: Document) -> None:
@@ -76,33 +73,20 @@ def test_needles_are_where_they_say(document: Document) -> None:
         assert abs(needle.start - depth * N_BYTES) < 100
         assert bytes(document.text[p] for p in needle.value_positions) == needle.answer
         assert bytes(document.text[p] for p in needle.line_positions) + b"\n" == needle.definition
-
-
-def test_a_key_is_defined_once(document: Document) -> None:
-    for needle in document.needles:
         assert document.text.count(b"k%d=" % needle.key) == 1
 
 
-def test_too_many_needles_are_refused() -> None:
+def test_bad_documents() -> None:
     with pytest.raises(ValueError, match="at most 5 keys"):
         build_document(N_BYTES, [0.1] * 6)
-
-
-def test_too_short_a_document_is_refused() -> None:
     with pytest.raises(ValueError, match="too short"):
         build_document(120, [0.95, 0.96, 0.97])
+    with pytest.raises(OSError, match="no source of its module 'sys'"):
+        build_document(N_BYTES, DEPTHS, module="sys")
 
 
 def test_document_of_another_module() -> None:
-    spec = importlib.util.find_spec("difflib")
-    assert spec is not None
-    assert spec.origin is not None
-    assert build_document(N_BYTES, module="difflib").text[:-1] == Path(spec.origin).read_bytes()[: N_BYTES - 1]
-
-
-def test_python_without_sources_is_an_error() -> None:
-    with pytest.raises(OSError, match="no source of its module 'sys'"):
-        build_document(N_BYTES, DEPTHS, module="sys")
+    assert build_document(N_BYTES, module="difflib").text[:-1] == source_of("difflib")[: N_BYTES - 1]
 
 
 def test_results_cover_every_prompt(comparison: Comparison, document: Document) -> None:
@@ -125,28 +109,16 @@ def test_bytes_are_those_of_the_caches(comparison: Comparison) -> None:
         assert 0 <= result.stats.kv_bytes // (4 * 2 * 2 * 64 * 2) - (N_BYTES + ROOM) < 256
 
 
-def test_dense_attention_finds_keys_this_near(comparison: Comparison, document: Document) -> None:
-    assert _n_right(comparison.dense.answers, document) >= 4
-
-
-def test_a_dense_tail_finds_what_dense_attention_finds(comparison: Comparison, document: Document) -> None:
-    assert _n_right(comparison.tail.answers, document) >= 4
-    assert comparison.tail.stats.tail_runs > 0
-    assert comparison.sparse.stats.tail_runs == 0
-
-
-def test_lookups_find_what_no_head_keeps(comparison: Comparison, document: Document) -> None:
-    """As many answers as dense attention; the first digit of a value is seen at the end of its question."""
-    assert _n_right(comparison.sparse.answers, document) >= 4
+def test_keys_this_near_are_found(comparison: Comparison, document: Document) -> None:
+    """Lookups find what no head keeps. The first digit of a value is seen at the end of its question."""
+    for result in (comparison.dense, comparison.tail, comparison.sparse):
+        assert sum(a == n.answer for a, n in zip(result.answers, document.needles, strict=True)) >= 4
+        assert (result.stats.tail_runs > 0) == (result is comparison.tail)
     assert comparison.dense.looked_up == comparison.tail.looked_up == []
     for needle, looked_up in zip(document.needles, comparison.sparse.looked_up, strict=True):
         assert len(looked_up) <= H2O.lookup_budget
         in_chunk_before = needle.value_positions.stop <= 2 * CHUNK_SIZE - H2O.local_window
         assert (needle.value_positions[0] in looked_up) == in_chunk_before
-
-
-def _n_right(answers: list[bytes], document: Document) -> int:
-    return sum(a == n.answer for a, n in zip(answers, document.needles, strict=True))
 
 
 def test_document_without_needles_is_measured_once() -> None:

@@ -14,15 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from compare import case
+from compare import assert_all_close, case
 from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama.drafting import DraftLength
 from inputs import random_tokens
+from llamas import arrays
 
 S = 16
 PROMPT = random_tokens(40)
 # Everything off: the softmax of the logits.
 PLAIN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+# The same token again and again.
+REPEAT: dict[str, Any] = {"temperature": 0, "frequency_penalty": -10.0}
 # The tiny model is in float32, and so is its attention here: tokens computed together have the logits that they have
 # alone, but for the last bits.
 CONFIGS = {
@@ -149,6 +152,9 @@ def test_drafts_grow_shrink_and_pause() -> None:
     assert 1 < len(longest) < 8
     n_pause = next(n for n in itertools.count(1) if length.report(0, 0) or length.limits[1] > 0)
     assert 10 < n_pause < 200
+    # Nor are they longer than asked for.
+    assert DraftLength(0).limits == (0, 0)
+    assert DraftLength(2).limits == (2, 2)
 
 
 def test_drafts_lose_no_more_than_their_budget(rng: np.random.Generator) -> None:
@@ -163,11 +169,6 @@ def test_drafts_lose_no_more_than_their_budget(rng: np.random.Generator) -> None
             n_tokens += 1 + accepted
             length.report(n, accepted)
         assert time <= 5 + 1.02 * n_tokens
-
-
-def test_drafts_are_not_longer_than_asked_for() -> None:
-    assert DraftLength(0).limits == (0, 0)
-    assert DraftLength(2).limits == (2, 2)
 
 
 # --- what comes out
@@ -233,8 +234,7 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
     with open_tiny(tiny_model, n_ctx=n_ctx, n_batch=16) as llm:
         llm.eval([7] * 39)
         llm.reset()
-        sampling = {"temperature": 0, "frequency_penalty": -10.0}  # the same token again and again
-        assert len(generate(llm, 1000, draft=15, **sampling)) == n_ctx - len(PROMPT)
+        assert len(generate(llm, 1000, draft=15, **REPEAT)) == n_ctx - len(PROMPT)
         assert llm.n_tokens == n_ctx
         assert llm.kv.stats.accepted_tokens > 0
 
@@ -242,24 +242,17 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
 # --- who looks, and who stops
 
 
-def state(llm: Llama) -> list[Any]:
-    kv = llm.kv
-    return [f(layer) for layer in kv.layers for f in (kv.memory_indices, kv.scores, kv.keys, kv.values)]
-
-
 @pytest.mark.parametrize("name", ["h2o", "lookup", "memory"])
 @pytest.mark.parametrize("every", [1, 7, 20])
 def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str, every: int) -> None:
-    sampling = {"temperature": 0, "frequency_penalty": -10.0}
     with open_tiny(tiny_model, CONFIGS[name]) as llm, open_tiny(tiny_model, CONFIGS[name]) as plain:
-        generators = llm.generate(PROMPT, **sampling, draft=15), plain.generate(PROMPT, **sampling)
+        generators = llm.generate(PROMPT, **REPEAT, draft=15), plain.generate(PROMPT, **REPEAT)
         for i, (token, expected) in enumerate(itertools.islice(zip(*generators, strict=True), 60)):
             assert token == expected
             assert llm.n_tokens == plain.n_tokens == len(PROMPT) + i + 1
             np.testing.assert_allclose(llm.logits, plain.logits, rtol=1e-4, atol=1e-4)
             if i % every == every - 1:  # takes back what is ahead
-                for a, b in zip(state(llm), state(plain), strict=True):
-                    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+                assert_all_close(arrays(llm), arrays(plain), 1e-4)
         assert llm.kv.stats.drafted_tokens > 0
         assert (llm.kv.stats.accepted_tokens > 0) == (every > 1)
 
@@ -270,25 +263,23 @@ def test_scored_drafts_are_as_long_as_can_be_taken_back(tiny_model: Path) -> Non
         llm.eval([7] * 40)
         with llm.use_context() as context:
             assert context.find_draft(7, 1, 50).size == 15
-        sampling = {"temperature": 0, "frequency_penalty": -10.0}
-        expected = generate(llm, 200, **sampling)
+        expected = generate(llm, 200, **REPEAT)
         llm.reset()
-        assert generate(llm, 200, draft=50, **sampling) == expected
+        assert generate(llm, 200, draft=50, **REPEAT) == expected
         assert llm.kv.stats.accepted_tokens > 100
 
 
 def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig | None) -> None:
     """Evaluate, remove, generate: as without drafts."""
-    sampling = {"temperature": 0, "frequency_penalty": -10.0}
     with open_tiny(tiny_model, h2o) as llm:
 
         def run(draft: int) -> list[int]:
             llm.reset()
-            first = llm.generate(PROMPT, **sampling, draft=draft)
+            first = llm.generate(PROMPT, **REPEAT, draft=draft)
             out = list(itertools.islice(first, 20))
             llm.eval([3, 4, 5], decode=True)
             out += [next(first)]
-            second = llm.generate([], **sampling, draft=draft)
+            second = llm.generate([], **REPEAT, draft=draft)
             out += [next(g) for g in (first, second) * 10]
             return [*out, llm.n_tokens]
 
@@ -300,16 +291,15 @@ def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig
 
 def test_a_generator_that_was_left_behind(tiny_model: Path) -> None:
     with open_tiny(tiny_model, H2OConfig(4, 6)) as llm:
-        sampling = {"temperature": 0, "frequency_penalty": -10.0}
         for leave in (lambda g: g.close(), lambda g: llm.reset()):
             llm.reset()
-            generator = llm.generate(PROMPT, **sampling, draft=15)
+            generator = llm.generate(PROMPT, **REPEAT, draft=15)
             tokens = list(itertools.islice(generator, 13))
             assert llm.n_tokens == len(PROMPT) + 13
             leave(generator)
             if llm.n_tokens > 0:
                 rest = list(itertools.islice(llm.generate([], temperature=0), 4))
-                assert tokens + rest == generate(llm, 13, **sampling) + list(
+                assert tokens + rest == generate(llm, 13, **REPEAT) + list(
                     itertools.islice(llm.generate([], temperature=0), 4)
                 )
             llm.reset()

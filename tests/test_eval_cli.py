@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from command_line import assert_wrong_usage, invoke
+from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from compare import case
 from h2o_llama.cli import sweeps
 from h2o_llama.demo.document import standard_library_text
@@ -32,8 +32,7 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     command: list[str | Path] = ["demo", "--text", text_file, *SMALL, "--heavy", "16,32", "--reference", "window"]
     command += ["--continuation", "32", "--recall", "single", "--samples", "1", "--depths", "0,0.5", "--json", out]
-    result = run(*command)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(run(*command))
     assert result.stderr == ""
     rows = json.loads(out.read_text())
     names = ["single_pass sum L16 H16", "single_pass sum L16 H32", "single_pass window A4 L28"]
@@ -70,17 +69,12 @@ def test_settings_with_eviction_and_a_cold_store() -> None:
     ]
 
 
-def test_default_text_and_length() -> None:
-    result = run("demo", "--chunk", "64", "--local", "16", "--heavy", "16", "-t", "1", "--continuation", "0")
-    assert result.exit_code == 0, result.stderr
+def test_default_text_and_length_and_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    options = ["--chunk", "64", "--local", "16", "--heavy", "16", "-t", "1", "--continuation", "0"]
+    result = succeeded(run("demo", *options, "--plot", tmp_path / "plots"))
     assert "Perplexity of 4 × 256 tokens" in result.stdout
     assert "after prompts" not in result.stdout
-
-
-def test_plots(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    result = run("demo", *SMALL, "--continuation", "0", "--windows", "1", "--plot", tmp_path / "plots")
-    assert result.exit_code == 0, result.stderr
     written = list((tmp_path / "plots").iterdir())
     assert written
     assert all(str(path) in result.stdout for path in written)
@@ -114,16 +108,8 @@ def test_errors_are_one_line() -> None:
         (["--json", "missing/rows.json"], "No such file"),
     ]:
         with case(options=options, match=match):
-            result = run("demo", *SMALL, *options)
-            assert result.exit_code == 1
-            assert result.stdout == ""
-            assert len(result.stderr.splitlines()) == 1
-            assert result.stderr.startswith("h2o-llama: ")
-            assert match in result.stderr
+            assert_one_line_error(run("demo", *SMALL, *options), match)
 
 
 def test_bad_model_is_one_line(text_file: Path) -> None:
-    result = run(text_file, *SMALL)
-    assert result.exit_code == 1
-    assert "GGUF" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert_one_line_error(run(text_file, *SMALL), "GGUF")

@@ -118,16 +118,18 @@ def text_of(tokens: list[int], *, bos: int | None = None) -> Text:
     return Text(model, b"some text")
 
 
-def test_windows_follow_each_other_if_the_text_is_just_long_enough() -> None:
-    text = text_of(list(range(9)))
-    np.testing.assert_array_equal(text.windows(3, 10), [[0, 1, 2], [3, 4, 5], [6, 7, 8]])
-    assert text.sha256 == hashlib.sha256(b"some text").hexdigest()
-
-
 def test_windows_are_evenly_spread_from_the_first_token_to_the_last() -> None:
-    text = text_of(list(range(21)))
-    np.testing.assert_array_equal(text.windows(3, 1), [[0, 1, 2]])
-    np.testing.assert_array_equal(text.windows(3, 3), [[0, 1, 2], [9, 10, 11], [18, 19, 20]])
+    """They follow each other if the text is just long enough; each begins with the token that begins texts."""
+    for text, most, expected in [
+        (text_of(list(range(9))), 10, [[0, 1, 2], [3, 4, 5], [6, 7, 8]]),
+        (text_of(list(range(21))), 1, [[0, 1, 2]]),
+        (text_of(list(range(21))), 3, [[0, 1, 2], [9, 10, 11], [18, 19, 20]]),
+        (text_of([11, 12, 13, 14, 15], bos=1), 2, [[1, 11, 12], [1, 14, 15]]),  # with it, 6 tokens
+    ]:
+        np.testing.assert_array_equal(text.windows(3, most), expected)
+    assert text_of([]).sha256 == hashlib.sha256(b"some text").hexdigest()
+    with pytest.raises(ValueError, match="the text has 1,100 tokens, but a window needs 2,048"):
+        text_of([5] * 1100).n_windows(2048, 4)
 
 
 def test_windows_do_not_overlap() -> None:
@@ -138,16 +140,6 @@ def test_windows_do_not_overlap() -> None:
             assert (np.diff(windows[:, 0]) >= 50).all()
             assert windows[0, 0] == 0
             assert windows[-1, -1] == n_tokens - 1
-
-
-def test_bos_replaces_the_first_token_of_every_window() -> None:
-    text = text_of([11, 12, 13, 14, 15], bos=1)  # with it, 6 tokens
-    np.testing.assert_array_equal(text.windows(3, 2), [[1, 11, 12], [1, 14, 15]])
-
-
-def test_too_short_a_text_says_how_long_it_is() -> None:
-    with pytest.raises(ValueError, match="the text has 1,100 tokens, but a window needs 2,048"):
-        text_of([5] * 1100).n_windows(2048, 4)
 
 
 def test_default_text_is_long_and_does_not_repeat() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_memory_is_well_formed, case
+from compare import assert_memory_is_well_formed, assert_refused, assert_same_history, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.attention_mass import chunk_masses
 from h2o_llama.eval import Continuation, Perplexity, Recall, Setting, evaluate, evicting, references, sweep
@@ -18,6 +19,7 @@ from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
 from h2o_llama.eval.rows import append_rows
 from h2o_llama.fingerprint import model_fingerprint
 from inputs import random_tokens
+from spies import record_calls
 
 S = 64
 N = 256
@@ -50,20 +52,53 @@ def test_a_sweep_has_all_combinations_by_name() -> None:
     assert settings[5].h2o == H2OConfig(128, 32, 0, scorer="sum", pooling=0, schedule="two_phase", lookup_budget=0)
 
 
+def test_names_of_a_sweep() -> None:
+    """Of what there is to choose: no setting is there twice."""
+    for arguments, names in [
+        (
+            {"scorer": ["sum", "distant"], "pooling": [0, 3]},
+            ["sum L8 H8", "sum pool3 L8 H8", "distant L8 H8", "distant pool3 L8 H8"],
+        ),
+        (
+            {"lookup": [0, 16], "retrieval": ["ngrams", "index"]},
+            ["distant L8 H8", "distant L8 H8 B16", "distant L8 H8 B16 index"],
+        ),
+        ({"heavy": [0], "scorer": ["sum", "distant"], "lookup": [0, 16]}, ["window L8", "window L8 B16"]),
+        ({"local": [8, 8]}, ["distant L8 H8"]),
+    ]:
+        with case(arguments=arguments):
+            given: dict[str, Any] = {"local": [8], "heavy": [8], "sinks": [0], "lookup": [0]}
+            settings = sweep(**(given | arguments))
+            assert [s.name for s in settings] == [f"single_pass {name}" for name in names]
+            assert [s.h2o.retrieval for s in settings if s.h2o] == [
+                "index" if "index" in n else "ngrams" for n in names
+            ]
+
+
+def test_bad_sweeps_and_references() -> None:
+    it = Setting("it", H2O)
+    too_large = [
+        Setting("it", H2OConfig(60, 9, 0, lookup_budget=0)),
+        Setting("it", H2OConfig(8, 45, 0, lookup_budget=16)),
+    ]
+    assert_refused(
+        [
+            (lambda: sweep(local=[], heavy=[8]), "no setting"),
+            (lambda: sweep(local=[-1], heavy=[8]), "local_window"),
+            (lambda: sweep(local=[8], heavy=[8], schedule=["thrice"]), "schedule"),
+            (lambda: sweep(local=[8], heavy=[8], scorer=["guess"]), "scorer"),
+            (lambda: references(too_large[0], ["window"], S), r"window of 65 tokens .* at most a chunk \(64\)"),
+            (lambda: references(too_large[1], ["window"], S), r"window of 65 tokens .* at most a chunk \(64\)"),
+            (lambda: references(it, ["upper_bound"], S), "'random', 'window', 'upper-bound'"),
+            (lambda: references(Setting("dense", None), ["random"], S), "needs a setting with H2O"),
+        ]
+    )
+
+
 def test_a_sweep_has_the_defaults_of_h2o() -> None:
     (setting,) = sweep(local=[H2OConfig().local_window], heavy=[H2OConfig().heavy_budget])
     assert setting.h2o == H2OConfig()
     assert setting.name == "single_pass distant A4 L60 H320 B128"
-
-
-def test_a_sweep_names_scorer_and_pooling() -> None:
-    scorers, poolings = ["sum", "distant"], [0, 3]
-    assert [s.name for s in sweep(local=[8], heavy=[8], sinks=[0], scorer=scorers, pooling=poolings, lookup=[0])] == [
-        "single_pass sum L8 H8",
-        "single_pass sum pool3 L8 H8",
-        "single_pass distant L8 H8",
-        "single_pass distant pool3 L8 H8",
-    ]
 
 
 def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
@@ -80,35 +115,6 @@ def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
         references(ratio, ["random"], S)
 
 
-def test_a_sweep_names_the_retrieval() -> None:
-    """But where nothing is retrieved: that is one setting."""
-    settings = sweep(local=[8], heavy=[8], sinks=[0], lookup=[0, 16], retrieval=["ngrams", "index"])
-    names = ["single_pass distant L8 H8", "single_pass distant L8 H8 B16", "single_pass distant L8 H8 B16 index"]
-    assert [s.name for s in settings] == names
-    assert [s.h2o.retrieval for s in settings if s.h2o] == ["ngrams", "ngrams", "index"]
-
-
-def test_a_sweep_has_no_setting_twice() -> None:
-    assert len(sweep(local=[8, 8], heavy=[8])) == 1
-    # Without heavy hitters there is nothing to rank.
-    windows = sweep(local=[8], heavy=[0], sinks=[0], scorer=["sum", "distant"], lookup=[0, 16])
-    assert [s.name for s in windows] == ["single_pass window L8", "single_pass window L8 B16"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"local": [], "heavy": [8]}, "no setting"),
-        ({"local": [-1], "heavy": [8]}, "local_window"),
-        ({"local": [8], "heavy": [8], "schedule": ["thrice"]}, "schedule"),
-        ({"local": [8], "heavy": [8], "scorer": ["guess"]}, "scorer"),
-    ],
-)
-def test_bad_sweeps(arguments: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        sweep(**arguments)
-
-
 def test_references_have_the_same_memory_size() -> None:
     random, window, upper_bound = references(Setting("it", H2O), ["random", "window", "upper-bound"], S)
     assert (random.memory, window.memory, upper_bound.memory) == ("random", None, "upper_bound")
@@ -122,26 +128,10 @@ def test_references_have_the_same_memory_size() -> None:
         "single_pass window A4 L14",
         "single_pass upper bound A2 L8 H8",
     ]
-
-
-def test_references_choose_what_would_be_looked_up() -> None:
-    settings = references(Setting.of(H2OConfig(8, 8, 2, lookup_budget=16)), ["random", "window", "upper-bound"], S)
-    assert [s.name for s in settings] == [
-        "single_pass random A2 L8 H24",
-        "single_pass window A4 L30",
-        "single_pass upper bound A2 L8 H24",
-    ]
-
-
-def test_bad_references() -> None:
-    with pytest.raises(ValueError, match=r"window of 65 tokens .* at most a chunk \(64\)"):
-        references(Setting("it", H2OConfig(60, 9, 0, lookup_budget=0)), ["window"], S)
-    with pytest.raises(ValueError, match=r"window of 65 tokens .* at most a chunk \(64\)"):
-        references(Setting("it", H2OConfig(8, 45, 0, lookup_budget=16)), ["window"], S)
-    with pytest.raises(ValueError, match="'random', 'window', 'upper-bound'"):
-        references(Setting("it", H2O), ["upper_bound"], S)
-    with pytest.raises(ValueError, match="needs a setting with H2O"):
-        references(Setting("dense", None), ["random"], S)
+    # They choose what would be looked up.
+    settings = references(Setting.of(replace(H2O, lookup_budget=16)), ["random", "window", "upper-bound"], S)
+    sizes = ["random A2 L8 H24", "window A4 L30", "upper bound A2 L8 H24"]
+    assert [s.name for s in settings] == [f"single_pass {name}" for name in sizes]
 
 
 # --- memory sets of references
@@ -180,13 +170,6 @@ def history(path: Path, memory: Any, tokens: list[int], *, seed: int = 0, calls:
         for part in np.array_split(tokens, calls):
             llm.eval(part)
         return [dict(sets) for sets in llm.kv.history]
-
-
-def assert_same_history(got: list[dict[int, Any]], expected: list[dict[int, Any]]) -> None:
-    assert len(got) == len(expected)
-    for a, b in zip(got, expected, strict=True):
-        for layer in b:
-            np.testing.assert_array_equal(a[layer], b[layer])
 
 
 def test_random_memory(tiny_model: Path) -> None:
@@ -287,16 +270,9 @@ def test_a_second_run_measures_only_what_is_missing(
     first = measure(tiny_model, SETTINGS[:1], json_file=path)
     assert json.loads(path.read_text()) == first
 
-    measured: list[str] = []
-    original = Perplexity.measure
-
-    def spy(task: Perplexity, subject: Any, settings: Any, *rest: Any) -> Any:
-        measured.extend(s.name for s in settings)
-        return original(task, subject, settings, *rest)
-
-    monkeypatch.setattr(Perplexity, "measure", spy)
+    measured = record_calls(monkeypatch, Perplexity, "measure")
     both = measure(tiny_model, json_file=path)
-    assert measured == ["single_pass sum L8 H8"]
+    assert [s.name for call in measured for s in call["settings"]] == ["single_pass sum L8 H8"]
     assert both[0] == first[0]
     assert json.loads(path.read_text()) == both
     assert measure(tiny_model, json_file=path) == both
@@ -313,13 +289,7 @@ def test_rows_of_dense_layers_are_found_again(tiny_model: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"text": TEXT[1:]},
-        {"seed": 1},
-        {"chunk_size": 32},
-        {"n_tokens": [192]},
-        {"tasks": [Continuation(20)]},
-    ],
+    [{"text": TEXT[1:]}, {"seed": 1}, {"chunk_size": 32}, {"n_tokens": [192]}, {"tasks": [Continuation(20)]}],
 )
 def test_other_options_are_other_rows(change: dict[str, Any], tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
@@ -420,17 +390,10 @@ def test_recall() -> None:
 
 
 def test_recall_hides_things_in_a_text_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    read: list[bytes] = []
-    tokenize = Llama.tokenize
-
-    def spy(llm: Llama, text: bytes, **options: Any) -> list[int]:
-        read.append(text)
-        return tokenize(llm, text, **options)
-
-    monkeypatch.setattr(Llama, "tokenize", spy)
+    read = record_calls(monkeypatch, Llama, "tokenize")
     settings, path = sweep(local=[32], heavy=[32]), tmp_path / "rows.json"
     for line in (b"one line\n", b"another\n"):
         task = Recall(["single"], depths=(0.0,), samples=1, haystack=line)
         evaluate(demo_model_path(), settings, n_tokens=[300], tasks=[task], chunk_size=128, n_threads=1, json_file=path)
-        assert read[-1].count(line) > 10
+        assert read[-1]["text"].count(line) > 10
     assert len(json.loads(path.read_text())) == 2

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_logits_close, assert_scores_close, case
+from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_scores_close, case
 from h2o_llama import H2OError
-from inputs import random_tokens, repetitive_tokens, split
-from llamas import Config, eval_calls, open_llama
+from inputs import distinct_tokens, random_tokens, repetitive_tokens, split
+from llamas import Config, arrays, eval_calls, open_llama
 from test_h2o_decode import decode_calls
-from test_h2o_sequence import arrays, min_position, restore, state_of
+from test_h2o_sequence import min_position, restore, state_of
+from test_threads_cancel import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 S = 40
@@ -47,9 +48,7 @@ N = 190
 
 def assert_same_to_rounding(got: h2o_llama.Llama, want: h2o_llama.Llama, bound: float) -> None:
     assert len(got.kv.history) == len(want.kv.history)
-    for a, b in zip(got.kv.history, want.kv.history, strict=True):
-        for il in want.kv.layers:
-            np.testing.assert_array_equal(a[il], b[il])
+    assert_same_history(got.kv.history, want.kv.history)
     for il in want.kv.layers:
         scores = want.kv.scores(il)
         kept = ~np.isnan(scores)
@@ -57,16 +56,12 @@ def assert_same_to_rounding(got: h2o_llama.Llama, want: h2o_llama.Llama, bound: 
         assert_scores_close(got.kv.scores(il)[kept], scores[kept], bound)
 
 
-def assert_same_bits(got: h2o_llama.Llama, want: h2o_llama.Llama) -> None:
-    for x, y in zip(arrays(got), arrays(want), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_text_is_the_same_token_by_token(tiny_model: Path, name: str) -> None:
     """Logits, memory sets and scores, whoever wrote the text: over the ends of chunks, from the first token on."""
     config = CONFIGS[name]
-    tokens = repetitive_tokens(N, seed=1)
+    chooses_by_keys = config.scorer == "key_diff" or config.retrieval == "index"
+    tokens = distinct_tokens(N) if chooses_by_keys else repetitive_tokens(N, seed=1)
     several = [3, 16, 1, 17, 45, 2, *[1] * 20, N - 104]
     among_prompts = [30, *[1] * 25, 7, *[1] * 3, 20, *[1] * 60, 4, *[1] * (N - 149)]
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as prompt:
@@ -82,20 +77,19 @@ def test_a_text_is_the_same_token_by_token(tiny_model: Path, name: str) -> None:
 def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ggml's flash attention where rows lie together, with sums beside it; and graphs are used again."""
     tokens = repetitive_tokens(N, seed=1)
-    for name in ("evict", "evict, sum"):
-        config = replace(CONFIGS[name], kv_type="f16")
-        with open_llama(tiny_model, config) as llm:
+    evicting = [CONFIGS["evict"], CONFIGS["evict, sum"]]
+    evicting += [replace(CONFIG, evict=True, scorer="key_diff"), replace(CONFIG, evict=True, dense_layers=(0,))]
+    for config in [replace(config, kv_type="f16") for config in evicting]:
+        with case(config=config), open_llama(tiny_model, config) as llm:
             (expected,) = eval_calls(llm, [tokens])
             history, scores = llm.kv.history, [llm.kv.scores(il) for il in llm.kv.layers]
-        with monkeypatch.context() as patch:
+        with case(config=config), monkeypatch.context() as patch:
             patch.setenv("H2O_NO_FUSED_ATTENTION", "1")
             with open_llama(tiny_model, config) as llm:
                 got = decode_calls(llm, split(tokens, [3, 16, 20, *[1] * (N - 39)]))
                 assert_logits_close(got, expected, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
                 assert llm.kv.stats.graphs_reused > N / 2
-                for a, b in zip(llm.kv.history, history, strict=True):
-                    for il in llm.kv.layers:
-                        np.testing.assert_array_equal(a[il], b[il])
+                assert_same_history(llm.kv.history, history)
                 for il, want in zip(llm.kv.layers, scores, strict=True):
                     kept = ~np.isnan(want)
                     assert_scores_close(llm.kv.scores(il)[kept], want[kept], 1e-3 + FLASH_ATTN_DECODE.scores)
@@ -154,28 +148,19 @@ def test_going_back_in_generated_text(tiny_model: Path, name: str) -> None:
             fork.close()
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("config", [DISTANT, BF16, CONFIGS["evict, sum"]], ids=["distant", "bf16", "evict, sum"])
 def test_a_cancelled_prompt_leaves_what_was_generated(tiny_model: Path, config: Config) -> None:
     """It had been added to the scores, and chunks had been closed."""
-
-    def stop(n_done: int, n_total: int) -> None:
-        if n_done > S:
-            raise Stop
-
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for x in (llm, fresh):
             x.eval(random_tokens(S + 3))
             decode_calls(x, [[token] for token in random_tokens(22, seed=4)])
         with pytest.raises(Stop):
-            llm.eval(random_tokens(3 * S, seed=5), progress=stop)
-        assert_same_bits(llm, fresh)
+            llm.eval(random_tokens(3 * S, seed=5), progress=stop_at(S + 1))
+        assert_all_equal(arrays(llm), arrays(fresh))
         for x in (llm, fresh):
             decode_calls(x, [[token] for token in random_tokens(30, seed=6)])
-        assert_same_bits(llm, fresh)
+        assert_all_equal(arrays(llm), arrays(fresh))
 
 
 # --- states
@@ -192,10 +177,10 @@ def test_a_state_holds_what_is_pending(tiny_model: Path, name: str, n_generated:
         other.eval(random_tokens(70, seed=8))
         decode_calls(other, [[token] for token in random_tokens(9, seed=9)])
         restore(other, state_of(llm))
-        assert_same_bits(other, llm)
+        assert_all_equal(arrays(other), arrays(llm))
         more = [[token] for token in random_tokens(50, seed=10)]
         np.testing.assert_array_equal(decode_calls(other, more), decode_calls(llm, more))
-        assert_same_bits(other, llm)
+        assert_all_equal(arrays(other), arrays(llm))
 
 
 def test_a_restored_sequence_goes_back_to_the_prompt(tiny_model: Path) -> None:
@@ -208,8 +193,7 @@ def test_a_restored_sequence_goes_back_to_the_prompt(tiny_model: Path) -> None:
         with pytest.raises(H2OError, match=f"the nearest possible are {S + 3} and {S + 23}"):
             llm.rewind(S + 22)
         llm.rewind(S + 3)
-        for x, y in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(arrays(llm), before)
 
 
 @pytest.mark.parametrize("config", [DISTANT, BF16], ids=["f32", "bf16"])

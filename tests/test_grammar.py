@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from chats import dictate
+from chats import dictate, log_softmax
 from compare import case
 from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, _core
-from inputs import random_tokens, repetitive_tokens
+from inputs import Opened, random_tokens, repetitive_tokens
 from models import EOS, N_VOCAB
 
 PROMPT = random_tokens(20)
 
 
-@pytest.fixture(scope="module")
-def shared(tiny_model: Path) -> Iterator[Llama]:
-    with Llama(tiny_model, n_ctx=512, n_batch=64, n_ubatch=32, n_threads=1, h2o=H2OConfig(8, 8)) as llm:
-        yield llm
+def open_tiny(path: Path, **kwargs: Any) -> Llama:
+    return Llama(path, n_ctx=512, n_batch=64, n_ubatch=32, n_threads=1, h2o=H2OConfig(8, 8), **kwargs)
 
 
 @pytest.fixture
-def llm(shared: Llama) -> Llama:
+def llm(opened: Opened, tiny_model: Path) -> Llama:
     """The sequence is empty."""
-    shared.reset()
-    return shared
+    return opened("llm", open_tiny, tiny_model)
 
 
 def text_of(llm: Llama, max_tokens: int | None = 64, **sampling: Any) -> str:
@@ -136,7 +132,7 @@ def test_a_draft_follows_the_grammar(llm: Llama) -> None:
 
 
 def test_several_sequences_have_their_own_state_of_a_grammar(tiny_model: Path) -> None:
-    with Llama(tiny_model, n_ctx=128, n_ubatch=32, n_threads=1, n_seq_max=2, h2o=H2OConfig(8, 8)) as llm:
+    with open_tiny(tiny_model, n_seq_max=2) as llm:
         other = llm.sequence()
         prompts = {llm: PROMPT[:3], other: PROMPT}
         steps = list(llm.generate_many(prompts, grammar='root ::= "x" [a-z]{5} "y"', temperature=3.0, seed=1))
@@ -254,12 +250,6 @@ def test_what_a_processor_raises_ends_the_text(llm: Llama) -> None:
 
 
 # --- log-probabilities
-
-
-def log_softmax(logits: Any) -> Any:
-    logits = np.asarray(logits, dtype=np.float64)
-    logits = logits - logits.max()
-    return logits - np.log(np.exp(logits).sum())
 
 
 @pytest.mark.parametrize("draft", [0, 8])

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import assert_logits_close
+from compare import assert_all_equal, assert_logits_close
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
-from llamas import Config, assert_agrees_with_oracle, open_llama
+from llamas import Config, assert_agrees_with_oracle, lookups_of, open_llama, view
 from oracle import DenseOracle, GGUFModel
 from pairwise import pairwise
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
-from test_h2o_sequence import remove, restore, state_of
+from test_h2o_sequence import remove
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -61,12 +61,10 @@ def test_any_split(tiny_model: Path, config: Config) -> None:
             llm.reset()
             llm.eval(tokens[:40])
             got = decode_calls(llm, split(tokens[40:], sizes))
-            lookups = [llm.kv.lookup_indices(i) for i in range(-(-110 // config.T))] if config.B else []
-            results.append((got, lookups, [llm.kv.memory_indices(il) for il in llm.kv.layers]))
-    for got, lookups, memory in results[1:]:
+            results.append((got, [*lookups_of(llm), *(llm.kv.memory_indices(il) for il in llm.kv.layers)]))
+    for got, found in results[1:]:
         assert_logits_close(got, results[0][0], SELF_LOGITS_F32)
-        for x, y in zip([*lookups, *memory], [*results[0][1], *results[0][2]], strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(found, results[0][1])
 
 
 @pairwise("flash_attn", "model_path")
@@ -84,10 +82,6 @@ def test_everything_in_memory_is_dense(flash_attn: str, model_path: Path, oracle
 def test_tokens_that_are_taken_back_leave_nothing(tiny_model: Path, config: Config) -> None:
     """As if they had never been: the same bits."""
     tokens, others = repetitive_tokens(60, seed=5), repetitive_tokens(20, seed=6)
-
-    def lookups(llm: Any) -> list[Any]:
-        return [llm.kv.lookup_indices(i).tolist() for i in range(-(-llm.n_tokens // config.T))] if config.B else []
-
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for model in (llm, fresh):
             model.eval(tokens[:49])
@@ -95,25 +89,7 @@ def test_tokens_that_are_taken_back_leave_nothing(tiny_model: Path, config: Conf
         assert remove(llm, 49)
         got = decode_calls(llm, [tokens[49:51], tokens[51:60]])
         np.testing.assert_array_equal(got, decode_calls(fresh, [tokens[49:51], tokens[51:60]]))
-        assert lookups(llm) == lookups(fresh)
-        for il in llm.kv.layers:
-            np.testing.assert_array_equal(llm.kv.scores(il), fresh.kv.scores(il))
-
-
-def test_a_state_goes_on_in_another_context(tiny_model: Path) -> None:
-    """In the middle of generation, with what it has looked up; and after a prompt, made to go on otherwise."""
-    tokens = repetitive_tokens(70, seed=8)
-    for config, n_generated in ((LOOKUP, 5), (replace(LOOKUP, decode="full"), 0)):
-        with open_llama(tiny_model, LOOKUP) as llm, open_llama(tiny_model, config) as first:
-            for model in (llm, first):
-                model.eval(tokens[:50])
-                for token in tokens[50 : 50 + n_generated]:
-                    model.eval([token], decode=True)
-            more = [[token] for token in tokens[50 + n_generated :]]
-            expected = decode_calls(llm, more)
-            llm.reset()
-            restore(llm, state_of(first))
-            np.testing.assert_array_equal(decode_calls(llm, more), expected)
+        assert_all_equal(view(llm), view(fresh))
 
 
 @pytest.mark.parametrize(("dense_layers", "n_built"), [((), 1), ((1,), 2)], ids=["", "dense layer"])

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compare import assert_logits_close, case
+from compare import case
 from h2o_llama import H2OConfig, H2OError
 from inputs import ModelByName, limited, repetitive_tokens, split
-from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama
-from oracle import DenseOracle, GGUFModel
+from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, open_llama
+from oracle import GGUFModel
 from pairwise import pairwise
 from test_h2o_properties import CALLS, SEEDS, small
 
@@ -58,42 +57,18 @@ def test_any_calls(
     assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
 
 
-def test_they_see_what_memory_sets_do_not_hold(tiny_model: Path) -> None:
-    """With the other layer's memory set holding everything, the model is dense; with neither it is not."""
-    model = GGUFModel(tiny_model)
-    tokens = repetitive_tokens(120)
-    expected = DenseOracle(model, "f32").logits(np.array(tokens))
-    whole = replace(CONFIG, H=200, B=0)
-    dense = range(model.hparams.n_layer - 1)
-    with open_llama(tiny_model, replace(whole, dense_layers=tuple(dense))) as llm:
-        (actual,) = eval_calls(llm, [tokens])
-    assert_logits_close(actual, expected, whole.tolerance(model).logits)
-
-
-def test_they_have_no_memory_set(tiny_model: Path) -> None:
-    with open_llama(tiny_model, replace(CONFIG, dense_layers=(0,))) as llm:
-        llm.eval(repetitive_tokens(40))
-        assert 0 not in llm.kv.layers
-        with pytest.raises(ValueError, match="layer"):
-            llm.kv.memory_indices(0)
-
-
 def test_a_number_means_the_first_layers() -> None:
     assert H2OConfig(dense_layers=3) == H2OConfig(dense_layers=[2, 0, 1, 0])
     assert H2OConfig(dense_layers=0) == H2OConfig()
 
 
-def test_bad_values() -> None:
+def test_bad_values(tiny_model: Path) -> None:
     for value in [-1, 513, 1.0, True, "0", [512], [-1], [0, 1.5], [[0]], None]:
         with case(value=value), pytest.raises(ValueError, match=r"^\[H2OConfig\] dense_layers must be an integer"):
             H2OConfig(dense_layers=value)
-
-
-def test_a_layer_that_is_not_there(tiny_model: Path) -> None:
-    with pytest.raises(ValueError, match="dense_layers must be layers of this model, from 0 to 2, got 99"):
-        open_llama(tiny_model, replace(CONFIG, dense_layers=(0, 99)))
-
-
-def test_two_phase_has_none() -> None:
     with pytest.raises(ValueError, match="dense_layers need schedule='single_pass'"):
         H2OConfig(dense_layers=1, schedule="two_phase")
+    with pytest.raises(ValueError, match="dense_layers must be layers of this model, from 0 to 2, got 99"):
+        open_llama(tiny_model, replace(CONFIG, dense_layers=(0, 99)))
+    with open_llama(tiny_model, replace(CONFIG, dense_layers=(0,))) as llm, pytest.raises(ValueError, match="layer"):
+        llm.kv.memory_indices(0)

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compare import assert_logits_close
+from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.demo.document import build_document
 from h2o_llama.llama import DENSE_TAIL
 from inputs import limited, random_tokens
-from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama
+from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama, view
 from oracle import DenseOracle, GGUFModel
 from pairwise import SHAPES, pairwise
+from test_threads_cancel import Stop, stop_at
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -81,16 +82,6 @@ def test_one_call_or_two(schedule: str, tiny_model: Path) -> None:
             np.testing.assert_allclose(llm.kv.scores(il), scores[il], rtol=1e-4, atol=1e-5)
 
 
-def test_tokens_before_the_tail_do_not_change(schedule: str, tiny_model: Path) -> None:
-    tokens = random_tokens(90, seed=4)
-    with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
-        (without,) = eval_calls(llm, [tokens])
-        llm.reset()
-        (with_tail,) = eval_calls(llm, [tokens], dense_tail=20)
-        np.testing.assert_array_equal(with_tail[:70], without[:70])
-        assert np.all(np.any(with_tail[70:] != without[70:], axis=1))
-
-
 def test_stats_tell_of_tails(schedule: str, tiny_model: Path) -> None:
     """40 tokens before the end of 90: 50 ... 63, 64 ... 79 and 80 ... 89."""
     with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
@@ -107,21 +98,12 @@ def test_stats_tell_of_tails(schedule: str, tiny_model: Path) -> None:
 def test_a_call_cancelled_in_its_tail_is_undone(schedule: str, tiny_model: Path, n_done_at_end: int) -> None:
     """Scores of all positions, also of those outside the memory set, are as before."""
     before, tokens = random_tokens(70, seed=5), random_tokens(90, seed=6)
-
-    def stop(n_done: int, n_total: int) -> None:
-        if n_done >= n_done_at_end:
-            raise KeyboardInterrupt
-
     with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
         llm.eval(before)
-        scores = {il: llm.kv.scores(il) for il in llm.kv.layers}
-        sets = {il: llm.kv.memory_indices(il) for il in llm.kv.layers}
-        with pytest.raises(KeyboardInterrupt):
-            llm.eval(tokens, dense_tail=60, progress=stop)
-        assert llm.n_tokens == 70
-        for il in llm.kv.layers:
-            np.testing.assert_array_equal(llm.kv.scores(il), scores[il])
-            np.testing.assert_array_equal(llm.kv.memory_indices(il), sets[il])
+        seen = view(llm)
+        with pytest.raises(Stop):
+            llm.eval(tokens, dense_tail=60, progress=stop_at(n_done_at_end))
+        assert_all_equal(view(llm), seen)
         (again,) = eval_calls(llm, [tokens], dense_tail=60)
     with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
         llm.eval(before)

@@ -14,16 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import h2o_llama
-from compare import assert_logits_close, relative_error
+from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OError
 from inputs import limited, random_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from llamas import Config, arrays, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel
-from test_h2o_decode import assert_graphs_are_used_again, decode_calls
+from test_h2o_decode import assert_graphs_are_used_again
 from test_h2o_properties import small
-from test_h2o_sequence import arrays, min_position, remove, restore, state_of
-from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
+from test_h2o_sequence import min_position, remove, restore, state_of
+from test_threads_cancel import Stop, stop_at
+from tolerances import SELF_LOGITS_F32
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, decode="memory", evict=True)
@@ -102,25 +103,6 @@ def arrays_of(llm: h2o_llama.Llama, il: int) -> list[Any]:
     return [llm.kv.scores(il), llm.kv.keys(il), llm.kv.values(il)]
 
 
-@pytest.mark.parametrize("name", ["sum", "key_diff", "dense layer"])
-def test_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """As on a device that lacks it: ggml's flash attention where nothing is scored, composed attention where it is."""
-    config = replace(CONFIGS[name], kv_type="f16")
-    tokens = random_tokens(150, seed=2)
-    calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])
-    with open_llama(tiny_model, config) as llm:
-        expected = eval_calls(llm, calls)
-        memory = [llm.kv.memory_indices(il) for il in llm.kv.layers]
-    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
-    with open_llama(tiny_model, config) as llm:
-        got = eval_calls(llm, calls)
-        assert llm.kv.stats.graphs_reused > 20
-        for x, y in zip(got, expected, strict=True):
-            assert_logits_close(x, y, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
-        for il, want in zip(llm.kv.layers, memory, strict=True):
-            np.testing.assert_array_equal(llm.kv.memory_indices(il), want)
-
-
 def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
     """Whatever n_ctx is."""
     with open_llama(tiny_model, CONFIG, n_ctx=100_000) as llm:
@@ -156,66 +138,6 @@ def test_graphs_are_used_again(tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     assert_graphs_are_used_again(monkeypatch, tiny_model, config, random_tokens(200), 100, n_built=1)
 
 
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.parametrize("name", ["distant", "key_diff", "dense layer"])
-def test_a_cancelled_call_leaves_everything_as_it_was(tiny_model: Path, name: str) -> None:
-    """Its chunks had been closed, and rows moved."""
-    with open_llama(tiny_model, CONFIGS[name]) as llm:
-        for n, limit in ((0, 30), (40, 70), (16, 40)):
-            if n:
-                llm.eval(random_tokens(n, seed=n))
-            before, n_tokens = arrays(llm), llm.n_tokens
-
-            def progress(n_done: int, _: int, limit: int = limit) -> None:
-                if n_done >= limit:
-                    raise Stop
-
-            with pytest.raises(Stop):
-                llm.eval(random_tokens(90, seed=9), progress=progress)
-            assert llm.n_tokens == n_tokens
-            for x, y in zip(arrays(llm), before, strict=True):
-                np.testing.assert_array_equal(x, y)
-
-
-def test_goes_back_to_the_begin_of_the_open_chunk_and_no_further(tiny_model: Path) -> None:
-    tokens = random_tokens(60, seed=3)
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
-        llm.eval(tokens)
-        decode_calls(llm, [[1], [2]])
-        before = arrays(llm)
-        assert min_position(llm) == 59
-        for start in (59, 50, 32, 16):
-            assert not remove(llm, start)
-        for x, y in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(x, y)
-        assert remove(llm, 61)
-        assert remove(llm, 48)
-        fresh.eval(tokens[:48])
-        for x in (llm, fresh):
-            x.eval(random_tokens(40, seed=4))
-        np.testing.assert_array_equal(llm.logits, fresh.logits)
-        for x, y in zip(arrays(llm), arrays(fresh), strict=True):
-            np.testing.assert_array_equal(x, y)
-
-
-def test_a_state_goes_on_in_another_context(tiny_model: Path, config: Config) -> None:
-    """In an open chunk, at the end of one, at the begin of a text; in place of another text."""
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as other:
-        for n in (0, 7, 25, 16, 22):
-            if n:
-                llm.eval(random_tokens(n, seed=n))
-            other.eval(random_tokens(50, seed=1))
-            restore(other, state_of(llm))
-            for x, y in zip(arrays(other), arrays(llm), strict=True):
-                np.testing.assert_array_equal(x, y)
-            logits = [eval_calls(x, [random_tokens(21, seed=6), [1], [2]]) for x in (llm, other)]
-            for x, y in zip(*logits, strict=True):
-                np.testing.assert_array_equal(x, y)
-
-
 def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: Config) -> None:
     """Upstream's server keeps such as checkpoints: without what the context has in dense layers and a cold store."""
     tokens = random_tokens(3 * config.S + 5)
@@ -228,8 +150,7 @@ def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: C
         llm.eval(random_tokens(2 * config.S, seed=1))
         restore(llm, state, partial=True)
         for more in (random_tokens(2 * config.S, seed=2), [3]):
-            for x, y in zip(arrays(llm), arrays(fresh), strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_all_equal(arrays(llm), arrays(fresh))
             for x in (llm, fresh):
                 x.eval(more)
             np.testing.assert_array_equal(llm.logits, fresh.logits)
@@ -266,8 +187,7 @@ def test_a_bad_state_is_refused(tiny_model: Path) -> None:
         for bad in (state_of(kept), state_of(llm)[:-9], state_of(llm)[:400]):
             with pytest.raises(H2OError, match="state cannot be restored"):
                 restore(llm, bad)
-            for x, y in zip(arrays(llm), before, strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_all_equal(arrays(llm), before)
 
 
 def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
@@ -316,8 +236,7 @@ def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Pat
         before = arrays(llm)
         with file_size_limit(20_000), pytest.raises(H2OError, match="cannot write .* cold store: File too large"):
             llm.eval(tokens[40:])
-        for x, y in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(arrays(llm), before)
         for x in (llm, fresh):
             x.eval(tokens[40:])
         np.testing.assert_array_equal(llm.logits, fresh.logits)
@@ -330,6 +249,8 @@ def test_a_cold_store_that_cannot_be_made(tiny_model: Path, tmp_path: Path) -> N
             open_llama(tiny_model, config)
     with pytest.raises(ValueError, match="path of the cold store is too long"):
         open_llama(tiny_model, replace(CONFIGS["looked up"], cold_store="x" * 2000))
+    with pytest.raises(H2OError, match="a cold store needs attention as one operator"):
+        open_llama(tiny_model, replace(CONFIGS["looked up"], flash_attn="off"))
 
 
 def test_the_cold_store_is_a_file_without_a_name(tiny_model: Path, tmp_path: Path) -> None:
@@ -339,11 +260,6 @@ def test_the_cold_store_is_a_file_without_a_name(tiny_model: Path, tmp_path: Pat
         n_head_kv, _, size = llm.kv.keys(0).shape
         assert llm.kv.stats.cold_bytes == 2 * 2 * len(llm.kv.layers) * n_head_kv * size * (200 // S * S)
         assert list(tmp_path.iterdir()) == []
-
-
-def test_a_cold_store_needs_attention_as_one_operator(tiny_model: Path) -> None:
-    with pytest.raises(H2OError, match="a cold store needs attention as one operator"):
-        open_llama(tiny_model, replace(CONFIGS["looked up"], flash_attn="off"))
 
 
 def test_a_memory_set_cannot_be_replaced(tiny_model: Path) -> None:
@@ -373,12 +289,8 @@ def test_any_order_of_calls(tiny_model: Path, data: st.DataObject) -> None:
                     llm.eval(call, decode=action == "generate")
                     done.append((call, action == "generate"))
             elif action == "cancel":
-
-                def stop(n_done: int, n_total: int) -> None:
-                    raise Stop
-
                 with pytest.raises(Stop):
-                    llm.eval(tokens, progress=stop)
+                    llm.eval(tokens, progress=stop_at(1))
             elif action == "save":
                 saved = (state_of(llm), [*done])
             elif action == "restore" and saved is not None:
@@ -395,8 +307,7 @@ def test_any_order_of_calls(tiny_model: Path, data: st.DataObject) -> None:
         for tokens, generated in done:
             fresh.eval(tokens, decode=generated)
         assert llm.n_tokens == fresh.n_tokens
-        for x, y in zip(arrays(llm), arrays(fresh), strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_all_equal(arrays(llm), arrays(fresh))
         for x in (llm, fresh):
             x.eval(random_tokens(30, seed=5))
         np.testing.assert_array_equal(llm.logits, fresh.logits)

@@ -80,16 +80,6 @@ def test_inter_column_sums_of_query_heads_are_reduced_too(
     np.testing.assert_allclose(cache.scores(0), expected, rtol=1e-6)
 
 
-def test_mha_is_group_size_one(model_by_name: ModelByName, rng: np.random.Generator) -> None:
-    spec = FIXTURE_MODELS["qwen3-mha-f32"]
-    cache, n_head, n_head_kv = cache_and_heads(model_by_name("qwen3-mha-f32"), spec)
-    assert n_head == n_head_kv
-    colsum = rng.random((n_head, S), dtype=np.float32)
-    cache.init_chunk_scores(0, 0, colsum)
-    cache.next_chunk(S)
-    np.testing.assert_array_equal(cache.scores(0), colsum)
-
-
 @pytest.mark.parametrize("name", ["deci-mixed-f32", "deci-linear-f32"])
 def test_every_layer_has_its_own_head_counts(schedule: str, model_by_name: ModelByName, name: str) -> None:
     """deci-mixed: groups of 4, 1 and 4; deci-linear: a layer without KV heads, which is no layer of the cache."""
@@ -105,11 +95,3 @@ def test_every_layer_has_its_own_head_counts(schedule: str, model_by_name: Model
             assert llm.kv.keys(il).shape == llm.kv.values(il).shape == (spec.n_head_kv[il], 100, spec.head_dim)
             assert_memory_is_well_formed(llm.kv.memory_indices(il), end=96, L=config.L, H=config.H, A=0)
     assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens, [1], [2, 3]])
-
-
-def test_column_sums_with_another_number_of_rows_are_refused(model_by_name: ModelByName) -> None:
-    spec = FIXTURE_MODELS["qwen3-gqa4-f32"]
-    cache, n_head, n_head_kv = cache_and_heads(model_by_name("qwen3-gqa4-f32"), spec)
-    for rows in {1, 3, n_head + 1, n_head * 2} - {n_head, n_head_kv}:
-        with pytest.raises(ValueError, match="colsum"):
-            cache.init_chunk_scores(0, 0, np.ones((rows, S), dtype=np.float32))

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import assert_logits_close, assert_scores_close
-from inputs import limited, random_tokens, split
+from compare import assert_scores_close
+from inputs import limited, random_tokens
 from llamas import Config, eval_calls, open_llama
 from oracle import GGUFModel
-from pairwise import SHAPES, pairwise
+from pairwise import pairwise
 
 S = 16
 
@@ -73,20 +73,6 @@ def test_positions_are_absolute(config: Config, tiny_model: Path) -> None:
     assert np.abs(keys[:, :S] - keys[:, S:]).max() > 0.1
     norms = np.linalg.norm(keys, axis=-1)
     np.testing.assert_allclose(norms[:, :S], norms[:, S:], rtol=1e-5)
-
-
-@pairwise("schedule", model_path=SHAPES, sizes=[[40], [16, 24], [5, 35], [10, 10, 20], [38, 2]])
-def test_cache_of_any_split_is_the_oracles(
-    config: Config, model_path: Path, oracle_model: GGUFModel, sizes: list[int]
-) -> None:
-    """A chunk that several calls fill attends to what the earlier calls left in the cache."""
-    tokens = random_tokens(40, oracle_model.hparams.n_vocab, seed=3)
-    oracle = config.oracle(oracle_model)
-    oracle.eval(tokens)
-    bounds = config.tolerance(oracle_model)
-    for il, actual in cache_of(model_path, split(tokens, sizes), config).items():
-        for got, want in zip(actual, oracle.cache.read(il, slice(0, 40)), strict=True):
-            assert_logits_close(got, want, bounds.logits)
 
 
 @pairwise("schedule", "model_path")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import h2o_llama
-from compare import case
+from compare import assert_all_equal, case
 from tolerances import FUSION
 
 ops = h2o_llama.ops
@@ -93,8 +93,7 @@ def test_empty_block_is_neutral(rng: np.random.Generator) -> None:
     assert not l.any()
     assert not o.any()
     for pair in ((state, nothing), (nothing, state)):
-        for got, want in zip(ops.fuse(*pair), state, strict=True):
-            np.testing.assert_array_equal(got, want)
+        assert_all_equal(ops.fuse(*pair), state)
 
 
 def test_two_empty_blocks_are_empty(rng: np.random.Generator) -> None:
@@ -131,8 +130,7 @@ def test_block_with_all_keys_masked_is_empty(rng: np.random.Generator) -> None:
     logits, v = random_block(rng, 1, 2, 5, 4)
     masked = np.full_like(logits, -np.inf)
     state = ops.softmax_state(logits, v)
-    for got, want in zip(ops.fuse(state, ops.softmax_state(masked, v)), state, strict=True):
-        np.testing.assert_array_equal(got, want)
+    assert_all_equal(ops.fuse(state, ops.softmax_state(masked, v)), state)
 
 
 def test_leading_axes_may_be_missing_or_many(rng: np.random.Generator) -> None:

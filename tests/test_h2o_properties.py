@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compare import assert_logits_close, assert_same_memory
+from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_same_memory
 from inputs import ModelByName, is_external, limited, random_tokens, repetitive_tokens, split
 from llamas import (
     POSITION_SCORERS,
@@ -20,7 +20,9 @@ from llamas import (
     assert_agrees_with_oracle,
     assert_history_is_well_formed,
     eval_calls,
+    lookups_of,
     open_llama,
+    view,
 )
 from oracle import DenseOracle, GGUFModel
 from pairwise import pairwise
@@ -89,22 +91,22 @@ def test_p3_split_invariance(
         actual = np.concatenate(eval_calls(parts, split(tokens, sizes), decode=False))
         assert parts.kv.chunk_index == whole.kv.chunk_index
         assert parts.kv.n_tokens == whole.kv.n_tokens == len(tokens)
-        for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
-            for il in whole.kv.layers:
-                np.testing.assert_array_equal(a[il], b[il])
+        assert_same_history(parts.kv.history, whole.kv.history)
         assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 
-@pairwise("schedule", n=[64, 65, 97, 160])
-def test_p3_prompt_longer_than_n_batch(schedule: str, tiny_model: Path, n: int) -> None:
-    """`eval` makes several calls of it, perhaps one of a single token."""
-    config = Config(S=16, L=4, H=6, schedule=schedule)
-    tokens = random_tokens(n)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=32) as parts:
+@pairwise("schedule", n=[64, 65, 97, 160], n_batch=[16, 21, 32, 37])
+def test_p3_prompt_longer_than_n_batch(schedule: str, tiny_model: Path, n: int, n_batch: int) -> None:
+    """`eval` makes several calls of it, perhaps one of a single token. They find the same in the text."""
+    config = Config(S=16, L=4, H=6, B=6, T=4, schedule=schedule)
+    tokens = repetitive_tokens(n, seed=2)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=n_batch) as parts:
         (expected,) = eval_calls(whole, [tokens])
         (actual,) = eval_calls(parts, [tokens])
         assert actual.shape == expected.shape == (n, whole.n_vocab)
         assert_logits_close(actual, expected, SELF_LOGITS_F32)
+        assert len(np.concatenate(lookups_of(whole))) > n // 4
+        assert_all_equal(lookups_of(parts), lookups_of(whole))
         parts.reset()
         parts.eval(tokens)
         assert parts.logits.shape == (1, whole.n_vocab)
@@ -199,14 +201,15 @@ def test_p5_long_prompt_of_large_chunks(
 
 
 def test_p6_nothing_survives_reset(schedule: str, model_path: Path) -> None:
-    config = Config(S=16, L=4, H=6, A=1, kv_type="f16", schedule=schedule)
+    config = Config(S=16, L=4, H=6, A=1, B=6, T=4, kv_type="f16", schedule=schedule)
     n = limited(80, model_path)
     with open_llama(model_path, config) as used, open_llama(model_path, config) as fresh:
-        first, second = random_tokens(n, seed=5), random_tokens(n, seed=6)
+        first, second = repetitive_tokens(n, seed=9), repetitive_tokens(n + 3, seed=10)[3:]
         eval_calls(used, [first, [first[0]]])
         used.reset()
         assert used.kv.n_tokens == 0
         assert used.kv.chunk_index == 0
+        assert used.kv.stats.prefill_tokens == used.kv.stats.decode_steps == 0
         assert not used.kv.memory_initialized
         for il in used.kv.layers:
             assert np.all(used.kv.memory_indices(il) == -1)
@@ -214,24 +217,25 @@ def test_p6_nothing_survives_reset(schedule: str, model_path: Path) -> None:
         assert len(used.kv.history) == 0
 
         np.testing.assert_array_equal(eval_calls(used, [second])[0], eval_calls(fresh, [second])[0])
-        for il in used.kv.layers:
-            np.testing.assert_array_equal(used.kv.memory_indices(il), fresh.kv.memory_indices(il))
-            np.testing.assert_array_equal(used.kv.scores(il), fresh.kv.scores(il))
-            np.testing.assert_array_equal(used.kv.keys(il), fresh.kv.keys(il))
+        assert_all_equal(view(used), view(fresh))
+        assert len(np.concatenate(lookups_of(used))) > 10
 
 
 def test_p6_two_contexts_do_not_mix(schedule: str, tiny_model: Path) -> None:
-    config = Config(S=16, L=4, H=6, schedule=schedule)
-    prompts = [random_tokens(60, seed=7), random_tokens(60, seed=8)]
-    alone = []
+    config = Config(S=16, L=4, H=6, B=6, T=4, schedule=schedule)
+    prompts = [repetitive_tokens(60, seed=11), repetitive_tokens(60, seed=12)]
+    alone, views = [], []
     for tokens in prompts:
         with open_llama(tiny_model, config) as llm:
             alone.append(eval_calls(llm, split(tokens, [20, 40])))
+            views.append(view(llm))
     with open_llama(tiny_model, config) as a, open_llama(tiny_model, config) as b:
         for call in range(2):
             for llm, tokens, expected in zip((a, b), prompts, alone, strict=True):
                 (logits,) = eval_calls(llm, [split(tokens, [20, 40])[call]])
                 np.testing.assert_array_equal(logits, expected[call])
+        for llm, expected in zip((a, b), views, strict=True):
+            assert_all_equal(view(llm), expected)
 
 
 def test_library_and_oracle_choose_the_same_memory_without_rounding(

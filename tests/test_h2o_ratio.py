@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_logits_close
+from compare import assert_logits_close, assert_same_history
 from h2o_llama import H2OConfig
 from inputs import limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
@@ -48,9 +48,7 @@ def test_p3_split_invariance(tiny_model: Path, config: Config) -> None:
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
         (expected,) = eval_calls(whole, [tokens])
         actual = np.concatenate(eval_calls(parts, split(tokens, [2, 30, 16, 3, 79])))
-        for a, b in zip(parts.kv.history, whole.kv.history, strict=True):
-            for il in whole.kv.layers:
-                np.testing.assert_array_equal(a[il], b[il])
+        assert_same_history(parts.kv.history, whole.kv.history)
         assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from compare import assert_all_equal
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama.sequence import _ranges
 from inputs import random_tokens
@@ -119,8 +120,7 @@ def test_hidden_rope_is_scored_by_sum(
             assert llm.kv.scores(0)[:, -1].min() > 0  # the open chunk has scores already: they are attention
             history = [memory[il] for memory in llm.kv.history for il in llm.kv.layers]
             found.append([llm.logits, *history, *(llm.kv.scores(il) for il in llm.kv.layers)])
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(*found)
 
 
 def test_generated_tokens_are_scored_by_sum_too(path_of: PathOf) -> None:
@@ -132,15 +132,21 @@ def test_generated_tokens_are_scored_by_sum_too(path_of: PathOf) -> None:
                 llm.eval([token], decode=True)
             found.append([llm.logits, *(f(il) for il in llm.kv.layers for f in (llm.kv.memory_indices, llm.kv.scores))])
             assert llm.kv.scores(0)[:, -1].min() > 0
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(*found)
 
 
-@pytest.mark.parametrize("scorer", ["sum", "distant"])
-def test_other_scorers_do_not_care(scorer: str, path_of: PathOf) -> None:
-    with open_llama(path_of(ROPE_MODELS["maincoder"]), config(scorer=scorer), n_ctx=128) as llm:
-        llm.eval(TOKENS)  # warnings are errors
-        assert [llm.kv.scorer(il) for il in llm.kv.layers] == [scorer] * 2
+def test_other_scorers_do_not_care(path_of: PathOf) -> None:
+    """Nor does dense attention."""
+    for scorer in ("sum", "distant"):
+        with open_llama(path_of(ROPE_MODELS["maincoder"]), config(scorer=scorer), n_ctx=128) as llm:
+            llm.eval(TOKENS)  # warnings are errors
+            assert [llm.kv.scorer(il) for il in llm.kv.layers] == [scorer] * 2
+            with pytest.raises(ValueError, match="layer 2 has no K/V"):
+                llm.kv.scorer(2)
+    with open_llama(path_of(ROPE_MODELS["maincoder"]), None) as llm:
+        llm.eval(TOKENS)
+        with pytest.raises(H2OError, match="H2O is off"):
+            llm.kv.scorer(0)
 
 
 # --- what the user is told
@@ -168,18 +174,6 @@ def test_a_warning_as_an_error_leaves_the_sequence_usable(path_of: PathOf) -> No
             llm.eval(TOKENS[:40])
         llm.eval(TOKENS[40:])
         assert llm.n_tokens == len(TOKENS)
-
-
-def test_no_warning_without_h2o(path_of: PathOf) -> None:
-    with open_llama(path_of(ROPE_MODELS["maincoder"]), None) as llm:
-        llm.eval(TOKENS)
-        with pytest.raises(H2OError, match="H2O is off"):
-            llm.kv.scorer(0)
-
-
-def test_scorer_checks_its_layer(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm, pytest.raises(ValueError, match="layer 3 has no K/V"):
-        llm.kv.scorer(3)
 
 
 @pytest.mark.parametrize(

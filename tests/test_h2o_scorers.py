@@ -9,7 +9,7 @@ import pytest
 
 from compare import case
 from h2o_llama.config import SCORERS
-from inputs import ModelByName, limited, random_tokens, split
+from inputs import ModelByName, random_tokens, split
 from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel
 from oracle.attention import attend
@@ -114,15 +114,6 @@ def test_the_oracle_knows_every_scorer() -> None:
     assert set(ORACLE_SCORERS) == set(SCORERS)
 
 
-@pairwise("schedule", "flash_attn", "model_path", scorer=POSITION_SCORERS)
-def test_every_scorer_on_every_model(
-    scorer: str, schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
-) -> None:
-    config = Config(S=16, L=4, H=8, A=1, scorer=scorer, pooling=1, flash_attn=flash_attn, schedule=schedule)
-    tokens = random_tokens(limited(70, model_path), oracle_model.hparams.n_vocab, seed=5)
-    assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
-
-
 @pairwise("schedule", "flash_attn", scorer=POSITION_SCORERS, score_type=["f32", "bf16"])
 def test_scorers_in_several_calls(
     scorer: str, score_type: str, schedule: str, flash_attn: str, tiny_model: Path
@@ -133,12 +124,6 @@ def test_scorers_in_several_calls(
     )
     calls = split(random_tokens(400, seed=6), [50, 1, 150, 1, 2, 196])
     assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
-
-
-@pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0"])
-def test_key_diff_of_a_rounded_cache(kv_type: str, tiny_model: Path) -> None:
-    config = Config(S=16, L=4, H=8, scorer="key_diff", kv_type=kv_type)
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(90, seed=7)])
 
 
 @pytest.mark.parametrize("scorer", POSITION_SCORERS)
@@ -154,19 +139,6 @@ def test_layers_side_by_side_keep_what_one_thread_keeps(scorer: str, tiny_model:
     for one, three in zip(*found, strict=True):
         for il, expected in one.items():
             np.testing.assert_array_equal(three[il], expected)
-
-
-@pytest.mark.parametrize("scorer", POSITION_SCORERS)
-def test_scorers_change_what_is_kept(scorer: str, tiny_model: Path) -> None:
-    """Each but the sum keeps something else than the sum does, in some layer."""
-    tokens = random_tokens(200, seed=9)
-    found = []
-    for name in ("sum", scorer):
-        with open_llama(tiny_model, Config(S=80, L=8, H=8, scorer=name)) as llm:
-            eval_calls(llm, [tokens])
-            found.append([llm.kv.memory_indices(il) for il in llm.kv.layers])
-    is_same = all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
-    assert is_same == (scorer == "sum")
 
 
 @pytest.mark.parametrize("name", ["qwen3-gqa4-f32", "llama-gqa2-f32"])

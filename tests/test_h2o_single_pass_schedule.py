@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 import h2o_llama
 import phase_log
-from compare import assert_logits_close, case, relative_error
-from inputs import ModelByName, limited, random_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from compare import assert_all_equal, assert_logits_close, case
+from inputs import ModelByName, limited, random_tokens, repetitive_tokens, split
+from llamas import Config, assert_agrees_with_oracle, eval_calls, lookups_of, open_llama
 from oracle import DenseOracle, GGUFModel
 from oracle.dense import dense_forward
 from oracle.kv_cache import OracleKVCache
 from oracle.layers import output_logits
-from pairwise import SHAPES, pairwise
+from pairwise import pairwise
 from phase_log import fields
-from tolerances import SELF_LOGITS_F32, tolerance
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, schedule="single_pass")
@@ -46,40 +45,44 @@ def runs(llm: h2o_llama.Llama) -> tuple[int, int, int, int]:
 @pairwise(
     "flash_attn",
     "model_path",
-    sizes=[(0, EVERYTHING, 0), (S, EVERYTHING, 0), (0, 1, EVERYTHING)],
+    sizes=[(0, EVERYTHING, 0), (S, 100_000, 0), (0, 1, EVERYTHING)],
     first_calls=[[], [10, 25, 2], [S, S]],
+    kv_type=["f32", "f16", "bf16", "q8_0"],
+    B=[0, 6],
 )
 def test_p2_everything_in_memory_is_dense(
-    flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: tuple[int, int, int], first_calls: list[int]
+    flash_attn: str,
+    model_path: Path,
+    oracle_model: GGUFModel,
+    sizes: tuple[int, int, int],
+    first_calls: list[int],
+    kv_type: str,
+    B: int,
 ) -> None:
-    """Logits, K and V, in any split, against the oracle's dense attention; logits against the library's too."""
+    """Logits, K and V, in any split, against the oracle's dense attention; logits against the library's too.
+
+    One memory set has room for more than the context. What is looked up is in a memory set anyway, and counts once.
+    """
     L, H, A = sizes
-    config = Config(S=S, L=L, H=H, A=A, flash_attn=flash_attn, schedule="single_pass")
+    config = Config(S=S, L=L, H=H, A=A, B=B, T=4, kv_type=kv_type, flash_attn=flash_attn, schedule="single_pass")
     n = limited(100, model_path)
-    tokens = random_tokens(n, oracle_model.hparams.n_vocab)
+    tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=1)
     calls = split(tokens, [*first_calls, n - sum(first_calls)])
-    cache = OracleKVCache(oracle_model.hparams, "f32")
+    cache = OracleKVCache(oracle_model.hparams, kv_type)
     expected = output_logits(oracle_model, dense_forward(oracle_model, cache, np.array(tokens), np.float32))
     bound = config.tolerance(oracle_model).logits
     with open_llama(model_path, None) as llm:
         (dense,) = eval_calls(llm, [tokens])
     with open_llama(model_path, config) as llm:
         logits = np.concatenate(eval_calls(llm, calls))
+        if B > 0 and A == 0:
+            assert len(np.concatenate(lookups_of(llm))) > n // 5
         assert_logits_close(logits, expected, bound)
-        assert_logits_close(logits, dense, bound)
+        if kv_type == "f32":
+            assert_logits_close(logits, dense, bound)
         for il, kv in caches(llm).items():
             for got, want in zip(kv, cache.read(il, slice(n)), strict=True):
                 assert_logits_close(got, want, bound)
-
-
-@pairwise(kv_type=["f16", "bf16", "q8_0"], model_path=SHAPES)
-def test_p2_with_a_rounded_cache(model_path: Path, oracle_model: GGUFModel, kv_type: str) -> None:
-    config = Config(S=S, L=0, H=EVERYTHING, kv_type=kv_type, schedule="single_pass")
-    tokens = random_tokens(limited(100, model_path), oracle_model.hparams.n_vocab, seed=1)
-    expected = DenseOracle(oracle_model, kv_type).logits(np.array(tokens))
-    with open_llama(model_path, config) as llm:
-        (logits,) = eval_calls(llm, [tokens])
-    assert_logits_close(logits, expected, config.tolerance(oracle_model).logits)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -100,16 +103,6 @@ def test_p2_any_chunk_size_and_calls(
     assert_logits_close(logits, expected, config.tolerance(model, calls).logits)
 
 
-def test_p2_memory_larger_than_the_context(tiny_model: Path) -> None:
-    tokens = random_tokens(128)
-    expected = DenseOracle(GGUFModel(tiny_model), "f32").logits(np.array(tokens))
-    config = Config(S=S, L=0, H=100_000, schedule="single_pass")
-    with open_llama(tiny_model, config, n_ctx=128) as llm:
-        (logits,) = eval_calls(llm, [tokens])
-        assert llm.kv.memory_indices(0).shape[1] == config.M
-    assert_logits_close(logits, expected, tolerance("F32", "F32").logits)
-
-
 @pytest.mark.parametrize("H", [S, S + 1, 3 * S])
 def test_memory_set_not_below_the_chunk_size_warns_and_works(tiny_model: Path, H: int) -> None:
     config = Config(S=S, L=0, H=H, schedule="single_pass")
@@ -120,41 +113,10 @@ def test_memory_set_not_below_the_chunk_size_warns_and_works(tiny_model: Path, H
 # --- K and V
 
 
-def test_k_and_v_come_from_the_pass_that_saw_the_memory_set(model_path: Path) -> None:
-    """Those of chunk 0 and of the first layer do not depend on the memory set, those after them do."""
-    tokens = random_tokens(4 * S, seed=2)
-    found = []
-    for L, H in ((1, 0), (8, 16)):
-        with open_llama(model_path, Config(S=S, L=L, H=H, schedule="single_pass")) as llm:
-            eval_calls(llm, [tokens])
-            found.append(caches(llm))
-    first, last = min(found[0]), max(found[0])
-    for il in found[0]:
-        for a, b in zip(found[0][il], found[1][il], strict=True):
-            np.testing.assert_array_equal(a[:, :S], b[:, :S])
-    for a, b in zip(found[0][first], found[1][first], strict=True):
-        np.testing.assert_array_equal(a, b)
-    for a, b in zip(found[0][last], found[1][last], strict=True):
-        assert np.all(np.any(a[:, S:] != b[:, S:], axis=(0, 2))), "every later position must depend on the memory set"
-
-
-def test_the_schedules_write_the_same_k_and_v_only_where_they_must(tiny_model: Path) -> None:
-    tokens = random_tokens(3 * S, seed=3)
-    found = []
-    for schedule in ("single_pass", "two_phase"):
-        with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
-            eval_calls(llm, [tokens])
-            found.append(caches(llm))
-    for il, arrays in found[0].items():
-        for a, b in zip(arrays, found[1][il], strict=True):
-            assert relative_error(a[:, :S], b[:, :S]) < SELF_LOGITS_F32
-            assert (relative_error(a[:, S:], b[:, S:]) < SELF_LOGITS_F32) == (il == 0)
-
-
-def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
+def test_later_calls_rewrite_no_earlier_k_or_v(schedule: str, model_path: Path) -> None:
     """Every call, also one that continues a chunk, leaves the cache of earlier tokens bit for bit alone."""
     calls = split(random_tokens(60, seed=2), [20, 10, 1, 29])
-    with open_llama(model_path, CONFIG) as llm:
+    with open_llama(model_path, replace(CONFIG, schedule=schedule)) as llm:
         before: dict[int, list[Any]] = {}
         for call in calls:
             eval_calls(llm, [call])
@@ -163,35 +125,6 @@ def test_later_calls_rewrite_no_earlier_k_or_v(model_path: Path) -> None:
                 for old, new in zip(arrays, after[il], strict=True):
                     np.testing.assert_array_equal(new[:, : old.shape[1]], old)
             before = after
-
-
-# --- the open chunk
-
-
-@pairwise(
-    "flash_attn",
-    model_path=SHAPES,
-    sizes=[[S + 2, 2, 2, 2, 2, 2], [3, 5, 4, 2, 5, 13, 3, 20], [S, 2, S, 2, S], [20, 1, 1, 3, 1, 30]],
-)
-def test_open_chunk_continued_in_several_calls(
-    flash_attn: str, model_path: Path, oracle_model: GGUFModel, sizes: list[int]
-) -> None:
-    """Each call sees what the earlier ones wrote of its chunk, prefill and decode alike, and the same memory set."""
-    calls = split(random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=4), sizes)
-    assert_agrees_with_oracle(model_path, oracle_model, replace(CONFIG, flash_attn=flash_attn), calls)
-
-
-def test_scores_add_up_after_every_call(flash_attn: str, model_path: Path) -> None:
-    """Every query adds exactly 1 per query head: after each call, to the memory set and the chunk together."""
-    with open_llama(model_path, replace(CONFIG, flash_attn=flash_attn)) as llm:
-        groups: list[Any] = []
-        n_seen = 0
-        for size in (10, 2, 4, 5, 30, 9):
-            eval_calls(llm, [random_tokens(size, seed=size)])
-            n_seen += size
-            groups.append(np.concatenate([llm.kv.scores(il).sum(axis=1) / n_seen for il in llm.kv.layers]))
-    np.testing.assert_allclose(groups, np.tile(np.round(groups[0]), (len(groups), 1)), rtol=1e-5)
-    assert np.all(groups[0] > 0.5)
 
 
 # --- what runs
@@ -218,14 +151,6 @@ def test_one_run_per_piece_of_the_chunk_grid(tiny_model: Path) -> None:
                 assert llm.kv.stats.selections == (len(tokens) - 1) // S * len(llm.kv.layers)
                 assert llm.kv.stats.single_pass_ms > 0
                 assert llm.kv.stats.phase1_ms == llm.kv.stats.phase2_ms == llm.kv.stats.intra_bytes == 0
-
-
-def test_decode_is_no_run(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
-        eval_calls(llm, [random_tokens(40), [1], [2], [3]])
-        assert runs(llm) == (3, 0, 0, 3)
-        llm.reset()
-        assert runs(llm) == (0, 0, 0, 0)
 
 
 def test_log(tiny_model: Path) -> None:
@@ -261,5 +186,4 @@ def test_a_reused_graph_gives_what_a_new_one_gives(
             results[disabled] += [llm.kv.scores(il) for il in llm.kv.layers]
         # At least the whole chunks with a full memory set, but for the first of them.
         assert reused == 0 if disabled == "1" else reused >= 8
-    for a, b in zip(results["1"], results["0"], strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(results["1"], results["0"])

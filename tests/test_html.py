@@ -281,10 +281,6 @@ def test_page_loads_nothing() -> None:
     assert "url(" not in html
     assert "@import" not in html
     assert "http" not in html.replace(page.document, "")
-
-
-def test_page_knows_dark_mode_and_phones() -> None:
-    html = render_html(random_report(0))
     assert "@media (prefers-color-scheme: dark)" in html
     assert 'name="viewport"' in html
 
@@ -295,11 +291,8 @@ def test_characters_split_over_tokens_are_joined() -> None:
     page = Page(render_html(report))
     assert page.document == "aé€😀z........"
     assert page.marks == [("€", [4]), ("😀", [8])]
-
-
-def test_two_kept_tokens_of_one_character_share_a_mark() -> None:
     report = report_of([*byte_tokens("€".encode()), *[b"."] * 8], {(0, 0): [0, 2]})
-    assert Page(render_html(report)).marks == [("€", [0, 2])]
+    assert Page(render_html(report)).marks == [("€", [0, 2])]  # two kept tokens share a mark
 
 
 def test_invalid_utf8_is_replaced() -> None:
@@ -332,12 +325,9 @@ def test_document_of_one_chunk_says_so() -> None:
     assert page.marks == page.scripts == page.links == []
 
 
-def test_shades_of_one_head_follow_the_rank() -> None:
+def test_shades_follow_the_rank_of_one_head_and_count_several() -> None:
     report = report_of([b"x"] * 30, {(0, 0): [9, 3, 5, 7, 1]}, chunk_size=16)
     assert shades(report, report.heads) == {9: 5, 3: 4, 5: 3, 7: 2, 1: 1}
-
-
-def test_shades_of_several_heads_count_them() -> None:
     heavy = {(0, 0): [1, 2], (0, 1): [2, 3], (1, 0): [2, 3], (1, 1): [2, 4], (2, 0): [2]}
     report = report_of([b"x"] * 30, heavy, chunk_size=16)
     assert shades(report, report.heads) == {1: 1, 2: 5, 3: 2, 4: 1}
@@ -364,9 +354,6 @@ def test_terminal_text_highlights_the_same_tokens() -> None:
     assert text.plain == "".join(p.text for p in report.pieces)
     orange = {i for span in text.spans if span.style.bgcolor for i in range(span.start, span.end)}
     assert orange == {int(p) for h in report.heads for p in h.heavy}
-
-
-def test_terminal_text_without_colours_has_brackets() -> None:
     report = report_of(byte_tokens(b"0123456789"), {(0, 0): [2, 3, 7]})
     assert highlighted(report, report.heads, brackets=True).plain == "01⟦23⟧456⟦7⟧89"
 

@@ -45,6 +45,13 @@ class FakeHub:
         return SimpleNamespace(**{name: getattr(self, name) for name in names})
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> FakeHub:
+    hub = FakeHub(FILES, tiny_model)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub.module())  # type: ignore[arg-type]
+    return hub
+
+
 FILES = ["README.md", "m-F16.gguf", "m-Q8_0.gguf", "sub/m-Q4_0-00001-of-00002.gguf", "sub/m-Q4_0-00002-of-00002.gguf"]
 
 
@@ -56,11 +63,7 @@ FILES = ["README.md", "m-F16.gguf", "m-Q8_0.gguf", "sub/m-Q4_0-00001-of-00002.gg
         ({"filename": "*Q4_0*"}, ["sub/m-Q4_0-00001-of-00002.gguf", "sub/m-Q4_0-00002-of-00002.gguf"]),
     ],
 )
-def test_from_pretrained(
-    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, filename: dict[str, str], downloaded: list[str]
-) -> None:
-    hub = FakeHub(FILES, tiny_model)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub.module())  # type: ignore[arg-type]
+def test_from_pretrained(hub: FakeHub, filename: dict[str, str], downloaded: list[str]) -> None:
     with Llama.from_pretrained("someone/m", **filename, n_ctx=32, n_ubatch=16, h2o=None) as llm:
         assert llm.n_ctx == 32
     assert hub.downloaded == [("someone/m", name) for name in downloaded]
@@ -76,11 +79,7 @@ def test_from_pretrained(
         ("*Q2_K.gguf", "no file matches '.*Q2_K.gguf' in someone/m, expected one; candidates: m-F16.gguf"),
     ],
 )
-def test_from_pretrained_needs_one_match(
-    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, filename: str, message: str
-) -> None:
-    hub = FakeHub(FILES, tiny_model)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub.module())  # type: ignore[arg-type]
+def test_from_pretrained_needs_one_match(hub: FakeHub, filename: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Llama.from_pretrained("someone/m", filename)
     assert hub.downloaded == []
@@ -92,18 +91,14 @@ def test_from_pretrained_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         Llama.from_pretrained("someone/m")
 
 
-def test_from_pretrained_says_which_revision_and_who_asks(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
-    hub = FakeHub(FILES, tiny_model)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub.module())  # type: ignore[arg-type]
+def test_from_pretrained_says_which_revision_and_who_asks(hub: FakeHub) -> None:
     Llama.from_pretrained("someone/m", revision="v2", token="secret", n_ctx=32, n_ubatch=16, h2o=None).close()
     assert hub.options == [{"revision": "v2", "token": "secret"}] * 2
 
 
-def test_from_pretrained_without_a_network(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path) -> None:
+def test_from_pretrained_without_a_network(hub: FakeHub, tiny_model: Path, tmp_path: Path) -> None:
     """What is in the cache is used; if there is nothing, the error is that of the network."""
-    hub = FakeHub(FILES, tiny_model)
     hub.is_online = False
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub.module())  # type: ignore[arg-type]
     with pytest.raises(ConnectionError, match="no network"):
         Llama.from_pretrained("someone/m")
     hub.cache = tmp_path

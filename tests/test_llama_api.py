@@ -7,7 +7,8 @@ import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +17,9 @@ import pytest
 
 import h2o_llama
 import models
-from compare import case
+from compare import assert_all_equal, case
 from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama
-from inputs import random_tokens
+from inputs import Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
 M = L + H + A
@@ -31,30 +32,16 @@ def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
     return Llama(path, **(defaults | kwargs))
 
 
-@pytest.fixture(scope="module")
-def shared(tiny_model: Path) -> Iterator[Llama]:
-    with open_tiny(tiny_model, record=True) as llm:
-        yield llm
-
-
 @pytest.fixture
-def llm(shared: Llama) -> Llama:
+def llm(opened: Opened, tiny_model: Path) -> Llama:
     """With H2O on, the sequence empty."""
-    shared.reset()
-    return shared
-
-
-@pytest.fixture(scope="module")
-def shared_dense(tiny_model: Path) -> Iterator[Llama]:
-    with open_tiny(tiny_model, h2o=None) as llm:
-        yield llm
+    return opened("llm", partial(open_tiny, record=True), tiny_model)
 
 
 @pytest.fixture
-def dense(shared_dense: Llama) -> Llama:
+def dense(opened: Opened, tiny_model: Path) -> Llama:
     """With H2O off, the sequence empty."""
-    shared_dense.reset()
-    return shared_dense
+    return opened("dense", partial(open_tiny, h2o=None), tiny_model)
 
 
 # --- the package
@@ -70,25 +57,11 @@ def test_package() -> None:
 
 def test_defaults() -> None:
     parameters = inspect.signature(Llama).parameters
-    assert {name: p.default for name, p in parameters.items() if name != "model_path"} == {
-        "n_ctx": 0,
-        "n_batch": 4096,
-        "n_ubatch": 1024,
-        "n_threads": None,
-        "n_gpu_layers": None,
-        "type_k": "f16",
-        "type_v": "f16",
-        "flash_attn": "auto",
-        "h2o": "auto",
-        "record": False,
-        "profile": False,
-        "seed": None,
-        "verbose": False,
-        "n_seq_max": 1,
-        "chat_template": None,
-        "rpc_servers": None,
-        "lossless": None,
-    }
+    assert ", ".join(f"{name}={p.default}" for name, p in parameters.items() if name != "model_path") == (
+        "n_ctx=0, n_batch=4096, n_ubatch=1024, n_threads=None, n_gpu_layers=None, type_k=f16, type_v=f16, "
+        "flash_attn=auto, h2o=auto, record=False, profile=False, seed=None, verbose=False, n_seq_max=1, "
+        "chat_template=None, rpc_servers=None, lossless=None"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +121,12 @@ def test_model_properties(llm: Llama, tiny_model: Path) -> None:
 
 
 def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
-    """llama.cpp rounds up to 256; the limit is the user's number."""
+    """llama.cpp rounds up to 256; the limit is the user's number, and a chunk may be larger. 0: as it was trained."""
+    with open_tiny(tiny_model, n_ctx=0) as llm:
+        assert llm.n_ctx == models.N_CTX_TRAIN
+    with open_tiny(tiny_model, n_ctx=20, n_ubatch=64, h2o=H2OConfig(64, 0)) as llm:
+        llm.eval([1] * 20)
+        assert llm.kv.chunk_size == 64
     with open_tiny(tiny_model, n_ctx=20) as llm:
         assert llm.n_ctx == 20
         llm.eval([1] * 20)
@@ -157,28 +135,13 @@ def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
         assert llm.n_tokens == 20
 
 
-def test_n_ctx_0_is_the_training_context(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, n_ctx=0) as llm:
-        assert llm.n_ctx == models.N_CTX_TRAIN
-
-
-def test_chunk_size_survives_a_small_n_ctx(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, n_ctx=20, n_ubatch=64, h2o=H2OConfig(64, 0)) as llm:
-        llm.eval([1] * 20)
-        assert llm.kv.chunk_size == 64
-
-
-@pytest.mark.parametrize("flash_attn", ["auto", "on", "off"])
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
-def test_every_kv_type_works_both_ways(tiny_model: Path, flash_attn: str, kv_type: str) -> None:
-    if kv_type == "q8_0" and flash_attn == "off":
-        with pytest.raises(ValueError, match="needs flash attention"):
-            open_tiny(tiny_model, type_v=kv_type, flash_attn=flash_attn)
-        return
-    for h2o in (None, H2OConfig(L, H)):
-        with open_tiny(tiny_model, type_k=kv_type, type_v=kv_type, flash_attn=flash_attn, h2o=h2o) as llm:
-            llm.eval(random_tokens(40))
-            assert np.isfinite(llm.logits).all()
+def test_every_kv_type_works_both_ways(tiny_model: Path) -> None:
+    for kv_type, flash_attn, h2o in product(("f32", "f16", "q8_0"), ("auto", "on", "off"), (None, H2OConfig(L, H))):
+        if (kv_type, flash_attn) != ("q8_0", "off"):
+            arguments = {"type_k": kv_type, "type_v": kv_type, "flash_attn": flash_attn, "h2o": h2o}
+            with case(**arguments), open_tiny(tiny_model, **arguments) as llm:
+                llm.eval(random_tokens(40))
+                assert np.isfinite(llm.logits).all()
 
 
 def test_numpy_integers_are_integers(tiny_model: Path) -> None:
@@ -236,15 +199,8 @@ def test_text_round_trip(llm: Llama) -> None:
             tokens = llm.tokenize(text)
             assert tokens == list(text.encode()) == llm.tokenize(text.encode())
             assert llm.detokenize(tokens) == text.encode()
-
-
-def test_any_bytes_round_trip(llm: Llama) -> None:
-    tokens = list(range(256))
-    assert llm.detokenize(tokens) == bytes(tokens)
-
-
-def test_detokenize_is_additive(llm: Llama) -> None:
-    """A character in two tokens: each gives its byte."""
+    assert llm.detokenize(list(range(256))) == bytes(range(256))
+    # A character in two tokens: each gives its byte.
     assert [llm.detokenize([t]) for t in llm.tokenize("é")] == [b"\xc3", b"\xa9"]
 
 
@@ -260,18 +216,6 @@ def test_special_tokens(llm: Llama) -> None:
 # --- eval
 
 
-def test_logits_shapes(llm: Llama) -> None:
-    tokens = random_tokens(40)
-    llm.eval(tokens)
-    last = llm.logits
-    assert last.shape == (1, N_VOCAB)
-    assert last.dtype == np.float32
-    llm.reset()
-    llm.eval(tokens, logits="all")
-    assert llm.logits.shape == (40, N_VOCAB)
-    np.testing.assert_allclose(llm.logits[-1:], last, rtol=1e-5, atol=1e-5)
-
-
 def test_logits_of_an_earlier_eval_stay_as_they_were(llm: Llama) -> None:
     llm.eval([1, 2, 3])
     first = llm.logits
@@ -279,36 +223,6 @@ def test_logits_of_an_earlier_eval_stay_as_they_were(llm: Llama) -> None:
     llm.eval([4])
     np.testing.assert_array_equal(first, copy)
     assert not np.array_equal(first, llm.logits)
-
-
-def test_no_token_of_a_prompt_is_taken_for_a_generated_one(tiny_model: Path) -> None:
-    """Not even one that is left alone. Phase 1 runs once per call."""
-    for n_tokens, n_batch, calls in [
-        (64, 64, 1),
-        (65, 64, 2),
-        (66, 64, 2),
-        (128, 64, 2),
-        (129, 64, 3),
-        (4, 3, 2),
-        (10, 3, 4),
-        (4, 1, 4),
-        (1, 64, 1),
-    ]:
-        with case(n_tokens=n_tokens, n_batch=n_batch, calls=calls):
-            h2o = H2OConfig(1, 2, schedule="two_phase")
-            with open_tiny(tiny_model, n_batch=n_batch, n_ubatch=min(S, n_batch), h2o=h2o) as llm:
-                llm.eval(random_tokens(n_tokens))
-                stats = llm.kv.stats
-                assert (stats.phase1_runs, stats.decode_steps, stats.prefill_tokens) == (calls, 0, n_tokens)
-                assert llm.n_tokens == n_tokens
-
-
-def test_eval_over_several_calls_gives_all_logits(llm: Llama, tiny_model: Path) -> None:
-    tokens = random_tokens(150)
-    llm.eval(tokens, logits="all")
-    with open_tiny(tiny_model, n_batch=256) as whole:
-        whole.eval(tokens, logits="all")
-        np.testing.assert_allclose(llm.logits, whole.logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -330,15 +244,6 @@ def test_a_refused_eval_changes_nothing(llm: Llama) -> None:
             llm.eval(bad)
     assert llm.n_tokens == 40
     np.testing.assert_array_equal(llm.kv.scores(0), scores)
-    np.testing.assert_array_equal(llm.logits, logits)
-
-
-def test_reset(llm: Llama) -> None:
-    llm.eval(random_tokens(40))
-    logits = llm.logits
-    llm.reset()
-    assert llm.n_tokens == 0
-    llm.eval(random_tokens(40))
     np.testing.assert_array_equal(llm.logits, logits)
 
 
@@ -388,7 +293,12 @@ def test_kv_before_the_second_chunk(llm: Llama) -> None:
 
 
 def test_arrays_are_copies(llm: Llama) -> None:
+    """They do not change under the reader, nor can the reader change the cache."""
     llm.eval(random_tokens(40))
+    arrays: list[Any] = [read(0) for read in (llm.kv.memory_indices, llm.kv.scores, llm.kv.keys, llm.kv.values)]
+    before = [array.copy() for array in arrays]
+    llm.eval(random_tokens(40, seed=1))
+    assert_all_equal(arrays, before)
     for read in (llm.kv.memory_indices, llm.kv.scores, llm.kv.keys, llm.kv.values):
         array: Any = read(0)
         array[:] = 7
@@ -431,8 +341,7 @@ def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pa
         assert sum(parts) < stats.single_pass_ms + stats.phase1_ms + stats.phase2_ms
         composed = os.environ["H2O_NO_FUSED_ATTENTION"] == "1"
         assert (stats.gather_ms > 0) == composed
-    for a, b in zip(*results, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_all_equal(*results)
 
 
 def test_kv_without_h2o(dense: Llama) -> None:
@@ -440,33 +349,11 @@ def test_kv_without_h2o(dense: Llama) -> None:
     assert dense.h2o is None
     assert dense.kv.n_tokens == 40
     assert dense.kv.stats == KVStats(kv_bytes=len(LAYERS) * 256 * N_HEAD_KV * HEAD_DIM * 2 * 2)
-    for read in (
-        lambda: dense.kv.layers,
-        lambda: dense.kv.chunk_size,
-        lambda: dense.kv.history,
-        lambda: dense.kv.scores(0),
-    ):
+    for name in ("layers", "chunk_size", "history"):
         with pytest.raises(H2OError, match="H2O is off"):
-            read()
-
-
-@pytest.mark.parametrize("kv_type", ["f32", "f16"])
-def test_stand_alone_cache_gathers_what_was_set(tiny_model: Path, rng: np.random.Generator, kv_type: str) -> None:
-    cache = KVCache(tiny_model, 64, S, L, H, A, type_k=kv_type, type_v=kv_type)
-    dtype = {"f32": np.float32, "f16": np.float16}[kv_type]
-    k, v = rng.standard_normal((2, N_HEAD_KV, 40, HEAD_DIM)).astype(dtype).astype(np.float32)
-    cache.set_kv(1, 0, k, v)
-    cache.next_chunk(40)
-    np.testing.assert_array_equal(cache.keys(1), k)
-    np.testing.assert_array_equal(cache.values(1), v)
-    cache.init_chunk_scores(1, 0, rng.random((N_HEAD, 40)))
-    cache.build_memory_set(1, 16)
-    for head, row in enumerate(cache.memory_indices(1)):
-        np.testing.assert_array_equal(cache.gather_k_memory(1)[head], k[head, row])
-        np.testing.assert_array_equal(cache.gather_v_memory(1)[head], v[head, row])
-    cache.reset()
-    assert cache.n_tokens == 0
-    assert not cache.memory_initialized
+            getattr(dense.kv, name)
+    with pytest.raises(H2OError, match="H2O is off"):
+        dense.kv.scores(0)
 
 
 def test_stand_alone_cache_outlives_the_model_it_was_made_from(tiny_model: Path) -> None:
@@ -499,11 +386,3 @@ llm("a", max_tokens=3)
     assert stdout == ""
     assert "llama_model_loader" in stderr
     assert "llama_context" in stderr
-
-
-def test_memory_set_not_below_the_chunk_size_warns(tiny_model: Path) -> None:
-    with (
-        pytest.warns(UserWarning, match="costs more than it saves"),
-        Llama(tiny_model, n_ctx=64, n_ubatch=16, n_batch=32, h2o=H2OConfig(8, 8)),
-    ):
-        pass

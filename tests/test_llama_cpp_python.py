@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import h2o_llama
 import models
 from h2o_llama import Llama, LlamaGrammar
-from inputs import EXTERNAL_MODEL, random_tokens
+from inputs import EXTERNAL_MODEL, Opened, random_tokens
 
 GUIDE = Path(__file__).parent.parent / "docs" / "from-llama-cpp-python.md"
 NUMBERS = LlamaGrammar.from_string('root ::= "1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9" | "10"')
@@ -23,18 +23,11 @@ NUMBERS = LlamaGrammar.from_string('root ::= "1" | "2" | "3" | "4" | "5" | "6" |
 # --- a real model
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Llama]:
+@pytest.fixture
+def external(opened: Opened) -> Llama:
     if EXTERNAL_MODEL is None:
         pytest.skip("LLAMACPP_TEST_MODELFILE is not set")
-    with Llama(EXTERNAL_MODEL, n_ctx=32, n_batch=32, n_ubatch=32, h2o=None) as llm:
-        yield llm
-
-
-@pytest.fixture
-def external(shared: Llama) -> Llama:
-    shared.reset()
-    return shared
+    return opened("external", partial(Llama, n_ctx=32, n_batch=32, n_ubatch=32, h2o=None), EXTERNAL_MODEL)
 
 
 def test_external_completions(external: Llama) -> None:

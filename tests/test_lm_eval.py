@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from chats import CHATML, rendered, user
+from chats import CHATML, log_softmax, rendered, user
 from h2o_llama import H2OConfig, Llama, demo_model_path
+from spies import record_calls
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")
@@ -41,10 +42,8 @@ def log_p(h2o: bool, text: str, dense_tail: int, prefix: list[int] | None = None
     """Log-probabilities [n, n_vocab] of what follows each byte of a text, read in one call."""
     with Llama(demo_model_path(), h2o=H2OConfig(**MEMORY) if h2o else None, **OPTIONS) as llm:
         llm.eval([*(prefix or []), *text.encode()], logits="all", dense_tail=dense_tail)
-        logits = llm.logits.astype(np.float64)
-    highest = logits.max(axis=-1, keepdims=True)
-    logits -= highest + np.log(np.exp(logits - highest).sum(axis=-1, keepdims=True))
-    return logits
+        rows: NDArray[np.float64] = log_softmax(llm.logits)
+        return rows
 
 
 def request(kind: str, *arguments: Any) -> Any:
@@ -96,16 +95,12 @@ def test_what_is_generated_is_greedy(tail: int) -> None:
 
 def test_continuations_of_one_token_need_one_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = open_lm(dense_tail=0)
-    reads: list[int] = []
-    read = lm._log_probabilities
-    monkeypatch.setattr(
-        lm, "_log_probabilities", lambda tokens, *args: reads.append(len(tokens)) or read(tokens, *args)
-    )
+    reads = record_calls(monkeypatch, lm, "_log_probabilities")
     values = loglikelihoods(lm, *((CONTEXT, letter) for letter in "abc"), (CONTEXT[:-1], "a"))
     rows = log_p(True, CONTEXT, 0)
     expected = [rows[-1, ord("a")], rows[-1, ord("b")], rows[-1, ord("c")], rows[-2, ord("a")]]
     np.testing.assert_allclose([value for value, _ in values], expected, atol=5e-3)
-    assert reads == [len(CONTEXT), len(CONTEXT) - 1]
+    assert [len(call["tokens"]) for call in reads] == [len(CONTEXT), len(CONTEXT) - 1]
 
 
 def test_a_text_without_context_follows_the_token_that_begins_texts() -> None:
@@ -315,14 +310,7 @@ def test_lm_eval_drives_the_model(task_folder: Path, h2o: str) -> None:
 
 
 def test_lm_eval_applies_the_chat_template(task_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts: list[str] = []
-    encode = H2OLM.tok_encode
-
-    def spy(lm: H2OLM, string: str, **kwargs: Any) -> list[int]:
-        prompts.append(string)
-        return encode(lm, string, **kwargs)
-
-    monkeypatch.setattr(H2OLM, "tok_encode", spy)
+    encoded = record_calls(monkeypatch, H2OLM, "tok_encode")
     lm_eval.simple_evaluate(
         model=open_lm(chat_template=CHATML),
         tasks=["keys_answer"],
@@ -331,4 +319,6 @@ def test_lm_eval_applies_the_chat_template(task_folder: Path, monkeypatch: pytes
         apply_chat_template=True,
     )
     docs = [json.loads(line) for line in (task_folder / "docs.json").read_text().splitlines()]
-    assert prompts == [rendered(CHATML, [user(doc["text"])], add_generation_prompt=True) for doc in docs]
+    assert [call["string"] for call in encoded] == [
+        rendered(CHATML, [user(doc["text"])], add_generation_prompt=True) for doc in docs
+    ]

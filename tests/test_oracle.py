@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from compare import case, relative_error
+from compare import assert_all_equal, case, relative_error
 from inputs import random_tokens
 from models import FIXTURE_MODELS
 from oracle import DenseOracle, GGUFModel, empty_state, fuse, select_memory, softmax_state
@@ -51,8 +51,7 @@ def test_empty_block_is_neutral_and_two_empty_blocks_are_empty() -> None:
     nothing, weights = softmax_state(np.zeros((1, 0)), np.zeros((0, 2)))
     assert weights.shape == (1, 0)
     for fused in (fuse(state, nothing), fuse(nothing, state)):
-        for got, want in zip(fused, state, strict=True):
-            np.testing.assert_array_equal(got, want)
+        assert_all_equal(fused, state)
     fused = fuse(nothing, nothing)
     assert fused.m == -np.inf
     assert fused.l == 0

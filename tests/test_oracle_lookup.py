@@ -64,6 +64,7 @@ class Naive:
         # Per layer: scores [n_head_kv, n], and every head's memory set of every complete chunk but the last.
         self.scores: dict[int, Array] = {}
         self.memory: dict[int, list[list[set[int]]]] = {}
+        self.kv: dict[int, list[Array]] = {}
 
     def logits(self, calls: Sequence[Call]) -> Array:
         tokens = [token for _, part in calls for token in part]
@@ -76,8 +77,8 @@ class Naive:
 
         def attention(il: int, x: Array) -> Array:
             # As the cache rounds them: the same flips of activations in both.
-            k, v = (round_to(a, "f32") for a in layers.key_value(self.model, il, x, positions))
-            return self._attention(il, layers.query(self.model, il, x, positions), k, v)
+            self.kv[il] = [round_to(a, "f32") for a in layers.key_value(self.model, il, x, positions)]
+            return self._attention(il, layers.query(self.model, il, x, positions), *self.kv[il])
 
         return layers.output_logits(self.model, layers.forward(self.model, np.array(tokens), F64, attention))
 
@@ -149,6 +150,8 @@ def assert_is_naive(model: GGUFModel, calls: Sequence[Call], **sizes: int) -> Or
         sets = [[set(row[row >= 0].tolist()) for row in built[il]] for built in oracle.history]
         assert sets == naive.memory[il]
         np.testing.assert_allclose(oracle.scores(il), naive.scores[il], rtol=1e-10, atol=1e-12)
+        for got, want in zip(oracle.cache.read(il, slice(0, oracle.n_tokens)), naive.kv[il], strict=True):
+            assert relative_error(got, want) < 1e-12
     assert oracle.log == [(p, query) for query, positions in naive.asked.items() for p in positions]
     return oracle
 
@@ -157,6 +160,7 @@ def assert_is_naive(model: GGUFModel, calls: Sequence[Call], **sizes: int) -> Or
 def test_is_what_its_definition_says(fixture_model: GGUFModel, sizes: list[int]) -> None:
     """Six chunks, the last one open. Much is looked up, some of it in a head's memory set and not in another's."""
     tokens = repetitive_tokens(90, models.N_VOCAB)
+    assert_is_naive(fixture_model, prompt(*split(tokens, sizes)), B=0)
     oracle = assert_is_naive(fixture_model, prompt(*split(tokens, sizes)))
     assert len(oracle.log) > 60
     kept = [

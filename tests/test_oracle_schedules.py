@@ -1,4 +1,7 @@
-"""The oracle's schedules by themselves: what the library is compared with must be right first. Needs no build of it."""
+"""The oracle's schedules by themselves: what the library is compared with must be right first. Needs no build of it.
+
+single_pass is compared with a loop over queries, heads and keys in test_oracle_lookup.py, with lookups and without.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from hypothesis import strategies as st
 import models
 from compare import assert_memory_is_well_formed, relative_error
 from inputs import ModelByName, chunk_ends, random_tokens, split
-from oracle import SCHEDULES, DenseOracle, GGUFModel, OracleSequence, layers
-from oracle.arrays import Array, IntArray
-from oracle.kv_rounding import round_bf16, round_to
+from oracle import SCHEDULES, DenseOracle, GGUFModel, OracleSequence
+from oracle.arrays import Array
+from oracle.kv_rounding import round_bf16
 from pairwise import MODELS
 
 F64 = np.float64
@@ -153,81 +156,3 @@ def test_two_phase_scores_add_up_to_the_number_of_queries(fixture_model: GGUFMod
     for il in fixture_model.hparams.attention_layers:
         group = fixture_model.hparams.n_head[il] // fixture_model.hparams.n_head_kv[il]
         np.testing.assert_allclose(oracle.scores(il).sum(axis=1), group * (N + (N - S)))
-
-
-# --- single_pass
-
-
-class NaiveSinglePass:
-    """The schedule from its definition, one query and one head at a time, and layer by layer.
-
-    A layer's memory sets depend on that layer alone, so the whole prompt can go through it before the next layer.
-    """
-
-    def __init__(self, model: GGUFModel, S: int, L: int, H: int, A: int) -> None:
-        self.model = model
-        self.S, self.L, self.H, self.A = S, L, H, A
-        # Per layer: scores [n_head_kv, n], and the memory set of every complete chunk but the last, for every head.
-        self.scores: dict[int, Array] = {}
-        self.memory: dict[int, list[list[list[int]]]] = {}
-        self.kv: dict[int, tuple[Array, Array]] = {}
-
-    def logits(self, tokens: IntArray) -> Array:
-        positions = np.arange(len(tokens), dtype=np.int32)
-
-        def attention(il: int, x: Array) -> Array:
-            # As the cache rounds them: the same flips of activations in both.
-            k, v = (round_to(a, "f32") for a in layers.key_value(self.model, il, x, positions))
-            self.kv[il] = (k, v)
-            return self._attention(il, layers.query(self.model, il, x, positions), *self.kv[il])
-
-        return layers.output_logits(self.model, layers.forward(self.model, tokens, F64, attention))
-
-    def _attention(self, il: int, q: Array, k: Array, v: Array) -> Array:
-        n_head_kv, n, _ = k.shape
-        group = len(q) // n_head_kv
-        out = np.zeros_like(q)
-        self.scores[il] = np.zeros((n_head_kv, n))
-        self.memory[il] = []
-        memory: list[list[int]] = [[] for _ in range(n_head_kv)]
-        for x in range(n):
-            chunk_start = x - x % self.S
-            if x == chunk_start and x > 0:
-                memory = [self._select(self.scores[il][g], memory[g], x) for g in range(n_head_kv)]
-                self.memory[il].append(memory)
-            for h in range(len(q)):
-                g = h // group
-                keys = memory[g] + list(range(chunk_start, x + 1))
-                weights = np.array([np.exp(q[h, x] @ k[g, key]) for key in keys])
-                weights /= weights.sum()
-                for weight, key in zip(weights, keys, strict=True):
-                    out[h, x] += weight * v[g, key]
-                    self.scores[il][g, key] += weight
-        return out
-
-    def _select(self, scores: Array, previous: list[int], end: int) -> list[int]:
-        """What the first token of the chunk that begins at `end` may attend to. No two scores are equal."""
-        always = [p for p in range(end) if p < self.A or p >= end - self.L]
-        others = [p for p in [*previous, *range(end - self.S, end)] if p not in always]
-        return sorted([*always, *sorted(set(others), key=lambda p: scores[p])[-self.H :]])
-
-
-@pytest.mark.parametrize("sizes", [[75], [10, 30, 2, 33]], ids=str)
-def test_single_pass_is_what_its_definition_says(fixture_model: GGUFModel, sizes: list[int]) -> None:
-    """Five chunks, the last one open, against a loop over queries, heads and keys."""
-    S, L, H, A = 16, 3, 6, 2
-    tokens = random_tokens(sum(sizes), models.N_VOCAB, seed=1)
-    naive = NaiveSinglePass(fixture_model, S, L, H, A)
-    expected = naive.logits(np.array(tokens))
-    oracle = sequence("single_pass", fixture_model, S=S, L=L, H=H, A=A)
-    logits = []
-    for call in split(tokens, sizes):
-        oracle.eval(call)
-        logits.append(oracle.logits)
-
-    assert relative_error(np.concatenate(logits), expected) < 1e-12
-    for il in fixture_model.hparams.attention_layers:
-        assert [built[il].tolist() for built in oracle.history] == naive.memory[il]
-        np.testing.assert_allclose(oracle.scores(il), naive.scores[il], rtol=1e-12)
-        for got, want in zip(oracle.cache.read(il, slice(0, len(tokens))), naive.kv[il], strict=True):
-            assert relative_error(got, want) < 1e-12

@@ -73,20 +73,16 @@ def test_refresh_into_an_earlier_patch(layout: fetch.Layout) -> None:
     assert patches.check(layout) == "2 patches apply exactly and are written the same again"
 
 
-def test_refresh_takes_only_the_named_files(layout: fetch.Layout) -> None:
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_refresh_takes_only_the_files_that_are_named_or_staged(layout: fetch.Layout, is_staged: bool) -> None:
     replace(layout, "int unicode;", "int other;", "src/unicode.cpp")
     replace(layout, "line 10.5", "line x")
-    assert refresh(layout, "0001-a.patch", None, SOURCE) == "1 patches written; not in any patch yet: src/unicode.cpp"
+    if is_staged:
+        subprocess.run(["git", "add", SOURCE], cwd=layout.tree, check=True)
+    named = [] if is_staged else [SOURCE]
+    assert refresh(layout, "0001-a.patch", None, *named) == "1 patches written; not in any patch yet: src/unicode.cpp"
     assert read_patches(layout) == {"0001-a.patch": PATCH.replace("line 10.5", "line x")}
     assert "int other;" in (layout.tree / "src/unicode.cpp").read_text()
-
-
-def test_refresh_takes_what_is_staged(layout: fetch.Layout) -> None:
-    replace(layout, "int unicode;", "int other;", "src/unicode.cpp")
-    replace(layout, "line 10.5", "line x")
-    subprocess.run(["git", "add", SOURCE], cwd=layout.tree, check=True)
-    assert refresh(layout, "0001-a.patch") == "1 patches written; not in any patch yet: src/unicode.cpp"
-    assert read_patches(layout) == {"0001-a.patch": PATCH.replace("line 10.5", "line x")}
 
 
 def test_refresh_keeps_the_header_that_the_file_has(layout: fetch.Layout) -> None:

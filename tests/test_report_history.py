@@ -106,10 +106,7 @@ def test_bins_are_parts_of_chunks() -> None:
     assert bins.edges.tolist() == [0, 8, 16, 24, 32, 40, 48]
     assert bins.counts[:, 0].tolist() == [[4, 0, 0, 0, 0, 0], [3, 0, 1, 0, 0, 0], [2, 0, 1, 0, 0, 1]]
     assert bins.counts[2, 2].tolist() == [0, 0, 0, 0, 0, 3]
-
-
-def test_bins_are_several_chunks_where_there_are_many() -> None:
-    bins = count_in_bins(HISTORY, 2)
+    bins = count_in_bins(HISTORY, 2)  # several chunks, where there are many
     assert bins.sets.tolist() == [0, 2]
     assert bins.edges.tolist() == [0, 32, 48]
     assert bins.counts[:, 0].tolist() == [[4, 0], [3, 1]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,8 @@ from tolerances import SELF_LOGITS_F32
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff")
 SUM = replace(CONFIG, scorer="sum")
-STORED = replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory")
+EVICT = replace(CONFIG, decode="memory", evict=True)
+STORED = replace(EVICT, B=8, T=4, cold_store="memory")
 N = 5 * S + 9
 """Tokens of a prompt; two generated ones follow."""
 
@@ -30,7 +31,7 @@ POSSIBLE: dict[str, tuple[Config | None, bool, set[int]]] = {
     "key_diff-recorded": (CONFIG, True, {0, *range(S, 5 * S, S), *range(5 * S, N + 3)}),
     "sum": (SUM, False, {0, 5 * S, N, N + 1, N + 2}),
     "sum-recorded": (SUM, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
-    "evict": (replace(CONFIG, evict=True, decode="memory"), False, {0, *range(5 * S, N + 3)}),
+    "evict": (EVICT, False, {0, *range(5 * S, N + 3)}),
     "cold store": (STORED, False, {0, *range(5 * S, N + 3)}),
     "cold store-recorded": (STORED, True, {0, *range(S, 5 * S, S), *range(5 * S, N + 3)}),
     "dense": (None, False, set(range(N + 3))),
@@ -66,8 +67,11 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
             assert llm.snapshot().state == snapshot.state
 
 
-@pytest.mark.parametrize("n", [2 * S, 5 * S, N, N + 1])
-@pytest.mark.parametrize("config", [SUM, STORED], ids=["sum", "cold store"])
+@pytest.mark.parametrize(
+    ("config", "n"),
+    [*product([SUM, STORED], [2 * S, 5 * S, N, N + 1]), *product([EVICT, replace(EVICT, scorer="sum")], [5 * S])],
+    ids=str,
+)
 def test_what_was_taken_back_leaves_nothing(tiny_model: Path, config: Config, n: int) -> None:
     """Also after a snapshot: boundaries come with it."""
     with (

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import models
+from chats import log_softmax
 from h2o_llama import Llama
 from inputs import random_tokens
 
@@ -34,11 +35,6 @@ def first_logits(llm: Llama) -> Any:
     llm.reset()
     llm.eval(PROMPT)
     return llm.logits[0].astype(np.float64)
-
-
-def softmax(logits: Any) -> Any:
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
 
 
 def draws(llm: Llama, n: int, **sampling: Any) -> Any:
@@ -83,7 +79,7 @@ def test_seed_of_the_model_is_the_default(tiny_model: Path, llm: Llama) -> None:
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 3.0])
 def test_frequencies_are_the_softmax(llm: Llama, temperature: float) -> None:
     n = 800
-    p = softmax(first_logits(llm) / temperature)
+    p = np.exp(log_softmax(first_logits(llm) / temperature))
     counts = draws(llm, n, **(PLAIN | {"temperature": temperature}))
     is_text = np.arange(models.N_VOCAB) < models.N_BYTES
     likely = is_text & (p * n > 20)
@@ -94,7 +90,7 @@ def test_frequencies_are_the_softmax(llm: Llama, temperature: float) -> None:
 
 @pytest.mark.parametrize("name", ["top_k", "top_p", "min_p"])
 def test_truncation_keeps_the_right_tokens(llm: Llama, name: str) -> None:
-    p = softmax(first_logits(llm))
+    p = np.exp(log_softmax(first_logits(llm)))
     order = np.argsort(-p)
     n_kept = {
         "top_k": 3,

@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import h2o_llama
-from compare import relative_error
+from compare import assert_all_close, assert_all_equal, relative_error
 from h2o_llama import H2OError
-from llamas import Config, open_llama
+from llamas import Config, open_llama, view
 from test_h2o_properties import small
+from test_threads_cancel import Stop, stop_at
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -84,26 +85,7 @@ class Tracked:
         for tokens, decode in self.calls:
             alone.eval(tokens, decode=decode)
         np.testing.assert_array_equal(self.sequence.logits, alone.logits)
-        assert_same_view(view(self.sequence, history), view(alone, history))
-
-
-def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
-    """All that is known of a sequence."""
-    if sequence.h2o is None:
-        return [sequence.n_tokens]
-    kv = sequence.kv
-    res = [x for il in kv.layers for x in (kv.memory_indices(il), kv.scores(il), kv.keys(il), kv.values(il))]
-    if history:
-        res += [sets[il] for sets in kv.history for il in kv.layers]
-    if history and sequence.h2o.lookup_budget and not sequence.h2o.has_key_index:
-        res += [kv.lookup_indices(tile) for tile in range(-(-sequence.n_tokens // sequence.h2o.tile))]
-    return [sequence.n_tokens, kv.chunk_index, *res]
-
-
-def assert_same_view(actual: list[Any], expected: list[Any], bound: float = 0) -> None:
-    assert len(actual) == len(expected)
-    for got, want in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(got, want, rtol=bound, atol=bound)
+        assert_all_equal(view(self.sequence, history), view(alone, history))
 
 
 def test_calls_in_turns(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
@@ -131,7 +113,9 @@ def decode_each(sequences: list[h2o_llama.Sequence], tokens: list[int]) -> Any:
     return rows
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize(
+    ("config", "n"), [*((name, 3) for name in CONFIGS), ("lookups", 2), ("dense", 2)], indirect=["config"]
+)
 def test_a_token_in_each(llm: h2o_llama.Llama, alone: h2o_llama.Llama, n: int) -> None:
     """At different places of the grid, so that chunks begin in different steps. The others stay empty."""
     sequences: list[h2o_llama.Sequence] = [llm.sequence(), llm, llm.sequence()]
@@ -145,11 +129,16 @@ def test_a_token_in_each(llm: h2o_llama.Llama, alone: h2o_llama.Llama, n: int) -
         for token, rows in zip(generated[i], steps, strict=True):
             alone.eval([token], decode=True)
             assert relative_error(rows[i], alone.logits[0]) <= SELF_LOGITS_F32
-        assert_same_view(view(sequence), view(alone), 1e-4)
+        assert_all_close(view(sequence), view(alone), 1e-4)
     for unused in sequences[n:]:
         assert unused.n_tokens == 0
 
 
+# Several at once: test_a_token_in_each has every configuration.
+some_configs = pytest.mark.parametrize("config", ["lookups", "evict", "dense"], indirect=True)
+
+
+@some_configs
 def test_generating_at_once(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     b = llm.sequence()
     prompts = {llm: text(0)[:30], b: text(1)}
@@ -171,6 +160,7 @@ def test_a_step_of_several_uses_its_graph_again(llm: h2o_llama.Llama) -> None:
         assert sequence.kv.stats.graphs_reused == 5
 
 
+@some_configs
 def test_sampling_is_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     b = llm.sequence()
     steps = list(llm.generate_many({llm: text(0), b: text(1)}, temperature=1.5, seed=3, max_tokens=12))
@@ -180,6 +170,7 @@ def test_sampling_is_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.L
         assert [step[sequence] for step in steps if sequence in step] == expected
 
 
+@some_configs
 def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
     """By the context's size, and by request."""
     b, c = llm.sequence(), llm.sequence()
@@ -196,12 +187,17 @@ def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
 
 
 def test_forks_go_different_ways(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
+    """And a fork generates from its own logits, whatever the other has computed since."""
     a = Tracked(llm)
     a.eval(text(0))
-    a.eval([3], decode=True)
+    with llm.fork() as fork:
+        a.eval([3], decode=True)
+        alone.eval(text(0))
+        tokens = [next(iter(s.generate([], temperature=0))) for s in (fork, alone)]
+        assert tokens[0] == tokens[1]
     b = a.fork()
     np.testing.assert_array_equal(a.sequence.logits, b.sequence.logits)
-    assert_same_view(view(a.sequence), view(b.sequence))
+    assert_all_equal(view(a.sequence), view(b.sequence))
     a.eval(text(4)[:30])
     c = b.fork()
     b.eval(text(5)[:9])
@@ -211,16 +207,6 @@ def test_forks_go_different_ways(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -
     c.eval(text(6)[:20])
     for tracked in (b, c):
         tracked.assert_as(alone)
-
-
-def test_a_fork_generates_from_the_same_logits(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
-    """Its own, whatever the other has computed since."""
-    llm.eval(text(0))
-    fork = llm.fork()
-    llm.eval(text(1))
-    alone.eval(text(0))
-    tokens = [next(iter(s.generate([], temperature=0))) for s in (fork, alone)]
-    assert tokens[0] == tokens[1]
 
 
 def test_a_freed_sequence_leaves_no_trace(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
@@ -265,15 +251,11 @@ def test_a_failed_call_changes_no_other_sequence(llm: h2o_llama.Llama, alone: h2
     b.eval(text(1)[:20])
     views = view(a.sequence), view(b.sequence)
 
-    def stop(n_done: int, n: int) -> None:
-        if n_done >= 2 * S:
-            raise KeyError("enough")
-
     if llm.h2o is not None:
-        with pytest.raises(KeyError, match="enough"):
-            b.sequence.eval(text(2)[:50], progress=stop)
-        assert_same_view(view(a.sequence), views[0])
-        assert_same_view(view(b.sequence), views[1])
+        with pytest.raises(Stop):
+            b.sequence.eval(text(2)[:50], progress=stop_at(2 * S))
+        assert_all_equal(view(a.sequence), views[0])
+        assert_all_equal(view(b.sequence), views[1])
     a.eval(text(3)[:20])
     b.eval(text(3)[:30])
     for tracked in (a, b):
@@ -324,6 +306,7 @@ def test_a_state_goes_to_another_context(llm: h2o_llama.Llama, alone: h2o_llama.
     np.testing.assert_array_equal(fork.logits, target.logits)
 
 
+@pytest.mark.parametrize("config", ["two_phase", "lookups", "index", "evict", "dense"], indirect=True)
 def test_drafts_are_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """What one is ahead is nothing to the others, and stays when they compute."""
     b = llm.sequence()
@@ -389,7 +372,7 @@ def test_any_order_of_calls(tiny_model: Path, name: str, calls: list[tuple[Any, 
                 alone.reset()
                 for ids, decode in place.calls:
                     alone.eval(ids, decode=decode)
-                assert_same_view(view(place.sequence), view(alone), 1e-3)
+                assert_all_close(view(place.sequence), view(alone), 1e-3)
 
 
 def test_closing_the_llama_closes_all(tiny_model: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import struct
+import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,17 +18,19 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import case
+from compare import assert_all_equal, case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
 from h2o_llama.fingerprint import model_fingerprint
 from inputs import ModelByName, random_tokens
-from llamas import Config, open_llama
+from llamas import Config, open_llama, view
+from pairwise import SHAPES, pairwise
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff", kv_type="f16")
 CONFIGS: dict[str, Config | None] = {
     "key_diff": CONFIG,
+    "sum": replace(CONFIG, scorer="sum"),
     "lookups": replace(CONFIG, scorer="distant", B=12, T=4),
     "decode_memory": replace(CONFIG, scorer="sum", B=8, T=4, decode="memory"),
     "two_phase": replace(CONFIG, schedule="two_phase", pooling=1),
@@ -35,65 +38,56 @@ CONFIGS: dict[str, Config | None] = {
     "evict": replace(CONFIG, scorer="distant", decode="memory", evict=True),
     "cold_store": replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
     "evict_dense_layers": replace(CONFIG, decode="memory", evict=True, dense_layers=(0,)),
+    "evict_blocks": replace(
+        CONFIG, A=4, H=12, scorer="block_ema", block_tokens=4, shared_heads=True, decode="memory", evict=True
+    ),
+    "evict_ratio": replace(
+        CONFIG, H=40, keep_ratio=0.3, B=12, T=4, decode="memory", evict=True, cold_store=tempfile.gettempdir()
+    ),
+    "evict_composed": replace(CONFIG, scorer="distant", decode="memory", evict=True, flash_attn="off"),
     "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
     "dense": None,
 }
 START = struct.Struct("<8sIII")
 
 
-def looked_at(llm: Llama) -> list[Any]:
-    """What can be seen of a sequence."""
-    seen: list[Any] = [llm.n_tokens, llm.tokens]
-    if llm.h2o is not None:
-        kv = llm.kv
-        seen += [kv.chunk_index, *(sets[il] for sets in kv.history for il in kv.layers)]
-        for il in kv.layers:
-            seen += [kv.memory_indices(il), kv.scores(il), kv.keys(il), kv.values(il)]
-        if llm.h2o.lookup_budget and not llm.h2o.has_key_index and llm.n_tokens:
-            seen += [kv.lookup_indices(i) for i in range(-(-llm.n_tokens // llm.h2o.tile))]
-    return seen
+def seen(llm: Llama) -> list[Any]:
+    return [llm.tokens, *view(llm)]
 
 
 def what_follows(llm: Llama) -> list[Any]:
     """Generation from the last logits, with drafts; a prompt over the ends of chunks; rewinding in between."""
     drawn = list(islice(llm.generate([], temperature=1, seed=5, draft=8), 12))
     llm.eval(random_tokens(40, seed=2), logits="all")
-    return [drawn, llm.logits, *looked_at(llm)]
-
-
-def assert_equal(a: list[Any], b: list[Any]) -> None:
-    assert len(a) == len(b)
-    for x, y in zip(a, b, strict=True):
-        np.testing.assert_array_equal(x, y)
+    return [drawn, llm.logits, *seen(llm)]
 
 
 def evaluate(llm: Llama, n: int) -> None:
-    """A prompt with a dense tail, and some generated tokens."""
-    llm.eval(random_tokens(20) * 4 + random_tokens(n, seed=1), dense_tail=3)
+    """A prompt of n tokens with a dense tail, and some generated tokens."""
+    llm.eval([*random_tokens(20) * 4, *random_tokens(40, seed=1)][:n], dense_tail=3)
     llm.eval([1, 2, 3], decode=True)
 
 
 # --- what comes back
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("n", [1, 16 - 3, 40])
-def test_a_saved_sequence_goes_on_as_if_just_evaluated(tiny_model: Path, tmp_path: Path, name: str, n: int) -> None:
-    """n = 13: the open chunk is complete. In another context, after something else, bit for bit."""
+@pairwise(name=CONFIGS, n=[2, 81, 93, 120], model_path=SHAPES)
+def test_a_saved_sequence_goes_on_as_if_just_evaluated(model_path: Path, tmp_path: Path, name: str, n: int) -> None:
+    """n = 93: the open chunk is complete. In another context, after something else, bit for bit."""
     config = CONFIGS[name]
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config, n_ctx=777) as other:
+    with open_llama(model_path, config) as llm, open_llama(model_path, config, n_ctx=777) as other:
         evaluate(llm, n)
         llm.save(tmp_path / "snapshot")
-        seen, logits = looked_at(llm), llm.logits
+        before, logits = seen(llm), llm.logits
         follows = what_follows(llm)
         other.eval(random_tokens(50, seed=8))
         other.load(tmp_path / "snapshot")
-        assert_equal(looked_at(other), seen)
+        assert_all_equal(seen(other), before)
         np.testing.assert_array_equal(other.logits, logits)
-        assert_equal(what_follows(other), follows)
+        assert_all_equal(what_follows(other), follows)
         # The same context goes back, too.
         llm.load(tmp_path / "snapshot")
-        assert_equal(what_follows(llm), follows)
+        assert_all_equal(what_follows(llm), follows)
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16", "q4_0"])
@@ -105,7 +99,7 @@ def test_any_type_of_k_and_v_in_a_file(tiny_model: Path, tmp_path: Path, kv_type
     loaded = Snapshot.load(tmp_path / "snapshot")
     assert loaded.origin == snapshot.origin
     assert loaded.state == snapshot.state
-    assert_equal([loaded.tokens, loaded.logits], [random_tokens(70), snapshot.logits])
+    assert_all_equal([loaded.tokens, loaded.logits], [random_tokens(70), snapshot.logits])
     assert repr(loaded) == repr(snapshot)
 
 
@@ -278,11 +272,11 @@ def test_a_damaged_file_is_named_and_changes_nothing(saved: Path, tiny_model: Pa
             (tmp_path / "bad").write_bytes(change(saved.read_bytes()))
             with open_llama(tiny_model, CONFIG) as llm:
                 llm.eval(random_tokens(40))
-                before = [llm.logits, *looked_at(llm)]
+                before = [llm.logits, *seen(llm)]
                 with pytest.raises(ValueError, match=match) as error:
                     llm.load(tmp_path / "bad")
                 assert f"[Snapshot.load] {tmp_path / 'bad'}" in str(error.value)
-                assert_equal([llm.logits, *looked_at(llm)], before)
+                assert_all_equal([llm.logits, *seen(llm)], before)
 
 
 def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model: Path) -> None:
@@ -306,7 +300,7 @@ def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model:
             with pytest.raises(H2OError, match="is damaged: it is not of 71 tokens" if config else "refuses"):
                 llm.restore(replace(good, tokens=np.append(good.tokens, 1), origin=origin))
             np.testing.assert_array_equal(llm.logits, twin.logits)
-            assert_equal(what_follows(llm), what_follows(twin))
+            assert_all_equal(what_follows(llm), what_follows(twin))
 
 
 def test_what_a_snapshot_holds_is_checked(saved: Path, tiny_model: Path) -> None:

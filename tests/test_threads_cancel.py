@@ -13,8 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from compare import assert_all_equal
 from h2o_llama import H2OConfig, H2OError, Llama
 from inputs import random_tokens
+from llamas import view
 
 S = 16
 # Takes seconds, in dense attention and with large chunks.
@@ -39,51 +41,33 @@ def open_slow(path: Path, h2o: H2OConfig | None) -> Llama:
     return Llama(path, n_ctx=LONG, n_batch=LONG, n_ubatch=SLOW_S, n_threads=1, h2o=h2o)
 
 
-def stop_at(limit: int, reports: list[int]) -> Callable[[int, int], None]:
+def stop_at(limit: int, reports: list[int] | None = None) -> Callable[[int, int], None]:
+    """A progress that raises Stop when so many tokens are done."""
+
     def progress(n_done: int, n_total: int) -> None:
-        reports.append(n_done)
+        if reports is not None:
+            reports.append(n_done)
         if n_done >= limit:
             raise Stop
 
     return progress
 
 
-def state(llm: Llama) -> list[Any]:
-    kv = llm.kv
-    return [kv.n_tokens, *(f(layer) for layer in kv.layers for f in (kv.memory_indices, kv.scores, kv.keys, kv.values))]
-
-
-def assert_same_state(a: list[Any], b: list[Any]) -> None:
-    for x, y in zip(a, b, strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
 # --- progress
 
 
-def test_progress_with_h2o(h2o: H2OConfig, tiny_model: Path) -> None:
-    """Per chunk of each call; calls are of 64 tokens."""
-    with open_tiny(tiny_model, h2o) as llm:
-        reports: list[tuple[int, int]] = []
-        llm.eval(random_tokens(100), progress=lambda *report: reports.append(report))
-        assert reports == [(n, 100) for n in (16, 32, 48, 64, 80, 96, 100)]
-
-
-def test_progress_without_h2o(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, None) as llm:
-        reports: list[tuple[int, int]] = []
-        llm.eval(random_tokens(40), progress=lambda *report: reports.append(report))
-        assert reports == [(16, 40), (32, 40), (40, 40)]
-
-
-def test_progress_of_one_chunk_and_of_a_second_prompt(h2o: H2OConfig, tiny_model: Path) -> None:
-    with open_tiny(tiny_model, h2o) as llm:
-        reports: list[tuple[int, int]] = []
-        llm.eval(random_tokens(10), progress=lambda *report: reports.append(report))
-        assert reports == [(10, 10)]
-        reports.clear()
-        llm.eval(random_tokens(10), progress=lambda *report: reports.append(report))
-        assert reports == [(6, 10), (10, 10)]
+def test_progress(h2o: H2OConfig, tiny_model: Path) -> None:
+    """Per chunk of each call; calls are of 64 tokens. Also of one chunk, of a second prompt, and without H2O."""
+    for config, n_tokens, expected in (
+        (h2o, [100], [[16, 32, 48, 64, 80, 96, 100]]),
+        (h2o, [10, 10], [[10], [6, 10]]),
+        (None, [40], [[16, 32, 40]]),
+    ):
+        with open_tiny(tiny_model, config) as llm:
+            for n, done in zip(n_tokens, expected, strict=True):
+                reports: list[tuple[int, int]] = []
+                llm.eval(random_tokens(n), progress=lambda *report, reports=reports: reports.append(report))
+                assert reports == [(i, n) for i in done]
 
 
 def test_progress_of_generate_and_completion(h2o: H2OConfig, tiny_model: Path) -> None:
@@ -105,34 +89,18 @@ def test_an_exception_undoes_the_call(h2o: H2OConfig, tiny_model: Path, limit: i
     first, second = random_tokens(40), random_tokens(60, seed=1)
     with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
         llm.eval(first)
-        before = state(llm)
+        before = view(llm, history=False)
         reports: list[int] = []
         with pytest.raises(Stop):
             llm.eval(second, progress=stop_at(limit, reports))
         assert reports[-1] >= limit
-        assert_same_state(state(llm), before)
+        assert_all_equal(view(llm, history=False), before)
         with pytest.raises(H2OError, match="no logits"):
             _ = llm.logits
         llm.eval(second)
         fresh.eval(first)
         fresh.eval(second)
-        assert_same_state(state(llm), state(fresh))
-        np.testing.assert_array_equal(llm.logits, fresh.logits)
-
-
-def test_a_cancelled_prompt_leaves_no_trace_in_another(h2o: H2OConfig, tiny_model: Path) -> None:
-    """Its K and V lie in the cells that the next prompt fills, which is shorter, in an open chunk, and goes on."""
-    first, cancelled, second = (random_tokens(n, seed=n) for n in (40, 60, 20))
-    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
-        for target in (llm, fresh):
-            target.eval(first)
-        for limit in (8, 24, 60):
-            with pytest.raises(Stop):
-                llm.eval(cancelled, progress=stop_at(limit, []))
-        for target in (llm, fresh):
-            for call in (second, [1], [2], second):
-                target.eval(call)
-        assert_same_state(state(llm), state(fresh))
+        assert_all_equal(view(llm, history=False), view(fresh, history=False))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
@@ -141,7 +109,7 @@ def test_finished_calls_stay(h2o: H2OConfig, tiny_model: Path) -> None:
     tokens = random_tokens(150)
     with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
         with pytest.raises(Stop):
-            llm.eval(tokens, progress=stop_at(80, []))
+            llm.eval(tokens, progress=stop_at(80))
         assert llm.n_tokens == 64
         llm.eval(tokens[64:])
         fresh.eval(tokens)
@@ -152,19 +120,11 @@ def test_cancelling_without_h2o(tiny_model: Path) -> None:
     tokens = random_tokens(100)
     with open_tiny(tiny_model, None) as llm, open_tiny(tiny_model, None) as fresh:
         with pytest.raises(Stop):
-            llm.eval(tokens, progress=stop_at(32, []))
+            llm.eval(tokens, progress=stop_at(32))
         assert llm.n_tokens == 32
         llm.eval(tokens[32:])
         fresh.eval(tokens)
         np.testing.assert_array_equal(llm.logits, fresh.logits)
-
-
-def test_generation_after_cancelling_has_nothing_to_go_on_from(h2o: H2OConfig, tiny_model: Path) -> None:
-    with open_tiny(tiny_model, h2o) as llm:
-        with pytest.raises(Stop):
-            llm.eval(random_tokens(40), progress=stop_at(16, []))
-        with pytest.raises(H2OError, match="no logits to sample from"):
-            next(llm.generate([]))
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -235,8 +195,8 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
         assert inside.wait(10)
         uses: list[Callable[[], object]] = [
             lambda: llm.eval([1]),
-            lambda: llm.reset(),
-            lambda: llm.close(),
+            llm.reset,
+            llm.close,
             lambda: llm.logits,
             lambda: llm.kv.scores(0),
             lambda: next(llm.generate([1])),
@@ -248,7 +208,7 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
         refused.set()
         thread.join()
         fresh.eval(tokens)
-        assert_same_state(state(llm), state(fresh))
+        assert_all_equal(view(llm, history=False), view(fresh, history=False))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fetch
-from fake_upstream import FILES, KEPT, PATCH, make_layout, sha256
+from fake_upstream import FILES, KEPT, PATCH, make_layout, sha256, use_index
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -31,10 +31,19 @@ def assert_no_leftovers(layout: fetch.Layout) -> None:
     assert [path.name for path in layout.cache.iterdir() if path.suffix != ".gz"] == []
 
 
-def test_extracts_only_what_is_built(layout: fetch.Layout) -> None:
-    fetch.fill(layout)
+def assert_is_whole(layout: fetch.Layout) -> None:
     assert tree_of(layout) == {name: FILES[name] for name in KEPT}
     assert_no_leftovers(layout)
+
+
+def assert_nothing_is_left(layout: fetch.Layout) -> None:
+    assert not layout.tree.exists()
+    assert_no_leftovers(layout)
+
+
+def test_extracts_only_what_is_built(layout: fetch.Layout) -> None:
+    fetch.fill(layout)
+    assert_is_whole(layout)
 
 
 def test_applies_patches_in_name_order(layout: fetch.Layout) -> None:
@@ -101,8 +110,7 @@ def test_patch_applied_twice_stops(layout: fetch.Layout) -> None:
         (layout.root / "patches" / name).write_text(PATCH)
     with pytest.raises(fetch.VendorError, match=r"0002-a-again\.patch does not apply: src/llama\.cpp"):
         fetch.fill(layout)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
 
 
 def test_interruption_leaves_no_half_tree(layout: fetch.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +120,7 @@ def test_interruption_leaves_no_half_tree(layout: fetch.Layout, monkeypatch: pyt
     monkeypatch.setattr(fetch, "apply_patches", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fetch.fill(layout)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
 
 
 def test_editable_tree_is_left_alone(layout: fetch.Layout) -> None:
@@ -137,11 +144,10 @@ def test_local_source(layout: fetch.Layout, tmp_path: Path) -> None:
         fetch.fill(layout, source)
     with pytest.raises(fetch.VendorError, match="is not a llama.cpp source folder"):
         fetch.fill(layout, tmp_path)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
     (source / "src/unicode.cpp").write_text(FILES["src/unicode.cpp"])
     fetch.fill(layout, source)
-    assert tree_of(layout) == {name: FILES[name] for name in KEPT}
+    assert_is_whole(layout)
 
 
 def test_pin_is_checked(layout: fetch.Layout) -> None:
@@ -154,18 +160,15 @@ def test_pin_is_checked(layout: fetch.Layout) -> None:
 def index(layout: fetch.Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """pip's only index is this folder, which has the source distribution; the cache is empty."""
     folder = tmp_path / "index"
-    folder.mkdir()
+    use_index(folder, monkeypatch)
     for path in layout.cache.iterdir():
         path.rename(folder / path.name)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
 
 
 def test_downloads_once(layout: fetch.Layout, index: Path) -> None:
     fetch.fill(layout)
-    assert tree_of(layout) == {name: FILES[name] for name in KEPT}
-    assert_no_leftovers(layout)
+    assert_is_whole(layout)
     (sdist,) = index.iterdir()
     sdist.unlink()
     (layout.root / "patches" / "0001-a.patch").write_text(PATCH)
@@ -177,7 +180,7 @@ def test_broken_file_in_the_cache_is_downloaded_again(layout: fetch.Layout, inde
     cached = layout.cache / "some_package-1.0.tar.gz"
     cached.write_bytes(b"half a download")
     fetch.fill(layout)
-    assert tree_of(layout) == {name: FILES[name] for name in KEPT}
+    assert_is_whole(layout)
     assert sha256(cached.read_bytes()) == fetch.read_pin(layout.requirements).release.sha256
 
 
@@ -187,8 +190,7 @@ def test_broken_download(layout: fetch.Layout, index: Path, keep: int) -> None:
     sdist.write_bytes(sdist.read_bytes()[:keep])
     with pytest.raises(fetch.VendorError, match=r"some-package 1\.0 does not have the sha256 in .*requirements\.txt"):
         fetch.fill(layout)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
 
 
 def test_no_network(layout: fetch.Layout, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +199,7 @@ def test_no_network(layout: fetch.Layout, index: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with pytest.raises(fetch.VendorError, match="no connection to the package index"):
         fetch.fill(layout)
-    assert not layout.tree.exists()
-    assert_no_leftovers(layout)
+    assert_nothing_is_left(layout)
 
 
 def test_not_in_the_index(layout: fetch.Layout, index: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 import fetch
 import fetch_codecs
-from fake_upstream import sha256
+from fake_upstream import sha256, write_archive
 
 REPOSITORY = Path(__file__).parent.parent
 HEADER = "/*\n *  A licence\n */\nint f();\n"
@@ -28,12 +27,8 @@ def vendor(tmp_path: Path) -> Path:
     for requirements, files in fetch_codecs.FILES.items():
         name = requirements.removeprefix("requirements-").removesuffix(".txt")
         path = index / f"{name}-1.0.tar.gz"
-        with tarfile.open(path, "w:gz") as archive:
-            for file in [*files, "setup.py"]:
-                text = HEADER if file.endswith(".h") else f"{file}\n"
-                member = tarfile.TarInfo(f"{name}-1.0/{file}")
-                member.size = len(text)
-                archive.addfile(member, io.BytesIO(text.encode()))
+        texts = {file: HEADER if file.endswith(".h") else f"{file}\n" for file in [*files, "setup.py"]}
+        write_archive(path, f"{name}-1.0", texts)
         (vendor / requirements).write_text(f"{name}==1.0 --hash=sha256:{sha256(path.read_bytes())}\n")
     return vendor
 

@@ -60,21 +60,13 @@ class OracleSequence(ABC):
         ema_alpha: float = 0.9,
         shared_heads: bool = False,
     ) -> None:
-        self.model = model
-        self.S, self.L, self.H, self.A = S, L, H, A
-        self.M = A + L + H
-        self.score_type = score_type
-        self.kv_type = kv_type
-        self.dtype = dtype
-        self.choose_memory = choose_memory
-        self.scorer = SCORERS[scorer]
-        self.dense_layers = set(dense_layers)
-        self.pooling = pooling
-        self.keep_ratio = keep_ratio
-        self.block_tokens = block_tokens
-        self.ema_alpha = ema_alpha
+        self.model, self.dtype, self.choose_memory = model, dtype, choose_memory
+        self.S, self.L, self.H, self.A, self.M = S, L, H, A, A + L + H
+        self.score_type, self.kv_type = score_type, kv_type
+        self.scorer, self.pooling = SCORERS[scorer], pooling
+        self.dense_layers, self.decode = set(dense_layers), decode
+        self.keep_ratio, self.block_tokens, self.ema_alpha = keep_ratio, block_tokens, ema_alpha
         self.shared_heads = shared_heads
-        self.decode = decode
         # What one of them finds, the other does not.
         self.lookup = Lookup(S=S, T=T, B=B if retrieval == "ngrams" else 0, A=A, L=L)
         self.index_budget = B if retrieval == "index" else 0
