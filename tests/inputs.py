@@ -41,7 +41,7 @@ def random_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
 
 
 def distinct_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
-    """No id twice. The first layer's keys of equal ids are equal, and which of them is chosen is a matter of rounding."""
+    """No id twice: the first layer's keys of equal ids are equal, and only rounding says which of them is chosen."""
     ids: list[int] = np.random.default_rng(seed).permutation(n_vocab)[:n].tolist()
     return ids
 
