@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason='Ray is not installed: pip install "h2o-llama[ray]"'
 )
 
-N_DOCUMENTS = 30
+N_DOCUMENTS = 12
 QUESTIONS = ["What is this?", "Who wrote it?", "Is it true?"]
 CHUNK = 64
 MAX_TOKENS = 32
@@ -174,8 +175,10 @@ def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str], 
 @needs_ray
 def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str], str], tmp_path: Path) -> None:
     """After Ctrl-C, which ends all its processes; only what is missing is asked."""
-    out = tmp_path / "out.jsonl"
-    with running(*batch_command(folder, out)) as job:
+    whole, out = tmp_path / "whole", tmp_path / "out.jsonl"
+    shutil.copytree(folder, whole)
+    (whole / "documents" / "long.txt").write_text("It takes long to read. " * 1000)  # so the job does not end too early
+    with running(*batch_command(whole, out)) as job:
         while not out.exists() or not out.read_bytes():
             assert job.poll() is None
             time.sleep(0.01)
@@ -185,12 +188,14 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
         assert session_of(job.pid) == []
     before = out.read_bytes()
     assert before.endswith(b"\n")
-    assert 0 < len(before.splitlines()) < len(expected)
-    with running(*batch_command(folder, out)) as job:
+    assert 0 < len(before.splitlines()) < len(expected) + len(QUESTIONS)
+    with running(*batch_command(whole, out)) as job:
         _, errors = job.communicate(timeout=60)
         assert job.returncode == 0, errors
     assert out.read_bytes().startswith(before)
-    assert answers_of([json.loads(line) for line in out.read_text().splitlines()]) == expected
+    answers = answers_of([json.loads(line) for line in out.read_text().splitlines()])
+    assert {("long.txt", question) for question in QUESTIONS} == answers.keys() - expected.keys()
+    assert answers | expected == answers
 
 
 @needs_ray
