@@ -205,6 +205,9 @@ BAD_REQUESTS: list[tuple[str, str, Any]] = [
     ("GET", "/slots/0/h2o?layer=99", None),
     ("GET", "/slots/0/h2o?layer=-1", None),
     ("GET", "/slots/0/h2o?layer=99999999999999999999", None),
+    ("GET", "/slots/0/h2o?lookups=-1", None),
+    ("GET", "/slots/0/h2o?lookups=x", None),
+    ("GET", "/slots/0/h2o?lookups=65537", None),
 ]
 
 
@@ -239,6 +242,29 @@ def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
             assert state["memory_set"] == [head[head >= 0].tolist() for head in memory]
             scores = np.array(state["scores"], dtype=np.float32)
             np.testing.assert_allclose(scores, llm.kv.scores(layer), rtol=1e-4, atol=1e-5)
+
+
+def test_lookups_over_http_are_those_of_kv(served: tuple[Server, Any]) -> None:
+    server, settings = served
+    if settings is None:
+        assert server.request("GET", "/slots/0/h2o?lookups=1")[0] == 400
+        return
+    server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)
+    newest = server.get("/slots/0/h2o?lookups=20")["lookups"]
+    found = server.get("/slots/0/h2o?lookups=65536")["lookups"]
+    assert "lookups" not in server.get("/slots/0/h2o")
+    assert server.get("/slots/0/h2o?lookups=0")["lookups"] == []
+    config = H2OConfig.for_chunk_size(S, **settings)
+    if config.lookup_budget == 0:
+        assert found == newest == []
+        return
+    with open_llama(settings, record=True) as llm:
+        llm.eval(llm.tokenize(DOCUMENT), dense_tail=128)
+        n_tiles = -(-llm.n_tokens // config.tile)
+        expected = [pair for tile in range(n_tiles) for pair in llm.kv.lookup_indices(tile).tolist()]
+    assert len(expected) > 20
+    assert found == expected
+    assert newest == expected[-20:]
 
 
 def test_bytes_are_counted(served: tuple[Server, Any]) -> None:

@@ -3,6 +3,7 @@
 #include "log.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <stdexcept>
 #include <vector>
@@ -13,6 +14,9 @@ static constexpr int32_t N_TAIL_MESSAGE = 512;
 
 // as upstream's server: so many tokens before a prompt's end
 static constexpr int32_t N_BEFORE_END = 4;
+
+// what GET /slots/{id}/h2o says of lookups at most: 1 MB
+static constexpr int32_t N_LOOKUPS_MAX = 65536;
 
 bool server_h2o_prepare(common_params & params) {
     if (!llama_h2o_params_enabled(&params.h2o)) {
@@ -218,13 +222,37 @@ static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llam
     };
 }
 
-common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32_t layer) {
+// the newest n pairs of a position and the query that asked for it, by the query
+static common_json lookups_to_json(const llama_h2o_kv * kv, size_t n, const llama_h2o_info & info) {
+    std::vector<std::array<int32_t, 2>> pairs; // the newest first
+    std::vector<std::array<int32_t, 2>> tile;
+
+    const uint32_t n_tiles = info.lookup_budget > 0 ? (info.n_tokens + info.tile - 1)/info.tile : 0;
+    for (uint32_t i = n_tiles; pairs.size() < n && i-- > 0;) {
+        tile.resize(llama_h2o_kv_lookup(kv, i, nullptr));
+        llama_h2o_kv_lookup(kv, i, reinterpret_cast<int32_t *>(tile.data()));
+        pairs.insert(pairs.end(), tile.rbegin(), tile.rend());
+    }
+    pairs.resize(std::min(n, pairs.size()));
+
+    auto res = common_json::array();
+    for (auto pair = pairs.rbegin(); pair != pairs.rend(); ++pair) {
+        res.push_back(common_json::array({ (*pair)[0], (*pair)[1] }));
+    }
+    return res;
+}
+
+common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32_t layer, int32_t n_lookups) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!server_h2o_enabled(ctx)) {
         throw std::invalid_argument("H2O is off");
     }
     if (!kv) {
         throw std::invalid_argument("there is no slot " + std::to_string(id) + ", there are " + std::to_string(llama_n_seq_max(ctx)));
+    }
+
+    if (n_lookups > N_LOOKUPS_MAX) {
+        throw std::invalid_argument("lookups must be at most " + std::to_string(N_LOOKUPS_MAX) + ", got " + std::to_string(n_lookups));
     }
 
     const auto info   = llama_h2o_kv_info(kv);
@@ -265,6 +293,9 @@ common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32
         for (const auto * key : { "layer", "scorer", "memory_set", "scores" }) {
             res[key] = found.at(key);
         }
+    }
+    if (n_lookups >= 0) {
+        res["lookups"] = lookups_to_json(kv, n_lookups, info);
     }
     return res;
 }

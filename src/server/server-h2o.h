@@ -52,6 +52,6 @@ server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id);
 // A number of a request, `missing` where it is not given. Throws std::invalid_argument if it is no integer from 0 on.
 int32_t server_h2o_number(const std::string & name, const std::string & value, int32_t missing);
 
-// What GET /slots/{id}/h2o says. layer < 0: no memory sets and scores. Throws std::invalid_argument if H2O is off, or the layer
-// has none.
-common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32_t layer);
+// What GET /slots/{id}/h2o says. layer < 0: no memory sets and scores; n_lookups < 0: no lookups, else the newest of them. Throws
+// std::invalid_argument if H2O is off, if the layer has no memory sets, or if so many lookups are not given.
+common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32_t layer, int32_t n_lookups);
