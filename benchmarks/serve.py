@@ -111,13 +111,19 @@ def entry_sizes(spec: ModelSpec, n_tokens: int, h2o: H2OConfig | None) -> list[f
             llm.eval(make_prompt(spec, n_measured))
             return [len(llm.snapshot().state) / n_measured * n] * 3
     prompt = make_prompt(spec, n + chunk)
-    with Llama(model_file(spec), n_batch=chunk, n_ubatch=chunk, h2o=h2o) as llm, llm.use_context() as context:
+    with Llama(model_file(spec), n_batch=chunk, n_ubatch=chunk, h2o=h2o) as llm:
         llm.eval(prompt[:n])
-        state, scores = len(context.get_state(False)), len(context.get_state(True, False))
+        state, scores = state_size(llm), state_size(llm, partial=True, rows=False)
         llm.eval(prompt[n : n + chunk // 2 - 1])
-        rows = len(context.get_state(True))
+        rows = state_size(llm, partial=True)
         llm.eval(prompt[n + chunk // 2 - 1 :][:64])
-        return [state, state + scores, len(context.get_state(False)) + scores + rows]
+        return [state, state + scores, state_size(llm) + scores + rows]
+
+
+def state_size(llm: Llama, partial: bool = False, rows: bool = True) -> int:
+    """Bytes of a state of the server, or of a checkpoint."""
+    with llm.use_context() as context:
+        return len(context.get_state(partial, rows))
 
 
 @contextmanager
