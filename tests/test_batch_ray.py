@@ -177,14 +177,14 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
     """After Ctrl-C, which ends all its processes; only what is missing is asked."""
     whole, out = tmp_path / "whole", tmp_path / "out.jsonl"
     shutil.copytree(folder, whole)
-    (whole / "documents" / "long.txt").write_text("It takes long to read. " * 1000)  # so the job does not end too early
+    (whole / "documents" / "long.txt").write_text("It takes long to read. " * 8000)  # so the job does not end too early
     with running(*batch_command(whole, out)) as job:
         while not out.exists() or not out.read_bytes():
             assert job.poll() is None
             time.sleep(0.01)
         os.kill(job.pid, signal.SIGINT)
-        job.communicate(timeout=60)
-        assert job.returncode != 0
+        _, errors = job.communicate(timeout=60)
+        assert job.returncode != 0, errors
         assert session_of(job.pid) == []
     before = out.read_bytes()
     assert before.endswith(b"\n")
