@@ -59,9 +59,9 @@ foreach(target llama-common mtmd server-context llama-server-impl cpp-httplib)
     target_compile_options(${target} PRIVATE -O1 -w)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
 endforeach()
-set(alone common/json.cpp tools/mtmd/mtmd-helper.cpp tools/mtmd/mtmd-helper-gen.cpp) # specialisations; headers that exclude each other
-list(TRANSFORM alone PREPEND "${PROJECT_SOURCE_DIR}/vendor/llama.cpp/")
-set_source_files_properties(${alone} TARGET_DIRECTORY llama-common mtmd PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set(alone mtmd-helper.cpp mtmd-helper-gen.cpp) # headers that exclude each other
+list(TRANSFORM alone PREPEND "${PROJECT_SOURCE_DIR}/vendor/llama.cpp/tools/mtmd/")
+set_source_files_properties(${alone} TARGET_DIRECTORY mtmd PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 set(backends ${cpu_backends})
 foreach(backend blas cuda hip metal musa rpc vulkan)
@@ -100,31 +100,5 @@ add_custom_target(h2o-servers ALL DEPENDS ${servers})
 set_target_properties(${servers} PROPERTIES INSTALL_RPATH "${origin}")
 install(TARGETS ${servers} RUNTIME DESTINATION h2o_llama/lib) # beside the backends, where they look for them
 
-execute_process(
-    COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir
-    OUTPUT_VARIABLE pybind11_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE)
-set(PYBIND11_FINDPYTHON ON)
-find_package(pybind11 3.1 CONFIG REQUIRED)
-
-# Chat: the part of upstream's `common` that knows templates, tool calls and JSON schemas. The rest of it (downloads, a log
-# with its thread, samplers, drafts) is not built; the few functions needed from there are in src/bindings/common-parts.cpp.
-set(common "${PROJECT_SOURCE_DIR}/vendor/llama.cpp/common")
-include("${common}/parsers/sources.cmake")
-file(GLOB chat_sources "${common}/chat*.cpp" "${common}/jinja/*.cpp" "${common}/json*.cpp")
-add_library(h2o-chat STATIC ${chat_sources} ${LLAMA_CHAT_PARSERS_SOURCES}
-    "${common}/peg-parser.cpp" "${common}/trie.cpp" "${common}/unicode.cpp")
-target_include_directories(h2o-chat PUBLIC "${common}")
-target_link_libraries(h2o-chat PUBLIC llama ggml vendor::nlohmann)
-# Several files at once, and -O1: it is to compile fast, what it computes is short.
-set_target_properties(h2o-chat PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
-    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-target_compile_options(h2o-chat PRIVATE -O1 -w)
-set_source_files_properties("${common}/json.cpp" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON) # specialisations
-
-file(GLOB binding_sources CONFIGURE_DEPENDS src/bindings/*.cpp)
-pybind11_add_module(_core MODULE ${binding_sources})
-target_link_libraries(_core PRIVATE h2o-chat llama ggml codec)
-set_target_properties(_core PROPERTIES INSTALL_RPATH "${origin}/lib")
-install(TARGETS _core LIBRARY DESTINATION h2o_llama)
 install(DIRECTORY vendor/codecs/ vendor/llama.cpp/licenses/ DESTINATION h2o_llama/licenses FILES_MATCHING PATTERN "LICENSE-*")
 install(FILES vendor/llama.cpp/LICENSE DESTINATION h2o_llama/licenses RENAME LICENSE-llama.cpp)

@@ -30,6 +30,8 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE Release)
 endif()
 
+find_package(Threads REQUIRED)
+
 set(Python_FIND_VIRTUALENV FIRST)
 find_package(Python 3.10 COMPONENTS Interpreter Development.Module)
 if(NOT Python_FOUND)
