@@ -130,7 +130,7 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds 
 
 @on_linux
 def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path) -> None:
-    """It holds the frames and room for a chunk that is not encoded yet, also when texts come and go."""
+    """It holds the frames and room for what a call closes, up to two chunks of 15, also when texts come and go."""
     sizes = []
     for config in (CONFIG, replace(CONFIG, lossless=STORE)):
         with open_llama(tiny_model, replace(config, cold_store=str(tmp_path))) as llm:
@@ -142,7 +142,7 @@ def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path)
                         encoded(llm)
             sizes.append(os.stat(cold_file()).st_size)
             if config.lossless:
-                assert sizes[1] < llm.kv.stats.cold_bytes + sizes[0] / 15
+                assert sizes[1] < llm.kv.stats.cold_bytes + sizes[0] * 2 / 15
     assert sizes[1] < sizes[0]
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from chats import CHATML, open_chat, user
-from command_line import assert_wrong_usage, invoke
+from command_line import assert_one_line_error, assert_wrong_usage, invoke
+from gguf_mutation import STRING, GGUFFile, pack_string
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.cli import serve as serve_command
 from h2o_llama.demo.document import standard_library_text
@@ -431,6 +432,14 @@ def test_without_h2o_and_with_options_of_llama_server(started: list[list[str]]) 
     (arguments,) = started
     assert arguments[-3:] == ["--metrics", "--cache-ram", "1"]
     assert not any("h2o" in argument for argument in arguments if argument.startswith("-"))
+
+
+def test_a_model_without_a_tokenizer(started: list[list[str]], tmp_path: Path) -> None:
+    file = GGUFFile.read(demo_model_path())
+    file.set("tokenizer.ggml.model", STRING, pack_string(b"no_vocab"))
+    file.write(tmp_path / "model.gguf")
+    assert_one_line_error(invoke("serve", tmp_path / "model.gguf"), r"model\.gguf has no tokenizer")
+    assert not started
 
 
 @pytest.mark.parametrize("text", ["x", "1-", "-2", "1,,2", "0-99999999999"])

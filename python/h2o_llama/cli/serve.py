@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from h2o_llama import H2OConfig
+from h2o_llama import H2OConfig, H2OError
 from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_weights
@@ -66,6 +66,12 @@ def serve(
         h2o = replace(h2o, dense_layers=options.layers(dense_layers))
     with open_weights(model, 0) as weights:
         path = weights.model_path
+        try:
+            weights.tokenize("")
+        except H2OError as error:
+            raise H2OError(
+                f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
+            ) from error
         n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)
     if h2o is not None:
         n_ctx = max(n_ctx, chunk)  # llama.cpp would cut the chunk down
