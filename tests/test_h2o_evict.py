@@ -179,6 +179,27 @@ def test_a_state_without_rows_takes_back_what_is_in_the_open_chunk(tiny_model: P
             np.testing.assert_array_equal(x, y)
 
 
+def test_rows_for_a_state_without_rows_are_taken_when_the_chunk_closes(tiny_model: Path, config: Config) -> None:
+    """Only those of its own tokens, not of the others in the chunk."""
+    tokens = random_tokens(3 * config.S + 5)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for x in (llm, fresh):
+            x.eval(tokens)
+        state, small = state_of(llm, partial=True, rows=False), len(state_of(llm, partial=True))
+        llm.eval(random_tokens(config.S - 5, seed=1))
+        rows = state_of(llm, partial=True, end=len(tokens))
+        assert len(rows) == pytest.approx(small, rel=0.02)
+        assert len(rows) < 0.9 * len(state_of(llm, partial=True))
+        llm.eval(random_tokens(2 * config.S, seed=2))
+        restore(llm, rows, partial=True)
+        restore(llm, state, partial=True, rows=False)
+        for more in (random_tokens(2 * config.S, seed=3), [3]):
+            assert_all_equal(arrays(llm), arrays(fresh))
+            for x in (llm, fresh):
+                x.eval(more)
+            np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
 def test_a_bad_state_is_refused(tiny_model: Path) -> None:
     with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, replace(CONFIG, evict=False)) as kept:
         for x in (llm, kept):

@@ -35,9 +35,9 @@ def min_position(llm: h2o_llama.Llama) -> int:
         return context.min_position
 
 
-def state_of(llm: h2o_llama.Llama, partial: bool = False, rows: bool = True) -> bytes:
+def state_of(llm: h2o_llama.Llama, partial: bool = False, rows: bool = True, end: int | None = None) -> bytes:
     with llm.use_context() as context:
-        return context.get_state(partial, rows)
+        return context.get_state(partial, rows, end)
 
 
 def restore(llm: h2o_llama.Llama, state: bytes, partial: bool = False, rows: bool = True) -> None:

@@ -122,3 +122,44 @@ void context::restore(const py::bytes & state, const token_array & tokens, const
     stats_drafted  = 0;
     stats_accepted = 0;
 }
+
+static llama_state_seq_flags state_flags(bool partial, bool rows) {
+    return (partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE) | (rows ? 0 : LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
+}
+
+py::bytes context::get_state(bool partial, bool rows, std::optional<uint32_t> end) {
+    drop_draft();
+
+    llama_call call(verbose);
+
+    const llama_state_seq_flags flags = state_flags(partial, rows);
+
+    if (kv) {
+        llama_h2o_kv_set_state_end(kv, end.value_or(UINT32_MAX));
+    }
+    std::string  res(llama_state_seq_get_size_ext(get(), seq_id, flags), '\0');
+    const size_t n = llama_state_seq_get_data_ext(get(), (uint8_t *) res.data(), res.size(), seq_id, flags);
+    if (kv) {
+        llama_h2o_kv_set_state_end(kv, UINT32_MAX);
+    }
+    if (res.empty() || n != res.size()) {
+        throw h2o_error("[Llama] the state cannot be saved: " + call.reason());
+    }
+    return res;
+}
+
+void context::set_state(const std::string & state, bool partial, bool rows) {
+    drop_draft();
+
+    llama_call call(verbose);
+    kept_logits.clear();
+
+    const size_t n_read = llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), seq_id, state_flags(partial, rows));
+    if (!partial) {
+        text.clear();
+    }
+    sync_text();
+    if (n_read != state.size()) {
+        throw h2o_error("[Llama] the state cannot be restored: " + call.reason());
+    }
+}

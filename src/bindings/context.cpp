@@ -129,40 +129,6 @@ bool context::remove(int32_t start) {
     return ok;
 }
 
-static llama_state_seq_flags state_flags(bool partial, bool rows) {
-    return (partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE) | (rows ? 0 : LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
-}
-
-py::bytes context::get_state(bool partial, bool rows) {
-    drop_draft();
-
-    llama_call call(verbose);
-
-    const llama_state_seq_flags flags = state_flags(partial, rows);
-
-    std::string res(llama_state_seq_get_size_ext(get(), seq_id, flags), '\0');
-    if (res.empty() || llama_state_seq_get_data_ext(get(), (uint8_t *) res.data(), res.size(), seq_id, flags) != res.size()) {
-        throw h2o_error("[Llama] the state cannot be saved: " + call.reason());
-    }
-    return res;
-}
-
-void context::set_state(const std::string & state, bool partial, bool rows) {
-    drop_draft();
-
-    llama_call call(verbose);
-    kept_logits.clear();
-
-    const size_t n_read = llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), seq_id, state_flags(partial, rows));
-    if (!partial) {
-        text.clear();
-    }
-    sync_text();
-    if (n_read != state.size()) {
-        throw h2o_error("[Llama] the state cannot be restored: " + call.reason());
-    }
-}
-
 uint64_t context::kv_bytes() const {
     return llama_h2o_memory_bytes(get());
 }
@@ -380,7 +346,7 @@ void init_context(py::module_ & m) {
         .def("snapshot", &context::snapshot)
         .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert(), py::arg("logits").noconvert())
         .def("remove", &context::remove, py::arg("start"))
-        .def("get_state", &context::get_state, py::arg("partial"), py::arg("rows") = true)
+        .def("get_state", &context::get_state, py::arg("partial"), py::arg("rows") = true, py::arg("end") = py::none())
         .def("set_state", &context::set_state, py::arg("state"), py::arg("partial"), py::arg("rows") = true)
         .def("close", &context::close)
         .def_property_readonly("n_tokens",   &context::n_tokens)

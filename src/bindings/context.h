@@ -56,7 +56,7 @@ public:
     bool    remove(int32_t start); // to the end
     int32_t min_position() const;
     // rows: with K and V, of a partial state
-    py::bytes get_state(bool partial, bool rows = true);
+    py::bytes get_state(bool partial, bool rows = true, std::optional<uint32_t> end = {});
     void      set_state(const std::string & state, bool partial, bool rows = true);
 
     // The nearest positions to which the sequence can be rewound: at most this one, and at least this one. Drops the draft.

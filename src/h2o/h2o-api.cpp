@@ -60,6 +60,10 @@ bool llama_h2o_kv_moves_rows(const llama_h2o_kv * kv, uint32_t n_tokens) {
     return sequence.layout.is_compact && n_tokens > sequence.open_end();
 }
 
+void llama_h2o_kv_set_state_end(llama_h2o_kv * kv, uint32_t n_tokens) {
+    unwrap(kv)->state_end = n_tokens;
+}
+
 void llama_h2o_kv_set_record(llama_h2o_kv * kv, bool record) {
     unwrap(kv)->sequence.keep_records = record;
 }

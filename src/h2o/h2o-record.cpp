@@ -181,13 +181,16 @@ std::vector<int32_t> h2o_text_read(llama_io_read_i & io, uint32_t n_tokens) {
     return read_array<int32_t>(io, n_tokens);
 }
 
-void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & tiles) {
-    const uint32_t start = tiles.start();
-    const uint64_t n     = tiles.log().size();
+void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & tiles, uint32_t n_tokens) {
+    const auto & log = tiles.log();
+    const auto   end = std::partition_point(log.begin(), log.end(), [&](const auto & row) { return row.query < (int32_t) n_tokens; });
+
+    const uint32_t start = std::min(tiles.start(), n_tokens);
+    const uint64_t n     = end - log.begin();
 
     io.write(&start, sizeof(start));
     io.write(&n, sizeof(n));
-    write_array(io, tiles.log());
+    write_array(io, h2o_lookup_log(log.begin(), end));
 }
 
 h2o_lookup_log h2o_lookups_read(llama_io_read_i & io, const h2o_sequence & sequence, uint32_t n_tokens, uint32_t & start) {

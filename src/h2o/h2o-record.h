@@ -24,5 +24,5 @@ void                 h2o_text_write(llama_io_write_i & io, const h2o_tiles & til
 std::vector<int32_t> h2o_text_read (llama_io_read_i  & io, uint32_t n_tokens);
 
 // The log of what was looked up. Throws std::runtime_error if the bytes are not one of n_tokens tokens.
-void           h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & tiles);
+void           h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & tiles, uint32_t n_tokens);
 h2o_lookup_log h2o_lookups_read (llama_io_read_i  & io, const h2o_sequence & sequence, uint32_t n_tokens, uint32_t & start);

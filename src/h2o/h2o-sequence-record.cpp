@@ -13,7 +13,7 @@ uint32_t h2o_sequence::first_row(const h2o_layer & layer) const {
     return std::find_if(layer.memory.begin(), end, [](int32_t pos) { return pos >= 0; }) - layer.memory.begin();
 }
 
-h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t first, bool with_kv) const {
+h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t end, uint32_t first, bool with_kv) const {
     const size_t M = config.memory_size();
 
     h2o_scores scores(layer);
@@ -26,22 +26,22 @@ h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t f
             const int32_t pos = layer.memory[h*M + i];
             res.memory_scores.push_back(pos >= 0 ? scores.get(h, layout.memory_row(i, pos)) : 0.0f);
         }
-        for (uint32_t p = first; p < n_tok; ++p) {
+        for (uint32_t p = first; p < end; ++p) {
             res.scores.push_back(scores.get(h, layout.row_of(p)));
         }
     }
-    res.pending = pending_sums(layer, n_generated);
+    res.pending = pending_sums(layer, std::min(n_generated, end));
     if (with_kv) {
-        res.k = k_rows(layer.il).get_bytes(first_row(layer), end_row());
-        res.v = v_rows(layer.il).get_bytes(first_row(layer), end_row());
+        res.k = k_rows(layer.il).get_bytes(first_row(layer), end_row(end));
+        res.v = v_rows(layer.il).get_bytes(first_row(layer), end_row(end));
     }
     return res;
 }
 
-h2o_record h2o_sequence::record(uint32_t first, bool with_kv) const {
-    h2o_record res = { n_tok, n_scored, first, {} };
+h2o_record h2o_sequence::record_until(uint32_t end, uint32_t first, bool with_kv) const {
+    h2o_record res = { end, std::min(n_scored, end), first, {} };
     for (const auto & layer : layers) {
-        res.layers.push_back(record_layer(layer, first, with_kv));
+        res.layers.push_back(record_layer(layer, end, first, with_kv));
     }
     return res;
 }

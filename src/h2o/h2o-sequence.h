@@ -130,7 +130,10 @@ public:
     void set_chunk_records(std::map<uint32_t, h2o_record> chunk_records);
 
     // with_kv: K and V of the memory set and the open chunk too; the layout is compact
-    h2o_record record(uint32_t first, bool with_kv = false) const;
+    h2o_record record(uint32_t first, bool with_kv = false) const { return record_until(n_tok, first, with_kv); }
+
+    // The same without the open chunk's tokens from `end` on. What they have added to scores stays in it.
+    h2o_record record_until(uint32_t end, uint32_t first, bool with_kv) const;
 
     // the record is of this sequence, or of one like it that has the same K and V, or has them with it
     void restore(const h2o_record & record);
@@ -170,7 +173,7 @@ private:
     void truncate_text();
     void forget_records();
 
-    h2o_record::layer record_layer(const h2o_layer & layer, uint32_t first, bool with_kv) const;
+    h2o_record::layer record_layer(const h2o_layer & layer, uint32_t end, uint32_t first, bool with_kv) const;
 
     void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
 
@@ -202,7 +205,7 @@ private:
 
     // rows of the compact layout in use
     uint32_t first_row(const h2o_layer & layer) const;
-    uint32_t end_row() const { return layout.row_of(open_start()) + n_tok - open_start(); }
+    uint32_t end_row(uint32_t end) const { return layout.row_of(open_start()) + end - open_start(); }
 
     h2o_kv_rows rows_of(const h2o_layer & layer, h2o_cold_store::part_t part) const;
 

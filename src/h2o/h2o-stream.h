@@ -106,6 +106,8 @@ public:
 
     const llama_seq_id id; // of the sequence, and of its stream in the cache
 
+    uint32_t state_end = UINT32_MAX; // partial states are of the tokens before it
+
     // which layers are in the dense layers' cache
     const std::vector<bool> in_dense_cache;
 

@@ -222,6 +222,10 @@ LLAMA_API bool llama_h2o_kv_moves_rows(const struct llama_h2o_kv * kv, uint32_t 
 // not in the state. It can be restored as long as its chunk is the open one. Means nothing where a partial state has no rows anyway.
 #define LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS (1u << 16)
 
+// Partial states that are got from now on leave out the tokens of the open chunk from n_tokens on; UINT32_MAX: none. Scores stay
+// as they are after all tokens: such a state gives rows to states without, of up to n_tokens tokens, that are restored after it.
+LLAMA_API void llama_h2o_kv_set_state_end(struct llama_h2o_kv * kv, uint32_t n_tokens);
+
 // keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history)
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 

@@ -59,16 +59,19 @@ static void write_stream(llama_io_write_i & io, const h2o_stream & stream, llama
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
     const bool no_rows = partial && (flags & LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
 
+    const uint32_t n_tokens = partial ? std::clamp(stream.state_end, sequence.open_start(), sequence.n_tokens()) : sequence.n_tokens();
+
     if (!partial) {
         const auto header = kv_header(stream);
         io.write(header.data(), header.size()*sizeof(header[0]));
     }
-    h2o_record_write(io, sequence.config, sequence.record(partial || compact ? sequence.open_start() : 0, /*with_kv =*/ compact && !no_rows));
+    h2o_record_write(io, sequence.config,
+            sequence.record_until(n_tokens, partial || compact ? sequence.open_start() : 0, /*with_kv =*/ compact && !no_rows));
     if (!partial) {
         h2o_chunk_records_write(io, sequence);
     }
     if (const auto & tiles = sequence.tiles) {
-        h2o_lookups_write(io, *tiles);
+        h2o_lookups_write(io, *tiles, n_tokens);
         if (!partial) {
             h2o_text_write(io, *tiles);
         }

@@ -64,16 +64,23 @@ static uint32_t chunk_end(const llama_h2o_kv * kv, const common_prompt_checkpoin
 }
 
 void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens) {
-    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!kv || !llama_h2o_kv_moves_rows(kv, n_tokens)) {
         return;
     }
     // one copy for all of them: the first is dropped last
-    const auto first = std::find_if(checkpoints.begin(), checkpoints.end(), [&](const auto & c) {
-        return llama_h2o_kv_moves_rows(kv, chunk_end(kv, c) + 1);
-    });
-    if (first != checkpoints.end()) {
+    common_prompt_checkpoint * first = nullptr;
+    uint32_t                   end   = 0;
+    for (auto & c : checkpoints) {
+        if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, c) + 1)) {
+            first = first ? first : &c;
+            end   = std::max(end, (uint32_t) c.n_tokens);
+        }
+    }
+    if (first) {
+        llama_h2o_kv_set_state_end(kv, end);
         first->update_dft(ctx, id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+        llama_h2o_kv_set_state_end(kv, UINT32_MAX);
     }
 }
 

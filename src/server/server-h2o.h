@@ -23,7 +23,7 @@ bool server_h2o_enabled(const llama_context * ctx);
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt);
 
 // Before a call after which the slot's sequence has n_tokens: if it moves rows (with eviction, when a chunk closes), the checkpoints
-// of that chunk get them. Until then the rows are in the cache, and a checkpoint needs none.
+// of that chunk get them, up to the last of these checkpoints. Until then the rows are in the cache, and a checkpoint needs none.
 void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
 
 // Whether to go back to token `pos` of a prompt will be wanted: where a user's message begins; near the end of a prompt that is
