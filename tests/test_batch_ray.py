@@ -38,9 +38,9 @@ JOB = """
 import json, os, signal, sys, time
 from pathlib import Path
 
-from h2o_llama import H2OConfig
-from h2o_llama.batch import BatchSettings, find_documents
-from h2o_llama.batch.local_workers import local_cluster
+from h2o_llama import H2OConfig, H2OError
+from h2o_llama.batch import BatchSettings, find_documents, make_questions
+from h2o_llama.batch.local_workers import answer_locally, local_cluster
 
 model, folder, out, chunk, max_tokens, *questions = sys.argv[1:]
 settings = BatchSettings(H2OConfig.for_chunk_size(int(chunk), evict=True), int(chunk), int(max_tokens))
@@ -66,6 +66,7 @@ def raylet_is_ours(pid):
 killed = 0
 with open(out, "w") as file, local_cluster(2):
     import ray
+    import h2o_llama.ray
     from h2o_llama.ray import answer_documents
 
     assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
@@ -84,6 +85,19 @@ with open(out, "w") as file, local_cluster(2):
         answer_documents(ray.data.from_items([{"id": 1}]), questions, model=model, workers=1).materialize()
     except Exception as error:
         print(json.dumps(str(error)), file=file)
+
+
+class Dies(h2o_llama.ray.AnswerDocuments):
+    def __call__(self, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+h2o_llama.ray.AnswerDocuments = Dies
+asked = {name: list(make_questions(questions)) for name in files}
+try:
+    list(answer_locally(files, asked, model=model, settings=settings, workers=1, n_threads=1, progress=print))
+except H2OError as error:
+    Path(out).open("a").write(json.dumps(str(error)))
 """
 
 
@@ -156,7 +170,8 @@ def batch_command(folder: Path, out: Path, model: str | Path = "chat.gguf") -> l
 
 @needs_ray
 def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str], tmp_path: Path) -> None:
-    """Its document is read again: all answers are there, once. Then texts instead of files, and rows that are wrong."""
+    """Its document is read again: all answers are there, once. Then texts instead of files, rows that are wrong, and
+    documents of which every worker dies, which ends the job."""
     arguments = [folder / "chat.gguf", folder / "documents", tmp_path / "out", str(CHUNK), str(MAX_TOKENS), *QUESTIONS]
     with running("-c", JOB, *arguments) as job:
         _, errors = job.communicate(timeout=120)
@@ -166,10 +181,12 @@ def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str], 
     n = len(expected)
     assert answers_of(lines[:n]) == expected
     assert json.loads(lines[0]["settings"]) == SETTINGS.to_json()
-    assert len(lines[n:-1]) == 2
-    for row in lines[n:-1]:
+    *texts, wrong, deadly = lines[n:]
+    assert len(texts) == 2
+    for row in texts:
         assert row["answer"] == expected[row["document"], QUESTIONS[1]]
-    assert "a row must have either a text or a path, got id" in lines[-1]
+    assert "a row must have either a text or a path, got id" in wrong
+    assert "several workers have died of the same document" in deadly
 
 
 @needs_ray

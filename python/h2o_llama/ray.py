@@ -21,6 +21,9 @@ except ImportError as error:
 
 _OWNER = "h2o_llama.ray"
 
+_MAX_RETRIES = 3
+"""So often a block is tried again whose worker has died: another worker may die of the same document."""
+
 _ARROW_TYPES = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), dict: pyarrow.string()}
 _SCHEMA = pyarrow.schema([(name, _ARROW_TYPES[kind]) for name, kind in ANSWER_TYPES.items()])
 
@@ -91,9 +94,9 @@ def answer_documents(
     """Answers about documents, by workers that have the model each.
 
     What can be told of a document, such as that it is too long, is an answer with an "error". A worker that dies is
-    started again by Ray Data, without a limit, and reads the documents of its block again: what is lost with it is one
-    document where blocks are single documents, as they are made of files. Any other exception ends the job, unless
-    `DataContext.max_errored_blocks` allows for some.
+    started again by Ray Data, and reads the documents of its block again, up to three times: what is lost with it is
+    one document where blocks are single documents, as they are made of files. A block of which four workers have died
+    ends the job, and so does any other exception, unless `DataContext.max_errored_blocks` allows for some.
 
     Parameters
     ----------
@@ -133,4 +136,5 @@ def answer_documents(
         # one block at a time: a second one would wait for its worker while others have nothing to do
         compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
         num_cpus=threads,
+        max_task_retries=_MAX_RETRIES,
     )

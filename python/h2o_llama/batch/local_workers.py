@@ -14,6 +14,7 @@ from h2o_llama.batch.answering import Answerer
 from h2o_llama.batch.answers import Answer
 from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings
+from h2o_llama.errors import H2OError
 from h2o_llama.params import available_cpus
 from h2o_llama.sequence import Progress
 
@@ -59,8 +60,15 @@ def answer_locally(
             threads=threads,
             **options,
         )
-        for answer in answers.iter_rows():
-            yield answer | {"settings": json.loads(answer["settings"])}
+        try:
+            for answer in answers.iter_rows():
+                yield answer | {"settings": json.loads(answer["settings"])}
+        except ray.exceptions.RayActorError as error:
+            raise H2OError(
+                "[batch] several workers have died of the same document, one after the other, perhaps for lack of "
+                "memory: it is among those without answers. What is answered is kept: run it again with fewer workers, "
+                "or without the document"
+            ) from error
 
 
 @contextmanager
