@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pytest
 
 from chats import write_chat_model
 from h2o_llama import H2OConfig
-from h2o_llama.batch import Answerer, BatchSettings, make_questions
+from h2o_llama.batch import Answerer, BatchSettings, local_workers, make_questions
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason='Ray is not installed: pip install "h2o-llama[ray]"'
@@ -221,6 +221,17 @@ def test_a_model_that_cannot_be_used(folder: Path, unsupported_memory_model: Pat
         _, errors = job.communicate(timeout=60)
     assert job.returncode == 1
     assert errors.splitlines()[-1].startswith("h2o-llama: [Llama] llama.cpp cannot make a context")
+
+
+def test_an_interrupt_that_is_lost_is_raised_again() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with local_workers.remembered_interrupt() as raise_if_interrupted:
+        raise_if_interrupted()
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            raise_if_interrupted()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_ray_is_imported_where_it_is_needed_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Generator, Iterator, Mapping
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ def answer_locally(
     threads = n_threads or max(1, available_cpus() // workers)
     with Answerer(model, settings, n_threads=threads, **options):
         pass  # what is wrong with model or options is raised here, not by a worker
-    with local_cluster(workers * threads):
+    with local_cluster(workers * threads), remembered_interrupt() as raise_if_interrupted:
         import ray.data
 
         from h2o_llama.ray import answer_documents
@@ -63,12 +65,36 @@ def answer_locally(
         try:
             for answer in answers.iter_rows():
                 yield answer | {"settings": json.loads(answer["settings"])}
+                raise_if_interrupted()
         except ray.exceptions.RayActorError as error:
             raise H2OError(
                 "[batch] several workers have died of the same document, one after the other, perhaps for lack of "
                 "memory: it is among those without answers. What is answered is kept: run it again with fewer workers, "
                 "or without the document"
             ) from error
+
+
+@contextmanager
+def remembered_interrupt() -> Iterator[Callable[[], None]]:
+    """Raises KeyboardInterrupt after Ctrl-C whenever it is called: one that is raised at once may be lost in Ray."""
+    interrupted = threading.Event()
+
+    def interrupt(*arguments: Any) -> None:
+        interrupted.set()
+        signal.default_int_handler(*arguments)
+
+    def raise_if_interrupted() -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # which signals go to
+        yield raise_if_interrupted
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield raise_if_interrupted
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
 
 
 @contextmanager
