@@ -1,15 +1,6 @@
 # The patched llama.cpp: vendor/llama.cpp is filled by vendor/fetch.py, then added with all of its own targets left out
 # of ALL (only what depends on them builds them) and of the installation.
-execute_process(
-    COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/vendor/fetch.py"
-    OUTPUT_VARIABLE fetch_output ERROR_VARIABLE fetch_error RESULT_VARIABLE fetch_result
-    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
-if(NOT fetch_result EQUAL 0)
-    message(FATAL_ERROR "${fetch_error}")
-endif()
-message(STATUS "${fetch_output}")
-file(GLOB fetch_inputs CONFIGURE_DEPENDS patches/*.patch vendor/*.py vendor/requirements.txt)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${fetch_inputs})
+h2o_fetch(fetch.py patches/*.patch vendor/*.py vendor/requirements.txt)
 
 # Upstream would ask git, and find this project's repository.
 file(STRINGS vendor/requirements.txt pinned_commit REGEX "^# commit:")

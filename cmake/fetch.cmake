@@ -1,0 +1,16 @@
+# Runs vendor/SCRIPT, which fills a folder of vendor with pinned sources, and again when a file of these patterns changes.
+function(h2o_fetch script)
+    execute_process(
+        COMMAND "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/vendor/${script}"
+        OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE result
+        OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
+    if(NOT result EQUAL 0)
+        message(FATAL_ERROR "${error}")
+    endif()
+    message(STATUS "${output}")
+
+    set(patterns ${ARGN})
+    list(TRANSFORM patterns PREPEND "${PROJECT_SOURCE_DIR}/")
+    file(GLOB inputs CONFIGURE_DEPENDS ${patterns})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${inputs})
+endfunction()
