@@ -88,6 +88,17 @@ def test_draft_follows_the_longest_match(dense: Llama, text: list[int], n_min: i
         assert context.find_draft(text[-1], n_min, n_max).tolist() == draft_of(text, n_min, n_max)
 
 
+@pytest.mark.parametrize("pos", [1, 4093, 4095, 4096, 8000])
+def test_a_match_far_back_in_a_long_text(tiny_model: Path, pos: int) -> None:
+    """Wherever it lies among the parts that are searched one after the other."""
+    text = random_tokens(8190)
+    text[pos : pos + 4] = [*text[-3:], 7]
+    with open_tiny(tiny_model, H2OConfig(4, 6, evict=True), n_ctx=0, n_ubatch=64) as llm:
+        llm.eval(text[:-1])
+        with llm.use_context() as context:
+            assert context.find_draft(text[-1], 1, 1).tolist() == draft_of(text, 1, 1) == [7]
+
+
 def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
     first, second = [1, 2, 3, 4, 5, 6, 7, 8], [11, 12, 13, 14, 15, 16, 17, 18]
     dense.reset()

@@ -47,7 +47,9 @@ void context::rewind(uint32_t pos) {
 }
 
 context::token_array context::tokens() const {
-    return token_array(n_tokens(), text.data());
+    token_array res(n_tokens());
+    text.copy(0, n_tokens(), (uint32_t *) res.mutable_data());
+    return res;
 }
 
 py::bytes context::snapshot() {
@@ -115,7 +117,8 @@ void context::restore(const py::bytes & state, const token_array & tokens, const
         throw;
     }
 
-    text.assign(tokens.data(), tokens.data() + n);
+    text.truncate(0);
+    text.append(tokens.data(), n);
     kept_logits.assign(logits.data(), logits.data() + logits.size());
 
     i_logits       = -1;
@@ -156,7 +159,7 @@ void context::set_state(const std::string & state, bool partial, bool rows) {
 
     const size_t n_read = llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), seq_id, state_flags(partial, rows));
     if (!partial) {
-        text.clear();
+        text.truncate(0);
     }
     sync_text();
     if (n_read != state.size()) {

@@ -111,7 +111,10 @@ uint32_t context::n_tokens() const {
 }
 
 void context::sync_text() {
-    text.resize(n_cached(), -1);
+    text.truncate(std::min<size_t>(text.size(), n_cached()));
+    while (text.size() < n_cached()) {
+        text.push_back(-1);
+    }
 }
 
 int32_t context::min_position() const {
@@ -175,7 +178,7 @@ void context::raise_failure() {
 }
 
 void context::add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows) {
-    text.insert(text.end(), ids, ids + n);
+    text.append(ids, n);
     kept_logits.assign(rows, rows + n_rows*mdl->n_vocab());
     i_logits = -1;
 }

@@ -10,15 +10,6 @@ static constexpr int32_t EMPTY = INT32_MIN;
 
 static constexpr size_t MIN_SLOTS = 16;
 
-// Vectors grow by a 16th; tables by a fifth, when four fifths are used: memory counts for more than copies.
-
-template <typename T>
-static void reserve(std::vector<T> & v, size_t n) {
-    if (n > v.capacity()) {
-        v.reserve(n + n/16);
-    }
-}
-
 void h2o_lookup_params::validate() const {
     const auto check = [](bool ok, const char * what) {
         if (!ok) {
@@ -44,21 +35,20 @@ void h2o_lookup::append(const int32_t * ids, size_t n) {
     if (n > INT32_MAX - tokens.size()) {
         throw std::length_error("[lookup] a sequence has less than 2^31 tokens");
     }
-    reserve(tokens, tokens.size() + n);
-    tokens.insert(tokens.end(), ids, ids + n);
+    tokens.append(ids, n);
 }
 
 void h2o_lookup::truncate(uint32_t n) {
     unindex(n);
     if (n < tokens.size()) {
-        tokens.resize(n);
+        tokens.truncate(n);
     }
 }
 
 size_t h2o_lookup::bytes() const {
-    size_t res = sizeof(*this) + tokens.capacity()*sizeof(int32_t);
+    size_t res = sizeof(*this) + tokens.bytes();
     for (const gram_index & gram : grams) {
-        res += (gram.slots.capacity() + gram.prev.capacity())*sizeof(int32_t) + gram.frequent.capacity()*sizeof(gram_index::chain);
+        res += gram.slots.capacity()*sizeof(int32_t) + gram.back.bytes() + gram.frequent.capacity()*sizeof(gram_index::chain);
     }
     return res;
 }
@@ -66,7 +56,7 @@ size_t h2o_lookup::bytes() const {
 uint32_t h2o_lookup::home(const gram_index & gram, uint32_t pos) const {
     uint64_t h = 0;
     for (uint32_t i = 0; i < gram.length; ++i) {
-        h = (h ^ (uint32_t) tokens[pos - i])*0x9e3779b97f4a7c15u;
+        h = (h ^ tokens[pos - i])*0x9e3779b97f4a7c15u;
         h ^= h >> 32;
     }
     h *= 0xd6e8feb86659fd93u;
@@ -103,9 +93,9 @@ void h2o_lookup::rehash(gram_index & gram, size_t n_slots) const {
 }
 
 void h2o_lookup::add_position(gram_index & gram) const {
-    const int32_t pos = gram.prev.size();
+    const int32_t pos = gram.back.size();
     if ((uint32_t) pos + 1 < gram.length) {
-        gram.prev.push_back(-1);
+        gram.back.push_back(0);
         return;
     }
     if (gram.n_used >= gram.slots.size()/5*4) {
@@ -123,7 +113,7 @@ void h2o_lookup::add_position(gram_index & gram) const {
         gram.frequent[~slot].n++;
     } else {
         uint32_t n = 1;
-        for (int32_t p = prev; p >= 0; p = gram.prev[p]) {
+        for (int32_t p = prev; p >= 0; p = gram.prev(p)) {
             n++;
         }
         if (n == MAX_VISITS) {
@@ -133,12 +123,12 @@ void h2o_lookup::add_position(gram_index & gram) const {
             slot = pos;
         }
     }
-    gram.prev.push_back(prev);
+    gram.back.push_back(prev >= 0 ? pos - prev : 0);
 }
 
 void h2o_lookup::remove_position(gram_index & gram) const {
-    const int32_t prev = gram.prev.back();
-    const int32_t pos  = gram.prev.size() - 1;
+    const int32_t pos  = gram.back.size() - 1;
+    const int32_t prev = gram.prev(pos);
     if ((uint32_t) pos + 1 >= gram.length) {
         const uint32_t i = find(gram, pos);
 
@@ -155,7 +145,7 @@ void h2o_lookup::remove_position(gram_index & gram) const {
             remove_slot(gram, i);
         }
     }
-    gram.prev.pop_back();
+    gram.back.truncate(pos);
 }
 
 // What would not be found behind the gap moves into it.
@@ -176,7 +166,7 @@ void h2o_lookup::remove_slot(gram_index & gram, uint32_t gap) const {
 
 void h2o_lookup::unindex(uint32_t n) {
     for (gram_index & gram : grams) {
-        while (gram.prev.size() > n) {
+        while (gram.back.size() > n) {
             remove_position(gram);
         }
     }
@@ -185,8 +175,7 @@ void h2o_lookup::unindex(uint32_t n) {
 void h2o_lookup::index_to(uint32_t n) {
     unindex(n);
     for (gram_index & gram : grams) {
-        reserve(gram.prev, n);
-        while (gram.prev.size() < n) {
+        while (gram.back.size() < n) {
             add_position(gram);
         }
     }
@@ -206,33 +195,60 @@ void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & 
 
 namespace {
 
-// Scores by position.
+// Scores of positions.
 class lookup_scores {
 public:
-    std::vector<int32_t> positions; // that have one
+    struct scored {
+        int32_t pos;
+        double  score;
+    };
 
-    // of positions before end; all are 0
+    std::vector<scored> found; // in any order
+
+    // of positions before end; none has been found
     void reset(size_t end) {
-        for (const int32_t pos : positions) {
-            value[pos] = 0.0;
+        for (const scored & x : found) {
+            place[x.pos] = 0;
         }
-        positions.clear();
-        if (value.size() < end) {
-            value.resize(end);
+        for (const int32_t pos : excluded) {
+            place[pos] = 0;
+        }
+        found.clear();
+        excluded.clear();
+
+        if (place.capacity() < end) {
+            place.reserve(end + end/16); // memory counts for more than copies
+        }
+        if (place.size() < end) {
+            place.resize(end);
         }
     }
 
-    double operator[](int32_t pos) const { return value[pos]; }
+    // before any is added to
+    void exclude(int32_t pos) {
+        place[pos] = EXCLUDED;
+        excluded.push_back(pos);
+    }
 
     void add(int32_t pos, double x) {
-        if (value[pos] == 0.0) {
-            positions.push_back(pos);
+        uint16_t & i = place[pos];
+        if (i == EXCLUDED) {
+            return;
         }
-        value[pos] += x;
+        if (i == 0) {
+            found.push_back({ pos, 0.0 });
+            i = found.size();
+        }
+        found[i - 1].score += x;
     }
 
 private:
-    std::vector<double> value;
+    static constexpr uint16_t EXCLUDED = UINT16_MAX;
+
+    static_assert(h2o_lookup::MAX_ROWS < EXCLUDED, "");
+
+    std::vector<uint16_t> place; // of each position: 1 + where it is found, or 0, or EXCLUDED
+    std::vector<int32_t>  excluded;
 };
 
 // What is looked up around an earlier occurrence of a query's n-gram, and what it is worth.
@@ -247,19 +263,18 @@ constexpr follower FOLLOWERS[4] = { { 1, 1.0 }, { 0, 0.5 }, { 2, 0.5 }, { 3, 0.2
 
 void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const {
     const int32_t begin = params.sink_tokens;
-    const int32_t end   = grams[0].prev.size();
+    const int32_t end   = grams[0].back.size();
     if (params.budget == 0 || begin >= end) {
         return;
     }
 
-    static thread_local lookup_scores scores;
-
-    const size_t n_seen = std::min<size_t>(log.size(), params.budget);
+    static thread_local lookup_scores scores_of_thread;
+    lookup_scores & scores = scores_of_thread;
 
     scores.reset(end);
-    for (size_t i = log.size() - n_seen; i < log.size(); ++i) {
+    for (size_t i = log.size() - std::min<size_t>(log.size(), params.budget); i < log.size(); ++i) {
         if (log[i].pos >= 0 && log[i].pos < end) {
-            scores.add(log[i].pos, -INFINITY); // stays so
+            scores.exclude(log[i].pos);
         }
     }
 
@@ -274,7 +289,7 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
 
         int32_t  visits[MAX_VISITS];
         uint32_t n_visits = 0;
-        for (int32_t p = gram.head(slot); p >= 0 && n_visits < MAX_VISITS; p = gram.prev[p]) {
+        for (int32_t p = gram.head(slot); p >= 0 && n_visits < MAX_VISITS; p = gram.prev(p)) {
             visits[n_visits++] = p;
         }
 
@@ -289,16 +304,14 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
         }
     }
 
-    auto & best = scores.positions;
+    auto & best = scores.found;
 
-    const auto first_seen = std::partition(best.begin(), best.end(), [](int32_t pos) { return scores[pos] > 0.0; });
-    const auto n          = std::min<size_t>(first_seen - best.begin(), n_new());
-
-    std::nth_element(best.begin(), best.begin() + n, first_seen, [](int32_t a, int32_t b) {
-        return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+    const auto end_best = best.begin() + std::min<size_t>(best.size(), n_new());
+    std::nth_element(best.begin(), end_best, best.end(), [](const auto & a, const auto & b) {
+        return a.score != b.score ? a.score > b.score : a.pos < b.pos;
     });
-    std::sort(best.begin(), best.begin() + n);
-    for (size_t i = 0; i < n; ++i) {
-        log.push_back({ best[i], (int32_t) query });
+    std::sort(best.begin(), end_best, [](const auto & a, const auto & b) { return a.pos < b.pos; });
+    for (auto it = best.begin(); it != end_best; ++it) {
+        log.push_back({ it->pos, (int32_t) query });
     }
 }

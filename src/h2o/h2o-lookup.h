@@ -1,5 +1,7 @@
 #pragma once
 
+#include "h2o-packed.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -56,7 +58,7 @@ public:
     // rows that a query may add
     uint32_t n_new() const { return std::min(MAX_ROWS, (params.budget + params.tile - 1)/params.tile); }
 
-    const std::vector<int32_t> & text() const { return tokens; }
+    const h2o_packed & text() const { return tokens; }
 
     // throws std::length_error if positions would not fit into int32
     void append(const int32_t * ids, size_t n);
@@ -70,8 +72,8 @@ public:
     // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().
     void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log);
 
-    // Memory of this index: 17 to 32 bytes per token, 35 if hardly a token comes twice. What choose() works with is
-    // shared by all indices of a thread: 8 bytes for each token of the longest text.
+    // Memory of this index: 9 to 20 bytes per token, 31 if hardly a token comes twice. What choose() works with is
+    // shared by all indices of a thread: 2 bytes for each token of the longest text.
     size_t bytes() const;
 
 private:
@@ -91,10 +93,16 @@ private:
         uint32_t n_used = 0;
 
         std::vector<int32_t> slots;
-        std::vector<int32_t> prev; // [positions indexed], -1 where there is none
+        h2o_packed           back; // [positions indexed] how far before it the n-gram's previous position is, 0: there is none
         std::vector<chain>   frequent;
 
         int32_t head(int32_t slot) const { return slot >= 0 ? slot : frequent[~slot].head; }
+
+        // the n-gram's previous position, -1 if there is none
+        int32_t prev(int32_t pos) const {
+            const uint32_t n = back[pos];
+            return n > 0 ? pos - (int32_t) n : -1;
+        }
     };
 
     uint32_t home(const gram_index & gram, uint32_t pos) const;
@@ -114,7 +122,7 @@ private:
 
     const h2o_lookup_params params;
 
-    std::vector<int32_t> tokens;
+    h2o_packed tokens;
 
     std::array<gram_index, N_GRAM> grams;
 };

@@ -174,7 +174,9 @@ std::map<uint32_t, h2o_record> h2o_chunk_records_read(llama_io_read_i & io, cons
 }
 
 void h2o_text_write(llama_io_write_i & io, const h2o_tiles & tiles) {
-    write_array(io, tiles.text());
+    std::vector<uint32_t> ids(tiles.text().size());
+    tiles.text().copy(0, ids.size(), ids.data());
+    write_array(io, ids);
 }
 
 std::vector<int32_t> h2o_text_read(llama_io_read_i & io, uint32_t n_tokens) {
