@@ -188,18 +188,19 @@ std::vector<int32_t> h2o_graph::far_positions() const {
     return res;
 }
 
-// Few steps of a size need more than others: a graph is made for what this one needs, and used again as long as that is enough.
-// While memory is reserved, nothing is known of a text yet.
+// Few steps of a size need many rows: a graph has room for four chunks, or twice as many as often as a step needs them. So graphs
+// are used again, and the memory that they take moves two or three times in a text of any length.
 uint32_t h2o_graph::n_far_max() const {
-    constexpr uint32_t PADDING = 512;
-
     const uint32_t n_max = stream->sequence.tiles->n_seen_max(step.n_tokens, stream->sequence.layout.n_positions());
-    if (n_max <= PADDING) {
-        return n_max; // generated tokens need not be counted
-    }
-    const uint32_t n = far_positions().size();
 
-    return std::min(n_max, n == 0 ? 4*stream->sequence.config.chunk_size : GGML_PAD(n, PADDING));
+    uint32_t n = 4*stream->sequence.config.chunk_size;
+    if (n >= n_max) {
+        return n_max; // need not be counted
+    }
+    for (const uint32_t n_here = far_positions().size(); n < n_here && n < n_max; ) {
+        n *= 2;
+    }
+    return std::min(n, n_max);
 }
 
 ggml_tensor * h2o_graph::fetch(const llm_graph_context & graph, int il) {

@@ -195,7 +195,7 @@ void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & 
 
 namespace {
 
-// Scores of positions.
+// Scores of positions, in a hash table.
 class lookup_scores {
 public:
     struct scored {
@@ -205,51 +205,65 @@ public:
 
     std::vector<scored> found; // in any order
 
-    // of positions before end; none has been found
-    void reset(size_t end) {
-        for (const scored & x : found) {
-            place[x.pos] = 0;
+    // none; as many positions are excluded at most
+    void reset(size_t n_excluded) {
+        for (const uint32_t i : used) {
+            places[i].pos = -1;
         }
-        for (const int32_t pos : excluded) {
-            place[pos] = 0;
+        while (places.size() < 2*(n_excluded + h2o_lookup::MAX_ROWS)) {
+            places.resize(std::max<size_t>(2*places.size(), 1024));
         }
+        used.clear();
         found.clear();
-        excluded.clear();
-
-        if (place.capacity() < end) {
-            place.reserve(end + end/16); // memory counts for more than copies
-        }
-        if (place.size() < end) {
-            place.resize(end);
-        }
     }
 
     // before any is added to
-    void exclude(int32_t pos) {
-        place[pos] = EXCLUDED;
-        excluded.push_back(pos);
-    }
+    void exclude(int32_t pos) { find(pos).index = EXCLUDED; }
 
     void add(int32_t pos, double x) {
-        uint16_t & i = place[pos];
-        if (i == EXCLUDED) {
+        place & p = find(pos);
+        if (p.index == EXCLUDED) {
             return;
         }
-        if (i == 0) {
+        if (p.index == NEW) {
+            p.index = found.size();
             found.push_back({ pos, 0.0 });
-            i = found.size();
         }
-        found[i - 1].score += x;
+        found[p.index].score += x;
     }
 
 private:
-    static constexpr uint16_t EXCLUDED = UINT16_MAX;
+    static constexpr int32_t NEW = -1, EXCLUDED = -2;
 
-    static_assert(h2o_lookup::MAX_ROWS < EXCLUDED, "");
+    struct place {
+        int32_t pos   = -1;  // none
+        int32_t index = NEW; // in `found`
+    };
 
-    std::vector<uint16_t> place; // of each position: 1 + where it is found, or 0, or EXCLUDED
-    std::vector<int32_t>  excluded;
+    place & find(int32_t pos) {
+        const uint32_t mask = places.size() - 1; // a power of two
+
+        uint32_t i = (uint32_t) pos*0x9e3779b1u >> 12 & mask;
+        while (places[i].pos != pos) {
+            if (places[i].pos < 0) {
+                places[i] = { pos, NEW };
+                used.push_back(i);
+                break;
+            }
+            i = (i + 1) & mask;
+        }
+        return places[i];
+    }
+
+    std::vector<place>    places;
+    std::vector<uint32_t> used;
 };
+
+// apart, so that its address is looked for once
+[[gnu::noinline]] lookup_scores & scores_of_thread() {
+    static thread_local lookup_scores scores;
+    return scores;
+}
 
 // What is looked up around an earlier occurrence of a query's n-gram, and what it is worth.
 struct follower {
@@ -268,11 +282,12 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
         return;
     }
 
-    static thread_local lookup_scores scores_of_thread;
-    lookup_scores & scores = scores_of_thread;
+    lookup_scores & scores = scores_of_thread();
 
-    scores.reset(end);
-    for (size_t i = log.size() - std::min<size_t>(log.size(), params.budget); i < log.size(); ++i) {
+    const size_t n_seen = std::min<size_t>(log.size(), params.budget);
+
+    scores.reset(n_seen);
+    for (size_t i = log.size() - n_seen; i < log.size(); ++i) {
         if (log[i].pos >= 0 && log[i].pos < end) {
             scores.exclude(log[i].pos);
         }

@@ -12,16 +12,22 @@ void h2o_packed::push_back(uint32_t x) {
     const uint32_t max = *std::max_element(last.begin(), last.end());
 
     size_t width = 1;
-    while (width < 4 && max >> 8*width > 0) {
+    while (width < 32 && max >> width > 0) {
         width++;
     }
 
-    block b(BLOCK*width + PAD);
-    for (size_t i = 0; i < BLOCK; ++i) {
-        for (size_t j = 0; j < width; ++j) {
-            b[i*width + j] = last[i] >> 8*j;
+    block    b;
+    uint64_t bits = 0; // the lowest n_bits of them are to be written
+    size_t   n_bits = 0;
+    b.reserve(BLOCK*width/8 + PAD);
+    for (const uint64_t number : last) {
+        bits |= number << n_bits;
+        for (n_bits += width; n_bits >= 8; n_bits -= 8) {
+            b.push_back(bits);
+            bits >>= 8;
         }
     }
+    b.resize(b.size() + PAD);
     blocks.push_back(std::move(b));
     last.clear();
 }
@@ -50,11 +56,10 @@ void h2o_packed::copy(size_t begin, size_t n, uint32_t * dst) const {
         const size_t n_here = std::min(BLOCK - first, end - begin);
         if (b == blocks.size()) {
             std::copy_n(last.data() + first, n_here, dst);
-        } else if (blocks[b].size()/BLOCK == 1) { // vectors
-            std::copy_n(blocks[b].data() + first, n_here, dst);
         } else {
+            const block_reader read(blocks[b]);
             for (size_t i = 0; i < n_here; ++i) {
-                dst[i] = unpack(blocks[b], first + i);
+                dst[i] = read(first + i);
             }
         }
         begin += n_here;
