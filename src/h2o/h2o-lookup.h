@@ -72,8 +72,7 @@ public:
     // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().
     void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log);
 
-    // Memory of this index: 9 to 20 bytes per token, 31 if hardly a token comes twice. What choose() works with is
-    // shared by all indices of a thread: 2 bytes for each token of the longest text.
+    // Memory of this index: 7 to 20 bytes per token, 23 if hardly a token comes twice.
     size_t bytes() const;
 
 private:
