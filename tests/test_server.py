@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,38 @@ def test_a_conversation_goes_back_to_any_message_of_the_user(tmp_path: Path, opt
                 before = llm.apply_chat_template(told[:-1], add_generation_prompt=False)
                 assert answer["timings"]["cache_n"] >= len(llm.tokenize(before)), step
             told.append(answer["choices"][0]["message"])
+
+
+def test_a_long_conversation_keeps_the_rows_of_two_chunks(tmp_path: Path) -> None:
+    """With eviction it goes back to the first message and to the last one; for others it reads some again."""
+    file = tmp_path / "template"
+    file.write_text(CHATML)
+    options = ["--evict", "--chunk", str(2 * S), "--threads", "1", "--n-ctx", "2048", "--parallel", "2"]
+    told: list[Any] = [{"role": "system", "content": DOCUMENT[: 2 * S]}]
+    with (
+        serving(tmp_path / "log", "demo", *options, "--", "--chat-template-file", str(file)) as server,
+        open_chat(demo_model_path(), CHATML) as llm,
+    ):
+
+        def ask(n_kept: int, heard: Iterable[int]) -> tuple[int, int]:
+            """After `n_kept` questions, some of them heard: tokens kept, and those before the question."""
+            told[1 + 2 * n_kept :] = [user(f"question {len(told)}? " + "and so on? " * 12)]
+            answer = server.chat(told, id_slot=0, logprobs=True)
+            for step, i in enumerate((*heard, n_kept)):
+                alone = server.chat(told[: 2 * i + 2], id_slot=1, cache_prompt=step > 0, logprobs=True)
+            assert logprobs_of(answer) == pytest.approx(logprobs_of(alone), abs=1e-4)
+            before = llm.apply_chat_template(told[:-1], add_generation_prompt=False)
+            told.append(answer["choices"][0]["message"])
+            return answer["timings"]["cache_n"], len(llm.tokenize(before))
+
+        starts = [ask(n, range(n))[1] for n in range(7)]
+        assert all(b - a > 2 * S for a, b in pairwise(starts))
+        n_cached, n_before = ask(6, range(6))
+        assert n_cached >= n_before
+        n_cached, n_before = ask(3, ())
+        assert n_cached == starts[0] < n_before
+        n_cached, n_before = ask(0, ())
+        assert n_cached == starts[0] == n_before
 
 
 @pytest.mark.parametrize(

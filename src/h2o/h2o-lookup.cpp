@@ -1,8 +1,6 @@
 #include "h2o-lookup.h"
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 

@@ -81,6 +81,10 @@ void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common
         llama_h2o_kv_set_state_end(kv, end);
         first->update_dft(ctx, id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
         llama_h2o_kv_set_state_end(kv, UINT32_MAX);
+
+        // Where a document ends, and where the conversation was: a copy for every chunk would take more than dense attention does.
+        const uint32_t begin_end = chunk_end(kv, checkpoints.front()), last_end = chunk_end(kv, *first);
+        checkpoints.remove_if([&](const auto & c) { return chunk_end(kv, c) > begin_end && chunk_end(kv, c) < last_end; });
     }
 }
 

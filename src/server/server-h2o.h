@@ -24,6 +24,7 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
 
 // Before a call after which the slot's sequence has n_tokens: if it moves rows (with eviction, when a chunk closes), the checkpoints
 // of that chunk get them, up to the last of these checkpoints. Until then the rows are in the cache, and a checkpoint needs none.
+// Rows are kept for two chunks, the first that has checkpoints and the last one: the checkpoints of those in between are removed.
 void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
 
 // Whether to go back to token `pos` of a prompt will be wanted: where a user's message begins; near the end of a prompt that is
