@@ -35,7 +35,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from servers import Server, serving
 
-SERVERS = {"H2O": [], "--evict": ["--evict"], "--no-h2o": ["--no-h2o"]}
+SERVERS = {
+    "H2O": [],
+    "--evict": ["--evict"],
+    "--evict --chunk 512": ["--evict", "--chunk", "512"],
+    "--no-h2o": ["--no-h2o"],
+}
 QUESTIONS = ("What is this document about? Answer in one sentence.", "Which of its details is surprising?")
 
 
