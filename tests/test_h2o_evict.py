@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 import h2o_llama
 from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
-from h2o_llama import H2OError
+from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
+from h2o_llama.apart import call_apart, resident_bytes
 from inputs import limited, random_tokens, split
 from llamas import Config, arrays, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel
@@ -113,6 +115,26 @@ def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
         n_head_kv, _, size = llm.kv.keys(0).shape
         assert llm.kv.stats.kv_bytes == n_byte == 2 * 4 * len(llm.kv.layers) * n_head_kv * (CONFIG.M + S) * size
         assert np.isfinite(llm.logits).all()
+
+
+def resident_of_a_sequence(n_chunk: int) -> list[int]:
+    """Resident bytes with a complete chunk, with the next one begun, and when the sequence is empty again."""
+    h2o = H2OConfig.for_chunk_size(n_chunk, evict=True)
+    with Llama(demo_model_path(), n_ctx=2 * n_chunk, n_batch=n_chunk, n_ubatch=n_chunk, h2o=h2o) as llm:
+        for _ in range(2):  # what is computed with grows in the first round
+            found = []
+            for step in (lambda: llm.eval([65] * n_chunk), lambda: llm.eval([65]), llm.reset):
+                step()
+                found.append(resident_bytes() or 0)
+        return [*found, llm.kv.stats.kv_bytes * n_chunk // (n_chunk + h2o.memory_size)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there is memory of unused rows given back")
+def test_rows_take_memory_while_something_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    full, begun, empty, of_chunk = call_apart("test", resident_of_a_sequence, 2048)
+    assert full - begun > of_chunk // 2
+    assert full - empty > of_chunk * 3 // 4
 
 
 def test_a_cache_that_cannot_fit_is_refused(tiny_model: Path) -> None:

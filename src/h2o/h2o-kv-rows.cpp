@@ -6,6 +6,11 @@
 #include <algorithm>
 #include <cstring>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 void h2o_kv_rows::rotate(float * data, size_t n) const {
     if (n_rot > 0) {
         ggml_h2o_hadamard(data, n, n_rot);
@@ -110,6 +115,22 @@ void h2o_kv_rows::move(const std::vector<int32_t> & from) const {
         copy.resize(n*t->nb[1]);
         set_bytes(0, copy);
     }
+}
+
+void h2o_kv_rows::release([[maybe_unused]] uint32_t r0, [[maybe_unused]] uint32_t r1) const {
+#ifdef __linux__ // elsewhere pages cannot be given back, or are only marked
+    if (ggml_backend_buffer_get_type(t->buffer) != ggml_backend_cpu_buffer_type()) { // a device may know where pages are
+        return;
+    }
+    static const uintptr_t page = sysconf(_SC_PAGESIZE);
+
+    const uintptr_t data  = (uintptr_t) t->data;
+    const uintptr_t begin = (data + (row0 + r0)*t->nb[1] + page - 1)/page*page;
+    const uintptr_t end   = (data + (row0 + r1)*t->nb[1])/page*page;
+    if (begin < end) {
+        madvise((void *) begin, end - begin, MADV_DONTNEED); // they read as zeros then; where it fails they stay
+    }
+#endif
 }
 
 std::vector<uint8_t> h2o_kv_rows::get_bytes(uint32_t r0, uint32_t r1) const {

@@ -26,6 +26,9 @@ struct h2o_kv_rows {
     // Moves rows of each head to its row i from its row from[i], which is not before i and ascends; -1: nothing. from [n_head, n]
     void move(const std::vector<int32_t> & from) const;
 
+    // Nothing is in the rows [r0, r1) any more: the memory's pages go back to the operating system until they are written.
+    void release(uint32_t r0, uint32_t r1) const;
+
     // the rows [r0, ...) as they are
     std::vector<uint8_t> get_bytes(uint32_t r0, uint32_t r1) const;
     void                 set_bytes(uint32_t r0, const std::vector<uint8_t> & bytes) const;

@@ -228,6 +228,13 @@ void h2o_sequence::move_rows(const h2o_layer & layer, const std::vector<int32_t>
     v_rows(layer.il).move(from);
 }
 
+void h2o_sequence::release_rows(uint32_t first) const {
+    for (const auto & layer : layers) {
+        k_rows(layer.il).release(first, layout.n_rows());
+        v_rows(layer.il).release(first, layout.n_rows());
+    }
+}
+
 void h2o_sequence::set_memory_set(h2o_layer & layer, std::vector<int32_t> memory, uint32_t chunk_start) {
     if (layout.is_compact) {
         move_rows(layer, memory, chunk_start);

@@ -94,6 +94,9 @@ public:
     // memory [n_head_kv, M], ascending positions, -1 padded, as many as config.n_memory(n_tokens())
     void set_memory(h2o_layer & layer, const int32_t * memory);
 
+    // Nothing is in the rows from this one on: their memory goes back until they are written.
+    void release_rows(uint32_t first) const;
+
     // lazy build: if position pos begins a chunk, its predecessor's memory set is built, once. Returns whether it was.
     bool begin_chunk(uint32_t pos);
 

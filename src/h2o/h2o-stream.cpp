@@ -156,6 +156,7 @@ void h2o_stream::init() {
         sequence.cold = std::make_unique<h2o_cold_store>(cold_place, cold_codec, sequence.config.chunk_size, std::move(row_sizes));
         far           = std::make_unique<h2o_far_rows>(*sequence.cold);
     }
+    sequence.release_rows(0);
     reset_stats();
 }
 
@@ -189,6 +190,7 @@ void h2o_stream::clear(bool data) {
         }
     }
     sequence.clear();
+    sequence.release_rows(0);
     reset_stats();
 }
 

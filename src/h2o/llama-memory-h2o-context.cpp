@@ -117,6 +117,10 @@ void llama_memory_h2o_context::begin_step(const h2o_stream_step & part, uint32_t
         sequence.stats.n_select    += sequence.layers.size();
     }
 
+    if (sequence.layout.is_compact && step.pos%S == 0) { // of the chunk before
+        sequence.release_rows(sequence.layout.row_of(step.pos) + step.n_tokens);
+    }
+
     if (step.phase == h2o_step::DECODE) {
         sequence.begin_generated(step.pos, step.n_tokens);
     } else {
