@@ -147,20 +147,28 @@ def test_a_file_that_ends_too_early_is_refused(served: tuple[Server, Any], slots
     assert server.complete(OTHER, id_slot=0)["content"] == answer_of(settings, OTHER)
 
 
-def test_saved_slots_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--evict"], ["--evict", "--cold-store", "memory"]])
+@pytest.mark.parametrize("answer", [1, S])
+def test_saved_slots_outlive_a_server_that_is_killed(tmp_path: Path, options: list[str], answer: int) -> None:
+    """And they go back to where the question began, also where the answer has closed its chunk."""
     (tmp_path / "slots").mkdir()
-    options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--slot-save-path", str(tmp_path / "slots")]
-    with serving(tmp_path / "first", "demo", *options) as server:
-        server.complete(DOCUMENT, n_predict=1)
-        server.post("/slots/0?action=save", {"filename": "document"})
-        expected = server.complete(DOCUMENT + "and?")
+    (tmp_path / "template").write_text(CHATML)
+    sizes = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--slot-save-path", str(tmp_path / "slots")]
+    template = ["--", "--chat-template-file", str(tmp_path / "template")]
+    told: list[Any] = [{"role": "system", "content": DOCUMENT}, user("k1?")]
+    with serving(tmp_path / "first", "demo", *sizes, *options, *template) as server:
+        server.chat(told, answer, ignore_eos=True)
+        saved = server.post("/slots/0?action=save", {"filename": "document"})
+        assert saved["n_written"] == (tmp_path / "slots" / "document").stat().st_size
+        told[1] = user("k2?")
+        expected = server.chat(told)
         server.process.kill()
         server.process.wait()
-    with serving(tmp_path / "second", "demo", *options) as server:
-        server.post("/slots/0?action=restore", {"filename": "document"})
-        answer = server.complete(DOCUMENT + "and?")
-    assert answer["content"] == expected["content"]
-    assert answer["timings"]["cache_n"] == expected["timings"]["cache_n"] == len(DOCUMENT)
+    with serving(tmp_path / "second", "demo", *sizes, *options, *template) as server:
+        assert server.post("/slots/0?action=restore", {"filename": "document"})["n_read"] == saved["n_written"]
+        second = server.chat(told)
+    assert second["choices"] == expected["choices"]
+    assert second["timings"]["cache_n"] == expected["timings"]["cache_n"] >= len(DOCUMENT)
 
 
 def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:

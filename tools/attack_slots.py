@@ -42,6 +42,8 @@ def damage(data: bytes, rng: random.Random) -> bytes:
         del out[rng.randrange(len(out)) :]
     for _ in range(rng.randint(1, 3) if out else 0):
         at = rng.randrange(min(len(out), rng.choice([12, 1000, 6000, len(out)])))
+        if rng.random() < 0.3:
+            at = len(out) - 1 - at  # its checkpoints
         if rng.random() < 0.5:
             out[at] ^= 1 << rng.randrange(8)
         else:
@@ -59,18 +61,19 @@ def attack(name: str, n_files: int, seed: int, folder: Path) -> None:
         try:
             answers = [server.complete(text, 8, cache_prompt=False)["content"] for text in (OTHER, MARKER + "and")]
             server.complete(OTHER, 0, id_slot=0)
-            server.complete(MARKER, 1, id_slot=1, cache_prompt=False)
+            server.complete(MARKER, 16, id_slot=1, cache_prompt=False)  # closes the chunk of its checkpoint
             server.post("/slots/1?action=save", {"filename": "good"})
             data, other = good.read_bytes(), server.get("/slots/0/h2o?layer=1")
             for i in range(n_files):
                 what = f"file {i} of seed {seed}"
-                bad.write_bytes(damage(data, random.Random(f"{seed}/{i}")))
+                rng = random.Random(f"{seed}/{i}")
+                bad.write_bytes(damage(data, rng))
                 status, answer = server.request("POST", "/slots/1?action=restore", {"filename": "bad"})
                 assert status == 200 or (status == 400 and answer["error"]["message"]), (status, answer)
                 n_taken += status == 200
                 if status == 200:  # whatever it holds
                     server.get("/slots/1/h2o?layer=1")
-                    body = {"prompt": MARKER + "and", "n_predict": 2, "id_slot": 1}
+                    body = {"prompt": MARKER + rng.choice(["and", ""]), "n_predict": 2, "id_slot": 1}
                     status, answer = server.request("POST", "/completion", body)
                     assert status == 200, (status, answer)
                 if i % 50 == 49 or i == n_files - 1:

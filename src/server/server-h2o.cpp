@@ -51,6 +51,10 @@ bool server_h2o_enabled(const llama_context * ctx) {
     return llama_get_h2o_kv(ctx);
 }
 
+static int32_t n_tokens(const llama_h2o_kv * kv) {
+    return llama_h2o_kv_info(kv).n_tokens;
+}
+
 // There is no draft with H2O: in its place a checkpoint has K and V, once these have moved.
 static std::vector<uint8_t> & rows(common_prompt_checkpoint & checkpoint) {
     return checkpoint.data_dft;
@@ -100,12 +104,15 @@ static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_promp
             return false;
         }
     }
-    return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
+    return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS) && n_tokens(kv) == checkpoint.n_tokens;
 }
 
 // to n_past or the nearest place before it; the checkpoints after that are removed
 static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+
+    // a call that failed, or a checkpoint that was damaged, has left fewer tokens than the slot was given
+    n_past = std::min(n_past, n_tokens(kv));
 
     int32_t n_kept = n_past;
     while (!llama_h2o_kv_can_rewind(kv, n_kept)) {
@@ -144,8 +151,7 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
         return n_past;
     }
 
-    // a call that failed has left fewer tokens than the slot was given
-    const int32_t res = go_back(ctx, id, checkpoints, std::min({ n_past, n_prompt - 1, (int32_t) llama_h2o_kv_info(kv).n_tokens }));
+    const int32_t res = go_back(ctx, id, checkpoints, std::min(n_past, n_prompt - 1));
 
     for (auto & checkpoint : checkpoints) { // of the open chunk: other tokens may follow
         if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, checkpoint) + 1)) {

@@ -27,6 +27,13 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
 // Rows are kept for two chunks, the first that has checkpoints and the last one: the checkpoints of those in between are removed.
 void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
 
+// A slot's file has its checkpoints after the state of its sequence, which is the first n_bytes of it.
+// Appends them. Returns how many bytes the file has then; 0 if it cannot be written, or n_bytes is.
+size_t server_h2o_save_checkpoints(const llama_context * ctx, const std::string & path, const std::list<common_prompt_checkpoint> & checkpoints, size_t n_bytes);
+
+// The checkpoints of a text of n_tokens tokens; n_bytes becomes what was read of the file. Throws std::runtime_error if it is damaged.
+std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes);
+
 // Whether to go back to token `pos` of a prompt will be wanted: where a user's message begins; near the end of a prompt that is
 // not made of messages, so that it can be sent again.
 bool server_h2o_wants_checkpoint(bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt);
