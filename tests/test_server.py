@@ -147,6 +147,19 @@ def test_a_file_that_ends_too_early_is_refused(served: tuple[Server, Any], slots
     assert server.complete(OTHER, id_slot=0)["content"] == answer_of(settings, OTHER)
 
 
+def test_a_slot_that_cannot_be_saved_leaves_the_file_that_was_there(served: tuple[Server, Any], slots: Path) -> None:
+    server, _ = served
+    server.complete(DOCUMENT, n_predict=1, id_slot=0)
+    server.post("/slots/0?action=save", {"filename": "kept"})
+    data = (slots / "kept").read_bytes()
+    (slots / "kept.part" / "folder").mkdir(parents=True)  # where it is written first
+    server.complete(OTHER, n_predict=1, id_slot=0)
+    status, answer = server.request("POST", "/slots/0?action=save", {"filename": "kept"})
+    assert (status, answer["error"]["message"]) == (500, "Unable to save slot")
+    assert (slots / "kept").read_bytes() == data
+    shutil.rmtree(slots / "kept.part")
+
+
 @pytest.mark.parametrize("options", [[], ["--evict"], ["--evict", "--cold-store", "memory"]])
 @pytest.mark.parametrize("answer", [1, S])
 def test_saved_slots_outlive_a_server_that_is_killed(tmp_path: Path, options: list[str], answer: int) -> None:

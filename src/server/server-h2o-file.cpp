@@ -2,21 +2,23 @@
 
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <ios>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 // In a slot's file, after llama.cpp's state of the sequence: MAGIC, the number of checkpoints, and for each of them how many tokens it
 // is of, the sizes of data_tgt (its state) and data_dft (its rows), and these. Numbers are uint64_t.
 static constexpr uint64_t MAGIC = 0x31706b63206f3268; // "h2o ckp1"
 
-size_t server_h2o_save_checkpoints(const llama_context * ctx, const std::string & path, const std::list<common_prompt_checkpoint> & checkpoints, size_t n_bytes) {
-    if (n_bytes == 0 || !server_h2o_enabled(ctx)) {
-        return n_bytes;
-    }
+// returns how many bytes they are
+static size_t append_checkpoints(const std::string & path, const std::list<common_prompt_checkpoint> & checkpoints) {
     std::ofstream file(path, std::ios::binary | std::ios::app);
+
+    size_t n_bytes = 0;
 
     const auto write = [&](const void * data, size_t n) {
         file.write(static_cast<const char *>(data), n);
@@ -33,8 +35,27 @@ size_t server_h2o_save_checkpoints(const llama_context * ctx, const std::string 
         write(c.data_tgt.data(), c.data_tgt.size());
         write(c.data_dft.data(), c.data_dft.size());
     }
-    file.close();
-    return file ? n_bytes : 0;
+    return n_bytes;
+}
+
+size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
+        const llama_token * tokens, size_t n_tokens) {
+    const std::string part = std::string(path) + ".part";
+
+    size_t n_bytes = llama_state_seq_save_file(ctx, part.c_str(), id, tokens, n_tokens);
+    if (n_bytes > 0 && server_h2o_enabled(ctx)) {
+        n_bytes += append_checkpoints(part, checkpoints);
+    }
+
+    std::error_code error;
+    if (n_bytes > 0 && std::filesystem::file_size(part, error) == n_bytes) {
+        std::filesystem::rename(part, path, error);
+        if (!error) {
+            return n_bytes;
+        }
+    }
+    std::filesystem::remove(part, error);
+    return 0;
 }
 
 std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes) {

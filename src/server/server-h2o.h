@@ -27,11 +27,13 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
 // Rows are kept for two chunks, the first that has checkpoints and the last one: the checkpoints of those in between are removed.
 void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
 
-// A slot's file has its checkpoints after the state of its sequence, which is the first n_bytes of it.
-// Appends them. Returns how many bytes the file has then; 0 if it cannot be written, or n_bytes is.
-size_t server_h2o_save_checkpoints(const llama_context * ctx, const std::string & path, const std::list<common_prompt_checkpoint> & checkpoints, size_t n_bytes);
+// Saves a slot: llama.cpp's state of its sequence and its tokens, then with H2O its checkpoints. Returns how many bytes these are.
+// 0: it could not be written, and a file that was there is as it was.
+size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
+        const llama_token * tokens, size_t n_tokens);
 
-// The checkpoints of a text of n_tokens tokens; n_bytes becomes what was read of the file. Throws std::runtime_error if it is damaged.
+// The checkpoints of such a file, of a text of n_tokens tokens. What is before them has n_bytes, which becomes what was read in all.
+// Throws std::runtime_error if the file is damaged.
 std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes);
 
 // Whether to go back to token `pos` of a prompt will be wanted: where a user's message begins; near the end of a prompt that is
