@@ -5,9 +5,12 @@
 
 namespace {
 
-constexpr int IN_PLACE_ROWS = VL == 16 ? 6 : 3; // rows at once
-constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
-constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
+constexpr int IN_PLACE_ROWS  = VL == 16 ? 6 : 3; // rows at once
+constexpr int IN_PLACE_KEYS  = 4;                // dot products of each at once
+constexpr int IN_PLACE_NV    = 4;                // vectors of a row of V at once
+constexpr int IN_PLACE_GROUP = 8;                // keys that are asked for at once,
+constexpr int IN_PLACE_AHEAD = 32;               // so many keys before they are read
+constexpr int LINE           = 64;               // bytes of a cache line
 
 static_assert(H2O_ATTN_LANES % VL == 0, "");
 
@@ -91,13 +94,46 @@ inline const char * row_of(const h2o_attn_source & x, int64_t key) {
     return (const char *) x.data + x.rows[key]*x.stride;
 }
 
-// Rows by index, and one head's part of each, are more than the CPU foresees. It takes a block's time until they are read.
+// Rows by index, and one head's part of each, are more than the CPU foresees.
 inline void prefetch_row(const h2o_attn_source & x, int64_t key) {
     const char * row = row_of(x, key);
     for (int64_t i = 0; i < x.size; i += 64) {
         __builtin_prefetch(row + i, 0, 2);
     }
 }
+
+// Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
+[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t start, int64_t end) {
+    __asm__ volatile (""); // GCC leaves out a call that has no effect
+    for (int64_t i = start; i < end; i += 2*LINE) {
+        for (int c = 0; c < IN_PLACE_GROUP; ++c) {
+            const char * row = row_of(x, min_of(key + c, n - 1));
+            __builtin_prefetch(row + i);
+            __builtin_prefetch(row + min_of(i + LINE, end - 1));
+        }
+    }
+}
+
+// Rows in the order in which they are read: the bytes [start, end) of n rows, then n_next of others.
+struct reading {
+    const h2o_attn_source & x;
+    int64_t n;
+    int64_t start;
+    int64_t end;
+
+    const h2o_attn_source & next;
+    int64_t n_next;
+
+    // Asks for IN_PLACE_GROUP rows that are read IN_PLACE_AHEAD rows after the key-th.
+    void prefetch(int64_t key) const {
+        key += IN_PLACE_AHEAD;
+        if (key < n) {
+            prefetch_rows(x, key, n, start, end);
+        } else if (key - n < n_next) {
+            prefetch_rows(next, key - n, n_next, 0, next.size);
+        }
+    }
+};
 
 // logits of VL keys from the key-th on, the last one again where there are no more; all finite: -1 in that lane
 template <typename T, int M>
@@ -112,14 +148,14 @@ void dot_rows(const h2o_attn_in_place & t, int first_row, int64_t key, vec_i & f
 
         vec_f sum[M][IN_PLACE_KEYS] = {};
         for (int64_t i = 0; i < t.d_k; i += VL) {
-            vec_f x[IN_PLACE_KEYS];
-            for (int c = 0; c < IN_PLACE_KEYS; ++c) {
-                x[c] = T::load(k[c], i);
-            }
+            vec_f q[M];
             for (int r = 0; r < M; ++r) {
-                const vec_f q = load(t.q + (first_row + r)*t.d_k + i);
-                for (int c = 0; c < IN_PLACE_KEYS; ++c) {
-                    sum[r][c] += x[c]*q;
+                q[r] = load(t.q + (first_row + r)*t.d_k + i);
+            }
+            for (int c = 0; c < IN_PLACE_KEYS; ++c) { // one of them in a register at a time
+                const vec_f x = T::load(k[c], i);
+                for (int r = 0; r < M; ++r) {
+                    sum[r][c] += x*q[r];
                 }
             }
         }
@@ -137,21 +173,28 @@ void dot_rows(const h2o_attn_in_place & t, int first_row, int64_t key, vec_i & f
 
 // N vectors of the rows' output, from the i-th number on
 template <typename T, int M, int N>
-void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & finite) {
-    const int64_t n_next = i == 0 && first_row == 0 ? t.n_next : 0;
+void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, bool prefetch, vec_i & finite) {
+    const bool is_first = first_row == 0; // the rows after these find all in the cache
+    const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
+
+    const int64_t start_byte = t.v.size*i/t.d_v;
+    const int64_t end_byte   = prefetch && is_first ? t.v.size*(i + N*VL)/t.d_v : start_byte;
+
+    const reading order = { t.v, t.n_k, start_byte, end_byte, t.next, prefetch && is_last ? t.n_next : 0 };
 
     vec_f sum[M][N] = {};
 
     const float * weights = t.logits + first_row*t.ld;
-    for (int64_t key = 0; key < t.n_k; ++key) {
-        const char * v = row_of(t.v, key);
-        if (key < n_next) {
-            prefetch_row(t.next, key);
-        }
-        for (int j = 0; j < N; ++j) {
-            const vec_f x = T::load(v, i + j*VL);
-            for (int r = 0; r < M; ++r) {
-                sum[r][j] += x*weights[r*t.ld + key];
+    for (int64_t start = 0; start < t.n_k; start += IN_PLACE_GROUP) {
+        order.prefetch(start);
+
+        for (int64_t key = start; key < min_of(start + IN_PLACE_GROUP, t.n_k); ++key) {
+            const char * v = row_of(t.v, key);
+            for (int j = 0; j < N; ++j) {
+                const vec_f x = T::load(v, i + j*VL);
+                for (int r = 0; r < M; ++r) {
+                    sum[r][j] += x*weights[r*t.ld + key];
+                }
             }
         }
     }
@@ -167,14 +210,15 @@ void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & f
     }
 }
 
-// all logits; first f(key) for every VL keys
-template <typename F>
-void multiply_keys(const h2o_attn_in_place & t, vec_i & finite, const F & f) {
+// all logits
+void multiply_keys(const h2o_attn_in_place & t, bool prefetch, vec_i & finite) {
+    const reading order = { t.k, t.n_k, 0, t.k.size, t.v, t.n_k };
+
     with_type(t.k.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
             for (int64_t key = 0; key < t.n_k; key += VL) {
-                if (r == 0) {
-                    f(key);
+                for (int64_t j = key; prefetch && r == 0 && j < key + VL; j += IN_PLACE_GROUP) {
+                    order.prefetch(j);
                 }
                 dot_rows<decltype(type), decltype(c)::value>(t, r, key, finite);
             }
@@ -183,17 +227,17 @@ void multiply_keys(const h2o_attn_in_place & t, vec_i & finite, const F & f) {
 }
 
 // the rows' output
-void add_up_values(const h2o_attn_in_place & t, vec_i & finite) {
+void add_up_values(const h2o_attn_in_place & t, bool prefetch, vec_i & finite) {
     with_type(t.v.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
             constexpr int M = decltype(c)::value;
 
             int64_t i = 0;
             for (; i + IN_PLACE_NV*VL <= t.d_v; i += IN_PLACE_NV*VL) {
-                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i, finite);
+                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i, prefetch, finite);
             }
             for (; i < t.d_v; i += VL) {
-                add_values<decltype(type), M, 1>(t, r, i, finite);
+                add_values<decltype(type), M, 1>(t, r, i, prefetch, finite);
             }
         });
     });
@@ -212,11 +256,7 @@ bool in_place(const h2o_attn_in_place & t) {
 
     const int64_t n = (t.n_k + VL - 1)/VL*VL;
 
-    multiply_keys(t, finite, [&](int64_t key) {
-        for (int64_t j = key; j < min_of(key + VL, t.n_k); ++j) {
-            prefetch_row(t.v, j);
-        }
-    });
+    multiply_keys(t, /*prefetch =*/ true, finite);
 
     for_row_blocks(t.n_rows, [&](auto c, int r) {
         constexpr int M = decltype(c)::value;
@@ -226,7 +266,7 @@ bool in_place(const h2o_attn_in_place & t) {
         exp_rows<M>(t.logits + r*t.ld, t.ld, all, t.m + r, t.l + r);
     });
 
-    add_up_values(t, finite);
+    add_up_values(t, /*prefetch =*/ true, finite);
 
     return all_lanes(finite);
 }

@@ -40,7 +40,7 @@ public:
     // logits, up to this part of them
     void multiply_k(int64_t step, int64_t n_steps) {
         while (read_k < n_rows && read_k + chunk_size(read_k) <= step*n_rows/n_steps) {
-            multiply_keys(keys_from(read_k), finite, [](int64_t) {});
+            multiply_keys(keys_from(read_k), /*prefetch =*/ false, finite);
             read_k += chunk_size(read_k);
         }
     }
@@ -48,7 +48,7 @@ public:
     // query_o, likewise
     void add_v(int64_t step, int64_t n_steps) {
         while (read_v < n_rows && read_v + chunk_size(read_v) <= step*n_rows/n_steps) {
-            add_up_values(keys_from(read_v), finite);
+            add_up_values(keys_from(read_v), /*prefetch =*/ false, finite);
             read_v += chunk_size(read_v);
         }
     }
