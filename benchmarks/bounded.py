@@ -149,11 +149,15 @@ def sequences(model: str, tokens: list[int]) -> Iterator[str]:
         for i, sequence in enumerate(others):
             sequence.eval(tokens[100 * i :][:1_500])
 
+        goes_on = {llm.token_eos: -1e9}  # one that ended would leave the others alone
+
         def speed(n: int) -> float:
             prompts = {sequence: [1] for sequence in others[:n]}
-            steps = llm.generate_many(prompts, max_tokens=32, temperature=1.0, seed=1)
+            steps = llm.generate_many(prompts, max_tokens=32, temperature=1.0, seed=1, logit_bias=goes_on)
             start = time.perf_counter()
-            return sum(map(len, steps)) / (time.perf_counter() - start)
+            n_tokens = sum(map(len, steps))
+            assert n_tokens == 32 * n
+            return n_tokens / (time.perf_counter() - start)
 
         gain = ratio(lambda: speed(8), lambda: speed(1), 5)
     yield row("8 sequences generating at once, over one (tokens/s in total)", f"{gain:.2f}×", "≥ 2.5×")

@@ -251,7 +251,7 @@ class Llama(ChatCompletions):
     ) -> ManyGenerations:
         """Append tokens to each of several sequences, then generate more in all of them at once.
 
-        That takes little longer than in one: the weights are read once for a token of each. Texts are those that
+        That is faster than one after another: the weights are read once for a token of each. Texts are those that
         `Sequence.generate` makes of each sequence alone, but for rounding.
 
         Parameters
