@@ -12,12 +12,12 @@ import pytest
 
 from command_line import assert_wrong_usage, invoke, succeeded
 from h2o_llama import Llama, codec, demo_model_path
-from h2o_llama.bench.codec import CODES, PREDICTORS, VIEWS, CodecPlan, Tensor, measure, read_tensors
+from h2o_llama.bench.codec import CODES, PREDICTORS, ROWS, VIEWS, CodecPlan, Tensor, measure, read_tensors
 from h2o_llama.bench.codec_tables import front, total
 
 PLAN = CodecPlan(n_tokens=100, chunk=16, group=3, repetitions=1)
 TEXT = b"def f(x):\n    return x + 1\n" * 20
-CASES = Counter([(view, "auto", "auto") for view in VIEWS])
+CASES = Counter([(view, "auto", "auto") for view in (*VIEWS, ROWS)])
 CASES += Counter([("groups", predictor, "auto") for predictor in PREDICTORS])
 CASES += Counter([("groups", "auto", code) for code in CODES])
 
@@ -40,7 +40,7 @@ def test_every_tensor_has_a_row_for_each_view_predictor_and_code() -> None:
 
 def test_figures_are_those_of_the_frames() -> None:
     found = measure(tensors(), PLAN)
-    for row in found:
+    for row in (row for row in found if row["view"] != ROWS):
         values = next(t.values for t in tensors() if (t.layer, t.part) == (row["layer"], row["part"]))
         n = {"aggregate": 100, "groups": 48, "chunks": 16}[row["view"]]
         options: dict[str, Any] = {"predictor": row["predictor"], "equal_rows": row["predictor"] == "auto"}
@@ -52,7 +52,20 @@ def test_figures_are_those_of_the_frames() -> None:
         assert all(sum(p["predictors"].values()) == len(frames) for p in row["planes"])
         assert sum(p["stored_bytes"] for p in row["planes"]) <= row["stored_bytes"]
     equal = [r for r in found if (r["layer"], r["part"], r["predictor"]) == (0, "V", "auto")]
-    assert {(r["view"], r["kept_rows"]) for r in equal} == {("aggregate", 10), ("groups", 10 + 10 + 4), ("chunks", 64)}
+    assert {(r["view"], r["kept_rows"]) for r in equal} == {
+        ("aggregate", 10),
+        ("groups", 10 + 10 + 4),
+        ("chunks", 64),
+        (ROWS, 100),
+    }
+
+
+def test_figures_by_rows_are_those_of_a_code_of_the_first_chunk() -> None:
+    found = [row for row in measure(tensors(), PLAN) if row["view"] == ROWS]
+    for row, tensor in zip(found, tensors(), strict=True):
+        encoded = codec.RowCode(tensor.values[: PLAN.chunk]).encode(tensor.values)
+        assert (row["raw_bytes"], row["stored_bytes"]) == (6400, len(encoded.data))
+        assert row["encode_per_s"] > 0 < row["decode_per_s"]
 
 
 def test_totals_are_of_bytes_and_the_front_is_two_layers() -> None:
@@ -83,7 +96,7 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     report = json.loads(out.read_text())
     assert report["plan"] == {"n_tokens": 160, "chunk": 32, "group": 2, "type": "f16", "repetitions": 1}
     rows = report["rows"]
-    for view in VIEWS:
+    for view in (*VIEWS, ROWS):
         found = [r for r in rows if (r["view"], r["predictor"], r["codec"]) == (view, "auto", "auto")]
         line = next(line for line in result.stdout.splitlines() if line.startswith(f"| {view} |"))
         assert line.split(" | ")[6] == f"{total(found):.3f}"

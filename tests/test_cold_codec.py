@@ -1,4 +1,4 @@
-"""LosslessConfig: a cold store in frames of the codec gives what the raw one gives, and takes less room."""
+"""LosslessConfig: an encoded cold store gives what the raw one gives, and takes less room."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from inputs import random_tokens, split
 from llamas import Config, arrays, eval_calls, open_llama
 from test_h2o_sequence import restore, state_of
 
-# Chunks large enough for frames to be shorter than rows; blocks that do not divide them.
+# Chunks large enough for encoded rows to be shorter.
 CONFIG = Config(
     S=64, L=8, H=24, A=4, scorer="distant", kv_type="f16", B=32, T=4, decode="memory", evict=True, cold_store="memory"
 )
-STORE = LosslessConfig(block_tokens=24, threads=1)
+STORE = LosslessConfig(threads=1)
 CONFIGS = {
     "f16": replace(CONFIG, lossless=STORE),
-    "f32, small cache": replace(CONFIG, kv_type="f32", lossless=replace(STORE, cache_mb=0.03, threads=2)),
-    "q8_0, no cache": replace(CONFIG, kv_type="q8_0", lossless=replace(STORE, cache_mb=0, codec="zstd", strict=True)),
-    "bf16, lz4": replace(CONFIG, kv_type="bf16", lossless=replace(STORE, codec="lz4")),
-    "iq4_nl, file": replace(CONFIG, kv_type="iq4_nl", cold_store=tempfile.gettempdir(), lossless=STORE),
-    "blocks of chunks": replace(CONFIG, scorer="key_diff", lossless=LosslessConfig(block_tokens=1000)),
+    "f32": replace(CONFIG, kv_type="f32", lossless=LosslessConfig(threads=2)),
+    "q8_0": replace(CONFIG, kv_type="q8_0", lossless=replace(STORE, strict=True)),
+    "bf16": replace(CONFIG, kv_type="bf16", lossless=STORE),
+    "f16, file": replace(CONFIG, cold_store=tempfile.gettempdir(), lossless=STORE),
+    "iq4_nl": replace(CONFIG, kv_type="iq4_nl", lossless=STORE),
     "dense layer, ratio": replace(CONFIG, dense_layers=(0,), H=100, keep_ratio=0.3, lossless=STORE),
 }
 
@@ -68,16 +68,17 @@ def test_is_the_raw_cold_store_bit_for_bit(tiny_model: Path, name: str) -> None:
             if i % 3 == 0:
                 encoded(llm)
         stats = encoded(llm)
-        assert stats.encoded_blocks > 0
+        shrinks = name != "iq4_nl"  # its fields are not known, and a row's 36 bytes are few
+        assert (stats.encoded_blocks > 0) == shrinks
         assert stats.failed_blocks == stats.skipped_blocks == 0
         assert_all_equal(*(arrays(x) for x in (llm, want)))
-        assert llm.kv.stats.cold_bytes < want.kv.stats.cold_bytes
+        assert (llm.kv.stats.cold_bytes < want.kv.stats.cold_bytes) == shrinks
         for x in (llm, want):
             x.eval(text(70, seed=2), dense_tail=30)
         assert_all_equal(*([x.logits, *arrays(x)] for x in (llm, want)))
 
 
-@pytest.mark.parametrize("name", ["f16", "iq4_nl, file"])
+@pytest.mark.parametrize("name", ["f16, file", "bf16"])
 def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
     """Boundaries, sequences that share blocks, states in contexts of the other kind."""
     config = CONFIGS[name]
@@ -99,7 +100,7 @@ def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
     assert_all_equal(*found)
 
 
-@pytest.mark.parametrize("lossless", [None, replace(STORE, cache_mb=0)])
+@pytest.mark.parametrize("lossless", [None, STORE])
 def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, lossless: LosslessConfig | None) -> None:
     """Rows of 512 positions or more stay for later tokens, and make room for others."""
     config = replace(CONFIG, lossless=lossless)
@@ -130,7 +131,7 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds 
 
 @on_linux
 def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path) -> None:
-    """It holds the frames and room for what a call closes, up to two chunks of 15, also when texts come and go."""
+    """It holds what is encoded and room for what a call closes, up to two chunks of 15, also when texts come and go."""
     sizes = []
     for config in (CONFIG, replace(CONFIG, lossless=STORE)):
         with open_llama(tiny_model, replace(config, cold_store=str(tmp_path))) as llm:
@@ -149,7 +150,7 @@ def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path)
 @on_linux
 def test_a_damaged_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
     """Where it is, whoever reads it; no result comes of it."""
-    config = replace(CONFIG, cold_store=str(tmp_path), lossless=replace(STORE, cache_mb=0))
+    config = replace(CONFIG, cold_store=str(tmp_path), lossless=STORE)
     with open_llama(tiny_model, config) as llm:
         llm.eval(text(200))
         encoded(llm)
@@ -174,7 +175,7 @@ def test_a_damaged_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tmp_path: Path) -> None:
-    """There is room for a chunk's rows, and none for its frames beside them."""
+    """There is room for a chunk's rows, and none for the encoded ones beside them."""
     config = replace(CONFIG, cold_store=str(tmp_path), lossless=STORE)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, raw(CONFIG)) as want:
         n_bytes = CONFIG.S * llm.kv.stats.token_bytes
@@ -210,7 +211,7 @@ def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
     """Full says exactly what store would save, probe nearly."""
     ratios, n_blocks = {}, {}
     for mode in ("store", "full", "probe"):
-        config = replace(CONFIG, lossless=LosslessConfig(mode, block_tokens=16))
+        config = replace(CONFIG, lossless=LosslessConfig(mode))
         with open_llama(tiny_model, config) as llm:
             for call in split(text(1000), [100] * 10):
                 llm.eval(call)
@@ -221,7 +222,7 @@ def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
             assert (min(stats.decode_us) > 0) == (mode != "probe")
             ratios[mode], n_blocks[mode] = (stats.k_ratio, stats.v_ratio), stats.encoded_blocks + stats.raw_blocks
     assert ratios["store"] == ratios["full"]
-    np.testing.assert_allclose(ratios["probe"], ratios["full"], rtol=0.05)
+    np.testing.assert_allclose(ratios["probe"], ratios["full"], rtol=0.1)
     assert n_blocks["store"] == n_blocks["full"]
     assert n_blocks["probe"] == pytest.approx(n_blocks["full"] / 16, abs=1)
 
@@ -232,16 +233,12 @@ def test_every_counter_counts() -> None:
     h2o = H2OConfig.for_chunk_size(256, evict=True, cold_store="memory")
     words = b"The cat sat on the mat, and the dog sat on the cat. " * 40
     with h2o_llama.Llama(
-        h2o_llama.demo_model_path(), n_ctx=4000, n_ubatch=256, n_threads=1, h2o=h2o, lossless=LosslessConfig(cache_mb=2)
+        h2o_llama.demo_model_path(), n_ctx=4000, n_ubatch=256, n_threads=1, h2o=h2o, lossless=LosslessConfig()
     ) as llm:
         llm.eval(llm.tokenize(words))
-        stats = encoded(llm)
-        for token in llm.tokenize(words)[:1000]:
-            if stats.ahead_used_blocks:
-                break
+        for token in llm.tokenize(words)[:100]:
             llm.eval([token], decode=True)
-            stats = encoded(llm)
-        assert 0 < stats.cache_bytes <= 2_000_000
+        stats = encoded(llm)
         assert min(stats.k_ratio, stats.v_ratio, stats.ratio) > 1
         for name, value in asdict(stats).items():
             assert (np.min(value) > 0) == (name not in mishaps), name
@@ -256,11 +253,8 @@ def test_every_counter_counts() -> None:
     ("given", "told"),
     [
         ({"mode": "stored"}, "mode must be one of 'store', 'full', 'probe', got 'stored'"),
-        ({"codec": "raw"}, "codec must be one of 'auto', 'zstd', 'lz4', 'rle', got 'raw'"),
-        ({"block_tokens": 0}, "block_tokens must be an integer of at least 1, got 0"),
         ({"threads": 513}, "threads must be an integer from 1 to 512, got 513"),
         ({"max_queue": True}, "max_queue must be an integer from 1 to 65536, got True"),
-        ({"cache_mb": -1}, "cache_mb must be a finite number from 0 to"),
         ({"strict": 1}, "strict must be True or False, got 1"),
     ],
 )

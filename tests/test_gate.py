@@ -14,7 +14,7 @@ from command_line import invoke
 from h2o_llama.gate import figures, stored
 from h2o_llama.gate.bounds import BOUNDS
 from h2o_llama.gate.figures import N_AFTER, Figure, Gate
-from h2o_llama.gate.prompts import LENGTHS, TURNS, prompts
+from h2o_llama.gate.prompts import LENGTHS, PLACES, TURNS, prompts
 
 TEXT = b" ".join(b"%d squared is %d." % (i, i * i) for i in range(2_000))
 
@@ -26,8 +26,11 @@ def gate(tiny_model: Path) -> Iterator[Gate]:
 
 
 def test_prompts(gate: Gate) -> None:
-    found = {name: len(tokens) - N_AFTER for name, tokens in prompts(gate.weights, TEXT, gate.tokens, N_AFTER)}
-    assert found == {**LENGTHS, "turns": TURNS}
+    found = dict(prompts(gate.weights, TEXT, gate.tokens, N_AFTER))
+    sizes = {name: [len(tokens) - N_AFTER for tokens in parts] for name, parts in found.items()}
+    assert sizes == {name: [n] * PLACES[name] for name, n in {**LENGTHS, "turns": TURNS}.items()}
+    for parts in found.values():
+        assert len({tokens.tobytes() for tokens in parts}) == len(parts)
     with pytest.raises(ValueError, match="the text must have at least 7,756 tokens"):
         list(prompts(gate.weights, TEXT, gate.tokens[:7_000], N_AFTER))
 
@@ -36,6 +39,8 @@ def test_prompts(gate: Gate) -> None:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the long prompts find, short ones do."""
     monkeypatch.setitem(LENGTHS, "long", 2_000)
+    for name in PLACES:
+        monkeypatch.setitem(PLACES, name, 1)
     monkeypatch.setattr(figures, "_PLACES", range(1_100, 1_300, 100))
 
 
@@ -44,9 +49,10 @@ def test_lossy(gate: Gate) -> None:
     """The ratio is exact: a chunk over it is a whole number. What is predicted is not what dense attention predicts."""
     found = list(gate.lossy())
     assert [value for name, _, value in found if name == "lossy"] == [3.2] * 5
-    ratios = [value for name, _, value in found if name == "lossy_ppl"]
-    assert len(set(ratios)) == len(ratios) == 4
-    assert all(0.5 < ratio < 2 for ratio in ratios)
+    for figure in ("lossy_ppl", "lossy_ppl_alone"):
+        ratios = [value for name, _, value in found if name == figure]
+        assert len(set(ratios)) == len(ratios) == 4
+        assert all(0.5 < ratio < 2 for ratio in ratios)
 
 
 def test_repetitions(gate: Gate) -> None:

@@ -21,6 +21,7 @@ __all__: list[str] = [
     "CodecInfo",
     "CodecPlane",
     "CodecPool",
+    "CodecRowCode",
     "CodecTask",
     "CodecWorkStats",
     "Context",
@@ -144,11 +145,8 @@ class Context:
         evict: bool,
         cold_store: str,
         lossless: str,
-        codec: str,
-        codec_block_tokens: typing.SupportsInt | typing.SupportsIndex,
         codec_threads: typing.SupportsInt | typing.SupportsIndex,
         codec_max_queue: typing.SupportsInt | typing.SupportsIndex,
-        codec_cache_bytes: typing.SupportsInt | typing.SupportsIndex,
         codec_strict: bool,
         record: bool,
         profile: bool,
@@ -284,8 +282,6 @@ class KVStats:
 
 class LosslessStats:
     @property
-    def bytes_cache(self) -> int: ...
-    @property
     def bytes_raw(self) -> list[int]: ...
     @property
     def bytes_stored(self) -> list[int]: ...
@@ -293,8 +289,6 @@ class LosslessStats:
     def decode_us(self) -> list[float]: ...
     @property
     def encode_us(self) -> list[float]: ...
-    @property
-    def n_ahead(self) -> int: ...
     @property
     def n_encoded(self) -> int: ...
     @property
@@ -307,8 +301,6 @@ class LosslessStats:
     def n_raw(self) -> int: ...
     @property
     def n_skipped(self) -> int: ...
-    @property
-    def n_used(self) -> int: ...
     @property
     def n_waiting(self) -> int: ...
     @property
@@ -503,6 +495,17 @@ class CodecInfo:
     def row_bytes(self) -> int: ...
     @property
     def type(self) -> str: ...
+
+class CodecRowCode:
+    def __init__(self, rows: numpy.typing.NDArray[numpy.uint8], *, type: str) -> None: ...
+    def decode(
+        self,
+        encoded: bytes,
+        ends: numpy.typing.NDArray[numpy.uint32],
+        first: typing.SupportsInt | typing.SupportsIndex,
+        n: typing.SupportsInt | typing.SupportsIndex,
+    ) -> numpy.typing.NDArray[numpy.uint8]: ...
+    def encode(self, rows: numpy.typing.NDArray[numpy.uint8]) -> tuple[bytes, numpy.typing.NDArray[numpy.uint32]]: ...
 
 class CodecTask:
     def result(self) -> typing.Any: ...

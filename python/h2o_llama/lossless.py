@@ -8,7 +8,6 @@ from typing import Literal
 from h2o_llama import _check, _core
 
 _OWNER = "LosslessConfig"
-_MAX_CACHE_MB = 2**40
 
 
 @dataclass(frozen=True)
@@ -16,30 +15,21 @@ class LosslessConfig:
     """What is done with the K and V that eviction takes away: those of a cold store.
 
     Nothing is lost: logits, memory sets, K and V are the same, bit for bit, whatever is chosen here. Threads of their
-    own encode a chunk that was closed while the next one is computed.
+    own encode a chunk that was closed while the next one is computed. Each row is encoded by itself, so that what a
+    token looks up is all that is decoded for it: see `h2o_llama.codec.RowCode`.
 
     Parameters
     ----------
     mode : {"store", "full", "probe"}
-        - "store": blocks are stored as frames of the codec, in place of the rows, and decoded when they are read: the
-          cold store takes fewer bytes, generation more time.
-        - "full": blocks are encoded, decoded and compared; the rows stay as they are. It shows that they come back.
-        - "probe": a block in 16 is encoded, only to be counted: what "store" would save.
-    codec : {"auto", "zstd", "lz4", "rle"}
-        As in `h2o_llama.codec.encode`.
-    block_tokens : int, default 16
-        Tokens of a block, which is of one layer's K or V and is decoded as a whole. Small ones are decoded sooner, and
-        are less compressed.
+        - "store": rows are stored encoded, and decoded when they are read: the cold store takes fewer bytes.
+        - "full": rows are encoded, decoded and compared, and stored as they are. It shows that they come back.
+        - "probe": the K or V of one layer in 16 is encoded, only to be counted: what "store" would save.
     threads : int, default 2
-        How many encode and decode beside the computation.
+        How many encode beside the computation.
     max_queue : int, default 8
         How many chunks wait for them at most. Where there are more, one stays as it is until the next one is stored.
-    cache_mb : float, default 32
-        Megabytes of what was decoded that are kept: a quarter are blocks, for all sequences together, the rest, of each
-        sequence, rows that generated tokens have looked up. The least recently used make room. 0: next to nothing, and
-        nothing is decoded ahead.
     strict : bool, default False
-        With "store", decode every frame and compare, before the rows go.
+        With "store", decode what was encoded and compare, before the rows go.
 
     Raises
     ------
@@ -48,19 +38,14 @@ class LosslessConfig:
     """
 
     mode: Literal["store", "full", "probe"] = "store"
-    codec: Literal["auto", "zstd", "lz4", "rle"] = "auto"
-    block_tokens: int = 16
     threads: int = 2
     max_queue: int = 8
-    cache_mb: float = 32.0
     strict: bool = False
 
     def __post_init__(self) -> None:
         _check.choice(_OWNER, "mode", self.mode, ("store", "full", "probe"))
-        _check.choice(_OWNER, "codec", self.codec, ("auto", "zstd", "lz4", "rle"))
-        for name, high in (("block_tokens", _check.INT32_MAX), ("threads", _check.MAX_THREADS), ("max_queue", 2**16)):
+        for name, high in (("threads", _check.MAX_THREADS), ("max_queue", 2**16)):
             object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), 1, high))
-        object.__setattr__(self, "cache_mb", _check.real(_OWNER, "cache_mb", self.cache_mb, 0.0, _MAX_CACHE_MB))
         object.__setattr__(self, "strict", _check.flag(_OWNER, "strict", self.strict))
 
 
@@ -68,7 +53,7 @@ class LosslessConfig:
 class LosslessStats:
     """What the codec of a cold store has done since the `Llama` was opened, for all sequences together.
 
-    A block is `LosslessConfig.block_tokens` tokens of one layer's K or V.
+    A block is a chunk's rows of one layer's K or V.
 
     Attributes
     ----------
@@ -81,12 +66,12 @@ class LosslessStats:
         Of the first three kinds: bytes of the rows, and bytes of what became of them.
     waiting_chunks, queue_peak : int
         Chunks that are not encoded yet; the most tasks that ever waited for a thread.
-    cache_hits, cache_misses, cache_bytes : int
-        Blocks that were read: from the cache, and decoded; bytes in the cache of blocks now.
-    ahead_blocks, ahead_used_blocks : int
-        Blocks that were decoded ahead, and those of them that were then read from the cache.
+    cache_hits, cache_misses : int
+        Positions that generated tokens looked up. The rows of the last 512 of each sequence are kept: those that were
+        there, and those that had to be read.
     encode_us, decode_us : (float, float, float)
-        Microseconds for a block, of the last 4,096: percentiles 50, 95 and 99.
+        Microseconds to encode a block, and to read what one thread needs of a layer's K or V at a step ("full": to
+        decode a block), of the last 4,096: percentiles 50, 95 and 99.
     """
 
     encoded_blocks: int
@@ -101,9 +86,6 @@ class LosslessStats:
     queue_peak: int
     cache_hits: int
     cache_misses: int
-    cache_bytes: int
-    ahead_blocks: int
-    ahead_used_blocks: int
     encode_us: tuple[float, float, float]
     decode_us: tuple[float, float, float]
 
@@ -145,9 +127,6 @@ class LosslessStats:
             queue_peak=stats.queue_peak,
             cache_hits=stats.n_hits,
             cache_misses=stats.n_misses,
-            cache_bytes=stats.bytes_cache,
-            ahead_blocks=stats.n_ahead,
-            ahead_used_blocks=stats.n_used,
             encode_us=(encode_50, encode_95, encode_99),
             decode_us=(decode_50, decode_95, decode_99),
         )

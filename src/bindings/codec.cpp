@@ -2,6 +2,7 @@
 
 #include "h2o-codec.h"
 #include "h2o-codec-pool.h"
+#include "h2o-codec-row-code.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -205,6 +206,46 @@ static void pool_close(h2o_codec_pool & self) {
     self.stop();
 }
 
+using ends_array = py::array_t<uint32_t, py::array::c_style>;
+
+// A code with the shape of its rows.
+struct row_code {
+    const h2o_codec_shape    shape;
+    const h2o_codec_row_code code;
+
+    row_code(const byte_array & rows, const h2o_codec_shape & shape) : shape(shape), code(rows.data(), shape) {}
+
+    std::pair<py::bytes, ends_array> encode(const byte_array & rows) const {
+        if (rows.ndim() != 2 || rows.shape(0) > UINT32_MAX || rows.shape(1) != shape.row_bytes) {
+            throw std::invalid_argument("[codec] the rows must have " + std::to_string(shape.row_bytes) + " bytes, as those that the code was made from");
+        }
+        bytes_t out;
+        std::vector<uint32_t> ends;
+        {
+            py::gil_scoped_release release;
+            code.encode(rows.data(), rows.shape(0), out, ends);
+        }
+        return { to_bytes(out), ends_array(ends.size(), ends.data()) };
+    }
+
+    byte_array decode(const py::bytes & encoded, const ends_array & ends, uint32_t first, uint32_t n) const {
+        const std::string_view view = view_of(encoded);
+        const uint32_t begin = first == 0 ? 0 : ends.at(first - 1);
+        for (uint32_t r = first; r < first + n; ++r) {
+            if (ends.at(r) > view.size() || ends.at(r) < (r == 0 ? 0 : ends.at(r - 1))) {
+                throw h2o_codec_error("[codec] row " + std::to_string(r) + " does not end in these bytes");
+            }
+        }
+        byte_array res = empty_rows({ shape.type, n, shape.row_bytes });
+        if (n > 0) {
+            bytes_t data(view.begin() + begin, view.begin() + ends.at(first + n - 1));
+            data.resize(data.size() + h2o_codec_row_code::READ_AHEAD);
+            code.decode(data.data(), ends.data(), first, n, res.mutable_data());
+        }
+        return res;
+    }
+};
+
 void init_codec(py::module_ & m) {
     m.attr("CODEC_HEADER_BYTES") = H2O_CODEC_HEADER_BYTES;
     m.def("codec_types",      [] { return TYPES.list(); });
@@ -235,6 +276,13 @@ void init_codec(py::module_ & m) {
         py::arg("type"), py::arg("codec"), py::arg("predictor"), py::arg("equal_rows"));
     m.def("codec_inspect", [](const py::bytes & frame) { return inspect(frame); }, py::arg("frame"));
     m.def("codec_decode",  &decode, py::arg("frame"), py::kw_only(), py::arg("max_bytes"));
+
+    py::class_<row_code>(m, "CodecRowCode")
+        .def(py::init([](const byte_array & rows, const std::string & type) {
+            return std::make_unique<row_code>(rows, make_block(rows, type, "auto", "auto", false).shape);
+        }), py::arg("rows").noconvert(), py::kw_only(), py::arg("type"))
+        .def("encode", &row_code::encode, py::arg("rows").noconvert())
+        .def("decode", &row_code::decode, py::arg("encoded"), py::arg("ends").noconvert(), py::arg("first"), py::arg("n"));
 
     py::class_<pending>(m, "CodecTask")
         .def_property_readonly("is_done", &pending::is_done)

@@ -281,7 +281,7 @@ void init_context(py::module_ & m) {
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
                 uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, uint32_t lookup_budget, uint32_t tile, const std::string & retrieval, const std::string & dense_layers,
                 const std::string & scorer, uint32_t pooling, uint32_t block_tokens, float ema_alpha, bool shared_heads, double keep_ratio, const std::string & score_type, const std::string & schedule, const std::string & decode, bool evict, const std::string & cold_store,
-                const std::string & lossless, const std::string & codec, uint32_t codec_block_tokens, uint32_t codec_threads, uint32_t codec_max_queue, uint64_t codec_cache_bytes, bool codec_strict, bool record, bool profile, bool verbose) {
+                const std::string & lossless, uint32_t codec_threads, uint32_t codec_max_queue, bool codec_strict, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx*n_seq_max;
             params.n_seq_max       = n_seq_max;
@@ -317,15 +317,9 @@ void init_context(py::module_ & m) {
                 throw std::invalid_argument("the path of the cold store is too long: at most " + std::to_string(LLAMA_H2O_MAX_PATH - 1) + " bytes");
             }
             llama_h2o_params_set(&h2o, "lossless", lossless.c_str());
-            h2o.lossless.codec        =
-                codec == "zstd" ? LLAMA_H2O_CODEC_ZSTD :
-                codec == "lz4"  ? LLAMA_H2O_CODEC_LZ4  :
-                codec == "rle"  ? LLAMA_H2O_CODEC_RLE  : LLAMA_H2O_CODEC_AUTO;
-            h2o.lossless.block_tokens = codec_block_tokens;
-            h2o.lossless.n_threads    = codec_threads;
-            h2o.lossless.max_queue    = codec_max_queue;
-            h2o.lossless.cache_bytes  = codec_cache_bytes;
-            h2o.lossless.strict       = codec_strict;
+            h2o.lossless.n_threads = codec_threads;
+            h2o.lossless.max_queue = codec_max_queue;
+            h2o.lossless.strict    = codec_strict;
             params.h2o = llama_h2o_params_enabled(&h2o) ? &h2o : nullptr;
 
             py::gil_scoped_release no_gil;
@@ -335,7 +329,7 @@ void init_context(py::module_ & m) {
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("lookup_budget"), py::arg("tile"), py::arg("retrieval"), py::arg("dense_layers"), py::arg("scorer"), py::arg("pooling"),
             py::arg("block_tokens"), py::arg("ema_alpha"), py::arg("shared_heads"), py::arg("keep_ratio"), py::arg("score_type"), py::arg("schedule"), py::arg("decode"), py::arg("evict"), py::arg("cold_store"),
-            py::arg("lossless"), py::arg("codec"), py::arg("codec_block_tokens"), py::arg("codec_threads"), py::arg("codec_max_queue"), py::arg("codec_cache_bytes"), py::arg("codec_strict"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
+            py::arg("lossless"), py::arg("codec_threads"), py::arg("codec_max_queue"), py::arg("codec_strict"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
         .def("sequence", [](const context & self, llama_seq_id i) { return std::make_shared<context>(self, i); }, py::arg("i"))
         .def("copy_from", &context::copy_from, py::arg("other"))

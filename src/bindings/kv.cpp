@@ -191,9 +191,6 @@ void init_kv(py::module_ & m) {
         .def_readonly("queue_peak",  &llama_h2o_lossless_stats::queue_peak)
         .def_readonly("n_hits",      &llama_h2o_lossless_stats::n_hits)
         .def_readonly("n_misses",    &llama_h2o_lossless_stats::n_misses)
-        .def_readonly("n_ahead",     &llama_h2o_lossless_stats::n_ahead)
-        .def_readonly("n_used",      &llama_h2o_lossless_stats::n_used)
-        .def_readonly("bytes_cache", &llama_h2o_lossless_stats::bytes_cache)
         .def_property_readonly("encode_us", [](const llama_h2o_lossless_stats & self) { return std::vector<double>(self.encode_us, self.encode_us + 3); })
         .def_property_readonly("decode_us", [](const llama_h2o_lossless_stats & self) { return std::vector<double>(self.decode_us, self.decode_us + 3); });
 

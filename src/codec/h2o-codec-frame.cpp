@@ -146,12 +146,6 @@ h2o_codec_frame h2o_codec_read_frame(const uint8_t * data, size_t n) {
     return res;
 }
 
-void h2o_codec_write_u32(uint8_t * out, uint32_t value) {
-    for (int i = 0; i < 4; ++i) {
-        out[i] = value >> 8*i;
-    }
-}
-
 void h2o_codec_write_header(std::vector<uint8_t> & frame, const h2o_codec_shape & shape, uint32_t n_kept, uint8_t n_planes) {
     uint8_t * out = frame.data();
     std::memcpy(out, MAGIC, sizeof(MAGIC));

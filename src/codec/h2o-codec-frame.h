@@ -42,4 +42,9 @@ h2o_codec_frame h2o_codec_read_frame(const uint8_t * data, size_t n);
 
 // The header is written last, over the H2O_CODEC_HEADER_BYTES that `frame` begins with.
 void h2o_codec_write_header(std::vector<uint8_t> & frame, const h2o_codec_shape & shape, uint32_t n_kept, uint8_t n_planes);
-void h2o_codec_write_u32(uint8_t * out, uint32_t value);
+
+inline void h2o_codec_write_u32(uint8_t * out, uint32_t value) {
+    for (int i = 0; i < 4; ++i) {
+        out[i] = value >> 8*i;
+    }
+}

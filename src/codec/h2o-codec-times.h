@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -12,6 +13,14 @@ struct h2o_codec_percentiles {
 };
 
 // How long each of the last 4,096 pieces of work took.
+class h2o_codec_stopwatch {
+public:
+    float us() const { return std::chrono::duration<float, std::micro>(std::chrono::steady_clock::now() - start).count(); }
+
+private:
+    const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+};
+
 class h2o_codec_times {
 public:
     void add(float us);

@@ -2,6 +2,8 @@
 
 #include "h2o-cold-place.h"
 
+#include "h2o-codec-row-code.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -12,13 +14,12 @@
 struct h2o_cold_rows {
     std::shared_ptr<const h2o_cold_block> bytes;
 
-    // Where each block of rows ends in bytes. A block that is as long there as its rows is these, a shorter one a frame of the codec.
-    // Empty: all rows as they are.
+    // NULL: all rows as they are. Else where each of them ends in bytes, and what decodes it.
+    std::shared_ptr<const h2o_codec_row_code> code;
     std::vector<uint32_t> ends;
 };
 
 struct h2o_cold_part {
-    uint64_t id       = 0; // no other part has or had it
     size_t   layer    = 0; // index
     int      part     = 0; // K, V
     uint32_t first    = 0; // position
@@ -26,10 +27,10 @@ struct h2o_cold_part {
     size_t   row_size = 0; // bytes
 
     h2o_cold_part() = default;
-    h2o_cold_part(uint64_t id, size_t layer, int part, uint32_t first, uint32_t n_rows, size_t row_size)
-        : id(id), layer(layer), part(part), first(first), n_rows(n_rows), row_size(row_size) {}
+    h2o_cold_part(size_t layer, int part, uint32_t first, uint32_t n_rows, size_t row_size)
+        : layer(layer), part(part), first(first), n_rows(n_rows), row_size(row_size) {}
 
-    // Another thread puts blocks in place of the rows: what is loaded once remains readable.
+    // Another thread puts encoded rows in place of these: what is loaded once remains readable.
     std::shared_ptr<const h2o_cold_rows> load() const { return std::atomic_load(&rows); }
 
     void store(h2o_cold_rows r) { std::atomic_store(&rows, std::make_shared<const h2o_cold_rows>(std::move(r))); }

@@ -1,18 +1,15 @@
 #include "h2o-cold-store.h"
 
 #include <algorithm>
-#include <atomic>
 
 void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t layer, part_t part)> & rows) {
-    static std::atomic<uint64_t> n_parts;
-
     auto chunk = std::make_shared<h2o_cold_chunk>();
     for (size_t layer = 0; layer < row_sizes.size(); ++layer) {
         chunk->parts.emplace_back();
         for (const part_t part : { K, V }) {
             const auto bytes = rows(layer, part);
-            chunk->parts[layer][part] = h2o_cold_part(n_parts++, layer, part, n_chunks()*chunk_size, chunk_size, row_sizes[layer][part]);
-            chunk->parts[layer][part].store({ place->write(bytes.data(), bytes.size()), {} });
+            chunk->parts[layer][part] = h2o_cold_part(layer, part, n_chunks()*chunk_size, chunk_size, row_sizes[layer][part]);
+            chunk->parts[layer][part].store({ place->write(bytes.data(), bytes.size()), {}, {} });
         }
     }
     chunks.push_back(std::move(chunk));
@@ -46,7 +43,7 @@ std::vector<uint8_t> h2o_cold_store::chunk_rows(uint32_t chunk, size_t layer, pa
 }
 
 void h2o_cold_store::read(size_t layer, part_t part, const int32_t * positions, size_t n, uint8_t * dst) const {
-    h2o_cold_codec::held last;
+    const h2o_codec_stopwatch watch;
 
     // neighbours at once
     for (size_t i = 0; i < n;) {
@@ -54,17 +51,15 @@ void h2o_cold_store::read(size_t layer, part_t part, const int32_t * positions, 
         while (end < n && positions[end] == positions[end - 1] + 1) {
             end++;
         }
-        read_range(layer, part, positions[i], end - i, dst + i*row_sizes[layer][part], last);
+        read_range(layer, part, positions[i], end - i, dst + i*row_sizes[layer][part]);
         i = end;
+    }
+    if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && n > 0) {
+        codec->count_read(watch.us());
     }
 }
 
 void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const {
-    h2o_cold_codec::held last;
-    read_range(layer, part, first, n, dst, last);
-}
-
-void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst, h2o_cold_codec::held & last) const {
     const size_t size = row_sizes[layer][part];
 
     for (size_t i = 0; i < n;) {
@@ -74,40 +69,13 @@ void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_
         const h2o_cold_part & stored = chunks[pos/chunk_size]->parts[layer][part];
 
         const auto rows = stored.load();
-        if (rows->ends.empty()) {
-            rows->bytes->read(pos%chunk_size*size, k*size, dst + i*size);
+        if (rows->code) {
+            codec->read(stored, *rows, pos%chunk_size, k, dst + i*size);
         } else {
-            codec->read(stored, *rows, pos%chunk_size, k, dst + i*size, last);
+            rows->bytes->read(pos%chunk_size*size, k*size, dst + i*size);
         }
         i += k;
     }
-}
-
-void h2o_cold_store::decode_ahead(const std::vector<int32_t> & positions, h2o_cold_codec::progress p) const {
-    if (!codec) {
-        return;
-    }
-    std::vector<h2o_cold_codec::blocks> blocks;
-    for (const uint32_t pos : positions) {
-        const auto &   chunk = chunks[pos/chunk_size];
-        const uint32_t block = pos%chunk_size/codec->block_rows();
-
-        if (blocks.empty() || blocks.back().chunk != chunk) {
-            blocks.push_back({ chunk, {} });
-        }
-        if (blocks.back().numbers.empty() || blocks.back().numbers.back() != block) {
-            blocks.back().numbers.push_back(block);
-        }
-    }
-    codec->decode_ahead(std::move(blocks), std::move(p));
-}
-
-size_t h2o_cold_store::n_kept_rows() const {
-    size_t n_bytes = 0;
-    for (const auto & sizes : row_sizes) {
-        n_bytes += sizes[K] + sizes[V];
-    }
-    return codec ? codec->row_cache_bytes()/n_bytes : 0;
 }
 
 uint64_t h2o_cold_store::n_bytes() const {

@@ -47,12 +47,6 @@ public:
     // the same of [first, first + n)
     void read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const;
 
-    // What a step will read of these positions, ascending, in every layer, is decoded ahead. p: see h2o_cold_codec
-    void decode_ahead(const std::vector<int32_t> & positions, h2o_cold_codec::progress p) const;
-
-    // of how many positions a sequence keeps the rows that it has read, where reading them takes long
-    size_t n_kept_rows() const;
-
     // of all chunks
     uint64_t n_bytes() const;
 
@@ -63,8 +57,6 @@ public:
     const std::shared_ptr<h2o_cold_codec> codec;
 
 private:
-    void read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst, h2o_cold_codec::held & last) const;
-
     const std::shared_ptr<h2o_cold_place> place;
 
     std::vector<std::shared_ptr<h2o_cold_chunk>> chunks;

@@ -66,8 +66,8 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     if (lossless.mode != LLAMA_H2O_LOSSLESS_OFF && !has_cold_store()) {
         throw std::invalid_argument("[h2o] lossless is about what is in a cold store: name one, or switch it off");
     }
-    if (lossless.block_tokens < 1 || lossless.n_threads < 1 || lossless.n_threads > 512 || lossless.max_queue < 1) {
-        throw std::invalid_argument("[h2o] lossless needs blocks of at least 1 token, 1 to 512 threads and a queue for at least 1 chunk");
+    if (lossless.n_threads < 1 || lossless.n_threads > 512 || lossless.max_queue < 1) {
+        throw std::invalid_argument("[h2o] lossless needs 1 to 512 threads and a queue for at least 1 chunk");
     }
 }
 

@@ -8,35 +8,31 @@
 #include <stdexcept>
 #include <utility>
 
-h2o_far_rows::h2o_far_rows(const h2o_cold_store & store)
-    : store(store), max_kept(std::max(MIN_KEPT, store.n_kept_rows())), kept_bytes(store.row_sizes.size()) {
-}
-
 void h2o_far_rows::set(std::vector<int32_t> step_positions) {
     // rows of a step that came to no end may be missing
-    if (*progress < kept_bytes.size() || version != store.version()) {
+    if (n_layers_begun < kept_bytes.size() || version != store.version()) {
         forget_kept();
     }
     version   = store.version();
     positions = std::move(step_positions);
 
-    end_step();
-    progress = std::make_shared<std::atomic<uint32_t>>(0);
+    n_layers_begun = 0;
 
     keep_positions();
 
-    std::vector<int32_t> missing;
+    work.assign(positions.size() + 1, 0);
     for (size_t i = 0; i < positions.size(); ++i) {
-        if (places.empty() || !places[i].is_filled) {
-            missing.push_back(positions[i]);
-        }
+        work[i + 1] = work[i] + (places.empty() || places[i].is_filled ? 1 : READ_WORK);
     }
-    store.decode_ahead(missing, progress);
+}
+
+size_t h2o_far_rows::begin_of(int ith, int nth) const {
+    return std::lower_bound(work.begin(), work.end(), (uint64_t) work.back()*ith/nth) - work.begin();
 }
 
 void h2o_far_rows::keep_positions() {
     places.clear();
-    if (positions.size() > MIN_KEPT) {
+    if (positions.size() > MAX_KEPT) {
         return;
     }
     places.resize(positions.size());
@@ -49,12 +45,14 @@ void h2o_far_rows::keep_positions() {
             kept.splice(kept.begin(), kept, it->second);
         }
     }
+    size_t n_missing = 0;
     for (size_t i = 0; i < positions.size(); ++i) {
         if (places[i].is_filled) {
             continue;
         }
+        n_missing++;
         size_t slot = kept.size();
-        if (slot == max_kept) {
+        if (slot == MAX_KEPT) {
             slot = kept.back().slot;
             kept_by_position.erase(kept.back().pos);
             kept.pop_back();
@@ -62,6 +60,9 @@ void h2o_far_rows::keep_positions() {
         kept.push_front({ positions[i], slot });
         kept_by_position[positions[i]] = kept.begin();
         places[i].slot = slot;
+    }
+    if (store.codec) {
+        store.codec->count_kept(positions.size() - n_missing, n_missing);
     }
     for (size_t layer = 0; layer < kept_bytes.size(); ++layer) {
         for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
@@ -126,7 +127,7 @@ void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32
 void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_far_parts & at, size_t n_far,
         uint8_t * dst, int ith, int nth) {
     if (ith == 0) {
-        *progress = layer + 1;
+        n_layers_begun = layer + 1;
     }
 
     const size_t n       = positions.size();
@@ -152,8 +153,8 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
     }
 
     keep_failure([&]() {
-        fetch_part(layer, h2o_cold_store::K, begin, end, dst + at.k);
-        fetch_part(layer, h2o_cold_store::V, begin, end, dst + at.v);
+        fetch_part(layer, h2o_cold_store::K, begin_of(ith, nth), begin_of(ith + 1, nth), dst + at.k);
+        fetch_part(layer, h2o_cold_store::V, begin_of(ith, nth), begin_of(ith + 1, nth), dst + at.v);
     });
 
     // row 0 is finite

@@ -3,7 +3,6 @@
 #include "h2o-cold-store.h"
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -18,9 +17,7 @@ struct ggml_h2o_far_parts;
 // Evicted rows that the queries of a step look up, brought back from the cold store layer by layer: what ggml_h2o_attn calls far.
 class h2o_far_rows {
 public:
-    explicit h2o_far_rows(const h2o_cold_store & store);
-
-    ~h2o_far_rows() { end_step(); }
+    explicit h2o_far_rows(const h2o_cold_store & store) : store(store), kept_bytes(store.row_sizes.size()) {}
 
     // those of the next step, ascending
     void set(std::vector<int32_t> positions);
@@ -46,7 +43,7 @@ private:
         size_t  slot; // row of kept_bytes
     };
 
-    static constexpr size_t MIN_KEPT = 512; // a step with more is a prompt's: it neither uses nor changes what is kept
+    static constexpr size_t MAX_KEPT = 512; // a step with more is a prompt's: it neither uses nor changes what is kept
 
     // of a position of the step
     struct place {
@@ -55,10 +52,10 @@ private:
     };
 
     void keep_positions();
-    void forget_kept();
 
-    // nothing more is decoded ahead for it
-    void end_step() { *progress = UINT32_MAX; }
+    // where the ith of nth threads begins, so that all take as long
+    size_t begin_of(int ith, int nth) const;
+    void forget_kept();
 
     // what it throws is kept for check()
     template <typename F>
@@ -70,9 +67,7 @@ private:
 
     std::vector<int32_t> positions;
 
-    h2o_cold_codec::progress progress = std::make_shared<std::atomic<uint32_t>>(0); // of the step
-
-    const size_t max_kept;
+    size_t n_layers_begun = 0; // in the step
 
     std::list<kept_position> kept; // the last used first
     std::unordered_map<int32_t, std::list<kept_position>::iterator> kept_by_position;
@@ -80,6 +75,10 @@ private:
     std::vector<std::array<std::vector<uint8_t>, 2>> kept_bytes; // by layer: of K, of V
 
     std::vector<place> places; // of the step's positions; empty if it keeps none
+
+    static constexpr uint32_t READ_WORK = 16; // to read a row takes as long as to copy so many
+
+    std::vector<uint32_t> work; // for the step's positions up to each of them
 
     uint64_t version = 0; // of the store, when this was kept
 

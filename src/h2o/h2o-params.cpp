@@ -32,8 +32,7 @@ llama_h2o_params llama_h2o_default_params() {
         /*.retrieval     =*/ LLAMA_H2O_RETRIEVAL_NGRAMS,
         /*.evict         =*/ false,
         /*.cold_store    =*/ {},
-        /*.lossless      =*/ { LLAMA_H2O_LOSSLESS_OFF, LLAMA_H2O_CODEC_AUTO, /*.block_tokens =*/ 16, /*.n_threads =*/ 2, /*.max_queue =*/ 8,
-                               /*.cache_bytes =*/ 32000000, /*.strict =*/ false },
+        /*.lossless      =*/ { LLAMA_H2O_LOSSLESS_OFF, /*.n_threads =*/ 2, /*.max_queue =*/ 8, /*.strict =*/ false },
         /*.dense_layers  =*/ {},
     };
 }

@@ -33,24 +33,14 @@ enum llama_h2o_lossless {
     LLAMA_H2O_LOSSLESS_OFF   = 0, // they are stored as they are
     LLAMA_H2O_LOSSLESS_PROBE = 1, // and some are encoded, only to be counted
     LLAMA_H2O_LOSSLESS_FULL  = 2, // and all are encoded, decoded and compared
-    LLAMA_H2O_LOSSLESS_STORE = 3, // frames of the codec are stored in place of them
-};
-
-enum llama_h2o_codec {
-    LLAMA_H2O_CODEC_AUTO = 0, // RLE where all bytes are equal, else ZSTD
-    LLAMA_H2O_CODEC_ZSTD = 1,
-    LLAMA_H2O_CODEC_LZ4  = 2,
-    LLAMA_H2O_CODEC_RLE  = 3,
+    LLAMA_H2O_LOSSLESS_STORE = 3, // they are stored encoded
 };
 
 struct llama_h2o_lossless_params {
     enum llama_h2o_lossless mode;
-    enum llama_h2o_codec    codec;
-    uint32_t                block_tokens; // rows of a frame, of a layer's K or V
-    uint32_t                n_threads;    // that encode and decode beside the computation
-    uint32_t                max_queue;    // chunks that wait for them; more stay as they are until there is room
-    uint64_t                cache_bytes;  // decoded blocks that are kept
-    bool                    strict;       // STORE: decode each frame, and compare, before the rows go
+    uint32_t                n_threads; // that encode beside the computation
+    uint32_t                max_queue; // chunks that wait for them; more stay as they are until there is room
+    bool                    strict;    // STORE: decode what was encoded, and compare, before the rows go
 };
 
 #define LLAMA_H2O_MAX_LAYERS 512
@@ -162,7 +152,7 @@ struct llama_h2o_stats {
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2
 };
 
-// What the codec of a context's cold store has done, for all sequences together. A block is of a layer's K or V.
+// What the codec of a context's cold store has done, for all sequences together. A block is a chunk's rows of a layer's K or V.
 struct llama_h2o_lossless_stats {
     uint64_t n_encoded;       // blocks that became shorter
     uint64_t n_raw;           // that did not
@@ -172,13 +162,10 @@ struct llama_h2o_lossless_stats {
     uint64_t bytes_stored[2]; // what became of them, K and V
     uint32_t n_waiting;       // chunks that are not encoded yet
     uint32_t queue_peak;      // most tasks of the threads that ever waited
-    uint64_t n_hits;          // blocks that were read and in the cache
-    uint64_t n_misses;        // and were not
-    uint64_t n_ahead;         // blocks decoded ahead
-    uint64_t n_used;          // of these, read while they were in the cache
-    uint64_t bytes_cache;
-    double   encode_us[3];    // of the last 4,096 blocks, percentiles 50, 95 and 99
-    double   decode_us[3];
+    uint64_t n_hits;          // of the positions that generated tokens looked up: rows that were there from the tokens before
+    uint64_t n_misses;        // and that were not
+    double   encode_us[3];    // for a block, of the last 4,096: percentiles 50, 95 and 99
+    double   decode_us[3];    // for what a thread reads of a layer's K or V in a step, likewise; FULL: for a block
 };
 
 // name of the i-th scorer, the default first; NULL after the last

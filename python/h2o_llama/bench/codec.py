@@ -25,6 +25,9 @@ KVType = Literal["f16", "bf16", "f32"]
 # How the rows of a layer become frames: one of all, an upper bound; of some chunks each; of a chunk each.
 VIEWS = ("aggregate", "groups", "chunks")
 
+# No frames, but each row by itself: what a cold store holds.
+ROWS = "rows"
+
 # Measured in groups beside what is chosen.
 PREDICTORS = tuple(name for name in codec.PREDICTORS if name != "auto")
 CODES = tuple(name for name in codec.CODECS if name not in ("auto", "raw"))
@@ -110,7 +113,7 @@ def _as_stored(values: NDArray[np.float32], type: KVType) -> NDArray[Any]:
 def measure(
     tensors: Sequence[Tensor], plan: CodecPlan, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> list[Row]:
-    """Encode and decode every tensor in every view, and with every predictor and code in groups.
+    """Encode and decode every tensor in every view, by rows, and with every predictor and code in groups.
 
     Returns
     -------
@@ -118,12 +121,14 @@ def measure(
         For each tensor, view, predictor and code: "layer", "part" ("K" or "V"), "view", "predictor", "codec",
         "raw_bytes", "stored_bytes" (of the frames), "ratio", "encode_per_s", "decode_per_s" (bytes of K and V per
         second, on one core), "rows", "kept_rows" (not equal to an earlier one), and "planes": for each "name",
-        "raw_bytes", "stored_bytes" and how many frames chose which of "predictors".
+        "raw_bytes", "stored_bytes" and how many frames chose which of "predictors". By rows, with a code made from the
+        first chunk, nothing is chosen: there are no planes.
     """
     rows = []
     for i, tensor in enumerate(tensors):
         progress("K and V", i, len(tensors))
         rows += [_measure(tensor, plan, *case) for case in _cases()]
+        rows.append(_measure_rows(tensor, plan))
     progress("K and V", len(tensors), len(tensors))
     return rows
 
@@ -151,10 +156,35 @@ def _measure(tensor: Tensor, plan: CodecPlan, view: str, predictor: str, code: s
         encode_s += seconds
         found, seconds = _fastest(plan.repetitions, lambda: codec.decode(frame))  # noqa: B023
         decode_s += seconds
-        if found.tobytes() != block.tobytes():
-            raise H2OError(f"[codec] {tensor.part} of layer {tensor.layer} came back changed: please report this")
+        _check_same(tensor, found, block)
         frames.append(codec.inspect(frame))
-    raw, stored = tensor.values.nbytes, sum(f.stored_bytes for f in frames)
+    return _row(tensor, view, predictor, code, sum(f.stored_bytes for f in frames), encode_s, decode_s) | {
+        "rows": sum(f.n_rows for f in frames),
+        "kept_rows": sum(f.kept_rows for f in frames),
+        "planes": [_plane(frames, i, name) for i, name in enumerate(_PLANES[plan.type])],
+    }
+
+
+def _measure_rows(tensor: Tensor, plan: CodecPlan) -> Row:
+    code = codec.RowCode(tensor.values[: plan.chunk], type=plan.type)
+    encoded, encode_s = _fastest(plan.repetitions, lambda: code.encode(tensor.values))
+    found, decode_s = _fastest(plan.repetitions, lambda: code.decode(encoded))
+    _check_same(tensor, found, tensor.values)
+    n = len(tensor.values)
+    return _row(tensor, ROWS, "auto", "auto", len(encoded.data), encode_s, decode_s) | {
+        "rows": n,
+        "kept_rows": n,
+        "planes": [],
+    }
+
+
+def _check_same(tensor: Tensor, found: NDArray[Any], expected: NDArray[Any]) -> None:
+    if found.tobytes() != expected.tobytes():
+        raise H2OError(f"[codec] {tensor.part} of layer {tensor.layer} came back changed: please report this")
+
+
+def _row(tensor: Tensor, view: str, predictor: str, code: str, stored: int, encode_s: float, decode_s: float) -> Row:
+    raw = tensor.values.nbytes
     return {
         "layer": tensor.layer,
         "part": tensor.part,
@@ -166,9 +196,6 @@ def _measure(tensor: Tensor, plan: CodecPlan, view: str, predictor: str, code: s
         "ratio": raw / stored,
         "encode_per_s": raw / encode_s,
         "decode_per_s": raw / decode_s,
-        "rows": sum(f.n_rows for f in frames),
-        "kept_rows": sum(f.kept_rows for f in frames),
-        "planes": [_plane(frames, i, name) for i, name in enumerate(_PLANES[plan.type])],
     }
 
 

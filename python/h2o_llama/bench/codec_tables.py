@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from h2o_llama.bench.codec import CODES, PREDICTORS, VIEWS, CodecReport, Row
+from h2o_llama.bench.codec import CODES, PREDICTORS, ROWS, VIEWS, CodecReport, Row
 from h2o_llama.bench.tables import MB, Table
 
 _FRONT = 2  # layers that the seeds' target is about
@@ -18,6 +18,7 @@ def facts(report: CodecReport) -> str:
         f"{machine['cpu']}, one core, {machine['date'][:10]}. {model['desc']} ({model['file']}), K and V in "
         f"{plan['type'].upper()} after {plan['n_tokens']:,} tokens of {model['text']}. A frame is of a layer's K or V: "
         f'"aggregate" all tokens, an upper bound; "chunks" {plan["chunk"]:,} tokens; "groups" {plan["group"]} chunks. '
+        '"rows": each row by itself, as a cold store holds them, by a code made from the first chunk. '
         f"Ratios are bytes of K and V over those of frames, with all headers. Speeds are of K and V, the fastest of "
         f"{plan['repetitions']} for each frame, called from Python."
     )
@@ -50,7 +51,7 @@ def _per_s(rows: Sequence[Row], name: str) -> str:
 
 def _totals(rows: Sequence[Row]) -> Table:
     lines = []
-    for view in VIEWS:
+    for view in (*VIEWS, ROWS):
         found = [row for row in rows if row["view"] == view]
         cells = []
         for some in (front(found), found):
@@ -62,7 +63,7 @@ def _totals(rows: Sequence[Row]) -> Table:
 
 def _layers(rows: Sequence[Row]) -> Table:
     cells = {(row["layer"], row["part"], row["view"]): f"{row['ratio']:.3f}" for row in rows}
-    columns = [(part, view) for part in "KV" for view in VIEWS]
+    columns = [(part, view) for part in "KV" for view in (*VIEWS, ROWS)]
     lines = [
         [str(layer), *(cells[layer, part, view] for part, view in columns)]
         for layer in sorted({row["layer"] for row in rows})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import statistics
 import tempfile
 import warnings
@@ -84,16 +83,25 @@ class Gate:
     def tokens(self) -> Tokens:
         return np.array(self.weights.tokenize(self.text), dtype=np.int32)
 
-    def prompts(self) -> dict[str, Tokens]:
+    @cached_property
+    def prompts(self) -> dict[str, list[Tokens]]:
         return dict(prompts(self.weights, self.text, self.tokens, N_AFTER))
 
     def lossy(self) -> Iterator[Figure]:
         """Evicting to a ratio: what it came to, and what the text after costs."""
-        h2o = H2OConfig.for_chunk_size(_LOSSY_CHUNK, evict=True, target_ratio=TARGET_RATIO)
+        alone = H2OConfig.for_chunk_size(_LOSSY_CHUNK, evict=True, target_ratio=TARGET_RATIO)
+        cold = replace(alone, cold_store="memory", lookup_budget=stored.N_LOOKUP)
         n_ctx = max(TURNS, *LENGTHS.values()) + N_AFTER
-        with self.open(None, n_ctx) as dense, self.open(h2o, n_ctx, _LOSSY_CHUNK) as llm:
-            for name, tokens in self.prompts().items():
-                yield "lossy_ppl", name, self._added(dense, {name: llm}, tokens, _LOSSY_CHUNK)[name]
+        with (
+            self.open(None, n_ctx) as dense,
+            self.open(cold, n_ctx, _LOSSY_CHUNK) as llm,
+            self.open(alone, n_ctx, _LOSSY_CHUNK) as without,
+        ):
+            llms = {"lossy_ppl": llm, "lossy_ppl_alone": without}
+            for name, parts in self.prompts.items():
+                found = [self._added(dense, llms, tokens, _LOSSY_CHUNK) for tokens in parts]
+                for figure in llms:
+                    yield figure, name, statistics.geometric_mean(ratios[figure] for ratios in found)
                 yield "lossy", name, llm.kv.stats.lossy_ratio
             llm.reset()
             llm.eval(synthetic(llm, LENGTHS["long"]))
@@ -108,7 +116,7 @@ class Gate:
     def repetitions(self) -> Iterator[Figure]:
         """Reading and generating again and again."""
         h2o = H2OConfig.for_chunk_size(_LOSSY_CHUNK, evict=True, target_ratio=TARGET_RATIO, scorer="block_ema")
-        tokens = self.prompts()["medium"]
+        tokens = self.prompts["medium"][0]
         found = []
         with self.open(h2o, len(tokens) + 32, _LOSSY_CHUNK) as llm:
             for _ in range(_REPETITIONS):
@@ -121,7 +129,7 @@ class Gate:
     def lossless(self) -> Iterator[Figure]:
         """K and V of real text; every frame is decoded and compared."""
         with self.open(H2OConfig(), _CODEC.n_tokens) as llm:
-            llm.eval(self.prompts()["medium"][: _CODEC.n_tokens])
+            llm.eval(self.prompts["medium"][0][: _CODEC.n_tokens])
             tensors = tensors_of(llm, _CODEC.type)
         rows = measure_chosen(tensors, _CODEC)
         front = [row for row in rows if row["layer"] in sorted({t.layer for t in tensors})[:_FRONT]]
@@ -150,19 +158,19 @@ class Gate:
         doubled = replace(_COLD, **{name: 2 * size for name, size in sizes.items()})
         n_ctx = _PLACES.stop + N_AFTER
         tokens = self.tokens
-        losses: dict[str, list[float]] = {"cold_ppl": [], "cold_ppl_double": []}
+        ratios: dict[str, list[float]] = {"cold_ppl": [], "cold_ppl_double": []}
         with self.open(None, n_ctx) as dense, self.open(_COLD, n_ctx) as cold, self.open(doubled, n_ctx) as double:
-            llms = dict(zip(losses, (cold, double), strict=True))
+            llms = dict(zip(ratios, (cold, double), strict=True))
             for i, n in enumerate(_PLACES):
                 start = i * (len(tokens) - n_ctx) // len(_PLACES)
                 for name, ratio in self._added(dense, llms, tokens[start : start + n + N_AFTER], _CHUNK).items():
-                    losses[name].append(math.log(ratio))
-        for name, values in losses.items():
-            yield name, f"prompts of {_PLACES[0]:,} to {_PLACES[-1]:,}", math.exp(statistics.mean(values))
+                    ratios[name].append(ratio)
+        for name, values in ratios.items():
+            yield name, f"prompts of {_PLACES[0]:,} to {_PLACES[-1]:,}", statistics.geometric_mean(values)
 
     def speed(self) -> Iterator[Figure]:
         """In turns: generation with a cold store, and without."""
-        tokens = self.prompts()["long"]
+        tokens = self.prompts["long"][0]
         with self.open(_COLD, len(tokens)) as cold, self.open(H2OConfig(evict=True), len(tokens)) as evict:
             for llm in (cold, evict):
                 llm.eval(tokens[:-N_AFTER])

@@ -1,4 +1,4 @@
-"""A cold store in frames of the codec beside the raw one: the same results, how fast, and in how much memory."""
+"""An encoded cold store beside the raw one: the same results, how fast, and in how much memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ CHUNK = 256
 
 N_ROUNDS = 4
 
-_LOOKUP = 128  # as many as with larger chunks: it is what reads the store
+N_LOOKUP = 128
+"""As many as with larger chunks: it is what reads the store."""
+
 _FIRST = 2 * CHUNK  # tokens after which buffers have their sizes
 
 
@@ -33,7 +35,7 @@ def figures(
     open_llama: Callable[[H2OConfig, LosslessConfig | None], Llama], tokens: NDArray[np.int32]
 ) -> Iterator[tuple[str, str, float]]:
     """Generation, in turns with the raw store, of the last N_ROUNDS * CHUNK tokens after the others."""
-    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory", lookup_budget=_LOOKUP)
+    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory", lookup_budget=N_LOOKUP)
     n_prompt = len(tokens) - N_ROUNDS * CHUNK
     for name, lossless in CASES.items():
         ratios, n_same = [], 0
@@ -53,7 +55,7 @@ def figures(
 
 
 def memory(model_path: str, tokens: NDArray[np.int32]) -> float | None:
-    """Resident memory that the frames take over what the rows take, less what the codec says that it is.
+    """Resident memory that encoded rows take over what they take raw, less what the codec says that it is.
 
     Each by a process of its own. None where the system does not tell.
     """
@@ -81,8 +83,8 @@ def seconds(llm: Llama, tokens: NDArray[np.int32]) -> float:
 
 def _growth(model_path: str, tokens: NDArray[np.int32], is_stored: bool) -> tuple[int, float] | None:
     """By how many bytes this process grows over the text, and the codec's ratio."""
-    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory", lookup_budget=_LOOKUP)
-    lossless = LosslessConfig(cache_mb=0) if is_stored else None
+    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory", lookup_budget=N_LOOKUP)
+    lossless = LosslessConfig() if is_stored else None
     first, ratio = resident_bytes(), 1.0
     with Llama(model_path, n_ctx=len(tokens), n_ubatch=CHUNK, n_batch=CHUNK, h2o=h2o, lossless=lossless) as llm:
         for start in range(0, len(tokens), CHUNK):

@@ -1,0 +1,311 @@
+#include "h2o-codec-row-code.h"
+
+#include "h2o-codec-entropy.h"
+#include "h2o-codec-frame.h"
+#include "h2o-codec-planes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+// An encoded row: u32 the lower half of the XXH64 of what follows; u16 bytes of the first stream; two streams of the left and the right
+// half of the coded channels, which are decoded side by side; the other planes as they are.
+
+namespace {
+
+constexpr size_t HASH_BYTES   = 4;
+constexpr size_t HEADER_BYTES = HASH_BYTES + 2;
+
+constexpr size_t   MAX_GROUPS = 2;     // of a plane: their tables are read from memory for each few rows
+constexpr uint32_t MAX_SAMPLE = 1024;  // rows
+constexpr int      MAX_ROUNDS = 8;
+constexpr float    MIN_GAIN   = 0.02f; // of a plane, to be worth the time that decoding takes
+constexpr size_t   MAX_CODED  = 2*8*UINT16_MAX/h2o_codec_huffman::MAX_WORD_BITS; // channels: a stream's length has 16 bits
+constexpr float    NEVER_CAME = 0.01f; // counted for a byte that did not come
+
+using histogram = std::array<uint32_t, 256>;
+
+histogram sum_of(const std::vector<histogram> & channels, const std::vector<uint8_t> & group_of, size_t group) {
+    histogram res{};
+    for (size_t c = 0; c < channels.size(); ++c) {
+        for (size_t s = 0; group_of[c] == group && s < res.size(); ++s) {
+            res[s] += channels[c][s];
+        }
+    }
+    return res;
+}
+
+// Bits of each byte in a code made for these counts.
+std::array<float, 256> bits_of(const histogram & counts) {
+    const float total = std::accumulate(counts.begin(), counts.end(), 0.0f) + NEVER_CAME*counts.size();
+    std::array<float, 256> res;
+    for (size_t s = 0; s < res.size(); ++s) {
+        res[s] = std::log2(total/(counts[s] + NEVER_CAME));
+    }
+    return res;
+}
+
+// Channels that are alike, by Lloyd's rounds: each goes to the group whose code makes it shortest. They begin in the order of their mean
+// magnitudes.
+std::vector<uint8_t> group(const std::vector<histogram> & channels) {
+    const size_t n_groups = std::min(MAX_GROUPS, channels.size());
+
+    std::vector<uint64_t> magnitude(channels.size());
+    for (size_t c = 0; c < channels.size(); ++c) {
+        for (size_t s = 0; s < 256; ++s) {
+            magnitude[c] += (uint64_t) channels[c][s]*(s & 0x7f);
+        }
+    }
+    std::vector<size_t> order(channels.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return magnitude[a] < magnitude[b]; });
+
+    std::vector<uint8_t> res(channels.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+        res[order[i]] = i*n_groups/order.size();
+    }
+    for (int round = 0; round < MAX_ROUNDS; ++round) {
+        std::vector<std::array<float, 256>> bits;
+        for (size_t g = 0; g < n_groups; ++g) {
+            bits.push_back(bits_of(sum_of(channels, res, g)));
+        }
+        const std::vector<uint8_t> before = res;
+        for (size_t c = 0; c < channels.size(); ++c) {
+            float least = INFINITY;
+            for (size_t g = 0; g < n_groups; ++g) {
+                float sum = 0;
+                for (size_t s = 0; s < 256; ++s) {
+                    sum += channels[c][s]*bits[g][s];
+                }
+                if (sum < least) {
+                    least  = sum;
+                    res[c] = g;
+                }
+            }
+        }
+        if (res == before) {
+            break;
+        }
+    }
+    return res;
+}
+
+uint64_t read_u64(const uint8_t * p) {
+    uint64_t res = 0;
+    for (int i = 0; i < 8; ++i) {
+        res |= (uint64_t) p[i] << 8*i;
+    }
+    return res;
+}
+
+class bit_writer {
+public:
+    // to where there is room for all of it and 4 bytes
+    explicit bit_writer(uint8_t * at) : at(at) {}
+
+    void write(h2o_codec_huffman::word w) {
+        bits |= (uint64_t) w.bits << n;
+        n    += w.n_bits;
+        if (n >= 32) {
+            h2o_codec_write_u32(at, (uint32_t) bits);
+            at    += 4;
+            bits >>= 32;
+            n     -= 32;
+        }
+    }
+
+    // behind the last byte
+    uint8_t * end() {
+        h2o_codec_write_u32(at, (uint32_t) bits);
+        return at + (n + 7)/8;
+    }
+
+private:
+    uint8_t * at;
+    uint64_t  bits = 0;
+    uint32_t  n    = 0;
+};
+
+class bit_reader {
+public:
+    // at most so many bytes between two refills; an escape refills by itself
+    static constexpr size_t PER_REFILL = 56/h2o_codec_huffman::MAX_BITS;
+
+    // of n bytes and READ_AHEAD after them
+    bit_reader(const uint8_t * p, size_t n) : p(p), n(n) {}
+
+    void refill() { bits = read_u64(p + std::min(at >> 3, n)) >> (at & 7); }
+
+    uint8_t next(const h2o_codec_huffman & code) {
+        const uint32_t entry = code.entries[bits & (code.entries.size() - 1)];
+        if (entry & h2o_codec_huffman::ESCAPE) {
+            at += entry & (h2o_codec_huffman::ESCAPE - 1);
+            refill();
+            const uint8_t res = (uint8_t) bits;
+            at += 8;
+            refill();
+            return res;
+        }
+        bits >>= entry & 63;
+        at    += entry & 63;
+        return entry >> 8;
+    }
+
+private:
+    const uint8_t * p;
+    const size_t    n;
+    uint64_t bits = 0;
+    size_t   at   = 0; // bits
+};
+
+// Both streams side by side, since each byte waits for the one before it.
+void decode_streams(bit_reader left, bit_reader right, const std::vector<h2o_codec_row_code::channel> & coded,
+        const std::vector<h2o_codec_huffman> & groups, uint8_t * out) {
+    const auto * const l = coded.data();
+    const auto * const r = l + coded.size()/2;
+    const auto * const g = groups.data();
+
+    const size_t n = coded.size()/2;
+    for (size_t i = 0; i < n; i += bit_reader::PER_REFILL) {
+        left.refill();
+        right.refill();
+        for (size_t j = i; j < std::min(n, i + bit_reader::PER_REFILL); ++j) {
+            out[l[j].place] = left.next(g[l[j].group]);
+            out[r[j].place] = right.next(g[r[j].group]);
+        }
+    }
+    if (coded.size() % 2 == 1) {
+        right.refill();
+        out[r[n].place] = right.next(g[r[n].group]);
+    }
+}
+
+uint32_t hash_of(const uint8_t * data, size_t n) {
+    return (uint32_t) h2o_codec_hash(data + HASH_BYTES, n - HASH_BYTES, n);
+}
+
+} // namespace
+
+h2o_codec_row_code::h2o_codec_row_code(const uint8_t * rows, const h2o_codec_shape & shape) : type(shape.type), row_bytes(shape.row_bytes), mean_row_bytes(HEADER_BYTES + 1) {
+    const uint32_t block_bytes = h2o_codec_block_bytes(type);
+    const uint32_t n_rows      = std::min(shape.n_rows, MAX_SAMPLE);
+
+    std::vector<histogram> channels(row_bytes);
+    std::vector<uint8_t>   split(row_bytes);
+    for (uint32_t r = 0; r < n_rows; ++r) {
+        h2o_codec_split(type, rows + (size_t) r*row_bytes, row_bytes/block_bytes, split.data());
+        for (uint32_t i = 0; i < row_bytes; ++i) {
+            channels[i][split[i]]++;
+        }
+    }
+    uint32_t begin = 0;
+    for (const h2o_codec_plane & p : h2o_codec_planes_of(type)) {
+        planes.push_back({ begin, p.width(row_bytes, block_bytes), false });
+        add_plane(planes.back(), { channels.begin() + begin, channels.begin() + begin + planes.back().width }, n_rows);
+        begin += planes.back().width;
+    }
+}
+
+void h2o_codec_row_code::add_plane(plane & p, const std::vector<histogram> & channels, uint32_t n_rows) {
+    if (p.width == 0) {
+        return;
+    }
+    const std::vector<uint8_t> found = group(channels);
+
+    std::vector<h2o_codec_huffman> codes;
+    uint64_t n_bits = 0;
+    for (size_t g = 0; g <= *std::max_element(found.begin(), found.end()); ++g) {
+        const histogram counts = sum_of(channels, found, g);
+        codes.emplace_back(counts);
+        for (size_t s = 0; s < counts.size(); ++s) {
+            n_bits += (uint64_t) counts[s]*codes.back().words[s].n_bits;
+        }
+    }
+    p.is_coded = n_bits < (1 - MIN_GAIN)*8*n_rows*p.width && coded.size() + p.width <= MAX_CODED;
+    mean_row_bytes += p.is_coded ? n_bits/8.0/n_rows : p.width;
+    if (!p.is_coded) {
+        return;
+    }
+    for (uint32_t i = 0; i < p.width; ++i) {
+        coded.push_back({ p.begin + i, (uint32_t) groups.size() + found[i] });
+    }
+    groups.insert(groups.end(), codes.begin(), codes.end());
+}
+
+uint8_t * h2o_codec_row_code::write_stream(const uint8_t * split, size_t begin, size_t end, uint8_t * out) const {
+    bit_writer bits(out);
+    for (size_t i = begin; i < end; ++i) {
+        bits.write(groups[coded[i].group].words[split[coded[i].place]]);
+    }
+    return bits.end();
+}
+
+void h2o_codec_row_code::encode(const uint8_t * rows, uint32_t n, std::vector<uint8_t> & out, std::vector<uint32_t> & ends) const {
+    const size_t first = out.size();
+    const size_t half  = coded.size()/2;
+
+    std::vector<uint8_t> split(row_bytes);
+    std::vector<uint8_t> encoded(HEADER_BYTES + row_bytes + coded.size()*h2o_codec_huffman::MAX_WORD_BITS/8 + 8);
+    for (uint32_t r = 0; r < n; ++r) {
+        h2o_codec_split(type, rows + (size_t) r*row_bytes, row_bytes/h2o_codec_block_bytes(type), split.data());
+
+        uint8_t * const left  = encoded.data() + HEADER_BYTES;
+        uint8_t * const right = write_stream(split.data(), 0, half, left);
+        uint8_t *       end   = write_stream(split.data(), half, coded.size(), right);
+        for (const plane & p : planes) {
+            if (!p.is_coded) {
+                end = std::copy_n(&split[p.begin], p.width, end);
+            }
+        }
+        encoded[HASH_BYTES]     = (right - left) & 0xff;
+        encoded[HASH_BYTES + 1] = (right - left) >> 8;
+        h2o_codec_write_u32(encoded.data(), hash_of(encoded.data(), end - encoded.data()));
+
+        out.insert(out.end(), encoded.data(), end);
+        ends.push_back(out.size() - first);
+    }
+}
+
+void h2o_codec_row_code::decode(const uint8_t * data, const uint32_t * ends, uint32_t first, uint32_t n, uint8_t * out) const {
+    // a byte's place in them is only known when the one before it is decoded
+    for (const h2o_codec_huffman & group : groups) {
+        for (size_t i = 0; i < group.entries.size(); i += 64/sizeof(group.entries[0])) {
+            __builtin_prefetch(&group.entries[i]);
+        }
+    }
+    // kept: making room takes a part of the time of a row
+    static thread_local std::vector<uint8_t> planes;
+    planes.resize(row_bytes);
+
+    const uint32_t begin = first == 0 ? 0 : ends[first - 1];
+    for (uint32_t r = first, at = begin; r < first + n; at = ends[r++], out += row_bytes) {
+        decode_row(data + (at - begin), ends[r] - at, planes.data(), out);
+    }
+}
+
+void h2o_codec_row_code::decode_row(const uint8_t * data, size_t n, uint8_t * split, uint8_t * out) const {
+    size_t n_raw = 0;
+    for (const plane & p : planes) {
+        n_raw += p.is_coded ? 0 : p.width;
+    }
+    if (n < HEADER_BYTES + n_raw || (uint32_t) read_u64(data) != hash_of(data, n)) {
+        throw h2o_codec_error("[codec] the row is damaged: its checksum is wrong");
+    }
+    const uint8_t * streams = data + HEADER_BYTES;
+    const uint8_t * raw     = data + n - n_raw;
+    const size_t    n_left  = std::min<size_t>(read_u64(data) >> 32 & 0xffff, raw - streams);
+
+    decode_streams({ streams, n_left }, { streams + n_left, raw - streams - n_left }, coded, groups, split);
+    for (const plane & p : planes) {
+        if (!p.is_coded) {
+            std::memcpy(split + p.begin, raw, p.width);
+            raw += p.width;
+        }
+    }
+    h2o_codec_merge(type, split, row_bytes/h2o_codec_block_bytes(type), out);
+}
+
+size_t h2o_codec_row_code::n_bytes() const {
+    return groups.size()*sizeof(groups[0]) + coded.size()*sizeof(coded[0]);
+}
