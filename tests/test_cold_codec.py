@@ -102,7 +102,7 @@ def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
 
 @pytest.mark.parametrize("lossless", [None, STORE])
 def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, lossless: LosslessConfig | None) -> None:
-    """Rows of 512 positions or more stay for later tokens, and make room for others."""
+    """Rows of 512 positions stay for later tokens, and make room for others."""
     config = replace(CONFIG, lossless=lossless)
     prompt = [token % 200 for token in random_tokens(2500, seed=1)]
     with (

@@ -26,8 +26,6 @@ class Bound:
 BOUNDS = {
     "lossy": Bound("closed tokens over kept ones, layers that evict", 3.2, is_least=True),
     "lossy_ppl": Bound("continuation perplexity over dense, evicting to that ratio, cold store", 1.02, is_least=False),
-    # No choice made beforehand keeps the rest (docs/memory.md): this only tells when it becomes worse.
-    "lossy_ppl_alone": Bound("the same without a cold store", 1.10, is_least=False),
     "same_sets": Bound("repetitions that keep the same tokens and say the same", 4, is_least=True, format="{:.0f}"),
     "front": Bound("lossless ratio, first two layers, in groups", 1.40, is_least=True),
     "all": Bound("lossless ratio, all layers, in groups", 1.22, is_least=True),

@@ -88,20 +88,15 @@ class Gate:
         return dict(prompts(self.weights, self.text, self.tokens, N_AFTER))
 
     def lossy(self) -> Iterator[Figure]:
-        """Evicting to a ratio: what it came to, and what the text after costs."""
-        alone = H2OConfig.for_chunk_size(_LOSSY_CHUNK, evict=True, target_ratio=TARGET_RATIO)
-        cold = replace(alone, cold_store="memory", lookup_budget=stored.N_LOOKUP)
+        """Evicting to a ratio, into a cold store: what it came to, and what the text after costs."""
+        h2o = H2OConfig.for_chunk_size(
+            _LOSSY_CHUNK, evict=True, target_ratio=TARGET_RATIO, cold_store="memory", lookup_budget=stored.N_LOOKUP
+        )
         n_ctx = max(TURNS, *LENGTHS.values()) + N_AFTER
-        with (
-            self.open(None, n_ctx) as dense,
-            self.open(cold, n_ctx, _LOSSY_CHUNK) as llm,
-            self.open(alone, n_ctx, _LOSSY_CHUNK) as without,
-        ):
-            llms = {"lossy_ppl": llm, "lossy_ppl_alone": without}
+        with self.open(None, n_ctx) as dense, self.open(h2o, n_ctx, _LOSSY_CHUNK) as llm:
             for name, parts in self.prompts.items():
-                found = [self._added(dense, llms, tokens, _LOSSY_CHUNK) for tokens in parts]
-                for figure in llms:
-                    yield figure, name, statistics.geometric_mean(ratios[figure] for ratios in found)
+                found = [self._added(dense, {name: llm}, tokens, _LOSSY_CHUNK)[name] for tokens in parts]
+                yield "lossy_ppl", name, statistics.geometric_mean(found)
                 yield "lossy", name, llm.kv.stats.lossy_ratio
             llm.reset()
             llm.eval(synthetic(llm, LENGTHS["long"]))
