@@ -16,21 +16,16 @@ from numpy.typing import NDArray
 
 from compare import assert_refused, case
 from h2o_llama import H2OError, codec
+from kv_rows import BLOCK_BYTES, typed
 from oracle import codec as oracle
 from oracle.xxh64 import xxh64
 
-BLOCK_BYTES = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24}
-DTYPES: dict[str, Any] = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32}
 RNG = np.random.default_rng(5)
 
 
 @pytest.fixture(autouse=True)
 def _same_numbers_in_any_order_of_tests() -> None:
     RNG.bit_generator.state = np.random.default_rng(5).bit_generator.state
-
-
-def typed(data: NDArray[np.uint8], type_: str) -> NDArray[Any]:
-    return data.view(DTYPES.get(type_, np.uint8))
 
 
 def channels(n_tokens: int, n: int) -> NDArray[np.float32]:
@@ -109,7 +104,7 @@ def test_drawn_blocks(data: st.DataObject) -> None:
     rows = rng.integers(0, high, (n_rows, n_blocks * BLOCK_BYTES[type_])).astype(np.uint8)
     rows = rows[rng.integers(0, max(n_rows // data.draw(st.integers(1, 4)), 1), n_rows)] if n_rows else rows
     assert_exact(
-        typed(rows, type_) if rows.size else rows.astype(DTYPES.get(type_, np.uint8)),
+        typed(rows, type_),
         type=type_,
         codec=data.draw(st.sampled_from(codec.CODECS)),  # type: ignore[arg-type]
         predictor=data.draw(st.sampled_from(codec.PREDICTORS)),  # type: ignore[arg-type]

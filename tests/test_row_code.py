@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from h2o_llama import H2OError, codec
+from kv_rows import BLOCK_BYTES, typed
 
-BLOCK_BYTES = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24}
-DTYPES: dict[str, Any] = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32}
 RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_in_any_order_of_tests() -> None:
+    RNG.bit_generator.state = np.random.default_rng(5).bit_generator.state
 
 
 def assert_exact(code: codec.RowCode, array: NDArray[Any]) -> codec.Rows:
@@ -24,10 +28,8 @@ def assert_exact(code: codec.RowCode, array: NDArray[Any]) -> codec.Rows:
     assert code.decode(rows).dtype == array.dtype
     for i in range(len(array)):
         assert code.decode(rows, i, i + 1).tobytes() == array[i].tobytes()
-    assert (
-        code.decode(rows, len(array) // 3, len(array) // 2).tobytes()
-        == array[len(array) // 3 : len(array) // 2].tobytes()
-    )
+    start, stop = len(array) // 3, len(array) // 2
+    assert code.decode(rows, start, stop).tobytes() == array[start:stop].tobytes()
     return rows
 
 
@@ -49,13 +51,7 @@ def test_drawn_rows(data: st.DataObject) -> None:
 
     def drawn() -> NDArray[Any]:
         n_rows, high = data.draw(st.integers(0, 60)), data.draw(st.sampled_from([1, 2, 3, 30, 256]))
-        rows = rng.integers(0, high, (n_rows, n_blocks * BLOCK_BYTES[type_])).astype(np.uint8)
-        dtype = DTYPES.get(type_, np.uint8)
-        return (
-            rows.view(dtype)
-            if rows.size
-            else np.empty((n_rows, n_blocks * BLOCK_BYTES[type_] // np.dtype(dtype).itemsize), dtype)
-        )
+        return typed(rng.integers(0, high, (n_rows, n_blocks * BLOCK_BYTES[type_])).astype(np.uint8), type_)
 
     assert_exact(codec.RowCode(drawn(), type=type_), drawn())
 

@@ -250,13 +250,12 @@ class RowCode:
     """
 
     def __init__(self, array: NDArray[Any], *, type: str | None = None) -> None:
-        rows, options = _block("codec.RowCode", array, "auto", type, "auto", False)
-        self._type = options["type"]
+        rows, self._type = _rows("codec.RowCode", array, type)
         self._code = _core.CodecRowCode(rows, type=self._type)
 
     def encode(self, array: NDArray[Any]) -> Rows:
         """Rows of the same type and length."""
-        rows, _ = _block("codec.RowCode", array, "auto", self._type, "auto", False)
+        rows, _ = _rows("codec.RowCode", array, self._type)
         return Rows(*self._code.encode(rows))
 
     def decode(self, rows: Rows, start: int = 0, stop: int | None = None) -> NDArray[Any]:
@@ -372,6 +371,17 @@ def _block(
     owner: str, array: object, codec: object, type: str | None, predictor: object, equal_rows: object
 ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
     """Rows as bytes, uint8 [n_tokens, row_bytes], and the core's options."""
+    rows, name = _rows(owner, array, type)
+    return rows, {
+        "type": name,
+        "codec": _check.choice(owner, "codec", codec, CODECS),
+        "predictor": _check.choice(owner, "predictor", predictor, PREDICTORS),
+        "equal_rows": _check.flag(owner, "equal_rows", equal_rows),
+    }
+
+
+def _rows(owner: str, array: object, type: str | None) -> tuple[NDArray[np.uint8], str]:
+    """Rows as bytes, uint8 [n_tokens, row_bytes], and their type's name."""
     if not isinstance(array, np.ndarray) or array.ndim == 0:
         raise _check.bad_argument(owner, "array", "a NumPy array of one axis or more", array)
     if type is None:
@@ -386,12 +396,7 @@ def _block(
     block = _core.codec_block_bytes(name)
     if row * dtype.itemsize % block != 0:
         raise ValueError(f'[{owner}] rows of type "{name}" must have a multiple of {block} bytes, got {row}')
-    return rows.reshape(n_tokens, row * dtype.itemsize), {
-        "type": name,
-        "codec": _check.choice(owner, "codec", codec, CODECS),
-        "predictor": _check.choice(owner, "predictor", predictor, PREDICTORS),
-        "equal_rows": _check.flag(owner, "equal_rows", equal_rows),
-    }
+    return rows.reshape(n_tokens, row * dtype.itemsize), name
 
 
 def _frame(owner: str, frame: object) -> bytes:

@@ -87,24 +87,30 @@ struct block {
     h2o_codec_options options;
 };
 
-static block make_block(const byte_array & rows, const std::string & type, const std::string & codec, const std::string & predictor,
-        bool equal_rows) {
-    block res;
-    res.shape.type         = TYPES.find("type", type);
-    res.options.entropy    = CODECS.find("codec", codec);
-    res.options.predictor  = PREDICTORS.find("predictor", predictor);
-    res.options.equal_rows = equal_rows;
+static h2o_codec_shape shape_of(const byte_array & rows, const std::string & type) {
+    h2o_codec_shape res;
+    res.type = TYPES.find("type", type);
     if (rows.ndim() != 2 || rows.shape(0) > UINT32_MAX || rows.shape(1) > UINT32_MAX) {
         throw std::invalid_argument("[codec] rows must be [n, bytes], each less than 2^32");
     }
-    res.shape.n_rows    = rows.shape(0);
-    res.shape.row_bytes = rows.shape(1);
+    res.n_rows    = rows.shape(0);
+    res.row_bytes = rows.shape(1);
 
-    const uint32_t n = h2o_codec_block_bytes(res.shape.type);
-    if (res.shape.row_bytes % n != 0) {
+    const uint32_t n = h2o_codec_block_bytes(res.type);
+    if (res.row_bytes % n != 0) {
         throw std::invalid_argument("[codec] rows of " + type + " must have a multiple of " + std::to_string(n) + " bytes, got " +
-            std::to_string(res.shape.row_bytes));
+            std::to_string(res.row_bytes));
     }
+    return res;
+}
+
+static block make_block(const byte_array & rows, const std::string & type, const std::string & codec, const std::string & predictor,
+        bool equal_rows) {
+    block res;
+    res.shape              = shape_of(rows, type);
+    res.options.entropy    = CODECS.find("codec", codec);
+    res.options.predictor  = PREDICTORS.find("predictor", predictor);
+    res.options.equal_rows = equal_rows;
     return res;
 }
 
@@ -279,7 +285,7 @@ void init_codec(py::module_ & m) {
 
     py::class_<row_code>(m, "CodecRowCode")
         .def(py::init([](const byte_array & rows, const std::string & type) {
-            return std::make_unique<row_code>(rows, make_block(rows, type, "auto", "auto", false).shape);
+            return std::make_unique<row_code>(rows, shape_of(rows, type));
         }), py::arg("rows").noconvert(), py::kw_only(), py::arg("type"))
         .def("encode", &row_code::encode, py::arg("rows").noconvert())
         .def("decode", &row_code::decode, py::arg("encoded"), py::arg("ends").noconvert(), py::arg("first"), py::arg("n"));

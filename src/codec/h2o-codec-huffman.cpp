@@ -67,7 +67,7 @@ uint32_t reversed(uint32_t bits, uint32_t n_bits) {
 
 } // namespace
 
-h2o_codec_huffman::h2o_codec_huffman(const std::array<uint32_t, 256> & counts) {
+h2o_codec_huffman::h2o_codec_huffman(const histogram & counts) {
     const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t(0));
 
     counts_t symbols{};

@@ -12,6 +12,9 @@ public:
     static constexpr uint32_t MAX_BITS      = 9;
     static constexpr uint32_t MAX_WORD_BITS = MAX_BITS + 8; // with the escape
 
+    // how often each byte comes
+    using histogram = std::array<uint32_t, 256>;
+
     struct word {
         uint32_t bits;
         uint32_t n_bits;
@@ -21,8 +24,7 @@ public:
     // escape, ESCAPE is set and the byte follows.
     static constexpr uint16_t ESCAPE = 0x80;
 
-    // counts: how often each byte comes
-    explicit h2o_codec_huffman(const std::array<uint32_t, 256> & counts);
+    explicit h2o_codec_huffman(const histogram & counts);
 
     std::array<word, 256>                       words;
     std::array<uint16_t, size_t(1) << MAX_BITS> entries;

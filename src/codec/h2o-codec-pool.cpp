@@ -1,7 +1,6 @@
 #include "h2o-codec-pool.h"
 
 #include <algorithm>
-#include <chrono>
 #include <stdexcept>
 
 h2o_codec_pool::h2o_codec_pool(uint32_t n_threads, uint32_t max_queue) : max_queue(max_queue) {
@@ -64,13 +63,13 @@ void h2o_codec_pool::work() {
         queue.pop_front();
 
         lock.unlock();
-        const auto start = std::chrono::steady_clock::now();
-        const bool ok    = t->run();
-        const std::chrono::duration<float, std::micro> time = std::chrono::steady_clock::now() - start;
+        const h2o_codec_stopwatch watch;
+        const bool  ok = t->run();
+        const float us = watch.us();
         lock.lock();
 
         counters & c = counts[t->work];
-        c.times.add(time.count());
+        c.times.add(us);
         c.n_done++;
         c.n_failed += !ok;
 

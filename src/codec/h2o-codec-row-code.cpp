@@ -24,7 +24,7 @@ constexpr float    MIN_GAIN   = 0.02f; // of a plane, to be worth the time that 
 constexpr size_t   MAX_CODED  = 2*8*UINT16_MAX/h2o_codec_huffman::MAX_WORD_BITS; // channels: a stream's length has 16 bits
 constexpr float    NEVER_CAME = 0.01f; // counted for a byte that did not come
 
-using histogram = std::array<uint32_t, 256>;
+using histogram = h2o_codec_huffman::histogram;
 
 histogram sum_of(const std::vector<histogram> & channels, const std::vector<uint8_t> & group_of, size_t group) {
     histogram res{};
@@ -285,10 +285,7 @@ void h2o_codec_row_code::decode(const uint8_t * data, const uint32_t * ends, uin
 }
 
 void h2o_codec_row_code::decode_row(const uint8_t * data, size_t n, uint8_t * split, uint8_t * out) const {
-    size_t n_raw = 0;
-    for (const plane & p : planes) {
-        n_raw += p.is_coded ? 0 : p.width;
-    }
+    const size_t n_raw = row_bytes - coded.size();
     if (n < HEADER_BYTES + n_raw || (uint32_t) read_u64(data) != hash_of(data, n)) {
         throw h2o_codec_error("[codec] the row is damaged: its checksum is wrong");
     }

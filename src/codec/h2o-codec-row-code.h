@@ -36,8 +36,6 @@ public:
     size_t n_bytes() const;
 
 private:
-    using histogram = std::array<uint32_t, 256>;
-
     // where a plane is in a row whose planes follow each other
     struct plane {
         uint32_t begin;
@@ -45,7 +43,7 @@ private:
         bool     is_coded;
     };
 
-    void add_plane(plane & p, const std::vector<histogram> & channels, uint32_t n_rows);
+    void add_plane(plane & p, const std::vector<h2o_codec_huffman::histogram> & channels, uint32_t n_rows);
 
     // What is behind the last byte; 4 bytes from there on may be written to.
     uint8_t * write_stream(const uint8_t * split, size_t begin, size_t end, uint8_t * out) const;

@@ -12,7 +12,7 @@ struct h2o_codec_percentiles {
     double p99 = 0;
 };
 
-// How long each of the last 4,096 pieces of work took.
+// How long it has been there.
 class h2o_codec_stopwatch {
 public:
     float us() const { return std::chrono::duration<float, std::micro>(std::chrono::steady_clock::now() - start).count(); }
@@ -21,6 +21,7 @@ private:
     const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };
 
+// How long each of the last 4,096 pieces of work took.
 class h2o_codec_times {
 public:
     void add(float us);

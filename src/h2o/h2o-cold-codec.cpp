@@ -56,6 +56,7 @@ void h2o_cold_codec::encode(h2o_cold_part & part, buffers & b) {
     }
     const size_t n_raw = part.n_rows*part.row_size;
 
+    float  us       = 0;
     size_t n_stored = n_raw;
     auto   outcome  = &llama_h2o_lossless_stats::n_failed; // no room, or no memory: the rows stay as they are
     try {
@@ -64,36 +65,40 @@ void h2o_cold_codec::encode(h2o_cold_part & part, buffers & b) {
 
         const h2o_codec_stopwatch watch;
         h2o_cold_rows stored = encode_rows(part, b);
-        const float us = watch.us();
+        us = watch.us();
 
-        const bool shrinks = b.encoded.size() < n_raw;
-        if (params.strict || params.mode == LLAMA_H2O_LOSSLESS_FULL) {
-            const h2o_codec_stopwatch watch;
-            const size_t n = b.encoded.size();
-            b.other.resize(n_raw);
-            b.encoded.resize(n + h2o_codec_row_code::READ_AHEAD);
-            stored.code->decode(b.encoded.data(), stored.ends.data(), 0, part.n_rows, b.other.data());
-            b.encoded.resize(n);
-            count_read(watch.us());
-            if (b.other != b.rows) {
-                throw std::runtime_error("[h2o] rows came back changed");
-            }
+        if ((params.strict || params.mode == LLAMA_H2O_LOSSLESS_FULL) && !comes_back(stored, b)) {
+            throw std::runtime_error("[h2o] rows came back changed");
         }
+        const bool shrinks = b.encoded.size() < n_raw;
         if (shrinks && params.mode == LLAMA_H2O_LOSSLESS_STORE) {
             stored.bytes = place->write(b.encoded.data(), b.encoded.size());
             part.store(std::move(stored));
         }
         outcome  = shrinks ? &llama_h2o_lossless_stats::n_encoded : &llama_h2o_lossless_stats::n_raw;
         n_stored = std::min(n_raw, b.encoded.size());
-
-        const std::lock_guard<std::mutex> lock(mutex);
-        encode_times.add(us);
     } catch (const std::exception &) {
     }
     const std::lock_guard<std::mutex> lock(mutex);
+    if (outcome != &llama_h2o_lossless_stats::n_failed) {
+        encode_times.add(us);
+    }
     counts.*outcome += 1;
     counts.bytes_raw   [part.part] += n_raw;
     counts.bytes_stored[part.part] += n_stored;
+}
+
+bool h2o_cold_codec::comes_back(const h2o_cold_rows & stored, buffers & b) {
+    const size_t n = b.encoded.size();
+    b.encoded.resize(n + h2o_codec_row_code::READ_AHEAD);
+    b.other.resize(b.rows.size());
+
+    const h2o_codec_stopwatch watch;
+    stored.code->decode(b.encoded.data(), stored.ends.data(), 0, stored.ends.size(), b.other.data());
+    count_read(watch.us());
+
+    b.encoded.resize(n);
+    return b.other == b.rows;
 }
 
 h2o_cold_rows h2o_cold_codec::encode_rows(const h2o_cold_part & part, buffers & b) {

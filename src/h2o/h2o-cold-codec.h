@@ -50,6 +50,9 @@ private:
 
     void encode(h2o_cold_part & part, buffers & b);
 
+    // whether b.encoded gives b.rows
+    bool comes_back(const h2o_cold_rows & stored, buffers & b);
+
     // b.rows to b.encoded, by the latest code of the layer's K or V, or by a new one where the text has become another
     h2o_cold_rows encode_rows(const h2o_cold_part & part, buffers & b);
 

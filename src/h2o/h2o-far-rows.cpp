@@ -152,9 +152,11 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
         }
     }
 
+    const size_t first = begin_of(ith, nth);
+    const size_t last  = begin_of(ith + 1, nth);
     keep_failure([&]() {
-        fetch_part(layer, h2o_cold_store::K, begin_of(ith, nth), begin_of(ith + 1, nth), dst + at.k);
-        fetch_part(layer, h2o_cold_store::V, begin_of(ith, nth), begin_of(ith + 1, nth), dst + at.v);
+        fetch_part(layer, h2o_cold_store::K, first, last, dst + at.k);
+        fetch_part(layer, h2o_cold_store::V, first, last, dst + at.v);
     });
 
     // row 0 is finite

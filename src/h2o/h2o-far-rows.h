@@ -52,10 +52,10 @@ private:
     };
 
     void keep_positions();
+    void forget_kept();
 
     // where the ith of nth threads begins, so that all take as long
     size_t begin_of(int ith, int nth) const;
-    void forget_kept();
 
     // what it throws is kept for check()
     template <typename F>
