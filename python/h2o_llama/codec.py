@@ -172,7 +172,7 @@ def encode(
     rows, options = _block(_OWNER, array, codec, type, predictor, equal_rows)
     frame = _core.codec_encode(rows, **options)
     if _check.flag(_OWNER, "strict", strict):
-        found = _core.codec_decode(frame, max_bytes=rows.size)
+        found, _ = _core.codec_decode(frame, max_bytes=rows.size)
         if not np.array_equal(found, rows):
             raise H2OError("[codec] the frame does not give the same bytes: please report this")
     return frame
@@ -201,8 +201,7 @@ def decode(frame: bytes, *, max_bytes: int = _MAX_BYTES) -> NDArray[Any]:
         If the frame is damaged, or holds more than max_bytes.
     """
     frame = _frame(_OWNER, frame)
-    rows = _core.codec_decode(frame, max_bytes=_check.integer(_OWNER, "max_bytes", max_bytes, 0, 2**63 - 1))
-    return _typed(rows, _core.codec_inspect(frame).type)
+    return _typed(*_core.codec_decode(frame, max_bytes=_check.integer(_OWNER, "max_bytes", max_bytes, 0, 2**63 - 1)))
 
 
 def inspect(frame: bytes) -> Frame:
@@ -288,9 +287,8 @@ class Encoding:
 class Decoding:
     """Rows that a pool decodes."""
 
-    def __init__(self, task: _core.CodecTask, type: str) -> None:
+    def __init__(self, task: _core.CodecTask) -> None:
         self._task = task
-        self._type = type
 
     @property
     def is_done(self) -> bool:
@@ -298,7 +296,7 @@ class Decoding:
 
     def result(self) -> NDArray[Any]:
         """Wait for the rows, as `decode` returns them. Errors as those of `decode`."""
-        return _typed(self._task.result(), self._type)
+        return _typed(*self._task.result())
 
 
 class Pool:
@@ -344,7 +342,7 @@ class Pool:
         """Begin to decode a frame, see `h2o_llama.codec.decode`. None: the queue is full."""
         frame = _frame("codec.Pool", frame)
         task = self._pool.decode(frame, max_bytes=_check.integer("codec.Pool", "max_bytes", max_bytes, 0, 2**63 - 1))
-        return None if task is None else Decoding(task, _core.codec_inspect(frame).type)
+        return None if task is None else Decoding(task)
 
     @property
     def stats(self) -> PoolStats:

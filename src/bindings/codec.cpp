@@ -1,6 +1,7 @@
 #include "bindings.h"
 
 #include "h2o-codec.h"
+#include "h2o-codec-frame.h"
 #include "h2o-codec-pool.h"
 #include "h2o-codec-row-code.h"
 
@@ -126,15 +127,17 @@ static byte_array empty_rows(const h2o_codec_shape & shape) {
     return byte_array({ (py::ssize_t) shape.n_rows, (py::ssize_t) shape.row_bytes });
 }
 
-static h2o_codec_info inspect(std::string_view frame) {
-    return h2o_codec_inspect((const uint8_t *) frame.data(), frame.size());
-}
-
-static void check_size(const h2o_codec_shape & shape, uint64_t max_bytes) {
-    if (shape.bytes() > max_bytes) {
-        throw h2o_codec_error("[codec] the frame holds " + std::to_string(shape.bytes()) + " bytes, more than max_bytes = " +
+static h2o_codec_frame read_frame(std::string_view bytes, uint64_t max_bytes) {
+    h2o_codec_frame res = h2o_codec_read_frame((const uint8_t *) bytes.data(), bytes.size());
+    if (res.shape.bytes() > max_bytes) {
+        throw h2o_codec_error("[codec] the frame holds " + std::to_string(res.shape.bytes()) + " bytes, more than max_bytes = " +
             std::to_string(max_bytes));
     }
+    return res;
+}
+
+static h2o_codec_info inspect(const py::bytes & frame) {
+    return h2o_codec_inspect(read_frame(view_of(frame), UINT64_MAX));
 }
 
 static py::bytes encode(const byte_array & rows, const std::string & type, const std::string & codec, const std::string & predictor,
@@ -148,17 +151,16 @@ static py::bytes encode(const byte_array & rows, const std::string & type, const
     return to_bytes(frame);
 }
 
-static byte_array decode(const py::bytes & frame, uint64_t max_bytes) {
-    const std::string_view view = view_of(frame);
-    const h2o_codec_shape shape = inspect(view).shape;
-    check_size(shape, max_bytes);
-    byte_array res = empty_rows(shape);
+// rows and their type
+static std::pair<byte_array, std::string> decode(const py::bytes & bytes, uint64_t max_bytes) {
+    const h2o_codec_frame frame = read_frame(view_of(bytes), max_bytes);
+    byte_array res = empty_rows(frame.shape);
     uint8_t * out  = res.mutable_data();
     {
         py::gil_scoped_release release;
-        h2o_codec_decode((const uint8_t *) view.data(), view.size(), out, shape.bytes());
+        h2o_codec_decode(frame, out);
     }
-    return res;
+    return { res, TYPES.of(frame.shape.type) };
 }
 
 // What the threads make, until it is asked for. Both kinds of work end in bytes.
@@ -184,19 +186,18 @@ static std::optional<pending> pool_encode(h2o_codec_pool & self, const byte_arra
     return result ? std::optional<pending>({ result->share(), std::nullopt }) : std::nullopt;
 }
 
-static std::optional<pending> pool_decode(h2o_codec_pool & self, const py::bytes & frame, uint64_t max_bytes) {
-    const std::string_view view = view_of(frame);
-    const h2o_codec_shape shape = inspect(view).shape;
-    check_size(shape, max_bytes);
-    bytes_t data(view.begin(), view.end());
-    auto result = self.submit(H2O_CODEC_WORK_DECODE, [shape, data = std::move(data)] {
-        bytes_t out(shape.bytes());
-        h2o_codec_decode(data.data(), data.size(), out.data(), out.size());
+static std::optional<pending> pool_decode(h2o_codec_pool & self, const py::bytes & bytes, uint64_t max_bytes) {
+    const auto data = std::make_shared<const std::string>(view_of(bytes)); // it may be gone when its turn comes
+    const h2o_codec_frame frame = read_frame(*data, max_bytes);
+    auto result = self.submit(H2O_CODEC_WORK_DECODE, [frame, data] {
+        bytes_t out(frame.shape.bytes());
+        h2o_codec_decode(frame, out.data());
         return out;
     });
-    return result ? std::optional<pending>({ result->share(), shape }) : std::nullopt;
+    return result ? std::optional<pending>({ result->share(), frame.shape }) : std::nullopt;
 }
 
+// a frame, or rows and their type
 static py::object pending_result(const pending & self) {
     const bytes_t & data = self.wait();
     if (!self.shape) {
@@ -204,7 +205,7 @@ static py::object pending_result(const pending & self) {
     }
     byte_array res = empty_rows(*self.shape);
     std::copy(data.begin(), data.end(), res.mutable_data());
-    return std::move(res);
+    return py::make_tuple(res, TYPES.of(self.shape->type));
 }
 
 static void pool_close(h2o_codec_pool & self) {
@@ -280,7 +281,7 @@ void init_codec(py::module_ & m) {
 
     m.def("codec_encode", &encode, py::arg("rows").noconvert(), py::kw_only(),
         py::arg("type"), py::arg("codec"), py::arg("predictor"), py::arg("equal_rows"));
-    m.def("codec_inspect", [](const py::bytes & frame) { return inspect(frame); }, py::arg("frame"));
+    m.def("codec_inspect", &inspect, py::arg("frame"));
     m.def("codec_decode",  &decode, py::arg("frame"), py::kw_only(), py::arg("max_bytes"));
 
     py::class_<row_code>(m, "CodecRowCode")

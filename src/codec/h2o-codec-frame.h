@@ -28,7 +28,7 @@ struct h2o_codec_frame_plane {
     std::vector<h2o_codec_stream> streams;
 };
 
-// Points into the frame's bytes.
+// Points into the frame's bytes, which stay where they are as long as it is used.
 struct h2o_codec_frame {
     h2o_codec_shape shape;
     uint32_t        n_kept;
@@ -37,7 +37,7 @@ struct h2o_codec_frame {
     std::vector<h2o_codec_frame_plane> planes;
 };
 
-// Everything is checked but what the streams decode to.
+// Everything is checked but what the streams decode to. Throws h2o_codec_error.
 h2o_codec_frame h2o_codec_read_frame(const uint8_t * data, size_t n);
 
 // The header is written last, over the H2O_CODEC_HEADER_BYTES that `frame` begins with.

@@ -1,5 +1,6 @@
 #include "h2o-codec-planes.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace {
@@ -33,10 +34,12 @@ void split(const uint8_t * blocks, uint64_t n_blocks, uint8_t * planes) {
 }
 
 template <int n>
-void merge(const uint8_t * planes, uint64_t n_blocks, uint8_t * blocks) {
+void merge(const uint8_t * const * planes, uint64_t n_blocks, uint8_t * blocks) {
+    const uint8_t * from[n]; // which stores to blocks do not change, as they might planes
+    std::copy_n(planes, n, from);
     for (uint64_t i = 0; i < n_blocks; ++i) {
         for (int j = 0; j < n; ++j) {
-            blocks[n*i + n - 1 - j] = planes[j*n_blocks + i];
+            blocks[n*i + n - 1 - j] = from[j][i];
         }
     }
 }
@@ -65,16 +68,17 @@ void h2o_codec_split(h2o_codec_type type, const uint8_t * blocks, uint64_t n_blo
     }
 }
 
-void h2o_codec_merge(h2o_codec_type type, const uint8_t * planes, uint64_t n_blocks, uint8_t * blocks) {
+void h2o_codec_merge(h2o_codec_type type, const uint8_t * const * planes, uint64_t n_blocks, uint8_t * blocks) {
     const uint32_t n = LAYOUTS[type].block_bytes;
     switch (n) {
-        case 1: std::memcpy(blocks, planes, n_blocks); return;
+        case 1: std::memcpy(blocks, planes[0], n_blocks); return;
         case 2: merge<2>(planes, n_blocks, blocks);    return;
         case 4: merge<4>(planes, n_blocks, blocks);    return;
     }
     for (const h2o_codec_plane & plane : LAYOUTS[type].planes) {
-        for (uint64_t i = 0; i < n_blocks; ++i, planes += plane.n_bytes) {
-            std::memcpy(blocks + i*n + plane.offset, planes, plane.n_bytes);
+        const uint8_t * bytes = *planes++;
+        for (uint64_t i = 0; i < n_blocks; ++i, bytes += plane.n_bytes) {
+            std::memcpy(blocks + i*n + plane.offset, bytes, plane.n_bytes);
         }
     }
 }

@@ -14,6 +14,10 @@ struct h2o_codec_plane {
 
 const std::vector<h2o_codec_plane> & h2o_codec_planes_of(h2o_codec_type type);
 
-// Blocks that follow each other to planes that follow each other, in the order of h2o_codec_planes_of, and back.
+constexpr size_t H2O_CODEC_MAX_PLANES = 6; // of a type: Q5_1
+
+// Blocks that follow each other to planes that follow each other, in the order of h2o_codec_planes_of.
 void h2o_codec_split(h2o_codec_type type, const uint8_t * blocks, uint64_t n_blocks, uint8_t * planes);
-void h2o_codec_merge(h2o_codec_type type, const uint8_t * planes, uint64_t n_blocks, uint8_t * blocks);
+
+// And back, of planes anywhere.
+void h2o_codec_merge(h2o_codec_type type, const uint8_t * const * planes, uint64_t n_blocks, uint8_t * blocks);

@@ -294,13 +294,12 @@ void h2o_codec_row_code::decode_row(const uint8_t * data, size_t n, uint8_t * sp
     const size_t    n_left  = std::min<size_t>(read_u64(data) >> 32 & 0xffff, raw - streams);
 
     decode_streams({ streams, n_left }, { streams + n_left, raw - streams - n_left }, coded, groups, split);
-    for (const plane & p : planes) {
-        if (!p.is_coded) {
-            std::memcpy(split + p.begin, raw, p.width);
-            raw += p.width;
-        }
+    std::array<const uint8_t *, H2O_CODEC_MAX_PLANES> bytes;
+    for (size_t i = 0; i < planes.size(); ++i) {
+        bytes[i] = planes[i].is_coded ? split + planes[i].begin : raw;
+        raw     += planes[i].is_coded ? 0 : planes[i].width;
     }
-    h2o_codec_merge(type, split, row_bytes/h2o_codec_block_bytes(type), out);
+    h2o_codec_merge(type, bytes.data(), row_bytes/h2o_codec_block_bytes(type), out);
 }
 
 size_t h2o_codec_row_code::n_bytes() const {

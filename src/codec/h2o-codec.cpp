@@ -7,7 +7,9 @@
 #include "h2o-codec-rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <memory>
 
 namespace {
 
@@ -59,6 +61,20 @@ void append_plane(const h2o_codec_options & options, uint8_t * bytes, uint32_t n
     }
 }
 
+// not filled, which vectors are
+using buffer_t = std::unique_ptr<uint8_t[]>;
+
+buffer_t make_buffer(size_t n) {
+    return buffer_t(new uint8_t[n]);
+}
+
+// The plane itself, where that is what the frame holds; else NULL.
+const uint8_t * as_stored(const h2o_codec_frame_plane & plane) {
+    const h2o_codec_stream & stream = plane.streams[0];
+    const bool is_raw = plane.predictor == H2O_CODEC_PREDICTOR_RAW && stream.entropy == H2O_CODEC_ENTROPY_RAW;
+    return is_raw && stream.n_bytes == stream.n_raw ? stream.data : nullptr;
+}
+
 void read_plane(const h2o_codec_frame_plane & plane, uint32_t n_rows, uint32_t width, uint8_t * out) {
     if (plane.predictor != H2O_CODEC_PREDICTOR_CONTEXT) {
         const h2o_codec_stream & stream = plane.streams[0];
@@ -67,15 +83,15 @@ void read_plane(const h2o_codec_frame_plane & plane, uint32_t n_rows, uint32_t w
         return;
     }
     std::array<size_t, H2O_CODEC_MAX_CONTEXTS> sizes{};
-    std::vector<uint8_t> streams((size_t) n_rows*width + 2*(size_t) width);
-    uint8_t * at = streams.data() + width;
+    const buffer_t streams = make_buffer((n_rows + 2)*(size_t) width);
+    uint8_t * at = streams.get() + width;
     for (size_t g = 0; g < plane.streams.size(); ++g) {
         const h2o_codec_stream & stream = plane.streams[g];
         h2o_codec_decompress(stream.entropy, stream.data, stream.n_bytes, at, stream.n_raw);
         sizes[g] = stream.n_raw;
         at += stream.n_raw;
     }
-    h2o_codec_from_contexts(streams.data() + width, sizes, plane.thresholds, out, n_rows, width);
+    h2o_codec_from_contexts(streams.get() + width, sizes, plane.thresholds, out, n_rows, width);
 }
 
 std::vector<uint8_t> raw_frame(const uint8_t * data, const h2o_codec_shape & shape) {
@@ -137,9 +153,7 @@ std::vector<uint8_t> h2o_codec_encode(const uint8_t * data, const h2o_codec_shap
     return frame;
 }
 
-h2o_codec_info h2o_codec_inspect(const uint8_t * data, size_t n_bytes) {
-    const h2o_codec_frame frame = h2o_codec_read_frame(data, n_bytes);
-
+h2o_codec_info h2o_codec_inspect(const h2o_codec_frame & frame) {
     h2o_codec_info res;
     res.shape  = frame.shape;
     res.n_kept = frame.n_kept;
@@ -155,33 +169,33 @@ h2o_codec_info h2o_codec_inspect(const uint8_t * data, size_t n_bytes) {
     return res;
 }
 
-void h2o_codec_decode(const uint8_t * data, size_t n_bytes, uint8_t * out, size_t n_out) {
-    const h2o_codec_frame frame = h2o_codec_read_frame(data, n_bytes);
-    if (n_out != frame.shape.bytes()) {
-        throw std::invalid_argument("[codec] the frame holds " + std::to_string(frame.shape.bytes()) + " bytes, got room for " +
-            std::to_string(n_out));
-    }
+void h2o_codec_decode(const h2o_codec_frame & frame, uint8_t * out) {
     if (frame.raw) {
-        std::copy_n(frame.raw, n_out, out);
+        std::copy_n(frame.raw, frame.shape.bytes(), out);
         return;
     }
     const uint32_t row_bytes   = frame.shape.row_bytes;
     const uint32_t block_bytes = h2o_codec_block_bytes(frame.shape.type);
     const auto &   planes      = h2o_codec_planes_of(frame.shape.type);
 
-    std::vector<uint8_t> bytes((size_t) frame.n_kept*row_bytes);
-    uint8_t * at = bytes.data();
+    std::array<buffer_t,        H2O_CODEC_MAX_PLANES> buffers;
+    std::array<const uint8_t *, H2O_CODEC_MAX_PLANES> bytes;
     for (size_t p = 0; p < planes.size(); ++p) {
+        bytes[p] = as_stored(frame.planes[p]);
+        if (bytes[p] && !planes[p].is_integer) {
+            continue;
+        }
         const uint32_t width = planes[p].width(row_bytes, block_bytes);
         const size_t   n     = (size_t) frame.n_kept*width;
-        read_plane(frame.planes[p], frame.n_kept, width, at);
+        buffers[p] = make_buffer(n);
+        bytes[p]   = buffers[p].get();
+        read_plane(frame.planes[p], frame.n_kept, width, buffers[p].get());
         if (planes[p].is_integer) {
-            h2o_codec_fold(at, n);
+            h2o_codec_fold(buffers[p].get(), n);
         }
-        at += n;
     }
     // rows that are kept come first to the beginning of `out`
-    h2o_codec_merge(frame.shape.type, bytes.data(), bytes.size()/block_bytes, out);
+    h2o_codec_merge(frame.shape.type, bytes.data(), (uint64_t) frame.n_kept*row_bytes/block_bytes, out);
 
     if (frame.equal_rows) {
         const std::vector<uint32_t> number = h2o_codec_read_equal_rows(frame.equal_rows, frame.shape.n_rows, frame.n_kept);

@@ -85,11 +85,13 @@ constexpr size_t H2O_CODEC_HEADER_BYTES = 36;
 
 std::vector<uint8_t> h2o_codec_encode(const uint8_t * data, const h2o_codec_shape & shape, const h2o_codec_options & options = {});
 
-// Checks the frame's header and checksum, and throws h2o_codec_error.
-h2o_codec_info h2o_codec_inspect(const uint8_t * frame, size_t n_bytes);
+// As h2o_codec_read_frame() of h2o-codec-frame.h gives it, which checks the checksum.
+struct h2o_codec_frame;
 
-// out: n_out bytes, which must be those that the frame holds. When it throws h2o_codec_error, out holds anything.
-void h2o_codec_decode(const uint8_t * frame, size_t n_bytes, uint8_t * out, size_t n_out);
+h2o_codec_info h2o_codec_inspect(const h2o_codec_frame & frame);
+
+// out: as many bytes as the frame's shape. When it throws h2o_codec_error, out holds anything.
+void h2o_codec_decode(const h2o_codec_frame & frame, uint8_t * out);
 
 // Bytes of a block of this type, of which rows have a whole number.
 uint32_t h2o_codec_block_bytes(h2o_codec_type type);

@@ -2,6 +2,7 @@
 // once. Usage: test-codec [blocks [seed]]
 
 #include "h2o-codec-entropy.h"
+#include "h2o-codec-frame.h"
 #include "h2o-codec-pool.h"
 #include "h2o-codec.h"
 
@@ -73,12 +74,12 @@ static bytes_t damaged(bytes_t frame) {
 
 // in allocations of exactly their size
 static bytes_t decode(const bytes_t & frame) {
-    const h2o_codec_shape shape = h2o_codec_inspect(frame.data(), frame.size()).shape;
-    if (shape.bytes() > 1 << 22) {
+    const h2o_codec_frame read = h2o_codec_read_frame(frame.data(), frame.size());
+    if (read.shape.bytes() > 1 << 22) {
         throw h2o_codec_error("too large");
     }
-    bytes_t res(shape.bytes());
-    h2o_codec_decode(frame.data(), frame.size(), res.data(), res.size());
+    bytes_t res(read.shape.bytes());
+    h2o_codec_decode(read, res.data());
     return res;
 }
 
