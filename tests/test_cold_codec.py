@@ -194,14 +194,14 @@ def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tm
 
 def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path) -> None:
     config = replace(CONFIG, lossless=replace(STORE, max_queue=2))
-    with open_llama(tiny_model, raw(config)) as other, open_llama(tiny_model, config, n_ctx=4000) as llm:
-        other.eval(text(900))
+    with open_llama(tiny_model, raw(config), n_ctx=6000) as other, open_llama(tiny_model, config, n_ctx=6000) as llm:
+        other.eval(text(1800))
         restore(llm, state_of(other))  # faster than its chunks can be encoded
         assert_all_equal(*(arrays(x) for x in (llm, other)))
         stats = encoded(llm)
         assert stats.skipped_blocks > 0
         assert stats.queue_peak == 2
-        for call in split(text(30 * CONFIG.S), [CONFIG.S] * 30):
+        for call in split(text(40 * CONFIG.S), [CONFIG.S] * 40):
             llm.eval(call)
             stats = encoded(llm)
         assert stats.k_bytes + stats.v_bytes == llm.kv.stats.token_bytes * llm.kv.stats.closed_tokens

@@ -26,6 +26,9 @@ public:
 
     explicit h2o_codec_huffman(const histogram & counts);
 
-    std::array<word, 256>                       words;
-    std::array<uint16_t, size_t(1) << MAX_BITS> entries;
+    using words_t   = std::array<word, 256>;
+    using entries_t = std::array<uint16_t, size_t(1) << MAX_BITS>;
+
+    words_t   words;   // to encode
+    entries_t entries; // to decode
 };

@@ -3,6 +3,7 @@
 #include "h2o-codec-entropy.h"
 #include "h2o-codec-frame.h"
 #include "h2o-codec-planes.h"
+#include "h2o-codec-prefetch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -91,12 +92,11 @@ std::vector<uint8_t> group(const std::vector<histogram> & channels) {
     return res;
 }
 
+// with the lowest byte first; compilers make eight loads of a loop over bytes
 uint64_t read_u64(const uint8_t * p) {
-    uint64_t res = 0;
-    for (int i = 0; i < 8; ++i) {
-        res |= (uint64_t) p[i] << 8*i;
-    }
-    return res;
+    uint64_t res;
+    std::memcpy(&res, p, sizeof(res));
+    return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? __builtin_bswap64(res) : res;
 }
 
 class bit_writer {
@@ -137,8 +137,8 @@ public:
 
     void refill() { bits = read_u64(p + std::min(at >> 3, n)) >> (at & 7); }
 
-    uint8_t next(const h2o_codec_huffman & code) {
-        const uint32_t entry = code.entries[bits & (code.entries.size() - 1)];
+    uint8_t next(const h2o_codec_huffman::entries_t & entries) {
+        const uint32_t entry = entries[bits & (entries.size() - 1)];
         if (entry & h2o_codec_huffman::ESCAPE) {
             at += entry & (h2o_codec_huffman::ESCAPE - 1);
             refill();
@@ -160,24 +160,24 @@ private:
 };
 
 // Both streams side by side, since each byte waits for the one before it.
-void decode_streams(bit_reader left, bit_reader right, const std::vector<h2o_codec_row_code::channel> & coded,
-        const std::vector<h2o_codec_huffman> & groups, uint8_t * out) {
-    const auto * const l = coded.data();
-    const auto * const r = l + coded.size()/2;
-    const auto * const g = groups.data();
+void decode_streams(bit_reader left, bit_reader right, const std::vector<uint8_t> & group_of,
+        const std::vector<h2o_codec_huffman::entries_t> & entries, uint8_t * out) {
+    const size_t n = group_of.size()/2;
 
-    const size_t n = coded.size()/2;
+    const auto * const table = entries.data(); // which `out` is not taken to change
+    const uint8_t * const l = group_of.data();
+    const uint8_t * const r = l + n;
     for (size_t i = 0; i < n; i += bit_reader::PER_REFILL) {
         left.refill();
         right.refill();
         for (size_t j = i; j < std::min(n, i + bit_reader::PER_REFILL); ++j) {
-            out[l[j].place] = left.next(g[l[j].group]);
-            out[r[j].place] = right.next(g[r[j].group]);
+            out[j]     = left.next(table[l[j]]);
+            out[n + j] = right.next(table[r[j]]);
         }
     }
-    if (coded.size() % 2 == 1) {
+    if (group_of.size() % 2 == 1) {
         right.refill();
-        out[r[n].place] = right.next(g[r[n].group]);
+        out[2*n] = right.next(table[r[n]]);
     }
 }
 
@@ -201,7 +201,7 @@ h2o_codec_row_code::h2o_codec_row_code(const uint8_t * rows, const h2o_codec_sha
     }
     uint32_t begin = 0;
     for (const h2o_codec_plane & p : h2o_codec_planes_of(type)) {
-        planes.push_back({ begin, p.width(row_bytes, block_bytes), false });
+        planes.push_back({ p.width(row_bytes, block_bytes), false });
         add_plane(planes.back(), { channels.begin() + begin, channels.begin() + begin + planes.back().width }, n_rows);
         begin += planes.back().width;
     }
@@ -222,42 +222,46 @@ void h2o_codec_row_code::add_plane(plane & p, const std::vector<histogram> & cha
             n_bits += (uint64_t) counts[s]*codes.back().words[s].n_bits;
         }
     }
-    p.is_coded = n_bits < (1 - MIN_GAIN)*8*n_rows*p.width && coded.size() + p.width <= MAX_CODED;
+    p.is_coded = n_bits < (1 - MIN_GAIN)*8*n_rows*p.width && group_of.size() + p.width <= MAX_CODED;
     mean_row_bytes += p.is_coded ? n_bits/8.0/n_rows : p.width;
     if (!p.is_coded) {
         return;
     }
-    for (uint32_t i = 0; i < p.width; ++i) {
-        coded.push_back({ p.begin + i, (uint32_t) groups.size() + found[i] });
+    for (const uint8_t g : found) {
+        group_of.push_back(words.size() + g);
     }
-    groups.insert(groups.end(), codes.begin(), codes.end());
+    for (const h2o_codec_huffman & code : codes) {
+        words.push_back(code.words);
+        entries.push_back(code.entries);
+    }
 }
 
-uint8_t * h2o_codec_row_code::write_stream(const uint8_t * split, size_t begin, size_t end, uint8_t * out) const {
+uint8_t * h2o_codec_row_code::write_stream(const uint8_t * bytes, size_t begin, size_t end, uint8_t * out) const {
     bit_writer bits(out);
     for (size_t i = begin; i < end; ++i) {
-        bits.write(groups[coded[i].group].words[split[coded[i].place]]);
+        bits.write(words[group_of[i]][bytes[i]]);
     }
     return bits.end();
 }
 
 void h2o_codec_row_code::encode(const uint8_t * rows, uint32_t n, std::vector<uint8_t> & out, std::vector<uint32_t> & ends) const {
     const size_t first = out.size();
-    const size_t half  = coded.size()/2;
+    const size_t n_coded = group_of.size();
 
-    std::vector<uint8_t> split(row_bytes);
-    std::vector<uint8_t> encoded(HEADER_BYTES + row_bytes + coded.size()*h2o_codec_huffman::MAX_WORD_BITS/8 + 8);
+    std::vector<uint8_t> split(row_bytes), coded(n_coded), raw(row_bytes - n_coded);
+    std::vector<uint8_t> encoded(HEADER_BYTES + row_bytes + n_coded*h2o_codec_huffman::MAX_WORD_BITS/8 + 8);
     for (uint32_t r = 0; r < n; ++r) {
         h2o_codec_split(type, rows + (size_t) r*row_bytes, row_bytes/h2o_codec_block_bytes(type), split.data());
 
-        uint8_t * const left  = encoded.data() + HEADER_BYTES;
-        uint8_t * const right = write_stream(split.data(), 0, half, left);
-        uint8_t *       end   = write_stream(split.data(), half, coded.size(), right);
+        const uint8_t * from = split.data();
+        uint8_t * to[2] = { raw.data(), coded.data() };
         for (const plane & p : planes) {
-            if (!p.is_coded) {
-                end = std::copy_n(&split[p.begin], p.width, end);
-            }
+            to[p.is_coded] = std::copy_n(from, p.width, to[p.is_coded]);
+            from += p.width;
         }
+        uint8_t * const left  = encoded.data() + HEADER_BYTES;
+        uint8_t * const right = write_stream(coded.data(), 0, n_coded/2, left);
+        uint8_t * const end   = std::copy(raw.begin(), raw.end(), write_stream(coded.data(), n_coded/2, n_coded, right));
         encoded[HASH_BYTES]     = (right - left) & 0xff;
         encoded[HASH_BYTES + 1] = (right - left) >> 8;
         h2o_codec_write_u32(encoded.data(), hash_of(encoded.data(), end - encoded.data()));
@@ -267,25 +271,24 @@ void h2o_codec_row_code::encode(const uint8_t * rows, uint32_t n, std::vector<ui
     }
 }
 
+void h2o_codec_row_code::prefetch() const {
+    h2o_codec_prefetch(entries.data(), entries.size()*sizeof(entries[0]));
+    h2o_codec_prefetch(group_of.data(), group_of.size());
+}
+
 void h2o_codec_row_code::decode(const uint8_t * data, const uint32_t * ends, uint32_t first, uint32_t n, uint8_t * out) const {
-    // a byte's place in them is only known when the one before it is decoded
-    for (const h2o_codec_huffman & group : groups) {
-        for (size_t i = 0; i < group.entries.size(); i += 64/sizeof(group.entries[0])) {
-            __builtin_prefetch(&group.entries[i]);
-        }
-    }
     // kept: making room takes a part of the time of a row
-    static thread_local std::vector<uint8_t> planes;
-    planes.resize(row_bytes);
+    static thread_local std::vector<uint8_t> coded;
+    coded.resize(group_of.size());
 
     const uint32_t begin = first == 0 ? 0 : ends[first - 1];
     for (uint32_t r = first, at = begin; r < first + n; at = ends[r++], out += row_bytes) {
-        decode_row(data + (at - begin), ends[r] - at, planes.data(), out);
+        decode_row(data + (at - begin), ends[r] - at, coded.data(), out);
     }
 }
 
-void h2o_codec_row_code::decode_row(const uint8_t * data, size_t n, uint8_t * split, uint8_t * out) const {
-    const size_t n_raw = row_bytes - coded.size();
+void h2o_codec_row_code::decode_row(const uint8_t * data, size_t n, uint8_t * coded, uint8_t * out) const {
+    const size_t n_raw = row_bytes - group_of.size();
     if (n < HEADER_BYTES + n_raw || (uint32_t) read_u64(data) != hash_of(data, n)) {
         throw h2o_codec_error("[codec] the row is damaged: its checksum is wrong");
     }
@@ -293,15 +296,17 @@ void h2o_codec_row_code::decode_row(const uint8_t * data, size_t n, uint8_t * sp
     const uint8_t * raw     = data + n - n_raw;
     const size_t    n_left  = std::min<size_t>(read_u64(data) >> 32 & 0xffff, raw - streams);
 
-    decode_streams({ streams, n_left }, { streams + n_left, raw - streams - n_left }, coded, groups, split);
+    decode_streams({ streams, n_left }, { streams + n_left, raw - streams - n_left }, group_of, entries, coded);
+    const uint8_t * next = coded;
     std::array<const uint8_t *, H2O_CODEC_MAX_PLANES> bytes;
     for (size_t i = 0; i < planes.size(); ++i) {
-        bytes[i] = planes[i].is_coded ? split + planes[i].begin : raw;
-        raw     += planes[i].is_coded ? 0 : planes[i].width;
+        const uint8_t * & from = planes[i].is_coded ? next : raw;
+        bytes[i] = from;
+        from += planes[i].width;
     }
     h2o_codec_merge(type, bytes.data(), row_bytes/h2o_codec_block_bytes(type), out);
 }
 
 size_t h2o_codec_row_code::n_bytes() const {
-    return groups.size()*sizeof(groups[0]) + coded.size()*sizeof(coded[0]);
+    return words.size()*(sizeof(words[0]) + sizeof(entries[0])) + group_of.size();
 }

@@ -13,12 +13,6 @@ public:
     // bytes behind an encoded row that decode() may read
     static constexpr size_t READ_AHEAD = 8;
 
-    // of a plane: its place in a row whose planes follow each other
-    struct channel {
-        uint32_t place;
-        uint32_t group;
-    };
-
     // shape: of one of the types that there are, with rows of whole blocks
     h2o_codec_row_code(const uint8_t * rows, const h2o_codec_shape & shape);
 
@@ -29,6 +23,9 @@ public:
     // Throws h2o_codec_error if they are not those that encode() gave.
     void decode(const uint8_t * data, const uint32_t * ends, uint32_t first, uint32_t n, uint8_t * out) const;
 
+    // rows will be decoded soon
+    void prefetch() const;
+
     // bytes of n rows if they are like those that the code was made from
     double expected_bytes(uint32_t n) const { return n*mean_row_bytes; }
 
@@ -36,9 +33,7 @@ public:
     size_t n_bytes() const;
 
 private:
-    // where a plane is in a row whose planes follow each other
     struct plane {
-        uint32_t begin;
         uint32_t width;
         bool     is_coded;
     };
@@ -46,16 +41,19 @@ private:
     void add_plane(plane & p, const std::vector<h2o_codec_huffman::histogram> & channels, uint32_t n_rows);
 
     // What is behind the last byte; 4 bytes from there on may be written to.
-    uint8_t * write_stream(const uint8_t * split, size_t begin, size_t end, uint8_t * out) const;
+    uint8_t * write_stream(const uint8_t * bytes, size_t begin, size_t end, uint8_t * out) const;
 
-    void decode_row(const uint8_t * data, size_t n, uint8_t * planes, uint8_t * out) const;
+    void decode_row(const uint8_t * data, size_t n, uint8_t * coded, uint8_t * out) const;
 
     const h2o_codec_type type;
     const uint32_t       row_bytes;
 
     double mean_row_bytes;
 
-    std::vector<plane>             planes;
-    std::vector<channel>           coded; // channels of the planes that are
-    std::vector<h2o_codec_huffman> groups;
+    std::vector<plane>   planes;
+    std::vector<uint8_t> group_of; // each channel of the planes that are coded, one plane after another
+
+    // of each group
+    std::vector<h2o_codec_huffman::words_t>   words;
+    std::vector<h2o_codec_huffman::entries_t> entries;
 };

@@ -2,6 +2,7 @@
 
 #include "h2o-cold-place.h"
 
+#include "h2o-codec-prefetch.h"
 #include "h2o-codec-row-code.h"
 
 #include <array>
@@ -17,6 +18,20 @@ struct h2o_cold_rows {
     // NULL: all rows as they are. Else where each of them ends in bytes, and what decodes it.
     std::shared_ptr<const h2o_codec_row_code> code;
     std::vector<uint32_t> ends;
+
+    // what will be read first, and what then, of n rows from the first on
+    void prefetch_ends(uint32_t first, uint32_t n) const {
+        h2o_codec_prefetch(bytes.get(), sizeof(*bytes));
+        if (code) {
+            h2o_codec_prefetch(&ends[first > 0 ? first - 1 : 0], (n + 1)*sizeof(ends[0]));
+            h2o_codec_prefetch(code.get(), sizeof(*code));
+        }
+    }
+
+    void prefetch(uint32_t first, uint32_t n, size_t row_size) const {
+        const size_t begin = !code ? first*row_size : first > 0 ? ends[first - 1] : 0;
+        bytes->prefetch(begin, code ? ends[first + n - 1] - begin : n*row_size);
+    }
 };
 
 struct h2o_cold_part {

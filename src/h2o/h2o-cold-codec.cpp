@@ -137,7 +137,7 @@ void h2o_cold_codec::read(const h2o_cold_part & part, const h2o_cold_rows & rows
     const uint32_t size  = rows.ends[first + n - 1] - begin;
 
     static thread_local std::vector<uint8_t> bytes; // kept, as most reads are of one row
-    bytes.resize(size + h2o_codec_row_code::READ_AHEAD);
+    bytes.resize(std::max(bytes.size(), size + h2o_codec_row_code::READ_AHEAD));
     rows.bytes->read(begin, size, bytes.data());
     try {
         rows.code->decode(bytes.data(), rows.ends.data(), first, n, dst);

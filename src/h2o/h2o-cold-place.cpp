@@ -1,5 +1,7 @@
 #include "h2o-cold-place.h"
 
+#include "h2o-codec-prefetch.h"
+
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -21,6 +23,8 @@ struct memory_block : h2o_cold_block {
     explicit memory_block(const void * data, size_t n) : h2o_cold_block(n), bytes((const uint8_t *) data, (const uint8_t *) data + n) {}
 
     void read(size_t offset, size_t n, void * dst) const override { memcpy(dst, bytes.data() + offset, n); }
+
+    void prefetch(size_t offset, size_t n) const override { h2o_codec_prefetch(bytes.data() + offset, n); }
 
     const std::vector<uint8_t> bytes;
 };

@@ -14,6 +14,9 @@ public:
     // throws std::runtime_error if they cannot be read
     virtual void read(size_t offset, size_t n, void * dst) const = 0;
 
+    // those bytes will be read soon
+    virtual void prefetch(size_t /*offset*/, size_t /*n*/) const {}
+
     const size_t size;
 };
 

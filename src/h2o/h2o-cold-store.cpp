@@ -42,20 +42,65 @@ std::vector<uint8_t> h2o_cold_store::chunk_rows(uint32_t chunk, size_t layer, pa
     return res;
 }
 
-void h2o_cold_store::read(size_t layer, part_t part, const int32_t * positions, size_t n, uint8_t * dst) const {
+void h2o_cold_store::read(size_t layer, part_t part, const std::vector<wanted> & rows) const {
     const h2o_codec_stopwatch watch;
 
-    // neighbours at once
-    for (size_t i = 0; i < n;) {
-        size_t end = i + 1;
-        while (end < n && positions[end] == positions[end - 1] + 1) {
-            end++;
-        }
-        read_range(layer, part, positions[i], end - i, dst + i*row_sizes[layer][part]);
-        i = end;
+    std::vector<range> ranges = ranges_of(layer, part, rows);
+    for (size_t i = 0; i < ranges.size(); i += AT_ONCE) {
+        read(ranges.data() + i, std::min(AT_ONCE, ranges.size() - i));
     }
-    if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && n > 0) {
+    if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && !rows.empty()) {
         codec->count_read(watch.us());
+    }
+}
+
+std::vector<h2o_cold_store::range> h2o_cold_store::ranges_of(size_t layer, part_t part, const std::vector<wanted> & rows) const {
+    std::vector<range> res;
+    res.reserve(rows.size());
+    for (const wanted & row : rows) {
+        const h2o_cold_part * p = &chunks[row.pos/chunk_size]->parts[layer][part];
+        const uint32_t    first = row.pos%chunk_size;
+        if (!res.empty()) {
+            range & last = res.back();
+            if (p == last.part && first == last.first + last.n && row.dst == last.dst + last.n*p->row_size) {
+                last.n++;
+                continue;
+            }
+        }
+        res.push_back({ p, first, 1, row.dst, nullptr });
+    }
+    return res;
+}
+
+// All that is needed of a range lies somewhere else in memory, and so do the other ranges. To wait for one after another would take longer
+// than all else here.
+void h2o_cold_store::read(range * ranges, size_t n) const {
+    for (size_t i = 0; i < n; ++i) {
+        h2o_codec_prefetch(ranges[i].part, sizeof(*ranges[i].part));
+    }
+    for (size_t i = 0; i < n; ++i) {
+        ranges[i].stored = ranges[i].part->load();
+        ranges[i].stored->prefetch_ends(ranges[i].first, ranges[i].n);
+    }
+    const h2o_codec_row_code * code = nullptr; // most have the same
+    for (size_t i = 0; i < n; ++i) {
+        const h2o_cold_rows & stored = *ranges[i].stored;
+        stored.prefetch(ranges[i].first, ranges[i].n, ranges[i].part->row_size);
+        if (stored.code && stored.code.get() != code) {
+            code = stored.code.get();
+            code->prefetch();
+        }
+    }
+    for (size_t i = 0; i < n; ++i) {
+        read(ranges[i]);
+    }
+}
+
+void h2o_cold_store::read(const range & r) const {
+    if (r.stored->code) {
+        codec->read(*r.part, *r.stored, r.first, r.n, r.dst);
+    } else {
+        r.stored->bytes->read(r.first*r.part->row_size, r.n*r.part->row_size, r.dst);
     }
 }
 
@@ -64,16 +109,10 @@ void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_
 
     for (size_t i = 0; i < n;) {
         const uint32_t pos = first + i;
-        const size_t   k   = std::min<size_t>(n - i, chunk_size - pos%chunk_size);
+        const uint32_t k   = std::min<size_t>(n - i, chunk_size - pos%chunk_size);
 
-        const h2o_cold_part & stored = chunks[pos/chunk_size]->parts[layer][part];
-
-        const auto rows = stored.load();
-        if (rows->code) {
-            codec->read(stored, *rows, pos%chunk_size, k, dst + i*size);
-        } else {
-            rows->bytes->read(pos%chunk_size*size, k*size, dst + i*size);
-        }
+        const h2o_cold_part & p = chunks[pos/chunk_size]->parts[layer][part];
+        read({ &p, pos%chunk_size, k, dst + i*size, p.load() });
         i += k;
     }
 }

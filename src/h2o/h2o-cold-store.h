@@ -40,11 +40,16 @@ public:
     // all rows of a chunk
     std::vector<uint8_t> chunk_rows(uint32_t chunk, size_t layer, part_t part) const;
 
-    // Rows of n positions, ascending, all of them in chunks that are here, one after another to dst. Several threads may read.
-    // Throws std::runtime_error.
-    void read(size_t layer, part_t part, const int32_t * positions, size_t n, uint8_t * dst) const;
+    // a row, of a chunk that is here, and where it belongs
+    struct wanted {
+        int32_t   pos;
+        uint8_t * dst;
+    };
 
-    // the same of [first, first + n)
+    // Several threads may read. Throws std::runtime_error.
+    void read(size_t layer, part_t part, const std::vector<wanted> & rows) const;
+
+    // the rows [first, first + n), one after another
     void read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const;
 
     // of all chunks
@@ -57,6 +62,23 @@ public:
     const std::shared_ptr<h2o_cold_codec> codec;
 
 private:
+    // neighbours in a part, which are neighbours where they belong
+    struct range {
+        const h2o_cold_part * part;
+        uint32_t  first; // row
+        uint32_t  n;
+        uint8_t * dst;
+
+        std::shared_ptr<const h2o_cold_rows> stored;
+    };
+
+    std::vector<range> ranges_of(size_t layer, part_t part, const std::vector<wanted> & rows) const;
+
+    static constexpr size_t AT_ONCE = 64; // their rows fit into a core's cache
+
+    void read(range * ranges, size_t n) const;
+    void read(const range & r) const;
+
     const std::shared_ptr<h2o_cold_place> place;
 
     std::vector<std::shared_ptr<h2o_cold_chunk>> chunks;

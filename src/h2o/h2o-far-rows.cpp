@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -19,38 +20,31 @@ void h2o_far_rows::set(std::vector<int32_t> step_positions) {
     n_layers_begun = 0;
 
     keep_positions();
-
-    work.assign(positions.size() + 1, 0);
-    for (size_t i = 0; i < positions.size(); ++i) {
-        work[i + 1] = work[i] + (places.empty() || places[i].is_filled ? 1 : READ_WORK);
-    }
-}
-
-size_t h2o_far_rows::begin_of(int ith, int nth) const {
-    return std::lower_bound(work.begin(), work.end(), (uint64_t) work.back()*ith/nth) - work.begin();
 }
 
 void h2o_far_rows::keep_positions() {
-    places.clear();
+    slots.clear();
+    present.clear();
+    missing.clear();
     if (positions.size() > MAX_KEPT) {
+        missing.resize(positions.size());
+        std::iota(missing.begin(), missing.end(), 0);
         return;
     }
-    places.resize(positions.size());
+    slots.resize(positions.size());
 
     // first those that are here, so that the others do not take their places
     for (size_t i = 0; i < positions.size(); ++i) {
         const auto it = kept_by_position.find(positions[i]);
         if (it != kept_by_position.end()) {
-            places[i] = { it->second->slot, true };
+            slots[i] = it->second->slot;
             kept.splice(kept.begin(), kept, it->second);
+            present.push_back(i);
+        } else {
+            missing.push_back(i);
         }
     }
-    size_t n_missing = 0;
-    for (size_t i = 0; i < positions.size(); ++i) {
-        if (places[i].is_filled) {
-            continue;
-        }
-        n_missing++;
+    for (const size_t i : missing) {
         size_t slot = kept.size();
         if (slot == MAX_KEPT) {
             slot = kept.back().slot;
@@ -59,10 +53,10 @@ void h2o_far_rows::keep_positions() {
         }
         kept.push_front({ positions[i], slot });
         kept_by_position[positions[i]] = kept.begin();
-        places[i].slot = slot;
+        slots[i] = slot;
     }
     if (store.codec) {
-        store.codec->count_kept(positions.size() - n_missing, n_missing);
+        store.codec->count_kept(present.size(), missing.size());
     }
     for (size_t layer = 0; layer < kept_bytes.size(); ++layer) {
         for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
@@ -80,28 +74,28 @@ int32_t h2o_far_rows::row_of(int32_t pos) const {
     return std::lower_bound(positions.begin(), positions.end(), pos) - positions.begin();
 }
 
-void h2o_far_rows::fetch_part(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst) {
+uint8_t * h2o_far_rows::kept_row(size_t layer, h2o_cold_store::part_t part, size_t i) {
+    return kept_bytes[layer][part].data() + slots[i]*store.row_sizes[layer][part];
+}
+
+void h2o_far_rows::read_missing(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst) {
     const size_t size = store.row_sizes[layer][part];
 
-    const auto is_kept = [&](size_t i) { return !places.empty() && places[i].is_filled; };
-    const auto row     = [&](size_t i) { return kept_bytes[layer][part].data() + places[i].slot*size; };
+    std::vector<h2o_cold_store::wanted> wanted;
+    for (size_t k = begin; k < end; ++k) {
+        wanted.push_back({ positions[missing[k]], dst + missing[k]*size });
+    }
+    store.read(layer, part, wanted);
+    for (size_t k = begin; !slots.empty() && k < end; ++k) {
+        memcpy(kept_row(layer, part, missing[k]), dst + missing[k]*size, size);
+    }
+}
 
-    for (size_t i = begin; i < end;) {
-        if (is_kept(i)) {
-            memcpy(dst + i*size, row(i), size);
-            i++;
-            continue;
-        }
-        size_t next = i + 1;
-        while (next < end && !is_kept(next)) {
-            next++;
-        }
-        store.read(layer, part, positions.data() + i, next - i, dst + i*size);
-        for (; i < next; ++i) {
-            if (!places.empty()) {
-                memcpy(row(i), dst + i*size, size);
-            }
-        }
+void h2o_far_rows::copy_present(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst) {
+    const size_t size = store.row_sizes[layer][part];
+
+    for (size_t k = begin; k < end; ++k) {
+        memcpy(dst + present[k]*size, kept_row(layer, part, present[k]), size);
     }
 }
 
@@ -152,11 +146,19 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
         }
     }
 
-    const size_t first = begin_of(ith, nth);
-    const size_t last  = begin_of(ith + 1, nth);
+    // K and then V, divided so that each thread reads as many rows as the others, and copies as many
+    const auto divided = [&](size_t n_rows, h2o_cold_store::part_t part, const auto & f) {
+        const size_t first = 2*n_rows*ith/nth;
+        const size_t last  = 2*n_rows*(ith + 1)/nth;
+        const size_t start = part*n_rows;
+        f(std::clamp(first, start, start + n_rows) - start, std::clamp(last, start, start + n_rows) - start);
+    };
     keep_failure([&]() {
-        fetch_part(layer, h2o_cold_store::K, first, last, dst + at.k);
-        fetch_part(layer, h2o_cold_store::V, first, last, dst + at.v);
+        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+            uint8_t * to = dst + (part == h2o_cold_store::K ? at.k : at.v);
+            divided(missing.size(), part, [&](size_t begin, size_t end) { read_missing(layer, part, begin, end, to); });
+            divided(present.size(), part, [&](size_t begin, size_t end) { copy_present(layer, part, begin, end, to); });
+        }
     });
 
     // row 0 is finite

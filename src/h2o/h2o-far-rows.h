@@ -45,23 +45,18 @@ private:
 
     static constexpr size_t MAX_KEPT = 512; // a step with more is a prompt's: it neither uses nor changes what is kept
 
-    // of a position of the step
-    struct place {
-        size_t slot;
-        bool   is_filled;
-    };
-
     void keep_positions();
     void forget_kept();
-
-    // where the ith of nth threads begins, so that all take as long
-    size_t begin_of(int ith, int nth) const;
 
     // what it throws is kept for check()
     template <typename F>
     void keep_failure(const F & f);
 
-    void fetch_part(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst);
+    // Writes the rows of missing[begin, end) or present[begin, end) to their places in dst.
+    void read_missing(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst);
+    void copy_present(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst);
+
+    uint8_t * kept_row(size_t layer, h2o_cold_store::part_t part, size_t i);
 
     const h2o_cold_store & store;
 
@@ -74,11 +69,10 @@ private:
 
     std::vector<std::array<std::vector<uint8_t>, 2>> kept_bytes; // by layer: of K, of V
 
-    std::vector<place> places; // of the step's positions; empty if it keeps none
+    std::vector<size_t> slots; // of the step's positions; empty if it keeps none
 
-    static constexpr uint32_t READ_WORK = 16; // to read a row takes as long as to copy so many
-
-    std::vector<uint32_t> work; // for the step's positions up to each of them
+    // which of the step's positions are kept from the steps before, and which are read
+    std::vector<size_t> present, missing;
 
     uint64_t version = 0; // of the store, when this was kept
 

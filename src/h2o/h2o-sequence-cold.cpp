@@ -35,7 +35,11 @@ void h2o_sequence::read_moved(h2o_record & record) const {
 
             bytes.resize(n*stride);
             for (size_t h = 0; h < layer.n_head_kv; ++h) {
-                cold->read(layer.index, part, r.memory.data() + h*M + first, n, found.data());
+                std::vector<h2o_cold_store::wanted> wanted;
+                for (size_t i = 0; i < n; ++i) {
+                    wanted.push_back({ r.memory[h*M + first + i], found.data() + i*stride });
+                }
+                cold->read(layer.index, part, wanted);
                 for (size_t i = 0; i < n; ++i) {
                     std::copy_n(found.data() + i*stride + h*n_byte, n_byte, bytes.data() + i*stride + h*n_byte);
                 }
