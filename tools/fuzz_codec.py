@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +25,9 @@ from numpy.typing import NDArray
 from h2o_llama import H2OError, codec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from kv_rows import BLOCK_BYTES, DTYPES
 from oracle.codec import HEADER, checksum
 
-BLOCK_BYTES = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24}
-DTYPES: dict[str, Any] = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32}
 NUMBERS = (0, 1, 2, 3, 16, 17, 35, 36, 127, 255, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1)
 
 

@@ -1,9 +1,10 @@
-// The codec, for sanitizers: blocks of all kinds come back exactly, damaged frames are refused or give rows, and a pool does both at
-// once. Usage: test-codec [blocks [seed]]
+// The codec, for sanitizers: blocks of all kinds come back exactly, damaged frames and rows are refused or give something, and a pool
+// does both at once. Usage: test-codec [blocks [seed]]
 
 #include "h2o-codec-entropy.h"
 #include "h2o-codec-frame.h"
 #include "h2o-codec-pool.h"
+#include "h2o-codec-row-code.h"
 #include "h2o-codec.h"
 
 #include <cstdio>
@@ -58,11 +59,15 @@ static void set_checksum(bytes_t & frame) {
     }
 }
 
-static bytes_t damaged(bytes_t frame) {
+static void damage_bytes(bytes_t & data) {
     for (uint64_t i = 1 + below(3); i > 0; --i) {
-        uint8_t & byte = frame[below(below(2) ? std::min<size_t>(frame.size(), 90) : frame.size())];
+        uint8_t & byte = data[below(below(2) ? std::min<size_t>(data.size(), 90) : data.size())];
         byte = below(2) ? byte ^ 1 << below(8) : below(256);
     }
+}
+
+static bytes_t damaged(bytes_t frame) {
+    damage_bytes(frame);
     if (below(5) == 0) {
         frame.resize(below(frame.size() + 20));
     }
@@ -83,11 +88,57 @@ static bytes_t decode(const bytes_t & frame) {
     return res;
 }
 
+// one encoded row, in allocations of exactly their size
+static bytes_t decode_row(const h2o_codec_row_code & code, bytes_t row, uint32_t row_bytes) {
+    const uint32_t end = row.size();
+    row.resize(end + h2o_codec_row_code::READ_AHEAD);
+    bytes_t res(row_bytes);
+    code.decode(row.data(), &end, 0, 1, res.data());
+    return res;
+}
+
+static bytes_t damaged_row(bytes_t row) {
+    damage_bytes(row);
+    if (below(5) == 0) {
+        row.resize(below(row.size() + 20));
+    }
+    if (below(8) != 0 && row.size() >= 4) { // so that it is decoded
+        const uint64_t hash = h2o_codec_hash(&row[4], row.size() - 4, row.size());
+        std::memcpy(row.data(), &hash, 4);
+    }
+    return row;
+}
+
+// A code of a block's rows: each of them by itself, damaged ones, and all at once. Returns how many of the damaged ones were decoded.
+static int check_rows(const bytes_t & block, const h2o_codec_shape & shape) {
+    const h2o_codec_row_code code(block.data(), shape);
+    bytes_t encoded;
+    std::vector<uint32_t> ends;
+    code.encode(block.data(), shape.n_rows, encoded, ends);
+
+    int n_decoded = 0;
+    for (uint32_t r = 0; r < shape.n_rows; ++r) {
+        const bytes_t row(encoded.begin() + (r ? ends[r - 1] : 0), encoded.begin() + ends[r]);
+        const auto    raw = block.begin() + r*(size_t) shape.row_bytes;
+        check(decode_row(code, row, shape.row_bytes) == bytes_t(raw, raw + shape.row_bytes), "a row came back changed");
+        try {
+            decode_row(code, damaged_row(row), shape.row_bytes);
+            n_decoded++;
+        } catch (const h2o_codec_error &) {
+        }
+    }
+    bytes_t res(block.size());
+    encoded.resize(encoded.size() + h2o_codec_row_code::READ_AHEAD);
+    code.decode(encoded.data(), ends.data(), 0, shape.n_rows, res.data());
+    check(res == block, "rows came back changed");
+    return n_decoded;
+}
+
 int main(int argc, char ** argv) {
     const int n_blocks = argc > 1 ? atoi(argv[1]) : 2000;
     rng.seed(argc > 2 ? atoi(argv[2]) : 0);
 
-    int n_decoded = 0, n_refused = 0;
+    int n_decoded = 0, n_refused = 0, n_rows_decoded = 0;
     std::vector<std::future<bytes_t>> beside;
     h2o_codec_pool pool(2, 8);
     for (int i = 0; i < n_blocks; ++i) {
@@ -104,6 +155,7 @@ int main(int argc, char ** argv) {
         const bytes_t frame = h2o_codec_encode(block.data(), shape, options);
         check(frame.size() <= block.size() + H2O_CODEC_HEADER_BYTES, "a frame is too long");
         check(decode(frame) == block, "a block came back changed");
+        n_rows_decoded += check_rows(block, shape);
 
         for (int k = 0; k < 10; ++k) {
             const bytes_t other = damaged(frame);
@@ -129,6 +181,7 @@ int main(int argc, char ** argv) {
     }
     const h2o_codec_pool_stats stats = pool.stats(H2O_CODEC_WORK_DECODE);
     check(stats.n_done == beside.size() && stats.n_done + stats.n_skipped == 10ull*n_blocks, "the pool has lost tasks");
-    printf("test-codec: %d blocks; of damaged frames %d refused, %d decoded; %d beside\n", n_blocks, n_refused, n_decoded, n_beside);
+    printf("test-codec: %d blocks; of damaged frames %d refused, %d decoded; %d beside; %d damaged rows decoded\n", n_blocks, n_refused, n_decoded,
+            n_beside, n_rows_decoded);
     return 0;
 }
