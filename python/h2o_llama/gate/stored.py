@@ -51,8 +51,7 @@ def figures(
             encoded(llm)
             for part in np.split(tokens[n_prompt:], N_ROUNDS):
                 times = [(seconds(raw, turn), seconds(llm, turn)) for turn in np.split(part, CHUNK // _TURN)]
-                raw_s, stored_s = np.sum(times, axis=0)
-                ratios.append(raw_s / stored_s)
+                ratios.append(sum(raw_s for raw_s, _ in times) / sum(stored_s for _, stored_s in times))
                 n_same += np.array_equal(raw.logits, llm.logits)
             stats = encoded(llm)
         yield "full_speed" if lossless.mode == "full" else "store_speed", name, statistics.median(ratios)
