@@ -245,7 +245,7 @@ uint8_t * h2o_codec_row_code::write_stream(const uint8_t * bytes, size_t begin, 
 }
 
 void h2o_codec_row_code::encode(const uint8_t * rows, uint32_t n, std::vector<uint8_t> & out, std::vector<uint32_t> & ends) const {
-    const size_t first = out.size();
+    const size_t first   = out.size();
     const size_t n_coded = group_of.size();
 
     std::vector<uint8_t> split(row_bytes), coded(n_coded), raw(row_bytes - n_coded);

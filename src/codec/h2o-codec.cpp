@@ -83,7 +83,7 @@ void read_plane(const h2o_codec_frame_plane & plane, uint32_t n_rows, uint32_t w
         return;
     }
     std::array<size_t, H2O_CODEC_MAX_CONTEXTS> sizes{};
-    const buffer_t streams = make_buffer((n_rows + 2)*(size_t) width);
+    const buffer_t streams = make_buffer(((size_t) n_rows + 2)*width);
     uint8_t * at = streams.get() + width;
     for (size_t g = 0; g < plane.streams.size(); ++g) {
         const h2o_codec_stream & stream = plane.streams[g];
