@@ -57,7 +57,7 @@ uint32_t h2o_codec_block_bytes(h2o_codec_type type) {
 void h2o_codec_split(h2o_codec_type type, const uint8_t * blocks, uint64_t n_blocks, uint8_t * planes) {
     const uint32_t n = LAYOUTS[type].block_bytes;
     switch (n) {
-        case 1: std::memcpy(planes, blocks, n_blocks); return;
+        case 1: std::copy_n(blocks, n_blocks, planes); return;
         case 2: split<2>(blocks, n_blocks, planes);    return;
         case 4: split<4>(blocks, n_blocks, planes);    return;
     }
@@ -71,7 +71,7 @@ void h2o_codec_split(h2o_codec_type type, const uint8_t * blocks, uint64_t n_blo
 void h2o_codec_merge(h2o_codec_type type, const uint8_t * const * planes, uint64_t n_blocks, uint8_t * blocks) {
     const uint32_t n = LAYOUTS[type].block_bytes;
     switch (n) {
-        case 1: std::memcpy(blocks, planes[0], n_blocks); return;
+        case 1: std::copy_n(planes[0], n_blocks, blocks); return;
         case 2: merge<2>(planes, n_blocks, blocks);    return;
         case 4: merge<4>(planes, n_blocks, blocks);    return;
     }
