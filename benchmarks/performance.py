@@ -25,6 +25,7 @@ import typer
 
 import kernel
 import parts
+import products
 from h2o_llama import H2OConfig
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
 from h2o_llama.bench.tables import facts, tables
@@ -49,7 +50,7 @@ INDEX_MEMORY = replace(INDEX, decode="memory")
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: of the random model, of a real one, of the parts, of the kernels."""
+    """How much is measured: of the random model, of a real one, of the parts, of products and kernels."""
 
     lengths: tuple[int, ...]
     depths: tuple[int, ...]
@@ -99,7 +100,9 @@ def measure(folder: Path, effort: Effort, n_threads: int) -> None:
     _write(folder / "random.json", lambda: bench(model_file(ModelSpec()), random, None))
     _write(folder / "real.json", lambda: bench(MODEL, real, text))
     _write(folder / "parts.json", lambda: json.dumps(list(parts.parts(effort.part_lengths, n_threads)), indent=1))
-    _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, effort.kernel_repeats))
+    repeats = effort.kernel_repeats
+    _write(folder / "products.json", lambda: json.dumps(list(products.products(repeats, n_threads)), indent=1))
+    _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, repeats))
 
 
 def bench(model: str | Path, plan: Plan, text: bytes | None) -> str:
@@ -135,6 +138,7 @@ def write_report(folder: Path, target: Path) -> list[Path]:
         deepest=[r for r in of_default if r["test"] == "generation"][-1],
         parts=parts.table(json.loads((folder / "parts.json").read_text())),
         kernels=kernel.table(json.loads((folder / "kernel.json").read_text())),
+        products=products.table(json.loads((folder / "products.json").read_text())),
     )
     report = target / "performance.md"
     report.write_text(text, encoding="utf-8")

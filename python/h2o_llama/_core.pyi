@@ -50,6 +50,8 @@ __all__: list[str] = [
     "ops_get_rows",
     "ops_max_rows",
     "ops_mul_mat_seconds",
+    "ops_product",
+    "ops_product_seconds",
     "ops_set_attention_isa",
     "ops_softmax_state",
     "ops_top_keys",
@@ -622,6 +624,22 @@ def ops_max_rows(
 ) -> numpy.ndarray: ...
 def ops_mul_mat_seconds(
     a: numpy.ndarray, b: numpy.ndarray, n_threads: typing.SupportsInt | typing.SupportsIndex
+) -> float: ...
+def ops_product(
+    weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    x: numpy.ndarray,
+    by_h2o: bool,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> numpy.ndarray:
+    """
+    Products with Q8_0 weights [n_rows, bytes of a row], of x [n_columns, n].
+    """
+
+def ops_product_seconds(
+    weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    x: numpy.ndarray,
+    by_h2o: bool,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> float: ...
 def ops_set_attention_isa(name: str) -> None:
     """

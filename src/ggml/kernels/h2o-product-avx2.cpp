@@ -1,0 +1,75 @@
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#define KERNEL h2o_product_avx2
+#define VL 8
+#define MIN_COLUMNS 8
+#define N_STEPS 16 // numbers are 16 bits wide: the even ones of a dword in steps 0 to 7, the odd ones in the others
+#define MORE 0
+
+#include "h2o-attn-simd.h"
+#include "h2o-product-kernel.h"
+
+#include <immintrin.h>
+
+namespace {
+
+inline __m256i even_numbers(__m256i x) {
+    return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
+}
+
+inline __m256i odd_numbers(__m256i x) {
+    return _mm256_srai_epi16(x, 8);
+}
+
+inline vec_i first_sum(const char *) {
+    return vec_i {};
+}
+
+inline vec_i multiply_add(vec_i sum, vec_i w, vec_i x) {
+    return sum + (vec_i) _mm256_madd_epi16((__m256i) w, (__m256i) x);
+}
+
+inline vec_f load_columns(const char * const * column, int64_t offset) {
+    return (vec_f) _mm256_loadu_si256((const __m256i *) (column[0] + offset));
+}
+
+inline void widen_columns(const vec_f * x, char * block) {
+    for (int j = 0; j < 8; ++j) {
+        _mm256_storeu_si256((__m256i *) (block + j*VL*4),       even_numbers((__m256i) x[j]));
+        _mm256_storeu_si256((__m256i *) (block + (8 + j)*VL*4), odd_numbers((__m256i) x[j]));
+    }
+}
+
+inline void interleave(const __m256i (& row)[H2O_PRODUCT_ROWS], char * dst);
+
+inline void widen_rows(const char * const * row, char * dst) {
+    __m256i even[H2O_PRODUCT_ROWS];
+    __m256i odd [H2O_PRODUCT_ROWS];
+    for (int i = 0; i < H2O_PRODUCT_ROWS; ++i) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *) row[i]);
+        even[i] = even_numbers(x);
+        odd [i] = odd_numbers(x);
+    }
+    interleave(even, dst);
+    interleave(odd,  dst + 8*H2O_PRODUCT_ROWS*4);
+}
+
+inline vec_i repeat_4(const char * src) {
+    return (vec_i) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) src));
+}
+
+inline vec_f widen_halves(const uint16_t * x) {
+    return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x));
+}
+
+} // namespace
+
+#include "h2o-product-simd.h"
+
+#else
+
+#include "h2o-product-kernel.h"
+
+const h2o_product_kernel * const h2o_product_avx2 = nullptr;
+
+#endif

@@ -1,0 +1,56 @@
+#pragma once
+
+// The part of products with Q8_0 weights that is compiled once for each instruction set. Its files include no headers with
+// inline functions: the linker could take a copy that was compiled for another CPU.
+
+#include <stdint.h>
+
+// numbers of a block of Q8_0
+constexpr int H2O_PRODUCT_BLOCK = 32;
+
+// bytes of it: a scale in F16, then the numbers
+constexpr int H2O_PRODUCT_BLOCK_BYTES = 34;
+
+// rows of weights that are multiplied at once
+constexpr int H2O_PRODUCT_ROWS = 4;
+
+// Rows by columns, over a slice of their blocks.
+struct h2o_product_slice {
+    const char * rows;         // unpacked
+    int64_t      n_rows;
+    const char * panels;       // the slice's first block of the first one
+    int64_t      panel_stride;
+    int64_t      n_columns;
+    int64_t      n_blocks;
+    int          spread;       // lanes for each column, as when it was packed
+    float      * sums;         // [panels][groups of rows][H2O_PRODUCT_ROWS][n_lanes] of the slices before
+    bool         is_first;     // there are none, sums may be NULL if it is the last one, too
+    bool         is_last;      // the sums go to dst instead
+    float      * dst;          // row i of column j is dst[j*ld + i]
+    int64_t      ld;
+};
+
+// A panel has n_lanes columns: or half or a quarter of them, each in 2 or 4 lanes side by side, which are multiplied by as many rows at
+// once. It has block after block: 4 bytes of numbers for each lane, 4 more, and so on, then the lanes' scales in F32, and what the
+// instruction set needs besides.
+//
+// Of H2O_PRODUCT_ROWS rows of weights, a group, unpacked blocks follow one another: 4 bytes of numbers of each row, and so on, then the
+// rows' scales.
+struct h2o_product_kernel {
+    int     n_lanes;
+    int     min_columns; // upstream multiplies fewer as fast
+    int64_t panel_block; // bytes of a block of a panel
+    int64_t rows_block;  // and of a group
+
+    // n columns in Q8_0, each in `spread` lanes. Lanes that have none repeat the last one.
+    void (*pack_columns)(const char * columns, int64_t stride, int n, int spread, int64_t n_blocks, char * panel);
+
+    // n rows, at most H2O_PRODUCT_ROWS, in Q8_0. Missing ones repeat the last one.
+    void (*unpack_rows)(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst);
+
+    void (*multiply)(const h2o_product_slice & slice);
+};
+
+// NULL where the compiler has no such instructions
+extern const h2o_product_kernel * const h2o_product_avx2;
+extern const h2o_product_kernel * const h2o_product_avx512; // with VNNI

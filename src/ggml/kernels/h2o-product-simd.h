@@ -1,0 +1,222 @@
+#pragma once
+
+// Products with Q8_0 weights. The file that includes this defines VL, KERNEL, MIN_COLUMNS, and the steps in which a block is multiplied:
+//   N_STEPS                       so many, each with 4 bytes of numbers of every lane
+//   MORE                          vectors of a panel's block besides numbers and scales
+//   first_sum(more)               what a block's sums start with; `more` is these vectors
+//   multiply_add(sum, w, x)       4 bytes of rows by those of columns, lane by lane
+//   load_columns(column, offset)  32 bytes of column[0]; where they fill half a vector, those of column[8] follow
+//   widen_columns(x, block)       from a block's numbers, dword i of every column in x[i], to what a panel holds
+//   widen_rows(row, dst)          from 32 numbers of each of 4 rows to N_STEPS*4 bytes of each
+//   repeat_4(src)                 4 dwords in every 4 lanes
+//   widen_halves(x)               F16 to F32
+
+#include "h2o-attn-simd.h"
+#include "h2o-product-kernel.h"
+
+#include <immintrin.h>
+
+namespace {
+
+constexpr int ROWS        = H2O_PRODUCT_ROWS;
+constexpr int PANEL_BLOCK = (N_STEPS + 1 + MORE)*VL*4;
+constexpr int ROWS_BLOCK  = (N_STEPS + 1)*ROWS*4;
+
+typedef int64_t vec_l __attribute__((vector_size(VL*4)));
+
+// N dwords in every N lanes
+template <int N>
+inline vec_i repeat(const char * src) {
+    static_assert(N == 1 || N == 2 || N == 4, "");
+    if constexpr (N == 4) {
+        return repeat_4(src);
+    } else if constexpr (N == 2) {
+        int64_t x;
+        __builtin_memcpy(&x, src, sizeof(x));
+        return (vec_i) (x - vec_l {});
+    } else {
+        int32_t x;
+        __builtin_memcpy(&x, src, sizeof(x));
+        return x - vec_i {};
+    }
+}
+
+void pack_columns(const char * columns, int64_t stride, int n, int spread, int64_t n_blocks, char * panel) {
+    const char * column[VL];
+    for (int i = 0; i < VL; ++i) {
+        column[i] = columns + min_of(i/spread, n - 1)*stride;
+    }
+
+    for (int64_t b = 0; b < n_blocks; ++b, panel += PANEL_BLOCK) {
+        const int64_t offset = b*H2O_PRODUCT_BLOCK_BYTES;
+
+        uint16_t scales[VL];
+        for (int i = 0; i < VL; ++i) {
+            __builtin_memcpy(&scales[i], column[i] + offset, sizeof(uint16_t));
+        }
+        store((float *) (panel + N_STEPS*VL*4), widen_halves(scales));
+
+        vec_f x[8];
+        for (int i = 0; i < 8; ++i) {
+            x[i] = load_columns(column + i, offset + 2);
+        }
+        transpose<8>(x);
+        widen_columns(x, panel);
+    }
+}
+
+// 8 dwords of each row: the first one of all rows, the second one, and so on
+inline void interleave(const __m256i (& row)[ROWS], char * dst) {
+    const __m256i a = _mm256_unpacklo_epi32(row[0], row[1]);
+    const __m256i b = _mm256_unpackhi_epi32(row[0], row[1]);
+    const __m256i c = _mm256_unpacklo_epi32(row[2], row[3]);
+    const __m256i d = _mm256_unpackhi_epi32(row[2], row[3]);
+
+    const __m256i x[4] = {
+        _mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d),
+    };
+    for (int i = 0; i < 4; ++i) {
+        _mm_storeu_si128((__m128i *) (dst + i*16),       _mm256_castsi256_si128(x[i]));
+        _mm_storeu_si128((__m128i *) (dst + (4 + i)*16), _mm256_extracti128_si256(x[i], 1));
+    }
+}
+
+void unpack_rows(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst) {
+    const char * row[ROWS];
+    for (int i = 0; i < ROWS; ++i) {
+        row[i] = rows + min_of(i, n - 1)*stride;
+    }
+
+    for (int64_t b = 0; b < n_blocks; ++b, dst += ROWS_BLOCK) {
+        uint16_t scale[ROWS];
+        for (int i = 0; i < ROWS; ++i) {
+            __builtin_memcpy(&scale[i], row[i], sizeof(uint16_t));
+            __builtin_prefetch(row[i] + ROWS*stride, 0, 2); // of the next group
+            row[i] += 2;
+        }
+        const __m128i scales = _mm_setr_epi16(scale[0], scale[1], scale[2], scale[3], 0, 0, 0, 0);
+        _mm_storeu_ps((float *) (dst + N_STEPS*ROWS*4), _mm_cvtph_ps(scales));
+
+        widen_rows(row, dst);
+        for (int i = 0; i < ROWS; ++i) {
+            row[i] += H2O_PRODUCT_BLOCK;
+        }
+    }
+}
+
+// A group of rows by N panels, whose columns are in SPREAD lanes each: a vector has the sums of so many rows.
+template <int N, int SPREAD>
+inline void multiply_group(const char * rows, const char * panels, int64_t panel_stride, int64_t n_blocks, vec_f (& sums)[N][ROWS/SPREAD]) {
+    for (int64_t b = 0; b < n_blocks; ++b) {
+        vec_i sum[N][ROWS/SPREAD];
+        for (int p = 0; p < N; ++p) {
+            for (vec_i & s : sum[p]) {
+                s = first_sum(panels + p*panel_stride + (N_STEPS + 1)*VL*4);
+            }
+        }
+
+#pragma GCC unroll 1 // or GCC adds the products of several steps first, and runs out of registers
+        for (int j = 0; j < N_STEPS; ++j) {
+            vec_i x[N];
+            for (int p = 0; p < N; ++p) {
+                x[p] = *(const vec_i_mem *) (panels + p*panel_stride + j*VL*4);
+            }
+            for (int r = 0; r < ROWS/SPREAD; ++r) {
+                const vec_i w = repeat<SPREAD>(rows + (j*ROWS + r*SPREAD)*4);
+                for (int p = 0; p < N; ++p) {
+                    sum[p][r] = multiply_add(sum[p][r], w, x[p]);
+                }
+            }
+        }
+
+        for (int p = 0; p < N; ++p) {
+            const vec_f d = load((const float *) (panels + p*panel_stride + N_STEPS*VL*4));
+            for (int r = 0; r < ROWS/SPREAD; ++r) {
+                const vec_f scale = (vec_f) repeat<SPREAD>(rows + (N_STEPS*ROWS + r*SPREAD)*4);
+                sums[p][r] += __builtin_convertvector(sum[p][r], vec_f)*(scale*d);
+            }
+        }
+
+        panels += PANEL_BLOCK;
+        rows   += ROWS_BLOCK;
+    }
+}
+
+// The sums of a group by one panel.
+template <int SPREAD>
+void put(vec_f (& sums)[ROWS/SPREAD], float * dst, int64_t ld, int64_t n_rows, int64_t n_columns) {
+    if constexpr (SPREAD == 1) {
+        transpose<ROWS>(sums); // column i + ROWS*j is in lanes ROWS*j to ROWS*j + ROWS - 1 of sums[i]
+    }
+    for (int64_t i = 0; i < n_columns; ++i) {
+        float x[ROWS];
+        if constexpr (SPREAD == 1) {
+            __builtin_memcpy(x, (const float *) &sums[i%ROWS] + i/ROWS*ROWS, sizeof(x));
+        } else {
+            for (int r = 0; r < ROWS/SPREAD; ++r) {
+                __builtin_memcpy(x + r*SPREAD, (const float *) &sums[r] + i*SPREAD, SPREAD*sizeof(float));
+            }
+        }
+        if (n_rows == ROWS) {
+            __builtin_memcpy(dst + i*ld, x, sizeof(x));
+        } else {
+            __builtin_memcpy(dst + i*ld, x, n_rows*sizeof(float));
+        }
+    }
+}
+
+template <int N, int SPREAD>
+void multiply_panels(const h2o_product_slice & s, int64_t first) {
+    const char  * panels   = s.panels + first*s.panel_stride;
+    const int64_t n_groups = (s.n_rows + ROWS - 1)/ROWS;
+
+    for (int64_t g = 0; g < n_groups; ++g) {
+        const auto kept = [&](int p, int r) { return s.sums + (((first + p)*n_groups + g)*ROWS + r)*VL; };
+
+        vec_f sums[N][ROWS/SPREAD];
+        for (int p = 0; p < N; ++p) {
+            for (int r = 0; r < ROWS/SPREAD; ++r) {
+                sums[p][r] = s.is_first ? vec_f {} : load(kept(p, r));
+            }
+        }
+
+        multiply_group<N, SPREAD>(s.rows + g*s.n_blocks*ROWS_BLOCK, panels, s.panel_stride, s.n_blocks, sums);
+
+        for (int p = 0; p < N; ++p) {
+            if (s.is_last) {
+                const int64_t column = (first + p)*VL;
+                put<SPREAD>(sums[p], s.dst + column*s.ld + g*ROWS, s.ld,
+                    min_of(ROWS, s.n_rows - g*ROWS), min_of(VL/SPREAD, s.n_columns - column));
+            } else {
+                for (int r = 0; r < ROWS/SPREAD; ++r) {
+                    store(kept(p, r), sums[p][r]);
+                }
+            }
+        }
+    }
+}
+
+void multiply(const h2o_product_slice & s) {
+    if (s.spread == 4) {
+        return multiply_panels<1, 4>(s, 0);
+    }
+    if (s.spread == 2) {
+        return multiply_panels<1, 2>(s, 0);
+    }
+
+    const int64_t n_panels = (s.n_columns + VL - 1)/VL;
+
+    int64_t first = 0;
+    for (; first + 2 <= n_panels; first += 2) {
+        multiply_panels<2, 1>(s, first);
+    }
+    if (first < n_panels) {
+        multiply_panels<1, 1>(s, first);
+    }
+}
+
+const h2o_product_kernel kernel = { VL, MIN_COLUMNS, PANEL_BLOCK, ROWS_BLOCK, pack_columns, unpack_rows, multiply };
+
+} // namespace
+
+const h2o_product_kernel * const KERNEL = &kernel;
