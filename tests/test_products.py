@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compare import case
 from h2o_llama import _core
 from kernels import ISAS, using
 
@@ -58,11 +59,17 @@ def test_any_sizes(isa_name: str, data: st.DataObject) -> None:
 
 
 def test_numpy(rng: np.random.Generator, isa: str) -> None:
-    """Columns are rounded to Q8_0 first."""
-    weights, x = weights_of(rng, 200, 4800), numbers(rng, 100, 4800)
-    rounded = gguf.quants.dequantize(gguf.quants.quantize(x, Q8_0), Q8_0)
-    expected = rounded.astype(np.float64) @ gguf.quants.dequantize(weights, Q8_0).T.astype(np.float64)
-    assert np.all(np.abs(product(weights, x, n_threads=2) - expected) <= 1e-6 * sizes_of_terms(weights, x))
+    """Columns that are in Q8_0 as they are: 127 is the largest number of each block, and scales are powers of two."""
+    weights = weights_of(rng, 203, 4800)
+    expected_weights = gguf.quants.dequantize(weights, Q8_0).astype(np.float64)
+    for n_columns in (1, 2, 4, 7, 100):
+        with case(n_columns=n_columns):
+            x = rng.integers(-127, 128, (n_columns, 150, 32)).astype(np.float32)
+            x[..., 5] = 127
+            x *= rng.choice(np.float32([0.25, 1, 8]), (n_columns, 150, 1))
+            x = x.reshape(n_columns, -1)
+            error = np.abs(product(weights, x, n_threads=2) - x @ expected_weights.T)
+            assert np.all(error <= 1e-6 * sizes_of_terms(weights, x))
 
 
 def test_a_column_does_not_depend_on_others_or_threads(rng: np.random.Generator, isa: str) -> None:

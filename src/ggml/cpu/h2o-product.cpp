@@ -17,7 +17,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1)/b;
 }
 
-// Columns are packed once. An item of work is a run of rows for all columns; a thread unpacks them. The sum of a row and a
+// Columns are packed once; one alone in a way of its own. An item of work is a run of rows for all columns; a thread unpacks them. The sum of a row and a
 // column is taken block after block: it depends on nothing else.
 struct product {
     product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads);
@@ -37,6 +37,7 @@ private:
 
     int     spread;      // lanes for each column
     int64_t panel_columns;
+    int64_t panel_block; // bytes
 
     int64_t item_rows;
     int64_t step_rows;   // that are unpacked at once
@@ -45,6 +46,8 @@ private:
 
     // offsets into the work buffer; a thread has quantized columns, then unpacked rows in the same place, and sums
     size_t off_thread, off_sums, thread_size;
+
+    bool is_column() const { return n_columns == 1; }
 
     void pack(char * work, char * quantized, int ith, int nth) const;
     void multiply(const char * work, char * rows, float * sums, int64_t first, int64_t n) const;
@@ -57,16 +60,17 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     n_blocks  = weights->ne[0]/H2O_PRODUCT_BLOCK;
 
     spread        = n_columns <= kernel.n_lanes/4 ? 4 : n_columns <= kernel.n_lanes/2 ? 2 : 1;
-    panel_columns = kernel.n_lanes/spread;
+    panel_columns = is_column() ? 1 : kernel.n_lanes/spread;
+    panel_block   = is_column() ? kernel.column_block : kernel.panel_block;
     n_panels      = ceil_div(n_columns, panel_columns);
 
     const int64_t rows_of_thread = ceil_div(n_rows, n_threads*ITEMS);
     item_rows = std::min(ceil_div(rows_of_thread, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS, MAX_ROWS);
     // with few columns what is unpacked is used little, and stays in the L1 cache
-    step_rows = n_panels <= 2 ? H2O_PRODUCT_ROWS : item_rows;
+    step_rows = n_panels <= 2 && !is_column() ? H2O_PRODUCT_ROWS : item_rows;
     slice     = std::min(n_blocks, SLICE_BLOCKS);
 
-    panel_size = n_blocks*kernel.panel_block;
+    panel_size = n_blocks*panel_block;
 
     const int64_t n_quantized = panel_columns*n_blocks*H2O_PRODUCT_BLOCK_BYTES;
     const int64_t n_unpacked  = step_rows/H2O_PRODUCT_ROWS*slice*kernel.rows_block;
@@ -95,13 +99,23 @@ void product::pack(char * work, char * quantized, int ith, int nth) const {
             const float * src = (const float *) ((const char *) x->data + (column + j)*x->nb[1]) + block*H2O_PRODUCT_BLOCK;
             quantize(src, quantized + j*stride, n*H2O_PRODUCT_BLOCK);
         }
-        kernel.pack_columns(quantized, stride, n_cols, spread, n, work + panel*panel_size + block*kernel.panel_block);
+        char * dst = work + panel*panel_size + block*panel_block;
+        if (is_column()) {
+            kernel.pack_column(quantized, n, dst);
+        } else {
+            kernel.pack_columns(quantized, stride, n_cols, spread, n, dst);
+        }
         i += n;
     }
 }
 
 // n rows by all columns
 void product::multiply(const char * work, char * rows, float * sums, int64_t first, int64_t n) const {
+    const char * src = (const char *) weights->data + first*weights->nb[1];
+    if (is_column()) {
+        return kernel.multiply_column(src, weights->nb[1], n, work, n_blocks, (float *) dst->data + first);
+    }
+
     h2o_product_slice s;
     s.rows         = rows;
     s.n_rows       = n;
@@ -113,14 +127,13 @@ void product::multiply(const char * work, char * rows, float * sums, int64_t fir
     s.ld           = dst->nb[1]/sizeof(float);
 
     for (int64_t block = 0; block < n_blocks; block += slice) {
-        s.panels   = work + block*kernel.panel_block;
+        s.panels   = work + block*panel_block;
         s.n_blocks = std::min(slice, n_blocks - block);
         s.is_first = block == 0;
         s.is_last  = block + s.n_blocks == n_blocks;
 
         for (int64_t i = 0; i < n; i += H2O_PRODUCT_ROWS) {
-            const char * src = (const char *) weights->data + (first + i)*weights->nb[1] + block*H2O_PRODUCT_BLOCK_BYTES;
-            kernel.unpack_rows(src, weights->nb[1], std::min<int64_t>(H2O_PRODUCT_ROWS, n - i), s.n_blocks,
+            kernel.unpack_rows(src + i*weights->nb[1] + block*H2O_PRODUCT_BLOCK_BYTES, weights->nb[1], std::min<int64_t>(H2O_PRODUCT_ROWS, n - i), s.n_blocks,
                 rows + i/H2O_PRODUCT_ROWS*s.n_blocks*kernel.rows_block);
         }
         kernel.multiply(s);
@@ -159,7 +172,7 @@ const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
         x->nb[0] == sizeof(float) && x->ne[2] == 1 && x->ne[3] == 1;
     const h2o_product_kernel * kernel = fits ? h2o_product_kernel_in_use() : nullptr;
 
-    return kernel && x->ne[1] >= kernel->min_columns ? kernel : nullptr;
+    return kernel && (x->ne[1] == 1 || x->ne[1] >= kernel->min_columns) ? kernel : nullptr;
 }
 
 } // namespace

@@ -5,6 +5,7 @@
 #define MIN_COLUMNS 8
 #define N_STEPS 16 // numbers are 16 bits wide: the even ones of a dword in steps 0 to 7, the odd ones in the others
 #define MORE 0
+#define COLUMN_MORE 0
 
 #include "h2o-attn-simd.h"
 #include "h2o-product-kernel.h"
@@ -52,6 +53,17 @@ inline void widen_rows(const char * const * row, char * dst) {
     }
     interleave(even, dst);
     interleave(odd,  dst + 8*H2O_PRODUCT_ROWS*4);
+}
+
+inline void pack_column_block(__m256i x, char * dst) {
+    _mm256_storeu_si256((__m256i *) dst, x);
+}
+
+// The row's numbers without signs, which those of the column take: two products fit into 16 bits.
+inline __m256i dot_block(const char * w, const char * block) {
+    const __m256i row = _mm256_loadu_si256((const __m256i *) w);
+    const __m256i x   = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) block), row);
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(row), x), _mm256_set1_epi16(1));
 }
 
 inline vec_i repeat_4(const char * src) {

@@ -5,6 +5,7 @@
 #define MIN_COLUMNS 3
 #define N_STEPS 8
 #define MORE 1 // -128 times the sum of each column's numbers, as 128 is added to the rows' numbers
+#define COLUMN_MORE 1 // in the same way, lane by lane
 
 #include "h2o-attn-simd.h"
 #include "h2o-product-kernel.h"
@@ -44,6 +45,18 @@ inline void widen_rows(const char * const * row, char * dst) {
         x[i] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *) row[i]), _mm256_set1_epi8(-128));
     }
     interleave(x, dst);
+}
+
+inline void pack_column_block(__m256i x, char * dst) {
+    const __m256i sum = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), x);
+    _mm256_storeu_si256((__m256i *) dst, x);
+    _mm256_storeu_si256((__m256i *) (dst + 32), _mm256_mullo_epi32(sum, _mm256_set1_epi32(-128)));
+}
+
+inline __m256i dot_block(const char * w, const char * block) {
+    const __m256i x    = _mm256_loadu_si256((const __m256i *) block);
+    const __m256i more = _mm256_loadu_si256((const __m256i *) (block + 32));
+    return _mm256_dpbusd_epi32(more, _mm256_xor_si256(_mm256_loadu_si256((const __m256i *) w), _mm256_set1_epi8(-128)), x);
 }
 
 inline vec_i repeat_4(const char * src) {

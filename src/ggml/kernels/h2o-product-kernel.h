@@ -38,7 +38,7 @@ struct h2o_product_slice {
 // rows' scales.
 struct h2o_product_kernel {
     int     n_lanes;
-    int     min_columns; // upstream multiplies fewer as fast
+    int     min_columns; // upstream multiplies fewer as fast, but for one
     int64_t panel_block; // bytes of a block of a panel
     int64_t rows_block;  // and of a group
 
@@ -49,6 +49,11 @@ struct h2o_product_kernel {
     void (*unpack_rows)(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst);
 
     void (*multiply)(const h2o_product_slice & slice);
+
+    // One column, for which rows are read where they lie: column_block bytes for each of its blocks; then its products.
+    int64_t column_block;
+    void (*pack_column)(const char * column, int64_t n_blocks, char * dst);
+    void (*multiply_column)(const char * rows, int64_t stride, int64_t n_rows, const char * column, int64_t n_blocks, float * dst);
 };
 
 // NULL where the compiler has no such instructions

@@ -10,6 +10,10 @@
 //   widen_rows(row, dst)          from 32 numbers of each of 4 rows to N_STEPS*4 bytes of each
 //   repeat_4(src)                 4 dwords in every 4 lanes
 //   widen_halves(x)               F16 to F32
+// For one column, with vectors of 8 numbers:
+//   COLUMN_MORE                   32 bytes of a block besides its numbers and scale: so many times
+//   pack_column_block(x, dst)     from a block's numbers to what they are multiplied as, and these bytes
+//   dot_block(w, block)           sums of 4 products of a row's numbers in each lane
 
 #include "h2o-attn-simd.h"
 #include "h2o-product-kernel.h"
@@ -91,7 +95,7 @@ void unpack_rows(const char * rows, int64_t stride, int n, int64_t n_blocks, cha
         uint16_t scale[ROWS];
         for (int i = 0; i < ROWS; ++i) {
             __builtin_memcpy(&scale[i], row[i], sizeof(uint16_t));
-            __builtin_prefetch(row[i] + ROWS*stride, 0, 2); // of the next group
+            __builtin_prefetch(row[i] + ROWS*stride, 0, 3); // of the next group
             row[i] += 2;
         }
         const __m128i scales = _mm_setr_epi16(scale[0], scale[1], scale[2], scale[3], 0, 0, 0, 0);
@@ -215,7 +219,68 @@ void multiply(const h2o_product_slice & s) {
     }
 }
 
-const h2o_product_kernel kernel = { VL, MIN_COLUMNS, PANEL_BLOCK, ROWS_BLOCK, pack_columns, unpack_rows, multiply };
+constexpr int COLUMN_SCALE = (1 + COLUMN_MORE)*32;
+constexpr int COLUMN_BLOCK = COLUMN_SCALE + 4;
+
+void pack_column(const char * column, int64_t n_blocks, char * dst) {
+    for (int64_t b = 0; b < n_blocks; ++b, column += H2O_PRODUCT_BLOCK_BYTES, dst += COLUMN_BLOCK) {
+        uint16_t scale;
+        __builtin_memcpy(&scale, column, sizeof(scale));
+        const float d = _cvtsh_ss(scale);
+        __builtin_memcpy(dst + COLUMN_SCALE, &d, sizeof(d));
+
+        pack_column_block(_mm256_loadu_si256((const __m256i *) (column + 2)), dst);
+    }
+}
+
+// The sum of each vector's numbers.
+inline __m128 add_up(const __m256 (& x)[ROWS]) {
+    const __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+}
+
+void multiply_column(const char * rows, int64_t stride, int64_t n_rows, const char * column, int64_t n_blocks, float * dst) {
+    for (int64_t i = 0; i < n_rows; i += ROWS, rows += ROWS*stride) {
+        const int64_t n = min_of(ROWS, n_rows - i);
+
+        const char * row[ROWS];
+        __m256       sums[ROWS];
+        for (int r = 0; r < ROWS; ++r) {
+            row [r] = rows + min_of(r, n - 1)*stride;
+            sums[r] = _mm256_setzero_ps();
+        }
+
+        for (int64_t b = 0; b < n_blocks; ++b) {
+            const char * block = column + b*COLUMN_BLOCK;
+
+            uint16_t scale[ROWS];
+            for (int r = 0; r < ROWS; ++r) {
+                __builtin_memcpy(&scale[r], row[r] + b*H2O_PRODUCT_BLOCK_BYTES, sizeof(uint16_t));
+            }
+            float d;
+            __builtin_memcpy(&d, block + COLUMN_SCALE, sizeof(d));
+            const __m128i halves = _mm_setr_epi16(scale[0], scale[1], scale[2], scale[3], 0, 0, 0, 0);
+            const __m256  scales = _mm256_castps128_ps256(_mm_mul_ps(_mm_cvtph_ps(halves), _mm_set1_ps(d)));
+
+            for (int r = 0; r < ROWS; ++r) {
+                const char * src = row[r] + b*H2O_PRODUCT_BLOCK_BYTES;
+                __builtin_prefetch(src + ROWS*stride, 0, 3); // of the next rows
+
+                const __m256 x = _mm256_cvtepi32_ps(dot_block(src + 2, block));
+                sums[r] = _mm256_fmadd_ps(x, _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(r)), sums[r]);
+            }
+        }
+
+        float sum[ROWS];
+        _mm_storeu_ps(sum, add_up(sums));
+        __builtin_memcpy(dst + i, sum, n*sizeof(float));
+    }
+}
+
+const h2o_product_kernel kernel = {
+    VL, MIN_COLUMNS, PANEL_BLOCK, ROWS_BLOCK, pack_columns, unpack_rows, multiply,
+    COLUMN_BLOCK, pack_column, multiply_column,
+};
 
 } // namespace
 
