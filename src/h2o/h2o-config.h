@@ -1,5 +1,6 @@
 #pragma once
 
+#include "h2o-env.h"
 #include "scorers/scorers.h"
 
 #include "llama-h2o.h"
@@ -54,6 +55,8 @@ struct h2o_config {
     // Generated tokens that are scored can be taken back one by one if they are among the last ones: half as many as these, or all of
     // a call that has no more.
     static constexpr uint32_t MAX_PENDING = 16;
+
+    bool own_products = !h2o_env("H2O_NO_OWN_PRODUCTS"); // weights are multiplied by kernels of our own where that is faster
 
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 
