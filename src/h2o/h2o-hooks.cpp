@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <vector>
 
 h2o_config h2o_config_from_params(const llama_context_params & params) {
     if (!params.h2o) {
@@ -46,8 +47,11 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     }
 
     // a scheduler's last backend is the CPU's
-    ggml_backend_sched_t sched = ctx.get_sched();
-    h2o->use_threads(ggml_backend_sched_get_backend(sched, ggml_backend_sched_get_n_backends(sched) - 1));
+    std::vector<ggml_backend_t> backends;
+    for (int i = 0; i < ggml_backend_sched_get_n_backends(ctx.get_sched()); ++i) {
+        backends.push_back(ggml_backend_sched_get_backend(ctx.get_sched(), i));
+    }
+    h2o->use_backends(backends);
 
     for (const auto & input : ctx.get_gf_res_reserve()->inputs) {
         if (const auto * attn = dynamic_cast<const llm_graph_input_attn_h2o *>(input.get())) {

@@ -31,6 +31,8 @@ struct h2o_layer {
 
     uint32_t n_built = 0; // memory sets built so far
 
+    std::vector<int32_t> from; // where rows of K and V come from that are to be moved on the device, see h2o_sequence::move_on_devices
+
     // F32 [M + S, (MAX_PENDING + 1)*n_head_kv]: what generated tokens give to the scores of `rows`, see h2o-sequence-pending.cpp.
     // nullptr: they are not scored
     ggml_tensor * pending = nullptr;

@@ -25,7 +25,7 @@ void h2o_sequence::write_rows(const h2o_layer & layer, uint32_t chunk_start) con
 }
 
 // A row moves to one that is not after it, and rows ascend: so none is overwritten that is still to be moved.
-void h2o_sequence::move_rows(const h2o_layer & layer, const std::vector<int32_t> & memory, uint32_t chunk_start) const {
+void h2o_sequence::move_rows(h2o_layer & layer, const std::vector<int32_t> & memory, uint32_t chunk_start) const {
     const size_t M = config.memory_size();
 
     std::vector<int32_t> from(memory.size(), -1);
@@ -52,8 +52,22 @@ void h2o_sequence::move_rows(const h2o_layer & layer, const std::vector<int32_t>
     set_scores_of(scores, layer, chunk_start, chunk_start + config.chunk_size, nullptr);
     scores.store();
 
-    k_rows(layer.il).move(from);
-    v_rows(layer.il).move(from);
+    if (mover.is_for(k_rows(layer.il))) {
+        layer.from = std::move(from);
+    } else {
+        k_rows(layer.il).move(from);
+        v_rows(layer.il).move(from);
+    }
+}
+
+void h2o_sequence::move_on_devices(const std::vector<h2o_layer *> & layers) {
+    std::vector<h2o_row_moves> moves;
+    for (auto * layer : layers) {
+        if (!layer->from.empty()) {
+            moves.push_back({ k_rows(layer->il), v_rows(layer->il), std::exchange(layer->from, {}) });
+        }
+    }
+    mover.move(backends, moves);
 }
 
 void h2o_sequence::release_rows(uint32_t first) const {

@@ -277,7 +277,8 @@ bool h2o_sequence::begin_chunk(uint32_t pos) {
     if (cold) {
         store_chunk();
     }
-    h2o_for_each(cpu, missing.size(), [&](size_t i) { build_memory_set(*missing[i], pos); });
+    h2o_for_each(backends.empty() ? nullptr : backends.back(), missing.size(), [&](size_t i) { build_memory_set(*missing[i], pos); });
+    move_on_devices(missing);
 
     h2o_record r = record(pos);
     r.n_tokens = pos;

@@ -5,6 +5,7 @@
 #include "h2o-kv-rows.h"
 #include "h2o-layer.h"
 #include "h2o-layout.h"
+#include "h2o-row-mover.h"
 #include "h2o-tiles.h"
 
 #include <algorithm>
@@ -161,8 +162,8 @@ public:
     // n keys of a layer from a row on. For scorers that look at keys.
     std::function<h2o_chunk_keys(int32_t il, uint32_t first, uint32_t n)> read_keys;
 
-    // The CPU backend whose threads build the memory sets of several layers at a time. NULL: one thread does.
-    ggml_backend_t cpu = nullptr;
+    // Of the context, the CPU's last: its threads build the memory sets of several layers at a time. None: one thread does.
+    std::vector<ggml_backend_t> backends;
 
     // K and V of a layer. For the compact layout, whose rows move.
     std::function<h2o_kv_rows(int32_t il)> k_rows;
@@ -201,7 +202,10 @@ private:
     void forget_scores(const h2o_layer & layer) const;
 
     // compact layout: K, V and scores of this memory set to its rows, none to those of the next chunk
-    void move_rows(const h2o_layer & layer, const std::vector<int32_t> & memory, uint32_t chunk_start) const;
+    void move_rows(h2o_layer & layer, const std::vector<int32_t> & memory, uint32_t chunk_start) const;
+
+    // K and V of the layers where that is left to the device
+    void move_on_devices(const std::vector<h2o_layer *> & layers);
 
     // the layer's rows: those of its memory set, and of the chunk that begins at chunk_start
     void write_rows(const h2o_layer & layer, uint32_t chunk_start) const;
@@ -235,4 +239,6 @@ private:
     std::map<uint32_t, h2o_record> records; // by chunk: when the chunk after it begins
 
     std::unique_ptr<h2o_record> undo; // of the call
+
+    h2o_row_mover mover;
 };

@@ -225,9 +225,9 @@ std::vector<h2o_step> llama_memory_h2o_context::largest_steps() const {
     return h2o_largest_steps(sequence.config, sequence.layout.n_positions(), memory->n_batch, memory->fused_attention);
 }
 
-void llama_memory_h2o_context::use_threads(ggml_backend_t cpu) const {
+void llama_memory_h2o_context::use_backends(const std::vector<ggml_backend_t> & backends) const {
     for (auto & stream : memory->streams) {
-        stream->sequence.cpu = cpu;
+        stream->sequence.backends = backends;
     }
 }
 

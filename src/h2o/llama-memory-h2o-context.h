@@ -54,8 +54,8 @@ public:
     // the largest steps, whose compute buffers are reserved
     std::vector<h2o_step> largest_steps() const;
 
-    // builds memory sets by the threads of this CPU backend from now on
-    void use_threads(ggml_backend_t cpu) const;
+    // builds memory sets by the threads of the last one, which is the CPU's, and moves rows by the others, from now on
+    void use_backends(const std::vector<ggml_backend_t> & backends) const;
 
     // The step that graphs are reserved for from now on; else a whole chunk with a full memory set, and one decoded token of
     // every sequence.

@@ -1,0 +1,95 @@
+"""With eviction, a device whose memory the host cannot read moves the rows itself. Here the CPU in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import h2o_llama
+from compare import assert_all_equal
+from inputs import ModelByName, random_tokens
+from llamas import Config, open_llama, view
+from pairwise import pairwise
+from test_threads_cancel import Stop, stop_at
+
+S = 16
+# Attention is composed of ggml's operators whoever moves the rows.
+CONFIG = Config(S=S, L=4, H=8, A=4, B=0, decode="memory", evict=True, flash_attn="off", block_tokens=4)
+
+
+@contextmanager
+def both_ways(path: Path, config: Config, **kwargs: Any) -> Iterator[list[h2o_llama.Llama]]:
+    """Rows are moved by the host, and by a device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("H2O_NO_FUSED_ATTENTION", "0")
+        by_host = open_llama(path, config, **kwargs)
+        patch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+        by_device = open_llama(path, config, **kwargs)
+    with by_host, by_device:
+        yield [by_host, by_device]
+
+
+@pairwise(
+    # Heads of 32 and 64: in Q8_0 and Q4_0 those of 32 are no whole number of words.
+    model=("qwen3-gqa4-f32", "qwen3-gqa8-f32", "llama-gqa2-q8_0", "deci-mixed-f32"),
+    type_k=("f32", "f16", "bf16", "q8_0", "q4_0"),
+    type_v=("f32", "f16", "bf16"),
+    scorer=("distant", "sum", "key_diff", "block_ema"),
+    dense_layers=((), (1,)),
+)
+def test_the_device_moves_rows_as_the_host_does(
+    model_by_name: ModelByName, model: str, type_k: str, type_v: str, scorer: str, dense_layers: tuple[int, ...]
+) -> None:
+    """Bit for bit: in prompts, generated text, forks, cancelled calls, after going back and restoring."""
+    config = replace(CONFIG, scorer=scorer, dense_layers=dense_layers)
+    with both_ways(model_by_name(model), config, n_seq_max=2, type_k=type_k, type_v=type_v) as llms:
+
+        def both(do: Callable[[h2o_llama.Llama], h2o_llama.Sequence | None]) -> None:
+            """Does it, and compares: with the logits of the sequence that it returns."""
+            found = []
+            for llm in llms:
+                sequence = do(llm)
+                found.append([*view(llm), *([*view(sequence), sequence.logits] if sequence else [])])
+            assert_all_equal(*found)
+
+        def read(sequence: h2o_llama.Sequence, n: int, seed: int) -> h2o_llama.Sequence:
+            sequence.eval(random_tokens(n, seed=seed))
+            return sequence
+
+        def generate(llm: h2o_llama.Llama, token: int) -> h2o_llama.Sequence:
+            llm.eval([token], decode=True)
+            return llm
+
+        def cancel(llm: h2o_llama.Llama) -> None:
+            with pytest.raises(Stop):
+                llm.eval(random_tokens(3 * S), progress=stop_at(S))
+
+        both(lambda llm: read(llm, S + 5, seed=1))
+        for token in random_tokens(S, seed=2):
+            both(partial(generate, token=token))
+        snapshots = {llm: llm.snapshot() for llm in llms}
+        forks = {llm: llm.fork() for llm in llms}
+        both(lambda llm: read(forks[llm], 2 * S + 3, seed=3))
+        both(lambda llm: read(llm, 2 * S, seed=4))
+        both(cancel)
+        both(lambda llm: llm.rewind(4 * S))  # the begin of the open chunk
+        both(lambda llm: read(llm, S + 1, seed=5))
+        both(lambda llm: llm.restore(snapshots[llm]))
+        both(lambda llm: read(llm, S, seed=6))
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0", "q5_1", "q4_0"])
+def test_v_of_any_type(one_layer_model: Path, kv_type: str) -> None:
+    """Its K and V do not depend on attention, which here may be H2O's operator or not."""
+    config = replace(CONFIG, flash_attn="on", scorer="key_diff", kv_type=kv_type)
+    with both_ways(one_layer_model, config) as llms:
+        for llm in llms:
+            llm.eval(random_tokens(5 * S + 3))
+        kv_of = [[llm.kv.memory_indices(0), llm.kv.keys(0), llm.kv.values(0)] for llm in llms]
+        assert_all_equal(*kv_of)
