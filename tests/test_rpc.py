@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,50 @@ def test_servers_compute_what_one_machine_does(addresses: list[str], options: di
     for a, b in zip(memory, memory_there, strict=True):
         np.testing.assert_array_equal(b, a)
         assert (a >= 0).all()
+
+
+@contextmanager
+def counted(address: str) -> Iterator[tuple[str, list[int]]]:
+    """An address before this one, and the sizes of what comes back through it."""
+    host, port = address.split(":")
+    sizes: list[int] = []
+
+    def pass_on(source: socket.socket, target: socket.socket, sizes: list[int]) -> None:
+        while data := source.recv(1 << 16):
+            sizes.append(len(data))
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+    class Relay(BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection((host, int(port))) as server:
+                for end in (self.request, server):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                back = Thread(target=pass_on, args=(server, self.request, sizes))
+                back.start()
+                pass_on(self.request, server, [])
+                back.join()
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Relay) as relay:
+        thread = Thread(target=relay.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{relay.server_address[1]}", sizes
+        finally:
+            relay.shutdown()
+            thread.join()
+
+
+@needs_rpc
+def test_rows_are_moved_where_they_are(addresses: list[str]) -> None:
+    """When a chunk closes K and V come here once, to undo it if need be, and not again to be moved."""
+    h2o = H2OConfig.for_chunk_size(S, evict=True)
+    with counted(addresses[0]) as (address, sizes), load(h2o, rpc_servers=address) as llm:
+        tokens = llm.tokenize(TEXT)
+        llm.eval(tokens[: 3 * S])
+        sizes.clear()
+        llm.eval(tokens[3 * S : 3 * S + 1])
+        assert llm.kv.stats.kv_bytes * 0.9 < sum(sizes) < llm.kv.stats.kv_bytes * 1.3
 
 
 @needs_rpc
