@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 # Before NumPy loads: on matrices this small, BLAS threads cost ten times what they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Before h2o_llama loads: a thread that spins takes the CPU from the one it waits for, or from the other workers.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 import pytest
