@@ -20,7 +20,7 @@ import pytest
 import models
 from inputs import EXTERNAL_MODEL, ModelByName, Opened
 from kernels import ISAS, using
-from oracle import SCHEDULES, GGUFModel, UnsupportedModel
+from oracle import SCHEDULES, GGUFModel, UnsupportedModel, read_model
 from pairwise import ATTENTION, SHAPES
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def one_layer_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def oracle_model(model_path: Path) -> GGUFModel:
     """The same model for the oracle. A user's model of another architecture has none."""
     try:
-        return GGUFModel(model_path)
+        return read_model(model_path)
     except UnsupportedModel as error:
         pytest.skip(f"the oracle cannot compute this model: {error}")
 
@@ -110,7 +110,7 @@ def oracle_model(model_path: Path) -> GGUFModel:
 @pytest.fixture(scope="session", params=["qwen3-gqa4-f32", "llama-gqa2-q8_0", "deci-linear-f32"])
 def fixture_model(request: pytest.FixtureRequest, model_by_name: ModelByName) -> GGUFModel:
     """Some generated models, for tests of the oracle by itself."""
-    return GGUFModel(model_by_name(request.param))
+    return read_model(model_by_name(request.param))
 
 
 @pytest.fixture(scope="session", params=SCHEDULES)

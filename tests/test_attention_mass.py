@@ -12,7 +12,7 @@ import h2o_llama
 from compare import assert_scores_close
 from h2o_llama.attention_mass import chunk_masses
 from inputs import random_tokens
-from oracle import GGUFModel, layers
+from oracle import GGUFModel, layers, read_model
 from oracle.attention import attend
 from oracle.kv_cache import OracleKVCache
 from tolerances import tolerance
@@ -51,7 +51,7 @@ def test_masses_agree_with_the_oracle(name: str, model_by_name: Any) -> None:
     tokens = random_tokens(3 * S + 9)
     with open_model(path) as llm:
         actual = list(chunk_masses(llm, tokens, chunk_size=S, n_threads=1))
-    expected = oracle_masses(GGUFModel(path), np.array(tokens, dtype=np.int32))
+    expected = oracle_masses(read_model(path), np.array(tokens, dtype=np.int32))
     assert len(actual) == len(expected) == 4
     for got, want in zip(actual, expected, strict=True):
         assert got.keys() == want.keys()

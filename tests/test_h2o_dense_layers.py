@@ -13,7 +13,7 @@ from compare import case
 from h2o_llama import H2OConfig, H2OError
 from inputs import ModelByName, limited, repetitive_tokens, split
 from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, open_llama
-from oracle import GGUFModel
+from oracle import GGUFModel, read_model
 from pairwise import pairwise
 from test_h2o_properties import CALLS, SEEDS, small
 
@@ -54,7 +54,7 @@ def test_any_calls(
     path = model_by_name("qwen3-gqa4-f32")
     config = replace(CONFIG, dense_layers=dense, scorer=scorer, B=lookup_budget)
     calls = split(repetitive_tokens(sum(sizes), seed=seed), sizes)
-    assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
+    assert_agrees_with_oracle(path, read_model(path), config, calls, dense_tail)
 
 
 def test_a_number_means_the_first_layers() -> None:

@@ -16,7 +16,7 @@ from h2o_llama.demo.document import build_document
 from h2o_llama.llama import DENSE_TAIL
 from inputs import limited, random_tokens
 from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama, view
-from oracle import DenseOracle, GGUFModel
+from oracle import DenseOracle, GGUFModel, read_model
 from pairwise import SHAPES, pairwise
 from test_threads_cancel import Stop, stop_at
 from tolerances import SELF_LOGITS_F32
@@ -50,7 +50,7 @@ def test_any_calls_and_tail(
     tokens = random_tokens(sum(sizes), seed=seed)
     ends = np.cumsum(sizes)
     calls = [tokens[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls, tail)
+    assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls, tail)
 
 
 @pairwise("schedule", "flash_attn", "model_path")

@@ -18,7 +18,7 @@ from llamas import (
     eval_calls,
     open_llama,
 )
-from oracle import DenseOracle, GGUFModel
+from oracle import DenseOracle, GGUFModel, read_model
 from pairwise import pairwise
 from tolerances import SELF_LOGITS_F32, tolerance
 
@@ -76,14 +76,14 @@ def test_every_length(config: Config, tiny_model: Path) -> None:
     """N = 1 is a decode step on an empty cache; N ≤ S has no memory set."""
     for n in [*range(1, 2 * S + 3), 3 * S - 1, 3 * S, 3 * S + 1, 10 * S]:
         with case(n=n):
-            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n, seed=n)])
+            assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, [random_tokens(n, seed=n)])
 
 
 def test_contexts_of_any_size(config: Config, tiny_model: Path) -> None:
     """Full to the last cell, also when a chunk does not fit into the rest."""
     for n_ctx in [16, 17, 33, 100, 257]:
         with case(n_ctx=n_ctx):
-            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(n_ctx)], n_ctx=n_ctx)
+            assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, [random_tokens(n_ctx)], n_ctx=n_ctx)
 
 
 # --- shapes of heads
@@ -101,7 +101,7 @@ def test_head_sizes_and_groups(config: Config, flash_attn: str, tmp_path: Path, 
     path = tmp_path / spec.file_name
     models.write_model(spec, path)
     config = replace(config, flash_attn=flash_attn)
-    assert_agrees_with_oracle(path, GGUFModel(path), config, split(random_tokens(90, seed=11), [50, 7, 33]))
+    assert_agrees_with_oracle(path, read_model(path), config, split(random_tokens(90, seed=11), [50, 7, 33]))
 
 
 # --- budgets
@@ -126,13 +126,13 @@ def test_budgets_at_the_edges(schedule: str, tiny_model: Path) -> None:
         with case(budgets=budgets):
             config = replace(budgets, schedule=schedule)
             calls = split(random_tokens(100, seed=6), [60, 1, 1, 38])
-            assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
+            assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls)
 
 
 def test_one_layer_with_everything_in_memory_is_dense(schedule: str, one_layer_model: Path) -> None:
     """H ≥ N gives dense attention in two_phase too: with one layer both its phases have the same hidden states."""
     tokens = random_tokens(150)
-    expected = DenseOracle(GGUFModel(one_layer_model), "f32").logits(np.array(tokens))
+    expected = DenseOracle(read_model(one_layer_model), "f32").logits(np.array(tokens))
     for sizes in ([150], [40, 110], [75, 75]):
         with open_llama(one_layer_model, Config(S=S, L=0, H=200, schedule=schedule)) as llm:
             logits = np.concatenate(eval_calls(llm, split(tokens, sizes)))
@@ -155,7 +155,7 @@ def test_decode_from_an_empty_cache(config: Config, tiny_model: Path) -> None:
     """A sequence of decode steps alone is ordinary dense attention."""
     config = replace(config, flash_attn="off")
     tokens = random_tokens(40, seed=8)
-    expected = DenseOracle(GGUFModel(tiny_model), "f32").logits(np.array(tokens))
+    expected = DenseOracle(read_model(tiny_model), "f32").logits(np.array(tokens))
     with open_llama(tiny_model, config) as llm:
         logits = np.concatenate(eval_calls(llm, [[token] for token in tokens]))
         assert_logits_close(logits, expected, tolerance("F32", "F32").logits)

@@ -13,7 +13,7 @@ from compare import assert_memory_is_well_formed
 from inputs import ModelByName, random_tokens
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from models import FIXTURE_MODELS
-from oracle import GGUFModel
+from oracle import read_model
 from standalone import kept, make_cache
 
 # The seed's sizes.
@@ -94,4 +94,4 @@ def test_every_layer_has_its_own_head_counts(schedule: str, model_by_name: Model
             assert llm.kv.scores(il).shape == (spec.n_head_kv[il], len(tokens))
             assert llm.kv.keys(il).shape == llm.kv.values(il).shape == (spec.n_head_kv[il], 100, spec.head_dim)
             assert_memory_is_well_formed(llm.kv.memory_indices(il), end=96, L=config.L, H=config.H, A=0)
-    assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens, [1], [2, 3]])
+    assert_agrees_with_oracle(path, read_model(path), config, [tokens, [1], [2, 3]])

@@ -21,7 +21,7 @@ from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OConfig, H2OError, Llama
 from inputs import ModelByName, random_tokens, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama, oracle_calls, view
-from oracle import DenseOracle, GGUFModel
+from oracle import DenseOracle, read_model
 from oracle.key_index import choose_keys
 from oracle.kv_rounding import round_q4_0
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
@@ -89,7 +89,7 @@ def test_p2_everything_is_dense(model_by_name: ModelByName, H: int, B: int, kv_t
     """Retrieved, or in the memory sets. Prompts and generated tokens."""
     for name in ("qwen3-gqa4-f32", "qwen3-gqa8-q8_0", "deci-mixed-f32"):
         path = model_by_name(name)
-        model = GGUFModel(path)
+        model = read_model(path)
         config = replace(CONFIG, H=H, B=B, decode="memory", kv_type=kv_type)
         tokens = random_tokens(100, seed=1)
         expected = DenseOracle(model, kv_type).logits(np.array(tokens))
@@ -119,7 +119,7 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_p5_one_layer(one_layer_model: Path, name: str, dense_tail: int) -> None:
     config = CONFIGS[name]
-    model = GGUFModel(one_layer_model)
+    model = read_model(one_layer_model)
     calls = split(random_tokens(140, seed=2), [42, 1, 27, 1, 1, 4, 3, 21, *[1] * 40])
     with open_llama(one_layer_model, config) as llm:
         actual = np.concatenate(eval_calls(llm, calls, dense_tail))
@@ -134,7 +134,7 @@ def test_p5_every_layer(model_by_name: ModelByName, model_name: str, schedule: s
     path = model_by_name(model_name)
     config = replace(CONFIG, schedule=schedule, decode="memory")
     calls = split(random_tokens(90, seed=3), [42, 1, 27, 1, 1, 4, 14])
-    assert_agrees_with_oracle(path, GGUFModel(path), config, calls)
+    assert_agrees_with_oracle(path, read_model(path), config, calls)
 
 
 def test_p5_dense_layers(model_by_name: ModelByName) -> None:
@@ -142,7 +142,7 @@ def test_p5_dense_layers(model_by_name: ModelByName) -> None:
     path = model_by_name("llama-gqa2-f32")
     config = replace(CONFIG, dense_layers=(0,), decode="memory")
     calls = split(random_tokens(90, seed=4), [60, *[1] * 10, 20])
-    assert_agrees_with_oracle(path, GGUFModel(path), config, calls)
+    assert_agrees_with_oracle(path, read_model(path), config, calls)
     with open_llama(path, config) as one, open_llama(path, replace(config, dense_layers=())) as both:
         assert 2 * one.kv.stats.index_bytes == both.kv.stats.index_bytes
 

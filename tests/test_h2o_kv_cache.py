@@ -11,7 +11,7 @@ import pytest
 from compare import assert_all_equal, assert_logits_close, assert_scores_close, case
 from inputs import ModelByName, random_tokens, split
 from llamas import Config, eval_calls, open_llama
-from oracle import GGUFModel
+from oracle import GGUFModel, read_model
 from oracle.kv_rounding import CacheRounding, round_to
 from pairwise import SHAPES, pairwise
 from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
@@ -84,7 +84,7 @@ def test_gather_takes_each_heads_own_rows(
 
 def test_gathered_padding_is_zero(tiny_model: Path, rng: np.random.Generator) -> None:
     cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12)
-    n_kv, head_dim = n_head_kv(cache), GGUFModel(tiny_model).hparams.head_dim
+    n_kv, head_dim = n_head_kv(cache), read_model(tiny_model).hparams.head_dim
     k, v = rng.standard_normal((2, n_kv, 8, head_dim), dtype=np.float32)
     cache.set_kv(LAYER, 0, k, v)
     add_chunk(cache, per_head(cache, np.ones(8)))
@@ -96,7 +96,7 @@ def test_gathered_padding_is_zero(tiny_model: Path, rng: np.random.Generator) ->
 
 def test_every_f16_number_is_read_exactly(tiny_model: Path, isa: str) -> None:
     """By each of the kernels that make them float32; subnormal numbers too."""
-    hp = GGUFModel(tiny_model).hparams
+    hp = read_model(tiny_model).hparams
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     finite = every[np.isfinite(every)].astype(np.float32)
     row = hp.n_head_kv[LAYER] * hp.head_dim
@@ -111,7 +111,7 @@ def test_every_f16_number_is_read_exactly(tiny_model: Path, isa: str) -> None:
 
 def test_layers_have_their_own_cache_and_scores(tiny_model: Path, rng: np.random.Generator) -> None:
     cache = make_cache(tiny_model)
-    hp = GGUFModel(tiny_model).hparams
+    hp = read_model(tiny_model).hparams
     values = rng.standard_normal((hp.n_layer, 2, hp.n_head_kv[0], S, hp.head_dim), dtype=np.float32)
     scores = rng.random((hp.n_layer, hp.n_head_kv[0], S), dtype=np.float32)
     for il in cache.layers:

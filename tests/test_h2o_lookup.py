@@ -31,7 +31,7 @@ from llamas import (
     open_llama,
     view,
 )
-from oracle import GGUFModel
+from oracle import GGUFModel, read_model
 from oracle.lookup import FOLLOW, Row
 from pairwise import pairwise
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
@@ -229,7 +229,7 @@ def test_p5_any_configuration_and_calls(
     path = model_by_name("qwen3-gqa4-f32")
     config = replace(config, scorer=scorer, pooling=pooling, flash_attn=flash_attn, schedule=schedule)
     calls = split(repetitive_tokens(sum(sizes), seed=seed), sizes)
-    assert_agrees_with_oracle(path, GGUFModel(path), config, calls, dense_tail)
+    assert_agrees_with_oracle(path, read_model(path), config, calls, dense_tail)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_p5_extreme_sizes(flash_attn: str, tiny_model: Path, config: Config) -> 
     """A tile of one query or of a whole chunk, less than a row for each query, only the newest, all there are, ..."""
     calls = split(repetitive_tokens(120, seed=5), [37, 1, 60, 22])
     config = replace(config, flash_attn=flash_attn)
-    oracle = assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
+    oracle = assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls)
     assert len(oracle.log) > 5
 
 
@@ -261,7 +261,7 @@ def test_p5_flash_attention_off(tiny_model: Path, kv_type: str) -> None:
     """Upstream's cache has V the other way round then."""
     config = replace(CONFIG, kv_type=kv_type, flash_attn="off")
     calls = split(repetitive_tokens(90, seed=5), [37, 1, 52])
-    assert len(assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls).log) > 5
+    assert len(assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls).log) > 5
 
 
 # --- causality

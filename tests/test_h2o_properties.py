@@ -24,7 +24,7 @@ from llamas import (
     open_llama,
     view,
 )
-from oracle import DenseOracle, GGUFModel
+from oracle import DenseOracle, GGUFModel, read_model
 from pairwise import pairwise
 from tolerances import SELF_LOGITS_F32
 
@@ -142,7 +142,7 @@ def test_p5_any_configuration_and_calls(
 ) -> None:
     config = replace(config, flash_attn=flash_attn, schedule=schedule)
     path = model_by_name("qwen3-gqa4-f32")
-    assert_agrees_with_oracle(path, GGUFModel(path), config, split(random_tokens(sum(sizes), seed=seed), sizes))
+    assert_agrees_with_oracle(path, read_model(path), config, split(random_tokens(sum(sizes), seed=seed), sizes))
 
 
 @pairwise(
@@ -193,7 +193,7 @@ def test_p5_long_prompt_of_large_chunks(
     path = model_by_name("llama-gqa2-f32")
     config = replace(config, flash_attn=flash_attn, schedule=schedule)
     tokens = repetitive_tokens(2500, seed=6)
-    oracle = assert_agrees_with_oracle(path, GGUFModel(path), config, [tokens[:1100], tokens[1100:]], n_ctx=4096)
+    oracle = assert_agrees_with_oracle(path, read_model(path), config, [tokens[:1100], tokens[1100:]], n_ctx=4096)
     assert len(oracle.log) > 1000 or not config.B
 
 
@@ -244,7 +244,7 @@ def test_library_and_oracle_choose_the_same_memory_without_rounding(
     """`assert_agrees_with_oracle` forgives near ties; with nothing rounded there should be none here."""
     config = Config(S=32, L=4, H=12, flash_attn=flash_attn, schedule=schedule)
     tokens = random_tokens(200, seed=9)
-    oracle = config.oracle(GGUFModel(tiny_model), dtype=np.float64)
+    oracle = config.oracle(read_model(tiny_model), dtype=np.float64)
     oracle.eval(tokens)
     with open_llama(tiny_model, config) as llm:
         eval_calls(llm, [tokens])

@@ -15,7 +15,7 @@ from compare import assert_logits_close, assert_same_history
 from h2o_llama import H2OConfig
 from inputs import limited, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
-from oracle import GGUFModel
+from oracle import GGUFModel, read_model
 from standalone import LAYER, add_chunk, kept, make_cache, n_head_kv, per_head
 from tolerances import SELF_LOGITS_F32
 
@@ -66,7 +66,7 @@ def test_a_moving_average_by_hand(tiny_model: Path) -> None:
 
 
 def cache_group(path: Path) -> int:
-    hparams = GGUFModel(path).hparams
+    hparams = read_model(path).hparams
     return hparams.n_head[LAYER] // hparams.n_head_kv[LAYER]
 
 
@@ -145,7 +145,7 @@ def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
 
 
 def test_the_other_layers_are_dense(tiny_model: Path) -> None:
-    n_layer = GGUFModel(tiny_model).hparams.n_layer
+    n_layer = read_model(tiny_model).hparams.n_layer
     h2o = H2OConfig(4, 4, 1, lookup_budget=0, layers=(1, n_layer))
     with h2o_llama.Llama(tiny_model, n_ctx=64, n_ubatch=16, n_batch=64, h2o=h2o) as llm:
         assert llm.h2o == H2OConfig(4, 4, 1, lookup_budget=0, dense_layers=[0])

@@ -11,7 +11,7 @@ from compare import case
 from h2o_llama.config import SCORERS
 from inputs import ModelByName, random_tokens, split
 from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama
-from oracle import GGUFModel
+from oracle import read_model
 from oracle.attention import attend
 from oracle.scorers import SCORERS as ORACLE_SCORERS
 from oracle.scorers import key_difference
@@ -123,7 +123,7 @@ def test_scorers_in_several_calls(
         S=96, L=10, H=20, scorer=scorer, score_type=score_type, pooling=3, flash_attn=flash_attn, schedule=schedule
     )
     calls = split(random_tokens(400, seed=6), [50, 1, 150, 1, 2, 196])
-    assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, calls)
+    assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls)
 
 
 @pytest.mark.parametrize("scorer", POSITION_SCORERS)

@@ -16,7 +16,7 @@ from compare import assert_all_equal, assert_logits_close, assert_same_history, 
 from h2o_llama import H2OError
 from inputs import ModelByName, random_tokens, repetitive_tokens
 from llamas import Config, arrays, eval_calls, lookups_of, open_llama
-from oracle import GGUFModel
+from oracle import read_model
 from test_h2o_properties import small
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
@@ -205,7 +205,7 @@ def test_generated_tokens_may_come_together(flash_attn: str, tiny_model: Path) -
             llm.eval(prompt)
         together.eval(tokens, logits="all", decode=True)
         expected = np.concatenate(eval_calls(apart, [[t] for t in tokens]))
-        assert_logits_close(together.logits, expected, config.tolerance(GGUFModel(tiny_model), [[1]]).logits)
+        assert_logits_close(together.logits, expected, config.tolerance(read_model(tiny_model), [[1]]).logits)
         for il in together.kv.layers:
             np.testing.assert_array_equal(together.kv.memory_indices(il), apart.kv.memory_indices(il))
             np.testing.assert_array_equal(together.kv.scores(il), apart.kv.scores(il))

@@ -16,7 +16,7 @@ import phase_log
 from compare import assert_all_equal, assert_logits_close, case
 from inputs import ModelByName, limited, random_tokens, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, lookups_of, open_llama
-from oracle import DenseOracle, GGUFModel
+from oracle import DenseOracle, GGUFModel, read_model
 from oracle.dense import dense_forward
 from oracle.kv_cache import OracleKVCache
 from oracle.layers import output_logits
@@ -93,7 +93,7 @@ def test_p2_any_chunk_size_and_calls(
     flash_attn: str, tiny_model: Path, chunk_size: int, sizes: list[int], seed: int
 ) -> None:
     """With decode steps in between: they are dense anyway."""
-    model = GGUFModel(tiny_model)
+    model = read_model(tiny_model)
     tokens = random_tokens(sum(sizes), seed=seed)
     calls = split(tokens, sizes)
     config = Config(S=chunk_size, L=0, H=EVERYTHING, flash_attn=flash_attn, schedule="single_pass")
@@ -107,7 +107,7 @@ def test_p2_any_chunk_size_and_calls(
 def test_memory_set_not_below_the_chunk_size_warns_and_works(tiny_model: Path, H: int) -> None:
     config = Config(S=S, L=0, H=H, schedule="single_pass")
     with pytest.warns(UserWarning, match="costs more than it saves"):
-        assert_agrees_with_oracle(tiny_model, GGUFModel(tiny_model), config, [random_tokens(100), [1], [2, 3]])
+        assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, [random_tokens(100), [1], [2, 3]])
 
 
 # --- K and V

@@ -12,7 +12,7 @@ import pytest
 import models
 from compare import relative_error
 from inputs import ModelByName, repetitive_tokens, split
-from oracle import GGUFModel, OracleSinglePass, layers
+from oracle import GGUFModel, OracleSinglePass, layers, read_model
 from oracle.arrays import Array
 from oracle.kv_rounding import round_to
 from oracle.lookup import FOLLOW
@@ -195,7 +195,7 @@ def calls_of(tokens: list[int]) -> list[Call]:
 @pytest.mark.parametrize("sizes", [{}, {"B": 3}, {"B": 200}, {"L": 0, "A": 0}, {"L": 16, "H": 0}, {"B": 0}], ids=str)
 def test_generated_tokens_and_dense_tails_ask_for_nothing(model_by_name: ModelByName, sizes: dict[str, int]) -> None:
     """What was asked for before them is seen after them, until B newer rows have come."""
-    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    model = read_model(model_by_name("qwen3-gqa4-f32"))
     oracle = assert_is_naive(model, calls_of(repetitive_tokens(91, models.N_VOCAB, seed=1)), **sizes)
     if not sizes.get("B", 1):
         assert not oracle.log
@@ -210,19 +210,14 @@ def test_generated_tokens_and_dense_tails_ask_for_nothing(model_by_name: ModelBy
 
 
 def test_text_that_was_generated_or_is_a_tail_is_found(model_by_name: ModelByName) -> None:
-    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    model = read_model(model_by_name("qwen3-gqa4-f32"))
     for what in ("generated", "tail"):
         oracle = sequence(model, L=0, A=0, B=len(FOLLOW) * T)
         logits_of(oracle, [("prompt", [9] * 8), (what, [1, 2, 3, 4]), ("prompt", [9] * 4), ("prompt", [2, 5, 6, 7])])
         assert oracle.log == sorted((9 + j, 16) for j, _ in FOLLOW)
 
 
-def test_the_log_by_tile_is_int32_also_where_it_is_empty(model_by_name: ModelByName) -> None:
-    oracle = sequence(GGUFModel(model_by_name("qwen3-gqa4-f32")))
+def test_the_log_by_tile_has_those_where_nothing_was_asked_for(model_by_name: ModelByName) -> None:
+    oracle = sequence(read_model(model_by_name("qwen3-gqa4-f32")))
     oracle.eval([*range(20), 4])
-    for tile in range(6):
-        rows = oracle.lookup_indices(tile)
-        assert rows.shape == (2 if tile == 5 else 0, 2)
-        assert rows.dtype == np.int32
-    with pytest.raises(KeyError):
-        oracle.lookup_indices(6)
+    assert [len(rows) for rows in oracle.lookups.values()] == [0, 0, 0, 0, 0, 2]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import models
 from compare import assert_memory_is_well_formed, relative_error
 from inputs import ModelByName, chunk_ends, random_tokens, split
-from oracle import SCHEDULES, DenseOracle, GGUFModel, OracleSequence
+from oracle import SCHEDULES, DenseOracle, GGUFModel, OracleSequence, read_model
 from oracle.arrays import Array
 from oracle.kv_rounding import round_bf16
 from pairwise import MODELS
@@ -39,7 +39,7 @@ def dense_logits(model: GGUFModel, tokens: list[int]) -> Array:
 @pytest.mark.parametrize("name", [name for name in MODELS if name in models.FIXTURE_MODELS])
 def test_models_have_distinct_heavy_hitters(schedule: str, model_by_name: ModelByName, name: str) -> None:
     """Otherwise tests of the selection on these models would prove nothing."""
-    model = GGUFModel(model_by_name(name))
+    model = read_model(model_by_name(name))
     oracle = sequence(schedule, model, S=64, L=8, H=8)
     oracle.eval(random_tokens(64, models.N_VOCAB))
     for il in model.hparams.attention_layers:
@@ -90,7 +90,7 @@ def test_the_schedules_differ(fixture_model: GGUFModel) -> None:
 def test_split_invariance_and_index_properties(
     schedule: str, model_by_name: ModelByName, sizes: list[int], S: int, L: int, H: int, A: int, seed: int
 ) -> None:
-    model = GGUFModel(model_by_name("qwen3-gqa4-f32"))
+    model = read_model(model_by_name("qwen3-gqa4-f32"))
     tokens = random_tokens(sum(sizes), models.N_VOCAB, seed)
     whole = sequence(schedule, model, S=S, L=L, H=H, A=A)
     whole.eval(tokens)
@@ -141,7 +141,7 @@ def test_bf16_scores_are_bf16(schedule: str, fixture_model: GGUFModel) -> None:
 
 def test_two_phase_with_one_layer_and_everything_in_memory_is_dense(one_layer_model: Path) -> None:
     """With one layer there are no hidden states that differ between the phases: H ≥ N must give dense attention."""
-    model = GGUFModel(one_layer_model)
+    model = read_model(one_layer_model)
     tokens = random_tokens(50)
     oracle = sequence("two_phase", model, L=0, H=64)
     oracle.eval(tokens)

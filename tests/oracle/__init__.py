@@ -12,7 +12,7 @@ with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
 """
 
 from .dense import DenseOracle
-from .gguf_model import GGUFModel, UnsupportedModel
+from .gguf_model import GGUFModel, UnsupportedModel, read_model
 from .selection import select_memory
 from .sequence import OracleSequence
 from .single_pass import OracleSinglePass
@@ -33,6 +33,7 @@ __all__ = [
     "UnsupportedModel",
     "empty_state",
     "fuse",
+    "read_model",
     "select_memory",
     "softmax_state",
 ]

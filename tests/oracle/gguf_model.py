@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Linear:
         """The dequantised matrix [n_out, n_in]."""
         if self._weight is not None and self._weight.dtype == dtype:
             return self._weight
-        weight = to_float32(self._tensor).astype(dtype)
+        weight = to_float32(self._tensor).astype(dtype, copy=False)
         if self._keep:
             self._weight = weight
         return weight
@@ -190,6 +190,12 @@ class GGUFModel:
         return self._vector(name) if name in self._tensors else None
 
 
+@cache
+def read_model(path: Path) -> GGUFModel:
+    """The model of a file that stays as it is: read once, its weights widened once."""
+    return GGUFModel(path)
+
+
 def per_layer(value: Any, n_layer: int) -> tuple[int, ...]:
     """A GGUF value which is one number for all layers or an array of one per layer."""
     return tuple(int(v) for v in np.broadcast_to(np.asarray(value), (n_layer,)))
@@ -201,5 +207,5 @@ def dequantised(data: Any, tensor_type: GGMLQuantizationType) -> Array:
 
 
 def to_float32(tensor: ReaderTensor) -> Array:
-    """The tensor's values, shape [ne1, ne0] for a matrix."""
-    return dequantised(tensor.data, tensor.tensor_type).astype(np.float32)
+    """The tensor's values, shape [ne1, ne0] for a matrix; those of the file itself if they have this type."""
+    return np.asarray(dequantised(tensor.data, tensor.tensor_type), dtype=np.float32)

@@ -18,6 +18,7 @@ MAX_VISITS = 32
 
 # What a position p at which an n-gram was found before is worth: of every p + j, the weight of j.
 FOLLOW: tuple[tuple[int, float], ...] = ((1, 1.0), (0, 0.5), (2, 0.5), (3, 0.25))
+OFFSETS, WEIGHTS = (np.array(column) for column in zip(*FOLLOW, strict=True))
 
 # An entry of the log: a position, and the query that asked for it.
 Row = tuple[int, int]
@@ -43,14 +44,15 @@ class Lookup:
     def scores(self, tokens: Sequence[int] | IntArray, query: int) -> Array:
         """Of the positions [0, end); 0 for those that are no candidates."""
         text = np.asarray(tokens, dtype=np.int64)
-        offsets, weights = np.array([j for j, _ in FOLLOW]), np.array([w for _, w in FOLLOW])
         end = self.end(query)
         scores = np.zeros(end)
         for n in (1, 2, 3):
             found = occurrences(text, query, n, end)
+            if len(found) == 0:
+                continue
             visited = found[::-1][:MAX_VISITS]
-            positions = (visited[:, None] + offsets).ravel()
-            values = np.tile(weights * (n / max(len(found), 1)), len(visited))
+            positions = (visited[:, None] + OFFSETS).ravel()
+            values = np.tile(WEIGHTS * (n / len(found)), len(visited))
             inside = (positions >= self.A) & (positions < end)
             # One after another, in this order: sums are rounded.
             np.add.at(scores, positions[inside], values[inside])

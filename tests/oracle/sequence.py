@@ -117,13 +117,6 @@ class OracleSequence(ABC):
             by_tile[row[1] // T].append(row)
         return by_tile
 
-    def lookup_indices(self, tile: int) -> IntArray:
-        """What the queries of a tile have asked for: int32 [n, 2], a position and the query.
-
-        In ascending order of query, then position.
-        """
-        return np.array(self.lookups[tile], dtype=np.int32).reshape(-1, 2)
-
     def eval(self, tokens: Sequence[int] | IntArray, dense_tail: int = 0) -> None:
         """One prefill call. `logits` then has a row for each of them.
 

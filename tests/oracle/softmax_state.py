@@ -26,7 +26,7 @@ def softmax_state(logits: Array, v: Array) -> tuple[SoftmaxState, Array]:
     m = np.max(logits, axis=-1, initial=-np.inf)
     exponentials = np.exp(logits - np.where(np.isneginf(m), 0, m)[..., None])
     l = exponentials.sum(axis=-1)  # noqa: E741
-    weights = np.divide(exponentials, l[..., None], out=np.zeros_like(exponentials), where=l[..., None] > 0)
+    weights = np.divide(exponentials, np.where(l > 0, l, 1)[..., None], out=exponentials)
     return SoftmaxState(m, l, weights @ v), weights
 
 
