@@ -67,7 +67,7 @@ def reference(
     limits: Array | None = None,
     first: Array | None = None,
 ) -> ops.Attention:
-    """All in float64; what is hidden is left out and not multiplied by 0."""
+    """All in float64; values that are hidden are left out, not multiplied by 0, where that makes a difference."""
     n_block, n_head, n_q, _ = q.shape
     n_head_kv, n_k = rows.shape[1:]
     group = n_head // n_head_kv
@@ -82,10 +82,13 @@ def reference(
         l = e.sum(axis=-1)  # noqa: E741
         weights = np.where(visible, e / np.where(empty, 1, l)[..., None], 0)
         values = gather(v, rows, group)
-        o = np.zeros((n_block, n_q, n_head, v.shape[-1]))
-        for i in range(n_q):
-            n = np.count_nonzero(visible[i])
-            o[:, i] = (weights[:, :, i, None, :n] @ values[:, :, :n])[:, :, 0]
+        if np.isfinite(values).all():
+            o = (weights @ values).swapaxes(1, 2)
+        else:
+            o = np.zeros((n_block, n_q, n_head, v.shape[-1]))
+            for i in range(n_q):
+                n = np.count_nonzero(visible[i])
+                o[:, i] = (weights[:, :, i, None, :n] @ values[:, :, :n])[:, :, 0]
         o[empty.swapaxes(1, 2)] = 0
     weights = weights.reshape(n_block, n_head_kv, group, n_q, n_k)
     if limits is not None:
@@ -401,22 +404,24 @@ def further_reference(
     _, n_head, n_q, _ = q.shape
     m, l = np.full((1, n_head, n_q), -np.inf), np.zeros((1, n_head, n_q))  # noqa: E741
     o, sums = np.zeros((1, n_q, n_head, v.shape[-1])), np.zeros(rows.shape)
-    for head, i in np.ndindex(n_head, n_q):
-        kv = head // (n_head // len(k))
-        seen = np.concatenate([rows[0, kv, first <= i], further(kv, i)])
-        with np.errstate(invalid="ignore"):
-            logits = k[kv, seen] @ q[0, head, i]
-            m[0, head, i] = logits.max(initial=-np.inf)
-            if m[0, head, i] == -np.inf:
-                continue
-            e = np.exp(logits - m[0, head, i])
-        l[0, head, i] = e.sum()
-        weights = e / e.sum()
-        o[0, i, head] = weights @ v[kv, seen]
+    group = n_head // len(k)
+    for kv, i in np.ndindex(len(k), n_q):
         counted = first <= i
-        if limits is not None:
-            weights = np.where(seen <= limits[0, i], weights, 0)
-        sums[0, kv, counted] += weights[: np.count_nonzero(counted)]
+        seen = np.concatenate([rows[0, kv, counted], further(kv, i)])
+        keys, values = k[kv, seen], v[kv, seen]
+        for head in range(kv * group, (kv + 1) * group):
+            with np.errstate(invalid="ignore"):
+                logits = keys @ q[0, head, i]
+                m[0, head, i] = logits.max(initial=-np.inf)
+                if m[0, head, i] == -np.inf:
+                    continue
+                e = np.exp(logits - m[0, head, i])
+            l[0, head, i] = e.sum()
+            weights = e / e.sum()
+            o[0, i, head] = weights @ values
+            if limits is not None:
+                weights = np.where(seen <= limits[0, i], weights, 0)
+            sums[0, kv, counted] += weights[: np.count_nonzero(counted)]
     return ops.Attention(o, sums, m, l)
 
 

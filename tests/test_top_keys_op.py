@@ -131,9 +131,9 @@ class TestRealKeys:
             np.testing.assert_array_equal(ops.top_keys(q, k, 50, taken=taken, n_threads=n_threads), want)
 
     def test_more_keys_than_are_packed_at_once(self, rng: np.random.Generator) -> None:
-        """KV heads take turns: 4 of them take 80 MB, room is for 32."""
-        k = np.repeat(exact_keys(rng, 4, 4096, 256), 32, axis=1)
-        q = queries(rng, 4, 9, 256)
+        """KV heads take turns, two and then one: 3 of them take 42 MB, room is for 32."""
+        k = np.repeat(exact_keys(rng, 3, 4096, 256), 22, axis=1)
+        q = queries(rng, 3, 9, 256)
         want = top_keys(q, k, 10)
         for n_threads in (1, 3):
             np.testing.assert_array_equal(ops.top_keys(q, k, 10, n_threads=n_threads), want)
