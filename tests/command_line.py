@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
+import typer
 from typer.testing import CliRunner, Result
 
 from h2o_llama.cli import app
+
+# Else it makes all commands anew for each one that is run, which takes longer than most of them.
+typer.testing._get_command = cache(typer.main.get_command)
 
 
 def invoke(*arguments: str | Path, stdin: str | bytes | None = None, columns: int = 200) -> Result:

@@ -42,7 +42,9 @@ SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
 
 @pytest.fixture
 def not_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a process for each case, which tells its peak memory."""
+    """Without a process for each case, which tells its peak memory; and little memory is read for the bandwidth."""
+    monkeypatch.setattr("h2o_llama.bench.bandwidth._LEAST_BYTES", 2**20)
+    monkeypatch.setattr("h2o_llama.bench.bandwidth._BYTES_PER_THREAD", 2**18)
     alone = Alone(sample=Sample(1e-3, 1e-3, 1.0), stats=KVStats(), peak_rss=7)
     monkeypatch.setattr(measure, "measure_alone", lambda *_: alone)
 
