@@ -5,7 +5,7 @@
 lengths, requests that are cut off. Each must get an answer that is no 5xx, and say what is wrong in JSON. Every so
 often, questions must get the answers that they got from the server when it was fresh.
 
-There are three servers (see VARIANTS), only on 127.0.0.1. The same seed gives the same requests.
+There are three servers (see VARIANTS) at the same time, only on 127.0.0.1. The same seed gives the same requests.
 """
 
 from __future__ import annotations
@@ -172,11 +172,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--variant", choices=VARIANTS)
     arguments = parser.parse_args()
-    names = [arguments.variant] if arguments.variant else list(VARIANTS)
-    faults: dict[str, str] = {}
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            faults |= attack(name, -(-arguments.requests // len(names)), arguments.seed, Path(folder))
+    if arguments.variant is None:
+        n = -(-arguments.requests // len(VARIANTS))
+        command = [sys.executable, __file__, f"--requests={n}", f"--seed={arguments.seed}"]
+        jobs = [subprocess.Popen([*command, f"--variant={name}"]) for name in VARIANTS]
+        sys.exit(max([abs(job.wait()) for job in jobs]))
+    with tempfile.TemporaryDirectory() as folder:
+        faults = attack(arguments.variant, arguments.requests, arguments.seed, Path(folder))
     for what, example in faults.items():
         print(f"{what}\n    {example}")
     sys.exit(f"attack_server: {len(faults)} kinds of wrong answers" if faults else 0)
