@@ -18,16 +18,26 @@ static int32_t h2o_score_key(float score) {
     return bits < 0 ? bits ^ INT32_MAX : bits;
 }
 
-// The largest number that at least n keys reach. No branch depends on a single key.
-static int32_t h2o_nth_largest(const std::vector<int32_t> & key, uint32_t n) {
-    int64_t low  = INT32_MIN; // reached
-    int64_t high = (int64_t) INT32_MAX + 1;
+// A number that n keys reach; if there is none, because of ties, the largest one that more do. No branch depends on a single key.
+static int32_t h2o_threshold(const std::vector<int32_t> & key, uint32_t n) {
+    int32_t min = key[0];
+    int32_t max = key[0];
+    for (const int32_t k : key) {
+        min = std::min(min, k);
+        max = std::max(max, k);
+    }
+
+    int64_t low  = min; // reached
+    int64_t high = (int64_t) max + 1;
     while (high - low > 1) {
         const int32_t mid = (low + high) >> 1;
 
         uint32_t n_reached = 0;
         for (const int32_t k : key) {
             n_reached += k >= mid;
+        }
+        if (n_reached == n) {
+            return mid;
         }
         (n_reached >= n ? low : high) = mid;
     }
@@ -50,18 +60,19 @@ uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, 
         key[i] = h2o_score_key(score[i]);
     }
 
-    const int32_t  threshold = h2o_nth_largest(key, n_heavy);
-    const uint32_t n_above   = std::count_if(key.begin(), key.end(), [&](int32_t k) { return k > threshold; });
+    const int32_t threshold = h2o_threshold(key, n_heavy);
 
-    uint32_t n_ties = n_heavy - n_above;
-    uint32_t n_out  = 0;
+    uint32_t n_ties = n_heavy;
+    for (const int32_t k : key) {
+        n_ties -= k > threshold;
+    }
+    uint32_t n_out = 0;
     for (uint32_t i = 0; i < n && n_out < n_heavy; ++i) {
-        if (key[i] > threshold) {
-            dst[n_out++] = pos[i];
-        } else if (key[i] == threshold && n_ties > 0) {
-            dst[n_out++] = pos[i];
-            n_ties--;
-        }
+        const bool is_tie = (key[i] == threshold) & (n_ties > 0);
+
+        dst[n_out] = pos[i];
+        n_out  += (key[i] > threshold) | is_tie;
+        n_ties -= is_tie;
     }
 
     return n_out;
