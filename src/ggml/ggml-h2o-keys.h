@@ -11,7 +11,8 @@ extern "C" {
 // Keys and how RoPE has turned them, to compare their directions without that. On the CPU, by vectors; the kernel is the one for
 // the same CPUs as that of ggml_h2o_attn in use.
 struct ggml_h2o_keys {
-    const float * k; // [n, n_head, d]
+    const void  * k;      // [n, n_head, d]
+    bool          is_f16; // else float32
     int64_t       n;
     int64_t       n_head;
     int64_t       d;

@@ -12,7 +12,7 @@ struct h2o_chunk_keys {
     uint32_t n_head;
     uint32_t d;
 
-    // the i-th to (i + n)-th; they are there until the next call
+    // the i-th to (i + n)-th, in place where the host can read them; they are there until the next call
     std::function<ggml_h2o_keys(uint32_t i, uint32_t n)> read;
 };
 

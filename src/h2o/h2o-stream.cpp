@@ -132,9 +132,12 @@ void h2o_stream::init() {
         const h2o_rope  * rope = it == ropes->end() ? nullptr : it->second.get();
 
         return h2o_chunk_keys { n, rows.n_head, rows.n_embd, [=, k = std::vector<float>()](uint32_t i, uint32_t n) mutable {
-            rows.get_in_order(first + i, first + i + n, k);
+            const void * in_place = rows.in_place(first + i);
+            if (!in_place) {
+                rows.get_in_order(first + i, first + i + n, k);
+            }
 
-            ggml_h2o_keys res = { k.data(), n, rows.n_head, rows.n_embd, nullptr, nullptr, 0, false };
+            ggml_h2o_keys res = { in_place ? in_place : k.data(), in_place && rows.t->type == GGML_TYPE_F16, n, rows.n_head, rows.n_embd, nullptr, nullptr, 0, false };
             if (rope) {
                 rope->set_angles(res, i);
             }

@@ -26,7 +26,8 @@ inline vec_f load_half(const void * x) {
 #if !HAS_F16C
     return widen_half(__builtin_convertvector(*(const vec_h_mem *) x, vec_u));
 #elif VL == 16
-    return (vec_f) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x));
+    // the same without a mask, for which GCC 12 warns of a number without a value
+    return (vec_f) _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *) x));
 #else
     return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x));
 #endif

@@ -10,6 +10,22 @@ namespace {
 
 constexpr int ROWS = 4; // keys at once
 
+struct half {
+    uint16_t bits;
+};
+
+inline vec_f load(const half * x) {
+    return load_half(x);
+}
+
+inline float number(const float * x) {
+    return *x;
+}
+
+inline float number(const half * x) {
+    return half_at(x);
+}
+
 // Pairs from the j-th on of a key.
 template <bool IS_INTERLEAVED>
 struct pairs {
@@ -21,7 +37,8 @@ struct pairs {
         return { shuffle<2*J...>(x, y), shuffle<2*J + 1 ...>(x, y) };
     }
 
-    static pairs load_at(const float * k, int64_t n_pairs, int64_t j) {
+    template <typename K>
+    static pairs load_at(const K * k, int64_t n_pairs, int64_t j) {
         if constexpr (IS_INTERLEAVED) {
             (void) n_pairs;
             return split(load(k + 2*j), load(k + 2*j + VL), typename make_indices<VL>::type());
@@ -31,56 +48,83 @@ struct pairs {
     }
 };
 
+// A head of some keys, of numbers of type K. By value: what is stored to sums could otherwise change it.
+template <typename K>
 struct key_rows {
-    const ggml_h2o_keys & keys;
+    const K     * key;
+    const float * cosines;
+    const float * sines;
 
-    int64_t first; // key
-    int64_t head;
+    int64_t stride; // from key to key
+    int64_t d;
+    int64_t n_pairs;
 
-    const float * k     (int r) const { return keys.k + ((first + r)*keys.n_head + head)*keys.d; }
-    const float * cosine(int r) const { return keys.cosines + (first + r)*keys.n_pairs; }
-    const float * sine  (int r) const { return keys.sines   + (first + r)*keys.n_pairs; }
+    key_rows(const ggml_h2o_keys & keys, int64_t first, int64_t head)
+        : key((const K *) keys.k + (first*keys.n_head + head)*keys.d), cosines(keys.cosines + first*keys.n_pairs), sines(keys.sines + first*keys.n_pairs),
+          stride(keys.n_head*keys.d), d(keys.d), n_pairs(keys.n_pairs) {}
 
-    float first_of_pair (int r, int64_t j) const { return k(r)[keys.is_interleaved ? 2*j     : j]; }
-    float second_of_pair(int r, int64_t j) const { return k(r)[keys.is_interleaved ? 2*j + 1 : j + keys.n_pairs]; }
+    const K     * k     (int r) const { return key     + r*stride; }
+    const float * cosine(int r) const { return cosines + r*n_pairs; }
+    const float * sine  (int r) const { return sines   + r*n_pairs; }
+
+    float number_at(int r, int64_t i) const { return number(k(r) + i); }
+
+    template <bool IS_INTERLEAVED> float first_of_pair (int r, int64_t j) const { return number_at(r, IS_INTERLEAVED ? 2*j     : j); }
+    template <bool IS_INTERLEAVED> float second_of_pair(int r, int64_t j) const { return number_at(r, IS_INTERLEAVED ? 2*j + 1 : j + n_pairs); }
 
     // float or vector
     template <typename T> static T turned_first (T a, T b, T c, T s) { return a*c + b*s; }
     template <typename T> static T turned_second(T a, T b, T c, T s) { return b*c - a*s; }
 };
 
-// All lanes are added up, those that differ in the bit STEP first.
+// Of every 2*STEP lanes the halves are added up: x's sums, then y's.
 template <int STEP, int... J>
-inline float add_lanes(vec_f x, indices<J...> lanes) {
-    x += shuffle<(J ^ STEP)...>(x, x);
-    if constexpr (STEP > 1) {
-        return add_lanes<STEP/2>(x, lanes);
-    } else {
-        return x[0];
+inline vec_f fold(vec_f x, vec_f y, indices<J...>) {
+    return shuffle<((J & STEP) ? VL + J - STEP : J)...>(x, y) + shuffle<((J & STEP) ? VL + J : J + STEP)...>(x, y);
+}
+
+// of blocks of 2*STEP lanes
+template <int STEP, int... J>
+inline vec_f add_blocks(vec_f x, indices<J...> lanes) {
+    if constexpr (STEP > 0) {
+        return add_blocks<STEP/2>(x + shuffle<(J ^ STEP)...>(x, x), lanes);
+    }
+    return x;
+}
+
+// All lanes of each vector are added up.
+inline void add_lanes(const vec_f (& x)[ROWS], float (& sum)[ROWS]) {
+    const auto lanes = make_indices<VL>::type();
+
+    const vec_f blocks = add_blocks<VL/ROWS/2>(fold<VL/4>(fold<VL/2>(x[0], x[2], lanes), fold<VL/2>(x[1], x[3], lanes), lanes), lanes);
+    for (int r = 0; r < ROWS; ++r) {
+        sum[r] = blocks[r*VL/ROWS];
     }
 }
 
-inline float add_lanes(vec_f x) {
-    return add_lanes<VL/2>(x, typename make_indices<VL>::type());
+// squares of keys, added up
+template <int M, typename K>
+inline void square_sums(const key_rows<K> & rows, float (& dst)[ROWS]) {
+    vec_f sum[ROWS] = {};
+
+    int64_t i = 0;
+    for (; i + VL <= rows.d; i += VL) {
+        for (int r = 0; r < M; ++r) {
+            const vec_f v = load(rows.k(r) + i);
+            sum[r] += v*v;
+        }
+    }
+    add_lanes(sum, dst);
+    for (int r = 0; r < M; ++r) {
+        for (int64_t j = i; j < rows.d; ++j) {
+            dst[r] += rows.number_at(r, j)*rows.number_at(r, j);
+        }
+    }
 }
 
-inline float square_sum(const float * x, int64_t d) {
-    vec_f   sum  = {};
-    int64_t i    = 0;
-    for (; i + VL <= d; i += VL) {
-        const vec_f v = load(x + i);
-        sum += v*v;
-    }
-    float res = add_lanes(sum);
-    for (; i < d; ++i) {
-        res += x[i]*x[i];
-    }
-    return res;
-}
-
-template <int M, bool IS_INTERLEAVED>
-void add_rows(const key_rows & rows, const float * w, float * sums) {
-    const int64_t n_pairs = rows.keys.n_pairs;
+template <int M, bool IS_INTERLEAVED, typename K>
+void add_rows(const key_rows<K> & rows, const float * w, float * sums) {
+    const int64_t n_pairs = rows.n_pairs;
 
     float * sums_b = sums + n_pairs;
 
@@ -100,36 +144,36 @@ void add_rows(const key_rows & rows, const float * w, float * sums) {
     }
     for (; j < n_pairs; ++j) {
         for (int r = 0; r < M; ++r) {
-            const float a = rows.first_of_pair (r, j)*w[r];
-            const float b = rows.second_of_pair(r, j)*w[r];
+            const float a = rows.template first_of_pair <IS_INTERLEAVED>(r, j)*w[r];
+            const float b = rows.template second_of_pair<IS_INTERLEAVED>(r, j)*w[r];
             sums  [j] += rows.turned_first (a, b, rows.cosine(r)[j], rows.sine(r)[j]);
             sums_b[j] += rows.turned_second(a, b, rows.cosine(r)[j], rows.sine(r)[j]);
         }
     }
 
     int64_t i = 2*n_pairs;
-    for (; i + VL <= rows.keys.d; i += VL) {
+    for (; i + VL <= rows.d; i += VL) {
         vec_f x = load(sums + i);
         for (int r = 0; r < M; ++r) {
             x += load(rows.k(r) + i)*w[r];
         }
         store(sums + i, x);
     }
-    for (; i < rows.keys.d; ++i) {
+    for (; i < rows.d; ++i) {
         for (int r = 0; r < M; ++r) {
-            sums[i] += rows.k(r)[i]*w[r];
+            sums[i] += rows.number_at(r, i)*w[r];
         }
     }
 }
 
-template <int M, bool IS_INTERLEAVED>
-void dot_rows(const key_rows & rows, const float * sums, float * dots) {
-    const int64_t n_pairs = rows.keys.n_pairs;
+template <int M, bool IS_INTERLEAVED, typename K>
+void dot_rows(const key_rows<K> & rows, const float * sums, float * dots, int64_t dots_stride) {
+    const int64_t n_pairs = rows.n_pairs;
 
     const float * sums_b = sums + n_pairs;
 
-    vec_f dot [M] = {};
-    float rest[M] = {};
+    vec_f dot [ROWS] = {};
+    float rest[ROWS] = {};
 
     int64_t j = 0;
     for (; j + VL <= n_pairs; j += VL) {
@@ -145,69 +189,90 @@ void dot_rows(const key_rows & rows, const float * sums, float * dots) {
     }
     for (; j < n_pairs; ++j) {
         for (int r = 0; r < M; ++r) {
-            const float a = rows.first_of_pair (r, j);
-            const float b = rows.second_of_pair(r, j);
+            const float a = rows.template first_of_pair <IS_INTERLEAVED>(r, j);
+            const float b = rows.template second_of_pair<IS_INTERLEAVED>(r, j);
             rest[r] += rows.turned_first (a, b, rows.cosine(r)[j], rows.sine(r)[j])*sums  [j];
             rest[r] += rows.turned_second(a, b, rows.cosine(r)[j], rows.sine(r)[j])*sums_b[j];
         }
     }
 
     int64_t i = 2*n_pairs;
-    for (; i + VL <= rows.keys.d; i += VL) {
+    for (; i + VL <= rows.d; i += VL) {
         const vec_f x = load(sums + i);
         for (int r = 0; r < M; ++r) {
             dot[r] += load(rows.k(r) + i)*x;
         }
     }
-    for (; i < rows.keys.d; ++i) {
+    for (; i < rows.d; ++i) {
         for (int r = 0; r < M; ++r) {
-            rest[r] += rows.k(r)[i]*sums[i];
+            rest[r] += rows.number_at(r, i)*sums[i];
         }
     }
 
+    float sum[ROWS];
+    add_lanes(dot, sum);
     for (int r = 0; r < M; ++r) {
-        dots[r*rows.keys.n_head] = add_lanes(dot[r]) + rest[r];
+        dots[r*dots_stride] = sum[r] + rest[r];
     }
 }
 
-// f(constant<number of keys>, whether pairs are interleaved, rows) for all keys and heads
-template <typename F>
+template <typename K>
+inline void prefetch(const K * x, int64_t n) {
+    for (int64_t i = 0; i < n; i += 64/sizeof(K)) {
+        __builtin_prefetch(x + i);
+    }
+}
+
+// f(constant<number of keys>, rows, the first key, head) for all keys and heads
+template <typename K, typename F>
 void for_rows(const ggml_h2o_keys & keys, const F & f) {
     for (int64_t i = 0; i < keys.n; i += ROWS) {
         with_constant<ROWS>((int) min_of(ROWS, keys.n - i), [&](auto c) {
             for (int64_t h = 0; h < keys.n_head; ++h) {
-                f(c, key_rows { keys, i, h });
+                const key_rows<K> rows(keys, i, h);
+                for (int r = 0; r < decltype(c)::value; ++r) {
+                    prefetch(rows.k(ROWS + r), keys.d); // may be after the last one
+                }
+                f(c, rows, i, h);
             }
         });
     }
 }
 
-void add(const ggml_h2o_keys & keys, float * inv_norms, float * sums) {
-    for_rows(keys, [&](auto c, const key_rows & rows) {
+template <bool IS_INTERLEAVED, typename K>
+void add_keys(const ggml_h2o_keys & keys, float * inv_norms, float * sums) {
+    for_rows<K>(keys, [&](auto c, const key_rows<K> & rows, int64_t i, int64_t h) {
         constexpr int M = decltype(c)::value;
 
-        float w[M];
+        float w[ROWS];
+        square_sums<M>(rows, w);
         for (int r = 0; r < M; ++r) {
-            const float sum = square_sum(rows.k(r), keys.d);
-
-            w[r] = sum > 0.0f ? 1.0f/__builtin_sqrtf(sum) : 0.0f;
-            inv_norms[(rows.first + r)*keys.n_head + rows.head] = w[r];
+            w[r] = w[r] > 0.0f ? 1.0f/__builtin_sqrtf(w[r]) : 0.0f;
+            inv_norms[(i + r)*keys.n_head + h] = w[r];
         }
-        keys.is_interleaved ?
-            add_rows<M, true> (rows, w, sums + rows.head*keys.d) :
-            add_rows<M, false>(rows, w, sums + rows.head*keys.d);
+        add_rows<M, IS_INTERLEAVED>(rows, w, sums + h*keys.d);
     });
 }
 
-void dot(const ggml_h2o_keys & keys, const float * sums, float * dots) {
-    for_rows(keys, [&](auto c, const key_rows & rows) {
-        constexpr int M = decltype(c)::value;
-
-        float * dst = dots + rows.first*keys.n_head + rows.head;
-        keys.is_interleaved ?
-            dot_rows<M, true> (rows, sums + rows.head*keys.d, dst) :
-            dot_rows<M, false>(rows, sums + rows.head*keys.d, dst);
+template <bool IS_INTERLEAVED, typename K>
+void dot_keys(const ggml_h2o_keys & keys, const float * sums, float * dots) {
+    for_rows<K>(keys, [&](auto c, const key_rows<K> & rows, int64_t i, int64_t h) {
+        dot_rows<decltype(c)::value, IS_INTERLEAVED>(rows, sums + h*keys.d, dots + i*keys.n_head + h, keys.n_head);
     });
+}
+
+void add(const ggml_h2o_keys & keys, float * inv_norms, float * sums) {
+    const auto f = keys.is_f16 ?
+        (keys.is_interleaved ? add_keys<true, half>  : add_keys<false, half>) :
+        (keys.is_interleaved ? add_keys<true, float> : add_keys<false, float>);
+    f(keys, inv_norms, sums);
+}
+
+void dot(const ggml_h2o_keys & keys, const float * sums, float * dots) {
+    const auto f = keys.is_f16 ?
+        (keys.is_interleaved ? dot_keys<true, half>  : dot_keys<false, half>) :
+        (keys.is_interleaved ? dot_keys<true, float> : dot_keys<false, float>);
+    f(keys, sums, dots);
 }
 
 // Lanes that differ in the bit STEP: their sum, and their difference where the bit is 1.

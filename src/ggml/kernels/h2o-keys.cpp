@@ -3,16 +3,16 @@
 #include "h2o-attn-isa.h"
 #include "h2o-keys-kernel.h"
 
-#include <string>
+#include <cstring>
 
 static const h2o_keys_kernel & kernel_in_use() {
 #if defined(__x86_64__)
-    const std::string attn = h2o_attn_kernel_in_use(false).name;
+    const char * attn = h2o_attn_kernel_in_use(false).name;
 
-    if (attn == "avx2") {
+    if (strcmp(attn, "avx2") == 0) {
         return *h2o_keys_avx2;
     }
-    if (attn == "avx512" || attn == "amx") {
+    if (strcmp(attn, "avx512") == 0 || strcmp(attn, "amx") == 0) {
         return *h2o_keys_avx512;
     }
 #endif
