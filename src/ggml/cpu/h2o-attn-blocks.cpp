@@ -38,7 +38,7 @@ bool h2o_attn_blocks::is_for(const ggml_tensor * dst) {
 }
 
 h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
-    : h2o_attn_args(dst), kernel(kernel), lookups(dst), reads_in_place(can_read_in_place(dst)) {
+    : h2o_attn_args(dst), kernel(kernel), n_threads(n_threads), lookups(dst), reads_in_place(can_read_in_place(dst)) {
     n_rows  = n_q*group;
     d_k_pad = h2o_attn_pad(d_k);
     d_v_pad = h2o_attn_pad(d_v);
@@ -152,11 +152,17 @@ h2o_attn_source h2o_attn_blocks::source(const scratch & s, const ggml_tensor * t
     return res;
 }
 
-// The keys that follow are the same of the next head, or the next n_next of the run.
-h2o_attn_blocks::next_keys h2o_attn_blocks::next_of(int64_t h, const int32_t * idx, int64_t n, int64_t n_next) const {
-    return h + 1 < n_head_kv ?
-        next_keys { h + 1, rows_of(h + 1, 0) + (idx - rows_of(h, 0)), n } :
-        next_keys { 0, rows_of(0, 0) + (idx - rows_of(h, 0)) + n, std::min(n, n_next) };
+// After a block of a run comes the next one, then the first of the run that the thread most likely takes: so many have begun meanwhile.
+h2o_attn_blocks::block h2o_attn_blocks::block_after(const block & b, int64_t run, int64_t n_keys) const {
+    const int64_t next_run = run + n_threads;
+
+    int64_t key = b.key + b.n;
+    int64_t end = std::min(run_start(run + 1, n_keys), n_keys);
+    if (key == end) {
+        key = next_run < n_runs ? run_start(next_run, n_keys) : n_keys;
+        end = n_keys;
+    }
+    return { key, std::min(block_size, end - key) };
 }
 
 bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const h2o_attn_plain_keys & keys, int64_t n,
@@ -192,14 +198,16 @@ void h2o_attn_blocks::add_results(float * work, const scratch & s, int64_t run, 
     }
 }
 
-void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item & it, int64_t h, int64_t key, int64_t n, int64_t n_next) const {
+void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item & it, int64_t h, const block & b, const block & after) const {
+    const int64_t   key = b.key;
+    const int64_t   n   = b.n;
     const int32_t * idx = rows_of(h, 0) + key;
 
     h2o_attn_peaks max = { 0.0f, 0.0f };
     for (int64_t i = 0; !reads_in_place && i < n; i += H2O_ATTN_KEYS) {
-        for (int64_t j = n + i; j < std::min(n + i + H2O_ATTN_KEYS, n + n_next); ++j) {
-            h2o_attn_prefetch_row(k, idx[j], h);
-            h2o_attn_prefetch_row(v, idx[j], h);
+        for (int64_t j = after.key + i; j < after.key + std::min(i + H2O_ATTN_KEYS, after.n); ++j) {
+            h2o_attn_prefetch_row(k, rows_of(h, 0)[j], h);
+            h2o_attn_prefetch_row(v, rows_of(h, 0)[j], h);
         }
         max.add(h2o_attn_pack_keys(kernel, k, v, h, idx, i, n, h2o_attn_pad(n), s.rows, s.k, s.v));
     }
@@ -258,7 +266,11 @@ void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item 
 
         bool is_done = false;
         if (reads_in_place) {
-            is_done = read_in_place(s, t, h, { k, v, idx }, n, nullptr, visible, next_of(h, idx, n, n_next));
+            const next_keys next = h + 1 < it.end_head ?
+                next_keys { h + 1,   rows_of(h + 1, 0)   + key,       n       } :
+                next_keys { it.head, rows_of(it.head, 0) + after.key, after.n };
+
+            is_done = read_in_place(s, t, h, { k, v, idx }, n, nullptr, visible, next);
         } else if (h2o_attn_is_tame(s.max_q, max, d_k) && visible[0] > 0) {
             kernel.tile(t);
             is_done = true;
@@ -297,15 +309,14 @@ void h2o_attn_blocks::compute_item(float * work, scratch & s, const item & it) c
         return;
     }
 
-    const int64_t n_keys           = n_visible(it.end_row - 1);
-    const int64_t n_visible_blocks = h2o_attn_ceil_div(n_keys, block_size);
+    const int64_t n_keys = n_visible(it.end_row - 1);
+    const int64_t end    = std::min(run_start(it.run + 1, n_keys), n_keys);
 
-    const int64_t end = std::min((it.run + 1)*n_visible_blocks/n_runs*block_size, n_keys);
-
-    for (int64_t key = it.run*n_visible_blocks/n_runs*block_size; key < end; key += block_size) {
-        const int64_t n = std::min(block_size, end - key);
+    for (int64_t key = run_start(it.run, n_keys); key < end; key += block_size) {
+        const block b     = { key, std::min(block_size, end - key) };
+        const block after = block_after(b, it.run, n_keys);
         for (int64_t h = it.head; h < it.end_head; ++h) {
-            compute_block(work, s, it, h, key, n, end - key - n);
+            compute_block(work, s, it, h, b, after);
         }
     }
 }

@@ -49,6 +49,12 @@ private:
         float     max_q;
     };
 
+    // some of the heads' own keys
+    struct block {
+        int64_t key;
+        int64_t n;
+    };
+
     // what is read next
     struct next_keys {
         int64_t         head;
@@ -65,12 +71,15 @@ private:
 
     void compute_item (float * work, scratch & s, const item & it) const;
     void compute_lookup(float * work, const scratch & s, const item & it) const;
-    void compute_block(float * work, const scratch & s, const item & it, int64_t h, int64_t key, int64_t n, int64_t n_next) const;
+    void compute_block(float * work, const scratch & s, const item & it, int64_t h, const block & b, const block & after) const;
 
     // a block of a lookup's rows, but for those that the head has anyway or none of its queries sees
     h2o_attn_lookup_keys lookup_block(const scratch & s, const item & it, int64_t h) const;
 
-    next_keys next_of(int64_t h, const int32_t * idx, int64_t n, int64_t n_next) const;
+    // first key of a run for rows that see n_keys
+    int64_t run_start(int64_t run, int64_t n_keys) const { return run*h2o_attn_ceil_div(n_keys, block_size)/n_runs*block_size; }
+
+    block block_after(const block & b, int64_t run, int64_t n_keys) const;
 
     // returns what the kernel does
     bool read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const h2o_attn_plain_keys & keys, int64_t n,
@@ -80,6 +89,8 @@ private:
     void add_results(float * work, const scratch & s, int64_t run, int64_t h, int64_t row, int n) const;
 
     h2o_attn_source source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n, float * converted) const;
+
+    const int n_threads;
 
     const h2o_attn_lookup_args lookups;
 
