@@ -99,9 +99,9 @@ class Naive:
                 for j, weight in FOLLOW:
                     scores[p + j] = scores.get(p + j, 0) + weight * (n / len(found))
         held = self._newest(x)
-        best = sorted((-s, p) for p, s in scores.items() if self.A <= p < end and s > 0 and p not in held)
+        best = sorted((-s, -p) for p, s in scores.items() if self.A <= p < end and s > 0 and p not in held)
         share = self.B // T + (self.B % T > 0)
-        return sorted(p for _, p in best[:share])
+        return sorted(-p for _, p in best[:share])
 
     def _newest(self, x: int) -> set[int]:
         """What queries up to x have asked for, of that the last B."""

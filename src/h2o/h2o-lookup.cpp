@@ -321,7 +321,7 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
 
     const auto end_best = best.begin() + std::min<size_t>(best.size(), n_new());
     std::nth_element(best.begin(), end_best, best.end(), [](const auto & a, const auto & b) {
-        return a.score != b.score ? a.score > b.score : a.pos < b.pos;
+        return a.score != b.score ? a.score > b.score : a.pos > b.pos;
     });
     std::sort(best.begin(), end_best, [](const auto & a, const auto & b) { return a.pos < b.pos; });
     for (auto it = best.begin(); it != end_best; ++it) {

@@ -39,7 +39,8 @@ struct h2o_lookup_row {
 // of a frequent token is worth little, but a token taken for rarer than it is would win over rare ones. The local window is
 // not counted: nothing there can be chosen.
 //
-// Sums are doubles, added in this order: n ascending, p descending, followers in theirs. Of equal scores the lower position wins.
+// Sums are doubles, added in this order: n ascending, p descending, followers in theirs. Of equal scores the higher position
+// wins: an n-gram's newer occurrence is attended to more.
 //
 // No row depends on a later query. If queries chose together, later ones would decide which rows earlier ones see: what has
 // followed a token is kept if it follows again, which betrays the next token.

@@ -2,7 +2,7 @@
 
 For n = 1, 2, 3 and query q, there are c positions p < e = max(c0 - L, 0) at which the n tokens that end there are those
 that end at q. For the newest MAX_VISITS of them and each (j, w) of FOLLOW, score[p + j] += w * (n/c). Chosen from are
-[A, e), but for what is among the last B rows already.
+[A, e), but for what is among the last B rows already. Of equal scores the higher position wins.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Lookup:
             scores = self.scores(text, query)
             held = np.array([position for position, _ in rows[max(len(rows) - self.B, 0) :]], dtype=np.int64)
             wanted = np.setdiff1d(np.flatnonzero(scores > 0), held)
-            best = wanted[np.argsort(-scores[wanted], kind="stable")][: self.share]
+            best = wanted[np.lexsort((-wanted, -scores[wanted]))][: self.share]
             rows += [(position, query) for position in sorted(best.tolist())]
         return rows[n_old:]
 
