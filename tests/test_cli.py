@@ -345,7 +345,7 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     assert 'id="queries"' not in (tmp_path / "page.html").read_text(encoding="utf-8")
     result = succeeded(invoke(*command, "--lookup", "16"))
     assert re.search(
-        r"Looked up by the text: ([1-9]|1\d)\.\d tokens on average by every tile of 8 tokens", result.stdout
+        r"Looked up by the text: ([1-9]|1\d)\.\d tokens on average by every tile of 4 tokens", result.stdout
     )
     assert "A token attends to the newest 16 up to its own." in result.stdout
     assert "The mass is that of the memory sets alone." in result.stdout

@@ -19,7 +19,7 @@ def test_defaults() -> None:
     assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 320, 4)
     assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
     assert (config.scorer, config.pooling) == ("distant", 0)
-    assert (config.memory_size, config.lookup_budget, config.tile) == (384, 128, 8)
+    assert (config.memory_size, config.lookup_budget, config.tile) == (384, 128, 4)
     assert (config.dense_layers, config.retrieval) == ((), "ngrams")
 
 

@@ -101,7 +101,7 @@ class H2OConfig:
           head, the B positions before its chunk whose keys fit best and that are not in the memory set. Less is lost,
           at a cost that grows with the text, slowly. Needs attention as one operator (layers on the CPU, flash
           attention not off) and heads whose size is a multiple of 32.
-    tile : int, default 8
+    tile : int, default 4
         T, with "ngrams": a query adds ceil(B/T) positions at most. With a smaller T they are more, and stay for less
         long.
     dense_layers : int or sequence of int, default 0
@@ -131,7 +131,7 @@ class H2OConfig:
     evict: bool = False
     score_type: Literal["f32", "bf16"] = "f32"
     lookup_budget: int = _CHOSEN
-    tile: int = 8
+    tile: int = 4
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = "ngrams"
     cold_store: str | os.PathLike[str] | None = None
