@@ -17,8 +17,8 @@ int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1)/b;
 }
 
-// Columns are packed once; one alone in a way of its own. An item of work is a run of rows for all columns; a thread unpacks them. The sum of a row and a
-// column is taken block after block: it depends on nothing else.
+// Columns are packed once; one alone in a way of its own. An item of work is a run of rows for all columns; a thread unpacks them.
+// The sum of a row and a column is taken block after block: it depends on nothing else.
 struct product {
     product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads);
 
@@ -35,14 +35,14 @@ private:
 
     int64_t n_columns, n_panels, n_rows, n_blocks;
 
-    int     spread;      // lanes for each column
+    int     spread;        // lanes for each column
     int64_t panel_columns;
-    int64_t panel_block; // bytes
+    int64_t panel_block;   // bytes
+    int64_t panel_size;    // bytes
 
     int64_t item_rows;
-    int64_t step_rows;   // that are unpacked at once
-    int64_t slice;       // blocks
-    int64_t panel_size;  // bytes
+    int64_t step_rows;     // that are unpacked at once
+    int64_t slice;         // blocks
 
     // offsets into the work buffer; a thread has quantized columns, then unpacked rows in the same place, and sums
     size_t off_thread, off_sums, thread_size;
@@ -133,8 +133,8 @@ void product::multiply(const char * work, char * rows, float * sums, int64_t fir
         s.is_last  = block + s.n_blocks == n_blocks;
 
         for (int64_t i = 0; i < n; i += H2O_PRODUCT_ROWS) {
-            kernel.unpack_rows(src + i*weights->nb[1] + block*H2O_PRODUCT_BLOCK_BYTES, weights->nb[1], std::min<int64_t>(H2O_PRODUCT_ROWS, n - i), s.n_blocks,
-                rows + i/H2O_PRODUCT_ROWS*s.n_blocks*kernel.rows_block);
+            kernel.unpack_rows(src + i*weights->nb[1] + block*H2O_PRODUCT_BLOCK_BYTES, weights->nb[1],
+                std::min<int64_t>(H2O_PRODUCT_ROWS, n - i), s.n_blocks, rows + i/H2O_PRODUCT_ROWS*s.n_blocks*kernel.rows_block);
         }
         kernel.multiply(s);
     }
