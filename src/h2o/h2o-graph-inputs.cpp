@@ -188,8 +188,8 @@ std::vector<int32_t> h2o_graph::far_positions() const {
     return res;
 }
 
-// Few steps of a size need many rows: a graph has room for four chunks, or twice as many as often as a step needs them. So graphs
-// are used again, and the memory that they take moves two or three times in a text of any length.
+// Few steps of a size need many rows: a graph has room for four chunks, or half as many more as often as a step needs them. So graphs
+// are used again, and the memory that they take moves a few times in a text of any length.
 uint32_t h2o_graph::n_far_max() const {
     const uint32_t n_max = stream->sequence.tiles->n_seen_max(step.n_tokens, stream->sequence.layout.n_positions());
 
@@ -198,7 +198,7 @@ uint32_t h2o_graph::n_far_max() const {
         return n_max; // need not be counted
     }
     for (const uint32_t n_here = far_positions().size(); n < n_here && n < n_max; ) {
-        n *= 2;
+        n += n/2;
     }
     return std::min(n, n_max);
 }
