@@ -12,9 +12,12 @@ from h2o_llama.eval import Perplexity, Recall, Setting, references
 from h2o_llama.eval.task import Task
 from h2o_llama.llama import DENSE_TAIL
 from h2o_llama.named_files import find_model, find_text
+from h2o_llama.quantizing import quantize_model
+from random_model import CACHE
 
 MODEL, TEXT = "smollm2-135m", "django-docs"
 CHUNK_SIZE = 1024
+OTHER_CHUNK_SIZES = (512, 2048)
 SIZES = (256, 512)  # M + B
 SIZE = 512
 KINDS = ("single", "multi-key")
@@ -60,6 +63,21 @@ class Step:
     text: bytes | None = None
 
 
+def exact_model() -> Path:
+    """The real model with weights of 32 bits, made on first use.
+
+    Products with Q8_0 weights round activations to 8 bits, and differ between any two ways to attend: KL would have
+    more of that than of what H2O leaves out.
+
+    Raises FileNotFoundError if the model has not been fetched.
+    """
+    path = CACHE / f"{MODEL}-f32.gguf"
+    if not path.exists():
+        CACHE.mkdir(exist_ok=True)
+        quantize_model(find_model(MODEL), path, "F32")
+    return path
+
+
 def english() -> tuple[bytes, bytes]:
     """The first half of the text, on which settings may be tuned, and the second, which is kept back."""
     text = find_text(TEXT).read_bytes()
@@ -98,6 +116,11 @@ def compared(size: int, chunk_size: int) -> dict[str, Setting]:
     chosen = Setting.of(default(size))
     window, best = references(chosen, ["window", "upper-bound"], chunk_size)
     return {"default": chosen, "window": window, "upper bound": best}
+
+
+def by_index() -> Setting:
+    """The default, where what is looked up is found by the index of keys."""
+    return Setting.of(replace(default(SIZE), retrieval="index"))
 
 
 def alternatives(size: int, chunk_size: int) -> dict[str, Setting]:
@@ -139,12 +162,12 @@ def steps(effort: Effort) -> Iterator[Step]:
 
     Raises FileNotFoundError if the model or the text has not been fetched.
     """
-    real = find_model(MODEL)
+    exact = exact_model()
     tuned_on, kept_back = english()
     windows, few = Perplexity(effort.windows), Perplexity(effort.few_windows)
 
     def step(name: str, n: int, settings: Sequence[Setting], task: Task, text: bytes | None = None) -> Step:
-        return Step(name, n, real, CHUNK_SIZE, list(dict.fromkeys(settings)), task, text)
+        return Step(name, n, exact, CHUNK_SIZE, list(dict.fromkeys(settings)), task, text)
 
     def byte_step(name: str, n: int, settings: Sequence[Setting], task: Task) -> Step:
         return Step(name, n, demo_model_path(), BYTE_CHUNK_SIZE, list(dict.fromkeys(settings)), task)
@@ -152,9 +175,15 @@ def steps(effort: Effort) -> Iterator[Step]:
     chosen, window, best = compared(SIZE, CHUNK_SIZE).values()
     short, *longer = effort.lengths
     of_sizes = [s for settings in sizes().values() for name, s in settings.items() if name != "upper bound"]
-    yield step("kept back", short, [*alternatives(SIZE, CHUNK_SIZE).values(), *of_sizes], windows, kept_back)
+    of_short = [*alternatives(SIZE, CHUNK_SIZE).values(), by_index(), *of_sizes]
+    yield step("kept back", short, of_short, windows, kept_back)
     for n in longer:
-        yield step("kept back", n, [chosen, window, best], windows, kept_back)
+        yield step("kept back", n, [chosen, window, best, by_index()], windows, kept_back)
+    for chunk_size in other_chunk_sizes(effort):
+        at_longest = step(f"chunks of {chunk_size}", effort.lengths[-1], [chosen], windows, kept_back)
+        yield replace(at_longest, chunk_size=chunk_size)
+    for n in effort.lengths:
+        yield replace(step("as kept", n, [chosen, by_index()], windows, kept_back), model=find_model(MODEL))
     yield step("code", short, [chosen, window], few)
     yield step("tuned on", short, [chosen, window], few, tuned_on)
     of_grid = [setting for pair in grid().values() for setting in pair]
@@ -171,6 +200,11 @@ def steps(effort: Effort) -> Iterator[Step]:
         yield byte_step("bytes", n, shared, Perplexity(effort.few_windows))
     yield byte_step("bytes within", longest(effort), shared, _byte_recall(effort, 0))
     yield byte_step("bytes after", longest(effort), shared[:1], _byte_recall(effort, DENSE_TAIL))
+
+
+def other_chunk_sizes(effort: Effort) -> list[int]:
+    """Those of which the longest text has two."""
+    return [size for size in OTHER_CHUNK_SIZES if 2 * size <= effort.lengths[-1]]
 
 
 def longest(effort: Effort) -> int:

@@ -37,8 +37,12 @@ def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
         h2o=H2OConfig(),
         dense_tail=DENSE_TAIL,
         losses=losses,
-        english="\n\n".join(_compared(rows, "kept back", n, named) for n in effort.lengths[1:]),
-        alternatives=_compared(rows, "kept back", effort.lengths[0], plan.alternatives(plan.SIZE, plan.CHUNK_SIZE)),
+        english="\n\n".join(_compared(rows, "kept back", n, _with_index(named)) for n in effort.lengths[1:]),
+        alternatives=_compared(
+            rows, "kept back", effort.lengths[0], _with_index(plan.alternatives(plan.SIZE, plan.CHUNK_SIZE))
+        ),
+        chunks=_chunks(rows, effort, named["default"]),
+        as_kept=_as_kept(rows, effort.lengths, named["default"]),
         texts=_texts(rows, effort.lengths[0]),
         sizes=_sizes(rows, effort.lengths[0]),
         scorers=_scorers(rows, effort.lengths[0]),
@@ -72,6 +76,30 @@ def _cells(loss: Loss) -> list[str]:
 def _compared(rows: Rows, step: str, n_tokens: int, settings: dict[str, Setting]) -> str:
     lines = [[name, f"`{s.name}`", *_cells(rows.loss(step, n_tokens, s))] for name, s in settings.items()]
     return markdown([f"N {n_tokens:,}", "setting", *_LOSS_COLUMNS], lines)
+
+
+def _with_index(settings: dict[str, Setting]) -> dict[str, Setting]:
+    """The same, and the index of keys after the default."""
+    return {"default": settings["default"], '`retrieval="index"`': plan.by_index()} | settings
+
+
+def _chunks(rows: Rows, effort: Effort, default: Setting) -> str:
+    """The default with chunks of other sizes."""
+    n_tokens = effort.lengths[-1]
+    others = {size: f"chunks of {size}" for size in plan.other_chunk_sizes(effort)}
+    steps = others | {plan.CHUNK_SIZE: "kept back"}
+    lines = [[f"{size:,}", *_cells(rows.loss(step, n_tokens, default))] for size, step in sorted(steps.items())]
+    return markdown([f"S, N {n_tokens:,}", *_LOSS_COLUMNS], lines)
+
+
+def _as_kept(rows: Rows, lengths: Sequence[int], default: Setting) -> str:
+    """The model as users have it; KL where both attend alike is rounding."""
+    lines = []
+    for n in lengths:
+        for name, setting in _with_index({"default": default}).items():
+            first = rows.find("as kept", n, setting)["buckets"][0]["kld_mean"]
+            lines.append([f"{n:,}", name, *_cells(rows.loss("as kept", n, setting)), f"{first:.4f}"])
+    return markdown(["N", "setting", *_LOSS_COLUMNS, "KL in the first chunk"], lines)
 
 
 def _texts(rows: Rows, n_tokens: int) -> str:
