@@ -9,8 +9,9 @@
 
 namespace {
 
-constexpr int64_t MAX_ROWS     = 64; // of weights in an item of work
+constexpr int64_t MAX_ROWS     = 64; // of weights in an item of work, unless there is one column
 constexpr int64_t ITEMS        = 8;  // for each thread, or fewer rows
+constexpr int64_t COLUMN_ITEMS = 2;  // long ones: the first rows of each come from memory late
 constexpr int64_t SLICE_BLOCKS = 64; // of rows and columns that are multiplied at once: in the L2 cache
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -37,7 +38,9 @@ private:
 
     int     spread;        // lanes for each column
     int64_t panel_columns;
-    int64_t panel_block;   // bytes
+    int64_t unit_blocks;   // that are packed together
+    int64_t unit_size;     // bytes
+    int64_t panel_units;
     int64_t panel_size;    // bytes
 
     int64_t item_rows;
@@ -49,6 +52,7 @@ private:
 
     bool is_column() const { return n_columns == 1; }
 
+    void prefetch(int64_t item) const;
     void pack(char * work, char * quantized, int ith, int nth) const;
     void multiply(const char * work, char * rows, float * sums, int64_t first, int64_t n) const;
 };
@@ -61,16 +65,19 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
 
     spread        = n_columns <= kernel.n_lanes/4 ? 4 : n_columns <= kernel.n_lanes/2 ? 2 : 1;
     panel_columns = is_column() ? 1 : kernel.n_lanes/spread;
-    panel_block   = is_column() ? kernel.column_block : kernel.panel_block;
+    unit_blocks   = is_column() ? kernel.column_blocks : 1;
+    unit_size     = is_column() ? kernel.column_bytes : kernel.panel_block;
+    panel_units   = ceil_div(n_blocks, unit_blocks);
     n_panels      = ceil_div(n_columns, panel_columns);
 
-    const int64_t rows_of_thread = ceil_div(n_rows, n_threads*ITEMS);
-    item_rows = std::min(ceil_div(rows_of_thread, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS, MAX_ROWS);
+    const int64_t n_items = n_threads*(is_column() ? COLUMN_ITEMS : ITEMS);
+    item_rows = ceil_div(ceil_div(n_rows, n_items), H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
+    item_rows = is_column() ? item_rows : std::min(item_rows, MAX_ROWS);
     // with few columns what is unpacked is used little, and stays in the L1 cache
     step_rows = n_panels <= 2 && !is_column() ? H2O_PRODUCT_ROWS : item_rows;
     slice     = std::min(n_blocks, SLICE_BLOCKS);
 
-    panel_size = n_blocks*panel_block;
+    panel_size = panel_units*unit_size;
 
     const int64_t n_quantized = panel_columns*n_blocks*H2O_PRODUCT_BLOCK_BYTES;
     const int64_t n_unpacked  = step_rows/H2O_PRODUCT_ROWS*slice*kernel.rows_block;
@@ -82,30 +89,41 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     size        = off_thread + n_threads*thread_size;
 }
 
-// A thread's share of all blocks of all panels.
+// The item's first rows, which nothing else asks for in time.
+void product::prefetch(int64_t item) const {
+    const char * first = (const char *) weights->data + item*item_rows*weights->nb[1];
+    const char * end   = std::min(first + H2O_PRODUCT_AHEAD, (const char *) weights->data + n_rows*weights->nb[1]);
+    for (const char * line = first; line < end; line += 64) {
+        __builtin_prefetch(line, 0, 3);
+    }
+}
+
+// A thread's share of all units of all panels.
 void product::pack(char * work, char * quantized, int ith, int nth) const {
     const auto quantize = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
 
-    const int64_t end = n_panels*n_blocks*(ith + 1)/nth;
-    for (int64_t i = n_panels*n_blocks*ith/nth; i < end;) {
-        const int64_t panel  = i/n_blocks;
-        const int64_t block  = i%n_blocks;
-        const int64_t n      = std::min(n_blocks - block, end - i);
-        const int64_t column = panel*panel_columns;
-        const int64_t n_cols = std::min(panel_columns, n_columns - column);
-        const int64_t stride = n*H2O_PRODUCT_BLOCK_BYTES;
+    const int64_t end = n_panels*panel_units*(ith + 1)/nth;
+    for (int64_t i = n_panels*panel_units*ith/nth; i < end;) {
+        const int64_t panel   = i/panel_units;
+        const int64_t unit    = i%panel_units;
+        const int64_t n_units = std::min(panel_units - unit, end - i);
+        const int64_t block   = unit*unit_blocks;
+        const int64_t n       = std::min(n_units*unit_blocks, n_blocks - block);
+        const int64_t column  = panel*panel_columns;
+        const int64_t n_cols  = std::min(panel_columns, n_columns - column);
+        const int64_t stride  = n*H2O_PRODUCT_BLOCK_BYTES;
 
         for (int64_t j = 0; j < n_cols; ++j) {
             const float * src = (const float *) ((const char *) x->data + (column + j)*x->nb[1]) + block*H2O_PRODUCT_BLOCK;
             quantize(src, quantized + j*stride, n*H2O_PRODUCT_BLOCK);
         }
-        char * dst = work + panel*panel_size + block*panel_block;
+        char * dst = work + panel*panel_size + unit*unit_size;
         if (is_column()) {
             kernel.pack_column(quantized, n, dst);
         } else {
             kernel.pack_columns(quantized, stride, n_cols, spread, n, dst);
         }
-        i += n;
+        i += n_units;
     }
 }
 
@@ -127,7 +145,7 @@ void product::multiply(const char * work, char * rows, float * sums, int64_t fir
     s.ld           = dst->nb[1]/sizeof(float);
 
     for (int64_t block = 0; block < n_blocks; block += slice) {
-        s.panels   = work + block*panel_block;
+        s.panels   = work + block*kernel.panel_block;
         s.n_blocks = std::min(slice, n_blocks - block);
         s.is_first = block == 0;
         s.is_last  = block + s.n_blocks == n_blocks;
@@ -149,6 +167,9 @@ void product::compute(const ggml_compute_params * params) const {
 
     if (ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, nth);
+    }
+    if (is_column()) {
+        prefetch(ith);
     }
     pack(work, thread, ith, nth);
 

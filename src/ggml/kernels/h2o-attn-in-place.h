@@ -11,7 +11,7 @@ constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
 
 // Rows are asked for in groups, for the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on one without.
 constexpr int PREFETCH_GROUP = 8;
-constexpr int PREFETCH_AHEAD = VL == 16 ? 128 : 32; // keys
+constexpr int PREFETCH_AHEAD = VL == 16 ? 64 : 32; // keys
 constexpr int PREFETCH_CACHE = VL == 16 ? 2 : 3;
 constexpr int CACHE_LINE     = 64;                  // bytes
 

@@ -55,15 +55,22 @@ inline void widen_rows(const char * const * row, char * dst) {
     interleave(odd,  dst + 8*H2O_PRODUCT_ROWS*4);
 }
 
-inline void pack_column_block(__m256i x, char * dst) {
-    _mm256_storeu_si256((__m256i *) dst, x);
-}
+inline void add_column_sums(char *) {}
 
 // The row's numbers without signs, which those of the column take: two products fit into 16 bits.
-inline __m256i dot_block(const char * w, const char * block) {
+template <int N>
+inline vec_i dot_blocks(const char * w, const char * block) {
     const __m256i row = _mm256_loadu_si256((const __m256i *) w);
     const __m256i x   = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) block), row);
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(row), x), _mm256_set1_epi16(1));
+    return (vec_i) _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(row), x), _mm256_set1_epi16(1));
+}
+
+inline vec_f scale_of_row(__m256 scales, int row) {
+    return (vec_f) _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(row));
+}
+
+inline __m256 add_halves(vec_f x) {
+    return (__m256) x;
 }
 
 inline vec_i repeat_4(const char * src) {

@@ -47,16 +47,27 @@ inline void widen_rows(const char * const * row, char * dst) {
     interleave(x, dst);
 }
 
-inline void pack_column_block(__m256i x, char * dst) {
-    const __m256i sum = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), x);
-    _mm256_storeu_si256((__m256i *) dst, x);
-    _mm256_storeu_si256((__m256i *) (dst + 32), _mm256_mullo_epi32(sum, _mm256_set1_epi32(-128)));
+inline void add_column_sums(char * block) {
+    const __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_loadu_si512(block));
+    _mm512_storeu_si512(block + VL*4, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-128)));
 }
 
-inline __m256i dot_block(const char * w, const char * block) {
-    const __m256i x    = _mm256_loadu_si256((const __m256i *) block);
-    const __m256i more = _mm256_loadu_si256((const __m256i *) (block + 32));
-    return _mm256_dpbusd_epi32(more, _mm256_xor_si256(_mm256_loadu_si256((const __m256i *) w), _mm256_set1_epi8(-128)), x);
+template <int N>
+inline vec_i dot_blocks(const char * w, const char * block) {
+    __m512i x = _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *) w));
+    if constexpr (N == 2) {
+        x = _mm512_inserti64x4(x, _mm256_loadu_si256((const __m256i *) (w + H2O_PRODUCT_BLOCK_BYTES)), 1);
+    }
+    return multiply_add(first_sum(block + VL*4), (vec_i) _mm512_xor_si512(x, _mm512_set1_epi8(-128)), *(const vec_i_mem *) block);
+}
+
+inline vec_f scale_of_row(__m256 scales, int row) {
+    const vec_i from = vec_i { 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4 } + row;
+    return (vec_f) _mm512_permutexvar_ps((__m512i) from, _mm512_castps256_ps512(scales));
+}
+
+inline __m256 add_halves(vec_f x) {
+    return _mm256_add_ps(_mm512_castps512_ps256((__m512) x), _mm512_extractf32x8_ps((__m512) x, 1));
 }
 
 inline vec_i repeat_4(const char * src) {

@@ -14,6 +14,9 @@ constexpr int H2O_PRODUCT_BLOCK_BYTES = 34;
 // rows of weights that are multiplied at once
 constexpr int H2O_PRODUCT_ROWS = 4;
 
+// bytes of rows that are asked for before they are multiplied by one column
+constexpr int64_t H2O_PRODUCT_AHEAD = 8192;
+
 // Rows by columns, over a slice of their blocks.
 struct h2o_product_slice {
     const char * rows;         // unpacked
@@ -50,8 +53,9 @@ struct h2o_product_kernel {
 
     void (*multiply)(const h2o_product_slice & slice);
 
-    // One column, for which rows are read where they lie: column_block bytes for each of its blocks; then its products.
-    int64_t column_block;
+    // One column, for which rows are read where they lie: column_bytes for every column_blocks of its blocks; then its products.
+    int     column_blocks;
+    int64_t column_bytes;
     void (*pack_column)(const char * column, int64_t n_blocks, char * dst);
     void (*multiply_column)(const char * rows, int64_t stride, int64_t n_rows, const char * column, int64_t n_blocks, float * dst);
 };

@@ -10,10 +10,12 @@
 //   widen_rows(row, dst)          from 32 numbers of each of 4 rows to N_STEPS*4 bytes of each
 //   repeat_4(src)                 4 dwords in every 4 lanes
 //   widen_halves(x)               F16 to F32
-// For one column, with vectors of 8 numbers:
-//   COLUMN_MORE                   32 bytes of a block besides its numbers and scale: so many times
-//   pack_column_block(x, dst)     from a block's numbers to what they are multiplied as, and these bytes
-//   dot_block(w, block)           sums of 4 products of a row's numbers in each lane
+// For one column, with VL/8 of its blocks in a vector:
+//   COLUMN_MORE                   vectors besides these numbers, before their scales
+//   add_column_sums(block)        writes them
+//   dot_blocks<N>(w, block)       sums of 4 products in each lane, of N blocks of a row from w on
+//   scale_of_row(scales, row)     of ROWS scales for each block, the row's in all lanes of each
+//   add_halves(x)                 8 numbers, from the sums of as many lanes each
 
 #include "h2o-attn-simd.h"
 #include "h2o-product-kernel.h"
@@ -219,56 +221,77 @@ void multiply(const h2o_product_slice & s) {
     }
 }
 
-constexpr int COLUMN_SCALE = (1 + COLUMN_MORE)*32;
-constexpr int COLUMN_BLOCK = COLUMN_SCALE + 4;
+// One column: as many of its blocks at once as a vector has room for.
+constexpr int AT_ONCE       = VL/8;
+constexpr int COLUMN_SCALES = (1 + COLUMN_MORE)*VL*4;
+constexpr int COLUMN_BLOCKS = COLUMN_SCALES + 8*4; // bytes: numbers, what the instruction set needs, scales
 
+// Of each block the scale stands there ROWS times. A missing block has only zeros.
 void pack_column(const char * column, int64_t n_blocks, char * dst) {
-    for (int64_t b = 0; b < n_blocks; ++b, column += H2O_PRODUCT_BLOCK_BYTES, dst += COLUMN_BLOCK) {
-        uint16_t scale;
-        __builtin_memcpy(&scale, column, sizeof(scale));
-        const float d = _cvtsh_ss(scale);
-        __builtin_memcpy(dst + COLUMN_SCALE, &d, sizeof(d));
-
-        pack_column_block(_mm256_loadu_si256((const __m256i *) (column + 2)), dst);
+    for (int64_t b = 0; b < n_blocks; b += AT_ONCE, dst += COLUMN_BLOCKS) {
+        const int n = (int) min_of(AT_ONCE, n_blocks - b);
+        if (n < AT_ONCE) {
+            __builtin_memset(dst, 0, COLUMN_BLOCKS);
+        }
+        for (int i = 0; i < n; ++i, column += H2O_PRODUCT_BLOCK_BYTES) {
+            uint16_t scale;
+            __builtin_memcpy(&scale, column, sizeof(scale));
+            __builtin_memcpy(dst + i*H2O_PRODUCT_BLOCK, column + 2, H2O_PRODUCT_BLOCK);
+            _mm_storeu_ps((float *) (dst + COLUMN_SCALES) + i*ROWS, _mm_set1_ps(_cvtsh_ss(scale)));
+        }
+        add_column_sums(dst);
     }
 }
 
 // The sum of each vector's numbers.
-inline __m128 add_up(const __m256 (& x)[ROWS]) {
-    const __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+inline __m128 add_up(const vec_f (& x)[ROWS]) {
+    const __m256 sums = _mm256_hadd_ps(
+        _mm256_hadd_ps(add_halves(x[0]), add_halves(x[1])), _mm256_hadd_ps(add_halves(x[2]), add_halves(x[3])));
     return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
 }
 
+// N blocks of each row and of the column
+template <int N>
+inline void add_products(const char * const * row, const char * block, int64_t ahead, vec_f (& sums)[ROWS]) {
+    uint16_t scale[8] = {};
+    for (int i = 0; i < N; ++i) {
+        for (int r = 0; r < ROWS; ++r) {
+            __builtin_memcpy(&scale[i*ROWS + r], row[r] + i*H2O_PRODUCT_BLOCK_BYTES, sizeof(uint16_t));
+        }
+    }
+    const __m128i halves = _mm_setr_epi16(scale[0], scale[1], scale[2], scale[3], scale[4], scale[5], scale[6], scale[7]);
+    const __m256  scales = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_loadu_ps((const float *) (block + COLUMN_SCALES)));
+
+    for (int r = 0; r < ROWS; ++r) {
+        for (int i = 0; i < N; ++i) {
+            __builtin_prefetch(row[r] + ahead + i*H2O_PRODUCT_BLOCK_BYTES, 0, 3);
+        }
+        sums[r] += __builtin_convertvector(dot_blocks<N>(row[r] + 2, block), vec_f)*scale_of_row(scales, r);
+    }
+}
+
 void multiply_column(const char * rows, int64_t stride, int64_t n_rows, const char * column, int64_t n_blocks, float * dst) {
+    const int64_t ahead = (H2O_PRODUCT_AHEAD/(ROWS*stride) + 1)*ROWS*stride;
+
     for (int64_t i = 0; i < n_rows; i += ROWS, rows += ROWS*stride) {
         const int64_t n = min_of(ROWS, n_rows - i);
 
-        const char * row[ROWS];
-        __m256       sums[ROWS];
+        const char * row [ROWS];
+        vec_f        sums[ROWS] = {};
         for (int r = 0; r < ROWS; ++r) {
-            row [r] = rows + min_of(r, n - 1)*stride;
-            sums[r] = _mm256_setzero_ps();
+            row[r] = rows + min_of(r, n - 1)*stride;
         }
 
-        for (int64_t b = 0; b < n_blocks; ++b) {
-            const char * block = column + b*COLUMN_BLOCK;
-
-            uint16_t scale[ROWS];
+        const char * block = column;
+        int64_t b = 0;
+        for (; b + AT_ONCE <= n_blocks; b += AT_ONCE, block += COLUMN_BLOCKS) {
+            add_products<AT_ONCE>(row, block, ahead, sums);
             for (int r = 0; r < ROWS; ++r) {
-                __builtin_memcpy(&scale[r], row[r] + b*H2O_PRODUCT_BLOCK_BYTES, sizeof(uint16_t));
+                row[r] += AT_ONCE*H2O_PRODUCT_BLOCK_BYTES;
             }
-            float d;
-            __builtin_memcpy(&d, block + COLUMN_SCALE, sizeof(d));
-            const __m128i halves = _mm_setr_epi16(scale[0], scale[1], scale[2], scale[3], 0, 0, 0, 0);
-            const __m256  scales = _mm256_castps128_ps256(_mm_mul_ps(_mm_cvtph_ps(halves), _mm_set1_ps(d)));
-
-            for (int r = 0; r < ROWS; ++r) {
-                const char * src = row[r] + b*H2O_PRODUCT_BLOCK_BYTES;
-                __builtin_prefetch(src + ROWS*stride, 0, 3); // of the next rows
-
-                const __m256 x = _mm256_cvtepi32_ps(dot_block(src + 2, block));
-                sums[r] = _mm256_fmadd_ps(x, _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(r)), sums[r]);
-            }
+        }
+        if (b < n_blocks) {
+            add_products<1>(row, block, ahead, sums);
         }
 
         float sum[ROWS];
@@ -279,7 +302,7 @@ void multiply_column(const char * rows, int64_t stride, int64_t n_rows, const ch
 
 const h2o_product_kernel kernel = {
     VL, MIN_COLUMNS, PANEL_BLOCK, ROWS_BLOCK, pack_columns, unpack_rows, multiply,
-    COLUMN_BLOCK, pack_column, multiply_column,
+    AT_ONCE, COLUMN_BLOCKS, pack_column, multiply_column,
 };
 
 } // namespace
