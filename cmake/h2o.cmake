@@ -30,8 +30,9 @@ endforeach()
 # Kernels of our operators, one file for each instruction set, once for all CPU backends and for the core. The CPU that runs
 # them says which to use: not GGML_NATIVE, nor the backend.
 function(h2o_kernel_options kernel)
+    # GCC 12 warns of its own headers for AVX-512
     set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ggml/kernels/h2o-${kernel}.cpp"
-        TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS "${ARGN};-ffp-contract=fast")
+        TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS "${ARGN};-ffp-contract=fast;-Wno-maybe-uninitialized")
 endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
@@ -46,6 +47,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     h2o_kernel_options(index-avx512   -march=skylake-avx512 -mavx512vnni)
     h2o_kernel_options(product-avx2   -march=haswell)
     h2o_kernel_options(product-avx512 -march=skylake-avx512 -mavx512vnni)
+    check_cxx_compiler_flag(-mavxvnni H2O_LLAMA_AVX_VNNI)
+    if(H2O_LLAMA_AVX_VNNI)
+        h2o_kernel_options(product-avxvnni -march=haswell -mavxvnni)
+    endif()
     check_cxx_compiler_flag(-mamx-bf16 H2O_LLAMA_AMX)
     if(H2O_LLAMA_AMX)
         h2o_kernel_options(attn-amx -march=skylake-avx512 -mamx-tile -mamx-bf16)

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from h2o_llama import _core
 
 # The best first, by the names that they have for attention.
-ISAS = _core.ops_attention_isas()
+ALL_ISAS = _core.ops_attention_isas()
+
+# Those whose attention is not another one's.
+ISAS = [isa for isa in ALL_ISAS if isa != "avxvnni"]
 
 
 @contextmanager
@@ -18,4 +21,4 @@ def using(isa: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _core.ops_set_attention_isa(ISAS[0])
+        _core.ops_set_attention_isa(ALL_ISAS[0])

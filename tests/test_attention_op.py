@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from compare import assert_all_close, assert_all_equal, assert_refused, case
 from h2o_llama import _core, ops
-from kernels import ISAS, using
+from kernels import ALL_ISAS, ISAS, using
 
 Array = NDArray[Any]
 
@@ -649,7 +649,7 @@ class TestTileRows:
         want = ops.attention(*inputs, first=first, **tiles.arguments)
         _core.ops_set_attention_isa(in_use_with_tiles("amx"))
         got = ops.attention(*inputs, first=first, **tiles.arguments)
-        _core.ops_set_attention_isa(ISAS[0])
+        _core.ops_set_attention_isa(ALL_ISAS[0])
         assert_all_equal(got, want)
 
 

@@ -5,7 +5,7 @@ In whole models, the oracle's tests use them: some of these models have such wei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gguf
@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 
 from compare import case
 from h2o_llama import _core
-from kernels import ISAS, using
+from kernels import ALL_ISAS, using
 
 Array = NDArray[Any]
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
+
+
+@pytest.fixture(params=ALL_ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    with using(request.param):
+        yield request.param
 
 
 def numbers(rng: np.random.Generator, n_rows: int, n: int) -> Array:
@@ -44,7 +50,7 @@ def sizes_of_terms(weights: Array, x: Array) -> Array:
     return np.abs(x) @ np.abs(gguf.quants.dequantize(weights, Q8_0)).T
 
 
-@pytest.mark.parametrize("isa_name", ISAS)
+@pytest.mark.parametrize("isa_name", ALL_ISAS)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_any_sizes(isa_name: str, data: st.DataObject) -> None:

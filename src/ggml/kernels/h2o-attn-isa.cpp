@@ -26,6 +26,23 @@ static bool has_avx2() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }
 
+static bool has_avx_vnni() {
+    const unsigned AVX_VNNI = 1u << 4;
+
+    unsigned eax, ebx, ecx, edx;
+    return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & AVX_VNNI);
+}
+
+// that of AVX2 by another name: more instructions are of use to other operators
+static const h2o_attn_kernel * avxvnni_kernel() {
+    static const h2o_attn_kernel kernel = [] {
+        h2o_attn_kernel res = *h2o_attn_avx2;
+        res.name = "avxvnni";
+        return res;
+    }();
+    return &kernel;
+}
+
 static bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
@@ -57,7 +74,7 @@ static bool has_amx() {
 }
 #endif
 
-using kernel_list = std::array<const h2o_attn_kernel *, 5>;
+using kernel_list = std::array<const h2o_attn_kernel *, 6>;
 
 static kernel_list find_kernels() {
     kernel_list list = {};
@@ -75,6 +92,9 @@ static kernel_list find_kernels() {
     }
     if (has_avx512()) {
         add(h2o_attn_avx512);
+    }
+    if (has_avx_vnni() && h2o_attn_avx2) {
+        add(avxvnni_kernel());
     }
     if (has_avx2()) {
         add(h2o_attn_avx2);
@@ -106,6 +126,24 @@ const h2o_attn_kernel & h2o_attn_kernel_in_use(bool more_keys) {
         ++kernel; // the last one has them
     }
     return **kernel;
+}
+
+h2o_isa h2o_isa_in_use() {
+#if defined(__x86_64__)
+    const char * name = h2o_attn_kernel_in_use(false).name;
+
+    if (strcmp(name, "avx512") == 0 || strcmp(name, "amx") == 0) {
+        static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
+        return has_vnni ? h2o_isa::AVX512_VNNI : h2o_isa::AVX512;
+    }
+    if (strcmp(name, "avxvnni") == 0) {
+        return h2o_isa::AVX_VNNI;
+    }
+    if (strcmp(name, "avx2") == 0) {
+        return h2o_isa::AVX2;
+    }
+#endif
+    return h2o_isa::PORTABLE;
 }
 
 const char * ggml_h2o_attn_isa(int i) {

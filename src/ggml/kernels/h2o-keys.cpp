@@ -3,17 +3,15 @@
 #include "h2o-attn-isa.h"
 #include "h2o-keys-kernel.h"
 
-#include <cstring>
-
 static const h2o_keys_kernel & kernel_in_use() {
-#if defined(__x86_64__)
-    const char * attn = h2o_attn_kernel_in_use(false).name;
+    const h2o_isa isa = h2o_isa_in_use();
 
-    if (strcmp(attn, "avx2") == 0) {
-        return *h2o_keys_avx2;
-    }
-    if (strcmp(attn, "avx512") == 0 || strcmp(attn, "amx") == 0) {
+#if defined(__x86_64__)
+    if (isa >= h2o_isa::AVX512) {
         return *h2o_keys_avx512;
+    }
+    if (isa >= h2o_isa::AVX2) {
+        return *h2o_keys_avx2;
     }
 #endif
     return *h2o_keys_portable;

@@ -7,10 +7,7 @@
 #define MORE 0
 #define COLUMN_MORE 0
 
-#include "h2o-attn-simd.h"
-#include "h2o-product-kernel.h"
-
-#include <immintrin.h>
+#include "h2o-product-rows.h"
 
 namespace {
 
@@ -30,18 +27,12 @@ inline vec_i multiply_add(vec_i sum, vec_i w, vec_i x) {
     return sum + (vec_i) _mm256_madd_epi16((__m256i) w, (__m256i) x);
 }
 
-inline vec_f load_columns(const char * const * column, int64_t offset) {
-    return (vec_f) _mm256_loadu_si256((const __m256i *) (column[0] + offset));
-}
-
 inline void widen_columns(const vec_f * x, char * block) {
     for (int j = 0; j < 8; ++j) {
         _mm256_storeu_si256((__m256i *) (block + j*VL*4),       even_numbers((__m256i) x[j]));
         _mm256_storeu_si256((__m256i *) (block + (8 + j)*VL*4), odd_numbers((__m256i) x[j]));
     }
 }
-
-inline void interleave(const __m256i (& row)[H2O_PRODUCT_ROWS], char * dst);
 
 inline void widen_rows(const char * const * row, char * dst) {
     __m256i even[H2O_PRODUCT_ROWS];
@@ -58,27 +49,9 @@ inline void widen_rows(const char * const * row, char * dst) {
 inline void add_column_sums(char *) {}
 
 // The row's numbers without signs, which those of the column take: two products fit into 16 bits.
-template <int N>
-inline vec_i dot_blocks(const char * w, const char * block) {
-    const __m256i row = _mm256_loadu_si256((const __m256i *) w);
-    const __m256i x   = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) block), row);
-    return (vec_i) _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(row), x), _mm256_set1_epi16(1));
-}
-
-inline vec_f scale_of_row(__m256 scales, int row) {
-    return (vec_f) _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(row));
-}
-
-inline __m256 add_halves(vec_f x) {
-    return (__m256) x;
-}
-
-inline vec_i repeat_4(const char * src) {
-    return (vec_i) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) src));
-}
-
-inline vec_f widen_halves(const uint16_t * x) {
-    return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x));
+inline vec_i dot_blocks(vec_i w, const char * block) {
+    const __m256i x = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i *) block), (__m256i) w);
+    return (vec_i) _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8((__m256i) w), x), _mm256_set1_epi16(1));
 }
 
 } // namespace

@@ -2,17 +2,17 @@
 
 #include "h2o-attn-isa.h"
 
-#include <string>
-
 const h2o_product_kernel * h2o_product_kernel_in_use() {
-#if defined(__x86_64__)
-    const std::string attn = h2o_attn_kernel_in_use(false).name;
+    const h2o_isa isa = h2o_isa_in_use();
 
-    if (attn == "avx512" || attn == "amx") {
-        static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
-        return has_vnni && h2o_product_avx512 ? h2o_product_avx512 : h2o_product_avx2;
+#if defined(__x86_64__)
+    if (isa == h2o_isa::AVX512_VNNI && h2o_product_avx512) {
+        return h2o_product_avx512;
     }
-    if (attn == "avx2") {
+    if (isa == h2o_isa::AVX_VNNI && h2o_product_avxvnni) {
+        return h2o_product_avxvnni;
+    }
+    if (isa >= h2o_isa::AVX2) {
         return h2o_product_avx2;
     }
 #endif

@@ -62,4 +62,5 @@ struct h2o_product_kernel {
 
 // NULL where the compiler has no such instructions
 extern const h2o_product_kernel * const h2o_product_avx2;
+extern const h2o_product_kernel * const h2o_product_avxvnni;
 extern const h2o_product_kernel * const h2o_product_avx512; // with VNNI

@@ -5,17 +5,12 @@
 //   MORE                          vectors of a panel's block besides numbers and scales
 //   first_sum(more)               what a block's sums start with; `more` is these vectors
 //   multiply_add(sum, w, x)       4 bytes of rows by those of columns, lane by lane
-//   load_columns(column, offset)  32 bytes of column[0]; where they fill half a vector, those of column[8] follow
 //   widen_columns(x, block)       from a block's numbers, dword i of every column in x[i], to what a panel holds
 //   widen_rows(row, dst)          from 32 numbers of each of 4 rows to N_STEPS*4 bytes of each
-//   repeat_4(src)                 4 dwords in every 4 lanes
-//   widen_halves(x)               F16 to F32
 // For one column, with VL/8 of its blocks in a vector:
 //   COLUMN_MORE                   vectors besides these numbers, before their scales
 //   add_column_sums(block)        writes them
-//   dot_blocks<N>(w, block)       sums of 4 products in each lane, of N blocks of a row from w on
-//   scale_of_row(scales, row)     of ROWS scales for each block, the row's in all lanes of each
-//   add_halves(x)                 8 numbers, from the sums of as many lanes each
+//   dot_blocks(w, block)          sums of 4 products in each lane, of a row's numbers
 
 #include "h2o-attn-simd.h"
 #include "h2o-product-kernel.h"
@@ -29,6 +24,71 @@ constexpr int PANEL_BLOCK = (N_STEPS + 1 + MORE)*VL*4;
 constexpr int ROWS_BLOCK  = (N_STEPS + 1)*ROWS*4;
 
 typedef int64_t vec_l __attribute__((vector_size(VL*4)));
+
+#if VL == 16
+// Columns 0 and 8 of those that are given: 8 dwords each.
+inline vec_f load_columns(const char * const * column, int64_t offset) {
+    const __m512i x = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) (column[0] + offset)));
+    return (vec_f) _mm512_inserti64x4(x, _mm256_loadu_si256((const __m256i *) (column[8] + offset)), 1);
+}
+
+// 4 dwords in every 4 lanes
+inline vec_i repeat_4(const char * src) {
+    return (vec_i) _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) src));
+}
+
+// Joined in registers: a vector that is loaded waits for the stores of its parts.
+inline vec_f widen_halves(const uint16_t * x) {
+    const __m128i a = _mm_setr_epi16(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]);
+    const __m128i b = _mm_setr_epi16(x[8], x[9], x[10], x[11], x[12], x[13], x[14], x[15]);
+    return (vec_f) _mm512_cvtph_ps(_mm256_set_m128i(b, a));
+}
+
+// Numbers of N blocks of a row, 0 where there is no second one.
+template <int N>
+inline vec_i load_row(const char * w) {
+    const __m512i x = _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *) w));
+    if constexpr (N == 1) {
+        return (vec_i) x;
+    }
+    return (vec_i) _mm512_inserti64x4(x, _mm256_loadu_si256((const __m256i *) (w + H2O_PRODUCT_BLOCK_BYTES)), 1);
+}
+
+// Of ROWS scales for each block, the row's in all lanes of the block.
+inline vec_f scale_of_row(__m256 scales, int row) {
+    const vec_i from = vec_i { 0, 0, 0, 0, 0, 0, 0, 0, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS } + row;
+    return (vec_f) _mm512_permutexvar_ps((__m512i) from, _mm512_castps256_ps512(scales));
+}
+
+inline __m256 add_halves(vec_f x) {
+    return _mm256_add_ps(_mm512_castps512_ps256((__m512) x), _mm512_extractf32x8_ps((__m512) x, 1));
+}
+#else
+inline vec_f load_columns(const char * const * column, int64_t offset) {
+    return (vec_f) _mm256_loadu_si256((const __m256i *) (column[0] + offset));
+}
+
+inline vec_i repeat_4(const char * src) {
+    return (vec_i) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) src));
+}
+
+inline vec_f widen_halves(const uint16_t * x) {
+    return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x));
+}
+
+template <int N>
+inline vec_i load_row(const char * w) {
+    return (vec_i) _mm256_loadu_si256((const __m256i *) w);
+}
+
+inline vec_f scale_of_row(__m256 scales, int row) {
+    return (vec_f) _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(row));
+}
+
+inline __m256 add_halves(vec_f x) {
+    return (__m256) x;
+}
+#endif
 
 // N dwords in every N lanes
 template <int N>
@@ -68,22 +128,6 @@ void pack_columns(const char * columns, int64_t stride, int n, int spread, int64
         }
         transpose<8>(x);
         widen_columns(x, panel);
-    }
-}
-
-// 8 dwords of each row: the first one of all rows, the second one, and so on
-inline void interleave(const __m256i (& row)[ROWS], char * dst) {
-    const __m256i a = _mm256_unpacklo_epi32(row[0], row[1]);
-    const __m256i b = _mm256_unpackhi_epi32(row[0], row[1]);
-    const __m256i c = _mm256_unpacklo_epi32(row[2], row[3]);
-    const __m256i d = _mm256_unpackhi_epi32(row[2], row[3]);
-
-    const __m256i x[4] = {
-        _mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d),
-    };
-    for (int i = 0; i < 4; ++i) {
-        _mm_storeu_si128((__m128i *) (dst + i*16),       _mm256_castsi256_si128(x[i]));
-        _mm_storeu_si128((__m128i *) (dst + (4 + i)*16), _mm256_extracti128_si256(x[i], 1));
     }
 }
 
@@ -266,7 +310,7 @@ inline void add_products(const char * const * row, const char * block, int64_t a
         for (int i = 0; i < N; ++i) {
             __builtin_prefetch(row[r] + ahead + i*H2O_PRODUCT_BLOCK_BYTES, 0, 3);
         }
-        sums[r] += __builtin_convertvector(dot_blocks<N>(row[r] + 2, block), vec_f)*scale_of_row(scales, r);
+        sums[r] += __builtin_convertvector(dot_blocks(load_row<N>(row[r] + 2), block), vec_f)*scale_of_row(scales, r);
     }
 }
 
