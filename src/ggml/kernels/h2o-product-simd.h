@@ -294,9 +294,9 @@ inline __m128 add_up(const vec_f (& x)[ROWS]) {
     return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
 }
 
-// N blocks of each row and of the column
+// N blocks of each row and of the column. As many bytes from `ahead` on are asked for, in the order in which they lie.
 template <int N>
-inline void add_products(const char * const * row, const char * block, int64_t ahead, vec_f (& sums)[ROWS]) {
+inline void add_products(const char * const * row, const char * block, const char * ahead, vec_f (& sums)[ROWS]) {
     uint16_t scale[8] = {};
     for (int i = 0; i < N; ++i) {
         for (int r = 0; r < ROWS; ++r) {
@@ -307,15 +307,13 @@ inline void add_products(const char * const * row, const char * block, int64_t a
     const __m256  scales = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_loadu_ps((const float *) (block + COLUMN_SCALES)));
 
     for (int r = 0; r < ROWS; ++r) {
-        for (int i = 0; i < N; ++i) {
-            __builtin_prefetch(row[r] + ahead + i*H2O_PRODUCT_BLOCK_BYTES, 0, 3);
-        }
+        __builtin_prefetch(ahead + r*N*H2O_PRODUCT_BLOCK_BYTES, 0, 3);
         sums[r] += __builtin_convertvector(dot_blocks(load_row<N>(row[r] + 2), block), vec_f)*scale_of_row(scales, r);
     }
 }
 
 void multiply_column(const char * rows, int64_t stride, int64_t n_rows, const char * column, int64_t n_blocks, float * dst) {
-    const int64_t ahead = (H2O_PRODUCT_AHEAD/(ROWS*stride) + 1)*ROWS*stride;
+    const char * ahead = rows + H2O_PRODUCT_AHEAD;
 
     for (int64_t i = 0; i < n_rows; i += ROWS, rows += ROWS*stride) {
         const int64_t n = min_of(ROWS, n_rows - i);
@@ -330,12 +328,14 @@ void multiply_column(const char * rows, int64_t stride, int64_t n_rows, const ch
         int64_t b = 0;
         for (; b + AT_ONCE <= n_blocks; b += AT_ONCE, block += COLUMN_BLOCKS) {
             add_products<AT_ONCE>(row, block, ahead, sums);
+            ahead += AT_ONCE*ROWS*H2O_PRODUCT_BLOCK_BYTES;
             for (int r = 0; r < ROWS; ++r) {
                 row[r] += AT_ONCE*H2O_PRODUCT_BLOCK_BYTES;
             }
         }
         if (b < n_blocks) {
             add_products<1>(row, block, ahead, sums);
+            ahead += ROWS*H2O_PRODUCT_BLOCK_BYTES;
         }
 
         float sum[ROWS];
