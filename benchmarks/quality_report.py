@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import quality_plan as plan
-from h2o_llama import H2OConfig
 from h2o_llama.bench.tables import Table
 from h2o_llama.eval import Setting
 from h2o_llama.llama import DENSE_TAIL
@@ -34,7 +33,6 @@ def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
         effort=effort,
         model=NAMED_FILES[plan.MODEL],
         text=NAMED_FILES[plan.TEXT],
-        h2o=H2OConfig(),
         dense_tail=DENSE_TAIL,
         losses=losses,
         english="\n\n".join(_compared(rows, "kept back", n, _with_index(named)) for n in effort.lengths[1:]),
