@@ -4,9 +4,8 @@
 #include "h2o-keys-kernel.h"
 
 static const h2o_keys_kernel & kernel_in_use() {
-    const h2o_isa isa = h2o_isa_in_use();
-
 #if defined(__x86_64__)
+    const h2o_isa isa = h2o_isa_in_use();
     if (isa >= h2o_isa::AVX512) {
         return *h2o_keys_avx512;
     }

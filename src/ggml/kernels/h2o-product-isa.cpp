@@ -3,9 +3,8 @@
 #include "h2o-attn-isa.h"
 
 const h2o_product_kernel * h2o_product_kernel_in_use() {
-    const h2o_isa isa = h2o_isa_in_use();
-
 #if defined(__x86_64__)
+    const h2o_isa isa = h2o_isa_in_use();
     if (isa == h2o_isa::AVX512_VNNI && h2o_product_avx512) {
         return h2o_product_avx512;
     }
