@@ -33,6 +33,21 @@ inline vec_f load_half(const void * x) {
 #endif
 }
 
+// Joined in registers: a vector that is loaded waits for the stores of its parts.
+inline vec_f widen_halves(const uint16_t * x) {
+#if !HAS_F16C
+    return load_half(x);
+#else
+    const __m128i a = _mm_setr_epi16(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]);
+#if VL == 16
+    const __m128i b = _mm_setr_epi16(x[8], x[9], x[10], x[11], x[12], x[13], x[14], x[15]);
+    return (vec_f) _mm512_cvtph_ps(_mm256_set_m128i(b, a));
+#else
+    return (vec_f) _mm256_cvtph_ps(a);
+#endif
+#endif
+}
+
 inline float half_at(const void * x) {
     uint16_t h;
     __builtin_memcpy(&h, x, sizeof(h));

@@ -5,7 +5,7 @@
 #define VL 8
 #define NQ 4
 
-#include "h2o-attn-simd.h"
+#include "h2o-half-simd.h"
 #include "h2o-index-kernel.h"
 
 #include <immintrin.h>
@@ -44,11 +44,6 @@ inline vec_f load_rows(const char * const * src, int64_t offset) {
     const auto row = [&](int i) { return _mm_loadu_si128((const __m128i *) (src[i] + offset)); };
 
     return (vec_f) _mm256_set_m128i(row(4), row(0));
-}
-
-// Joined in registers: a vector that is loaded waits for the stores of its parts.
-inline vec_f widen_halves(const uint16_t * x) {
-    return (vec_f) _mm256_cvtph_ps(_mm_setr_epi16(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]));
 }
 
 inline unsigned lanes_at_least(vec_f x, float t) {

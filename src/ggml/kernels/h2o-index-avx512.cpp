@@ -5,7 +5,7 @@
 #define VL 16
 #define NQ 8
 
-#include "h2o-attn-simd.h"
+#include "h2o-half-simd.h"
 #include "h2o-index-kernel.h"
 
 #include <immintrin.h>
@@ -48,13 +48,6 @@ inline vec_f load_rows(const char * const * src, int64_t offset) {
     x = _mm512_inserti32x4(x, row( 8), 2);
     x = _mm512_inserti32x4(x, row(12), 3);
     return (vec_f) x;
-}
-
-// Joined in registers: a vector that is loaded waits for the stores of its parts.
-inline vec_f widen_halves(const uint16_t * x) {
-    const __m128i a = _mm_setr_epi16(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]);
-    const __m128i b = _mm_setr_epi16(x[8], x[9], x[10], x[11], x[12], x[13], x[14], x[15]);
-    return (vec_f) _mm512_cvtph_ps(_mm256_set_m128i(b, a));
 }
 
 inline unsigned lanes_at_least(vec_f x, float t) {

@@ -3,14 +3,14 @@
 #define VL 4
 #define NQ 4
 
-#include "h2o-attn-simd.h"
+#include "h2o-half-simd.h"
 #include "h2o-index-kernel.h"
 
 namespace {
 
 typedef int16_t  vec_s __attribute__((vector_size(VL*4)));
 typedef uint16_t vec_h __attribute__((vector_size(VL*4)));
-typedef uint16_t vec_h_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
+typedef uint16_t vec_bytes_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
 
 // Two numbers of every key in 16 bits each, with the same two of a query. All sums of a block's products fit into 16 bits:
 // 16*15*127.
@@ -24,7 +24,7 @@ struct key_block {
 
     explicit key_block(const char * src) {
         for (int j = 0; j < 4; ++j) {
-            bytes[j] = *(const vec_h_mem *) (src + j*VL*4);
+            bytes[j] = *(const vec_bytes_mem *) (src + j*VL*4);
         }
     }
 
@@ -48,17 +48,6 @@ inline vec_f load_rows(const char * const * src, int64_t offset) {
     vec_f x;
     __builtin_memcpy(&x, src[0] + offset, sizeof(x));
     return x;
-}
-
-// The exponent's bias is corrected by a product, which also takes care of subnormal numbers.
-inline vec_f widen_halves(const uint16_t * x) {
-    vec_u bits;
-    for (int j = 0; j < VL; ++j) {
-        bits[j] = x[j];
-    }
-    const vec_f finite = (vec_f) ((bits & 0x7fff) << 13)*0x1p112f;
-    const vec_u large  = (vec_u) ((vec_i) (bits & 0x7fff) >= 0x7c00) & 0x7f800000; // infinite or NaN
-    return (vec_f) ((vec_u) finite | large | (bits & 0x8000) << 16);
 }
 
 inline unsigned lanes_at_least(vec_f x, float t) {

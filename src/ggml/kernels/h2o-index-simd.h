@@ -1,8 +1,7 @@
-// Scores and their selection with vectors of VL floats. The file that includes this has included h2o-attn-simd.h and defines
+// Scores and their selection with vectors of VL floats. The file that includes this has included h2o-half-simd.h and defines
 //   NQ                     queries that are scored at once, as many as fit into the registers
 //   key_block              a panel's block in registers; dot(q): VL sums of products with a query's block
 //   load_rows              16 bytes of every 4th of VL rows, side by side
-//   widen_halves           VL floats from F16
 //   lanes_at_least(x, t)   the lanes that are t or more, as bits
 
 #include "h2o-index-kernel.h"

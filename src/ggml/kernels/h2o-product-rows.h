@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o-attn-simd.h"
+#include "h2o-half-simd.h"
 #include "h2o-product-kernel.h"
 
 #include <immintrin.h>

@@ -12,10 +12,7 @@
 //   add_column_sums(block)        writes them
 //   dot_blocks(w, block)          sums of 4 products in each lane, of a row's numbers
 
-#include "h2o-attn-simd.h"
-#include "h2o-product-kernel.h"
-
-#include <immintrin.h>
+#include "h2o-product-rows.h"
 
 namespace {
 
@@ -35,13 +32,6 @@ inline vec_f load_columns(const char * const * column, int64_t offset) {
 // 4 dwords in every 4 lanes
 inline vec_i repeat_4(const char * src) {
     return (vec_i) _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) src));
-}
-
-// Joined in registers: a vector that is loaded waits for the stores of its parts.
-inline vec_f widen_halves(const uint16_t * x) {
-    const __m128i a = _mm_setr_epi16(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]);
-    const __m128i b = _mm_setr_epi16(x[8], x[9], x[10], x[11], x[12], x[13], x[14], x[15]);
-    return (vec_f) _mm512_cvtph_ps(_mm256_set_m128i(b, a));
 }
 
 // Numbers of N blocks of a row, 0 where there is no second one.
@@ -70,10 +60,6 @@ inline vec_f load_columns(const char * const * column, int64_t offset) {
 
 inline vec_i repeat_4(const char * src) {
     return (vec_i) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) src));
-}
-
-inline vec_f widen_halves(const uint16_t * x) {
-    return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x));
 }
 
 template <int N>
