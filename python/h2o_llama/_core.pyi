@@ -48,6 +48,7 @@ __all__: list[str] = [
     "ops_column_sums",
     "ops_fuse",
     "ops_get_rows",
+    "ops_key_directions",
     "ops_max_rows",
     "ops_mul_mat_seconds",
     "ops_product",
@@ -619,6 +620,16 @@ def ops_get_rows(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray: ...
+def ops_key_directions(
+    k: numpy.ndarray,
+    cosines: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    sines: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    is_interleaved: bool,
+) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
+    """
+    Of keys, RoPE's rotations taken back: 1/|k|, and products with the sum of all k/|k|, both [n, n_head].
+    """
+
 def ops_max_rows(
     a: numpy.ndarray, type: str, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> numpy.ndarray: ...

@@ -225,7 +225,7 @@ static double product_seconds(const py::array_t<uint8_t> & weights, const py::ar
 }
 
 // k is [n, n_head, d] of float16 or float32, cosines and sines are [n, n_pairs]
-static py::tuple key_directions(const py::array & k, const py::array_t<float> & cosines, const py::array_t<float> & sines, bool is_interleaved) {
+static std::tuple<py::array_t<float>, py::array_t<float>> key_directions(const py::array & k, const py::array_t<float> & cosines, const py::array_t<float> & sines, bool is_interleaved) {
     const ggml_h2o_keys keys = {
         k.data(), k.itemsize() == 2, k.shape(0), k.shape(1), k.shape(2), cosines.data(), sines.data(), cosines.shape(1), is_interleaved,
     };
@@ -237,7 +237,7 @@ static py::tuple key_directions(const py::array & k, const py::array_t<float> & 
     ggml_h2o_keys_add(&keys, inv_norms.mutable_data(), sums.data());
     ggml_h2o_keys_dot(&keys, sums.data(), dots.mutable_data());
 
-    return py::make_tuple(inv_norms, dots);
+    return { inv_norms, dots };
 }
 
 static std::vector<std::string> attention_isas() {
