@@ -113,7 +113,7 @@ def attention_kernels(memory: int, n_threads: int) -> list[Timed]:
         _core.ops_set_attention_isa(isa)
         return _core.ops_attention_seconds(q, k, v, "f16", rows, first, None, True, n_threads)
 
-    return [Timed(isa, memory, flops, partial(run, isa)) for isa in _core.ops_attention_isas()]
+    return [Timed(isa, memory, flops, partial(run, isa)) for isa in _core.ops_attention_isas() if isa != "avxvnni"]
 
 
 def matrix_products(numpy_process: ProcessPoolExecutor, n_threads: int) -> list[Timed]:
