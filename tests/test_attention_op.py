@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from compare import assert_all_close, assert_all_equal, assert_refused, case
 from h2o_llama import _core, ops
-from kernels import ALL_ISAS, ISAS, using
+from kernels import ISAS, using
 
 Array = NDArray[Any]
 
@@ -647,9 +647,8 @@ class TestTileRows:
         """The next kernel takes its place."""
         inputs, first, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
         want = ops.attention(*inputs, first=first, **tiles.arguments)
-        _core.ops_set_attention_isa(in_use_with_tiles("amx"))
-        got = ops.attention(*inputs, first=first, **tiles.arguments)
-        _core.ops_set_attention_isa(ALL_ISAS[0])
+        with using(in_use_with_tiles("amx")):
+            got = ops.attention(*inputs, first=first, **tiles.arguments)
         assert_all_equal(got, want)
 
 

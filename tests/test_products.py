@@ -5,7 +5,7 @@ In whole models, the oracle's tests use them: some of these models have such wei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gguf
@@ -23,11 +23,7 @@ Array = NDArray[Any]
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
-
-@pytest.fixture(params=ALL_ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    with using(request.param):
-        yield request.param
+every_isa = pytest.mark.parametrize("isa", ALL_ISAS, indirect=True)
 
 
 def numbers(rng: np.random.Generator, n_rows: int, n: int) -> Array:
@@ -64,6 +60,7 @@ def test_any_sizes(isa_name: str, data: st.DataObject) -> None:
     assert np.all(np.abs(got - upstream) <= 1e-6 * sizes_of_terms(weights, x))
 
 
+@every_isa
 def test_numpy(rng: np.random.Generator, isa: str) -> None:
     """Columns that are in Q8_0 as they are: 127 is the largest number of each block, and scales are powers of two."""
     weights = weights_of(rng, 203, 4800)
@@ -78,6 +75,7 @@ def test_numpy(rng: np.random.Generator, isa: str) -> None:
             assert np.all(error <= 1e-6 * sizes_of_terms(weights, x))
 
 
+@every_isa
 def test_a_column_does_not_depend_on_others_or_threads(rng: np.random.Generator, isa: str) -> None:
     weights, x = weights_of(rng, 75, 2400), numbers(rng, 70, 2400)
     whole = product(weights, x, n_threads=3)
@@ -85,6 +83,7 @@ def test_a_column_does_not_depend_on_others_or_threads(rng: np.random.Generator,
         np.testing.assert_array_equal(product(weights, x[start:end]), whole[start:end])
 
 
+@every_isa
 def test_what_is_not_finite_stays_in_its_column_or_row(rng: np.random.Generator, isa: str) -> None:
     weights, x = weights_of(rng, 21, 128), numbers(rng, 19, 128)
     expected = product(weights, x)
