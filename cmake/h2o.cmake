@@ -1,18 +1,17 @@
 # Our sources, added to upstream's libraries; the Python extension; what goes into the wheel.
-function(h2o_add_sources target include_directory)
+function(h2o_add_sources target)
+    list(TRANSFORM ARGN PREPEND "${PROJECT_SOURCE_DIR}/src/")
     file(GLOB sources CONFIGURE_DEPENDS ${ARGN})
     target_sources(${target} PRIVATE ${sources})
-    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/${include_directory}")
+    target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}/src")
     # upstream's models are compiled several at once
     set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-h2o_add_sources(ggml-base src/ggml src/ggml/*.c src/ggml/kernels/*.cpp)
-h2o_add_sources(llama     src/h2o  src/h2o/*.cpp src/h2o/scorers/*.cpp)
-h2o_add_sources(server-context src/server src/server/*.cpp)
-target_include_directories(ggml-base PUBLIC src/ggml) # ggml-h2o-*.h
-target_include_directories(llama     PUBLIC src/h2o)  # llama-h2o.h
-target_include_directories(server-context PUBLIC src/server) # server-h2o.h
+h2o_add_sources(ggml-base ggml/*/*.c ggml/*/kernels/*.cpp)
+h2o_add_sources(llama h2o/*/*.cpp)
+h2o_add_sources(server-context server/*.cpp)
+target_include_directories(llama PUBLIC src/h2o/llama) # llama-h2o.h
 target_link_libraries(llama PRIVATE codec)
 
 # ggml's CPU backend, compiled for one CPU, or in a wheel once for each kind of CPU.
@@ -23,42 +22,41 @@ if(NOT TARGET ggml-cpu)
     list(FILTER cpu_backends EXCLUDE REGEX "-feats$")
 endif()
 foreach(backend ${cpu_backends})
-    h2o_add_sources(${backend} src/ggml src/ggml/cpu/*.cpp)
-    target_include_directories(${backend} PRIVATE "${PROJECT_SOURCE_DIR}/src/ggml/kernels")
+    h2o_add_sources(${backend} ggml/*/cpu/*.cpp)
 endforeach()
 
 # Kernels of our operators, one file for each instruction set, once for all CPU backends and for the core. The CPU that runs
 # them says which to use: not GGML_NATIVE, nor the backend.
-function(h2o_kernel_options kernel)
+function(h2o_kernel_options operator isa)
     # GCC 12 warns of its own headers for AVX-512
-    set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ggml/kernels/h2o-${kernel}.cpp"
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ggml/${operator}/kernels/${isa}.cpp"
         TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS "${ARGN};-ffp-contract=fast;-Wno-maybe-uninitialized")
 endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-    h2o_kernel_options(attn-portable  -march=x86-64)
-    h2o_kernel_options(attn-avx2      -march=haswell)
-    h2o_kernel_options(attn-avx512    -march=skylake-avx512)
-    h2o_kernel_options(keys-portable  -march=x86-64)
-    h2o_kernel_options(keys-avx2      -march=haswell)
-    h2o_kernel_options(keys-avx512    -march=skylake-avx512)
-    h2o_kernel_options(index-portable -march=x86-64)
-    h2o_kernel_options(index-avx2     -march=haswell)
-    h2o_kernel_options(index-avx512   -march=skylake-avx512 -mavx512vnni)
-    h2o_kernel_options(product-avx2   -march=haswell)
-    h2o_kernel_options(product-avx512 -march=skylake-avx512 -mavx512vnni)
+    h2o_kernel_options(attention portable -march=x86-64)
+    h2o_kernel_options(attention avx2 -march=haswell)
+    h2o_kernel_options(attention avx512 -march=skylake-avx512)
+    h2o_kernel_options(keys portable -march=x86-64)
+    h2o_kernel_options(keys avx2 -march=haswell)
+    h2o_kernel_options(keys avx512 -march=skylake-avx512)
+    h2o_kernel_options(top-keys portable -march=x86-64)
+    h2o_kernel_options(top-keys avx2 -march=haswell)
+    h2o_kernel_options(top-keys avx512 -march=skylake-avx512 -mavx512vnni)
+    h2o_kernel_options(product avx2 -march=haswell)
+    h2o_kernel_options(product avx512 -march=skylake-avx512 -mavx512vnni)
     check_cxx_compiler_flag(-mavxvnni H2O_LLAMA_AVX_VNNI)
     if(H2O_LLAMA_AVX_VNNI)
-        h2o_kernel_options(product-avxvnni -march=haswell -mavxvnni)
+        h2o_kernel_options(product avxvnni -march=haswell -mavxvnni)
     endif()
     check_cxx_compiler_flag(-mamx-bf16 H2O_LLAMA_AMX)
     if(H2O_LLAMA_AMX)
-        h2o_kernel_options(attn-amx -march=skylake-avx512 -mamx-tile -mamx-bf16)
+        h2o_kernel_options(attention amx -march=skylake-avx512 -mamx-tile -mamx-bf16)
     endif()
 endif()
 
 if(TARGET ggml-cuda)
-    h2o_add_sources(ggml-cuda src/ggml src/ggml/cuda/*.cu)
+    h2o_add_sources(ggml-cuda ggml/*/cuda/*.cu)
 endif()
 
 # What stands around the model is to compile fast, what it computes is short: -O1, and several files at once.

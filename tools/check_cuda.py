@@ -46,8 +46,8 @@ def make_toolkit(folder: Path) -> Path:
 
 
 def sources() -> set[Path]:
-    """The .cu files of src/ggml/cuda, and those that patches/ change (for a .cuh: the .cu of that name)."""
-    ours = set((ROOT / "src" / "ggml" / "cuda").glob("*.cu"))
+    """The .cu files of src/ggml, and those that patches/ change (for a .cuh: the .cu of that name)."""
+    ours = set((ROOT / "src" / "ggml").glob("*/cuda/*.cu"))
     patches = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "patches").glob("*.patch"))
     patched = re.findall(r"^\+\+\+ b/(ggml/src/ggml-cuda/\S+\.cu)h?$", patches, re.MULTILINE)
     return ours | {ROOT / "vendor" / "llama.cpp" / name for name in patched}

@@ -1,4 +1,4 @@
-"""Fill vendor/codecs: the sources of zstd, LZ4 and xxHash that src/codec is built with.
+"""Fill vendor/codecs: the sources of zstd, LZ4 and xxHash that src/h2o/store/codec is built with.
 
 CMake runs this when it configures. Each is taken out of a Python package's source distribution, pinned in
 vendor/requirements-*.txt and downloaded once, by pip, into vendor/.cache. H2O_LLAMA_CODECS names a folder with these

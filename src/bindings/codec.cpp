@@ -1,9 +1,9 @@
 #include "bindings.h"
 
-#include "h2o-codec.h"
-#include "h2o-codec-frame.h"
-#include "h2o-codec-pool.h"
-#include "h2o-codec-row-code.h"
+#include "h2o/store/codec/codec.h"
+#include "h2o/store/codec/frame.h"
+#include "h2o/store/codec/pool.h"
+#include "h2o/store/codec/row-code.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>

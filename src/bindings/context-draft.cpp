@@ -2,7 +2,7 @@
 
 #include "context.h"
 
-#include "h2o-draft.h"
+#include "h2o/text/draft.h"
 #include "llama-call.h"
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #include "callbacks.h"
 #include "model.h"
 
-#include "h2o-packed.h"
+#include "h2o/text/packed.h"
 #include "llama-h2o.h"
 
 #include <pybind11/numpy.h>

@@ -1,6 +1,6 @@
 #include "bindings.h"
 
-#include "h2o-codec.h"
+#include "h2o/store/codec/codec.h"
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 #include "bindings.h"
 
-#include "h2o-lookup.h"
+#include "h2o/text/lookup.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>

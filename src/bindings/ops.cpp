@@ -1,11 +1,11 @@
 #include "ops-graph.h"
 #include "types.h"
 
-#include "ggml-h2o-attn.h"
-#include "ggml-h2o-index.h"
-#include "ggml-h2o-keys.h"
-#include "ggml-h2o-product.h"
-#include "h2o-softmax.h"
+#include "ggml/attention/attention.h"
+#include "ggml/top-keys/top-keys.h"
+#include "ggml/keys/keys.h"
+#include "ggml/product/product.h"
+#include "h2o/graph/softmax.h"
 
 #include <pybind11/stl.h>
 

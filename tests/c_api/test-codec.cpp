@@ -1,11 +1,11 @@
 // The codec, for sanitizers: blocks of all kinds come back exactly, damaged frames and rows are refused or give something, and a pool
 // does both at once. Usage: test-codec [blocks [seed]]
 
-#include "h2o-codec-entropy.h"
-#include "h2o-codec-frame.h"
-#include "h2o-codec-pool.h"
-#include "h2o-codec-row-code.h"
-#include "h2o-codec.h"
+#include "h2o/store/codec/entropy.h"
+#include "h2o/store/codec/frame.h"
+#include "h2o/store/codec/pool.h"
+#include "h2o/store/codec/row-code.h"
+#include "h2o/store/codec/codec.h"
 
 #include <cstdio>
 #include <cstdlib>

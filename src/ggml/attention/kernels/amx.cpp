@@ -1,0 +1,334 @@
+#include "ggml/attention/kernels/kernel.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512F__)
+
+// Products in BF16 with almost the precision of float32: x = hi + lo + O(2^-17 x), both BF16, each times each.
+//
+// A tile multiplies 16 pairs of numbers. Of 32 numbers in a row, the j-th pair are the j-th and the (j+16)-th, so that two
+// vectors become pairs without moving between lanes. Rows are split into runs of 32: 16 pairs of hi, 16 pairs of lo.
+
+#define VL 16
+
+#include "ggml/attention/kernels/in-place.h"
+
+#include <immintrin.h>
+
+namespace {
+
+constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a run
+constexpr int TILE      = 256;  // pairs in a tile
+constexpr int KEY_BLOCK = 2048; // logits of so many keys stay in the L2 cache
+constexpr int MR        = 8;    // rows in one softmax block
+constexpr int TILE_ROWS = 64;
+
+static_assert(BLOCK == H2O_ATTN_PAD && BLOCK == H2O_ATTN_KEYS && TILE_ROWS <= H2O_ATTN_MAX_ROWS, "");
+
+struct split_pairs {
+    vec_i hi;
+    vec_i lo;
+};
+
+// to the nearest BF16, a tie to the larger one: in the upper half of each lane
+inline vec_i round_up(vec_f x) {
+    return (vec_i) x + 0x8000;
+}
+
+inline vec_i upper(vec_i x) {
+    return x & (int32_t) 0xffff0000;
+}
+
+inline vec_i pairs(vec_i a, vec_i b) {
+    return (vec_i) ((vec_u) a >> 16) | upper(b);
+}
+
+inline split_pairs split(vec_f a, vec_f b) {
+    const vec_i hi_a = round_up(a);
+    const vec_i hi_b = round_up(b);
+    const vec_i lo_a = round_up(a - (vec_f) upper(hi_a));
+    const vec_i lo_b = round_up(b - (vec_f) upper(hi_b));
+
+    return { pairs(hi_a, hi_b), pairs(lo_a, lo_b) };
+}
+
+inline void store(float * x, vec_i v) {
+    *(vec_i_mem *) x = v;
+}
+
+// n of VL numbers, then zeros
+inline vec_f load_some(const float * x, int64_t n) {
+    const __mmask16 mask = n >= VL ? 0xffff : n > 0 ? (1 << n) - 1 : 0;
+
+    return (vec_f) _mm512_maskz_loadu_ps(mask, x);
+}
+
+// Runs of 32 keys: [run][32 of d][hi, lo][16 keys twice][16 pairs of d][16 keys]
+void pack_k(const float * rows, int64_t d, int64_t key, int64_t, void * k) {
+    float * dst = (float *) k + key*h2o_attn_pad(d);
+
+    for (int64_t i = 0; i < d; i += BLOCK, dst += 4*TILE) {
+        for (int half = 0; half < 2; ++half) {
+            float hi[16*VL];
+            float lo[16*VL];
+            for (int j = 0; j < 16; ++j) {
+                const float * row = rows + (16*half + j)*d + i;
+                const split_pairs s = split(load_some(row, d - i), load_some(row + VL, d - i - VL));
+                store(hi + j*VL, s.hi);
+                store(lo + j*VL, s.lo);
+            }
+            for (int p = 0; p < 16; ++p) {
+                for (int j = 0; j < 16; ++j) {
+                    dst[       half *TILE + p*VL + j] = hi[j*VL + p];
+                    dst[(2 + half)*TILE + p*VL + j] = lo[j*VL + p];
+                }
+            }
+        }
+    }
+}
+
+// Runs of 32 columns: [run][32 keys][hi, lo][16 columns twice][16 pairs of keys][16 columns]
+void pack_v(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v) {
+    for (int64_t i = 0; i < d; i += BLOCK) {
+        float * dst = (float *) v + i*n_k + key*BLOCK;
+        for (int half = 0; half < 2; ++half) {
+            const int64_t column = i + half*VL;
+            for (int p = 0; p < 16; ++p) {
+                const split_pairs s = split(load_some(rows + p*d + column, d - column), load_some(rows + (p + 16)*d + column, d - column));
+                store(dst +       half *TILE + p*VL, s.hi);
+                store(dst + (2 + half)*TILE + p*VL, s.lo);
+            }
+        }
+    }
+}
+
+void split_rows(const float * x, int n_rows, int64_t d, float * dst) {
+    const int64_t d_pad = h2o_attn_pad(d);
+    for (int r = 0; r < n_rows; ++r) {
+        for (int64_t i = 0; i < d; i += BLOCK) {
+            const split_pairs s = split(load_some(x + r*d + i, d - i), load_some(x + r*d + i + VL, d - i - VL));
+            store(dst + r*d_pad + i,      s.hi);
+            store(dst + r*d_pad + i + VL, s.lo);
+        }
+    }
+}
+
+// the 2x2 tiles of c += those of a times those of b
+inline void add_products() {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
+// c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles
+void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
+    float * c1 = c + 16*ldc;
+
+    lda *= sizeof(float);
+    ldc *= sizeof(float);
+
+    if (add) {
+        _tile_loadd(0, c,       ldc);
+        _tile_loadd(1, c  + VL, ldc);
+        _tile_loadd(2, c1,      ldc);
+        _tile_loadd(3, c1 + VL, ldc);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+
+    for (int64_t i = 0; i < n; i += BLOCK, a += BLOCK, b += 4*TILE) {
+        const float * a1 = (const float *) ((const char *) a + 16*lda);
+
+        _tile_loadd(4, a,          lda);
+        _tile_loadd(5, a1,         lda);
+        _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
+        _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
+        add_products(); // hi*lo
+
+        _tile_loadd(6, b,        VL*sizeof(float));
+        _tile_loadd(7, b + TILE, VL*sizeof(float));
+        add_products(); // hi*hi
+
+        _tile_loadd(4, a  + VL, lda);
+        _tile_loadd(5, a1 + VL, lda);
+        add_products(); // lo*hi
+
+        _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
+        _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
+        add_products(); // lo*lo
+    }
+
+    _tile_stored(0, c,       ldc);
+    _tile_stored(1, c  + VL, ldc);
+    _tile_stored(2, c1,      ldc);
+    _tile_stored(3, c1 + VL, ldc);
+}
+
+// x = exp(x - m) split in place, l = row sums
+template <int M>
+void exp_rows(float * x, int64_t ld, int64_t n, const float * m, float * l) {
+    vec_f sum[M] = {};
+    for (int64_t j = 0; j < n; j += BLOCK) {
+        for (int i = 0; i < M; ++i) {
+            float * run = x + i*ld + j;
+            const vec_f a = exp_negative(load(run)      - m[i]);
+            const vec_f b = exp_negative(load(run + VL) - m[i]);
+            const split_pairs s = split(a, b);
+            store(run,      s.hi);
+            store(run + VL, s.lo);
+            sum[i] += a + b;
+        }
+    }
+    for (int i = 0; i < M; ++i) {
+        l[i] = sum_of(sum[i]);
+    }
+}
+
+// sums += column sums of x/l, where row i counts in the first counted[i] columns
+template <int M>
+void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, const int64_t * counted, float * sums) {
+    float   f[M];
+    int64_t n_all  = n; // columns in which every row counts
+    int64_t n_some = 0; // columns in which any does
+    for (int i = 0; i < M; ++i) {
+        f[i]   = 1.0f/l[i];
+        n_all  = min_of(n_all,  counted[i]);
+        n_some = max_of(n_some, min_of(n, counted[i]));
+    }
+
+    int64_t j = 0;
+    const auto add = [&](const auto & counts) {
+        vec_f sum_a = {};
+        vec_f sum_b = {};
+        for (int i = 0; i < M; ++i) {
+            const vec_i hi = (vec_i) load(x + i*ld + j);
+            const vec_i lo = (vec_i) load(x + i*ld + j + VL);
+            sum_a += counts((vec_f) (hi << 16) + (vec_f) (lo << 16), i, j)*f[i];
+            sum_b += counts((vec_f) upper(hi)  + (vec_f) upper(lo),  i, j + VL)*f[i];
+        }
+        store(sums + j,      load(sums + j)      + sum_a);
+        store(sums + j + VL, load(sums + j + VL) + sum_b);
+    };
+    for (; j + BLOCK <= n_all; j += BLOCK) {
+        add([](vec_f e, int, int64_t) { return e; });
+    }
+    for (; j < n_some; j += BLOCK) {
+        add([&](vec_f e, int i, int64_t column) { return first_lanes(e, counted[i] - column); });
+    }
+}
+
+// Others set the configuration of a thread once and rely on it, as upstream's products with AMX do.
+class tile_config {
+public:
+    tile_config() {
+        _tile_storeconfig(&before);
+        __asm__ volatile ("" : "+m" (before));
+
+        config tiles = { 1, 0, {}, {}, {} };
+        for (int i = 0; i < 8; ++i) {
+            tiles.colsb[i] = 64;
+            tiles.rows[i]  = 16;
+        }
+        load(tiles);
+    }
+
+    ~tile_config() {
+        if (before.palette == 0) {
+            _tile_release();
+        } else {
+            load(before);
+        }
+    }
+
+private:
+    struct alignas(64) config {
+        uint8_t  palette;
+        uint8_t  start_row;
+        uint8_t  reserved[14];
+        uint16_t colsb[16];
+        uint8_t  rows[16];
+    };
+
+    static void load(config & c) {
+        __asm__ volatile ("" : "+m" (c)); // GCC before 14 takes ldtilecfg for a read of 8 bytes
+        _tile_loadconfig(&c);
+    }
+
+    config before;
+};
+
+bool tile(const h2o_attn_tile & t) {
+    const tile_config config;
+
+    const float * k = (const float *) t.k;
+    const float * v = (const float *) t.v;
+
+    const int64_t d_k_pad = h2o_attn_pad(t.d_k);
+    const int64_t d_v_pad = h2o_attn_pad(t.d_v);
+    const int64_t n_keys  = t.visible[t.n_rows - 1];
+
+    // keys that some row of the block sees, rounded up
+    const auto n_visible = [&](int r) {
+        return h2o_attn_pad(t.visible[min_of(r + BLOCK, t.n_rows) - 1]);
+    };
+
+    // rows of a block after the last one hold anything, and become rows that nobody reads
+    split_rows(t.q, t.n_rows, t.d_k, t.split);
+
+    for (int64_t key = 0; key < n_keys; key += BLOCK) {
+        for (int r = 0; r < t.n_rows; r += BLOCK) {
+            if (key < n_visible(r)) {
+                multiply(t.split + r*d_k_pad, d_k_pad, k + key*d_k_pad, d_k_pad, t.logits + r*t.ld + key, t.ld, false);
+            }
+        }
+    }
+
+    for (int r = 0; r < t.n_rows; r += MR) {
+        with_constant<MR>(min_of(MR, t.n_rows - r), [&](auto c) {
+            constexpr int M = decltype(c)::value;
+
+            float * x = t.logits + r*t.ld;
+            const int64_t n = n_visible(r/BLOCK*BLOCK);
+
+            mask_and_max<M>(x, t.ld, { { 0, 0, n, nullptr, t.visible + r } }, t.m + r);
+            exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
+            if (t.sums) {
+                add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
+            }
+        });
+    }
+
+    for (int64_t key = 0; key < n_keys; key += KEY_BLOCK) {
+        for (int64_t i = 0; i < t.d_v; i += BLOCK) {
+            for (int r = 0; r < t.n_rows; r += BLOCK) {
+                if (key < n_visible(r)) {
+                    multiply(t.logits + r*t.ld + key, t.ld, v + i*t.n_k + key*BLOCK, min_of(n_visible(r) - key, KEY_BLOCK),
+                            t.o + r*d_v_pad + i, d_v_pad, key > 0);
+                }
+            }
+        }
+    }
+
+    for (int r = 0; r < t.n_rows; ++r) {
+        const float f = 1.0f/t.l[r];
+        for (int64_t i = 0; i < t.d_v; ++i) {
+            t.o[r*d_v_pad + i] *= f;
+        }
+    }
+
+    return true;
+}
+
+const h2o_attn_kernel kernel = { "amx", TILE_ROWS, false, pack_k, pack_v, tile, in_place };
+
+} // namespace
+
+const h2o_attn_kernel * const h2o_attn_amx = &kernel;
+
+#else
+
+const h2o_attn_kernel * const h2o_attn_amx = nullptr;
+
+#endif

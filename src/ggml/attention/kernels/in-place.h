@@ -1,0 +1,277 @@
+// Few rows attend to keys that are read where they lie, by blocks of rows and vectors of VL floats in registers. What fits
+// there follows from VL.
+
+#include "ggml/simd/half.h"
+
+namespace {
+
+constexpr int IN_PLACE_ROWS = VL == 16 ? 6 : 3; // rows at once
+constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
+constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
+
+// Rows are asked for in groups, for the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on one without.
+constexpr int PREFETCH_GROUP = 8;
+constexpr int PREFETCH_AHEAD = VL == 16 ? 64 : 32; // keys
+constexpr int PREFETCH_CACHE = VL == 16 ? 2 : 3;
+constexpr int CACHE_LINE     = 64;                  // bytes
+
+static_assert(H2O_ATTN_LANES % VL == 0, "");
+
+typedef int8_t   vec_b_mem __attribute__((vector_size(VL), aligned(1), may_alias));
+
+// Each type: VL numbers of a row from the i-th on.
+struct row_f32 {
+    static vec_f load(const char * row, int64_t i) { return ::load((const float *) row + i); }
+};
+
+struct row_bf16 {
+    static vec_f load(const char * row, int64_t i) {
+        return (vec_f) (__builtin_convertvector(*(const vec_h_mem *) (row + 2*i), vec_u) << 16);
+    }
+};
+
+struct row_f16 {
+    static vec_f load(const char * row, int64_t i) { return load_half(row + 2*i); }
+};
+
+// blocks of 32 numbers: their scale, then 8 bits of each
+struct row_q8_0 {
+    static vec_f load(const char * row, int64_t i) {
+        const char * block = row + i/32*34;
+        const void * bytes = block + 2 + i%32;
+#if !HAS_F16C
+        const vec_i x = __builtin_convertvector(*(const vec_b_mem *) bytes, vec_i);
+#elif VL == 16
+        const vec_i x = (vec_i) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) bytes));
+#else
+        const vec_i x = (vec_i) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) bytes));
+#endif
+        return __builtin_convertvector(x, vec_f)*half_at(block);
+    }
+};
+
+// f(the type)
+template <typename F>
+inline void with_type(h2o_attn_type type, const F & f) {
+    switch (type) {
+        case H2O_ATTN_F32:  f(row_f32 ()); break;
+        case H2O_ATTN_F16:  f(row_f16 ()); break;
+        case H2O_ATTN_BF16: f(row_bf16()); break;
+        case H2O_ATTN_Q8_0: f(row_q8_0()); break;
+    }
+}
+
+// f(number of rows, first row) for blocks of rows that are as large as each other, but for one row
+template <typename F>
+inline void for_row_blocks(int n_rows, const F & f) {
+    const int n_blocks = (n_rows + IN_PLACE_ROWS - 1)/IN_PLACE_ROWS;
+    for (int b = 0; b < n_blocks; ++b) {
+        const int r = b*n_rows/n_blocks;
+        with_constant<IN_PLACE_ROWS>((b + 1)*n_rows/n_blocks - r, [&](auto c) { f(c, r); });
+    }
+}
+
+// Of the pairs of lanes that differ in the bit STEP, the sums: those of a where the bit is 0, those of b where it is 1.
+template <int STEP, int... J>
+inline vec_f add_pairs(vec_f a, vec_f b, indices<J...>) {
+    return shuffle<((J & STEP) ? VL + J - STEP : J)...>(a, b) + shuffle<((J & STEP) ? VL + J : J + STEP)...>(a, b);
+}
+
+template <int STEP>
+inline vec_f add_pairs(vec_f a, vec_f b) {
+    return add_pairs<STEP>(a, b, typename make_indices<VL>::type());
+}
+
+// lane j: the sum of the lanes j%4, j%4 + 4, ... of x[j/4], x[0] alone if there are 4 lanes
+inline vec_f add_quads(const vec_f * x) {
+    if constexpr (VL == 4) {
+        return x[0];
+    } else if constexpr (VL == 8) {
+        return add_pairs<4>(x[0], x[1]);
+    } else {
+        return add_pairs<8>(add_pairs<4>(x[0], x[1]), add_pairs<4>(x[2], x[3]));
+    }
+}
+
+inline const char * row_of(const h2o_attn_source & x, int64_t key) {
+    return (const char *) x.data + x.rows[key]*x.stride;
+}
+
+// Rows by index, and one head's part of each, are more than the CPU foresees.
+inline void prefetch_row(const h2o_attn_source & x, int64_t key) {
+    const char * row = row_of(x, key);
+    for (int64_t i = 0; i < x.size; i += 64) {
+        __builtin_prefetch(row + i, 0, 2);
+    }
+}
+
+// Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
+[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t start, int64_t end) {
+    __asm__ volatile (""); // GCC leaves out a call that has no effect
+    for (int64_t i = start; i < end; i += 2*CACHE_LINE) {
+        for (int c = 0; c < PREFETCH_GROUP; ++c) {
+            const char * row = row_of(x, min_of(key + c, n - 1));
+            __builtin_prefetch(row + i, 0, PREFETCH_CACHE);
+            __builtin_prefetch(row + min_of(i + CACHE_LINE, end - 1), 0, PREFETCH_CACHE);
+        }
+    }
+}
+
+// Rows in the order in which they are read: the bytes [start, end) of n rows, then n_next of others.
+struct reading {
+    const h2o_attn_source & x;
+    int64_t n;
+    int64_t start;
+    int64_t end;
+
+    const h2o_attn_source & next;
+    int64_t n_next;
+
+    // Asks for PREFETCH_GROUP rows that are read PREFETCH_AHEAD rows after the key-th.
+    void prefetch(int64_t key) const {
+        key += PREFETCH_AHEAD;
+        if (key < n) {
+            prefetch_rows(x, key, n, start, end);
+        } else if (key - n < n_next) {
+            prefetch_rows(next, key - n, n_next, 0, next.size);
+        }
+    }
+};
+
+// logits of VL keys from the key-th on, the last one again where there are no more; all finite: -1 in that lane
+template <typename T, int M>
+void dot_rows(const h2o_attn_in_place & t, int first_row, int64_t key, vec_i & finite) {
+    vec_f quads[M][VL/4];
+
+    for (int j = 0; j < VL/4; ++j) {
+        const char * k[IN_PLACE_KEYS];
+        for (int c = 0; c < IN_PLACE_KEYS; ++c) {
+            k[c] = row_of(t.k, min_of(key + 4*j + c, t.n_k - 1));
+        }
+
+        vec_f sum[M][IN_PLACE_KEYS] = {};
+        for (int64_t i = 0; i < t.d_k; i += VL) {
+            vec_f q[M];
+            for (int r = 0; r < M; ++r) {
+                q[r] = load(t.q + (first_row + r)*t.d_k + i);
+            }
+            for (int c = 0; c < IN_PLACE_KEYS; ++c) { // one of them in a register at a time
+                const vec_f x = T::load(k[c], i);
+                for (int r = 0; r < M; ++r) {
+                    sum[r][c] += x*q[r];
+                }
+            }
+        }
+        for (int r = 0; r < M; ++r) {
+            quads[r][j] = add_pairs<2>(add_pairs<1>(sum[r][0], sum[r][1]), add_pairs<1>(sum[r][2], sum[r][3]));
+        }
+    }
+
+    for (int r = 0; r < M; ++r) {
+        const vec_f x = add_quads(quads[r]);
+        store(t.logits + (first_row + r)*t.ld + key, x);
+        finite &= x - x == 0.0f;
+    }
+}
+
+// N vectors of the rows' output, from the i-th number on
+template <typename T, int M, int N>
+void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, bool prefetch, vec_i & finite) {
+    const bool is_first = first_row == 0; // the rows after these find all in the cache
+    const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
+
+    const int64_t start_byte = t.v.size*i/t.d_v;
+    const int64_t end_byte   = prefetch && is_first ? t.v.size*(i + N*VL)/t.d_v : start_byte;
+
+    const reading order = { t.v, t.n_k, start_byte, end_byte, t.next, prefetch && is_last ? t.n_next : 0 };
+
+    vec_f sum[M][N] = {};
+
+    const float * weights = t.logits + first_row*t.ld;
+    for (int64_t start = 0; start < t.n_k; start += PREFETCH_GROUP) {
+        order.prefetch(start);
+
+        for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_k); ++key) {
+            const char * v = row_of(t.v, key);
+            for (int j = 0; j < N; ++j) {
+                const vec_f x = T::load(v, i + j*VL);
+                for (int r = 0; r < M; ++r) {
+                    sum[r][j] += x*weights[r*t.ld + key];
+                }
+            }
+        }
+    }
+
+    for (int r = 0; r < M; ++r) {
+        const float l = t.l[first_row + r];
+        const float f = l > 0.0f ? 1.0f/l : 0.0f;
+        for (int j = 0; j < N; ++j) {
+            finite &= sum[r][j] - sum[r][j] == 0.0f;
+            float * o = t.o + (first_row + r)*t.ld_o + i + j*VL;
+            store(o, t.add ? load(o) + sum[r][j]*f : sum[r][j]*f);
+        }
+    }
+}
+
+// all logits
+void multiply_keys(const h2o_attn_in_place & t, bool prefetch, vec_i & finite) {
+    const reading order = { t.k, t.n_k, 0, t.k.size, t.v, t.n_k };
+
+    with_type(t.k.type, [&](auto type) {
+        for_row_blocks(t.n_rows, [&](auto c, int r) {
+            for (int64_t key = 0; key < t.n_k; key += VL) {
+                for (int64_t j = key; prefetch && r == 0 && j < key + VL; j += PREFETCH_GROUP) {
+                    order.prefetch(j);
+                }
+                dot_rows<decltype(type), decltype(c)::value>(t, r, key, finite);
+            }
+        });
+    });
+}
+
+// the rows' output
+void add_up_values(const h2o_attn_in_place & t, bool prefetch, vec_i & finite) {
+    with_type(t.v.type, [&](auto type) {
+        for_row_blocks(t.n_rows, [&](auto c, int r) {
+            constexpr int M = decltype(c)::value;
+
+            int64_t i = 0;
+            for (; i + IN_PLACE_NV*VL <= t.d_v; i += IN_PLACE_NV*VL) {
+                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i, prefetch, finite);
+            }
+            for (; i < t.d_v; i += VL) {
+                add_values<decltype(type), M, 1>(t, r, i, prefetch, finite);
+            }
+        });
+    });
+}
+
+inline bool all_lanes(vec_i x) {
+    bool res = true;
+    for (int j = 0; j < VL; ++j) {
+        res &= x[j] != 0;
+    }
+    return res;
+}
+
+bool in_place(const h2o_attn_in_place & t) {
+    vec_i finite = vec_i {} - 1;
+
+    const int64_t n = (t.n_k + VL - 1)/VL*VL;
+
+    multiply_keys(t, /*prefetch =*/ true, finite);
+
+    for_row_blocks(t.n_rows, [&](auto c, int r) {
+        constexpr int M = decltype(c)::value;
+
+        const columns all[] = { { 0, 0, n, t.hidden ? t.hidden + r : nullptr, t.visible + r } };
+        mask_and_max<M>(t.logits + r*t.ld, t.ld, all, t.m + r);
+        exp_rows<M>(t.logits + r*t.ld, t.ld, all, t.m + r, t.l + r);
+    });
+
+    add_up_values(t, /*prefetch =*/ true, finite);
+
+    return all_lanes(finite);
+}
+
+} // namespace

@@ -1,0 +1,196 @@
+#pragma once
+
+// Vectors of VL floats (defined by the file that includes this), and the softmax of a block of rows with them.
+
+#include "ggml/attention/kernels/kernel.h"
+
+namespace {
+
+typedef float    vec_f __attribute__((vector_size(VL*4)));
+typedef int32_t  vec_i __attribute__((vector_size(VL*4)));
+typedef uint32_t vec_u __attribute__((vector_size(VL*4)));
+
+typedef float   vec_f_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
+typedef int32_t vec_i_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
+
+inline vec_f load(const float * x) {
+    return *(const vec_f_mem *) x;
+}
+
+inline void store(float * x, vec_f v) {
+    *(vec_f_mem *) x = v;
+}
+
+inline vec_f broadcast(float x) {
+    return x - vec_f {};
+}
+
+inline int64_t min_of(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+inline int64_t max_of(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+template <int N>
+struct constant {
+    static constexpr int value = N;
+};
+
+// f(constant<n>()), n from 1 to N
+template <int N, typename F>
+inline void with_constant(int n, const F & f) {
+    if constexpr (N > 1) {
+        if (n < N) {
+            return with_constant<N - 1>(n, f);
+        }
+    }
+    f(constant<N>());
+}
+
+template <int... J>
+struct indices {};
+
+template <int N, int... J>
+struct make_indices : make_indices<N - 1, N - 1, J...> {};
+
+template <int... J>
+struct make_indices<0, J...> {
+    typedef indices<J...> type;
+};
+
+// Of two vectors, the lanes with these numbers, those of b after those of a.
+template <int... LANE>
+inline vec_f shuffle(vec_f a, vec_f b) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, LANE...);
+#else
+    return __builtin_shuffle(a, b, vec_i { LANE... });
+#endif
+}
+
+// Swaps the blocks of STEP lanes off the diagonal of every 2 x 2 blocks.
+template <int STEP, int N, int... J>
+inline void swap_blocks(vec_f * row, indices<J...>) {
+    for (int i = 0; i < N; ++i) {
+        if ((i & STEP) == 0) {
+            const vec_f a = row[i];
+            const vec_f b = row[i + STEP];
+            row[i]        = shuffle<((J & STEP) ? VL + J - STEP : J)...>(a, b);
+            row[i + STEP] = shuffle<((J & STEP) ? VL + J : J + STEP)...>(a, b);
+        }
+    }
+}
+
+// row[i][j] becomes row[j][i]; of N rows, in every N lanes
+template <int N = VL, int STEP = N/2>
+inline void transpose(vec_f * row) {
+    swap_blocks<STEP, N>(row, typename make_indices<VL>::type());
+    if constexpr (STEP > 1) {
+        transpose<N, STEP/2>(row);
+    }
+}
+
+// e^x for x <= 0, 0 below the smallest normal number. After Cephes' expf: x = n*ln(2) + r, e^r by a polynomial.
+inline vec_f exp_negative(vec_f x) {
+    const float round = 12582912.0f; // 1.5*2^23: a sum with it has no fraction, and the integer in its low bits
+
+    const vec_f z = x*1.44269504088896341f + round;
+    const vec_f n = z - round;
+    const vec_f r = (x - n*0.693359375f) + n*2.12194440e-4f;
+
+    vec_f p = broadcast(1.9875691500e-4f);
+    p = p*r + 1.3981999507e-3f;
+    p = p*r + 8.3334519073e-3f;
+    p = p*r + 4.1665795894e-2f;
+    p = p*r + 1.6666665459e-1f;
+    p = p*r + 5.0000001201e-1f;
+    p = p*(r*r) + r + 1.0f;
+
+    const vec_u e = (vec_u) p + ((vec_u) z << 23); // below the smallest normal number it overflows
+
+    return (vec_f) ((vec_i) e & (x >= -87.33654f));
+}
+
+// Columns of a block's logits, of the first keys or of the further ones.
+struct columns {
+    int64_t origin;          // the columns below are counted from here
+    int64_t start;           // of whole vectors
+    int64_t end;             // with what some row sees
+    const int64_t * hidden;  // of each row, the first one that it sees, or NULL
+    const int64_t * visible; // of each row, the end of those that it sees
+};
+
+// Hides what the rows do not see of the vectors in which some row sees something, and finds the largest logit of each row.
+template <int M, int N>
+void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], float * m) {
+    vec_f max[M];
+    for (int i = 0; i < M; ++i) {
+        max[i] = broadcast(-__builtin_inff());
+    }
+
+    for (const columns & part : parts) {
+        for (int i = 0; i < M; ++i) {
+            float * row = x + i*ld + part.origin;
+            for (int64_t j = part.start; part.hidden && j < part.hidden[i]; ++j) {
+                row[j] = -__builtin_inff();
+            }
+            for (int64_t j = part.visible[i]; j < part.end; ++j) {
+                row[j] = -__builtin_inff();
+            }
+        }
+        for (int64_t j = part.start; j < part.end; j += VL) {
+            for (int i = 0; i < M; ++i) {
+                const vec_f v = load(x + i*ld + part.origin + j);
+                max[i] = v > max[i] ? v : max[i];
+            }
+        }
+    }
+
+    for (int i = 0; i < M; ++i) {
+        m[i] = max[i][0];
+        for (int j = 1; j < VL; ++j) {
+            m[i] = max[i][j] > m[i] ? max[i][j] : m[i];
+        }
+    }
+}
+
+// the first n lanes of x, zeros in the others
+inline vec_f first_lanes(vec_f x, int64_t n) {
+    vec_i lane;
+    for (int j = 0; j < VL; ++j) {
+        lane[j] = j;
+    }
+    return (vec_f) ((vec_i) x & (lane < (int32_t) n));
+}
+
+inline float sum_of(vec_f v) {
+    float sum = 0.0f;
+    for (int j = 0; j < VL; ++j) {
+        sum += v[j];
+    }
+    return sum;
+}
+
+// x = exp(x - m), l = row sums
+template <int M, int N>
+void exp_rows(float * x, int64_t ld, const columns (& parts)[N], const float * m, float * l) {
+    vec_f sum[M] = {};
+    for (const columns & part : parts) {
+        for (int64_t j = part.start; j < part.end; j += VL) {
+            for (int i = 0; i < M; ++i) {
+                float * logits = x + i*ld + part.origin + j;
+
+                const vec_f e = exp_negative(load(logits) - m[i]);
+                store(logits, e);
+                sum[i] += e;
+            }
+        }
+    }
+    for (int i = 0; i < M; ++i) {
+        l[i] = sum_of(sum[i]);
+    }
+}
+
+} // namespace

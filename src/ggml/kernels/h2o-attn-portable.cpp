@@ -1,7 +1,0 @@
-#define NAME   "portable"
-#define KERNEL h2o_attn_portable
-#define VL 4
-#define NV 2
-#define MR 6
-
-#include "h2o-attn-f32.h"

@@ -1,0 +1,17 @@
+#include "ggml/product/product.h"
+
+#include "ggml-impl.h"
+
+// beside upstream's enum ggml_op_hint
+#define HINT 0x4832
+
+void ggml_h2o_product_hint(struct ggml_tensor * product) {
+    GGML_ASSERT(product->op == GGML_OP_MUL_MAT);
+    if (ggml_get_op_params_i32(product, 1) == GGML_HINT_NONE) {
+        ggml_set_op_params_i32(product, 1, HINT);
+    }
+}
+
+bool ggml_h2o_product_has_hint(const struct ggml_tensor * product) {
+    return product->op == GGML_OP_MUL_MAT && ggml_get_op_params_i32(product, 1) == HINT;
+}

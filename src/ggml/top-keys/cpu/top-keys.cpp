@@ -1,0 +1,341 @@
+#include "ggml-cpu-impl.h"
+#include "ggml-cpu.h"
+#include "ops.h"
+
+#include "ggml/top-keys/kernels/isa.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace {
+
+constexpr int64_t UNIT_KEYS  = 512;          // that are packed at once
+constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
+
+int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1)/b;
+}
+
+// a thread's scratch
+struct index_scratch {
+    h2o_index_query * q;         // [H2O_INDEX_QUERIES][n_blocks], with few queries [n_head_kv][n_q][n_blocks]
+    bool            * is_finite; // of each of them
+    float           * scores;    // [H2O_INDEX_QUERIES][n_k_pad], with many queries
+    char            * panels;    // of a unit, with few queries
+    float           * values;    // of candidates, or a sum of queries
+    int32_t         * rows;      // of candidates
+};
+
+// With many queries, a KV head's keys are packed once, and blocks of queries are the items of work: a block's scores with all
+// keys stay in the L2 cache unless keys are many. KV heads are computed in rounds, which share the room for packed keys.
+//
+// With few, an item is a unit of keys, packed and scored by one thread. The choices follow, one for each query and KV head.
+//
+// A query's scores are the same either way, with any number of threads and whatever queries stand beside it.
+struct top_keys {
+    top_keys(const ggml_tensor * dst, int n_threads);
+
+    size_t size; // of the work buffer
+
+    void compute(const ggml_compute_params * params) const;
+
+private:
+    const h2o_index_kernel & kernel;
+
+    const ggml_tensor * q;
+    const ggml_tensor * k;
+    const ggml_tensor * taken; // or NULL
+    int32_t           * top;
+
+    int64_t d, n_q, n_k, n_head_kv, group, n_top;
+
+    int64_t n_blocks;  // of a key
+    int64_t n_k_pad;   // whole panels
+    int64_t unit_size; // bytes
+    int64_t n_units;   // of a KV head
+    int64_t n_items;   // of a KV head: blocks of queries
+    int64_t n_round;   // KV heads at once
+    bool    is_few;
+
+    // offsets into the work buffer
+    size_t off_panels, off_scores, off_thread, thread_size;
+
+    // in a thread's scratch
+    size_t off_q, off_finite, off_thread_scores, off_unit, off_values, off_rows;
+
+    char  * panels_of(char * work, int64_t h) const { return work + off_panels + h%n_round*n_units*unit_size; }
+    float * scores_of(char * work, int64_t h) const { return (float *) (work + off_scores) + h*n_q*n_k_pad; }
+
+    index_scratch thread_scratch(char * work, int ith) const;
+
+    int64_t unit_keys  (int64_t unit) const { return std::min(UNIT_KEYS, n_k - unit*UNIT_KEYS); }
+    int64_t unit_panels(int64_t unit) const { return ceil_div(unit_keys(unit), kernel.n_lanes); }
+
+    template <typename F>
+    void for_taken(int64_t h, const F & f) const;
+
+    void pack(int64_t h, int64_t unit, char * panels) const;
+    void mark_taken(int64_t h, char * panels) const;
+    void quantize(int64_t h, int64_t first, int64_t n, int64_t place, const index_scratch & scratch) const;
+    bool quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const;
+    void select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const;
+    void select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const;
+
+    void compute_few (const ggml_compute_params * params, char * work) const;
+    void compute_many(const ggml_compute_params * params, char * work) const;
+};
+
+top_keys::top_keys(const ggml_tensor * dst, int n_threads)
+    : kernel(h2o_index_kernel_in_use()), q(dst->src[0]), k(dst->src[1]), taken(dst->src[2]), top((int32_t *) dst->data) {
+    d         = q->ne[0];
+    n_q       = q->ne[1];
+    n_k       = k->ne[1];
+    n_head_kv = k->ne[2];
+    group     = q->ne[2]/n_head_kv;
+    n_top     = dst->ne[0];
+
+    n_blocks  = d/H2O_INDEX_BLOCK;
+    n_k_pad   = ceil_div(n_k, kernel.n_lanes)*kernel.n_lanes;
+    unit_size = UNIT_KEYS/kernel.n_lanes*h2o_index_panel_size(kernel.n_lanes, d);
+    n_units   = ceil_div(n_k, UNIT_KEYS);
+    n_items   = ceil_div(n_q, H2O_INDEX_QUERIES);
+    is_few    = n_items == 1;
+
+    // at least one item for each thread
+    n_round = std::max(MAX_PACKED/(n_units*unit_size), ceil_div(n_threads, n_items));
+    n_round = std::min(n_round, n_head_kv);
+
+    const auto place = [this](size_t n_bytes) {
+        const size_t offset = size;
+        size += ceil_div(n_bytes, 64)*64; // cache lines
+        return offset;
+    };
+
+    size = 0;
+    off_panels = place(is_few ? 0 : n_round*n_units*unit_size);
+    off_scores = place(is_few ? n_head_kv*n_q*n_k_pad*sizeof(float) : 0);
+    off_thread = size;
+
+    const int64_t n_quantized = is_few ? n_head_kv*n_q : H2O_INDEX_QUERIES;
+
+    size = 0;
+    off_q             = place(n_quantized*n_blocks*sizeof(h2o_index_query));
+    off_finite        = place(n_quantized*sizeof(bool));
+    off_thread_scores = place(is_few ? 0 : H2O_INDEX_QUERIES*n_k_pad*sizeof(float));
+    off_unit          = place(is_few ? unit_size : 0);
+    off_values        = place(std::max(n_k_pad + kernel.n_lanes, d)*sizeof(float));
+    off_rows          = place((2*n_k_pad + kernel.n_lanes)*sizeof(int32_t));
+    thread_size       = size;
+
+    size = off_thread + n_threads*thread_size;
+}
+
+index_scratch top_keys::thread_scratch(char * work, int ith) const {
+    char * start = work + off_thread + ith*thread_size;
+
+    return {
+        /*.q         =*/ (h2o_index_query *) (start + off_q),
+        /*.is_finite =*/ (bool *)            (start + off_finite),
+        /*.scores    =*/ (float *)           (start + off_thread_scores),
+        /*.panels    =*/                      start + off_unit,
+        /*.values    =*/ (float *)           (start + off_values),
+        /*.rows      =*/ (int32_t *)         (start + off_rows),
+    };
+}
+
+void top_keys::pack(int64_t h, int64_t unit, char * panels) const {
+    const int64_t first = unit*UNIT_KEYS;
+    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], unit_keys(unit), d, panels);
+}
+
+// f(row) for rows of a KV head that are taken
+template <typename F>
+void top_keys::for_taken(int64_t h, const F & f) const {
+    if (taken) {
+        const int32_t * rows = (const int32_t *) ((const char *) taken->data + h*taken->nb[1]);
+        for (int64_t i = 0; i < taken->ne[0]; ++i) {
+            if (rows[i] >= 0 && rows[i] < n_k) {
+                f(rows[i]);
+            }
+        }
+    }
+}
+
+// They score NaN.
+void top_keys::mark_taken(int64_t h, char * panels) const {
+    const int64_t panel_size = h2o_index_panel_size(kernel.n_lanes, d);
+
+    for_taken(h, [&](int32_t row) {
+        float * scales = (float *) (panels + row/kernel.n_lanes*panel_size);
+        scales[row%kernel.n_lanes] = NAN;
+    });
+}
+
+// The i-th query in 8 bits, summed over a KV head's group. Returns whether all sums are finite.
+bool top_keys::quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const {
+    for (int64_t head = h*group; head < (h + 1)*group; ++head) {
+        const float * src = (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2]);
+        if (head == h*group) {
+            memcpy(sum, src, d*sizeof(float));
+            continue;
+        }
+        for (int64_t j = 0; j < d; ++j) {
+            sum[j] += src[j];
+        }
+    }
+
+    float peak  = 0.0f;
+    float zeros = 0.0f; // NaN if something is not finite
+    for (int64_t j = 0; j < d; ++j) {
+        peak   = std::max(peak, std::fabs(sum[j]));
+        zeros += sum[j]*0.0f;
+    }
+    const bool is_finite = zeros == 0.0f;
+
+    for (int64_t b = 0; b < n_blocks; ++b) {
+        const float * x = sum + b*H2O_INDEX_BLOCK;
+
+        dst[b].offset = 0;
+        for (int j = 0; j < H2O_INDEX_BLOCK; ++j) {
+            dst[b].x[j] = is_finite && peak > 0.0f ? (int8_t) std::nearbyint(x[j]/peak*127.0f) : 0;
+            dst[b].offset -= 8*dst[b].x[j];
+        }
+    }
+
+    return is_finite;
+}
+
+// n queries from the first on, to the place-th and so on of the scratch
+void top_keys::quantize(int64_t h, int64_t first, int64_t n, int64_t place, const index_scratch & scratch) const {
+    for (int64_t i = 0; i < n; ++i) {
+        scratch.is_finite[place + i] = quantize_query(h, first + i, scratch.q + (place + i)*n_blocks, scratch.values);
+    }
+}
+
+void top_keys::select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const {
+    int32_t * dst = top + (h*n_q + i)*n_top;
+
+    if (!is_finite) {
+        std::fill(scores, scores + n_k_pad, NAN);
+    }
+
+    const int64_t n = kernel.select(scores, n_k_pad, n_top, scratch.values, scratch.rows, dst);
+    if (n < n_top) {
+        select_with_nan(h, scores, n, (char *) scratch.rows, dst);
+    }
+}
+
+// All n_found rows that do not score NaN, and of those that do the first ones that are not taken.
+void top_keys::select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const {
+    std::fill(is_taken, is_taken + n_k, 0);
+
+    for_taken(h, [&](int32_t row) { is_taken[row] = 1; });
+
+    int64_t n     = 0;
+    int64_t n_nan = n_top - n_found;
+    for (int64_t row = 0; row < n_k && n < n_top; ++row) {
+        if (!std::isnan(scores[row])) {
+            dst[n++] = (int32_t) row;
+        } else if (n_nan > 0 && !is_taken[row]) {
+            dst[n++] = (int32_t) row;
+            --n_nan;
+        }
+    }
+    std::fill(dst + n, dst + n_top, -1);
+}
+
+void top_keys::compute_few(const ggml_compute_params * params, char * work) const {
+    const index_scratch scratch = thread_scratch(work, params->ith);
+
+    // by every thread: that takes less than to wait for the others
+    for (int64_t h = 0; h < n_head_kv; ++h) {
+        quantize(h, 0, n_q, h*n_q, scratch);
+    }
+
+    // the heads of a row stand together in the cache
+    const int64_t n   = n_units*n_head_kv;
+    const int64_t end = (params->ith + 1)*n/params->nth;
+    for (int64_t item = params->ith*n/params->nth; item < end; ++item) {
+        const int64_t unit = item/n_head_kv;
+        const int64_t h    = item%n_head_kv;
+
+        pack(h, unit, scratch.panels);
+        kernel.score(scratch.panels, unit_panels(unit), d, scratch.q + h*n_q*n_blocks, n_q, scores_of(work, h) + unit*UNIT_KEYS, n_k_pad);
+    }
+
+    ggml_barrier(params->threadpool);
+
+    for (int64_t item = params->ith; item < n_head_kv*n_q; item += params->nth) {
+        const int64_t h = item/n_q;
+        const int64_t i = item%n_q;
+
+        float * scores = scores_of(work, h) + i*n_k_pad;
+        for_taken(h, [&](int32_t row) { scores[row] = NAN; });
+        select(h, i, scratch.is_finite[item], scores, scratch);
+    }
+}
+
+void top_keys::compute_many(const ggml_compute_params * params, char * work) const {
+    const index_scratch scratch = thread_scratch(work, params->ith);
+
+    for (int64_t first = 0; first < n_head_kv; first += n_round) {
+        const int64_t n = std::min(n_round, n_head_kv - first);
+
+        if (params->ith == 0) {
+            ggml_threadpool_chunk_set(params->threadpool, params->nth);
+        }
+
+        // the heads of a row stand together in the cache
+        for (int64_t i = params->ith; i < n*n_units; i += params->nth) {
+            const int64_t h = first + i%n;
+            pack(h, i/n, panels_of(work, h) + i/n*unit_size);
+        }
+
+        ggml_barrier(params->threadpool);
+
+        for (int64_t i = params->ith; taken && i < n; i += params->nth) {
+            mark_taken(first + i, panels_of(work, first + i));
+        }
+        if (taken) {
+            ggml_barrier(params->threadpool);
+        }
+
+        for (int64_t item = params->ith; item < n*n_items; item = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+            const int64_t h       = first + item/n_items;
+            const int64_t start   = item%n_items*H2O_INDEX_QUERIES;
+            const int64_t n_block = std::min<int64_t>(H2O_INDEX_QUERIES, n_q - start);
+
+            quantize(h, start, n_block, 0, scratch);
+            kernel.score(panels_of(work, h), n_k_pad/kernel.n_lanes, d, scratch.q, n_block, scratch.scores, n_k_pad);
+
+            for (int64_t i = 0; i < n_block; ++i) {
+                select(h, start + i, scratch.is_finite[i], scratch.scores + i*n_k_pad, scratch);
+            }
+        }
+
+        ggml_barrier(params->threadpool);
+    }
+}
+
+void top_keys::compute(const ggml_compute_params * params) const {
+    GGML_ASSERT(size + 64 <= params->wsize);
+
+    char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
+
+    if (is_few) {
+        compute_few(params, work);
+    } else {
+        compute_many(params, work);
+    }
+}
+
+} // namespace
+
+size_t ggml_h2o_top_keys_work_size(const ggml_tensor * dst, int n_threads) {
+    return top_keys(dst, n_threads).size + 64;
+}
+
+void ggml_compute_forward_h2o_top_keys(const ggml_compute_params * params, ggml_tensor * dst) {
+    top_keys(dst, params->nth).compute(params);
+}

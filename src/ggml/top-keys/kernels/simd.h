@@ -1,0 +1,248 @@
+// Scores and their selection with vectors of VL floats. The file that includes this has included h2o-half-simd.h and defines
+//   NQ                     queries that are scored at once, as many as fit into the registers
+//   key_block              a panel's block in registers; dot(q): VL sums of products with a query's block
+//   load_rows              16 bytes of every 4th of VL rows, side by side
+//   lanes_at_least(x, t)   the lanes that are t or more, as bits
+
+#include "ggml/top-keys/kernels/kernel.h"
+
+namespace {
+
+constexpr int64_t BLOCK_SIZE = h2o_index_panel_size(VL, H2O_INDEX_BLOCK); // of a panel
+
+// A block of VL keys, each offset bytes after the key's beginning.
+inline void pack_block(const char * const * keys, int64_t offset, char * dst) {
+    uint16_t scales[VL];
+    for (int v = 0; v < VL; ++v) {
+        __builtin_memcpy(scales + v, keys[v] + offset, sizeof(scales[v]));
+    }
+
+    vec_f bytes[4];
+    for (int i = 0; i < 4; ++i) {
+        bytes[i] = load_rows(keys + i, offset + sizeof(scales[0]));
+    }
+    transpose<4>(bytes);
+
+    float * out = (float *) dst;
+    store(out, widen_halves(scales));
+    for (int i = 0; i < 4; ++i) {
+        store(out + (1 + i)*VL, bytes[i]);
+    }
+}
+
+void pack(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels) {
+    const int64_t n_blocks = d/H2O_INDEX_BLOCK;
+
+    for (int64_t key = 0; key < n; key += VL) {
+        const char * src[VL];
+        for (int v = 0; v < VL; ++v) {
+            src[v] = keys + min_of(key + v, n - 1)*stride;
+        }
+
+        float * first_scales = (float *) panels;
+        for (int64_t b = 0; b < n_blocks; ++b) {
+            pack_block(src, b*H2O_INDEX_BLOCK_BYTES, panels);
+            panels += BLOCK_SIZE;
+        }
+        for (int64_t v = n - key; v < VL; ++v) {
+            first_scales[v] = __builtin_nanf("");
+        }
+    }
+}
+
+// Per query, the same products in the same order for any N.
+template <int N>
+void score_panel(const char * panel, int64_t n_blocks, const h2o_index_query * q, float * scores, int64_t ld) {
+    vec_f sum[N] = {};
+    for (int64_t b = 0; b < n_blocks; ++b) {
+        const vec_f     scale = load((const float *) panel);
+        const key_block keys(panel + VL*sizeof(float));
+
+        for (int i = 0; i < N; ++i) {
+            sum[i] += __builtin_convertvector(keys.dot(q[i*n_blocks + b]), vec_f)*scale;
+        }
+        panel += BLOCK_SIZE;
+    }
+    for (int i = 0; i < N; ++i) {
+        store(scores + i*ld, sum[i]);
+    }
+}
+
+void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int n_q, float * scores, int64_t ld) {
+    const int64_t n_blocks = d/H2O_INDEX_BLOCK;
+
+    for (int i = 0; i < n_q; i += NQ) {
+        with_constant<NQ>((int) min_of(NQ, n_q - i), [&](auto n) {
+            for (int64_t p = 0; p < n_panels; ++p) {
+                score_panel<decltype(n)::value>(panels + p*n_blocks*BLOCK_SIZE, n_blocks, q + i*n_blocks, scores + i*ld + p*VL, ld);
+            }
+        });
+    }
+}
+
+// Floats as integers in the same order, and back. NaN lies beyond the infinities.
+inline int64_t order_of(float x) {
+    int32_t i;
+    __builtin_memcpy(&i, &x, sizeof(i));
+    return i ^ (i >> 31 & 0x7fffffff);
+}
+
+inline float float_of(int64_t order) {
+    const int32_t i = (int32_t) order ^ ((int32_t) order >> 31 & 0x7fffffff);
+    float x;
+    __builtin_memcpy(&x, &i, sizeof(x));
+    return x;
+}
+
+template <int STEP, int... J>
+inline vec_f rotate(vec_f x, indices<J...>) {
+    return shuffle<(J + STEP)%VL...>(x, x);
+}
+
+// f of all lanes, in every lane
+template <int STEP = VL/2, typename F>
+inline vec_f fold(vec_f x, const F & f) {
+    x = f(x, rotate<STEP>(x, typename make_indices<VL>::type()));
+    if constexpr (STEP > 1) {
+        return fold<STEP/2>(x, f);
+    } else {
+        return x;
+    }
+}
+
+inline vec_f min(vec_f a, vec_f b) {
+    return a < b ? a : b; // b if a is NaN
+}
+
+inline vec_f max(vec_f a, vec_f b) {
+    return a > b ? a : b;
+}
+
+// of counts below 0
+inline int64_t count_of(vec_i x) {
+    return -((vec_i) fold((vec_f) x, [](vec_f a, vec_f b) { return (vec_f) ((vec_i) a + (vec_i) b); }))[0];
+}
+
+// n is a multiple of VL from here on
+int64_t count_at_least(const float * x, int64_t n, float t) {
+    vec_i count = {};
+    for (int64_t i = 0; i < n; i += VL) {
+        count += load(x + i) >= t;
+    }
+    return count_of(count);
+}
+
+int64_t count_above(const float * x, int64_t n, float t) {
+    vec_i count = {};
+    for (int64_t i = 0; i < n; i += VL) {
+        count += load(x + i) > t;
+    }
+    return count_of(count);
+}
+
+// A number that at least k of x reach, and at most k + slack of them if there is such a number; else the k-th largest. Where
+// fewer than k are numbers, -inf.
+float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
+    vec_f low   = broadcast( __builtin_inff());
+    vec_f high  = broadcast(-__builtin_inff());
+    vec_i count = {};
+    for (int64_t i = 0; i < n; i += VL) {
+        const vec_f v = load(x + i);
+        low    = min(v, low);
+        high   = max(v, high);
+        count += v == v;
+    }
+    if (count_of(count) < k) {
+        return -__builtin_inff();
+    }
+
+    int64_t reached = order_of(fold(low,  min)[0]);
+    int64_t missed  = order_of(fold(high, max)[0]) + 1;
+
+    while (missed - reached > 1) {
+        const int64_t middle     = reached + (missed - reached)/2;
+        const int64_t n_at_least = count_at_least(x, n, float_of(middle));
+
+        if (n_at_least < k) {
+            missed = middle;
+        } else {
+            reached = middle;
+            if (n_at_least <= k + slack) {
+                break;
+            }
+        }
+    }
+
+    return float_of(reached);
+}
+
+// The largest of each lane of every n vectors. Returns how many.
+int64_t find_maxima(const float * x, int64_t n_x, int64_t n, float * maxima) {
+    int64_t n_maxima = 0;
+    for (int64_t start = 0; start < n_x; start += n*VL) {
+        const int64_t end = min_of(start + n*VL, n_x);
+
+        vec_f high = broadcast(-__builtin_inff());
+        for (int64_t i = start; i < end; i += VL) {
+            high = max(load(x + i), high);
+        }
+        store(maxima + n_maxima, high);
+        n_maxima += VL;
+    }
+    return n_maxima;
+}
+
+// Where scores are many, the n_top-th largest of the maxima of as many groups as are 8 times n_top is a lower bound of the
+// n_top-th largest score, and few scores reach it.
+int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, int32_t * rows, int32_t * top) {
+    const int64_t n_group = n/(8*n_top);
+    const int64_t slack   = n_top/4;
+
+    const float bound = n_group < 2 ?
+        find_threshold(scores, n, n_top, slack) :
+        find_threshold(values, find_maxima(scores, n, n_group, values), n_top, slack);
+
+    // the vectors with such scores, found without branches, which the CPU could not predict
+    int32_t * vectors   = rows + n + VL;
+    int64_t   n_vectors = 0;
+    for (int64_t i = 0; i < n; i += VL) {
+        vectors[n_vectors] = (int32_t) i;
+        n_vectors += lanes_at_least(load(scores + i), bound) != 0;
+    }
+
+    int64_t n_found = 0;
+    for (int64_t i = 0; i < n_vectors; ++i) {
+        for (unsigned lanes = lanes_at_least(load(scores + vectors[i]), bound); lanes; lanes &= lanes - 1) {
+            const int32_t row = vectors[i] + __builtin_ctz(lanes);
+            values[n_found] = scores[row];
+            rows  [n_found] = row;
+            ++n_found;
+        }
+    }
+
+    if (n_found <= n_top) {
+        __builtin_memcpy(top, rows, n_found*sizeof(int32_t));
+        return n_found;
+    }
+
+    store(values + n_found, broadcast(__builtin_nanf("")));
+    const int64_t n_values = (n_found + VL - 1)/VL*VL;
+
+    const float threshold = find_threshold(values, n_values, n_top, 0);
+    int64_t     n_equal   = n_top - count_above(values, n_values, threshold);
+
+    int64_t n_chosen = 0;
+    for (int64_t i = 0; n_chosen < n_top; ++i) {
+        const bool is_equal = values[i] == threshold;
+        top[n_chosen] = rows[i];
+        n_chosen += values[i] > threshold || (is_equal && n_equal > 0);
+        n_equal  -= is_equal;
+    }
+    return n_top;
+}
+
+const h2o_index_kernel kernel = { NAME, VL, pack, score, select };
+
+} // namespace
+
+extern const h2o_index_kernel * const KERNEL = &kernel;

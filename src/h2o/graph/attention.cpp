@@ -1,0 +1,244 @@
+#include "h2o/graph/attention.h"
+
+#include "h2o/graph/profile.h"
+#include "h2o/graph/softmax.h"
+
+#include <algorithm>
+#include <cmath>
+
+// A block of queries leaves out the keys after its end, which causality hides: 4 blocks of a chunk's queries compute 5/8
+// of its [S x S] logits and hold 1/4 of them at a time.
+static constexpr int64_t n_query_blocks = 4;
+
+ggml_tensor * h2o_gather_rows(ggml_context * ctx, ggml_tensor * t, ggml_tensor * rows) {
+    return ggml_get_rows(ctx, t, rows);
+}
+
+h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params) {
+    const int64_t n_block   = params.q->ne[3];
+    const int64_t n_head_kv = params.rows->ne[1];
+    const int64_t n_k       = params.rows->ne[0]/n_block;
+
+    ggml_tensor * rows = ggml_view_3d(ctx, params.rows, n_k, n_head_kv, n_block, params.rows->nb[1], n_k*params.rows->nb[0], 0);
+
+    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, rows, params.first, params.limits,
+            params.tile_rows, params.tile_first, params.tile_last, params.tile_size, params.tile_offset, params.far, params.n_far,
+            params.scale, params.sums);
+
+    h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
+
+    return { res.o, res.m, res.l, res.sums };
+}
+
+// The weights, set to 0 in place where a query does not count. Row numbers are exact in float32 up to 2^24.
+//   weights:  [n_k, n_q, n_head, n_block]
+//   neg_rows: F32 [n_k, 1, n_head_kv, n_block], minus the rows
+//   ends:     F32 [1, n_q, 1, n_block], limits + 1
+static ggml_tensor * count_weights(ggml_context * ctx, ggml_tensor * weights, ggml_tensor * neg_rows, ggml_tensor * ends) {
+    const int64_t n_k       = weights->ne[0];
+    const int64_t n_q       = weights->ne[1];
+    const int64_t n_head    = weights->ne[2];
+    const int64_t n_block   = weights->ne[3];
+    const int64_t n_head_kv = neg_rows->ne[2];
+
+    ggml_tensor * counts = ggml_step(ctx, ggml_add(ctx, ggml_repeat_4d(ctx, neg_rows, n_k, n_q, n_head_kv, n_block), ends));
+
+    // the query heads of a KV head share its mask
+    counts  = ggml_reshape_4d(ctx, counts,  n_k, n_q, 1,                n_head_kv*n_block);
+    weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head/n_head_kv, n_head_kv*n_block);
+
+    return ggml_reshape_4d(ctx, ggml_mul_inplace(ctx, weights, counts), n_k, n_q, n_head, n_block);
+}
+
+static ggml_tensor * neg_rows_of(ggml_context * ctx, const h2o_attention_params & params) {
+    const int64_t n_block = params.q->ne[3];
+
+    ggml_tensor * t = ggml_neg(ctx, ggml_cast(ctx, params.rows, GGML_TYPE_F32));
+
+    return ggml_view_4d(ctx, t, t->ne[0]/n_block, 1, t->ne[1], n_block, t->nb[1], t->nb[1], t->ne[0]/n_block*t->nb[0], 0);
+}
+
+static ggml_tensor * ends_of(ggml_context * ctx, const h2o_attention_params & params) {
+    ggml_tensor * t = ggml_scale_bias(ctx, ggml_cast(ctx, params.limits, GGML_TYPE_F32), 1.0f, 1.0f);
+
+    return ggml_reshape_4d(ctx, t, 1, t->ne[0], 1, t->ne[1]);
+}
+
+// Column sums of every query alone: weights [n_k, n_q, n_head], share [1, n_q, n_head] or nullptr. Returns [n_k, n_head_kv, n_q].
+static ggml_tensor * query_sums(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv, ggml_tensor * share) {
+    const auto by_query = [&](ggml_tensor * t) { return ggml_cont(ctx, ggml_permute(ctx, t, 0, 3, 2, 1)); };
+
+    return h2o_column_sums_build(ctx, by_query(weights), n_head_kv, share ? by_query(share) : nullptr);
+}
+
+h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row, ggml_tensor * mask) {
+    const auto rows = [&](ggml_tensor * t) {
+        return ggml_view_3d(ctx, t, t->ne[0], mask->ne[0], t->ne[2], t->nb[1], t->nb[2], first_row*t->nb[1]);
+    };
+
+    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f, 0.0f);
+    ggml_prec_set_acc(o, GGML_PREC_F32);
+
+    h2o_profile_ends_part(o, H2O_PART_ATTENTION);
+
+    if (params.sums != GGML_H2O_ATTN_QUERY_SUMS) {
+        return { o, nullptr, nullptr, nullptr };
+    }
+
+    ggml_tensor * kq = ggml_mul_mat(ctx, rows(params.k), ggml_cont(ctx, params.q));
+    ggml_prec_set_acc(kq, GGML_PREC_F32);
+    ggml_tensor * weights = ggml_soft_max_ext(ctx, kq, mask, params.scale, 0.0f);
+    if (params.limits) {
+        weights = count_weights(ctx, weights, neg_rows_of(ctx, params), ends_of(ctx, params));
+    }
+    return { o, nullptr, nullptr, query_sums(ctx, weights, params.rows->ne[1], nullptr) };
+}
+
+// Attention of every tile's queries to its tile rows, the tiles as one batch: a state of all queries. The first and the last
+// tile are padded with queries that nobody looks at.
+static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
+    const int64_t n_q       = params.q->ne[1];
+    const int64_t n_head    = params.q->ne[2];
+    const int64_t n_head_kv = params.rows->ne[1];
+    const int64_t n         = params.tile_rows->ne[0];
+    const int64_t n_tiles   = params.tile_rows->ne[1];
+    const int64_t T         = params.tile_size;
+    const int64_t offset    = params.tile_offset;
+
+    // the same rows for every KV head, repeated as float32, which all backends can
+    ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.tile_rows, n*n_tiles), GGML_TYPE_F32);
+    rows = ggml_cast(ctx, ggml_repeat_4d(ctx, rows, n*n_tiles, n_head_kv, 1, 1), GGML_TYPE_I32);
+
+    ggml_tensor * k = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
+    ggml_tensor * v = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.v, rows), params.v->ne[0], n, n_tiles, n_head_kv);
+    v = ggml_cont(ctx, ggml_transpose(ctx, v));
+
+    ggml_build_forward_expand(gf, k);
+    ggml_build_forward_expand(gf, v);
+    h2o_profile_ends_part(v, H2O_PART_GATHER);
+
+    // -inf where the row is among the head's own
+    ggml_tensor * own = ggml_reshape_3d(ctx, h2o_constant(ctx, 0.0f, params.k->ne[1], n_head_kv), 1, params.k->ne[1], n_head_kv);
+    own = ggml_set_rows(ctx, own, h2o_constant(ctx, -INFINITY, 1, params.rows->ne[0], n_head_kv), params.rows);
+    own = ggml_reshape_4d(ctx, ggml_get_rows(ctx, own, rows), n, 1, n_tiles, n_head_kv);
+
+    // -inf where the query does not see the row: the logarithm of 1 or 0
+    const auto for_queries = [&](ggml_tensor * t) {
+        return ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, t, n, 1, n_tiles), n, T, n_tiles, 1);
+    };
+    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, params.tile_first, GGML_TYPE_F32));
+    ggml_tensor * last  = ggml_cast(ctx, params.tile_last, GGML_TYPE_F32);
+    ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T, n_tiles);
+    ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, for_queries(first), query));
+    seen = ggml_mul_inplace(ctx, seen, ggml_step(ctx, ggml_sub(ctx, for_queries(last), query)));
+    ggml_tensor * mask = ggml_add(ctx, ggml_repeat_4d(ctx, own, n, T, n_tiles, n_head_kv), ggml_log(ctx, seen));
+
+    ggml_tensor * q = ggml_pad_ext(ctx, params.q, 0, 0, offset, n_tiles*T - offset - n_q, 0, 0, 0, 0);
+
+    ggml_tensor * kq = ggml_mul_mat(ctx, k, ggml_reshape_4d(ctx, q, q->ne[0], T, n_tiles, n_head));
+    ggml_prec_set_acc(kq, GGML_PREC_F32);
+
+    // the query heads of a KV head share its mask
+    mask = ggml_reshape_3d(ctx, mask, n*T*n_tiles, 1, n_head_kv);
+    kq   = ggml_reshape_3d(ctx, kq,   n*T*n_tiles, n_head/n_head_kv, n_head_kv);
+    kq   = ggml_reshape_4d(ctx, ggml_add_inplace(ctx, kq, mask), n, T, n_tiles, n_head);
+
+    ggml_tensor * weights = nullptr;
+    const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v, &weights);
+
+    const auto without_padding = [&](ggml_tensor * t) {
+        ggml_build_forward_expand(gf, t); // m first
+        return ggml_view_3d(ctx, t, t->ne[0], n_q, n_head, t->nb[1], t->nb[3], offset*t->nb[1]);
+    };
+
+    ggml_tensor * m = without_padding(state.m);
+    ggml_tensor * l = without_padding(state.l);
+    ggml_tensor * o = without_padding(state.o);
+
+    return { m, l, o };
+}
+
+h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
+    ggml_tensor * q = params.q;
+
+    const int64_t n_q       = q->ne[1];
+    const int64_t n_head    = q->ne[2];
+    const int64_t n_block   = q->ne[3];
+    const int64_t n_head_kv = params.rows->ne[1];
+    const int64_t n_k       = params.rows->ne[0]/n_block;
+
+    ggml_tensor * k = h2o_gather_rows(ctx, params.k, params.rows);
+    ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, h2o_gather_rows(ctx, params.v, params.rows)));
+
+    ggml_build_forward_expand(gf, k);
+    ggml_build_forward_expand(gf, v);
+    h2o_profile_ends_part(v, H2O_PART_GATHER);
+
+    ggml_tensor * neg_rows = params.limits ? neg_rows_of(ctx, params) : nullptr;
+    ggml_tensor * ends     = params.limits ? ends_of    (ctx, params) : nullptr;
+
+    h2o_softmax_state tiles = {};
+    if (params.tile_rows) {
+        tiles = attend_to_tile_rows(ctx, gf, params);
+    }
+
+    h2o_attention res = {};
+
+    const int64_t step = (n_q + n_query_blocks - 1)/n_query_blocks;
+    for (int64_t i = 0; i < n_q; i += step) {
+        const int64_t n_q_i = std::min(step, n_q - i);
+        const int64_t n_k_i = params.first ? n_k - n_q + i + n_q_i : n_k;
+
+        ggml_tensor * k_i = ggml_view_4d(ctx, k, k->ne[0], n_k_i, n_head_kv, n_block, k->nb[1], k->nb[2], n_k*k->nb[1], 0);
+        ggml_tensor * v_i = ggml_view_4d(ctx, v, n_k_i, v->ne[1], n_head_kv, n_block, v->nb[1], v->nb[2], n_k*v->nb[0], 0);
+        ggml_tensor * q_i = ggml_view_4d(ctx, q, q->ne[0], n_q_i, n_head,    n_block, q->nb[1], q->nb[2], q->nb[3], i*q->nb[1]);
+
+        ggml_tensor * kq = ggml_mul_mat(ctx, k_i, ggml_cont(ctx, q_i));
+        ggml_prec_set_acc(kq, GGML_PREC_F32);
+        if (params.first) {
+            kq = ggml_diag_mask_inf(ctx, kq, n_k_i - n_q_i);
+        }
+
+        ggml_tensor * weights = nullptr;
+        h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v_i, &weights);
+
+        // m first: the softmax may overwrite the logits; o before the weights are changed
+        ggml_build_forward_expand(gf, state.m);
+        ggml_build_forward_expand(gf, state.l);
+        ggml_build_forward_expand(gf, state.o);
+
+        ggml_tensor * share = nullptr; // of a query's weight, what the rows have beside the tile's
+        if (params.tile_rows) {
+            const auto of_queries = [&](ggml_tensor * t) { return ggml_view_3d(ctx, t, t->ne[0], n_q_i, n_head, t->nb[1], t->nb[2], i*t->nb[1]); };
+
+            state = h2o_softmax_state_fuse(ctx, state, { of_queries(tiles.m), of_queries(tiles.l), of_queries(tiles.o) }, &share);
+        }
+
+        const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };
+
+        res.m = append(res.m, state.m);
+        res.l = append(res.l, state.l);
+        res.o = append(res.o, state.o);
+
+        if (!params.sums) {
+            continue;
+        }
+        if (params.limits) {
+            weights = count_weights(ctx, weights,
+                    ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[2], neg_rows->nb[3], 0),
+                    ggml_view_4d(ctx, ends, 1, n_q_i, 1, n_block, ends->nb[1], ends->nb[2], ends->nb[3], i*ends->nb[1]));
+        }
+        const bool of_queries = params.sums == GGML_H2O_ATTN_QUERY_SUMS;
+
+        ggml_tensor * sums = of_queries ? query_sums(ctx, weights, n_head_kv, share) : h2o_column_sums_build(ctx, weights, n_head_kv, share);
+        sums = ggml_pad(ctx, sums, n_k - n_k_i, 0, 0, 0);
+        ggml_build_forward_expand(gf, sums);
+
+        res.sums = !res.sums ? sums : of_queries ? ggml_concat(ctx, res.sums, sums, 2) : ggml_add(ctx, res.sums, sums);
+    }
+
+    res.o = ggml_cont(ctx, ggml_permute(ctx, res.o, 0, 2, 1, 3));
+    h2o_profile_ends_part(res.o, H2O_PART_ATTENTION);
+
+    return res;
+}

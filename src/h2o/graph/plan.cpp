@@ -1,0 +1,72 @@
+#include "h2o/graph/plan.h"
+
+#include <algorithm>
+
+bool h2o_step::operator==(const h2o_step & other) const {
+    return phase == other.phase && pos == other.pos && n_tokens == other.n_tokens && offset == other.offset &&
+        n_memory == other.n_memory && has_phase2 == other.has_phase2;
+}
+
+std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call) {
+    const uint32_t S = config.chunk_size;
+
+    std::vector<h2o_step> res;
+
+    // the tokens [offset, end) of the call, cut where chunks begin; where generated tokens may be scored, no more than can be taken back
+    const auto add_pieces = [&](h2o_step::phase_t phase, uint32_t offset, uint32_t end) {
+        const bool has_memory = phase == h2o_step::SINGLE_PASS || phase == h2o_step::INTER ||
+            (phase == h2o_step::DECODE && config.decode == LLAMA_H2O_DECODE_MEMORY);
+
+        const uint32_t n_max = phase == h2o_step::DECODE && has_memory ? h2o_config::MAX_PENDING : S;
+
+        while (offset < end) {
+            const uint32_t pos = call.pos + offset;
+            const uint32_t n   = std::min({ end - offset, S - pos%S, n_max });
+
+            res.push_back({ phase, pos, n, offset, has_memory ? config.n_memory(config.chunk_start(pos)) : 0, false });
+            offset += n;
+        }
+    };
+
+    if (call.is_decode) {
+        add_pieces(h2o_step::DECODE, 0, call.n_tokens);
+        return res;
+    }
+
+    // where tokens are gone, a tail has nothing else to attend to
+    const uint32_t n_sparse = call.n_tokens - (config.evict && !config.has_cold_store() ? 0 : std::min(call.n_tail, call.n_tokens));
+
+    if (config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS) {
+        add_pieces(h2o_step::SINGLE_PASS, 0, n_sparse);
+    } else if (n_sparse > 0) {
+        const bool has_phase2 = call.pos + n_sparse > S;
+
+        res.push_back({ h2o_step::INTRA, call.pos, n_sparse, 0, 0, has_phase2 });
+        if (has_phase2) {
+            add_pieces(h2o_step::INTER, 0, n_sparse);
+        }
+    }
+    add_pieces(h2o_step::TAIL, n_sparse, call.n_tokens);
+
+    return res;
+}
+
+std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch, bool fused_attention) {
+    const bool     is_two_phase = config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE;
+    const uint32_t S            = std::min(config.chunk_size, kv_size);
+
+    std::vector<h2o_step> res;
+    if (is_two_phase) {
+        // an open chunk, whole chunks, and another open one
+        const uint32_t n = std::min(n_batch, kv_size);
+        res.push_back({ h2o_step::INTRA, std::min(config.chunk_size/2, kv_size - n), n, 0, 0, true });
+    }
+    if (config.has_dense_layers() && S == config.chunk_size) {
+        const uint32_t pos = config.chunk_start(kv_size - S);
+        res.push_back({ h2o_step::SINGLE_PASS, pos, S, 0, config.n_memory(pos), false });
+    }
+    if (fused_attention && !config.evict) {
+        res.push_back({ h2o_step::TAIL, kv_size - S, S, 0, 0, false });
+    }
+    return res;
+}

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "h2o/config/config.h"
+
+#include "llama-memory.h"
+
+#include <cstdint>
+
+struct llama_context;
+struct llama_context_params;
+struct llama_cparams;
+struct llama_model;
+
+// What llama_context calls. All throw std::exception with the reason.
+
+h2o_config h2o_config_from_params(const llama_context_params & params);
+
+llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+        const llama_memory_i::layer_filter_cb & filter);
+
+// H2O is on, but the model's memory is not the plain KV cache
+void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory);
+
+// Builds graphs before anything is computed: to learn from them what the model does to its keys, and to reserve the compute
+// buffers of steps that are larger than a chunk. mctx simulates a full cache.
+void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx);
+
+// graph nodes that H2O adds to a model's
+uint32_t h2o_graph_max_nodes(const llama_model & model, const llama_cparams & cparams);

@@ -1,0 +1,145 @@
+// From a batch to steps, each with its ubatch.
+
+#include "h2o/llama/memory-context.h"
+
+#include "llama-batch.h"
+#include "llama-impl.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+// One for each sequence, in the order of their first tokens, without steps. Empty, with the reason logged, if H2O cannot compute the batch.
+static std::vector<h2o_stream_call> split_calls(const llama_memory_h2o & memory, const llama_batch & batch) {
+    std::vector<h2o_stream_call> res;
+    std::map<llama_seq_id, size_t> i_call;
+
+    for (int32_t i = 0; i < batch.n_tokens; ++i) {
+        const llama_seq_id id = batch.seq_id[i][0];
+
+        if (batch.n_seq_id[i] != 1 || !memory.has_stream(id)) {
+            LLAMA_LOG_ERROR("%s: H2O needs every token in one sequence from 0 to %zu\n", __func__, memory.streams.size() - 1);
+            return {};
+        }
+
+        const auto it = i_call.emplace(id, res.size());
+        if (it.second) {
+            res.push_back({ memory.streams[id].get(), (uint32_t) i, 0, {} });
+        }
+        auto & call = res[it.first->second];
+
+        if (call.first + call.n_tokens != (uint32_t) i) {
+            LLAMA_LOG_ERROR("%s: H2O needs a batch in which the tokens of a sequence are next to each other: sequence %d comes again at token %d\n",
+                    __func__, id, i);
+            return {};
+        }
+        const uint32_t pos = call.stream->sequence.n_tokens() + call.n_tokens;
+        if (batch.pos[i] != (llama_pos) pos) {
+            LLAMA_LOG_ERROR("%s: H2O needs consecutive positions: expected %u, got %d\n", __func__, pos, batch.pos[i]);
+            return {};
+        }
+        call.n_tokens++;
+    }
+    return res;
+}
+
+// The ubatches of the first phases that a second one follows, by call: the same tokens come again.
+static std::map<size_t, llama_ubatch> split_first_phases(llama_batch_allocr & balloc, const std::vector<h2o_stream_call> & calls) {
+    std::map<size_t, llama_ubatch> res;
+
+    if (std::none_of(calls.begin(), calls.end(), [](const h2o_stream_call & call) { return call.steps.front().has_phase2; })) {
+        return res;
+    }
+
+    balloc.split_reset();
+    for (size_t i = 0; i < calls.size(); ++i) {
+        const auto & step = calls[i].steps.front();
+
+        llama_ubatch ubatch = balloc.split_simple(step.n_tokens);
+        if (step.has_phase2) {
+            std::fill_n(ubatch.output, step.n_tokens, 0); // the outputs come from phase 2
+            res.emplace(i, std::move(ubatch));
+        }
+        if (calls[i].n_tokens > step.n_tokens) {
+            balloc.split_simple(calls[i].n_tokens - step.n_tokens);
+        }
+    }
+    return res;
+}
+
+static void add_sequence(llama_kv_cache::slot_info & slots, const llama_kv_cache::slot_info & sequence) {
+    slots.s0 = slots.strm.empty() ? sequence.s0 : std::min(slots.s0, sequence.s0);
+    slots.s1 = slots.strm.empty() ? sequence.s1 : std::max(slots.s1, sequence.s1);
+    slots.strm.push_back(sequence.strm[0]);
+    slots.idxs.push_back(sequence.idxs[0]);
+}
+
+// how many calls from the i-th on are tokens of one ubatch
+static size_t n_decoded_together(const std::vector<h2o_stream_call> & calls, size_t i, uint32_t n_ubatch) {
+    size_t n = 1;
+    while (n < n_ubatch && i + n < calls.size() && calls[i].is_decoded_token() && calls[i + n].is_decoded_token() &&
+            calls[i + n].first == calls[i].first + n) {
+        n++;
+    }
+    return n;
+}
+
+llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) {
+    GGML_UNUSED(embd_all);
+
+    std::vector<h2o_stream_call> calls = split_calls(*this, balloc.get_batch());
+    if (calls.empty()) {
+        return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_COMPUTE);
+    }
+
+    for (auto & call : calls) {
+        const auto & stream   = *call.stream;
+        const auto & sequence = stream.sequence;
+
+        if (call.n_tokens > sequence.layout.n_positions() - sequence.n_tokens()) {
+            return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+        }
+        const bool is_decode = stream.call == LLAMA_H2O_CALL_DECODE || (stream.call == LLAMA_H2O_CALL_AUTO && call.n_tokens == 1);
+
+        call.steps = h2o_plan(sequence.config, { sequence.n_tokens(), call.n_tokens, stream.dense_tail, is_decode });
+    }
+
+    std::map<size_t, llama_ubatch> first_phases = split_first_phases(balloc, calls);
+
+    std::vector<llama_ubatch>                 ubatches;
+    llama_kv_cache::slot_info_vec_t           sinfos;
+    llama_kv_cache::slot_info_vec_t           dense_sinfos;
+    std::vector<std::vector<h2o_stream_step>> steps;
+
+    balloc.split_reset();
+    for (size_t i = 0, n = 0; i < calls.size(); i += n) {
+        n = n_decoded_together(calls, i, n_ubatch);
+
+        if (n > 1) {
+            ubatches.push_back(balloc.split_simple(n));
+            sinfos.emplace_back();
+            dense_sinfos.emplace_back();
+            steps.emplace_back();
+            for (size_t j = i; j < i + n; ++j) {
+                const auto & step = calls[j].steps.front();
+                add_sequence(sinfos      .back(), calls[j].stream->slots      (step.pos, 1));
+                add_sequence(dense_sinfos.back(), calls[j].stream->dense_slots(step.pos, 1));
+                steps.back().push_back({ calls[j].stream, step, j });
+            }
+            continue;
+        }
+
+        for (const auto & step : calls[i].steps) {
+            ubatches.push_back(step.has_phase2 ? std::move(first_phases.at(i)) : balloc.split_simple(step.n_tokens));
+            sinfos      .push_back(calls[i].stream->slots      (step.pos, step.n_tokens));
+            dense_sinfos.push_back(calls[i].stream->dense_slots(step.pos, step.n_tokens));
+            steps.push_back({ { calls[i].stream, step, i } });
+        }
+    }
+
+    return std::make_unique<llama_memory_h2o_context>(this, std::move(sinfos), std::move(dense_sinfos), std::move(ubatches), std::move(calls), std::move(steps));
+}
+
+llama_memory_context_ptr llama_memory_h2o::init_full() {
+    return std::make_unique<llama_memory_h2o_context>(this);
+}

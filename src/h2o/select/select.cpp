@@ -1,0 +1,149 @@
+#include "h2o/select/select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+// an int32 that orders like the float, NaN lowest
+static int32_t h2o_score_key(float score) {
+    if (std::isnan(score)) {
+        return INT32_MIN;
+    }
+    score += 0.0f; // -0 is 0
+
+    int32_t bits;
+    memcpy(&bits, &score, sizeof(bits));
+
+    return bits < 0 ? bits ^ INT32_MAX : bits;
+}
+
+// A number that n keys reach; if there is none, because of ties, the largest one that more do. No branch depends on a single key.
+static int32_t h2o_threshold(const std::vector<int32_t> & key, uint32_t n) {
+    int32_t min = key[0];
+    int32_t max = key[0];
+    for (const int32_t k : key) {
+        min = std::min(min, k);
+        max = std::max(max, k);
+    }
+
+    int64_t low  = min; // reached
+    int64_t high = (int64_t) max + 1;
+    while (high - low > 1) {
+        const int32_t mid = (low + high) >> 1;
+
+        uint32_t n_reached = 0;
+        for (const int32_t k : key) {
+            n_reached += k >= mid;
+        }
+        if (n_reached == n) {
+            return mid;
+        }
+        (n_reached >= n ? low : high) = mid;
+    }
+    return low;
+}
+
+uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, uint32_t n_heavy, int32_t * dst) {
+    if (n <= n_heavy) {
+        std::copy(pos, pos + n, dst);
+        return n;
+    }
+    if (n_heavy == 0) {
+        return 0;
+    }
+
+    static thread_local std::vector<int32_t> key;
+
+    key.resize(n);
+    for (uint32_t i = 0; i < n; ++i) {
+        key[i] = h2o_score_key(score[i]);
+    }
+
+    const int32_t threshold = h2o_threshold(key, n_heavy);
+
+    uint32_t n_ties = n_heavy;
+    for (const int32_t k : key) {
+        n_ties -= k > threshold;
+    }
+    uint32_t n_out = 0;
+    for (uint32_t i = 0; i < n && n_out < n_heavy; ++i) {
+        const bool is_tie = (key[i] == threshold) & (n_ties > 0);
+
+        dst[n_out] = pos[i];
+        n_out  += (key[i] > threshold) | is_tie;
+        n_ties -= is_tie;
+    }
+
+    return n_out;
+}
+
+// rank[i] = the largest rank of the candidates up to radius positions from pos[i], itself included.
+//   pos, rank: [n], pos strictly ascending
+static void pool_ranks(const int32_t * pos, uint32_t n, uint32_t radius, float * rank) {
+    if (radius == 0) {
+        return;
+    }
+
+    const std::vector<float> own(rank, rank + n);
+
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+        while (pos[i] - pos[first] > (int64_t) radius) {
+            first++;
+        }
+        // NaN is never larger: it ranks below everything, also below its neighbours
+        float max = own[i];
+        for (uint32_t j = first; j < n && pos[j] - pos[i] <= (int64_t) radius; ++j) {
+            max = own[j] > max || max != max ? own[j] : max;
+        }
+        rank[i] = max;
+    }
+}
+
+// Every candidate takes the sum of its block's ranks.
+static void sum_blocks(const int32_t * pos, uint32_t n, uint32_t block_tokens, float * rank) {
+    for (uint32_t i = 0; i < n && block_tokens > 1;) {
+        const int32_t block = pos[i]/(int32_t) block_tokens;
+
+        uint32_t end = i;
+        double   sum = 0.0;
+        for (; end < n && pos[end]/(int32_t) block_tokens == block; ++end) {
+            sum += rank[end];
+        }
+        std::fill(rank + i, rank + end, (float) sum);
+        i = end;
+    }
+}
+
+std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scorer & scorer, uint32_t chunk_end,
+        const std::vector<int32_t> & pos, const std::vector<float> & score) {
+    const int32_t n_sink      = std::min(config.sink_tokens, chunk_end);
+    const int32_t local_start = std::max<int32_t>(n_sink, chunk_end - std::min(config.local_window, chunk_end));
+
+    const auto first = std::lower_bound(pos.begin(), pos.end(), n_sink);
+    const auto last  = std::lower_bound(pos.begin(), pos.end(), local_start);
+
+    const std::vector<int32_t> candidates(first, last);
+
+    std::vector<float> rank(candidates.size());
+    for (size_t i = 0; i < candidates.size(); ++i) {
+        const uint32_t p = candidates[i];
+
+        const bool is_chunk_sink = p >= config.chunk_size && p % config.chunk_size < config.n_chunk_sink();
+
+        rank[i] = is_chunk_sink ? -INFINITY : scorer.rank(score[first - pos.begin() + i], p, chunk_end, config.local_window);
+    }
+    pool_ranks(candidates.data(), candidates.size(), config.pooling, rank.data());
+    sum_blocks(candidates.data(), candidates.size(), config.block_tokens, rank.data());
+
+    const uint32_t n_always = n_sink + chunk_end - local_start;
+    const uint32_t n_heavy  = std::min<size_t>(candidates.size(), config.n_memory(chunk_end) - n_always);
+
+    std::vector<int32_t> res(n_sink + n_heavy + chunk_end - local_start);
+    std::iota(res.begin(), res.begin() + n_sink, 0);
+    h2o_select_heavy(candidates.data(), rank.data(), candidates.size(), n_heavy, res.data() + n_sink);
+    std::iota(res.begin() + n_sink + n_heavy, res.end(), local_start);
+
+    return res;
+}

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "h2o/config/config.h"
+
+#include <cstdint>
+#include <vector>
+
+// Picks the n_heavy candidates of highest score; of equal scores the lower position wins, NaN ranks below everything.
+//   pos:   [n] strictly ascending positions
+//   score: [n]
+//   dst:   [min(n, n_heavy)], strictly ascending
+// Returns how many were picked.
+uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, uint32_t n_heavy, int32_t * dst);
+
+// The memory set, ascending positions, of one KV head and the chunk (perhaps partial) that ends at chunk_end: sinks, local
+// window, and the heavy hitters among the others.
+//   pos:   the memory set before and the chunk, strictly ascending
+//   score: of each of them
+std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scorer & scorer, uint32_t chunk_end,
+        const std::vector<int32_t> & pos, const std::vector<float> & score);

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "h2o/config/config.h"
+
+#include <cstdint>
+
+// Which row of a layer's cache holds which position. Attention and scores know rows, the user positions.
+//
+// Full: every position is kept, in the row of its number.
+// Compact: rows [0, M) hold the memory set, of every KV head its own, ascending, at the end of them; rows [M, M + S) the chunk
+// after it. What is in neither is evicted.
+class h2o_layout {
+public:
+    // kv_size: how many positions there is room for where all are kept: in the full layout, and in dense layers
+    h2o_layout(const h2o_config & config, uint32_t kv_size)
+        : is_compact(config.evict), kv_size(kv_size), has_dense_layers(config.has_dense_layers()), M(config.memory_size()), S(config.chunk_size) {}
+
+    // rows of every KV head
+    uint32_t n_rows() const { return is_compact ? M + S : kv_size; }
+
+    // how many positions a sequence may have
+    uint32_t n_positions() const { return is_compact && !has_dense_layers ? INT32_MAX : kv_size; }
+
+    // the row of a position of the open chunk, the same for every layer and KV head; in the full layout of any position
+    uint32_t row_of(uint32_t pos) const { return is_compact ? M + pos%S : pos; }
+
+    // the row of a head's memory set's i-th of M entries, padding among them, which is this position
+    uint32_t memory_row(uint32_t i, uint32_t pos) const { return is_compact ? i : pos; }
+
+    // The last row up to which a head's rows hold positions up to this one. Rows are those of a memory set and of the chunk after
+    // it; the position is in that chunk, or at most a local window before it.
+    int64_t row_limit(int64_t pos, uint32_t chunk_start) const { return is_compact ? M + pos - chunk_start : pos; }
+
+    const bool     is_compact;
+    const uint32_t kv_size;
+
+private:
+    const bool     has_dense_layers;
+    const uint32_t M;
+    const uint32_t S;
+};

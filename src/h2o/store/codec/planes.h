@@ -1,0 +1,23 @@
+#pragma once
+
+#include "h2o/store/codec/codec.h"
+
+// Bytes at the same place of every block of a row belong together: the high and low bytes of F16, the scales and quants of Q8_0.
+// A plane is [n_rows][width()] bytes.
+struct h2o_codec_plane {
+    uint32_t offset;     // in a block
+    uint32_t n_bytes;    // of each block
+    bool     is_integer; // signed, in two's complement; else the highest bit is taken for a sign
+
+    uint32_t width(uint32_t row_bytes, uint32_t block_bytes) const { return row_bytes/block_bytes*n_bytes; }
+};
+
+const std::vector<h2o_codec_plane> & h2o_codec_planes_of(h2o_codec_type type);
+
+constexpr size_t H2O_CODEC_MAX_PLANES = 6; // of a type: Q5_1
+
+// Blocks that follow each other to planes that follow each other, in the order of h2o_codec_planes_of.
+void h2o_codec_split(h2o_codec_type type, const uint8_t * blocks, uint64_t n_blocks, uint8_t * planes);
+
+// And back, of planes anywhere.
+void h2o_codec_merge(h2o_codec_type type, const uint8_t * const * planes, uint64_t n_blocks, uint8_t * blocks);

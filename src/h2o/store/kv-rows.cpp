@@ -1,0 +1,150 @@
+#include "h2o/store/kv-rows.h"
+
+#include "ggml-backend.h"
+#include "ggml/keys/keys.h"
+
+#include <algorithm>
+#include <cstring>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+void h2o_kv_rows::rotate(float * data, size_t n) const {
+    if (n_rot > 0) {
+        ggml_h2o_hadamard(data, n, n_rot);
+    }
+}
+
+static void decode_row(ggml_type type, const void * src, float * dst, int64_t n) {
+    if (type == GGML_TYPE_F32) {
+        std::copy_n((const float *) src, n, dst);
+    } else if (type == GGML_TYPE_F16) {
+        ggml_h2o_widen_f16((const ggml_fp16_t *) src, n, dst); // faster than the type's to_float
+    } else {
+        ggml_get_type_traits(type)->to_float(src, dst, n);
+    }
+}
+
+static void encode_row(ggml_type type, const float * src, void * dst, int64_t n) {
+    if (type == GGML_TYPE_F32) {
+        std::copy_n(src, n, (float *) dst);
+    } else {
+        ggml_get_type_traits(type)->from_float_ref(src, dst, n);
+    }
+}
+
+void h2o_kv_rows::decode(const uint8_t * bytes, size_t n, float * dst) const {
+    const size_t n_row = (size_t) n_head*n_embd;
+
+    for (size_t i = 0; i < n; ++i) {
+        decode_row(t->type, bytes + i*t->nb[1], dst + i*n_row, n_row);
+        rotate(dst + i*n_row, n_row);
+    }
+}
+
+void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const {
+    const size_t n     = r1 - r0;
+    const size_t n_row = (size_t) n_head*n_embd;
+
+    std::vector<uint8_t> copy;
+    const uint8_t * data = (const uint8_t *) t->data + (row0 + r0)*t->nb[1];
+    if (!ggml_backend_buffer_is_host(t->buffer)) {
+        copy.resize(n*t->nb[1]);
+        ggml_backend_tensor_get(t, copy.data(), (row0 + r0)*t->nb[1], copy.size());
+        data = copy.data();
+    }
+
+    dst.resize(n*n_row);
+    decode(data, n, dst.data());
+}
+
+const void * h2o_kv_rows::in_place(uint32_t r0) const {
+    const bool is_float = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16;
+
+    return is_float && n_rot == 0 && ggml_backend_buffer_is_host(t->buffer) ? (const uint8_t *) t->data + (row0 + r0)*t->nb[1] : nullptr;
+}
+
+void h2o_kv_rows::get(uint32_t r0, uint32_t r1, float * dst) const {
+    const size_t n     = r1 - r0;
+    const size_t n_row = (size_t) n_head*n_embd;
+
+    std::vector<float> rows;
+    get_in_order(r0, r1, rows);
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t h = 0; h < n_head; ++h) {
+            std::copy_n(rows.data() + i*n_row + h*n_embd, n_embd, dst + (h*n + i)*n_embd);
+        }
+    }
+}
+
+void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {
+    const size_t n     = r1 - r0;
+    const size_t n_row = (size_t) n_head*n_embd;
+
+    std::vector<float>   row(n_row);
+    std::vector<uint8_t> raw(t->nb[1]);
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t h = 0; h < n_head; ++h) {
+            std::copy_n(src + (h*n + i)*n_embd, n_embd, row.data() + h*n_embd);
+        }
+        rotate(row.data(), n_row);
+        encode_row(t->type, row.data(), raw.data(), n_row);
+        ggml_backend_tensor_set(t, raw.data(), (row0 + r0 + i)*t->nb[1], raw.size());
+    }
+}
+
+void h2o_kv_rows::move(const std::vector<int32_t> & from) const {
+    const size_t   n      = from.size()/n_head;
+    const size_t   n_byte = ggml_row_size(t->type, n_embd);
+    const uint32_t end    = std::max<int32_t>(n, *std::max_element(from.begin(), from.end()) + 1);
+
+    std::vector<uint8_t> copy;
+    uint8_t * data = (uint8_t *) t->data + row0*t->nb[1];
+    if (!ggml_backend_buffer_is_host(t->buffer)) {
+        copy = get_bytes(0, end);
+        data = copy.data();
+    }
+
+    for (size_t h = 0; h < n_head; ++h) {
+        uint8_t * head = data + h*n_byte;
+        for (size_t i = 0; i < n; ++i) {
+            const int32_t row = from[h*n + i];
+            if (row > (int32_t) i) {
+                memcpy(head + i*t->nb[1], head + row*t->nb[1], n_byte);
+            }
+        }
+    }
+
+    if (!copy.empty()) {
+        copy.resize(n*t->nb[1]);
+        set_bytes(0, copy);
+    }
+}
+
+void h2o_kv_rows::release([[maybe_unused]] uint32_t r0, [[maybe_unused]] uint32_t r1) const {
+#ifdef __linux__ // elsewhere pages cannot be given back, or are only marked
+    if (ggml_backend_buffer_get_type(t->buffer) != ggml_backend_cpu_buffer_type()) { // a device may know where pages are
+        return;
+    }
+    static const uintptr_t page = sysconf(_SC_PAGESIZE);
+
+    const uintptr_t data  = (uintptr_t) t->data;
+    const uintptr_t begin = (data + (row0 + r0)*t->nb[1] + page - 1)/page*page;
+    const uintptr_t end   = (data + (row0 + r1)*t->nb[1])/page*page;
+    if (begin < end) {
+        madvise((void *) begin, end - begin, MADV_DONTNEED); // they read as zeros then; where it fails they stay
+    }
+#endif
+}
+
+std::vector<uint8_t> h2o_kv_rows::get_bytes(uint32_t r0, uint32_t r1) const {
+    std::vector<uint8_t> res((r1 - r0)*t->nb[1]);
+    ggml_backend_tensor_get(t, res.data(), (row0 + r0)*t->nb[1], res.size());
+    return res;
+}
+
+void h2o_kv_rows::set_bytes(uint32_t r0, const std::vector<uint8_t> & bytes) const {
+    ggml_backend_tensor_set(t, bytes.data(), (row0 + r0)*t->nb[1], bytes.size());
+}

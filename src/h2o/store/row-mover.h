@@ -1,0 +1,36 @@
+#pragma once
+
+#include "h2o/store/kv-rows.h"
+
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+// K and V of a layer whose rows move, see h2o_kv_rows::move
+struct h2o_row_moves {
+    h2o_kv_rows k;
+    h2o_kv_rows v;
+
+    std::vector<int32_t> from;
+};
+
+// Moves rows on the device that holds them, where the host cannot reach them: only their numbers go there.
+class h2o_row_mover {
+public:
+    h2o_row_mover();
+
+    // whether it is for these rows; others are moved by h2o_kv_rows::move
+    bool is_for(const h2o_kv_rows & rows) const;
+
+    // backends: one for each device. What none of them can move goes through the host.
+    // throws std::runtime_error if there is not enough memory or a device fails
+    void move(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_row_moves> & moves);
+
+private:
+    const bool is_for_all; // as on a device, for tests
+
+    std::map<ggml_backend_t, ggml_gallocr_ptr> allocators; // of what chosen rows are gathered into
+};

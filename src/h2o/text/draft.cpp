@@ -1,0 +1,66 @@
+#include "h2o/text/draft.h"
+
+#include <algorithm>
+
+// The largest position in [1, end) that ends a pair of tokens (a, b), 0 if there is none.
+static size_t find_pair_before(const h2o_packed & text, size_t end, uint32_t a, uint32_t b) {
+    static constexpr size_t PART = 16; // which the compiler turns into a few vectors
+
+    uint32_t ids[h2o_packed::BLOCK + 1];
+    while (end > 1) {
+        const size_t n = std::min(end - 1, h2o_packed::BLOCK); // the positions before end that are looked at together
+        text.copy(end - 1 - n, n + 1, ids);
+
+        const auto ends_pair = [&](size_t i) { return (ids[i] == b) & (ids[i - 1] == a); };
+
+        size_t i = n;
+        while (i >= PART) {
+            int found = 0;
+            for (size_t j = 0; j < PART; ++j) {
+                found |= ends_pair(i - j);
+            }
+            if (found) {
+                break;
+            }
+            i -= PART;
+        }
+        for (; i > 0; --i) {
+            if (ends_pair(i)) {
+                return end - 1 - n + i;
+            }
+        }
+        end -= n;
+    }
+    return 0;
+}
+
+std::vector<int32_t> h2o_draft(const h2o_packed & text, uint32_t n_min, uint32_t n_max) {
+    const size_t n     = text.size();
+    const size_t limit = 2*(size_t) n_max;
+
+    std::vector<int32_t> res;
+    if (n < 3) {
+        return res;
+    }
+
+    size_t n_match = 0;
+    size_t next    = 0; // the position after the match
+    for (size_t last = n - 1; n_match < limit && (last = find_pair_before(text, last, text[n - 2], text[n - 1])) > 0; ) {
+        size_t n_same = 2;
+        while (n_same < limit && n_same <= last && text[last - n_same] == text[n - 1 - n_same]) {
+            n_same++;
+        }
+        if (n_same > n_match) {
+            n_match = n_same;
+            next    = last + 1;
+        }
+    }
+
+    if (n_match/2 >= n_min) {
+        while (res.size() < n_match/2) {
+            const size_t i = next + res.size();
+            res.push_back(i < n ? text[i] : res[i - n]);
+        }
+    }
+    return res;
+}

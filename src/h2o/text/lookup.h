@@ -1,0 +1,128 @@
+#pragma once
+
+#include "h2o/text/packed.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+struct h2o_lookup_params {
+    uint32_t chunk_size   = 0; // S
+    uint32_t tile         = 0; // T
+    uint32_t budget       = 0; // B
+    uint32_t sink_tokens  = 0; // A
+    uint32_t local_window = 0; // L
+
+    // throws std::invalid_argument, naming the parameter
+    void validate() const;
+};
+
+struct h2o_lookup_row {
+    int32_t pos;
+    int32_t query; // that asked for it, a position
+};
+
+// Lookups: what followed earlier occurrences of a query's token, pair and triple. One index per sequence, on the host, of its
+// text alone: the same rows for all layers and heads.
+//
+// Rows are logged in the order of the queries that ask for them. A query sees the last B rows of the log up to its own: a row
+// stays until B newer ones have come. Each query adds at most ceil(B/T), which are not among the B that it sees already.
+//
+// Candidates of a query in the chunk that begins at c0 are positions in [A, e), e = max(c0 - L, 0): neither sinks nor local
+// window, which every memory set holds anyway. For n = 1, 2, 3 let P_n be the positions p < e at which the n tokens that end
+// there equal those that end at the query (n-grams may reach back over the beginning of a chunk, not of the text), c_n its size,
+// and V_n the MAX_VISITS newest of them. Then
+//   score[p + j] += w_j*n/c_n for each n, p in V_n and follower j,
+// where these are candidates. So c_n counts all of them, sinks too, although only the newest are visited: what stays unvisited
+// of a frequent token is worth little, but a token taken for rarer than it is would win over rare ones. The local window is
+// not counted: nothing there can be chosen.
+//
+// Sums are doubles, added in this order: n ascending, p descending, followers in theirs. Of equal scores the higher position
+// wins: an n-gram's newer occurrence is attended to more.
+//
+// No row depends on a later query. If queries chose together, later ones would decide which rows earlier ones see: what has
+// followed a token is kept if it follows again, which betrays the next token.
+class h2o_lookup {
+public:
+    static constexpr uint32_t MAX_VISITS = 32;
+
+    // more candidates a query cannot have
+    static constexpr uint32_t MAX_ROWS = 4*3*MAX_VISITS;
+
+    // throws std::invalid_argument
+    explicit h2o_lookup(const h2o_lookup_params & params);
+
+    uint32_t n_tokens() const { return tokens.size(); }
+
+    // rows that a query may add
+    uint32_t n_new() const { return std::min(MAX_ROWS, (params.budget + params.tile - 1)/params.tile); }
+
+    const h2o_packed & text() const { return tokens; }
+
+    // throws std::length_error if positions would not fit into int32
+    void append(const int32_t * ids, size_t n);
+
+    // Forgets all tokens from position n on: as if they had never been appended.
+    void truncate(uint32_t n);
+
+    // Chooses for the queries [q0, q1): what they look up is added to the log, of which only the last B rows matter.
+    //
+    // Queries may come in any order, but in the order of the text each token is indexed only once.
+    // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().
+    void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log);
+
+    // Memory of this index: 7 to 20 bytes per token, 23 if hardly a token comes twice.
+    size_t bytes() const;
+
+private:
+    static constexpr uint32_t N_GRAM = 3;
+
+    // The positions of each n-gram of one length, newest first. A position < length - 1 ends no n-gram.
+    //
+    // A slot holds the n-gram's newest position, or ~i if it has MAX_VISITS positions or more: those are in frequent[i]. The
+    // tokens of the newest position are the key. Positions come and go like on a stack, so frequent n-grams do, too.
+    struct gram_index {
+        struct chain {
+            int32_t  head;
+            uint32_t n;
+        };
+
+        uint32_t length;
+        uint32_t n_used = 0;
+
+        std::vector<int32_t> slots;
+        h2o_packed           back; // [positions indexed] how far before it the n-gram's previous position is, 0: there is none
+        std::vector<chain>   frequent;
+
+        int32_t head(int32_t slot) const { return slot >= 0 ? slot : frequent[~slot].head; }
+
+        // the n-gram's previous position, -1 if there is none
+        int32_t prev(int32_t pos) const {
+            const uint32_t n = back[pos];
+            return n > 0 ? pos - (int32_t) n : -1;
+        }
+    };
+
+    uint32_t home(const gram_index & gram, uint32_t pos) const;
+    uint32_t find(const gram_index & gram, uint32_t pos) const; // its slot, or the empty one where it belongs
+
+    // at the end of what is indexed
+    void add_position   (gram_index & gram) const;
+    void remove_position(gram_index & gram) const;
+
+    void remove_slot(gram_index & gram, uint32_t gap) const;
+    void rehash     (gram_index & gram, size_t n_slots) const;
+
+    void unindex (uint32_t n); // leaves at most the positions [0, n)
+    void index_to(uint32_t n); // the positions [0, n) and no others
+
+    void choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const;
+
+    const h2o_lookup_params params;
+
+    h2o_packed tokens;
+
+    std::array<gram_index, N_GRAM> grams;
+};

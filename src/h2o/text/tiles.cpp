@@ -1,0 +1,59 @@
+#include "h2o/text/tiles.h"
+
+#include <algorithm>
+#include <utility>
+
+static h2o_lookup_params lookup_params(const h2o_config & config) {
+    h2o_lookup_params res;
+    res.chunk_size   = config.chunk_size;
+    res.tile         = config.tile;
+    res.budget       = config.lookup_budget;
+    res.sink_tokens  = config.sink_tokens;
+    res.local_window = config.local_window;
+    return res;
+}
+
+h2o_tiles::h2o_tiles(const h2o_config & config) : tile(config.tile), budget(config.lookup_budget), index(lookup_params(config)) {
+}
+
+void h2o_tiles::truncate(uint32_t n) {
+    index.truncate(std::min(n, index.n_tokens()));
+
+    rows.resize(asked(0, n).end - rows.data());
+    first_kept = std::min(first_kept, n);
+}
+
+h2o_tiles::view h2o_tiles::asked(uint32_t q0, uint32_t q1) const {
+    const auto before = [](const h2o_lookup_row & row, int64_t query) { return row.query < query; };
+
+    const h2o_lookup_row * end = rows.data() + rows.size();
+    return {
+        std::lower_bound(rows.data(), end, (int64_t) q0, before),
+        std::lower_bound(rows.data(), end, (int64_t) q1, before),
+    };
+}
+
+h2o_tiles::view h2o_tiles::seen(uint32_t q0, uint32_t q1) const {
+    // the first query sees the last rows up to its own
+    const int64_t n = asked(q0, q0 + 1).end - rows.data();
+
+    return { rows.data() + std::max<int64_t>(n - budget, 0), asked(q0, q1).end };
+}
+
+void h2o_tiles::forget(uint32_t query) {
+    const int64_t n = asked(0, query).end - rows.data() - budget;
+    if (query > first_kept) {
+        rows.erase(rows.begin(), rows.begin() + std::max<int64_t>(n, 0));
+        first_kept = query;
+    }
+}
+
+void h2o_tiles::assign_text(const std::vector<int32_t> & ids) {
+    index.truncate(0);
+    index.append(ids.data(), ids.size());
+}
+
+void h2o_tiles::assign_log(h2o_lookup_log log, uint32_t start) {
+    rows       = std::move(log);
+    first_kept = start;
+}

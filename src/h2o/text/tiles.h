@@ -1,0 +1,71 @@
+#pragma once
+
+#include "h2o/config/config.h"
+#include "h2o/text/lookup.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+using h2o_lookup_log = std::vector<h2o_lookup_row>; // by query
+
+// The text of a sequence, and what its queries look up in it. A tile is T queries.
+class h2o_tiles {
+public:
+    // What the queries of a tile see of the log: a part of it. Each row is seen from the query that asked for it on, until
+    // budget newer ones have come: row i no longer by the query that asked for row i + budget.
+    struct view {
+        const h2o_lookup_row * begin;
+        const h2o_lookup_row * end;
+    };
+
+    explicit h2o_tiles(const h2o_config & config);
+
+    void append(const int32_t * ids, uint32_t n) { index.append(ids, n); }
+
+    // forgets the tokens from position n on, and what they asked for
+    void truncate(uint32_t n);
+
+    // the tokens [q0, q1) choose; none after them has
+    void choose(uint32_t q0, uint32_t q1) { index.choose(q0, q1, rows); }
+
+    // what the queries [q0, q1) have asked for
+    view asked(uint32_t q0, uint32_t q1) const;
+
+    // what they see
+    view seen(uint32_t q0, uint32_t q1) const;
+
+    // The first query that no longer sees a row of the log, INT32_MAX if there is none yet.
+    int32_t last(const h2o_lookup_row * row) const { return rows.data() + rows.size() - row > budget ? row[budget].query : INT32_MAX; }
+
+    // what seen() may return at most, for so many queries of a text of n tokens
+    uint32_t n_seen_max(uint32_t n_queries, uint32_t n) const { return std::min(budget, n) + (n_queries - 1)*std::min(index.n_new(), n); }
+
+    // what a query may add
+    uint32_t n_new() const { return index.n_new(); }
+
+    const h2o_packed     & text() const { return index.text(); }
+    const h2o_lookup_log & log()  const { return rows; }
+
+    // queries before this one are forgotten: the log has none of their rows but those that later ones see
+    uint32_t start() const { return first_kept; }
+
+    // Forgets queries before this one. They cannot be gone back to.
+    void forget(uint32_t query);
+
+    // as if appended
+    void assign_text(const std::vector<int32_t> & ids);
+
+    // as if chosen, and forgotten before the start
+    void assign_log(h2o_lookup_log log, uint32_t start);
+
+    const uint32_t tile;
+    const uint32_t budget;
+
+private:
+    h2o_lookup index;
+
+    h2o_lookup_log rows;
+
+    uint32_t first_kept = 0;
+};

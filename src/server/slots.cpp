@@ -1,0 +1,318 @@
+#include "server/slots.h"
+
+#include "log.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
+// tokens of a prompt's end that attend to everything: where there are no messages, and of the last user's message at most
+static constexpr int32_t N_TAIL_TEXT    = 128;
+static constexpr int32_t N_TAIL_MESSAGE = 512;
+
+// as upstream's server: so many tokens before a prompt's end
+static constexpr int32_t N_BEFORE_END = 4;
+
+// what GET /slots/{id}/h2o says of lookups at most: 1 MB
+static constexpr int32_t N_LOOKUPS_MAX = 65536;
+
+bool server_h2o_prepare(common_params & params) {
+    if (!llama_h2o_params_enabled(&params.h2o)) {
+        return true;
+    }
+
+    const auto & spec = params.speculative;
+    if (spec.has_dft() || spec.has_synth() || std::any_of(spec.types.begin(), spec.types.end(), [](auto type) { return type != COMMON_SPECULATIVE_TYPE_NONE; })) {
+        LOG_ERR("H2O does not work with speculative decoding in the server: leave out the options of drafts, or switch H2O off\n");
+        return false;
+    }
+    if (!params.mmproj.path.empty()) {
+        LOG_ERR("H2O does not work with images and sound in the server: leave out the multimodal projector, or switch H2O off\n");
+        return false;
+    }
+
+    // every sequence has its own part of the cache anyway; the server would clear slots to make room for others
+    params.kv_unified = false;
+    return true;
+}
+
+void server_h2o_init(llama_context * ctx, const common_params & params) {
+    // without a cold store the rows of an earlier boundary are gone
+    const bool has_boundaries = !params.h2o.evict || params.h2o.cold_store[0];
+
+    for (llama_seq_id id = 0; auto * kv = llama_get_h2o_kv_seq(ctx, id); ++id) {
+        llama_h2o_kv_set_record(kv, has_boundaries);
+    }
+}
+
+bool server_h2o_enabled(const llama_context * ctx) {
+    return llama_get_h2o_kv(ctx);
+}
+
+static int32_t n_tokens(const llama_h2o_kv * kv) {
+    return llama_h2o_kv_info(kv).n_tokens;
+}
+
+// There is no draft with H2O: in its place a checkpoint has K and V, once these have moved.
+static std::vector<uint8_t> & rows(common_prompt_checkpoint & checkpoint) {
+    return checkpoint.data_dft;
+}
+
+// The first token after the chunk that is open at a checkpoint; a complete chunk is open until the next token.
+static uint32_t chunk_end(const llama_h2o_kv * kv, const common_prompt_checkpoint & checkpoint) {
+    const int64_t S = llama_h2o_kv_info(kv).chunk_size;
+
+    return (checkpoint.n_tokens + S - 1)/S*S;
+}
+
+void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens) {
+    auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!kv || !llama_h2o_kv_moves_rows(kv, n_tokens)) {
+        return;
+    }
+    // one copy for all of them: the first is dropped last
+    common_prompt_checkpoint * first = nullptr;
+    uint32_t                   end   = 0;
+    for (auto & c : checkpoints) {
+        if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, c) + 1)) {
+            first = first ? first : &c;
+            end   = std::max(end, (uint32_t) c.n_tokens);
+        }
+    }
+    if (first) {
+        llama_h2o_kv_set_state_end(kv, end);
+        first->update_dft(ctx, id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+        llama_h2o_kv_set_state_end(kv, UINT32_MAX);
+
+        // Where a document ends, and where the conversation was: a copy for every chunk would take more than dense attention does.
+        const uint32_t begin_end = chunk_end(kv, checkpoints.front()), last_end = chunk_end(kv, *first);
+        checkpoints.remove_if([&](const auto & c) { return chunk_end(kv, c) > begin_end && chunk_end(kv, c) < last_end; });
+    }
+}
+
+static bool set_state(llama_context * ctx, llama_seq_id id, const std::vector<uint8_t> & data, llama_state_seq_flags flags) {
+    return !data.empty() && llama_state_seq_set_data_ext(ctx, data.data(), data.size(), id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | flags) == data.size();
+}
+
+static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const common_prompt_checkpoint & checkpoint) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+
+    for (auto & c : checkpoints) {
+        if (!rows(c).empty() && chunk_end(kv, c) == chunk_end(kv, checkpoint) && !set_state(ctx, id, rows(c), 0)) {
+            return false;
+        }
+    }
+    return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS) && n_tokens(kv) == checkpoint.n_tokens;
+}
+
+// to n_past or the nearest place before it; the checkpoints after that are removed
+static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+
+    // a call that failed, or a checkpoint that was damaged, has left fewer tokens than the slot was given
+    n_past = std::min(n_past, n_tokens(kv));
+
+    int32_t n_kept = n_past;
+    while (!llama_h2o_kv_can_rewind(kv, n_kept)) {
+        n_kept--;
+    }
+
+    checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_past; });
+
+    const auto last = std::max_element(checkpoints.begin(), checkpoints.end(), [](const auto & a, const auto & b) { return a.n_tokens < b.n_tokens; });
+    if (last != checkpoints.end() && last->n_tokens > n_kept) {
+        if (restore(ctx, id, checkpoints, *last)) {
+            return last->n_tokens;
+        }
+        LOG_WRN("%s: slot %d: the checkpoint at %d tokens cannot be restored\n", __func__, id, (int) last->n_tokens);
+        checkpoints.erase(last);
+        return go_back(ctx, id, checkpoints, n_past);
+    }
+
+    checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_kept; });
+
+    try {
+        if (llama_memory_seq_rm(llama_get_memory(ctx), id, n_kept, -1)) {
+            return n_kept;
+        }
+    } catch (const std::exception & e) { // a cold store that cannot be read
+        LOG_WRN("%s: slot %d: %s\n", __func__, id, e.what());
+    }
+    checkpoints.clear();
+    llama_memory_seq_rm(llama_get_memory(ctx), id, -1, -1);
+    return 0;
+}
+
+int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!kv) {
+        return n_past;
+    }
+
+    const int32_t res = go_back(ctx, id, checkpoints, std::min(n_past, n_prompt - 1));
+
+    for (auto & checkpoint : checkpoints) { // of the open chunk: other tokens may follow
+        if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, checkpoint) + 1)) {
+            rows(checkpoint) = {};
+        }
+    }
+    return res;
+}
+
+bool server_h2o_wants_checkpoint(bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {
+    return is_user_start || (!has_messages && pos == n_prompt - N_BEFORE_END);
+}
+
+void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail) {
+    if (auto * kv = llama_get_h2o_kv_seq(ctx, id)) {
+        llama_h2o_set_call(kv, is_prompt ? LLAMA_H2O_CALL_PREFILL : LLAMA_H2O_CALL_DECODE, n_tail);
+    }
+}
+
+uint32_t server_h2o_n_tail(int32_t last_user_pos, int32_t n_prompt, int32_t end, int32_t n) {
+    const int32_t n_tail = last_user_pos < 0 ? N_TAIL_TEXT : std::min(n_prompt - last_user_pos, N_TAIL_MESSAGE);
+
+    return std::clamp(end - (n_prompt - n_tail), 0, n);
+}
+
+void server_h2o_counts::add(const server_h2o_counts & other) {
+    n_chunks   += other.n_chunks;
+    kv_kept    += other.kv_kept;
+    kv_cold    += other.kv_cold;
+    kv_dropped += other.kv_dropped;
+}
+
+server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!kv) {
+        return {};
+    }
+    const auto stats = llama_h2o_kv_stats(kv);
+
+    return { llama_h2o_kv_info(kv).chunk_index, stats.bytes_kept, stats.bytes_cold, stats.bytes_dropped };
+}
+
+int32_t server_h2o_number(const std::string & name, const std::string & value, int32_t missing) {
+    if (value.empty()) {
+        return missing;
+    }
+    if (value.size() > 9 || value.find_first_not_of("0123456789") != std::string::npos) {
+        throw std::invalid_argument(name + " must be a number from 0 on, got '" + value.substr(0, 20) + "'");
+    }
+    return std::stoi(value);
+}
+
+// [n_head_kv, n] as a list of lists: padding is left out, NaN is null
+template <typename T>
+static common_json heads_to_json(const std::vector<T> & values, size_t n) {
+    auto res = common_json::array();
+    for (size_t first = 0; first < values.size(); first += n) {
+        auto head = common_json::array();
+        for (size_t i = first; i < first + n; ++i) {
+            if (std::isnan((double) values[i])) {
+                head.push_back(nullptr);
+            } else if (values[i] >= 0 || !std::is_integral<T>::value) {
+                head.push_back(values[i]);
+            }
+        }
+        res.push_back(head);
+    }
+    return res;
+}
+
+static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llama_h2o_info & info) {
+    const size_t n_head_kv = llama_h2o_kv_n_head_kv(kv, il);
+
+    std::vector<int32_t> memory(n_head_kv*info.memory_size);
+    std::vector<float>   scores(n_head_kv*info.n_tokens);
+    if (n_head_kv == 0 || !llama_h2o_kv_memory_indices(kv, il, memory.data()) || !llama_h2o_kv_scores(kv, il, scores.data())) {
+        throw std::invalid_argument("layer must be a layer that has memory sets, got " + std::to_string(il) + ": 'layers' of GET /slots/{id}/h2o names them");
+    }
+
+    return {
+        { "layer",      il },
+        { "scorer",     llama_h2o_kv_scorer(kv, il) },
+        { "memory_set", heads_to_json(memory, info.memory_size) },
+        { "scores",     heads_to_json(scores, info.n_tokens) },
+    };
+}
+
+// the newest n pairs of a position and the query that asked for it, by the query
+static common_json lookups_to_json(const llama_h2o_kv * kv, size_t n, const llama_h2o_info & info) {
+    std::vector<std::array<int32_t, 2>> pairs; // the newest first
+    std::vector<std::array<int32_t, 2>> tile;
+
+    const uint32_t n_tiles = info.lookup_budget > 0 ? (info.n_tokens + info.tile - 1)/info.tile : 0;
+    for (uint32_t i = n_tiles; pairs.size() < n && i-- > 0;) {
+        tile.resize(llama_h2o_kv_lookup(kv, i, nullptr));
+        llama_h2o_kv_lookup(kv, i, reinterpret_cast<int32_t *>(tile.data()));
+        pairs.insert(pairs.end(), tile.rbegin(), tile.rend());
+    }
+    pairs.resize(std::min(n, pairs.size()));
+
+    auto res = common_json::array();
+    for (auto pair = pairs.rbegin(); pair != pairs.rend(); ++pair) {
+        res.push_back(common_json::array({ (*pair)[0], (*pair)[1] }));
+    }
+    return res;
+}
+
+common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32_t layer, int32_t n_lookups) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!server_h2o_enabled(ctx)) {
+        throw std::invalid_argument("H2O is off");
+    }
+    if (!kv) {
+        throw std::invalid_argument("there is no slot " + std::to_string(id) + ", there are " + std::to_string(llama_n_seq_max(ctx)));
+    }
+
+    if (n_lookups > N_LOOKUPS_MAX) {
+        throw std::invalid_argument("lookups must be at most " + std::to_string(N_LOOKUPS_MAX) + ", got " + std::to_string(n_lookups));
+    }
+
+    const auto info   = llama_h2o_kv_info(kv);
+    const auto counts = server_h2o_count(ctx, id);
+
+    auto boundaries = common_json::array();
+    for (uint32_t begin = 0; begin < info.n_tokens; begin += info.chunk_size) {
+        boundaries.push_back(common_json::array({ begin, std::min(begin + info.chunk_size, info.n_tokens) }));
+    }
+    std::vector<int32_t> layers;
+    for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
+        layers.push_back(llama_h2o_kv_layer_id(kv, i));
+    }
+
+    common_json res = {
+        { "id_slot",          id },
+        { "n_tokens",         info.n_tokens },
+        { "chunk_index",      info.chunk_index },
+        { "chunk_boundaries", boundaries },
+        { "layers",           layers },
+        { "settings", {
+            { "chunk_size",    info.chunk_size },
+            { "local_window",  info.local_window },
+            { "heavy_budget",  info.heavy_budget },
+            { "sink_tokens",   info.sink_tokens },
+            { "memory_size",   info.memory_size },
+            { "lookup_budget", info.lookup_budget },
+            { "tile",          info.tile },
+        } },
+        { "kv_bytes", {
+            { "kept",    counts.kv_kept },
+            { "cold",    counts.kv_cold },
+            { "dropped", counts.kv_dropped },
+        } },
+    };
+    if (layer >= 0) {
+        const auto found = layer_to_json(kv, layer, info);
+        for (const auto * key : { "layer", "scorer", "memory_set", "scores" }) {
+            res[key] = found.at(key);
+        }
+    }
+    if (n_lookups >= 0) {
+        res["lookups"] = lookups_to_json(kv, n_lookups, info);
+    }
+    return res;
+}
