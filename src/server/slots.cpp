@@ -38,13 +38,14 @@ bool server_h2o_prepare(common_params & params) {
     return true;
 }
 
-void server_h2o_init(llama_context * ctx, const common_params & params) {
+bool server_h2o_init(llama_context * ctx, const common_params & params) {
     // without a cold store the rows of an earlier boundary are gone
     const bool has_boundaries = !params.h2o.evict || params.h2o.cold_store[0];
 
     for (llama_seq_id id = 0; auto * kv = llama_get_h2o_kv_seq(ctx, id); ++id) {
         llama_h2o_kv_set_record(kv, has_boundaries);
     }
+    return server_h2o_enabled(ctx);
 }
 
 bool server_h2o_enabled(const llama_context * ctx) {
@@ -161,8 +162,8 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
     return res;
 }
 
-bool server_h2o_wants_checkpoint(bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {
-    return is_user_start || (!has_messages && pos == n_prompt - N_BEFORE_END);
+bool server_h2o_wants_checkpoint(const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {
+    return !server_h2o_enabled(ctx) || is_user_start || (!has_messages && pos == n_prompt - N_BEFORE_END);
 }
 
 void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail) {
@@ -194,9 +195,18 @@ server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id) {
     return { llama_h2o_kv_info(kv).chunk_index, stats.bytes_kept, stats.bytes_cold, stats.bytes_dropped };
 }
 
-int32_t server_h2o_number(const std::string & name, const std::string & value, int32_t missing) {
+void server_h2o_counts::add_timings(common_json & timings) const {
+    if (n_chunks > 0) {
+        timings["h2o_chunks"]           = n_chunks;
+        timings["h2o_kv_kept_bytes"]    = kv_kept;
+        timings["h2o_kv_cold_bytes"]    = kv_cold;
+        timings["h2o_kv_dropped_bytes"] = kv_dropped;
+    }
+}
+
+int32_t server_h2o_request::number(const std::string & name, const std::string & value) {
     if (value.empty()) {
-        return missing;
+        return -1;
     }
     if (value.size() > 9 || value.find_first_not_of("0123456789") != std::string::npos) {
         throw std::invalid_argument(name + " must be a number from 0 on, got '" + value.substr(0, 20) + "'");
@@ -259,7 +269,9 @@ static common_json lookups_to_json(const llama_h2o_kv * kv, size_t n, const llam
     return res;
 }
 
-common_json server_h2o_to_json(const llama_context * ctx, llama_seq_id id, int32_t layer, int32_t n_lookups) {
+common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request) {
+    const auto [id, layer, n_lookups] = request;
+
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!server_h2o_enabled(ctx)) {
         throw std::invalid_argument("H2O is off");

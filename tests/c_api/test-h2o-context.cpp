@@ -160,6 +160,21 @@ static void test_sequences(llama_model * model, llama_context_params params) {
     }
 }
 
+// a cache that sequences share would be as large for each of them
+static void test_size_of_sequences(llama_model * model, llama_context_params params) {
+    params.n_ctx     = 4*256;
+    params.n_seq_max = 4;
+    uint64_t bytes[2];
+    for (const bool kv_unified : { false, true }) {
+        params.kv_unified = kv_unified;
+        llama_context * ctx = llama_init_from_model(model, params);
+        bytes[kv_unified] = llama_h2o_memory_bytes(ctx);
+        require(llama_n_ctx(ctx) == 4*256 && llama_n_ctx_seq(ctx) == 256, "the sequences of a context have other sizes");
+        llama_free(ctx);
+    }
+    require(bytes[0] == bytes[1], "a unified cache takes more memory");
+}
+
 int main(int argc, char ** argv) {
     require(argc == 2, "usage: test-h2o-context MODEL");
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
@@ -195,11 +210,13 @@ int main(int argc, char ** argv) {
     require(llama_decode(ctx, batch_at(tokens, pos)) == 0, "a prompt is not computed");
     const std::vector<float> logits(llama_get_logits(ctx), llama_get_logits(ctx) + 1);
 
-    // attention stays causal
-    llama_set_causal_attn(ctx, false);
+    // without causal attention nothing is computed
     llama_memory_clear(llama_get_memory(ctx), true);
+    llama_set_causal_attn(ctx, false);
+    require(llama_decode(ctx, batch_at(tokens, pos)) < 0, "a prompt is computed, though attention is not to be causal");
+    llama_set_causal_attn(ctx, true);
     require(llama_decode(ctx, batch_at(tokens, pos)) == 0, "a prompt is not computed again");
-    require(llama_get_logits(ctx)[0] == logits[0], "attention is not causal any more");
+    require(llama_get_logits(ctx)[0] == logits[0], "the same prompt has other logits");
 
     // a gap in the positions is no lack of room (1), which callers try again with less
     for (auto & p : pos) {
@@ -220,11 +237,12 @@ int main(int argc, char ** argv) {
 
     for (const char * schedule : { "single_pass", "two_phase" }) {
         require(llama_h2o_params_set(&h2o, "schedule", schedule), "a schedule is not taken");
-        for (const bool kv_unified : { false, true }) { // upstream's server has true by default; H2O's cache never is
+        for (const bool kv_unified : { false, true }) { // llama-perplexity and upstream's server ask for true; H2O's cache never is
             params.kv_unified = kv_unified;
             test_sequences(model, params);
         }
     }
+    test_size_of_sequences(model, params);
 
     llama_model_free(model);
     puts("test-h2o-context: what cannot be done is refused");

@@ -11,13 +11,14 @@
 #include <stdexcept>
 #include <vector>
 
-h2o_config h2o_config_from_params(const llama_context_params & params) {
+h2o_config h2o_config_from_params(llama_context_params & params) {
     if (!params.h2o) {
         return {};
     }
     if (params.attention_type == LLAMA_ATTENTION_TYPE_NON_CAUSAL) {
         throw std::runtime_error("[h2o] H2O needs causal attention, but attention_type is non-causal");
     }
+    params.kv_unified = false; // else each sequence would get a cache of all n_ctx tokens
 
     return h2o_config(*params.h2o, params.n_ubatch == 0 ? params.n_batch : std::min(params.n_batch, params.n_ubatch));
 }

@@ -13,7 +13,8 @@ struct llama_model;
 
 // What llama_context calls. All throw std::exception with the reason.
 
-h2o_config h2o_config_from_params(const llama_context_params & params);
+// also makes the sequences' caches separate in params
+h2o_config h2o_config_from_params(llama_context_params & params);
 
 llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
         const llama_memory_i::layer_filter_cb & filter);
