@@ -127,8 +127,7 @@ def alternatives(size: int, chunk_size: int) -> dict[str, Setting]:
     """`compared`, and other ways to choose."""
     plain = without_lookup(default(size))
     others = {
-        "plain sums, as in the H2O paper": Setting.of(replace(plain, scorer="sum", pooling=0)),
-        "`key_diff` without lookup": Setting.of(replace(plain, scorer="key_diff")),
+        "plain sums, as in the H2O paper": Setting.of(replace(plain, scorer="sum")),
     }
     return _distinct(compared(size, chunk_size) | others)
 

@@ -16,7 +16,7 @@ from compare import FollowLibrary, assert_logits_close, assert_memory_is_well_fo
 from h2o_llama.config import SCORERS
 from inputs import chunk_ends
 from oracle import SCHEDULES, GGUFModel, OracleSequence
-from tolerances import BF16_SCORES, Tolerance, tolerance
+from tolerances import Tolerance, tolerance
 
 # Those that rank single positions. Blocks want other sizes: tests/test_h2o_ratio.py.
 POSITION_SCORERS = tuple(name for name in SCORERS if name != "block_ema")
@@ -30,14 +30,12 @@ class Config:
     L: int
     H: int
     A: int = 0
-    score_type: str = "f32"
     kv_type: str = "f32"
     # "on": H2O's fused operator. "off": attention composed of ggml's operators, which rules out a quantised V. With
     # H2O_NO_FUSED_ATTENTION=1 and "on" it is composed too, and decode is upstream's flash attention: sums of V in F16.
     flash_attn: str = "on"
     schedule: str = "single_pass"
     scorer: str = "sum"
-    pooling: int = 0
     B: int = 0
     T: int = 64
     dense_layers: tuple[int, ...] = ()
@@ -56,7 +54,7 @@ class Config:
         """What the library chooses for chunks of this size."""
         h2o = h2o_llama.H2OConfig.for_chunk_size(S)
         sizes = {"L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens, "B": h2o.lookup_budget}
-        return cls(S=S, T=h2o.tile, scorer=h2o.scorer, pooling=h2o.pooling, **(sizes | others))
+        return cls(S=S, T=h2o.tile, scorer=h2o.scorer, **(sizes | others))
 
     def __str__(self) -> str:
         """What is not the default, to name a case."""
@@ -152,10 +150,9 @@ def assert_agrees_with_oracle(
     Returns the oracle.
     """
     bounds = config.tolerance(model, calls)
-    score_bound = bounds.scores + (BF16_SCORES if config.score_type == "bf16" else 0)
     with open_llama(path, config, **kwargs) as llm:
         actual = eval_calls(llm, calls, dense_tail)
-        oracle = config.oracle(model, choose_memory=FollowLibrary(llm.kv.history, score_bound))
+        oracle = config.oracle(model, choose_memory=FollowLibrary(llm.kv.history, bounds.scores))
         expected = oracle_calls(oracle, calls, dense_tail)
 
         assert llm.kv.n_tokens == oracle.n_tokens
@@ -170,7 +167,7 @@ def assert_agrees_with_oracle(
         for il in llm.kv.layers:
             np.testing.assert_array_equal(llm.kv.memory_indices(il), oracle.memory_indices(il))
             kept = kept_positions(oracle, config, il)
-            assert_scores_close(llm.kv.scores(il)[kept], oracle.scores(il)[kept], score_bound)
+            assert_scores_close(llm.kv.scores(il)[kept], oracle.scores(il)[kept], bounds.scores)
             cached = oracle.cache.read(il, slice(0, oracle.n_tokens))
             if config.cold_store:
                 kept[:] = True

@@ -31,7 +31,6 @@ def lines_of(path: Path, config: Config, calls: list[list[int]], **env: str) -> 
         "heavy_budget": config.H,
         "sink_tokens": config.A,
         "scorer": config.scorer,
-        "pooling": config.pooling,
         "schedule": config.schedule,
         "lookup_budget": config.B,
         "tile": config.T,

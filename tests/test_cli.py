@@ -217,14 +217,12 @@ def test_prompt_follows_the_file(tmp_path: Path) -> None:
 def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: Path) -> None:
     command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
     invoke(*command)
-    options = ["--sinks", "2", "--scorer", "distant", "--pooling", "1", "--schedule", "two_phase", "--lookup", "24"]
+    options = ["--sinks", "2", "--scorer", "distant", "--schedule", "two_phase", "--lookup", "24"]
     invoke(*command, *options, "--retrieval", "index")
-    changed = H2OConfig(
-        16, 16, 2, scorer="distant", pooling=1, schedule="two_phase", lookup_budget=24, retrieval="index"
-    )
+    changed = H2OConfig(16, 16, 2, scorer="distant", schedule="two_phase", lookup_budget=24, retrieval="index")
     in_proportion = H2OConfig(16, 16, lookup_budget=8)
     assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
-    assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'key_diff', 'sum'")
+    assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'sum'")
 
 
 @pytest.mark.parametrize(
@@ -363,9 +361,9 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
 
 def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:
     command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
-    by_sum = invoke(*command, "--scorer", "sum", "--pooling", "0")
-    assert "ranked by sum with pooling 0" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert invoke(*command, "--scorer", "distant", "--pooling", "0").stdout != by_sum.stdout
+    by_sum = invoke(*command, "--scorer", "sum")
+    assert "ranked by sum, schedule" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert invoke(*command, "--scorer", "distant").stdout != by_sum.stdout
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of")
 
 

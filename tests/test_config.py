@@ -17,8 +17,7 @@ from h2o_llama.config import SCORERS
 def test_defaults() -> None:
     config = H2OConfig()
     assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 320, 4)
-    assert (config.schedule, config.decode, config.evict, config.score_type) == ("single_pass", "full", False, "f32")
-    assert (config.scorer, config.pooling) == ("distant", 0)
+    assert (config.schedule, config.decode, config.evict, config.scorer) == ("single_pass", "full", False, "distant")
     assert (config.memory_size, config.lookup_budget, config.tile) == (384, 128, 4)
     assert (config.dense_layers, config.retrieval) == ((), "ngrams")
 
@@ -45,7 +44,7 @@ def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
 
 
 def test_scorers() -> None:
-    assert SCORERS == ("distant", "key_diff", "sum", "block_ema")
+    assert SCORERS == ("distant", "sum", "block_ema")
     for scorer in SCORERS:
         assert H2OConfig(scorer=scorer).scorer == scorer
         assert f'"{scorer}": ' in str(H2OConfig.__doc__)
@@ -81,16 +80,11 @@ def test_bad_values() -> None:
         ),
         ({"schedule": "three_phase"}, "schedule must be one of 'single_pass', 'two_phase', got 'three_phase'"),
         ({"schedule": 2}, "schedule must be one of"),
-        ({"scorer": "best"}, "scorer must be one of 'distant', 'key_diff', 'sum', 'block_ema', got 'best'"),
+        ({"scorer": "best"}, "scorer must be one of 'distant', 'sum', 'block_ema', got 'best'"),
         ({"scorer": ""}, "scorer must be one of"),
         ({"scorer": None}, "scorer must be one of"),
-        ({"pooling": -1}, "pooling must be an integer of at least 0, got -1"),
-        ({"pooling": 1.5}, "pooling must be an integer"),
-        ({"pooling": True}, "pooling must be an integer of at least 0, got True"),
-        ({"pooling": 2**31}, "pooling must be an integer"),
         ({"decode": "none"}, "decode must be one of 'full', 'memory', got 'none'"),
         ({"retrieval": "text"}, "retrieval must be one of 'ngrams', 'index', got 'text'"),
-        ({"score_type": "f64"}, "score_type must be one of 'f32', 'bf16', got 'f64'"),
         ({"evict": True, "schedule": "two_phase"}, "evict=True needs schedule='single_pass', got 'two_phase'"),
         ({"evict": True, "decode": "full"}, "evict=True needs decode='memory', got 'full'"),
         ({"evict": True, "lookup_budget": 1}, "evict=True needs lookup_budget=0, unless there is a cold_store, got 1"),

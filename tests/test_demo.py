@@ -214,4 +214,4 @@ def test_html_facts_name_every_key() -> None:
     assert facts["k22"].endswith(
         "heads that keep each digit, * looked up: 0* 0* 0 0; H2O: 0000 wrong; H2O, dense tail: 5678 right"
     )
-    assert facts["Heavy hitters"] == "ranked by distant with pooling 0, schedule single_pass"
+    assert facts["Heavy hitters"] == "ranked by distant, schedule single_pass"

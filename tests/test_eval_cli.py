@@ -13,7 +13,7 @@ from compare import case
 from h2o_llama.cli import sweeps
 from h2o_llama.demo.document import standard_library_text
 
-PLAIN = ["--scorer", "sum", "--pooling", "0", "--sinks", "0", "--lookup", "0"]
+PLAIN = ["--scorer", "sum", "--sinks", "0", "--lookup", "0"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *PLAIN, "--n-tokens", "256", "--threads", "1"]
 
 
@@ -56,7 +56,7 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
 
 def test_settings_with_eviction_and_a_cold_store() -> None:
     """Where what is evicted is gone, as many heavy hitters more as were looked up."""
-    sizes = {"local": "4", "heavy": "6", "sinks": "1", "lookup": "0,8", "pooling": "0"}
+    sizes = {"local": "4", "heavy": "6", "sinks": "1", "lookup": "0,8"}
     names = {"schedule": "single_pass", "scorer": "sum", "retrieval": "ngrams"}
     configs = [s.h2o for s in sweeps.settings(**sizes, **names, evict=True, cold_store="memory")]
     assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [

@@ -24,7 +24,7 @@ from spies import record_calls
 S = 64
 N = 256
 H2O = H2OConfig(local_window=8, heavy_budget=8, sink_tokens=2, lookup_budget=0)
-PLAIN: dict[str, Any] = {"scorer": ["sum"], "pooling": [0], "lookup": [0]}
+PLAIN: dict[str, Any] = {"scorer": ["sum"], "lookup": [0]}
 SETTINGS = sweep(local=[8], heavy=[4, 8], sinks=[0], **PLAIN)
 TEXT = bytes(random_tokens(N + 64, n_vocab=128))
 
@@ -49,15 +49,15 @@ def test_a_sweep_has_all_combinations_by_name() -> None:
         "single_pass sum A4 L128 H32",
         "two_phase sum A4 L128 H32",
     ]
-    assert settings[5].h2o == H2OConfig(128, 32, 0, scorer="sum", pooling=0, schedule="two_phase", lookup_budget=0)
+    assert settings[5].h2o == H2OConfig(128, 32, 0, scorer="sum", schedule="two_phase", lookup_budget=0)
 
 
 def test_names_of_a_sweep() -> None:
     """Of what there is to choose: no setting is there twice."""
     for arguments, names in [
         (
-            {"scorer": ["sum", "distant"], "pooling": [0, 3]},
-            ["sum L8 H8", "sum pool3 L8 H8", "distant L8 H8", "distant pool3 L8 H8"],
+            {"scorer": ["sum", "distant"]},
+            ["sum L8 H8", "distant L8 H8"],
         ),
         (
             {"lookup": [0, 16], "retrieval": ["ngrams", "index"]},

@@ -27,7 +27,6 @@ LOOKUP = replace(DISTANT, B=8, T=4)
 CONFIGS = {
     "sum": CONFIG,
     "distant": DISTANT,
-    "pooled": replace(DISTANT, pooling=1),
     "lookup": replace(CONFIG, B=8, T=4),
     "distant, lookup": LOOKUP,
     "many lookups": replace(CONFIG, B=200, T=1),
@@ -35,13 +34,12 @@ CONFIGS = {
     "dense layer": replace(LOOKUP, dense_layers=(0,)),
     "composed": replace(LOOKUP, flash_attn="off"),
     "composed, dense layer": replace(CONFIG, flash_attn="off", dense_layers=(1,)),
-    "key_diff": replace(LOOKUP, scorer="key_diff"),
     "short chunks": replace(DISTANT, S=10, L=3),
     "evict": replace(DISTANT, evict=True),
     "evict, sum": replace(CONFIG, evict=True, kv_type="f16"),
     "evict, composed": replace(DISTANT, evict=True, flash_attn="off"),
 }
-BF16 = replace(DISTANT, score_type="bf16")
+BF16 = replace(DISTANT)
 """Rounded after every addition, of a call in a prompt, of a chunk here: no other test for it needs both to be equal."""
 N = 190
 
@@ -60,8 +58,7 @@ def assert_same_to_rounding(got: h2o_llama.Llama, want: h2o_llama.Llama, bound: 
 def test_a_text_is_the_same_token_by_token(tiny_model: Path, name: str) -> None:
     """Logits, memory sets and scores, whoever wrote the text: over the ends of chunks, from the first token on."""
     config = CONFIGS[name]
-    chooses_by_keys = config.scorer == "key_diff" or config.retrieval == "index"
-    tokens = distinct_tokens(N) if chooses_by_keys else repetitive_tokens(N, seed=1)
+    tokens = distinct_tokens(N) if config.retrieval == "index" else repetitive_tokens(N, seed=1)
     several = [3, 16, 1, 17, 45, 2, *[1] * 20, N - 104]
     among_prompts = [30, *[1] * 25, 7, *[1] * 3, 20, *[1] * 60, 4, *[1] * (N - 149)]
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as prompt:
@@ -78,7 +75,7 @@ def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest
     """ggml's flash attention where rows lie together, with sums beside it; and graphs are used again."""
     tokens = repetitive_tokens(N, seed=1)
     evicting = [CONFIGS["evict"], CONFIGS["evict, sum"]]
-    evicting += [replace(CONFIG, evict=True, scorer="key_diff"), replace(CONFIG, evict=True, dense_layers=(0,))]
+    evicting += [replace(CONFIG, evict=True, dense_layers=(0,))]
     for config in [replace(config, kv_type="f16") for config in evicting]:
         with case(config=config), open_llama(tiny_model, config) as llm:
             (expected,) = eval_calls(llm, [tokens])

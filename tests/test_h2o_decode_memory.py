@@ -27,8 +27,7 @@ CONFIGS = {
     # More rows for a token than the operator reads in a block, and fewer queries in a tile than there are.
     "many lookups": replace(CONFIG, B=200, T=1),
     "dense layer": replace(LOOKUP, dense_layers=(0,)),
-    "key_diff": replace(LOOKUP, scorer="key_diff"),
-    "long chunks": replace(LOOKUP, S=40, scorer="distant", score_type="bf16"),
+    "long chunks": replace(LOOKUP, S=40, scorer="distant"),
     "composed": replace(LOOKUP, flash_attn="off"),
     "composed, dense layer": replace(LOOKUP, flash_attn="off", dense_layers=(0,)),
     "two_phase": replace(LOOKUP, schedule="two_phase"),

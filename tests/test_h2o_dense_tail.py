@@ -46,7 +46,7 @@ def test_any_calls_and_tail(
     schedule: str, tiny_model: Path, sizes: list[int], tail: int, scorer: str, seed: int
 ) -> None:
     """Prompts after a tail, and decode steps: what a tail leaves behind is what the oracle says."""
-    config = replace(CONFIG, schedule=schedule, scorer=scorer, pooling=1)
+    config = replace(CONFIG, schedule=schedule, scorer=scorer)
     tokens = random_tokens(sum(sizes), seed=seed)
     ends = np.cumsum(sizes)
     calls = [tokens[end - size : end] for end, size in zip(ends, sizes, strict=True)]

@@ -32,15 +32,13 @@ S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, decode="memory", evict=True)
 CONFIGS = {
     "sum": CONFIG,
-    "distant": replace(CONFIG, scorer="distant", score_type="bf16"),
-    "key_diff": replace(CONFIG, scorer="key_diff", pooling=1, kv_type="q8_0"),
+    "distant": replace(CONFIG, scorer="distant"),
+    "q8_0": replace(CONFIG, kv_type="q8_0"),
     "more memory than chunk": replace(CONFIG, L=9, H=21, scorer="distant"),
     "long chunks": replace(CONFIG, S=40, scorer="distant"),
     "dense layer": replace(CONFIG, dense_layers=(0,), kv_type="f16"),
     "looked up": replace(CONFIG, scorer="distant", kv_type="f16", B=12, T=4, cold_store="memory"),
-    "looked up in a file": replace(
-        CONFIG, scorer="key_diff", kv_type="q8_0", B=9, T=1, cold_store=tempfile.gettempdir()
-    ),
+    "looked up in a file": replace(CONFIG, kv_type="q8_0", B=9, T=1, cold_store=tempfile.gettempdir()),
     "dense layer, looked up": replace(CONFIG, dense_layers=(1,), B=30, T=2, cold_store=tempfile.gettempdir()),
     "blocks": replace(CONFIG, A=4, L=4, H=12, scorer="block_ema", block_tokens=4, shared_heads=True),
     "ratio": replace(CONFIG, H=40, scorer="distant", keep_ratio=0.3, B=12, T=4, cold_store="memory"),
@@ -243,8 +241,11 @@ def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
 def test_with_a_cold_store_a_dense_tail_attends_to_everything(tiny_model: Path, kv_type: str) -> None:
-    """Over the end of a chunk, too; in a text of as many chunks as are read one by one, and of more."""
-    config = replace(CONFIG, scorer="key_diff", kv_type=kv_type, B=8, T=4, cold_store="memory")
+    """Over the end of a chunk, too; in a text of as many chunks as are read one by one, and of more.
+
+    There are no heavy hitters: a tail is scored only where nothing is evicted.
+    """
+    config = replace(CONFIG, L=10, H=0, kv_type=kv_type, B=8, T=4, cold_store="memory")
     for n in (40, 33 * S, 50 * S + 5):
         tokens = random_tokens(n, seed=n)
         results = []
@@ -319,7 +320,7 @@ def test_any_order_of_calls(tiny_model: Path, data: st.DataObject) -> None:
 
     As a fresh context that got only the tokens that are left.
     """
-    config = CONFIGS[data.draw(st.sampled_from(["sum", "key_diff", "dense layer", "long chunks"]))]
+    config = CONFIGS[data.draw(st.sampled_from(["sum", "q8_0", "dense layer", "long chunks"]))]
     done: list[tuple[list[int], bool]] = []
     saved: tuple[bytes, list[tuple[list[int], bool]]] | None = None
     with open_llama(tiny_model, config, n_ctx=512) as llm, open_llama(tiny_model, config, n_ctx=512) as fresh:

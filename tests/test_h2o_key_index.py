@@ -104,8 +104,8 @@ CONFIGS = {
     "plain": CONFIG,
     "decode memory": replace(CONFIG, decode="memory"),
     "two_phase": replace(CONFIG, schedule="two_phase", decode="memory"),
-    "distant, bf16 scores": replace(CONFIG, scorer="distant", score_type="bf16"),
-    "key_diff, f16 cache": replace(CONFIG, scorer="key_diff", pooling=1, kv_type="f16", decode="memory"),
+    "distant, bf16 scores": replace(CONFIG, scorer="distant"),
+    "f16 cache": replace(CONFIG, kv_type="f16", decode="memory"),
     "a rotated cache": replace(CONFIG, kv_type="q8_0"),
     "one position": replace(CONFIG, B=1, T=1),
     # The first chunks have fewer positions than that, the later ones more.
@@ -154,7 +154,7 @@ def test_p5_dense_layers(model_by_name: ModelByName) -> None:
 @pytest.mark.parametrize("seed", [5, 6])
 def test_p3_any_split(one_layer_model: Path, schedule: str, seed: int) -> None:
     """Token by token too, and of prompts longer than n_batch."""
-    config = replace(CONFIG, scorer="key_diff", schedule=schedule)
+    config = replace(CONFIG, schedule=schedule)
     tokens = random_tokens(150, seed=seed)
     with open_llama(one_layer_model, config) as whole, open_llama(one_layer_model, config, n_batch=S + 5) as parts:
         (expected,) = eval_calls(whole, [tokens])
@@ -189,7 +189,7 @@ def test_graphs_are_used_again(model_by_name: ModelByName, monkeypatch: pytest.M
 
 @pytest.fixture(params=["single_pass", "two_phase"])
 def config(request: pytest.FixtureRequest) -> Config:
-    return replace(CONFIG, schedule=request.param, scorer="key_diff", decode="memory")
+    return replace(CONFIG, schedule=request.param, decode="memory")
 
 
 def test_tokens_that_are_taken_back(tiny_model: Path, config: Config) -> None:

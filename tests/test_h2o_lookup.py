@@ -41,7 +41,6 @@ from tolerances import SELF_LOGITS_F32
 
 S, T = 16, 4
 CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=T)
-KEY_DIFF = replace(CONFIG, scorer="key_diff")
 # More than any text here has positions.
 EVERYTHING = 300
 
@@ -191,14 +190,12 @@ def test_p4_the_log_is_well_formed(
 # --- P5: the oracle
 
 
-@pairwise(
-    "flash_attn", "model_path", "schedule", scorer=POSITION_SCORERS, pooling=[0, 3], kv_type=["f32", "f16", "q8_0"]
-)
+@pairwise("flash_attn", "model_path", "schedule", scorer=POSITION_SCORERS, kv_type=["f32", "f16", "q8_0"])
 def test_p5_every_model(
-    flash_attn: str, model_path: Path, oracle_model: GGUFModel, schedule: str, scorer: str, pooling: int, kv_type: str
+    flash_attn: str, model_path: Path, oracle_model: GGUFModel, schedule: str, scorer: str, kv_type: str
 ) -> None:
     """Prompts that end within a tile, and decode steps there."""
-    config = replace(CONFIG, scorer=scorer, pooling=pooling, kv_type=kv_type, flash_attn=flash_attn, schedule=schedule)
+    config = replace(CONFIG, scorer=scorer, kv_type=kv_type, flash_attn=flash_attn, schedule=schedule)
     sizes = [42, 1, 21] if is_external(model_path) else [42, 1, 27, 1, 1, 4, 3, 35]
     calls = split(repetitive_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=3), sizes)
     oracle = assert_agrees_with_oracle(model_path, oracle_model, config, calls)
@@ -211,7 +208,6 @@ def test_p5_every_model(
     sizes=CALLS,
     dense_tail=st.integers(0, 8),
     scorer=st.sampled_from(POSITION_SCORERS),
-    pooling=st.integers(0, 3),
     schedule=st.sampled_from(["single_pass", "two_phase"]),
     seed=SEEDS,
 )
@@ -222,12 +218,11 @@ def test_p5_any_configuration_and_calls(
     sizes: list[int],
     dense_tail: int,
     scorer: str,
-    pooling: int,
     schedule: str,
     seed: int,
 ) -> None:
     path = model_by_name("qwen3-gqa4-f32")
-    config = replace(config, scorer=scorer, pooling=pooling, flash_attn=flash_attn, schedule=schedule)
+    config = replace(config, scorer=scorer, flash_attn=flash_attn, schedule=schedule)
     calls = split(repetitive_tokens(sum(sizes), seed=seed), sizes)
     assert_agrees_with_oracle(path, read_model(path), config, calls, dense_tail)
 
@@ -243,7 +238,7 @@ def test_p5_any_configuration_and_calls(
         replace(CONFIG, B=10_000),
         replace(CONFIG, L=S, H=0, A=0),
         replace(CONFIG, L=0, H=1, A=40),
-        replace(CONFIG, score_type="bf16"),
+        replace(CONFIG),
         replace(CONFIG, scorer="distant", B=16, T=S),
     ],
     ids=str,
@@ -285,7 +280,7 @@ def test_no_later_token_changes_a_logit(tiny_model: Path, B: int) -> None:
 # --- a call that fails leaves no trace
 
 
-@pairwise("schedule", scorer=["sum", "key_diff"], limit=[2, 18, 34, 40], dense_tail=[0, 25])
+@pairwise("schedule", scorer=["sum", "distant"], limit=[2, 18, 34, 40], dense_tail=[0, 25])
 def test_a_cancelled_call_leaves_no_trace(
     tiny_model: Path, schedule: str, scorer: str, limit: int, dense_tail: int
 ) -> None:
@@ -321,12 +316,11 @@ def assert_same_lookups(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int],
     assert log_of(a) == log_of(b)
 
 
-@pytest.mark.parametrize("start", [48, 64, 65, 66, 67, 68, 71])
-def test_the_end_can_be_removed_within_a_tile(tiny_model: Path, start: int) -> None:
-    """With a scorer that attention does not change: its tokens are not found any more, nor seen what they asked for."""
-    config = KEY_DIFF
+@pytest.mark.parametrize("start", [48, 64, 73])
+def test_what_was_removed_is_not_found_any_more(tiny_model: Path, start: int) -> None:
+    """Nor seen what it asked for."""
     text = repetitive_tokens(150, seed=13)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
         logits_of(llm, [text[:73]])
         eval_calls(llm, [text[73:74], text[74:75]])
         assert len(log_of(llm)) > 10
@@ -336,7 +330,7 @@ def test_the_end_can_be_removed_within_a_tile(tiny_model: Path, start: int) -> N
 
 
 @small
-@given(operations=OPERATIONS, config=st.sampled_from([CONFIG, KEY_DIFF]), seed=st.integers(0, 999))
+@given(operations=OPERATIONS, config=st.just(CONFIG), seed=st.integers(0, 999))
 def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]], config: Config, seed: int) -> None:
     """What was removed has left no trace: the rest is as in a new sequence that was fed what is left."""
     text = repetitive_tokens(count(operations), seed=seed)

@@ -73,18 +73,17 @@ def test_p1_prompt_within_one_chunk_is_dense(
 
 
 @small
-@given(config=CONFIGS, scorer=st.sampled_from(POSITION_SCORERS), pooling=st.integers(0, 2), sizes=SPLITS, seed=SEEDS)
+@given(config=CONFIGS, scorer=st.sampled_from(POSITION_SCORERS), sizes=SPLITS, seed=SEEDS)
 def test_p3_split_invariance(
     schedule: str,
     flash_attn: str,
     tiny_model: Path,
     config: Config,
     scorer: str,
-    pooling: int,
     sizes: list[int],
     seed: int,
 ) -> None:
-    config = replace(config, flash_attn=flash_attn, schedule=schedule, scorer=scorer, pooling=pooling)
+    config = replace(config, flash_attn=flash_attn, schedule=schedule, scorer=scorer)
     tokens = random_tokens(sum(sizes), seed=seed)
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
         (expected,) = eval_calls(whole, [tokens], decode=False)
@@ -154,7 +153,7 @@ def test_p5_any_configuration_and_calls(
         Config(S=16, L=4, H=4),
         Config(S=16, L=0, H=8, A=2),
         Config(S=16, L=16, H=0),
-        Config(S=16, L=4, H=60, score_type="bf16"),
+        Config(S=16, L=4, H=60),
     ],
 )
 def test_p5_every_model(
@@ -183,7 +182,7 @@ def test_p5_every_cache_type(
     config=[
         Config.defaults(1024, kv_type="f16"),
         Config(S=1024, L=256, H=256, kv_type="f16"),
-        Config(S=512, L=128, H=64, kv_type="f16", scorer="key_diff", pooling=3, B=128, T=64),
+        Config(S=512, L=128, H=64, kv_type="f16", B=128, T=64),
     ],
 )
 def test_p5_long_prompt_of_large_chunks(

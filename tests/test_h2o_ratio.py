@@ -22,12 +22,12 @@ from tolerances import SELF_LOGITS_F32
 BLOCKS = Config(S=16, L=4, H=8, A=4, scorer="block_ema", block_tokens=4, ema_alpha=0.7)
 CONFIGS = {
     "blocks": BLOCKS,
-    "blocks, two_phase": replace(BLOCKS, schedule="two_phase", score_type="bf16"),
+    "blocks, two_phase": replace(BLOCKS, schedule="two_phase"),
     "blocks of all heads, generated": replace(BLOCKS, shared_heads=True, decode="memory", ema_alpha=0.0),
     "blocks to a ratio": replace(BLOCKS, H=40, keep_ratio=0.4),
     "ratio": Config(S=16, L=4, H=40, A=1, scorer="distant", keep_ratio=0.35, B=8, T=4),
     "ratio, two_phase": Config(S=16, L=4, H=12, keep_ratio=0.5, schedule="two_phase"),
-    "ratio, key_diff of all heads": Config(S=16, L=2, H=40, scorer="key_diff", keep_ratio=0.25, shared_heads=True),
+    "ratio, all heads": Config(S=16, L=2, H=40, keep_ratio=0.25, shared_heads=True),
     "ratio, composed": Config(S=16, L=4, H=40, A=1, keep_ratio=0.3, flash_attn="off"),
 }
 
@@ -102,7 +102,7 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
         sink_tokens=4,
         scorer="block_ema",
         block_tokens=4,
-        target_ratio=3.2,
+        keep_ratio=1 / 3.2,
         lookup_budget=0,
         decode="memory",
         evict=True,
@@ -136,22 +136,12 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
 
 def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
     """Sinks and local window are 12 of 16, 32 and 48 tokens, whatever the ratio asks for."""
-    h2o = H2OConfig(8, sink_tokens=4, target_ratio=10, lookup_budget=0)
+    h2o = H2OConfig(8, sink_tokens=4, keep_ratio=0.1, lookup_budget=0)
     with h2o_llama.Llama(tiny_model, n_ctx=64, n_ubatch=16, n_batch=64, h2o=h2o) as llm:
         llm.eval(random_tokens(50, seed=1))
         assert llm.kv.stats.kept_tokens == llm.kv.stats.floor_tokens == 12
         assert llm.kv.stats.lossy_ratio == 4
         assert llm.kv.stats.evicted_tokens == 0  # nothing is dropped without evict=True
-
-
-def test_the_other_layers_are_dense(tiny_model: Path) -> None:
-    n_layer = read_model(tiny_model).hparams.n_layer
-    h2o = H2OConfig(4, 4, 1, lookup_budget=0, layers=(1, n_layer))
-    with h2o_llama.Llama(tiny_model, n_ctx=64, n_ubatch=16, n_batch=64, h2o=h2o) as llm:
-        assert llm.h2o == H2OConfig(4, 4, 1, lookup_budget=0, dense_layers=[0])
-        assert list(llm.kv.layers) == list(range(1, n_layer))
-    with pytest.raises(ValueError, match=rf"layers must end at {n_layer}, .* got {n_layer + 1}"):
-        h2o_llama.Llama(tiny_model, h2o=replace(h2o, layers=(0, n_layer + 1)))
 
 
 def test_sizes_become_whole_blocks() -> None:
@@ -166,16 +156,10 @@ def test_sizes_become_whole_blocks() -> None:
     [
         ({"keep_ratio": 0}, "keep_ratio must be above 0"),
         ({"keep_ratio": 1.5}, "keep_ratio must be a finite number from 0 to 1, got 1.5"),
-        ({"target_ratio": 0.5}, "target_ratio must be a finite number >= 1"),
-        ({"keep_ratio": 0.5, "target_ratio": 3}, "either keep_ratio or target_ratio"),
         ({"ema_alpha": 1.0}, "ema_alpha must be at least 0 and below 1"),
         ({"ema_alpha": float("nan")}, "ema_alpha must be a finite number"),
         ({"block_tokens": 0}, "block_tokens must be an integer of at least 1"),
-        ({"scorer": "block_ema", "pooling": 1}, "pooling must be 0"),
         ({"shared_heads": 1}, "shared_heads must be True or False"),
-        ({"layers": 3}, "layers must be two layers"),
-        ({"layers": (3, 3)}, "the second of layers must be an integer from 4"),
-        ({"layers": (1, 3), "dense_layers": 1}, "either layers or dense_layers"),
     ],
 )
 def test_bad_settings(arguments: dict[str, Any], message: str) -> None:

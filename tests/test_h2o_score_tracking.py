@@ -11,7 +11,6 @@ from compare import assert_scores_close
 from inputs import is_external, random_tokens, split
 from llamas import Config, eval_calls, open_llama, oracle_calls
 from oracle import GGUFModel
-from oracle.kv_rounding import round_bf16
 from pairwise import pairwise
 from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
 
@@ -67,26 +66,6 @@ def test_padding_columns_are_ignored(tiny_model: Path) -> None:
     cache.accumulate_memory_scores(LAYER, per_head(cache, [1.0] * 8 + [1000.0] * 8))
     cache.next_chunk(8)
     np.testing.assert_array_equal(cache.scores(LAYER), per_head(cache, [2.0] * 8 + [0.0] * 8))
-
-
-def test_bf16_scores_are_rounded_after_every_addition(tiny_model: Path, rng: np.random.Generator) -> None:
-    """256 + 1 is 256: why f32 is the default."""
-    cache = make_cache(tiny_model, score_type="bf16")
-    add_chunk(cache, per_head(cache, np.full(S, 256.0)))
-    cache.accumulate_memory_scores(LAYER, per_head(cache, np.full(M, 1.0)))
-    np.testing.assert_array_equal(cache.scores(LAYER), 256)
-    cache.reset()
-    n_kv = n_head_kv(cache)
-    intra = rng.random((n_kv, S), dtype=np.float32) * 10
-    add_chunk(cache, intra)
-    expected = round_bf16(intra)
-    np.testing.assert_array_equal(cache.scores(LAYER), expected)
-    memory = cache.memory_indices(LAYER)
-    inter = rng.random((n_kv, M), dtype=np.float32)
-    cache.accumulate_memory_scores(LAYER, inter)
-    for head in range(n_kv):
-        expected[head, memory[head]] = round_bf16(expected[head, memory[head]] + inter[head])
-    np.testing.assert_array_equal(cache.scores(LAYER), expected)
 
 
 # --- a model

@@ -18,7 +18,6 @@ from compare import assert_memory_is_well_formed, relative_error
 from inputs import ModelByName, chunk_ends, random_tokens, split
 from oracle import SCHEDULES, DenseOracle, GGUFModel, OracleSequence, read_model
 from oracle.arrays import Array
-from oracle.kv_rounding import round_bf16
 from pairwise import MODELS
 
 F64 = np.float64
@@ -124,16 +123,6 @@ def test_decode_is_dense_and_leaves_scores_alone(schedule: str, fixture_model: G
     for il, scores in before.items():
         np.testing.assert_array_equal(oracle.scores(il)[:, :10], scores)
         assert not oracle.scores(il)[:, 10:].any()
-
-
-def test_bf16_scores_are_bf16(schedule: str, fixture_model: GGUFModel) -> None:
-    oracle = sequence(schedule, fixture_model, score_type="bf16")
-    oracle.eval(random_tokens(40, models.N_VOCAB))
-    exact = sequence(schedule, fixture_model, choose_memory=lambda chunk, il, *_: oracle.history[chunk][il])
-    exact.eval(random_tokens(40, models.N_VOCAB))
-    scores = oracle.scores(0)
-    np.testing.assert_array_equal(round_bf16(scores), scores)
-    assert 0 < np.max(np.abs(scores - exact.scores(0)) / exact.scores(0)) < 3 * 2**-8
 
 
 # --- two_phase

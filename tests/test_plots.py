@@ -26,7 +26,7 @@ def perplexity_row(
 ) -> Any:
     edges = [0, 128, 256, n]
     h2o: dict[str, Any] = {"local_window": 64, "heavy_budget": H, "sink_tokens": 0, "lookup_budget": B}
-    h2o |= {"schedule": "single_pass", "scorer": scorer, "pooling": 3}
+    h2o |= {"schedule": "single_pass", "scorer": scorer}
     return {
         "task": "perplexity",
         "setting": setting,
@@ -115,11 +115,11 @@ def test_sweep_is_against_the_number_of_positions(monkeypatch: pytest.MonkeyPatc
     (axes,) = figures["sweep-512.svg"].axes
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names == [
-        "single pass sum, pooling 3",
-        "single pass distant, pooling 3",
+        "single pass sum",
+        "single pass distant",
         "single pass upper bound",
         "single pass window",
-        "single pass sum, pooling 3, lookup",
+        "single pass sum, lookup",
     ]
     for container, sizes in ((axes.containers[0], [128, 256]), (axes.containers[-1], [192, 256])):
         line = container.lines[0]

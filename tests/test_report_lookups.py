@@ -22,7 +22,7 @@ from llamas import Config, open_llama
 from test_html import Page, byte_tokens, report_of
 
 S, T = 16, 4
-CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=T, kv_type="f16", scorer="key_diff")
+CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=T, kv_type="f16")
 
 
 def lookups_of(rows: list[tuple[int, int]], tiles: range, size: int = 4) -> Lookups:

@@ -18,8 +18,7 @@ from test_h2o_sequence import assert_same
 from tolerances import SELF_LOGITS_F32
 
 S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff")
-SUM = replace(CONFIG, scorer="sum")
+CONFIG = Config(S=S, L=4, H=6, A=1)
 EVICT = replace(CONFIG, decode="memory", evict=True)
 STORED = replace(EVICT, B=8, T=4, cold_store="memory")
 N = 5 * S + 9
@@ -27,13 +26,11 @@ N = 5 * S + 9
 
 # configuration, record, positions that are possible
 POSSIBLE: dict[str, tuple[Config | None, bool, set[int]]] = {
-    "key_diff": (CONFIG, False, {0, *range(5 * S, N + 3)}),
-    "key_diff-recorded": (CONFIG, True, {0, *range(S, 5 * S, S), *range(5 * S, N + 3)}),
-    "sum": (SUM, False, {0, 5 * S, N, N + 1, N + 2}),
-    "sum-recorded": (SUM, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
-    "evict": (EVICT, False, {0, *range(5 * S, N + 3)}),
-    "cold store": (STORED, False, {0, *range(5 * S, N + 3)}),
-    "cold store-recorded": (STORED, True, {0, *range(S, 5 * S, S), *range(5 * S, N + 3)}),
+    "sum": (CONFIG, False, {0, 5 * S, N, N + 1, N + 2}),
+    "sum-recorded": (CONFIG, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
+    "evict": (EVICT, False, {0, 5 * S, N, N + 2}),
+    "cold store": (STORED, False, {0, 5 * S, N, N + 2}),
+    "cold store-recorded": (STORED, True, {0, *range(S, 6 * S, S), N, N + 2}),
     "dense": (None, False, set(range(N + 3))),
 }
 
@@ -69,7 +66,7 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
 
 @pytest.mark.parametrize(
     ("config", "n"),
-    [*product([SUM, STORED], [2 * S, 5 * S, N, N + 1]), *product([EVICT, replace(EVICT, scorer="sum")], [5 * S])],
+    [*product([CONFIG, STORED], [2 * S, 5 * S, N]), (CONFIG, N + 1), (EVICT, 5 * S)],
     ids=str,
 )
 def test_what_was_taken_back_leaves_nothing(tiny_model: Path, config: Config, n: int) -> None:
@@ -137,7 +134,6 @@ def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
         ("sum", N - 1, 5 * S),
         ("sum", 5 * S - 1, 0),
         ("sum-recorded", 5 * S - 1, 4 * S),
-        ("key_diff", N - 3, N - 3),
         ("dense", 7, 7),
         ("dense", 0, 0),
     ],
@@ -162,7 +158,7 @@ def test_the_last_token_is_left_unless_its_logits_are_there(tiny_model: Path) ->
         assert llm.reuse(tokens[:-1]) == len(tokens) - 2
         with pytest.raises(H2OError, match="there are no logits"):
             _ = llm.logits
-        assert llm.reuse(tokens[:-2]) == len(tokens) - 3
+        assert llm.reuse(tokens[:-2]) == 5 * S  # the last token of the prompt cannot be taken back alone
         assert llm.reuse([]) == 0
         with pytest.raises(ValueError, match="must be a token id"):
             llm.reuse([10**9])
@@ -170,7 +166,7 @@ def test_the_last_token_is_left_unless_its_logits_are_there(tiny_model: Path) ->
 
 def test_reuse_in_the_middle_of_generation(tiny_model: Path) -> None:
     """What is drafted ahead is no part of the sequence."""
-    with open_llama(tiny_model, SUM) as llm:
+    with open_llama(tiny_model, CONFIG) as llm:
         prompt = random_tokens(10) * 4
         drawn = list(islice(llm.generate(prompt, temperature=0, draft=8), 7))
         assert llm.reuse(prompt + drawn + [1]) == len(prompt) + 7
@@ -180,7 +176,7 @@ def test_reuse_in_the_middle_of_generation(tiny_model: Path) -> None:
 def test_a_completion_reuses_the_turn_before(tiny_model: Path) -> None:
     """The same text comes out; usage says what was there already."""
     prompt = random_tokens(40)
-    with open_llama(tiny_model, SUM) as llm, open_llama(tiny_model, SUM) as fresh:
+    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
         llm(prompt, max_tokens=5, temperature=0)
         answer = llm.tokens.tolist()
         turn = answer + random_tokens(20, seed=3)

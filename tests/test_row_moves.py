@@ -40,7 +40,7 @@ def both_ways(path: Path, config: Config, **kwargs: Any) -> Iterator[list[h2o_ll
     model=("qwen3-gqa4-f32", "qwen3-gqa8-f32", "llama-gqa2-q8_0", "deci-mixed-f32"),
     type_k=("f32", "f16", "bf16", "q8_0", "q4_0"),
     type_v=("f32", "f16", "bf16"),
-    scorer=("distant", "sum", "key_diff", "block_ema"),
+    scorer=("distant", "sum", "block_ema"),
     dense_layers=((), (1,)),
 )
 def test_the_device_moves_rows_as_the_host_does(
@@ -87,7 +87,7 @@ def test_the_device_moves_rows_as_the_host_does(
 @pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0", "q5_1", "q4_0"])
 def test_v_of_any_type(one_layer_model: Path, kv_type: str) -> None:
     """Its K and V do not depend on attention, which here may be H2O's operator or not."""
-    config = replace(CONFIG, flash_attn="on", scorer="key_diff", kv_type=kv_type)
+    config = replace(CONFIG, flash_attn="on", kv_type=kv_type)
     with both_ways(one_layer_model, config) as llms:
         for llm in llms:
             llm.eval(random_tokens(5 * S + 3))

@@ -69,7 +69,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "evict": {"evict": True},
     "a cold store": {"evict": True, "cold_store": "memory", "dense_layers": (1,)},
     "an index of keys": {"retrieval": "index", "type_k": "q8_0"},
-    "keys alone": {"scorer": "key_diff", "decode": "memory"},
+    "plain sums": {"scorer": "sum", "decode": "memory"},
 }
 
 

@@ -25,18 +25,18 @@ from tolerances import SELF_LOGITS_F32
 
 S = 16
 N_CTX = 256  # llama.cpp makes it a multiple of 256
-KEY_DIFF = Config(S=S, L=4, H=6, A=1, scorer="key_diff")
+PLAIN = Config(S=S, L=4, H=6, A=1)
 CONFIGS: dict[str, Config | None] = {
-    "key_diff": KEY_DIFF,
-    "two_phase": replace(KEY_DIFF, scorer="distant", schedule="two_phase", B=4, T=8),
-    "lookups": replace(KEY_DIFF, scorer="sum", B=8, T=8, decode="memory"),
-    "index": replace(KEY_DIFF, B=8, retrieval="index", decode="memory"),
-    "dense_layers": replace(KEY_DIFF, decode="memory", dense_layers=(1,)),
-    "composed": replace(KEY_DIFF, scorer="distant", B=8, T=8, decode="memory", flash_attn="off"),
-    "composed_full": replace(KEY_DIFF, flash_attn="off"),
-    "evict": replace(KEY_DIFF, decode="memory", evict=True),
-    "cold_store": replace(KEY_DIFF, decode="memory", evict=True, B=8, T=4, cold_store=tempfile.gettempdir()),
-    "evict_dense_layers": replace(KEY_DIFF, scorer="sum", decode="memory", evict=True, dense_layers=(1,)),
+    "plain": PLAIN,
+    "two_phase": replace(PLAIN, scorer="distant", schedule="two_phase", B=4, T=8),
+    "lookups": replace(PLAIN, B=8, T=8, decode="memory"),
+    "index": replace(PLAIN, B=8, retrieval="index", decode="memory"),
+    "dense_layers": replace(PLAIN, decode="memory", dense_layers=(1,)),
+    "composed": replace(PLAIN, scorer="distant", B=8, T=8, decode="memory", flash_attn="off"),
+    "composed_full": replace(PLAIN, flash_attn="off"),
+    "evict": replace(PLAIN, decode="memory", evict=True),
+    "cold_store": replace(PLAIN, decode="memory", evict=True, B=8, T=4, cold_store=tempfile.gettempdir()),
+    "evict_dense_layers": replace(PLAIN, decode="memory", evict=True, dense_layers=(1,)),
     "dense": None,
 }
 
@@ -150,7 +150,7 @@ def test_generating_at_once(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> Non
         assert sequence.n_tokens == alone.n_tokens
 
 
-@pytest.mark.parametrize("config", ["key_diff", "lookups"], indirect=True)
+@pytest.mark.parametrize("config", ["plain", "lookups"], indirect=True)
 def test_a_step_of_several_uses_its_graph_again(llm: h2o_llama.Llama) -> None:
     """And it is counted for each."""
     b = llm.sequence()
@@ -224,7 +224,7 @@ def test_a_freed_sequence_leaves_no_trace(llm: h2o_llama.Llama, alone: h2o_llama
     b.close()
 
 
-@pytest.mark.parametrize("config", ["key_diff", "dense"], indirect=True)
+@pytest.mark.parametrize("config", ["plain", "dense"], indirect=True)
 def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
     kept = llm.sequence()
     for _ in range(3):
@@ -233,7 +233,7 @@ def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
     assert llm.sequence().n_tokens == kept.n_tokens == 0
 
 
-@pytest.mark.parametrize("config", ["key_diff", "dense"], indirect=True)
+@pytest.mark.parametrize("config", ["plain", "dense"], indirect=True)
 def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
     others = [llm.sequence(), llm.sequence()]
     with pytest.raises(H2OError, match=r"^\[Llama.sequence\] all n_seq_max=3 sequences are in use"):
@@ -327,7 +327,7 @@ CALLS = st.one_of(
 )
 
 
-@pytest.mark.parametrize("name", ["key_diff", "two_phase", "lookups", "dense_layers"])
+@pytest.mark.parametrize("name", ["plain", "two_phase", "lookups", "dense_layers"])
 @small
 @given(calls=st.lists(CALLS, min_size=4, max_size=12))
 def test_any_order_of_calls(tiny_model: Path, name: str, calls: list[tuple[Any, ...]]) -> None:
@@ -376,7 +376,7 @@ def test_any_order_of_calls(tiny_model: Path, name: str, calls: list[tuple[Any, 
 
 
 def test_closing_the_llama_closes_all(tiny_model: Path) -> None:
-    llm = open_llama(tiny_model, KEY_DIFF, n_ctx=N_CTX, n_seq_max=2)
+    llm = open_llama(tiny_model, PLAIN, n_ctx=N_CTX, n_seq_max=2)
     b = llm.sequence()
     kv = b.kv
     llm.close()
@@ -390,14 +390,14 @@ def test_closing_the_llama_closes_all(tiny_model: Path) -> None:
 def test_bad_arguments(tiny_model: Path) -> None:
     for value in (0, 257, "2"):
         with pytest.raises(ValueError, match=r"^\[Llama\] n_seq_max must be an integer from 1 to 256, got"):
-            open_llama(tiny_model, KEY_DIFF, n_seq_max=value)
+            open_llama(tiny_model, PLAIN, n_seq_max=value)
     with pytest.raises(ValueError, match=r"^\[Llama\] n_batch must be at least n_seq_max \(32\), got 16"):
-        open_llama(tiny_model, KEY_DIFF, n_seq_max=32, n_batch=16)
+        open_llama(tiny_model, PLAIN, n_seq_max=32, n_batch=16)
     with pytest.raises(ValueError, match=r"n_seq_max=256 sequences of n_ctx=100000000 tokens are more than"):
-        open_llama(tiny_model, KEY_DIFF, n_ctx=10**8, n_batch=512, n_seq_max=256)
+        open_llama(tiny_model, PLAIN, n_ctx=10**8, n_batch=512, n_seq_max=256)
     with (
-        open_llama(tiny_model, KEY_DIFF, n_ctx=N_CTX, n_seq_max=2) as llm,
-        open_llama(tiny_model, KEY_DIFF, n_ctx=N_CTX) as other,
+        open_llama(tiny_model, PLAIN, n_ctx=N_CTX, n_seq_max=2) as llm,
+        open_llama(tiny_model, PLAIN, n_ctx=N_CTX) as other,
     ):
         for prompts in ({}, [llm], {other: [1]}, {1: [1]}):
             with pytest.raises(ValueError, match=r"^\[Llama.generate_many\] prompts must be "):

@@ -27,14 +27,13 @@ from llamas import Config, open_llama, view
 from pairwise import SHAPES, pairwise
 
 S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1, scorer="key_diff", kv_type="f16")
+CONFIG = Config(S=S, L=4, H=6, A=1, kv_type="f16")
 CONFIGS: dict[str, Config | None] = {
-    "key_diff": CONFIG,
-    "sum": replace(CONFIG, scorer="sum"),
+    "sum": CONFIG,
     "lookups": replace(CONFIG, scorer="distant", B=12, T=4),
-    "decode_memory": replace(CONFIG, scorer="sum", B=8, T=4, decode="memory"),
-    "two_phase": replace(CONFIG, schedule="two_phase", pooling=1),
-    "dense_layers": replace(CONFIG, dense_layers=(1,), score_type="bf16"),
+    "decode_memory": replace(CONFIG, B=8, T=4, decode="memory"),
+    "two_phase": replace(CONFIG, schedule="two_phase"),
+    "dense_layers": replace(CONFIG, dense_layers=(1,)),
     "evict": replace(CONFIG, scorer="distant", decode="memory", evict=True),
     "cold_store": replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
     "evict_dense_layers": replace(CONFIG, decode="memory", evict=True, dense_layers=(0,)),
@@ -161,7 +160,7 @@ def test_it_fits_only_where_it_came_from(tiny_model: Path, model_by_name: ModelB
     others: list[tuple[Config | None, dict[str, Any], str]] = [
         (replace(CONFIG, H=7), {}, "its heavy_budget is 6, not 7"),
         (replace(CONFIG, S=32), {}, "its n_ubatch is 16, not 32"),
-        (replace(CONFIG, scorer="sum"), {}, "its scorer is 'key_diff', not 'sum'"),
+        (replace(CONFIG, scorer="distant"), {}, "its scorer is 'sum', not 'distant'"),
         (replace(CONFIG, dense_layers=(0,)), {}, r"its dense_layers is \(\), not \(0,\)"),
         (replace(CONFIG, kv_type="f32"), {}, "its type_k is 'f16', not 'f32'; its type_v is 'f16', not 'f32'"),
         (None, {"type_k": "f16", "type_v": "f16"}, "its h2o is H2OConfig.*, not None"),

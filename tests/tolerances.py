@@ -61,9 +61,6 @@ KV_CACHE = {
 # dense decode alone is up to 4e-3 off on the fixture models (without flash attention: 4e-4).
 FLASH_ATTN_DECODE = Tolerance(6e-3, 5e-2, "sums of V in F16")
 
-# Added for BF16 scores: a flip in one of the additions is a step of 2^-8. A score that many chunks add to has several.
-BF16_SCORES = 4 * 2**-8
-
 # The same library on the same tokens by another path (split prompts, more threads): no rounding differs but for flips.
 SELF_LOGITS_F32 = 1e-4
 

@@ -28,7 +28,7 @@ configs = {
     "single_pass": H2OConfig(64, 64),
     "two_phase": H2OConfig(64, 64, schedule="two_phase"),
     "evict, distant": H2OConfig(64, 64, evict=True),
-    "evict, key_diff": H2OConfig(64, 64, scorer="key_diff", evict=True),
+    "evict, sum": H2OConfig(64, 64, scorer="sum", evict=True),
     "evict, dense layer": H2OConfig(64, 64, evict=True, dense_layers=[1]),
 }
 
@@ -73,7 +73,7 @@ def main() -> None:
     make = "from random_model import ModelSpec, model_file; print(model_file(ModelSpec()))"
     made = subprocess.run([python, "-c", make], check=True, cwd=ROOT / "benchmarks", text=True, stdout=subprocess.PIPE)
     bench = ["bench", made.stdout.strip(), "--gpu-layers", "99", "--n-prompt", "4096,16384,65536,131072"]
-    bench += ["--depth", "16384,131072", "--schedule", "single_pass", "--decode", "memory", "--scorer", "key_diff"]
+    bench += ["--depth", "16384,131072", "--schedule", "single_pass", "--decode", "memory", "--scorer", "sum"]
     subprocess.run([VENV / "bin" / "h2o-llama", *bench, "--lookup", "0", "--evict"], check=True)
 
 

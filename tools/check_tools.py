@@ -27,7 +27,7 @@ H2O = ["--h2o-local", "64", "--h2o-heavy", "64", "-b", "2048", "-ub", str(CHUNK)
 
 EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=64),
-    H2OConfig(64, 32, 0, scorer="key_diff", pooling=3, lookup_budget=50, tile=48, dense_layers=[0, 2]),
+    H2OConfig(64, 32, 0, lookup_budget=50, tile=48, dense_layers=[0, 2]),
     H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
     H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
     H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
@@ -114,7 +114,7 @@ def check_conversation(tool: Path) -> None:
     flags = ["-m", MODEL, "-c", "4096", "-t", "2", "-n", "40", "--no-warmup", "--temp", "0", "--simple-io"]
     typed = "def first(a):\n/regen\ndef second(b):\n/regen\n/clear\nclass Third:\n/exit\n"
     for more in (
-        ["--h2o-scorer", "key_diff"],
+        ["--h2o-scorer", "sum"],
         ["--h2o-scorer", "sum"],
         ["--h2o-decode", "memory", "--h2o-evict", "on"],
         ["--h2o-decode", "memory", "--h2o-evict", "on", "--h2o-cold-store", "memory", "--h2o-lookup", "16"],
@@ -145,7 +145,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
             require(close, f"{row['setting']}: eval's {key} is {row[key]}, llama-perplexity's is another", output)
     output = run([tool, *arguments, "--kl-divergence", "--h2o-heavy", "64", "--h2o-scorer", "best"], ok=False)
     require(
-        "bad value 'best'" in output and "distant, key_diff, sum or block_ema" in output,
+        "bad value 'best'" in output and "distant, sum or block_ema" in output,
         "llama-perplexity does not say what is wrong",
         output,
     )

@@ -34,9 +34,9 @@ SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=1
 CONFIGS = (
     None,
     SMALL,
-    replace(SMALL, scorer="key_diff", retrieval="index", dense_layers=1),
-    replace(SMALL, scorer="sum", decode="memory", score_type="bf16"),
-    replace(SMALL, schedule="two_phase", pooling=1, lookup_budget=0),
+    replace(SMALL, retrieval="index", dense_layers=1),
+    replace(SMALL, scorer="sum", decode="memory"),
+    replace(SMALL, schedule="two_phase", lookup_budget=0),
     replace(SMALL, evict=True, decode="memory", lookup_budget=0, dense_layers=1),
     replace(SMALL, evict=True, decode="memory", cold_store="memory"),
     H2OConfig(4, 24, 2, scorer="block_ema", block_tokens=2, shared_heads=True, keep_ratio=0.4, evict=True),

@@ -48,7 +48,6 @@ __all__: list[str] = [
     "ops_column_sums",
     "ops_fuse",
     "ops_get_rows",
-    "ops_key_directions",
     "ops_max_rows",
     "ops_mul_mat_seconds",
     "ops_product",
@@ -137,12 +136,10 @@ class Context:
         retrieval: str,
         dense_layers: str,
         scorer: str,
-        pooling: typing.SupportsInt | typing.SupportsIndex,
         block_tokens: typing.SupportsInt | typing.SupportsIndex,
         ema_alpha: typing.SupportsFloat | typing.SupportsIndex,
         shared_heads: bool,
         keep_ratio: typing.SupportsFloat | typing.SupportsIndex,
-        score_type: str,
         schedule: str,
         decode: str,
         evict: bool,
@@ -321,11 +318,9 @@ class KV:
         heavy_budget: typing.SupportsInt | typing.SupportsIndex,
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
         scorer: str,
-        pooling: typing.SupportsInt | typing.SupportsIndex,
         block_tokens: typing.SupportsInt | typing.SupportsIndex,
         ema_alpha: typing.SupportsFloat | typing.SupportsIndex,
         shared_heads: bool,
-        score_type: str,
         type_k: str,
         type_v: str,
     ) -> KV: ...
@@ -371,7 +366,6 @@ class KV:
     def n_head_kv(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def n_memory(self, chunk_end: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def next_chunk(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def scorer(self, layer: typing.SupportsInt | typing.SupportsIndex) -> str: ...
     def scores(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]: ...
     def set_kv(
         self,
@@ -620,16 +614,6 @@ def ops_get_rows(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray: ...
-def ops_key_directions(
-    k: numpy.ndarray,
-    cosines: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
-    sines: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
-    is_interleaved: bool,
-) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
-    """
-    Of keys, RoPE's rotations taken back: 1/|k|, and products with the sum of all k/|k|, both [n, n_head].
-    """
-
 def ops_max_rows(
     a: numpy.ndarray, type: str, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> numpy.ndarray: ...

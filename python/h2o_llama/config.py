@@ -49,28 +49,17 @@ class H2OConfig:
         of the KV head, and the sums are over queries that saw p.
 
         - "distant": the mean of w over the queries at least L positions after p.
-        - "key_diff": -(k(p)/|k(p)|) . (mean of k/|k| over p's chunk), k without RoPE: keys unlike the others of their
-          chunk (KeyDiff, Park et al. 2025, arXiv:2504.15364): without lookup, what finds a hidden fact again. Layers
-          that change their keys after RoPE are ranked by "sum" instead, with a warning.
         - "sum": the sum of w (H2O).
         - "block_ema": whole blocks of `block_tokens` positions, by the sum of their scores; a score is the moving
           average, over the chunks, of the mean of w: `ema_alpha` * what it was + (1 - `ema_alpha`) * the mean over the
           chunk's queries and query heads. S must be a multiple of `block_tokens`; L, H and A are rounded up to one.
-    pooling : int, default 0
-        A position ranks as high as the best candidate up to this many positions away: what matters is kept with its
-        neighbours (SnapKV pools 7 positions, which is 3).
     block_tokens, ema_alpha : int, float, default 16, 0.5
         For "block_ema", see there.
     shared_heads : bool, default False
         All KV heads of a layer keep the same positions, by the mean of their scores.
     keep_ratio : float, optional
         A memory set holds this part of the text before it, rounded up (to whole blocks with "block_ema"), so it grows
-        with the text; but at least sinks and local window, and at most M.
-    target_ratio : float, optional
-        The same the other way round: how many times fewer positions it holds than there are. keep_ratio is
-        1 / target_ratio.
-    layers : (int, int), optional
-        Only the layers from the first to before the second have memory sets: the others are `dense_layers`.
+        with the text; but at least sinks and local window, and at most M. To keep one position of r, 1 / r.
     schedule : {"single_pass", "two_phase"}
         - "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
         - "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
@@ -107,9 +96,6 @@ class H2OConfig:
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
-    score_type : {"f32", "bf16"}
-        Type in which a position's score (attention received so far) is kept; "bf16" rounds after every addition.
-
     Raises
     ------
     ValueError
@@ -125,11 +111,9 @@ class H2OConfig:
     heavy_budget: int = _CHOSEN
     sink_tokens: int = 4
     scorer: str = SCORERS[0]
-    pooling: int = 0
     schedule: Literal["single_pass", "two_phase"] = "single_pass"
     decode: Literal["full", "memory"] = _CHOSEN
     evict: bool = False
-    score_type: Literal["f32", "bf16"] = "f32"
     lookup_budget: int = _CHOSEN
     tile: int = 4
     dense_layers: int | Sequence[int] = ()
@@ -139,8 +123,6 @@ class H2OConfig:
     ema_alpha: float = 0.5
     shared_heads: bool = False
     keep_ratio: float | None = None
-    target_ratio: float | None = None
-    layers: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         evict = _check.flag(_OWNER, "evict", self.evict)
@@ -150,7 +132,7 @@ class H2OConfig:
         for name, value in defaults.items():
             if getattr(self, name) is _CHOSEN and not (name == "heavy_budget" and self.keep_ratio is not None):
                 object.__setattr__(self, name, value)
-        least = dict.fromkeys(("local_window", "heavy_budget", "sink_tokens", "pooling", "lookup_budget"), 0)
+        least = dict.fromkeys(("local_window", "heavy_budget", "sink_tokens", "lookup_budget"), 0)
         least |= {"tile": 1, "block_tokens": 1}
         for name, low in least.items():
             # NumPy integers become int, so that equal configurations look equal.
@@ -165,12 +147,10 @@ class H2OConfig:
             )
         _check.choice(_OWNER, "schedule", self.schedule, ("single_pass", "two_phase"))
         object.__setattr__(self, "dense_layers", _layers(self.dense_layers))
-        self._check_layers()
         if self.dense_layers and self.schedule != "single_pass":
             raise ValueError(f"[{_OWNER}] dense_layers need schedule='single_pass', got {self.schedule!r}")
         _check.choice(_OWNER, "decode", self.decode, ("full", "memory"))
         _check.choice(_OWNER, "retrieval", self.retrieval, ("ngrams", "index"))
-        _check.choice(_OWNER, "score_type", self.score_type, ("f32", "bf16"))
         needed: dict[str, Any] = {"schedule": "single_pass", "decode": "memory"}
         if self.cold_store is None:
             needed["lookup_budget"] = 0
@@ -199,30 +179,19 @@ class H2OConfig:
     @property
     def has_bounded_memory(self) -> bool:
         """Whether a text may be of any length: nothing that is kept grows with it."""
-        return self.evict and not self.dense_layers and self.layers is None
+        return self.evict and not self.dense_layers
 
-    def for_model(self, n_layer: int, n_ctx: int) -> H2OConfig:
-        """With the sizes and layers that `keep_ratio` and `layers` come to."""
-        known: dict[str, Any] = {}
-        if self.layers is not None:
-            start, stop = self.layers
-            if stop > n_layer:
-                raise ValueError(f"[{_OWNER}] layers must end at {n_layer}, the model's, at the latest, got {stop}")
-            known.update(layers=None, dense_layers=(*range(start), *range(stop, n_layer)))
-        if self.heavy_budget is None and self.keep_ratio is not None:
-            n_kept = math.ceil(self.keep_ratio * n_ctx)
-            known["heavy_budget"] = max(0, n_kept - self.local_window - self.sink_tokens)
-        return replace(self, **known) if known else self
+    def for_context(self, n_ctx: int) -> H2OConfig:
+        """With the size that `keep_ratio` comes to."""
+        if self.heavy_budget is not None or self.keep_ratio is None:
+            return self
+        n_kept = math.ceil(self.keep_ratio * n_ctx)
+        return replace(self, heavy_budget=max(0, n_kept - self.local_window - self.sink_tokens))
 
     def _check_ratio(self) -> None:
-        for name, low, high in (("keep_ratio", 0.0, 1.0), ("target_ratio", 1.0, math.inf)):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, _check.real(_OWNER, name, value, low, high))
-        if self.target_ratio is not None:
-            if self.keep_ratio not in (None, 1 / self.target_ratio):
-                raise ValueError(f"[{_OWNER}] pass either keep_ratio or target_ratio: one is the other's inverse")
-            object.__setattr__(self, "keep_ratio", 1 / self.target_ratio)
+        if self.keep_ratio is None:
+            return
+        object.__setattr__(self, "keep_ratio", _check.real(_OWNER, "keep_ratio", self.keep_ratio, 0.0, 1.0))
         if self.keep_ratio == 0:
             raise _check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
 
@@ -233,23 +202,9 @@ class H2OConfig:
             raise _check.bad_argument(_OWNER, "ema_alpha", "at least 0 and below 1", self.ema_alpha)
         if not self.ranks_blocks:
             return
-        if self.pooling > 0:
-            raise ValueError(f"[{_OWNER}] scorer {self.scorer!r} keeps whole blocks: pooling must be 0")
         for name in ("local_window", "heavy_budget", "sink_tokens"):
             if (size := getattr(self, name)) is not None:
                 object.__setattr__(self, name, -(-size // self.block_tokens) * self.block_tokens)
-
-    def _check_layers(self) -> None:
-        if self.layers is None:
-            return
-        if self.dense_layers:
-            raise ValueError(f"[{_OWNER}] pass either layers or dense_layers: one says what the other leaves")
-        pair = tuple(self.layers) if isinstance(self.layers, Sequence) else ()
-        if len(pair) != 2:
-            raise _check.bad_argument(_OWNER, "layers", "two layers, the first and the one after the last", self.layers)
-        start = _check.integer(_OWNER, "the first of layers", pair[0], 0, _MAX_LAYERS - 1)
-        stop = _check.integer(_OWNER, "the second of layers", pair[1], start + 1, _MAX_LAYERS)
-        object.__setattr__(self, "layers", (start, stop))
 
     def _check_cold_store(self, evict: bool) -> None:
         if self.cold_store is None:

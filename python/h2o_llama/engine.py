@@ -26,7 +26,6 @@ class Engine:
         self.seed = seed
         self.origin = origin
         self.claim = Claim("Llama")
-        self.scorers_are_known = False  # the layers were looked at whose scorer is not the configuration's
         self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
         first = params.make_context(model, n_ctx)
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]

@@ -250,7 +250,6 @@ class KVView(ABC):
 
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
-        With "key_diff" how much its key differs from those of its chunk, 0 until the next chunk begins.
         """
         with self._open() as kv:
             return kv.scores(self._layer(kv, layer))

@@ -34,10 +34,8 @@ class KVCache(KVView):
         How many tokens the cache can hold.
     chunk_size, local_window, heavy_budget, sink_tokens : int
         S, L, H and A, see `H2OConfig`.
-    scorer, pooling, block_tokens, ema_alpha, shared_heads : str, int, int, float, bool
+    scorer, block_tokens, ema_alpha, shared_heads : str, int, float, bool
         How heavy hitters are chosen, see `H2OConfig`; the default is the plain sum of what is put in.
-    score_type : {"f32", "bf16"}
-        Type of the scores.
     type_k, type_v : str
         Types of K and V, such as "f16" or "q8_0".
 
@@ -60,8 +58,6 @@ class KVCache(KVView):
         heavy_budget: int,
         sink_tokens: int = 0,
         scorer: str = "sum",
-        pooling: int = 0,
-        score_type: str = "f32",
         type_k: str = "f16",
         type_v: str = "f16",
         *,
@@ -74,8 +70,6 @@ class KVCache(KVView):
             heavy_budget,
             sink_tokens,
             scorer,
-            pooling,
-            score_type=score_type,  # type: ignore[arg-type]
             block_tokens=block_tokens,
             ema_alpha=ema_alpha,
             shared_heads=shared_heads,
@@ -105,11 +99,9 @@ class KVCache(KVView):
             config.heavy_budget,
             config.sink_tokens,
             config.scorer,
-            config.pooling,
             config.block_tokens,
             config.ema_alpha,
             config.shared_heads,
-            config.score_type,
             type_k,
             type_v,
         )

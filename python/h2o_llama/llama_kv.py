@@ -53,14 +53,6 @@ class LlamaKV(KVView):
             stats = KVStats(kv_bytes=context.kv_bytes) if kv is None or h2o is None else _with_memory(kv, h2o)
             return replace(stats, drafted_tokens=context.n_drafted, accepted_tokens=context.n_accepted)
 
-    def scorer(self, layer: int) -> str:
-        """What ranks this layer's positions: `H2OConfig.scorer`, or "sum" where that cannot.
-
-        "key_diff" cannot where the model changes its keys after RoPE. That shows in the first `Llama.eval`.
-        """
-        with self._open() as kv:
-            return kv.scorer(self._layer(kv, layer))
-
     def set_memory_indices(self, layer: int, indices: ArrayLike) -> None:
         """Replace the memory set that the next chunk attends to, by a choice of your own.
 

@@ -18,7 +18,7 @@ _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
 _SIZES = ("local_window", "heavy_budget", "sink_tokens", "lookup_budget")
 _CHOICES = (
-    *("scorer", "pooling", "block_tokens", "ema_alpha", "shared_heads", "score_type"),
+    *("scorer", "block_tokens", "ema_alpha", "shared_heads"),
     *("tile", "retrieval", "schedule", "decode", "evict"),
 )
 """Of the core's parameters that are called as those of `H2OConfig`."""

@@ -68,9 +68,9 @@ class Past(ABC):
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.
 
-        That is possible where nothing has been left by them: with scorer "key_diff" everywhere in the open chunk, with
-        scorers of attention, which cannot be taken back, down to the last prompt token; further back only to the end of
-        the last closed chunk, with `record` of every one; and to 0. Without H2O everywhere, but for recurrent models.
+        That is possible down to the last prompt token, as attention that was scored cannot be taken back; further back
+        only to the end of the last closed chunk, with `record` of every one; and to 0. Without H2O everywhere, but for
+        recurrent models.
 
         Parameters
         ----------

@@ -172,11 +172,6 @@ class Sequence(Past):
         H2OError
             If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
             llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
-
-        Warns
-        -----
-        UserWarning
-            At the first eval, if `H2OConfig.scorer` cannot rank positions in some layers. `kv.scorer` tells what does.
         """
         _check.choice(f"{self._owner}.eval", "logits", logits, ("last", "all"))
         with self.use_context() as context:
@@ -190,13 +185,6 @@ class Sequence(Past):
             if logits == "all":
                 check_all_logits_size(f"{self._owner}.eval", len(ids), self._engine.model.n_vocab)
             self._eval(context, ids, logits == "all", progress, tail, bool(decode))
-            others = self._layers_by_another_scorer(context)
-        if others and self.h2o:
-            warnings.warn(
-                f"[Llama] this model changes its keys after RoPE, which scorer {self.h2o.scorer!r} cannot take "
-                f"back: in layers {_ranges(list(others))} {min(others.values())!r} ranks positions instead",
-                stacklevel=2,
-            )
 
     def _eval(
         self,
@@ -216,17 +204,6 @@ class Sequence(Past):
             if report is not None and self._engine.params.h2o is None:
                 report(stop - start)
         self._logits = out
-
-    def _layers_by_another_scorer(self, context: _core.Context) -> dict[int, str]:
-        """Those that are not ranked by the scorer of the configuration, once: empty after the first call."""
-        if self._engine.scorers_are_known:
-            return {}
-        self._engine.scorers_are_known = True
-        kv = _core.KV.of_context(context)
-        if kv is None:
-            return {}
-        scorers = {layer: kv.scorer(layer) for layer in kv.layers}
-        return {layer: scorer for layer, scorer in scorers.items() if self.h2o and scorer != self.h2o.scorer}
 
     def keep_logits(self, logits: NDArray[np.float32] | None) -> None:
         """What `logits` returns from now on, for this package's own classes."""
@@ -382,13 +359,6 @@ class Sequence(Past):
             context.decode_draft(ids, rows)
             self._draft_logits, self._logits = rows, rows[:1]
         return len(ids) - 1
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers, such as "0-2, 4"."""
-    starts = [n for n in numbers if n - 1 not in numbers]
-    stops = [n for n in numbers if n + 1 not in numbers]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, stops, strict=True))
 
 
 class _Drawn(NamedTuple):

@@ -23,7 +23,7 @@ context::token_array context::find_draft(llama_token token, uint32_t n_min, uint
 
     text.push_back(token);
     std::vector<llama_token> res = h2o_draft(text, n_min, std::min(n_max, max_draft()));
-    text.truncate(n_tokens());
+    text.resize(n_tokens());
 
     // generation ends there
     res.erase(std::find_if(res.begin(), res.end(), [&](llama_token t) { return llama_vocab_is_eog(mdl->vocab, t); }), res.end());

@@ -48,7 +48,7 @@ void context::rewind(uint32_t pos) {
 
 context::token_array context::tokens() const {
     token_array res(n_tokens());
-    text.copy(0, n_tokens(), (uint32_t *) res.mutable_data());
+    std::copy_n(text.begin(), n_tokens(), res.mutable_data());
     return res;
 }
 
@@ -117,8 +117,7 @@ void context::restore(const py::bytes & state, const token_array & tokens, const
         throw;
     }
 
-    text.truncate(0);
-    text.append(tokens.data(), n);
+    text.assign(tokens.data(), tokens.data() + n);
     kept_logits.assign(logits.data(), logits.data() + logits.size());
 
     i_logits       = -1;
@@ -159,7 +158,7 @@ void context::set_state(const std::string & state, bool partial, bool rows) {
 
     const size_t n_read = llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), seq_id, state_flags(partial, rows));
     if (!partial) {
-        text.truncate(0);
+        text.clear();
     }
     sync_text();
     if (n_read != state.size()) {

@@ -111,7 +111,7 @@ uint32_t context::n_tokens() const {
 }
 
 void context::sync_text() {
-    text.truncate(std::min<size_t>(text.size(), n_cached()));
+    text.resize(std::min<size_t>(text.size(), n_cached()));
     while (text.size() < n_cached()) {
         text.push_back(-1);
     }
@@ -178,7 +178,7 @@ void context::raise_failure() {
 }
 
 void context::add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows) {
-    text.append(ids, n);
+    text.insert(text.end(), ids, ids + n);
     kept_logits.assign(rows, rows + n_rows*mdl->n_vocab());
     i_logits = -1;
 }
@@ -280,7 +280,7 @@ void init_context(py::module_ & m) {
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
                 uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, uint32_t lookup_budget, uint32_t tile, const std::string & retrieval, const std::string & dense_layers,
-                const std::string & scorer, uint32_t pooling, uint32_t block_tokens, float ema_alpha, bool shared_heads, double keep_ratio, const std::string & score_type, const std::string & schedule, const std::string & decode, bool evict, const std::string & cold_store,
+                const std::string & scorer, uint32_t block_tokens, float ema_alpha, bool shared_heads, double keep_ratio, const std::string & schedule, const std::string & decode, bool evict, const std::string & cold_store,
                 const std::string & lossless, uint32_t codec_threads, uint32_t codec_max_queue, bool codec_strict, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx*n_seq_max;
@@ -300,12 +300,10 @@ void init_context(py::module_ & m) {
             h2o.heavy_budget  = heavy_budget;
             h2o.sink_tokens   = sink_tokens;
             h2o.scorer        = scorer.c_str();
-            h2o.pooling       = pooling;
             h2o.block_tokens  = block_tokens;
             h2o.ema_alpha     = ema_alpha;
             h2o.shared_heads  = shared_heads;
             h2o.keep_ratio    = keep_ratio;
-            h2o.score_type    = find_type(score_type);
             h2o.lookup_budget = lookup_budget;
             h2o.tile          = tile;
             llama_h2o_params_set(&h2o, "dense", dense_layers.c_str()); // none if there are none
@@ -327,8 +325,8 @@ void init_context(py::module_ & m) {
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
-            py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("lookup_budget"), py::arg("tile"), py::arg("retrieval"), py::arg("dense_layers"), py::arg("scorer"), py::arg("pooling"),
-            py::arg("block_tokens"), py::arg("ema_alpha"), py::arg("shared_heads"), py::arg("keep_ratio"), py::arg("score_type"), py::arg("schedule"), py::arg("decode"), py::arg("evict"), py::arg("cold_store"),
+            py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("lookup_budget"), py::arg("tile"), py::arg("retrieval"), py::arg("dense_layers"), py::arg("scorer"),
+            py::arg("block_tokens"), py::arg("ema_alpha"), py::arg("shared_heads"), py::arg("keep_ratio"), py::arg("schedule"), py::arg("decode"), py::arg("evict"), py::arg("cold_store"),
             py::arg("lossless"), py::arg("codec_threads"), py::arg("codec_max_queue"), py::arg("codec_strict"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
         .def("sequence", [](const context & self, llama_seq_id i) { return std::make_shared<context>(self, i); }, py::arg("i"))

@@ -3,7 +3,6 @@
 #include "callbacks.h"
 #include "model.h"
 
-#include "h2o/text/packed.h"
 #include "llama-h2o.h"
 
 #include <pybind11/numpy.h>
@@ -142,7 +141,7 @@ private:
     std::vector<float> kept_logits; // of the last tokens of the last call; empty if there are none
     int32_t            i_logits = -1;
 
-    h2o_packed text; // of the cache, as token ids; -1 where that is not known
+    std::vector<llama_token> text; // of the cache, as token ids; -1 where that is not known
 
     uint32_t n_ahead = 0; // tokens of a draft at the end of the cache, of which nothing is to be seen
 

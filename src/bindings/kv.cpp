@@ -113,18 +113,16 @@ static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array 
 
 static h2o_kv make_standalone(
         const model & mdl, uint32_t kv_size, uint32_t chunk_size, uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens,
-        const std::string & scorer, uint32_t pooling, uint32_t block_tokens, float ema_alpha, bool shared_heads, const std::string & score_type, const std::string & type_k, const std::string & type_v) {
+        const std::string & scorer, uint32_t block_tokens, float ema_alpha, bool shared_heads, const std::string & type_k, const std::string & type_v) {
     llama_h2o_kv_params params = {};
     params.h2o              = llama_h2o_default_params();
     params.h2o.local_window = local_window;
     params.h2o.heavy_budget = heavy_budget;
     params.h2o.sink_tokens  = sink_tokens;
     params.h2o.scorer       = scorer.c_str();
-    params.h2o.pooling      = pooling;
     params.h2o.block_tokens = block_tokens;
     params.h2o.ema_alpha    = ema_alpha;
     params.h2o.shared_heads = shared_heads;
-    params.h2o.score_type   = find_type(score_type);
     params.kv_size          = kv_size;
     params.chunk_size       = chunk_size;
     params.type_k           = find_type(type_k);
@@ -214,7 +212,7 @@ void init_kv(py::module_ & m) {
         }, py::arg("context"))
         .def_static("standalone", &make_standalone,
             py::arg("model"), py::arg("kv_size"), py::arg("chunk_size"), py::arg("local_window"), py::arg("heavy_budget"),
-            py::arg("sink_tokens"), py::arg("scorer"), py::arg("pooling"), py::arg("block_tokens"), py::arg("ema_alpha"), py::arg("shared_heads"), py::arg("score_type"), py::arg("type_k"), py::arg("type_v"))
+            py::arg("sink_tokens"), py::arg("scorer"), py::arg("block_tokens"), py::arg("ema_alpha"), py::arg("shared_heads"), py::arg("type_k"), py::arg("type_v"))
         .def_property_readonly("info",  [](const h2o_kv & self) { return llama_h2o_kv_info (self.get()); })
         .def("n_memory", [](const h2o_kv & self, uint32_t chunk_end) { return llama_h2o_kv_n_memory(self.get(), chunk_end); }, py::arg("chunk_end"))
         .def_property_readonly("stats", [](const h2o_kv & self) { return llama_h2o_kv_stats(self.get()); })
@@ -233,7 +231,6 @@ void init_kv(py::module_ & m) {
         .def("n_head_kv",   [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_n_head_kv  (self.get(), il); }, py::arg("layer"))
         .def("head_size_k", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_k(self.get(), il); }, py::arg("layer"))
         .def("head_size_v", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_v(self.get(), il); }, py::arg("layer"))
-        .def("scorer",      [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_scorer     (self.get(), il); }, py::arg("layer"))
         .def("memory_indices", &memory_indices, py::arg("layer"))
         .def("set_memory_indices", &set_memory_indices, py::arg("layer"), py::arg("indices").noconvert())
         .def("history",        &history,        py::arg("chunk"), py::arg("layer"))

@@ -225,21 +225,6 @@ static double product_seconds(const py::array_t<uint8_t> & weights, const py::ar
 }
 
 // k is [n, n_head, d] of float16 or float32, cosines and sines are [n, n_pairs]
-static std::tuple<py::array_t<float>, py::array_t<float>> key_directions(const py::array & k, const py::array_t<float> & cosines, const py::array_t<float> & sines, bool is_interleaved) {
-    const ggml_h2o_keys keys = {
-        k.data(), k.itemsize() == 2, k.shape(0), k.shape(1), k.shape(2), cosines.data(), sines.data(), cosines.shape(1), is_interleaved,
-    };
-
-    py::array_t<float> inv_norms({ keys.n, keys.n_head });
-    py::array_t<float> dots     ({ keys.n, keys.n_head });
-
-    std::vector<float> sums(keys.n_head*keys.d);
-    ggml_h2o_keys_add(&keys, inv_norms.mutable_data(), sums.data());
-    ggml_h2o_keys_dot(&keys, sums.data(), dots.mutable_data());
-
-    return { inv_norms, dots };
-}
-
 static std::vector<std::string> attention_isas() {
     std::vector<std::string> names;
     for (int i = 0; const char * name = ggml_h2o_attn_isa(i); ++i) {
@@ -272,7 +257,6 @@ void init_ops(py::module_ & m) {
     m.def("ops_attention_isas", &attention_isas, "CPU kernels of H2O's operators on this machine, the best first, by the names that they have for attention.");
     m.def("ops_set_attention_isa", &set_attention_isa, py::arg("name"), "Use this CPU kernel from now on.");
     m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("first").none(true), py::arg("limits").none(true), py::arg("sums"), py::arg("n_threads"), py::arg("tile_rows") = py::none(), py::arg("tile_first") = py::none(), py::arg("tile_last") = py::none(), py::arg("tile_size") = 1, py::arg("tile_offset") = 0);
-    m.def("ops_key_directions", &key_directions, py::arg("k"), py::arg("cosines"), py::arg("sines"), py::arg("is_interleaved"), "Of keys, RoPE's rotations taken back: 1/|k|, and products with the sum of all k/|k|, both [n, n_head].");
     m.def("ops_product", &product, py::arg("weights"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"), "Products with Q8_0 weights [n_rows, bytes of a row], of x [n_columns, n].");
     m.def("ops_product_seconds", &product_seconds, py::arg("weights"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"));
     m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));

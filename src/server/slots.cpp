@@ -243,7 +243,6 @@ static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llam
 
     return {
         { "layer",      il },
-        { "scorer",     llama_h2o_kv_scorer(kv, il) },
         { "memory_set", heads_to_json(memory, info.memory_size) },
         { "scores",     heads_to_json(scores, info.n_tokens) },
     };
@@ -319,7 +318,7 @@ common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_reque
     };
     if (layer >= 0) {
         const auto found = layer_to_json(kv, layer, info);
-        for (const auto * key : { "layer", "scorer", "memory_set", "scores" }) {
+        for (const auto * key : { "layer", "memory_set", "scores" }) {
             res[key] = found.at(key);
         }
     }

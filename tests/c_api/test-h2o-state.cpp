@@ -26,11 +26,11 @@ using options = std::vector<std::pair<const char *, const char *>>;
 static const options CONFIGS[] = {
     {}, // no H2O
     { { "local", "4" }, { "heavy", "6" }, { "sinks", "1" }, { "lookup", "12" }, { "tile", "4" } },
-    { { "local", "4" }, { "heavy", "6" }, { "scorer", "key_diff" }, { "lookup", "8" }, { "retrieval", "index" }, { "dense", "1" } },
+    { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "lookup", "8" }, { "retrieval", "index" }, { "dense", "1" } },
     { { "local", "3" }, { "heavy", "9" }, { "scorer", "sum" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" } },
-    { { "local", "4" }, { "heavy", "6" }, { "schedule", "two_phase" }, { "pooling", "1" } },
+    { { "local", "4" }, { "heavy", "6" }, { "schedule", "two_phase" } },
     { { "local", "4" }, { "heavy", "6" }, { "decode", "memory" }, { "evict", "on" } },
-    { { "local", "4" }, { "heavy", "6" }, { "scorer", "key_diff" }, { "dense", "0" }, { "decode", "memory" }, { "evict", "on" } },
+    { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "dense", "0" }, { "decode", "memory" }, { "evict", "on" } },
     { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" } },
     { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" }, { "lossless", "store" } },
     { { "local", "4" }, { "heavy", "24" }, { "sinks", "4" }, { "scorer", "block_ema" }, { "block", "4" }, { "heads", "shared" }, { "keep", "0.4" }, { "decode", "memory" }, { "evict", "on" } },

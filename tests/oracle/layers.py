@@ -76,13 +76,6 @@ def key_value(model: GGUFModel, il: int, x: Array, positions: IntArray) -> tuple
     return k, layer.wv(normed).reshape(shape).transpose(1, 0, 2)
 
 
-def without_rope(model: GGUFModel, k: Array, positions: IntArray) -> Array:
-    """Keys [n_head_kv, n_tokens, head_dim] turned back by the rotations of their positions."""
-    hp = model.hparams
-    turned = rope(k.transpose(1, 0, 2), -positions, hp.rope_base, neox=hp.rope_neox, factors=model.rope_factors)
-    return turned.transpose(1, 0, 2)
-
-
 def after_attention(model: GGUFModel, il: int, x: Array, attn: Array) -> Array:
     """The layer's output from its input x and the heads' outputs attn [n_head, n_tokens, head_dim]."""
     return _feed_forward(model.hparams, model.layers[il], x + model.layers[il].wo(merge_heads(attn)))

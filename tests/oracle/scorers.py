@@ -33,30 +33,14 @@ class Scorer:
 
     counts: Callable[[IntArray, IntArray, int, int], BoolArray] = _all
     rank: Callable[[Array, IntArray, int, int], Array] = _score
-    from_keys: bool = False
     blocks: bool = False  # positions are ranked by blocks, and scores of what is kept fade
 
 
 SCORERS = {
     "sum": Scorer(),
     "distant": Scorer(counts=_distant, rank=_distant_mean),
-    "key_diff": Scorer(from_keys=True),
     "block_ema": Scorer(blocks=True),
 }
-
-
-def key_difference(k: Array) -> Array:
-    """Minus the cosine to the mean direction, times its length: keys [n_head_kv, n, d] of a chunk -> [n_head_kv, n]."""
-    directions = k / np.linalg.norm(k, axis=-1, keepdims=True)
-    mean = directions.mean(axis=1, keepdims=True)
-    scores: Array = -(directions * mean).sum(axis=-1)
-    return scores
-
-
-def pooled(ranks: Array, positions: IntArray, radius: int) -> Array:
-    """Every candidate takes the highest rank within `radius` positions of it."""
-    is_near = np.abs(positions[:, None] - positions) <= radius
-    return np.array([np.fmax.reduce(ranks[near]) for near in is_near], dtype=ranks.dtype)
 
 
 def block_sums(ranks: Array, positions: IntArray, block_tokens: int) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Array, IntArray
-from .scorers import SCORERS, Scorer, block_sums, pooled
+from .scorers import SCORERS, Scorer, block_sums
 
 
 def candidate_ranks(
@@ -17,7 +17,6 @@ def candidate_ranks(
     L: int,
     A: int,
     scorer: Scorer = SCORERS["sum"],
-    pooling: int = 0,
     S: int = 1,
     chunk_sink: int = 0,
     block_tokens: int = 16,
@@ -34,8 +33,7 @@ def candidate_ranks(
     if len(positions):
         own = scorer.rank(scores[positions], positions, end, L)
         own = np.where((positions >= S) & (positions % S < chunk_sink), -np.inf, own)
-        own = block_sums(own, positions, block_tokens) if scorer.blocks else own
-        ranks[positions] = pooled(own, positions, pooling)
+        ranks[positions] = block_sums(own, positions, block_tokens) if scorer.blocks else own
     return ranks
 
 

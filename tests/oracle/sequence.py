@@ -18,9 +18,8 @@ from .dense import dense_forward
 from .gguf_model import GGUFModel
 from .key_index import choose_keys
 from .kv_cache import OracleKVCache
-from .kv_rounding import round_bf16
 from .lookup import Lookup, Row
-from .scorers import SCORERS, key_difference
+from .scorers import SCORERS
 from .selection import candidate_ranks, select_ranked
 from .softmax_state import SoftmaxState
 
@@ -44,12 +43,10 @@ class OracleSequence(ABC):
         L: int,
         H: int,
         A: int = 0,
-        score_type: str = "f32",
         kv_type: str = "f16",
         dtype: Any = np.float32,
         choose_memory: ChooseMemory | None = None,
         scorer: str = "sum",
-        pooling: int = 0,
         B: int = 0,
         T: int = 64,
         dense_layers: Sequence[int] = (),
@@ -62,8 +59,7 @@ class OracleSequence(ABC):
     ) -> None:
         self.model, self.dtype, self.choose_memory = model, dtype, choose_memory
         self.S, self.L, self.H, self.A, self.M = S, L, H, A, A + L + H
-        self.score_type, self.kv_type = score_type, kv_type
-        self.scorer, self.pooling = SCORERS[scorer], pooling
+        self.kv_type, self.scorer = kv_type, SCORERS[scorer]
         self.dense_layers, self.decode = set(dense_layers), decode
         self.keep_ratio, self.block_tokens, self.ema_alpha = keep_ratio, block_tokens, ema_alpha
         self.shared_heads = shared_heads
@@ -94,7 +90,7 @@ class OracleSequence(ABC):
 
     def scores(self, layer: int) -> Array:
         """[n_head_kv, n_tokens]."""
-        scores = self._as_score(self._scores[layer] + self._pending[layer])
+        scores = self._scores[layer] + self._pending[layer]
         if self.scorer.blocks:
             h = self.model.hparams
             scores = scores * ((1 - self.ema_alpha) / (h.n_head[layer] // h.n_head_kv[layer] * self.S))
@@ -261,10 +257,6 @@ class OracleSequence(ABC):
         built = {}
         self._settle()
         for il, scores in self._scores.items():
-            if self.scorer.from_keys:
-                k, _ = self.cache.read(il, slice(end - self.S, end))
-                unrotated = layers.without_rope(self.model, k, np.arange(end - self.S, end))
-                scores[:, end - self.S : end] = self._as_score(key_difference(unrotated))
             memory, ranks = self._select(il, end)
             if self.choose_memory is not None:
                 memory = self.choose_memory(chunk - 1, il, memory, ranks)
@@ -272,7 +264,7 @@ class OracleSequence(ABC):
             if self.scorer.blocks:
                 for row, kept in zip(scores, memory, strict=True):
                     kept = kept[kept >= 0]
-                    row[kept] = self._as_score(np.asarray(self.ema_alpha, self.dtype) * row[kept])
+                    row[kept] = np.asarray(self.ema_alpha, self.dtype) * row[kept]
         self.history.append(built)
 
     def _select(self, il: int, end: int) -> tuple[IntArray, Array]:
@@ -289,7 +281,6 @@ class OracleSequence(ABC):
                 L=self.L,
                 A=self.A,
                 scorer=self.scorer,
-                pooling=self.pooling,
                 S=self.S,
                 chunk_sink=self.chunk_sink,
                 block_tokens=self.block_tokens,
@@ -311,10 +302,6 @@ class OracleSequence(ABC):
         """Which queries [n_q] count for which keys [n_k] or [n_head_kv, n_k]: [.., n_q, n_k]."""
         return self.scorer.counts(queries[:, None], keys[..., None, :], self.S, self.L)
 
-    def _as_score(self, x: Array) -> Array:
-        rounded: Array = round_bf16(x).astype(self.dtype) if self.score_type == "bf16" else x
-        return rounded
-
     def _extend_scores(self, n: int) -> None:
         for il, scores in self._scores.items():
             self._scores[il] = np.pad(scores, ((0, 0), (0, n)))
@@ -322,14 +309,12 @@ class OracleSequence(ABC):
 
     def _add_scores(self, il: int, positions: IntArray, colsum: Array, is_generated: bool = False) -> None:
         """positions broadcasts to colsum [n_head_kv, n]; no position occurs twice in a row."""
-        if self.scorer.from_keys:
-            return
         scores = self._pending[il] if is_generated else self._scores[il]
         where = np.broadcast_to(positions, colsum.shape)
         total = np.take_along_axis(scores, where, axis=1) + colsum
-        np.put_along_axis(scores, where, total if is_generated else self._as_score(total), axis=1)
+        np.put_along_axis(scores, where, total, axis=1)
 
     def _settle(self) -> None:
         for il, pending in self._pending.items():
-            self._scores[il] = self._as_score(self._scores[il] + pending)
+            self._scores[il] = self._scores[il] + pending
             pending[:] = 0

@@ -25,7 +25,7 @@ from h2o_llama.report.terminal_lookups import lookup_sentence, lookup_tables
 MASS_TOKENS = 8192
 
 
-@options.with_h2o("local", "heavy", "lookup", "sinks", "scorer", "pooling", "schedule")
+@options.with_h2o("local", "heavy", "lookup", "sinks", "scorer", "schedule")
 def inspect(
     model: options.Model,
     file: options.File = None,
@@ -78,7 +78,7 @@ def inspect(
     console = Console()
     print_report(console, report, report.select(layer, head), chunk)
     if html is not None:
-        ranked = f"ranked by {h2o.scorer} with pooling {h2o.pooling}, schedule {h2o.schedule}"
+        ranked = f"ranked by {h2o.scorer}, schedule {h2o.schedule}"
         write_html(html, report, [("Heavy hitters", ranked), ("Model", description)])
         console.print(f"Written: {html}", soft_wrap=True, highlight=False, markup=False)
 

@@ -53,7 +53,6 @@ Retrieval = Annotated[
     typer.Option(help="Find them by the text, or by an index of the keys, for every layer and head."),
 ]
 Scorer = Annotated[str, typer.Option(metavar="NAME", help=f"How heavy hitters are ranked: {', '.join(SCORERS)}.")]
-Pooling = Annotated[int, typer.Option(min=0, help="Rank a token as high as the best one so many positions around it.")]
 Schedule = Annotated[
     Literal["single_pass", "two_phase"],
     typer.Option(help="Each chunk once, with its memory set; or all chunks alone, then again with the memory sets."),
@@ -111,7 +110,6 @@ H2O_OPTIONS: Options = {
     "retrieval": (Retrieval, DEFAULTS.retrieval),
     "sinks": (Sinks, None),
     "scorer": (Scorer, DEFAULTS.scorer),
-    "pooling": (Pooling, DEFAULTS.pooling),
     "schedule": (Schedule, DEFAULTS.schedule),
     "decode": (Decode, None),
     "evict": (Evict, False),

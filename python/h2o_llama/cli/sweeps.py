@@ -48,8 +48,6 @@ ColdStore = Annotated[
         help="Measure eviction to a cold store too, with as many looked up: memory, or a folder for a temporary file.",
     ),
 ]
-Poolings = Annotated[str, typer.Option(rich_help_panel=PANEL, help="Neighbours kept with them, one or more.")]
-
 Decodes = Annotated[
     str,
     typer.Option(
@@ -67,7 +65,6 @@ OPTIONS: Options = {
     "schedule": (Schedules, DEFAULTS.schedule),
     "decode": (Decodes, DEFAULTS.decode),
     "scorer": (Scorers, DEFAULTS.scorer),
-    "pooling": (Poolings, str(DEFAULTS.pooling)),
     "evict": (Evict, False),
     "cold_store": (ColdStore, None),
 }
@@ -99,7 +96,6 @@ def settings(
     lookup: str,
     schedule: str,
     scorer: str,
-    pooling: str,
     retrieval: str,
     evict: bool,
     cold_store: str | None,
@@ -113,7 +109,6 @@ def settings(
         lookup=values("--lookup", lookup, int),
         schedule=values("--schedule", schedule, str),
         scorer=values("--scorer", scorer, str),
-        pooling=values("--pooling", pooling, int),
         retrieval=values("--retrieval", retrieval, str),
         decode=values("--decode", decode, str),
     )

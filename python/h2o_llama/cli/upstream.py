@@ -14,7 +14,6 @@ def upstream_options(h2o: H2OConfig) -> list[str]:
         "heavy": h2o.heavy_budget,
         "sinks": h2o.sink_tokens,
         "scorer": h2o.scorer,
-        "pooling": h2o.pooling,
         "block": h2o.block_tokens,
         "ema": h2o.ema_alpha,
         "heads": "shared" if h2o.shared_heads else "own",

@@ -85,7 +85,7 @@ def _kept(comparison: Comparison, i: int, needle: Needle) -> str:
 
 def html_facts(document: Document, comparison: Comparison) -> list[tuple[str, str]]:
     """Lines for the HTML page: how heavy hitters were ranked, and the hidden keys."""
-    facts = [("Heavy hitters", f"ranked by {H2O.scorer} with pooling {H2O.pooling}, schedule {H2O.schedule}")]
+    facts = [("Heavy hitters", f"ranked by {H2O.scorer}, schedule {H2O.schedule}")]
     for i, needle in enumerate(document.needles):
         where = f"{needle.value} at position {needle.start:,}, framed below"
         kept = f"heads that keep each digit, * looked up: {_kept(comparison, i, needle)}"

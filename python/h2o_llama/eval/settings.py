@@ -43,7 +43,7 @@ class Setting:
 
     @classmethod
     def of(cls, h2o: H2OConfig, memory: Memory | None = None) -> Setting:
-        """With a name that tells schedule, choice and budgets, such as "single_pass mean pool3 A4 L128 H128".
+        """With a name that tells schedule, choice and budgets, such as "single_pass distant A4 L128 H128".
 
         Where H2O chooses nothing, `h2o` gets the default scorer, and the default retrieval where nothing is looked up,
         so that equal measurements are equal settings.
@@ -51,13 +51,13 @@ class Setting:
         if h2o.lookup_budget == 0:
             h2o = replace(h2o, retrieval=H2OConfig.retrieval)
         if memory is not None or h2o.heavy_budget == 0:
-            h2o = replace(h2o, scorer=H2OConfig.scorer, pooling=0)
+            h2o = replace(h2o, scorer=H2OConfig.scorer)
         if memory is not None:
             choice = [memory.replace("_", " ")]
         elif h2o.heavy_budget == 0:
             choice = ["window"]
         else:
-            choice = [h2o.scorer, *([f"pool{h2o.pooling}"] if h2o.pooling > 0 else [])]
+            choice = [h2o.scorer]
         sizes = (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget or 0, h2o.lookup_budget)
         budgets = tuple(zip("ALHB", sizes, strict=True))
         others = [] if h2o.keep_ratio is None else [f"keep{h2o.keep_ratio:.4g}"]
@@ -87,7 +87,6 @@ def sweep(
     sinks: Sequence[int] = (H2OConfig.sink_tokens,),
     schedule: Sequence[str] = (H2OConfig.schedule,),
     scorer: Sequence[str] = (H2OConfig.scorer,),
-    pooling: Sequence[int] = (H2OConfig.pooling,),
     lookup: Sequence[int] = (_DEFAULTS.lookup_budget,),
     decode: Sequence[str] = (_DEFAULTS.decode,),
     retrieval: Sequence[str] = (H2OConfig.retrieval,),
@@ -100,9 +99,9 @@ def sweep(
         If a value is out of range, or an argument is empty.
     """
     settings = [
-        Setting.of(H2OConfig(L, H, A, rank, pool, order, reads, lookup_budget=B, retrieval=found))  # type: ignore[arg-type]
-        for L, H, A, B, found, order, rank, pool, reads in product(
-            local, heavy, sinks, lookup, retrieval, schedule, scorer, pooling, decode
+        Setting.of(H2OConfig(L, H, A, rank, order, reads, lookup_budget=B, retrieval=found))  # type: ignore[arg-type]
+        for L, H, A, B, found, order, rank, reads in product(
+            local, heavy, sinks, lookup, retrieval, schedule, scorer, decode
         )
     ]
     if not settings:

@@ -155,10 +155,7 @@ def _size(row: Row) -> int:
 def _choice(row: Row) -> str:
     """Schedule, how the heavy hitters are chosen, and whether and how there is lookup."""
     h2o = row["h2o"]
-    if row["memory"] is not None:
-        choice = row["memory"]
-    else:
-        choice = f"{h2o['scorer']}, pooling {h2o['pooling']}" if h2o["heavy_budget"] else "window"
+    choice = row["memory"] or (h2o["scorer"] if h2o["heavy_budget"] else "window")
     lookup = ""
     if h2o["lookup_budget"]:
         lookup = ", index" if h2o.get("retrieval") == "index" else ", lookup"  # older rows do not say

@@ -89,5 +89,5 @@ def _second_context(llm: Llama, n_tokens: int, n_threads: int | None) -> Llama:
             n_batch=size,
             n_ubatch=size,
             n_threads=n_threads,
-            h2o=replace(llm.h2o, scorer="sum", score_type="f32"),
+            h2o=replace(llm.h2o, scorer="sum"),
         )

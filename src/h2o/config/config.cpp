@@ -8,9 +8,9 @@
 
 h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     : chunk_size(chunk_size), local_window(params.local_window), heavy_budget(params.heavy_budget), sink_tokens(params.sink_tokens),
-      scorer(&h2o_find_scorer(params.scorer)), lookup_budget(params.lookup_budget), tile(params.tile), retrieval(params.retrieval), pooling(params.pooling),
+      scorer(&h2o_find_scorer(params.scorer)), lookup_budget(params.lookup_budget), tile(params.tile), retrieval(params.retrieval),
       block_tokens(scorer->ranks_blocks() ? params.block_tokens : 1), ema_alpha(scorer->forgets() ? params.ema_alpha : 1.0f),
-      shared_heads(params.shared_heads), keep_ratio(params.keep_ratio), score_type(params.score_type), schedule(params.schedule), decode(params.decode), evict(params.evict),
+      shared_heads(params.shared_heads), keep_ratio(params.keep_ratio), schedule(params.schedule), decode(params.decode), evict(params.evict),
       cold_store(params.cold_store, strnlen(params.cold_store, sizeof(params.cold_store))), lossless(params.lossless) {
     std::copy(std::begin(params.dense_layers), std::end(params.dense_layers), dense_layers.begin());
 
@@ -30,9 +30,6 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
         throw std::invalid_argument("[h2o] the scorer keeps blocks: chunk size (n_ubatch), local window, heavy budget and sink tokens must be multiples of block_tokens, " +
                 std::to_string(params.block_tokens));
     }
-    if (scorer->ranks_blocks() && pooling > 0) {
-        throw std::invalid_argument("[h2o] the scorer keeps blocks, which have no pooling: it must be 0");
-    }
     if (scorer->forgets() && !(ema_alpha >= 0.0f && ema_alpha < 1.0f)) {
         throw std::invalid_argument("[h2o] ema_alpha must be in [0, 1)");
     }
@@ -41,9 +38,6 @@ h2o_config::h2o_config(const llama_h2o_params & params, uint32_t chunk_size)
     }
     if (schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE && has_dense_layers()) {
         throw std::invalid_argument("[h2o] dense layers need the schedule single_pass");
-    }
-    if (score_type != GGML_TYPE_F32 && score_type != GGML_TYPE_BF16) {
-        throw std::invalid_argument("[h2o] the score type must be f32 or bf16");
     }
     if (schedule != LLAMA_H2O_SCHEDULE_SINGLE_PASS && schedule != LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         throw std::invalid_argument("[h2o] the schedule must be single_pass or two_phase");

@@ -29,8 +29,6 @@ struct h2o_config {
 
     llama_h2o_retrieval retrieval = LLAMA_H2O_RETRIEVAL_NGRAMS;
 
-    uint32_t pooling = 0; // a candidate ranks as high as the best one up to so many positions away
-
     uint32_t block_tokens = 1;     // positions that are kept together: 1, unless the scorer ranks blocks
     float    ema_alpha    = 1.0f;  // what is left of a score when a chunk is closed: all, unless the scorer forgets
     bool     shared_heads = false; // a layer's KV heads keep the same positions
@@ -38,8 +36,6 @@ struct h2o_config {
     double keep_ratio = 0.0; // of the positions before a chunk, what its memory set holds; 0: M of them
 
     std::array<uint64_t, LLAMA_H2O_MAX_LAYERS/64> dense_layers = {};
-
-    ggml_type score_type = GGML_TYPE_F32;
 
     llama_h2o_schedule schedule = LLAMA_H2O_SCHEDULE_SINGLE_PASS;
     llama_h2o_decode   decode   = LLAMA_H2O_DECODE_FULL;

@@ -19,8 +19,6 @@ llama_h2o_params llama_h2o_default_params() {
         /*.heavy_budget =*/ 0,
         /*.sink_tokens  =*/ 0,
         /*.scorer       =*/ llama_h2o_scorer_name(0),
-        /*.pooling      =*/ 0,
-        /*.score_type   =*/ GGML_TYPE_F32,
         /*.schedule     =*/ LLAMA_H2O_SCHEDULE_SINGLE_PASS,
         /*.decode       =*/ LLAMA_H2O_DECODE_FULL,
         /*.lookup_budget =*/ 0,
@@ -42,8 +40,7 @@ const llama_h2o_option * llama_h2o_options() {
         { "local",    "N",    "H2O: last positions of a chunk that the next one attends to; the chunk size is --ubatch-size (default: 0; local, heavy and sinks 0: off)" },
         { "heavy",    "N",    "H2O: heavy hitters that a chunk attends to (default: 0)" },
         { "sinks",    "N",    "H2O: first positions that every chunk attends to (default: 0)" },
-        { "scorer",   "NAME", "H2O: how heavy hitters are chosen, distant, key_diff, sum or block_ema (default: distant)" },
-        { "pooling",  "N",    "H2O: a candidate ranks as high as the best one up to N positions away (default: 0)" },
+        { "scorer",   "NAME", "H2O: how heavy hitters are chosen, distant, sum or block_ema (default: distant)" },
         { "block",    "N",    "H2O, scorer block_ema: tokens of a block, all of which are kept or none (default: 16)" },
         { "ema",      "X",    "H2O, scorer block_ema: what is left of a score when a chunk is closed (default: 0.5)" },
         { "heads",    "NAME", "H2O: shared: all KV heads of a layer keep the same tokens (default: own)" },
@@ -151,9 +148,6 @@ bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const ch
     if (strcmp(name, "tile") == 0) {
         return set_number(params->tile, value);
     }
-    if (strcmp(name, "pooling") == 0) {
-        return set_number(params->pooling, value);
-    }
     if (strcmp(name, "block") == 0) {
         return set_number(params->block_tokens, value);
     }
@@ -210,6 +204,6 @@ int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_
     if (!llama_h2o_params_enabled(params)) {
         return snprintf(buf, size, "off");
     }
-    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u by %s scorer %s pooling %u %s decode %s%s", params->local_window, params->heavy_budget,
-            params->sink_tokens, params->lookup_budget, retrieval_names[params->retrieval], params->scorer, params->pooling, schedule_names[params->schedule], decode_names[params->decode], params->evict ? " evict" : "");
+    return snprintf(buf, size, "local %u heavy %u sinks %u lookup %u by %s scorer %s %s decode %s%s", params->local_window, params->heavy_budget,
+            params->sink_tokens, params->lookup_budget, retrieval_names[params->retrieval], params->scorer, schedule_names[params->schedule], decode_names[params->decode], params->evict ? " evict" : "");
 }

@@ -51,7 +51,7 @@ h2o_attention h2o_graph::build_attention(
 
     const auto * layer = stream->sequence.layer(il);
     const bool   tiled = layer && has_tiles();
-    const int    sums  = !layer || !layer->scorer->uses_attention() ? GGML_H2O_ATTN_NO_SUMS :
+    const int    sums  = !layer ? GGML_H2O_ATTN_NO_SUMS :
         step.phase != h2o_step::DECODE ? GGML_H2O_ATTN_COLUMN_SUMS :
         layer->pending                 ? GGML_H2O_ATTN_QUERY_SUMS  : GGML_H2O_ATTN_NO_SUMS;
 

@@ -139,11 +139,6 @@ uint32_t llama_h2o_kv_head_size_v(const llama_h2o_kv * kv, int32_t il) {
     return unwrap(kv)->sequence.layer(il) ? unwrap(kv)->model.hparams.n_embd_head_v(il) : 0;
 }
 
-const char * llama_h2o_kv_scorer(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = unwrap(kv)->sequence.layer(il);
-    return layer ? layer->scorer->name() : nullptr;
-}
-
 bool llama_h2o_kv_scores(const llama_h2o_kv * kv, int32_t il, float * dst) {
     const auto & sequence = unwrap(kv)->sequence;
     const auto * layer = sequence.layer(il);

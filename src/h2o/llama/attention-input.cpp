@@ -56,13 +56,11 @@ bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
     return res;
 }
 
-llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input_attn_kv * inp, const ggml_tensor * k, int il) {
+llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input_attn_kv * inp, int il) {
     auto * res = dynamic_cast<llm_graph_input_attn_h2o *>(inp);
     if (!res) {
         return nullptr;
     }
-
-    res->stored_k[il] = k;
 
     // upstream's takes several sequences only if they are neighbours
     if (res->steps.size() == 1 && res->steps.front().can_be_upstreams(il)) {
@@ -70,14 +68,6 @@ llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input
         return nullptr;
     }
     return res;
-}
-
-void llm_graph_input_attn_h2o::learn_ropes() const {
-    for (const auto & [il, k] : stored_k) {
-        for (auto & stream : memory->streams) {
-            stream->learn_rope(il, k);
-        }
-    }
 }
 
 void llm_graph_input_attn_h2o::store(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * v, int il) {

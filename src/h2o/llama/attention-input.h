@@ -5,7 +5,6 @@
 
 #include "llama-graph.h"
 
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -29,13 +28,10 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    // A layer's attention is built, whose keys k go to the cache. nullptr if upstream's attention is to be built.
-    static llm_graph_input_attn_h2o * begin_layer(llm_graph_input_attn_kv * inp, const ggml_tensor * k, int il);
+    // A layer's attention is built. nullptr if upstream's attention is to be built.
+    static llm_graph_input_attn_h2o * begin_layer(llm_graph_input_attn_kv * inp, int il);
 
     bool stores_kv() const { return steps.front().stores_kv(); }
-
-    // what the graph does to the keys of every layer; it is the same in all graphs of a context
-    void learn_ropes() const;
 
     // attention output [n_embd_head_v*n_head, n_tokens]
     //   q [n_embd_head_k, n_head, n_tokens], k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
@@ -54,8 +50,6 @@ private:
 
     ggml_tensor * dense_k_idxs = nullptr; // as self_k_idxs
     ggml_tensor * dense_v_idxs = nullptr;
-
-    std::map<int, const ggml_tensor *> stored_k; // by layer, what goes to the cache
 
     bool has_upstreams_attention = false; // in some layer
 };

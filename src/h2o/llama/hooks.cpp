@@ -54,12 +54,6 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     }
     h2o->use_backends(backends);
 
-    for (const auto & input : ctx.get_gf_res_reserve()->inputs) {
-        if (const auto * attn = dynamic_cast<const llm_graph_input_attn_h2o *>(input.get())) {
-            attn->learn_ropes();
-        }
-    }
-
     for (const auto & step : h2o->largest_steps()) {
         h2o->set_reserve_step(step);
         if (!ctx.graph_reserve(step.n_tokens, 1, 1, mctx)) {

@@ -52,8 +52,6 @@ struct llama_h2o_params {
     uint32_t                heavy_budget; // heavy hitters that the next chunk attends to
     uint32_t                sink_tokens;  // first positions of the sequence, always attended to
     const char *            scorer;       // how heavy hitters are chosen, see llama_h2o_scorer_name; NULL: the default
-    uint32_t                pooling;      // a candidate ranks as high as the best one up to so many positions away
-    enum ggml_type          score_type;   // GGML_TYPE_F32 or GGML_TYPE_BF16
     enum llama_h2o_schedule schedule;
     enum llama_h2o_decode   decode;
     uint32_t                lookup_budget; // positions that a query attends to besides; 0: none
@@ -84,7 +82,7 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
 // For command lines: the parameters that have a name, so many, NULL after the last.
-#define LLAMA_H2O_N_OPTIONS 18
+#define LLAMA_H2O_N_OPTIONS 17
 
 struct llama_h2o_option {
     const char * name;
@@ -230,10 +228,6 @@ LLAMA_API uint32_t llama_h2o_kv_n_head     (const struct llama_h2o_kv * kv, int3
 LLAMA_API uint32_t llama_h2o_kv_n_head_kv  (const struct llama_h2o_kv * kv, int32_t il);
 LLAMA_API uint32_t llama_h2o_kv_head_size_k(const struct llama_h2o_kv * kv, int32_t il);
 LLAMA_API uint32_t llama_h2o_kv_head_size_v(const struct llama_h2o_kv * kv, int32_t il);
-
-// name of the layer's scorer, which is not the one asked for if that cannot score the layer's keys; NULL if the layer is not
-// in the cache.
-LLAMA_API const char * llama_h2o_kv_scorer(const struct llama_h2o_kv * kv, int32_t il);
 
 // All functions below return false, and write nothing, if il is not a layer of the cache or a range is outside it.
 

@@ -6,15 +6,10 @@
 const std::vector<const h2o_scorer *> & h2o_scorers() {
     static const std::vector<const h2o_scorer *> res = {
         &h2o_scorer_distant(),
-        &h2o_scorer_key_diff(),
         &h2o_scorer_sum(),
         &h2o_scorer_block_ema(),
     };
     return res;
-}
-
-const h2o_scorer & h2o_fallback_scorer() {
-    return h2o_scorer_sum();
 }
 
 const h2o_scorer & h2o_find_scorer(const char * name) {

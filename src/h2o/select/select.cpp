@@ -78,29 +78,6 @@ uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, 
     return n_out;
 }
 
-// rank[i] = the largest rank of the candidates up to radius positions from pos[i], itself included.
-//   pos, rank: [n], pos strictly ascending
-static void pool_ranks(const int32_t * pos, uint32_t n, uint32_t radius, float * rank) {
-    if (radius == 0) {
-        return;
-    }
-
-    const std::vector<float> own(rank, rank + n);
-
-    uint32_t first = 0;
-    for (uint32_t i = 0; i < n; ++i) {
-        while (pos[i] - pos[first] > (int64_t) radius) {
-            first++;
-        }
-        // NaN is never larger: it ranks below everything, also below its neighbours
-        float max = own[i];
-        for (uint32_t j = first; j < n && pos[j] - pos[i] <= (int64_t) radius; ++j) {
-            max = own[j] > max || max != max ? own[j] : max;
-        }
-        rank[i] = max;
-    }
-}
-
 // Every candidate takes the sum of its block's ranks.
 static void sum_blocks(const int32_t * pos, uint32_t n, uint32_t block_tokens, float * rank) {
     for (uint32_t i = 0; i < n && block_tokens > 1;) {
@@ -116,7 +93,7 @@ static void sum_blocks(const int32_t * pos, uint32_t n, uint32_t block_tokens, f
     }
 }
 
-std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scorer & scorer, uint32_t chunk_end,
+std::vector<int32_t> h2o_select_memory(const h2o_config & config, uint32_t chunk_end,
         const std::vector<int32_t> & pos, const std::vector<float> & score) {
     const int32_t n_sink      = std::min(config.sink_tokens, chunk_end);
     const int32_t local_start = std::max<int32_t>(n_sink, chunk_end - std::min(config.local_window, chunk_end));
@@ -132,9 +109,8 @@ std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scor
 
         const bool is_chunk_sink = p >= config.chunk_size && p % config.chunk_size < config.n_chunk_sink();
 
-        rank[i] = is_chunk_sink ? -INFINITY : scorer.rank(score[first - pos.begin() + i], p, chunk_end, config.local_window);
+        rank[i] = is_chunk_sink ? -INFINITY : config.scorer->rank(score[first - pos.begin() + i], p, chunk_end, config.local_window);
     }
-    pool_ranks(candidates.data(), candidates.size(), config.pooling, rank.data());
     sum_blocks(candidates.data(), candidates.size(), config.block_tokens, rank.data());
 
     const uint32_t n_always = n_sink + chunk_end - local_start;

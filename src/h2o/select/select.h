@@ -16,5 +16,5 @@ uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, 
 // window, and the heavy hitters among the others.
 //   pos:   the memory set before and the chunk, strictly ascending
 //   score: of each of them
-std::vector<int32_t> h2o_select_memory(const h2o_config & config, const h2o_scorer & scorer, uint32_t chunk_end,
+std::vector<int32_t> h2o_select_memory(const h2o_config & config, uint32_t chunk_end,
         const std::vector<int32_t> & pos, const std::vector<float> & score);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "h2o/store/buffers.h"
-#include "h2o/select/scorer.h"
 
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -18,9 +17,7 @@ struct h2o_layer {
 
     ggml_backend_dev_t device;
 
-    const h2o_scorer * scorer; // the configuration's, or what replaces it for this layer
-
-    ggml_tensor * scores; // F32 or BF16 [n_rows, n_head_kv]
+    ggml_tensor * scores; // F32 [n_rows, n_head_kv]
 
     // the current memory set: positions [n_head_kv, M], ascending, padded at the front with -1
     std::vector<int32_t> memory;
@@ -38,39 +35,16 @@ struct h2o_layer {
     ggml_tensor * pending = nullptr;
 };
 
-// Host access to a layer's scores. bfloat16 halves the memory and rounds after every addition.
+// Host access to a layer's scores.
 class h2o_scores {
 public:
-    explicit h2o_scores(const h2o_layer & layer) : data(layer.scores), is_f32(layer.scores->type == GGML_TYPE_F32), n_rows(layer.scores->ne[0]) {}
+    explicit h2o_scores(const h2o_layer & layer) : data(layer.scores), n_rows(layer.scores->ne[0]) {}
 
-    float get(uint32_t head, uint32_t row) {
-        const size_t i = (size_t) head*n_rows + row;
-        return is_f32 ? data.as<float>()[i] : ggml_bf16_to_fp32(data.as<ggml_bf16_t>()[i]);
-    }
-
-    void set(uint32_t head, uint32_t row, float value) {
-        const size_t i = (size_t) head*n_rows + row;
-        if (is_f32) {
-            data.as<float>()[i] = value;
-        } else {
-            data.as<ggml_bf16_t>()[i] = ggml_fp32_to_bf16(value);
-        }
-    }
-
-    void add(uint32_t head, uint32_t row, float value) {
-        set(head, row, get(head, row) + value);
-    }
-
-    // what add() would make of it
-    float sum(uint32_t head, uint32_t row, float value) {
-        const float res = get(head, row) + value;
-        return is_f32 ? res : ggml_bf16_to_fp32(ggml_fp32_to_bf16(res));
-    }
+    float & at(uint32_t head, uint32_t row) { return data.as<float>()[(size_t) head*n_rows + row]; }
 
     void store() { data.store(); }
 
 private:
     h2o_host_data data;
-    bool          is_f32;
     uint32_t      n_rows;
 };

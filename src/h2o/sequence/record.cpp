@@ -8,7 +8,7 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 8;
+static constexpr uint32_t VERSION = 9;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -18,7 +18,7 @@ static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
     memcpy(&ratio_bits, &config.keep_ratio, sizeof(ratio_bits));
 
     std::vector<uint32_t> res = {
-        MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.pooling,
+        MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens,
         (uint32_t) config.schedule, config.lookup_budget, config.has_tiles() ? config.tile : 0, config.has_key_index(), config.evict, config.has_cold_store(), (uint32_t) n_layer,
         config.block_tokens, config.shared_heads, alpha_bits, (uint32_t) ratio_bits, (uint32_t) (ratio_bits >> 32),
     };
@@ -174,9 +174,7 @@ std::map<uint32_t, h2o_record> h2o_chunk_records_read(llama_io_read_i & io, cons
 }
 
 void h2o_text_write(llama_io_write_i & io, const h2o_tiles & tiles) {
-    std::vector<uint32_t> ids(tiles.text().size());
-    tiles.text().copy(0, ids.size(), ids.data());
-    write_array(io, ids);
+    write_array(io, tiles.text());
 }
 
 std::vector<int32_t> h2o_text_read(llama_io_read_i & io, uint32_t n_tokens) {

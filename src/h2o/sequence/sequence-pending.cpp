@@ -17,20 +17,6 @@
 #include <string>
 #include <vector>
 
-void h2o_sequence::keep_pending(h2o_layer & layer) {
-    if (config.decode != LLAMA_H2O_DECODE_MEMORY || layer.pending) {
-        return;
-    }
-    auto & added = pending_buffers.emplace_back(1);
-    layer.pending = added.add(layer.device, "h2o_pending_l" + std::to_string(layer.il), GGML_TYPE_F32,
-            config.memory_size() + config.chunk_size, (config.MAX_PENDING + 1)*layer.n_head_kv);
-    added.allocate();
-}
-
-bool h2o_sequence::has_pending() const {
-    return std::any_of(layers.begin(), layers.end(), [](const h2o_layer & layer) { return layer.pending; });
-}
-
 std::vector<float> h2o_sequence::pending_sums(const h2o_layer & layer, uint32_t end) const {
     if (!layer.pending || end <= n_scored) {
         return {};
@@ -84,11 +70,11 @@ void h2o_sequence::add_pending(const h2o_layer & layer, const std::vector<float>
     for (uint32_t h = 0; h < layer.n_head_kv && n > 0; ++h) {
         for (size_t i = 0; i < M; ++i) {
             if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
-                scores.add(h, layout.memory_row(i, pos), sums[h*n + i]);
+                scores.at(h, layout.memory_row(i, pos)) += sums[h*n + i];
             }
         }
         for (size_t i = M; i < n; ++i) {
-            scores.add(h, layout.row_of(start + i - M), sums[h*n + i]);
+            scores.at(h, layout.row_of(start + i - M)) += sums[h*n + i];
         }
     }
     scores.store();

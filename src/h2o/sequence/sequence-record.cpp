@@ -24,10 +24,10 @@ h2o_record::layer h2o_sequence::record_layer(const h2o_layer & layer, uint32_t e
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         for (size_t i = 0; i < M; ++i) {
             const int32_t pos = layer.memory[h*M + i];
-            res.memory_scores.push_back(pos >= 0 ? scores.get(h, layout.memory_row(i, pos)) : 0.0f);
+            res.memory_scores.push_back(pos >= 0 ? scores.at(h, layout.memory_row(i, pos)) : 0.0f);
         }
         for (uint32_t p = first; p < end; ++p) {
-            res.scores.push_back(scores.get(h, layout.row_of(p)));
+            res.scores.push_back(scores.at(h, layout.row_of(p)));
         }
     }
     res.pending = pending_sums(layer, std::min(n_generated, end));
@@ -70,7 +70,7 @@ void h2o_sequence::restore(const h2o_record & record) {
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
             for (size_t i = 0; i < M; ++i) {
                 if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
-                    scores.set(h, layout.memory_row(i, pos), r.memory_scores[h*M + i]);
+                    scores.at(h, layout.memory_row(i, pos)) = r.memory_scores[h*M + i];
                 }
             }
         }

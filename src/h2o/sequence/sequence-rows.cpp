@@ -45,7 +45,7 @@ void h2o_sequence::move_rows(h2o_layer & layer, const std::vector<int32_t> & mem
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         for (size_t i = 0; i < M; ++i) {
             if (from[h*M + i] >= 0) {
-                scores.set(h, i, scores.get(h, from[h*M + i]));
+                scores.at(h, i) = scores.at(h, from[h*M + i]);
             }
         }
     }

@@ -12,7 +12,7 @@
 #include <utility>
 
 h2o_sequence::h2o_sequence(const h2o_config & config, uint32_t kv_size, const std::vector<layer_dims> & dims)
-    : config(config), layout(config, kv_size), buffers(2*dims.size()) {
+    : config(config), layout(config, kv_size), buffers(3*dims.size()) {
     for (const auto & d : dims) {
         const std::string suffix = "_l" + std::to_string(d.il);
 
@@ -22,18 +22,15 @@ h2o_sequence::h2o_sequence(const h2o_config & config, uint32_t kv_size, const st
         layer.n_head    = d.n_head;
         layer.n_head_kv = d.n_head_kv;
         layer.device    = d.device;
-        layer.scorer    = config.scorer;
-        layer.scores    = buffers.add(d.device, "h2o_scores" + suffix, config.score_type, layout.n_rows(), d.n_head_kv);
+        layer.scores    = buffers.add(d.device, "h2o_scores" + suffix, GGML_TYPE_F32, layout.n_rows(), d.n_head_kv);
         layer.rows      = buffers.add(d.device, "h2o_rows"   + suffix, GGML_TYPE_I32, config.memory_size() + config.chunk_size, d.n_head_kv);
-
+        if (has_pending()) {
+            layer.pending = buffers.add(d.device, "h2o_pending" + suffix, GGML_TYPE_F32, config.memory_size() + config.chunk_size,
+                    (config.MAX_PENDING + 1)*d.n_head_kv);
+        }
         layers.push_back(layer);
     }
     buffers.allocate();
-    for (auto & layer : layers) {
-        if (layer.scorer->uses_attention()) {
-            keep_pending(layer);
-        }
-    }
     if (config.has_tiles()) {
         tiles = std::make_unique<h2o_tiles>(config);
     }
@@ -94,15 +91,15 @@ std::vector<float> h2o_sequence::scores(const h2o_layer & layer) const {
 
         for (uint32_t pos = layout.is_compact ? open_start() : 0; pos < n_tok; ++pos) {
             const size_t i = M + pos - open_start();
-            dst[pos] = scores.sum(h, layout.row_of(pos), pos >= open_start() && i < n_pending ? pending[h*n_pending + i] : 0.0f);
+            dst[pos] = scores.at(h, layout.row_of(pos)) + (pos >= open_start() && i < n_pending ? pending[h*n_pending + i] : 0.0f);
         }
         for (size_t i = 0; i < M; ++i) {
             if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
-                dst[pos] = scores.sum(h, layout.memory_row(i, pos), n_pending > 0 ? pending[h*n_pending + i] : 0.0f);
+                dst[pos] = scores.at(h, layout.memory_row(i, pos)) + (n_pending > 0 ? pending[h*n_pending + i] : 0.0f);
             }
         }
     }
-    if (layer.scorer->forgets()) {
+    if (config.scorer->forgets()) {
         const float scale = (1.0f - config.ema_alpha)/(layer.n_head/layer.n_head_kv*config.chunk_size);
         for (float & score : res) {
             score *= scale;
@@ -134,7 +131,7 @@ void h2o_sequence::add_chunk_scores(h2o_layer & layer, uint32_t start, uint32_t 
 
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         for (uint32_t i = 0; i < n; ++i) {
-            scores.add(h, layout.row_of(start + i), colsum[(size_t) h*n + i]);
+            scores.at(h, layout.row_of(start + i)) += colsum[(size_t) h*n + i];
         }
     }
     scores.store();
@@ -151,7 +148,7 @@ void h2o_sequence::add_memory_scores(h2o_layer & layer, const float * colsum) {
         const float * sum = colsum + h*M;
         for (size_t i = 0; i < M; ++i) {
             if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
-                scores.add(h, layout.memory_row(i, pos), *sum++);
+                scores.at(h, layout.memory_row(i, pos)) += *sum++;
             }
         }
     }
@@ -161,30 +158,14 @@ void h2o_sequence::add_memory_scores(h2o_layer & layer, const float * colsum) {
 void h2o_sequence::set_scores_of(h2o_scores & scores, const h2o_layer & layer, uint32_t p0, uint32_t p1, const float * values) const {
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         for (uint32_t p = p0; p < p1; ++p) {
-            scores.set(h, layout.row_of(p), values ? values[(size_t) h*(p1 - p0) + p - p0] : 0.0f);
+            scores.at(h, layout.row_of(p)) = values ? values[(size_t) h*(p1 - p0) + p - p0] : 0.0f;
         }
     }
-}
-
-void h2o_sequence::score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end) {
-    const uint32_t n = chunk_end - chunk_start;
-
-    // a chunk's rows stand together
-    std::vector<float> score((size_t) layer.n_head_kv*n);
-    layer.scorer->score_keys(read_keys(layer.il, layout.row_of(chunk_start), n), score.data());
-
-    h2o_scores scores(layer);
-    set_scores_of(scores, layer, chunk_start, chunk_end, score.data());
-    scores.store();
 }
 
 void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
     const size_t   M           = config.memory_size();
     const uint32_t chunk_start = chunk_start_of(chunk_end);
-
-    if (!layer.scorer->uses_attention()) {
-        score_keys(layer, chunk_start, chunk_end);
-    }
 
     h2o_scores scores(layer);
 
@@ -195,12 +176,12 @@ void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
             const int32_t p = layer.memory[h*M + i];
             if (p >= 0 && p < (int32_t) chunk_start) {
                 pos  [h].push_back(p);
-                score[h].push_back(scores.get(h, layout.memory_row(i, p)));
+                score[h].push_back(scores.at(h, layout.memory_row(i, p)));
             }
         }
         for (uint32_t p = chunk_start; p < chunk_end; ++p) {
             pos  [h].push_back(p);
-            score[h].push_back(scores.get(h, layout.row_of(p)));
+            score[h].push_back(scores.at(h, layout.row_of(p)));
         }
     }
     if (config.shared_heads) { // they have the same positions
@@ -217,12 +198,12 @@ void h2o_sequence::build_memory_set(h2o_layer & layer, uint32_t chunk_end) {
 
     std::vector<int32_t> memory(layer.memory.size(), -1);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        const auto selected = h2o_select_memory(config, *layer.scorer, chunk_end, pos[h], score[h]);
+        const auto selected = h2o_select_memory(config, chunk_end, pos[h], score[h]);
         std::copy(selected.begin(), selected.end(), memory.begin() + (h + 1)*M - selected.size());
     }
 
     set_memory_set(layer, std::move(memory), chunk_start + config.chunk_size);
-    if (layer.scorer->forgets()) {
+    if (config.scorer->forgets()) {
         forget_scores(layer);
     }
     layer.n_built++;
@@ -237,7 +218,7 @@ void h2o_sequence::forget_scores(const h2o_layer & layer) const {
         for (size_t i = 0; i < M; ++i) {
             if (const int32_t pos = layer.memory[h*M + i]; pos >= 0) {
                 const uint32_t row = layout.memory_row(i, pos);
-                scores.set(h, row, config.ema_alpha*scores.get(h, row));
+                scores.at(h, row) *= config.ema_alpha;
             }
         }
     }
@@ -288,23 +269,19 @@ bool h2o_sequence::begin_chunk(uint32_t pos) {
     return true;
 }
 
-bool h2o_sequence::uses_attention() const {
-    return std::any_of(layers.begin(), layers.end(), [](const h2o_layer & layer) { return layer.scorer->uses_attention(); });
-}
-
 void h2o_sequence::begin_call(uint32_t n_tokens, bool all_scores) {
     n_end = n_tok + n_tokens;
 
     // rows move when a chunk is closed
     const bool moves = layout.is_compact && chunk_start_of(n_end) > open_start();
 
-    undo = std::make_unique<h2o_record>(record(all_scores && uses_attention() && !layout.is_compact ? 0 : open_start(), moves));
+    undo = std::make_unique<h2o_record>(record(all_scores && !layout.is_compact ? 0 : open_start(), moves));
 }
 
 void h2o_sequence::end_call(uint32_t n_tokens, bool scored) {
     n_tok += n_tokens;
     n_end  = n_tok;
-    if (scored && uses_attention()) {
+    if (scored) {
         n_scored    = n_tok;
         n_folded    = n_tok;
         n_generated = n_tok;

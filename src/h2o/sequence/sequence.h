@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <vector>
@@ -112,10 +111,8 @@ public:
     // What generated tokens give is added to the scores.
     void settle();
 
-    // the layer's generated tokens are scored; throws std::runtime_error if there is not enough memory
-    void keep_pending(h2o_layer & layer);
-
-    bool has_pending() const;
+    // generated tokens are scored
+    bool has_pending() const { return config.decode == LLAMA_H2O_DECODE_MEMORY; }
 
     // Tokens from this position on can be taken back one by one. Attention that was added to the scores cannot: then it is the end.
     uint32_t rewind_limit() const;
@@ -159,9 +156,6 @@ public:
 
     llama_h2o_stats stats = {};
 
-    // n keys of a layer from a row on. For scorers that look at keys.
-    std::function<h2o_chunk_keys(int32_t il, uint32_t first, uint32_t n)> read_keys;
-
     // Of the context, the CPU's last: its threads build the memory sets of several layers at a time. None: one thread does.
     std::vector<ggml_backend_t> backends;
 
@@ -179,8 +173,6 @@ private:
 
     h2o_record::layer record_layer(const h2o_layer & layer, uint32_t end, uint32_t first, bool with_kv) const;
 
-    void score_keys(h2o_layer & layer, uint32_t chunk_start, uint32_t chunk_end);
-
     // What the tokens [n_scored, end) give to the memory set and the open chunk up to there, [n_head_kv, M + ...]. Empty: nothing
     std::vector<float> pending_sums(const h2o_layer & layer, uint32_t end) const;
 
@@ -188,9 +180,6 @@ private:
     void add_pending(const h2o_layer & layer, const std::vector<float> & sums) const; // to the scores
 
     void restore_pending(const h2o_record & record);
-
-    // attention is scored, for some layer
-    bool uses_attention() const;
 
     // begin of the chunk after the layer's memory set
     uint32_t next_chunk_start(const h2o_layer & layer) const { return layer.n_built*config.chunk_size; }
@@ -224,8 +213,7 @@ private:
 
     void set_scores_of(h2o_scores & scores, const h2o_layer & layer, uint32_t p0, uint32_t p1, const float * values) const;
 
-    h2o_buffers            buffers;
-    std::list<h2o_buffers> pending_buffers; // of the layers
+    h2o_buffers buffers;
 
     uint32_t n_tok    = 0;
     uint32_t n_scored = 0; // the tokens before this one have changed scores

@@ -60,12 +60,6 @@ void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & ds
     decode(data, n, dst.data());
 }
 
-const void * h2o_kv_rows::in_place(uint32_t r0) const {
-    const bool is_float = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16;
-
-    return is_float && n_rot == 0 && ggml_backend_buffer_is_host(t->buffer) ? (const uint8_t *) t->data + (row0 + r0)*t->nb[1] : nullptr;
-}
-
 void h2o_kv_rows::get(uint32_t r0, uint32_t r1, float * dst) const {
     const size_t n     = r1 - r0;
     const size_t n_row = (size_t) n_head*n_embd;

@@ -23,9 +23,6 @@ struct h2o_kv_rows {
     // The rows [r0, r1) in the cache's order [r1 - r0, n_head, n_embd].
     void get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const;
 
-    // The rows from r0 on where they lie, in the cache's order: F32 or F16, not rotated, in the host's memory. Else NULL.
-    const void * in_place(uint32_t r0) const;
-
     // Moves rows of each head to its row i from its row from[i], which is not before i and ascends; -1: nothing. from [n_head, n]
     void move(const std::vector<int32_t> & from) const;
 

@@ -97,7 +97,7 @@ h2o_stream::h2o_stream(
             [&](int32_t il) { return in_dense_cache[il] && (!filter || filter(il)); })),
       sequence(config, kv_size, h2o_layer_dims(model, cache->get_layer_ids(), config, offload)),
       offload(offload), cold_place(n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
-      cold_codec(make_cold_codec()), ropes(std::make_shared<std::map<int32_t, std::shared_ptr<h2o_rope>>>()) {
+      cold_codec(make_cold_codec()) {
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_shared<h2o_intra>(model, cache->get_layer_ids(), n_batch, offload);
     }
@@ -113,37 +113,19 @@ h2o_stream::h2o_stream(
     init();
 
     const auto & stats = sequence.stats;
-    LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, pooling %u, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB, index of keys %.2f MiB\n", __func__,
-            config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.scorer->name(), config.pooling,
+    LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, scores %.2f MiB, memory sets %.2f MiB, intra state %.2f MiB, index of keys %.2f MiB\n", __func__,
+            config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.scorer->name(),
             stats.bytes_scores/1024.0/1024.0, stats.bytes_memory/1024.0/1024.0, stats.bytes_intra/1024.0/1024.0, stats.bytes_index/1024.0/1024.0);
 }
 
 h2o_stream::h2o_stream(const h2o_stream & first, llama_seq_id id)
     : model(first.model), id(id), in_dense_cache(first.in_dense_cache), cache(first.cache), dense_cache(first.dense_cache),
       sequence(first.sequence.config, first.sequence.layout.kv_size, h2o_layer_dims(model, cache->get_layer_ids(), first.sequence.config, first.offload)),
-      intra(first.intra), key_index(first.key_index), offload(first.offload), cold_place(first.cold_place), cold_codec(first.cold_codec), ropes(first.ropes) {
+      intra(first.intra), key_index(first.key_index), offload(first.offload), cold_place(first.cold_place), cold_codec(first.cold_codec) {
     init();
 }
 
 void h2o_stream::init() {
-    sequence.read_keys = [this](int32_t il, uint32_t first, uint32_t n) {
-        const h2o_kv_rows rows = k_rows(il);
-        const auto        it   = ropes->find(il);
-        const h2o_rope  * rope = it == ropes->end() ? nullptr : it->second.get();
-
-        return h2o_chunk_keys { n, rows.n_head, rows.n_embd, [=, k = std::vector<float>()](uint32_t i, uint32_t n) mutable {
-            const void * in_place = rows.in_place(first + i);
-            if (!in_place) {
-                rows.get_in_order(first + i, first + i + n, k);
-            }
-
-            ggml_h2o_keys res = { in_place ? in_place : k.data(), in_place && rows.t->type == GGML_TYPE_F16, n, rows.n_head, rows.n_embd, nullptr, nullptr, 0, false };
-            if (rope) {
-                rope->set_angles(res, i);
-            }
-            return res;
-        } };
-    };
     sequence.k_rows = [this](int32_t il) { return k_rows(il); };
     sequence.v_rows = [this](int32_t il) { return v_rows(il); };
 
@@ -242,33 +224,6 @@ void h2o_stream::remove_cells(uint32_t pos) {
     if (dense_cache) {
         dense_cache->seq_rm(id, pos, -1);
     }
-}
-
-void h2o_stream::learn_rope(int32_t il, const ggml_tensor * k) {
-    auto * layer = sequence.layer(il);
-    if (!layer || layer->scorer->uses_attention() || ropes->count(il)) {
-        return;
-    }
-
-    if (h2o_find_rope(k) == H2O_ROPE_HIDDEN) {
-        layer->scorer = &h2o_fallback_scorer();
-        sequence.keep_pending(*layer);
-
-        if (id > 0) {
-            return; // it was said for the first sequence
-        }
-        LLAMA_LOG_WARN("%s: layer %d changes its keys after RoPE, which scorer %s cannot take back: %s scores them instead\n",
-                __func__, il, sequence.config.scorer->name(), layer->scorer->name());
-        return;
-    }
-
-    for (const auto & [il_other, rope] : *ropes) {
-        if (rope->is_of(k)) {
-            (*ropes)[il] = rope;
-            return;
-        }
-    }
-    (*ropes)[il] = std::make_shared<h2o_rope>(k, sequence.config.chunk_size);
 }
 
 ggml_backend_dev_t h2o_stream::device(int32_t il) const {

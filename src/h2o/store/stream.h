@@ -5,7 +5,6 @@
 #include "h2o/store/key-index.h"
 #include "h2o/store/kv-rows.h"
 #include "h2o/graph/profile.h"
-#include "h2o/graph/rope.h"
 #include "h2o/sequence/sequence.h"
 
 #include "llama-kv-cache.h"
@@ -91,9 +90,6 @@ public:
     // K, V and the index of keys
     std::map<ggml_backend_buffer_type_t, size_t> memory_breakdown() const;
 
-    // k is the node of the layer's graph whose rows go to the cache
-    void learn_rope(int32_t il, const ggml_tensor * k);
-
     // host access to K or V of a layer
     h2o_kv_rows k_rows(int32_t il) const;
     h2o_kv_rows v_rows(int32_t il) const;
@@ -151,7 +147,4 @@ private:
 
     std::shared_ptr<h2o_cold_place> cold_place; // of all sequences
     std::shared_ptr<h2o_cold_codec> cold_codec; // the same; none if nothing is encoded
-
-    // of the layers, equal ones shared
-    std::shared_ptr<std::map<int32_t, std::shared_ptr<h2o_rope>>> ropes;
 };

@@ -3,38 +3,28 @@
 #include <algorithm>
 
 // The largest position in [1, end) that ends a pair of tokens (a, b), 0 if there is none.
-static size_t find_pair_before(const h2o_packed & text, size_t end, uint32_t a, uint32_t b) {
+static size_t find_pair_before(const std::vector<int32_t> & text, size_t end, int32_t a, int32_t b) {
     static constexpr size_t PART = 16; // which the compiler turns into a few vectors
 
-    uint32_t ids[h2o_packed::BLOCK + 1];
-    while (end > 1) {
-        const size_t n = std::min(end - 1, h2o_packed::BLOCK); // the positions before end that are looked at together
-        text.copy(end - 1 - n, n + 1, ids);
+    const auto ends_pair = [&](size_t i) { return (text[i] == b) & (text[i - 1] == a); };
 
-        const auto ends_pair = [&](size_t i) { return (ids[i] == b) & (ids[i - 1] == a); };
-
-        size_t i = n;
-        while (i >= PART) {
-            int found = 0;
-            for (size_t j = 0; j < PART; ++j) {
-                found |= ends_pair(i - j);
-            }
-            if (found) {
-                break;
-            }
-            i -= PART;
+    size_t i = end - 1;
+    for (; i >= PART; i -= PART) {
+        int found = 0;
+        for (size_t j = 0; j < PART; ++j) {
+            found |= ends_pair(i - j);
         }
-        for (; i > 0; --i) {
-            if (ends_pair(i)) {
-                return end - 1 - n + i;
-            }
+        if (found) {
+            break;
         }
-        end -= n;
     }
-    return 0;
+    while (i > 0 && !ends_pair(i)) {
+        --i;
+    }
+    return i;
 }
 
-std::vector<int32_t> h2o_draft(const h2o_packed & text, uint32_t n_min, uint32_t n_max) {
+std::vector<int32_t> h2o_draft(const std::vector<int32_t> & text, uint32_t n_min, uint32_t n_max) {
     const size_t n     = text.size();
     const size_t limit = 2*(size_t) n_max;
 

@@ -33,20 +33,20 @@ void h2o_lookup::append(const int32_t * ids, size_t n) {
     if (n > INT32_MAX - tokens.size()) {
         throw std::length_error("[lookup] a sequence has less than 2^31 tokens");
     }
-    tokens.append(ids, n);
+    tokens.insert(tokens.end(), ids, ids + n);
 }
 
 void h2o_lookup::truncate(uint32_t n) {
     unindex(n);
     if (n < tokens.size()) {
-        tokens.truncate(n);
+        tokens.resize(n);
     }
 }
 
 size_t h2o_lookup::bytes() const {
-    size_t res = sizeof(*this) + tokens.bytes();
+    size_t res = sizeof(*this) + tokens.capacity()*sizeof(int32_t);
     for (const gram_index & gram : grams) {
-        res += gram.slots.capacity()*sizeof(int32_t) + gram.back.bytes() + gram.frequent.capacity()*sizeof(gram_index::chain);
+        res += (gram.slots.capacity() + gram.back.capacity())*sizeof(int32_t) + gram.frequent.capacity()*sizeof(gram_index::chain);
     }
     return res;
 }
@@ -54,7 +54,7 @@ size_t h2o_lookup::bytes() const {
 uint32_t h2o_lookup::home(const gram_index & gram, uint32_t pos) const {
     uint64_t h = 0;
     for (uint32_t i = 0; i < gram.length; ++i) {
-        h = (h ^ tokens[pos - i])*0x9e3779b97f4a7c15u;
+        h = (h ^ (uint32_t) tokens[pos - i])*0x9e3779b97f4a7c15u;
         h ^= h >> 32;
     }
     h *= 0xd6e8feb86659fd93u;
@@ -143,7 +143,7 @@ void h2o_lookup::remove_position(gram_index & gram) const {
             remove_slot(gram, i);
         }
     }
-    gram.back.truncate(pos);
+    gram.back.pop_back();
 }
 
 // What would not be found behind the gap moves into it.

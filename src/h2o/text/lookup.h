@@ -1,7 +1,5 @@
 #pragma once
 
-#include "h2o/text/packed.h"
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -59,7 +57,7 @@ public:
     // rows that a query may add
     uint32_t n_new() const { return std::min(MAX_ROWS, (params.budget + params.tile - 1)/params.tile); }
 
-    const h2o_packed & text() const { return tokens; }
+    const std::vector<int32_t> & text() const { return tokens; }
 
     // throws std::length_error if positions would not fit into int32
     void append(const int32_t * ids, size_t n);
@@ -73,7 +71,7 @@ public:
     // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().
     void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log);
 
-    // Memory of this index: 7 to 20 bytes per token, 23 if hardly a token comes twice.
+    // Memory of this index: 20 to 50 bytes per token.
     size_t bytes() const;
 
 private:
@@ -93,7 +91,7 @@ private:
         uint32_t n_used = 0;
 
         std::vector<int32_t> slots;
-        h2o_packed           back; // [positions indexed] how far before it the n-gram's previous position is, 0: there is none
+        std::vector<int32_t> back; // [positions indexed] how far before it the n-gram's previous position is, 0: there is none
         std::vector<chain>   frequent;
 
         int32_t head(int32_t slot) const { return slot >= 0 ? slot : frequent[~slot].head; }
@@ -122,7 +120,7 @@ private:
 
     const h2o_lookup_params params;
 
-    h2o_packed tokens;
+    std::vector<int32_t> tokens;
 
     std::array<gram_index, N_GRAM> grams;
 };

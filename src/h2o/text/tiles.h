@@ -44,8 +44,8 @@ public:
     // what a query may add
     uint32_t n_new() const { return index.n_new(); }
 
-    const h2o_packed     & text() const { return index.text(); }
-    const h2o_lookup_log & log()  const { return rows; }
+    const std::vector<int32_t> & text() const { return index.text(); }
+    const h2o_lookup_log & log() const { return rows; }
 
     // queries before this one are forgotten: the log has none of their rows but those that later ones see
     uint32_t start() const { return first_kept; }

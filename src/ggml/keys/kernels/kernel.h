@@ -5,11 +5,7 @@
 
 #include <stdint.h>
 
-struct ggml_h2o_keys;
-
 struct h2o_keys_kernel {
-    void (*add)(const ggml_h2o_keys & keys, float * inv_norms, float * sums);
-    void (*dot)(const ggml_h2o_keys & keys, const float * sums, float * dots);
     void (*hadamard)(float * x, int64_t n, int64_t size);
     void (*widen)(const void * x, int64_t n, float * y);
 };

@@ -16,14 +16,6 @@ static const h2o_keys_kernel & kernel_in_use() {
     return *h2o_keys_portable;
 }
 
-void ggml_h2o_keys_add(const ggml_h2o_keys * keys, float * inv_norms, float * sums) {
-    kernel_in_use().add(*keys, inv_norms, sums);
-}
-
-void ggml_h2o_keys_dot(const ggml_h2o_keys * keys, const float * sums, float * dots) {
-    kernel_in_use().dot(*keys, sums, dots);
-}
-
 void ggml_h2o_hadamard(float * x, int64_t n, int64_t size) {
     kernel_in_use().hadamard(x, n, size);
 }
