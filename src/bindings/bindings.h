@@ -1,22 +1,20 @@
 #pragma once
 
-#include "h2o-error.h"
+#include "llama-call.h"
 
 #include <pybind11/pybind11.h>
 
 namespace py = pybind11;
 
-void init_errors      ();
-void init_logging     ();
-void init_backends    ();
-void init_model       (py::module_ & m);
-void init_context     (py::module_ & m);
-void init_kv          (py::module_ & m);
-void init_lookup      (py::module_ & m);
-void init_grammar     (py::module_ & m);
-void init_chat        (py::module_ & m);
-void init_sampler     (py::module_ & m);
-void init_ops         (py::module_ & m);
-void init_quantize    (py::module_ & m);
-void init_weight_types(py::module_ & m);
-void init_codec       (py::module_ & m);
+void init_library (py::module_ & m);
+void init_gguf    (py::module_ & m);
+void init_model   (py::module_ & m);
+void init_context (py::module_ & m);
+void init_kv      (py::module_ & m);
+void init_lookup  (py::module_ & m);
+void init_grammar (py::module_ & m);
+void init_chat    (py::module_ & m);
+void init_sampler (py::module_ & m);
+void init_ops     (py::module_ & m);
+void init_quantize(py::module_ & m);
+void init_codec   (py::module_ & m);

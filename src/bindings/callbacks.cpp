@@ -12,10 +12,6 @@ void callbacks::begin(llama_h2o_kv * kv_call, py::object progress_call) {
     error    = nullptr;
 }
 
-void callbacks::end() {
-    progress = py::none();
-}
-
 void callbacks::rethrow() {
     std::rethrow_exception(std::exchange(error, nullptr));
 }

@@ -12,7 +12,7 @@ class callbacks {
 public:
     // a call begins, on this sequence or, of several, on one of them
     void begin(llama_h2o_kv * kv, py::object progress);
-    void end();
+    void end() { progress = {}; }
 
     // something was raised while the call ran: it is raised again, once
     bool failed() const { return error != nullptr; }
@@ -26,7 +26,7 @@ public:
 private:
     template <typename F> bool run_python(F call);
 
-    py::object         progress = py::none();
+    py::object         progress; // a null pointer but during a call: this may be made and freed without the GIL
     std::exception_ptr error;
     int64_t            t_signals_us = 0;
 };

@@ -23,7 +23,7 @@ context::token_array context::find_draft(llama_token token, uint32_t n_min, uint
 
     text.push_back(token);
     std::vector<llama_token> res = h2o_draft(text, n_min, std::min(n_max, max_draft()));
-    text.resize(n_tokens());
+    text.pop_back();
 
     // generation ends there
     res.erase(std::find_if(res.begin(), res.end(), [&](llama_token t) { return llama_vocab_is_eog(mdl->vocab, t); }), res.end());
@@ -37,8 +37,10 @@ void context::decode_draft(const token_array & tokens, logits_array & logits) {
     drop_draft();
 
     const int64_t n = tokens.size();
-    if (n < 1 || n - 1 > max_draft() || logits.ndim() != 2 || logits.shape(0) != n) {
-        throw std::invalid_argument("[Context.decode_draft] the draft cannot be taken back, or logits have the wrong shape");
+    check_shapes("decode_draft", tokens, logits, n);
+    if (n - 1 > max_draft()) {
+        throw std::invalid_argument("[Context.decode_draft] expected a draft of at most " + std::to_string(max_draft()) +
+            " tokens, which can be taken back, got " + std::to_string(n - 1));
     }
     run(tokens, logits, /*dense_tail =*/ 0, /*generated =*/ true, py::none(), /*n_keep =*/ n);
 
@@ -48,7 +50,7 @@ void context::decode_draft(const token_array & tokens, logits_array & logits) {
 }
 
 bool context::accept_draft(llama_token token) {
-    if (n_ahead == 0 || (llama_token) text[n_tokens()] != token) {
+    if (n_ahead == 0 || text[n_tokens()] != token) {
         return false;
     }
     n_ahead--;

@@ -47,15 +47,13 @@ void context::rewind(uint32_t pos) {
 }
 
 context::token_array context::tokens() const {
-    token_array res(n_tokens());
-    std::copy_n(text.begin(), n_tokens(), res.mutable_data());
-    return res;
+    return token_array(n_tokens(), text.data());
 }
 
 py::bytes context::snapshot() {
     drop_draft();
 
-    llama_call call(verbose, llama_call::THROW);
+    llama_call call(verbose);
 
     const size_t size = llama_call::run("[Llama.snapshot] ", [&] { return llama_state_seq_get_size(get(), seq_id); });
 
@@ -79,7 +77,7 @@ void context::write_state(const py::bytes & state) {
     const auto * src = (const uint8_t *) PyBytes_AS_STRING(state.ptr());
     const size_t n   = PyBytes_GET_SIZE(state.ptr());
 
-    llama_call call(verbose, llama_call::THROW);
+    llama_call call(verbose);
 
     const size_t n_read = llama_call::run("[Llama.restore] the state is damaged: ", [&] {
         py::gil_scoped_release no_gil;

@@ -88,7 +88,11 @@ void context::copy_from(context & other) {
         throw std::invalid_argument("[Context.copy_from] a sequence can only be copied to an empty one of the same context");
     }
     if (kv) {
+        llama_call call(verbose);
         llama_call::run("[Llama.fork] ", [&] { llama_memory_seq_cp(llama_get_memory(get()), other.seq_id, seq_id, -1, -1); });
+        if (n_tokens() != other.n_tokens()) {
+            throw h2o_error("[Llama.fork] llama.cpp cannot copy the sequence: " + call.reason());
+        }
     } else if (other.n_tokens() > 0) {
         set_state(other.get_state(/*partial =*/ false), /*partial =*/ false); // upstream's copy is made later, when tokens are decoded
     }
@@ -102,6 +106,13 @@ const float * context::last_logits() const {
     return kept_logits.empty() ? nullptr : kept_logits.data() + kept_logits.size() + (int64_t) i_logits*mdl->n_vocab();
 }
 
+context::logits_array context::last_logits_array() const {
+    if (!last_logits()) {
+        throw h2o_error("[Context.last_logits] there are no logits: the last call asked for none");
+    }
+    return logits_array(mdl->n_vocab(), last_logits());
+}
+
 uint32_t context::n_cached() const {
     return llama_memory_seq_pos_max(llama_get_memory(get()), seq_id) + 1;
 }
@@ -111,10 +122,7 @@ uint32_t context::n_tokens() const {
 }
 
 void context::sync_text() {
-    text.resize(std::min<size_t>(text.size(), n_cached()));
-    while (text.size() < n_cached()) {
-        text.push_back(-1);
-    }
+    text.resize(n_cached(), -1);
 }
 
 int32_t context::min_position() const {
@@ -188,24 +196,59 @@ void context::decode(const token_array & tokens, logits_array & logits, uint32_t
     run(tokens, logits, dense_tail, generated, std::move(progress), /*n_keep =*/ 1);
 }
 
-void context::run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep) {
-    const int64_t n      = tokens.size();
-    const int64_t n_rows = logits.ndim() == 2 ? logits.shape(0) : -1;
-    if (n < 1 || n > llama_n_batch(get()) || (n_rows != n && n_rows != 1 && n_rows != 0) || logits.shape(1) != mdl->n_vocab()) {
-        throw std::invalid_argument("[Context.decode] tokens or logits have the wrong shape");
+// Tokens for llama_decode, each of a sequence; positions follow what the sequences hold.
+struct token_batch {
+    explicit token_batch(const context::token_array & tokens)
+        : ids(tokens.data(), tokens.data() + tokens.size()), n_seq_id(ids.size(), 1), seq_id(ids.size()), outputs(ids.size(), 1) {
+        for (auto & id : seq_id) {
+            seq_ids.push_back(&id);
+        }
     }
 
-    std::vector<llama_token>    ids(tokens.data(), tokens.data() + n);
-    std::vector<int32_t>        n_seq_id(n, 1);
-    std::vector<llama_seq_id>   seq_id_of_all(1, seq_id);
-    std::vector<llama_seq_id *> seq_ids(n, seq_id_of_all.data());
-    std::vector<int8_t>         outputs(n, n_rows == n);
-    outputs.back() = n_rows > 0;
+    llama_batch get() {
+        llama_batch batch = llama_batch_get_one(ids.data(), ids.size());
+        batch.n_seq_id = n_seq_id.data();
+        batch.seq_id   = seq_ids.data();
+        batch.logits   = outputs.data();
+        return batch;
+    }
 
-    llama_batch batch = llama_batch_get_one(ids.data(), n);
-    batch.n_seq_id = n_seq_id.data();
-    batch.seq_id   = seq_ids.data();
-    batch.logits   = outputs.data();
+    std::vector<llama_token>    ids;
+    std::vector<int32_t>        n_seq_id;
+    std::vector<llama_seq_id>   seq_id;
+    std::vector<llama_seq_id *> seq_ids;
+    std::vector<int8_t>         outputs;
+};
+
+static std::string shape_of(const context::logits_array & logits) {
+    std::string res;
+    for (py::ssize_t i = 0; i < logits.ndim(); ++i) {
+        res += (i > 0 ? ", " : "") + std::to_string(logits.shape(i));
+    }
+    return "[" + res + "]";
+}
+
+void context::check_shapes(const char * function, const token_array & tokens, const logits_array & logits, int64_t n_rows) const {
+    const int64_t n = tokens.size();
+    if (n < 1 || n > llama_n_batch(get())) {
+        throw std::invalid_argument(std::string("[Context.") + function + "] expected 1 to " + std::to_string(llama_n_batch(get())) +
+            " tokens, got " + std::to_string(n));
+    }
+    if (logits.ndim() != 2 || logits.shape(0) != n_rows || logits.shape(1) != mdl->n_vocab()) {
+        throw std::invalid_argument(std::string("[Context.") + function + "] expected logits of shape [" + std::to_string(n_rows) + ", " +
+            std::to_string(mdl->n_vocab()) + "], got " + shape_of(logits));
+    }
+}
+
+void context::run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep) {
+    const int64_t n      = tokens.size();
+    const int64_t n_rows = logits.ndim() == 2 && logits.shape(0) <= 1 ? logits.shape(0) : n;
+    check_shapes("decode", tokens, logits, n_rows);
+
+    token_batch batch(tokens);
+    std::fill(batch.seq_id.begin(), batch.seq_id.end(), seq_id);
+    std::fill(batch.outputs.begin(), batch.outputs.end(), n_rows == n);
+    batch.outputs.back() = n_rows > 0;
 
     const uint32_t n_before = n_tokens();
 
@@ -213,68 +256,55 @@ void context::run(const token_array & tokens, logits_array & logits, uint32_t de
         llama_h2o_set_call(kv, generated ? LLAMA_H2O_CALL_DECODE : LLAMA_H2O_CALL_PREFILL, dense_tail);
     }
     float * rows = logits.mutable_data();
-    if (!compute(batch, rows, n_rows, std::move(progress))) {
+    if (!compute(batch.get(), rows, n_rows, std::move(progress))) {
         undo(n_before);
         raise_failure();
     }
     const int64_t n_kept = std::min<int64_t>(n_keep, n_rows);
-    add_tokens(ids.data(), n, rows + (n_rows - n_kept)*mdl->n_vocab(), n_kept);
+    add_tokens(tokens.data(), n, rows + (n_rows - n_kept)*mdl->n_vocab(), n_kept);
 }
 
 void context::decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits) {
-    const int64_t n = sequences.size();
-
-    bool ok = n >= 1 && tokens.size() == n && logits.ndim() == 2 && logits.shape(0) == n;
-    for (int64_t i = 0; ok && i < n; ++i) {
-        const auto & sequence = *sequences[i];
-        ok = sequence.ptr && sequence.ptr == sequences[0]->ptr && logits.shape(1) == sequence.mdl->n_vocab() &&
-            std::none_of(sequences.begin(), sequences.begin() + i, [&](const context * other) { return other->seq_id == sequence.seq_id; });
+    const int64_t n = tokens.size();
+    if (n < 1 || sequences.size() != (size_t) n) {
+        throw std::invalid_argument("[Context.decode_each] expected a token for each of " + std::to_string(sequences.size()) +
+            " sequences, got " + std::to_string(n));
     }
-    if (!ok || n > llama_n_batch(sequences[0]->get())) {
-        throw std::invalid_argument("[Context.decode_each] the sequences are not different ones of one context, or tokens or logits have the wrong shape");
+    sequences[0]->check_shapes("decode_each", tokens, logits, n);
+    for (int64_t i = 1; i < n; ++i) {
+        if (sequences[i]->ptr != sequences[0]->ptr || std::any_of(sequences.begin(), sequences.begin() + i,
+                [&](const context * other) { return other->seq_id == sequences[i]->seq_id; })) {
+            throw std::invalid_argument("[Context.decode_each] expected different sequences of one context, but sequence " +
+                std::to_string(i) + " is another one's, or is there twice");
+        }
     }
 
-    std::vector<llama_token>    ids(tokens.data(), tokens.data() + n);
-    std::vector<int32_t>        n_seq_id(n, 1);
-    std::vector<llama_seq_id>   seq_id(n);
-    std::vector<llama_seq_id *> seq_ids(n);
-    std::vector<int8_t>         outputs(n, 1);
-    std::vector<uint32_t>       n_before(n);
+    token_batch batch(tokens);
+    std::vector<uint32_t> n_before(n);
     for (int64_t i = 0; i < n; ++i) {
         auto & sequence = *sequences[i];
         sequence.drop_draft();
 
-        n_before[i] = sequence.n_tokens();
-        seq_id  [i] = sequence.seq_id;
-        seq_ids [i] = &seq_id[i];
+        n_before[i]     = sequence.n_tokens();
+        batch.seq_id[i] = sequence.seq_id;
         if (sequence.kv) {
             llama_h2o_set_call(sequence.kv, LLAMA_H2O_CALL_DECODE, /*dense_tail =*/ 0);
         }
     }
 
-    llama_batch batch = llama_batch_get_one(ids.data(), n);
-    batch.n_seq_id = n_seq_id.data();
-    batch.seq_id   = seq_ids.data();
-    batch.logits   = outputs.data();
-
     float * rows = logits.mutable_data();
-    if (!sequences[0]->compute(batch, rows, n, py::none())) {
+    if (!sequences[0]->compute(batch.get(), rows, n, py::none())) {
         for (int64_t i = 0; i < n; ++i) {
             sequences[i]->undo(n_before[i]);
         }
         sequences[0]->raise_failure();
     }
     for (int64_t i = 0; i < n; ++i) {
-        sequences[i]->add_tokens(&ids[i], 1, rows + i*sequences[i]->mdl->n_vocab(), 1);
+        sequences[i]->add_tokens(&batch.ids[i], 1, rows + i*sequences[i]->mdl->n_vocab(), 1);
     }
 }
 
 void init_context(py::module_ & m) {
-    m.def("type_size", [](const std::string & type) {
-        const ggml_type t = find_type(type);
-        return (double) ggml_type_size(t)/ggml_blck_size(t);
-    }, py::arg("type"), "Bytes per element.");
-
     py::class_<context, std::shared_ptr<context>>(m, "Context")
         .def(py::init([](
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
@@ -346,7 +376,7 @@ void init_context(py::module_ & m) {
         .def("close", &context::close)
         .def_property_readonly("n_tokens",   &context::n_tokens)
         .def_property_readonly("tokens",     &context::tokens)
-        .def_property_readonly("last_logits", [](const context & self) { return py::array_t<float>(self.mdl->n_vocab(), self.last_logits()); })
+        .def_property_readonly("last_logits", &context::last_logits_array)
         .def_property_readonly("min_position", &context::min_position)
         .def_property_readonly("kv_bytes",   &context::kv_bytes)
         .def_property_readonly("has_logits", [](const context & self) { return self.last_logits() != nullptr; })

@@ -80,6 +80,7 @@ public:
 
     // the last token's logits, [n_vocab]; nullptr if there are none
     const float * last_logits() const;
+    logits_array  last_logits_array() const;
 
     // where they are, from the end of the rows of the last call
     int32_t logits_index() const { return i_logits; }
@@ -107,6 +108,9 @@ private:
     bool compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress);
 
     [[noreturn]] void raise_failure();
+
+    // throws std::invalid_argument unless there are 1 to n_batch tokens, and logits are [n_rows, n_vocab]
+    void check_shapes(const char * function, const token_array & tokens, const logits_array & logits, int64_t n_rows) const;
 
     // these tokens are in the cache now
     void add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows);
@@ -141,7 +145,7 @@ private:
     std::vector<float> kept_logits; // of the last tokens of the last call; empty if there are none
     int32_t            i_logits = -1;
 
-    std::vector<llama_token> text; // of the cache, as token ids; -1 where that is not known
+    std::vector<llama_token> text; // of the cache; -1 where that is not known
 
     uint32_t n_ahead = 0; // tokens of a draft at the end of the cache, of which nothing is to be seen
 

@@ -1,37 +1,25 @@
 #include "gguf-check.h"
 
-#include "llama-call.h"
+#include "bindings.h"
 
 #include "ggml-cpp.h"
 #include "gguf.h"
 
+#include <pybind11/stl.h>
+
 #include <cstdint>
 #include <filesystem>
-#include <initializer_list>
-#include <optional>
+#include <map>
 #include <stdexcept>
 
 static constexpr uint32_t N_LAYER_MAX = 512; // LLAMA_MAX_LAYERS
 
 namespace {
 
-class gguf_checker {
+// The metadata of a file, which upstream's parser has checked for counts, sizes and overflows.
+class gguf_file {
 public:
-    gguf_checker(const std::string & path, const std::string & where) : path(path), where(where) {
-        parse();
-    }
-
-    void check() const {
-        const std::string arch = get_arch();
-
-        check_tensors();
-        check_hparams(arch);
-        check_vocab(arch);
-    }
-
-private:
-    // Upstream's parser checks counts, sizes and overflows; with no_alloc it reads the header only.
-    void parse() {
+    gguf_file(const std::string & path, const std::string & where) : path(path), where(where) {
         llama_call call(/*verbose =*/ false);
         ggml_context * ctx_meta = nullptr;
         gguf.reset(gguf_init_from_file(path.c_str(), { /*.no_alloc =*/ true, /*.ctx =*/ &ctx_meta }));
@@ -41,33 +29,60 @@ private:
         }
     }
 
-    [[noreturn]] void fail(const std::string & reason) const {
-        throw std::invalid_argument(where + path + " is not a valid GGUF model file: " + reason);
-    }
-
     void check_tensors() const {
         const uint64_t file_size = std::filesystem::file_size(path);
         const uint64_t data      = gguf_get_data_offset(gguf.get());
-        const int64_t  n_tensors = gguf_get_n_tensors(gguf.get());
 
-        // the first file of a split model may hold metadata alone
-        if (n_tensors == 0 && gguf_find_key(gguf.get(), "split.count") < 0) {
-            fail("it holds no tensors (a vocabulary-only file?)");
-        }
-        for (int64_t i = 0; i < n_tensors; ++i) {
-            const std::string name   = gguf_get_tensor_name  (gguf.get(), i);
-            const uint64_t    size   = gguf_get_tensor_size  (gguf.get(), i);
-            const uint64_t    offset = gguf_get_tensor_offset(gguf.get(), i);
+        for (int64_t i = 0; i < gguf_get_n_tensors(gguf.get()); ++i) {
+            const std::string name = gguf_get_tensor_name(gguf.get(), i);
+            const uint64_t    size = gguf_get_tensor_size(gguf.get(), i), offset = gguf_get_tensor_offset(gguf.get(), i);
 
-            if (size == 0) {
-                fail("tensor '" + name + "' has no elements");
-            }
             if (data > file_size || offset > file_size - data || size > file_size - data - offset) {
                 fail("the data of tensor '" + name + "' reaches beyond the end of the file (" + std::to_string(file_size) +
                      " bytes): the file is truncated");
             }
             check_type(name, gguf_get_tensor_type(gguf.get(), i));
         }
+    }
+
+    void check_hparams() const {
+        const int64_t     id   = find("general.architecture", GGUF_TYPE_STRING);
+        const std::string arch = id < 0 ? "" : gguf_get_val_str(gguf.get(), id);
+
+        const uint32_t n_layer = get_u32(arch + ".block_count", 1);
+        if (n_layer < 1 || n_layer > N_LAYER_MAX) {
+            fail(arch + ".block_count is " + std::to_string(n_layer) + ", expected 1 to " + std::to_string(N_LAYER_MAX));
+        }
+
+        for (const char * name : { "layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon" }) {
+            const std::string key = arch + ".attention." + name;
+            const int64_t     id  = find(key, GGUF_TYPE_FLOAT32);
+            if (id >= 0 && !(gguf_get_val_f32(gguf.get(), id) >= 0.0f)) {
+                fail(key + " is " + std::to_string(gguf_get_val_f32(gguf.get(), id)) + ", expected 0 or more");
+            }
+        }
+
+        const uint32_t n_head      = get_u32(arch + ".attention.head_count", 0); // recurrent models have none
+        const uint32_t n_embd      = get_u32(arch + ".embedding_length", 0);
+        const uint32_t n_embd_head = get_u32(arch + ".attention.key_length", n_head > 0 ? n_embd/n_head : 0);
+        const uint32_t n_rot       = get_u32(arch + ".rope.dimension_count", 0);
+        if (n_rot % 2 != 0 || (n_embd_head > 0 && n_rot > n_embd_head)) {
+            fail(arch + ".rope.dimension_count is " + std::to_string(n_rot) + ", expected an even number up to the head size " + std::to_string(n_embd_head));
+        }
+    }
+
+    // weights of each type, by ggml's names
+    std::map<std::string, int64_t> count_weights() const {
+        std::map<std::string, int64_t> result;
+        for (ggml_tensor * t = ggml_get_first_tensor(meta.get()); t; t = ggml_get_next_tensor(meta.get(), t)) {
+            result[ggml_type_name(t->type)] += ggml_nelements(t);
+        }
+        return result;
+    }
+
+private:
+    [[noreturn]] void fail(const std::string & reason) const {
+        throw std::invalid_argument(where + path + " is not a valid GGUF model file: " + reason);
     }
 
     // The loader does not look at types, and a kernel that meets one it was not made for aborts or crashes.
@@ -92,62 +107,15 @@ private:
         }
     }
 
-    std::string get_arch() const {
-        const int64_t id = find("general.architecture", GGUF_TYPE_STRING);
-        if (id < 0) {
-            fail("it does not name its architecture (general.architecture)");
-        }
-        return gguf_get_val_str(gguf.get(), id);
-    }
-
-    void check_hparams(const std::string & arch) const {
-        const auto n_layer = get_u32(arch + ".block_count");
-        if (n_layer && (*n_layer < 1 || *n_layer > N_LAYER_MAX)) {
-            fail(arch + ".block_count is " + std::to_string(*n_layer) + ", expected 1 to " + std::to_string(N_LAYER_MAX));
-        }
-
-        for (const char * name : { "layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon" }) {
-            const std::string key = arch + ".attention." + name;
-            const int64_t     id  = find(key, GGUF_TYPE_FLOAT32);
-            if (id >= 0 && !(gguf_get_val_f32(gguf.get(), id) >= 0.0f)) {
-                fail(key + " is " + std::to_string(gguf_get_val_f32(gguf.get(), id)) + ", expected 0 or more");
-            }
-        }
-
-        // recurrent models have no heads
-        const uint32_t n_head    = get_u32(arch + ".attention.head_count").value_or(0);
-        const uint32_t n_head_kv = get_u32(arch + ".attention.head_count_kv").value_or(0);
-        if (n_head_kv > 0 && n_head % n_head_kv != 0) {
-            fail(arch + ".attention.head_count " + std::to_string(n_head) + " is no multiple of head_count_kv " + std::to_string(n_head_kv));
-        }
-
-        const uint32_t n_embd      = get_u32(arch + ".embedding_length").value_or(0);
-        const uint32_t n_embd_head = get_u32(arch + ".attention.key_length").value_or(n_head > 0 ? n_embd/n_head : 0);
-        const uint32_t n_rot       = get_u32(arch + ".rope.dimension_count").value_or(0);
-        if (n_rot % 2 != 0 || (n_embd_head > 0 && n_rot > n_embd_head)) {
-            fail(arch + ".rope.dimension_count is " + std::to_string(n_rot) + ", expected an even number up to the head size " + std::to_string(n_embd_head));
-        }
-    }
-
-    // Without a tokenizer the loader makes as many dummy tokens as the metadata says, before it looks at the embedding.
-    void check_vocab(const std::string & arch) const {
-        const ggml_tensor * embedding = meta ? ggml_get_tensor(meta.get(), "token_embd.weight") : nullptr;
-        const uint32_t      n_vocab   = get_u32(arch + ".vocab_size").value_or(0);
-
-        if (gguf_find_key(gguf.get(), "tokenizer.ggml.tokens") < 0 && embedding && n_vocab > embedding->ne[1]) {
-            fail(arch + ".vocab_size is " + std::to_string(n_vocab) + ", but token_embd.weight has " + std::to_string(embedding->ne[1]) + " rows");
-        }
-    }
-
     // index of a key with a value of this type, -1 if there is none: the loader complains about another type
     int64_t find(const std::string & key, gguf_type type) const {
         const int64_t id = gguf_find_key(gguf.get(), key.c_str());
         return id >= 0 && gguf_get_kv_type(gguf.get(), id) == type ? id : -1;
     }
 
-    std::optional<uint32_t> get_u32(const std::string & key) const {
+    uint32_t get_u32(const std::string & key, uint32_t missing) const {
         const int64_t id = find(key, GGUF_TYPE_UINT32);
-        return id < 0 ? std::nullopt : std::make_optional(gguf_get_val_u32(gguf.get(), id));
+        return id < 0 ? missing : gguf_get_val_u32(gguf.get(), id);
     }
 
     const std::string path;
@@ -160,5 +128,11 @@ private:
 } // namespace
 
 void gguf_check(const std::string & path, const std::string & where) {
-    gguf_checker(path, where).check();
+    const gguf_file file(path, where);
+    file.check_tensors();
+    file.check_hparams();
+}
+
+void init_gguf(py::module_ & m) {
+    m.def("count_weights", [](const py::bytes & path) { return gguf_file(path, "[info] ").count_weights(); }, py::arg("path"));
 }

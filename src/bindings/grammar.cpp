@@ -48,7 +48,7 @@ std::shared_ptr<llama_sampler> grammar::make_sampler() const {
         patterns.push_back(pattern.c_str());
     }
 
-    llama_call call(/*verbose =*/ false, llama_call::THROW);
+    llama_call call(/*verbose =*/ false);
     try {
         llama_sampler * smpl = lazy
             ? llama_sampler_init_grammar_lazy_patterns(mdl->vocab, text.c_str(), "root",
@@ -71,7 +71,7 @@ std::shared_ptr<llama_sampler> grammar::make_sampler() const {
 
 // GBNF for the JSON that a schema describes. Throws std::invalid_argument.
 static std::string schema_to_grammar(const std::string & schema) {
-    llama_call call(/*verbose =*/ false, llama_call::THROW);
+    llama_call call(/*verbose =*/ false);
     try {
         return json_schema_to_grammar(common_json::parse(schema));
     } catch (const std::exception & e) {

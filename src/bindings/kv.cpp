@@ -13,102 +13,102 @@ using f32_array = py::array_t<float, py::array::c_style>;
 using i32_array = py::array_t<int32_t>;
 
 // Python has checked the arguments; what the core still refuses must not pass for a result.
-static void check(bool ok) {
+static void check(bool ok, const char * function, const std::string & expected) {
     if (!ok) {
-        throw std::invalid_argument("[KVCache] layer or range is outside the cache");
+        throw std::invalid_argument(std::string("[KV.") + function + "] expected " + expected);
     }
 }
 
-// of a range that is there: a cold store may fail
-template <typename F>
-static void check_read(const h2o_kv & self, uint32_t p1, const F & read) {
-    llama_call call(/*verbose =*/ false);
-
-    const bool ok = read();
-    if (!ok && p1 <= llama_h2o_kv_info(self.get()).n_tokens) {
-        throw h2o_error("[KVCache] K and V cannot be read: " + call.reason());
-    }
-    check(ok);
+static std::string to_string(const h2o_kv & self, int32_t il) {
+    return "layer " + std::to_string(il) + " of a cache of " + std::to_string(llama_h2o_kv_info(self.get()).n_tokens) + " tokens";
 }
 
-static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il) {
+static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il, const char * function) {
     const uint32_t n = llama_h2o_kv_n_head_kv(self.get(), il);
-    check(n > 0);
+    check(n > 0, function, "a layer of the cache, got " + std::to_string(il));
     return n;
 }
 
+static py::ssize_t memory_size(const h2o_kv & self) {
+    return llama_h2o_kv_info(self.get()).memory_size;
+}
+
 static i32_array memory_indices(const h2o_kv & self, int32_t il) {
-    i32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size });
-    check(llama_h2o_kv_memory_indices(self.get(), il, dst.mutable_data()));
+    i32_array dst({ n_head_kv(self, il, "memory_indices"), memory_size(self) });
+    llama_h2o_kv_memory_indices(self.get(), il, dst.mutable_data());
     return dst;
 }
 
 static void set_memory_indices(h2o_kv & self, int32_t il, const py::array_t<int32_t, py::array::c_style> & indices) {
-    check(indices.ndim() == 2 && indices.shape(0) == n_head_kv(self, il) && indices.shape(1) == llama_h2o_kv_info(self.get()).memory_size);
-    check(llama_h2o_kv_set_memory_indices(self.get(), il, indices.data()));
+    const py::ssize_t n_head = n_head_kv(self, il, "set_memory_indices");
+    check(indices.ndim() == 2 && indices.shape(0) == n_head && indices.shape(1) == memory_size(self) &&
+        llama_h2o_kv_set_memory_indices(self.get(), il, indices.data()), "set_memory_indices", "a memory set for " + to_string(self, il));
 }
 
 static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
-    i32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size });
-    check(llama_h2o_kv_history(self.get(), chunk, il, dst.mutable_data()));
+    i32_array dst({ n_head_kv(self, il, "history"), memory_size(self) });
+    check(llama_h2o_kv_history(self.get(), chunk, il, dst.mutable_data()), "history",
+        "a chunk whose memory set was kept, got " + std::to_string(chunk));
     return dst;
 }
 
 static i32_array lookup(const h2o_kv & self, uint32_t tile) {
     const uint32_t n = llama_h2o_kv_lookup(self.get(), tile, nullptr);
-    std::vector<int32_t> pairs(2*n);
-    llama_h2o_kv_lookup(self.get(), tile, pairs.data());
-    return i32_array({ (py::ssize_t) n, (py::ssize_t) 2 }, pairs.data());
+    i32_array dst({ (py::ssize_t) n, (py::ssize_t) 2 });
+    llama_h2o_kv_lookup(self.get(), tile, dst.mutable_data());
+    return dst;
 }
 
 static f32_array scores(const h2o_kv & self, int32_t il) {
-    f32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).n_tokens });
-    check(llama_h2o_kv_scores(self.get(), il, dst.mutable_data()));
+    f32_array dst({ n_head_kv(self, il, "scores"), (py::ssize_t) llama_h2o_kv_info(self.get()).n_tokens });
+    llama_h2o_kv_scores(self.get(), il, dst.mutable_data());
     return dst;
 }
 
-static f32_array get_k(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
-    check(p0 <= p1);
-    f32_array dst({ n_head_kv(self, il), (py::ssize_t) (p1 - p0), (py::ssize_t) llama_h2o_kv_head_size_k(self.get(), il) });
-    check_read(self, p1, [&] { return llama_h2o_kv_get_k(self.get(), il, p0, p1, dst.mutable_data()); });
+// K or V of positions [p0, p1)
+template <auto get, auto head_size>
+static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
+    const py::ssize_t n_head   = n_head_kv(self, il, "get_k or get_v");
+    const uint32_t    n_tokens = llama_h2o_kv_info(self.get()).n_tokens;
+    check(p0 <= p1 && p1 <= n_tokens, "get_k or get_v", "positions up to " + std::to_string(n_tokens) + ", got [" +
+        std::to_string(p0) + ", " + std::to_string(p1) + ")");
+
+    llama_call call(/*verbose =*/ false);
+    f32_array dst({ n_head, (py::ssize_t) (p1 - p0), (py::ssize_t) head_size(self.get(), il) });
+    if (!get(self.get(), il, p0, p1, dst.mutable_data())) { // a cold store may fail
+        throw h2o_error("[KVCache] K and V cannot be read: " + call.reason());
+    }
     return dst;
 }
 
-static f32_array get_v(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
-    check(p0 <= p1);
-    f32_array dst({ n_head_kv(self, il), (py::ssize_t) (p1 - p0), (py::ssize_t) llama_h2o_kv_head_size_v(self.get(), il) });
-    check_read(self, p1, [&] { return llama_h2o_kv_get_v(self.get(), il, p0, p1, dst.mutable_data()); });
-    return dst;
-}
-
-static f32_array gather_k(h2o_kv & self, int32_t il) {
-    f32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size, (py::ssize_t) llama_h2o_kv_head_size_k(self.get(), il) });
-    check(llama_h2o_kv_gather_k_memory(self.get(), il, dst.mutable_data()));
-    return dst;
-}
-
-static f32_array gather_v(h2o_kv & self, int32_t il) {
-    f32_array dst({ n_head_kv(self, il), (py::ssize_t) llama_h2o_kv_info(self.get()).memory_size, (py::ssize_t) llama_h2o_kv_head_size_v(self.get(), il) });
-    check(llama_h2o_kv_gather_v_memory(self.get(), il, dst.mutable_data()));
+// K or V of the memory set
+template <auto get, auto head_size>
+static f32_array gather(h2o_kv & self, int32_t il) {
+    f32_array dst({ n_head_kv(self, il, "gather"), memory_size(self), (py::ssize_t) head_size(self.get(), il) });
+    check(get(self.get(), il, dst.mutable_data()), "gather", "memory for " + to_string(self, il));
     return dst;
 }
 
 static void set_kv(h2o_kv & self, int32_t il, uint32_t p0, const f32_array & k, const f32_array & v) {
-    const py::ssize_t n_head = n_head_kv(self, il);
-    check(k.ndim() == 3 && k.shape(0) == n_head && k.shape(2) == llama_h2o_kv_head_size_k(self.get(), il));
-    check(v.ndim() == 3 && v.shape(0) == n_head && v.shape(2) == llama_h2o_kv_head_size_v(self.get(), il));
-    check(k.shape(1) == v.shape(1));
-    check(llama_h2o_kv_set_kv(self.get(), il, p0, p0 + k.shape(1), k.data(), v.data()));
+    const py::ssize_t n_head = n_head_kv(self, il, "set_kv");
+
+    const auto fits = [&](const f32_array & a, uint32_t head_size) {
+        return a.ndim() == 3 && a.shape(0) == n_head && a.shape(1) == k.shape(1) && a.shape(2) == head_size;
+    };
+    check(fits(k, llama_h2o_kv_head_size_k(self.get(), il)) && fits(v, llama_h2o_kv_head_size_v(self.get(), il)), "set_kv",
+        "k and v of shape [n_head_kv, n, head_dim]");
+    check(llama_h2o_kv_set_kv(self.get(), il, p0, p0 + k.shape(1), k.data(), v.data()), "set_kv", "rows of the cache, from " + std::to_string(p0) + " on");
 }
 
 static void init_chunk_scores(h2o_kv & self, int32_t il, uint32_t start, const f32_array & colsum) {
-    check(colsum.ndim() == 2);
-    check(llama_h2o_kv_init_chunk_scores(self.get(), il, start, colsum.shape(1), colsum.data(), colsum.shape(0)));
+    check(colsum.ndim() == 2 && llama_h2o_kv_init_chunk_scores(self.get(), il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
+        "init_chunk_scores", "a row of sums per head for " + to_string(self, il));
 }
 
 static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array & colsum) {
-    check(colsum.ndim() == 2 && colsum.shape(1) == llama_h2o_kv_info(self.get()).memory_size);
-    check(llama_h2o_kv_accumulate_memory_scores(self.get(), il, colsum.data(), colsum.shape(0)));
+    check(colsum.ndim() == 2 && colsum.shape(1) == memory_size(self) &&
+        llama_h2o_kv_accumulate_memory_scores(self.get(), il, colsum.data(), colsum.shape(0)),
+        "accumulate_memory_scores", "M sums per head for " + to_string(self, il));
 }
 
 static h2o_kv make_standalone(
@@ -128,7 +128,7 @@ static h2o_kv make_standalone(
     params.type_k           = find_type(type_k);
     params.type_v           = find_type(type_v);
 
-    llama_call call(/*verbose =*/ false, llama_call::THROW);
+    llama_call call(/*verbose =*/ false);
 
     llama_h2o_kv * kv = llama_call::run("[KVCache] ", [&] { return llama_h2o_kv_init(mdl.ptr.get(), params); });
     if (!kv) {
@@ -236,16 +236,16 @@ void init_kv(py::module_ & m) {
         .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
         .def("lookup",         &lookup,         py::arg("tile"))
         .def("scores",         &scores,         py::arg("layer"))
-        .def("get_k",          &get_k,          py::arg("layer"), py::arg("start"), py::arg("stop"))
-        .def("get_v",          &get_v,          py::arg("layer"), py::arg("start"), py::arg("stop"))
+        .def("get_k", &get_rows<llama_h2o_kv_get_k, llama_h2o_kv_head_size_k>, py::arg("layer"), py::arg("start"), py::arg("stop"))
+        .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>, py::arg("layer"), py::arg("start"), py::arg("stop"))
         .def("clear", [](h2o_kv & self) { llama_h2o_kv_clear(self.get()); })
-        .def("next_chunk", [](h2o_kv & self, uint32_t n) { check(llama_h2o_kv_next_chunk(self.get(), n)); }, py::arg("n"))
+        .def("next_chunk", [](h2o_kv & self, uint32_t n) { check(llama_h2o_kv_next_chunk(self.get(), n), "next_chunk", "room for " + std::to_string(n) + " more tokens"); }, py::arg("n"))
         .def("build_memory_set", [](h2o_kv & self, int32_t il, uint32_t chunk_end) {
-            check(llama_h2o_kv_build_memory_set(self.get(), il, chunk_end));
+            check(llama_h2o_kv_build_memory_set(self.get(), il, chunk_end), "build_memory_set", "a chunk that ends in the cache, got " + std::to_string(chunk_end));
         }, py::arg("layer"), py::arg("chunk_end"))
         .def("init_chunk_scores",        &init_chunk_scores,        py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())
         .def("accumulate_memory_scores", &accumulate_memory_scores, py::arg("layer"), py::arg("colsum").noconvert())
         .def("set_kv",                   &set_kv,                   py::arg("layer"), py::arg("start"), py::arg("k").noconvert(), py::arg("v").noconvert())
-        .def("gather_k_memory",          &gather_k,                 py::arg("layer"))
-        .def("gather_v_memory",          &gather_v,                 py::arg("layer"));
+        .def("gather_k_memory", &gather<llama_h2o_kv_gather_k_memory, llama_h2o_kv_head_size_k>, py::arg("layer"))
+        .def("gather_v_memory", &gather<llama_h2o_kv_gather_v_memory, llama_h2o_kv_head_size_v>, py::arg("layer"));
 }

@@ -67,8 +67,8 @@ void llama_call::on_log(ggml_log_level level, const char * text, void * /*user_d
     }
 }
 
-// Upstream asserts on what is in a model file, so a file could end the process. While a model is loaded nothing runs but
-// this thread, and the loader already turns exceptions into its error path: an exception it is.
+// Upstream asserts on what is in a model file, so a file could end the process. Where a call says THROW nothing runs but this
+// thread, all that the exception passes is C++ but ggml_abort itself, and callers turn exceptions into their error path.
 void llama_call::on_abort(const char * message) {
     if (current && current->on_assert == THROW) {
         const std::string text  = message;

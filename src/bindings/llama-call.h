@@ -1,19 +1,23 @@
 #pragma once
 
-#include "h2o-error.h"
-
 #include "ggml.h"
 
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
+
+// Something failed while running: h2o_llama.H2OError. A bad argument is std::invalid_argument, which becomes ValueError.
+struct h2o_error : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 
 // What this thread's calls into llama.cpp do with its log and its failed assertions, for the lifetime of the object.
 class llama_call {
 public:
     enum asserts {
         ABORT, // a failed GGML_ASSERT ends the process
-        THROW, // it throws std::runtime_error: only where no other thread computes, as in loading
+        THROW, // it throws std::runtime_error: only where upstream asserts on what a model file or a template says
     };
 
     explicit llama_call(bool verbose, asserts on_assert = ABORT);

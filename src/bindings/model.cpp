@@ -74,7 +74,7 @@ std::vector<llama_token> model::tokenize(const std::string & text, bool add_spec
         throw std::invalid_argument("[Llama.tokenize] text must be smaller than 2 GiB, got " + std::to_string(text.size()) + " bytes");
     }
 
-    llama_call call(/*verbose =*/ false, llama_call::THROW);
+    llama_call call(/*verbose =*/ false);
     return llama_call::run("[Llama.tokenize] ", [&] {
         // no token is shorter than a byte, but a few special ones may be added
         std::vector<llama_token> tokens(text.size() + 4);
@@ -93,7 +93,7 @@ std::vector<llama_token> model::tokenize(const std::string & text, bool add_spec
 
 // Piece by piece: the bytes of a concatenation are the concatenation of the bytes.
 std::string model::detokenize(const std::vector<llama_token> & tokens, bool special) const {
-    llama_call call(/*verbose =*/ false, llama_call::THROW);
+    llama_call call(/*verbose =*/ false);
     return llama_call::run("[Llama.detokenize] ", [&] {
         std::string text;
         std::string piece(64, '\0');

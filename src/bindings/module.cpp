@@ -1,24 +1,18 @@
 #include "bindings.h"
 
-#include "ggml.h"
-
 PYBIND11_MODULE(_core, m) {
     m.doc() = "Private extension module of h2o_llama: the patched llama.cpp.";
 
-    m.attr("UPSTREAM_COMMIT") = ggml_commit();
-
-    init_errors      ();
-    init_logging     ();
-    init_backends    ();
-    init_model       (m);
-    init_context     (m);
-    init_kv          (m);
-    init_lookup      (m);
-    init_grammar     (m);
-    init_chat        (m);
-    init_sampler     (m);
-    init_ops         (m);
-    init_quantize    (m);
-    init_weight_types(m);
-    init_codec       (m);
+    init_library (m);
+    init_gguf    (m);
+    init_model   (m);
+    init_context (m);
+    init_kv      (m);
+    init_lookup  (m);
+    init_grammar (m);
+    init_chat    (m);
+    init_sampler (m);
+    init_ops     (m);
+    init_quantize(m);
+    init_codec   (m);
 }

@@ -56,7 +56,6 @@ public:
     }
 
     llama_token sample_from(const float * logits, int32_t n_vocab) {
-        llama_call call(/*verbose =*/ false, llama_call::THROW);
         return llama_call::run("[Llama.generate] ", [&] {
             llama_token token = draw(logits, n_vocab, /*constrained =*/ false);
             if (constraint && !fits(token)) {

@@ -175,6 +175,36 @@ static void test_size_of_sequences(llama_model * model, llama_context_params par
     require(bytes[0] == bytes[1], "a unified cache takes more memory");
 }
 
+// what is asked of a cache by itself is checked, and nothing is thrown
+static void test_standalone(const llama_model * model, const llama_h2o_params & h2o) {
+    llama_h2o_kv_params params = {};
+    params.h2o        = h2o;
+    params.kv_size    = 64;
+    params.chunk_size = 32;
+    params.type_k     = params.type_v = GGML_TYPE_F16;
+    llama_h2o_kv * kv = llama_h2o_kv_init(model, params);
+    require(kv && llama_h2o_kv_next_chunk(kv, 32), "no stand-alone cache is made");
+
+    // memory sets that were built one by one have no record
+    const int32_t  il        = llama_h2o_kv_layer_id(kv, 0);
+    const uint32_t n_head_kv = llama_h2o_kv_n_head_kv(kv, il), M = llama_h2o_kv_info(kv).memory_size;
+    for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
+        require(llama_h2o_kv_build_memory_set(kv, llama_h2o_kv_layer_id(kv, i), 32), "a memory set is not built");
+    }
+    std::vector<int32_t> memory(n_head_kv*M), found(memory.size());
+    for (size_t i = 0; i < memory.size(); ++i) {
+        memory[i] = i%M;
+    }
+    require(llama_h2o_kv_set_memory_indices(kv, il, memory.data()) && llama_h2o_kv_memory_indices(kv, il, found.data()) && found == memory,
+        "a memory set is not replaced");
+
+    std::vector<float> rows(n_head_kv*33*llama_h2o_kv_head_size_k(kv, il));
+    require(llama_h2o_kv_get_k(kv, il, 0, 32, rows.data()), "K cannot be read");
+    require(!llama_h2o_kv_get_k(kv, il, 0, 33, rows.data()) && !llama_h2o_kv_get_k(kv, il, 2, 1, rows.data()) &&
+        !llama_h2o_kv_get_k(kv, 99, 0, 1, rows.data()), "K is read where there is none");
+    llama_h2o_kv_free(kv);
+}
+
 int main(int argc, char ** argv) {
     require(argc == 2, "usage: test-h2o-context MODEL");
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
@@ -243,6 +273,7 @@ int main(int argc, char ** argv) {
         }
     }
     test_size_of_sequences(model, params);
+    test_standalone(model, h2o);
 
     llama_model_free(model);
     puts("test-h2o-context: what cannot be done is refused");

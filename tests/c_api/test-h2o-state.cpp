@@ -9,7 +9,6 @@
 #include <cstring>
 #include <memory>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,7 +154,6 @@ int main(int argc, char ** argv) {
     const uint32_t seed = argc > 3 ? atoi(argv[3]) : 0;
 
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
-    ggml_set_abort_callback([](const char * message) { throw std::runtime_error(message); }); // as the Python package does while it restores
 
     std::unique_ptr<llama_model, decltype(&llama_model_free)> model { llama_model_load_from_file(argv[1], llama_model_default_params()), llama_model_free };
     require(model != nullptr, "the model cannot be loaded");

@@ -121,7 +121,7 @@ bool llama_h2o_kv_next_chunk(llama_h2o_kv * kv, uint32_t n) {
 }
 
 bool llama_h2o_kv_set_kv(llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, const float * k, const float * v) {
-    if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
+    if (!unwrap(kv)->sequence.layer(il) || p0 > p1 || p1 > unwrap(kv)->sequence.layout.n_rows()) {
         return false;
     }
     unwrap(kv)->k_rows(il).set(p0, p1, k);

@@ -211,6 +211,9 @@ uint32_t llama_h2o_kv_lookup(const llama_h2o_kv * kv, uint32_t i, int32_t * dst)
 }
 
 static bool h2o_get_positions(const h2o_stream & stream, int32_t il, h2o_cold_store::part_t part, uint32_t p0, uint32_t p1, float * dst) {
+    if (!stream.sequence.layer(il) || p0 > p1 || p1 > stream.sequence.n_tokens()) { // rows beyond that may never have been written
+        return false;
+    }
     try {
         stream.get_positions(il, part, p0, p1, dst);
         return true;
@@ -221,15 +224,9 @@ static bool h2o_get_positions(const h2o_stream & stream, int32_t il, h2o_cold_st
 }
 
 bool llama_h2o_kv_get_k(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
-    if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
-        return false;
-    }
     return h2o_get_positions(*unwrap(kv), il, h2o_cold_store::K, p0, p1, dst);
 }
 
 bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
-    if (!h2o_range_ok(*unwrap(kv), il, p0, p1)) {
-        return false;
-    }
     return h2o_get_positions(*unwrap(kv), il, h2o_cold_store::V, p0, p1, dst);
 }

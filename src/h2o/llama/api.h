@@ -15,9 +15,3 @@ inline const h2o_stream * unwrap(const llama_h2o_kv * kv) {
 inline llama_h2o_kv * wrap(h2o_stream * stream) {
     return reinterpret_cast<llama_h2o_kv *>(stream);
 }
-
-inline bool h2o_range_ok(const h2o_stream & kv, int32_t il, uint32_t p0, uint32_t p1) {
-    const auto & sequence = kv.sequence;
-
-    return sequence.layer(il) && p0 <= p1 && p1 <= (sequence.layout.is_compact ? sequence.n_tokens() : sequence.layout.n_rows());
-}

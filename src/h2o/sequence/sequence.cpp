@@ -237,7 +237,10 @@ void h2o_sequence::set_memory(h2o_layer & layer, const int32_t * memory) {
     }
     set_memory_set(layer, std::move(padded), n_tok);
 
-    records.at(n_tok/config.chunk_size - 1).layers[layer.index] = record_layer(layer, n_tok, n_tok, false);
+    const auto record = records.find(n_tok/config.chunk_size - 1); // none of a set that was built by hand
+    if (record != records.end()) {
+        record->second.layers[layer.index] = record_layer(layer, n_tok, n_tok, false);
+    }
 }
 
 bool h2o_sequence::begin_chunk(uint32_t pos) {

@@ -1,0 +1,110 @@
+// The library as a whole: its backends, its log and what its exceptions become.
+
+#include "bindings.h"
+#include "types.h"
+
+#include "h2o/store/codec/codec.h"
+
+#include "llama.h"
+
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#ifdef GGML_BACKEND_DL
+#include <dlfcn.h>
+
+#include <filesystem>
+
+// A wheel holds ggml's CPU backend once for each kind of CPU, beside libh2o-ggml. ggml takes the best that this CPU can run.
+static void load_backends() {
+    Dl_info ggml;
+    if (!dladdr((const void *) &ggml_backend_load_all_from_path, &ggml)) {
+        throw std::runtime_error("h2o_llama: the folder of ggml's library was not found");
+    }
+    const std::filesystem::path folder = std::filesystem::path(ggml.dli_fname).parent_path();
+
+    ggml_backend_load_all_from_path(folder.c_str());
+    if (!ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
+        throw std::runtime_error("h2o_llama: " + folder.string() + " has no CPU backend for this machine. Install the package "
+            "again, or from its source: pip install --force-reinstall --no-binary h2o-llama h2o-llama");
+    }
+}
+#else
+static void load_backends() {} // linked
+#endif
+
+// A message may quote bytes from a model file or a path, which need not be UTF-8.
+static void set_error(PyObject * type, const char * what) {
+    const auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(what, strlen(what), "replace"));
+    PyErr_SetObject(type, message.ptr());
+}
+
+static void translate_exceptions() {
+    static PyObject * type = py::object(py::module_::import("h2o_llama.errors").attr("H2OError")).release().ptr();
+
+    py::register_exception_translator([](std::exception_ptr error) {
+        try {
+            std::rethrow_exception(error);
+        } catch (const h2o_error & e) {
+            set_error(type, e.what());
+        } catch (const h2o_codec_error & e) {
+            set_error(type, e.what());
+        } catch (const std::invalid_argument & e) {
+            set_error(PyExc_ValueError, e.what());
+        } catch (const py::builtin_exception &) {
+            throw; // pybind11's own
+        } catch (const std::runtime_error & e) { // of llama.cpp, in a call that has no name for it: an RPC server is gone
+            set_error(type, e.what());
+        }
+    });
+}
+
+ggml_type find_type(const std::string & name) {
+    for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
+        const char * type_name = ggml_type_name((ggml_type) i);
+        if (type_name && name == type_name) {
+            return (ggml_type) i;
+        }
+    }
+    throw std::invalid_argument("unknown type '" + name + "'");
+}
+
+// What the CPU backend in use was compiled for, as far as it says which of its kernels multiply.
+static std::vector<std::string> cpu_features() {
+    static const std::map<std::string, std::string> names = { { "AVX2", "avx2" }, { "AVX512", "avx512" }, { "AMX_INT8", "amx" } };
+
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+    auto * get_features = (ggml_backend_get_features_t) ggml_backend_reg_get_proc_address(reg, "ggml_backend_get_features");
+
+    std::vector<std::string> result;
+    for (auto * feature = get_features(reg); feature->name; ++feature) {
+        const auto it = names.find(feature->name);
+        if (it != names.end()) {
+            result.push_back(it->second);
+        }
+    }
+    return result;
+}
+
+void init_library(py::module_ & m) {
+    translate_exceptions();
+
+    // from the first import on nothing is printed but what a verbose llama_call lets through
+    llama_log_set(llama_call::on_log, nullptr);
+    ggml_set_abort_callback(llama_call::on_abort);
+
+    load_backends(); // first: without any, llama.cpp looks for some in the working directory
+    llama_backend_init();
+
+    m.attr("UPSTREAM_COMMIT") = ggml_commit();
+    m.def("cpu_features", cpu_features);
+    m.def("type_size", [](const std::string & type) {
+        const ggml_type t = find_type(type);
+        return (double) ggml_type_size(t)/ggml_blck_size(t);
+    }, py::arg("type"), "Bytes per element.");
+}
