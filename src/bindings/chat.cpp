@@ -93,25 +93,17 @@ private:
             delta["content"] = diff.content_delta;
         }
         if (diff.tool_call_index != std::string::npos) {
-            const auto & part = diff.tool_call_delta;
+            const auto & added = diff.tool_call_delta;
 
-            common_json function = common_json::object();
-            if (!part.name.empty()) {
-                function["name"] = part.name;
+            common_json call = { { "index", diff.tool_call_index }, { "function", { { "arguments", added.arguments } } } };
+            if (!added.name.empty()) {
+                call["function"]["name"] = added.name;
             }
-            function["arguments"] = part.arguments;
-
-            common_json call = common_json::object();
-            call["index"] = diff.tool_call_index;
-            if (!part.id.empty()) {
-                call["id"]   = part.id;
+            if (!added.id.empty()) {
+                call["id"]   = added.id;
                 call["type"] = "function";
             }
-            call["function"] = function;
-
-            common_json calls = common_json::array();
-            calls.push_back(call);
-            delta["tool_calls"] = calls;
+            delta["tool_calls"] = common_json::array({ call });
         }
         return delta;
     }

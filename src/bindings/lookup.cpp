@@ -6,49 +6,41 @@
 #include <pybind11/stl.h>
 
 #include <optional>
-#include <string>
+#include <stdexcept>
+#include <vector>
 
+using id_array  = py::array_t<int32_t, py::array::c_style>; // [n]
 using row_array = py::array_t<int32_t, py::array::c_style>; // [n, 2]: position, query that asked for it
 
-static uint32_t to_u32(int64_t value, const char * name) {
-    if (value < 0 || value > UINT32_MAX) {
-        throw std::invalid_argument(std::string("[lookup] ") + name + " must be in [0, 2^32), got " + std::to_string(value));
-    }
-    return value;
-}
-
-static h2o_lookup make_lookup(
-        int64_t chunk_size, int64_t tile, int64_t budget, int64_t sink_tokens, int64_t local_window) {
+static h2o_lookup make_lookup(uint32_t chunk_size, uint32_t tile, uint32_t budget, uint32_t sink_tokens, uint32_t local_window) {
     h2o_lookup_params params;
-    params.chunk_size   = to_u32(chunk_size,          "chunk_size");
-    params.tile         = to_u32(tile,                "tile");
-    params.budget       = to_u32(budget,              "budget");
-    params.sink_tokens  = to_u32(sink_tokens,         "sink_tokens");
-    params.local_window = to_u32(local_window,        "local_window");
-
+    params.chunk_size   = chunk_size;
+    params.tile         = tile;
+    params.budget       = budget;
+    params.sink_tokens  = sink_tokens;
+    params.local_window = local_window;
     return h2o_lookup(params);
 }
 
-static void append(h2o_lookup & self, const py::array_t<int32_t, py::array::c_style> & ids) {
+static void append(h2o_lookup & self, const id_array & ids) {
     if (ids.ndim() != 1) {
-        throw std::invalid_argument("[lookup] ids must have one dimension");
+        throw std::invalid_argument("[lookup] expected ids of one dimension, got " + std::to_string(ids.ndim()));
     }
     self.append(ids.data(), ids.size());
 }
 
-static row_array choose(h2o_lookup & self, int64_t first, int64_t last, const std::optional<row_array> & log) {
-    std::vector<h2o_lookup_row> rows;
-    if (log) {
-        if (log->ndim() != 2 || log->shape(1) != 2) {
-            throw std::invalid_argument("[lookup] the log must be [n, 2]: position and query");
-        }
-        for (py::ssize_t i = 0; i < log->shape(0); ++i) {
-            rows.push_back({ log->at(i, 0), log->at(i, 1) });
-        }
+// what is added to the log
+static row_array choose(h2o_lookup & self, uint32_t first, uint32_t last, const std::optional<row_array> & log) {
+    if (log && (log->ndim() != 2 || log->shape(1) != 2)) {
+        throw std::invalid_argument("[lookup] expected a log of shape [n, 2]: position and query");
     }
-    const size_t n_old = rows.size();
+    const size_t n_old = log ? log->shape(0) : 0;
 
-    self.choose(to_u32(first, "first"), to_u32(last, "last"), rows);
+    std::vector<h2o_lookup_row> rows;
+    for (size_t i = 0; i < n_old; ++i) {
+        rows.push_back({ log->at(i, 0), log->at(i, 1) });
+    }
+    self.choose(first, last, rows);
 
     row_array res({ (py::ssize_t) (rows.size() - n_old), (py::ssize_t) 2 });
     for (size_t i = n_old; i < rows.size(); ++i) {
@@ -63,7 +55,7 @@ void init_lookup(py::module_ & m) {
         .def(py::init(&make_lookup), py::kw_only(),
             py::arg("chunk_size"), py::arg("tile"), py::arg("budget"), py::arg("sink_tokens"), py::arg("local_window"))
         .def("append", &append, py::arg("ids").noconvert())
-        .def("truncate", [](h2o_lookup & self, int64_t n) { self.truncate(to_u32(n, "n")); }, py::arg("n"))
+        .def("truncate", &h2o_lookup::truncate, py::arg("n"))
         .def("choose", &choose, py::arg("first"), py::arg("last"), py::arg("log").noconvert() = py::none())
         .def_property_readonly("n_tokens", &h2o_lookup::n_tokens)
         .def_property_readonly("bytes",    &h2o_lookup::bytes);

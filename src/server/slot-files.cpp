@@ -10,11 +10,11 @@
 #include <system_error>
 #include <vector>
 
-// In a slot's file, after llama.cpp's state of the sequence: MAGIC, the number of checkpoints, and for each of them how many tokens it
-// is of, the sizes of data_tgt (its state) and data_dft (its rows), and these. Numbers are uint64_t.
+// A slot's file is llama.cpp's state of the sequence, MAGIC, the number of checkpoints and the checkpoints. A checkpoint is its number
+// of tokens, the sizes of data_tgt (its state) and data_dft (its rows), and these two. Numbers are uint64_t.
 static constexpr uint64_t MAGIC = 0x31706b63206f3268; // "h2o ckp1"
 
-// returns how many bytes they are
+// returns the number of bytes written
 static size_t append_checkpoints(const std::string & path, const std::list<common_prompt_checkpoint> & checkpoints) {
     std::ofstream file(path, std::ios::binary | std::ios::app);
 
@@ -40,21 +40,21 @@ static size_t append_checkpoints(const std::string & path, const std::list<commo
 
 size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
         const llama_token * tokens, size_t n_tokens) {
-    const std::string part = std::string(path) + ".part";
+    const std::string unfinished = std::string(path) + ".part";
 
-    size_t n_bytes = llama_state_seq_save_file(ctx, part.c_str(), id, tokens, n_tokens);
+    size_t n_bytes = llama_state_seq_save_file(ctx, unfinished.c_str(), id, tokens, n_tokens);
     if (n_bytes > 0 && server_h2o_enabled(ctx)) {
-        n_bytes += append_checkpoints(part, checkpoints);
+        n_bytes += append_checkpoints(unfinished, checkpoints);
     }
 
     std::error_code error;
-    if (n_bytes > 0 && std::filesystem::file_size(part, error) == n_bytes) {
-        std::filesystem::rename(part, path, error);
+    if (n_bytes > 0 && std::filesystem::file_size(unfinished, error) == n_bytes) {
+        std::filesystem::rename(unfinished, path, error);
         if (!error) {
             return n_bytes;
         }
     }
-    std::filesystem::remove(part, error);
+    std::filesystem::remove(unfinished, error);
     return 0;
 }
 
@@ -82,7 +82,7 @@ std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_cont
     };
 
     if (read_number() != MAGIC) {
-        throw std::runtime_error("what follows the slot's state in this file are no checkpoints");
+        throw std::runtime_error("the slot's state in this file is not followed by checkpoints");
     }
     std::list<common_prompt_checkpoint> res;
     for (uint64_t n = read_number(), last = 1; n > 0; --n) {

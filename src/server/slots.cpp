@@ -8,14 +8,14 @@
 #include <stdexcept>
 #include <vector>
 
-// tokens of a prompt's end that attend to everything: where there are no messages, and of the last user's message at most
+// so many tokens at a prompt's end attend to everything: without messages, and at most of the last user's message
 static constexpr int32_t N_TAIL_TEXT    = 128;
 static constexpr int32_t N_TAIL_MESSAGE = 512;
 
-// as upstream's server: so many tokens before a prompt's end
+// upstream's server makes a checkpoint so many tokens before a prompt's end
 static constexpr int32_t N_BEFORE_END = 4;
 
-// what GET /slots/{id}/h2o says of lookups at most: 1 MB
+// the most lookups in an answer of GET /slots/{id}/h2o: 1 MB
 static constexpr int32_t N_LOOKUPS_MAX = 65536;
 
 bool server_h2o_prepare(common_params & params) {
@@ -33,13 +33,13 @@ bool server_h2o_prepare(common_params & params) {
         return false;
     }
 
-    // every sequence has its own part of the cache anyway; the server would clear slots to make room for others
+    // every sequence has a cache of its own; with a shared one the server would clear slots to make room for others
     params.kv_unified = false;
     return true;
 }
 
 bool server_h2o_init(llama_context * ctx, const common_params & params) {
-    // without a cold store the rows of an earlier boundary are gone
+    // with eviction and no cold store the rows of earlier boundaries are gone
     const bool has_boundaries = !params.h2o.evict || params.h2o.cold_store[0];
 
     for (llama_seq_id id = 0; auto * kv = llama_get_h2o_kv_seq(ctx, id); ++id) {
@@ -56,12 +56,12 @@ static int32_t n_tokens(const llama_h2o_kv * kv) {
     return llama_h2o_kv_info(kv).n_tokens;
 }
 
-// There is no draft with H2O: in its place a checkpoint has K and V, once these have moved.
+// A checkpoint's K and V, once these have moved. They take the place of the draft model's state, which H2O does not have.
 static std::vector<uint8_t> & rows(common_prompt_checkpoint & checkpoint) {
     return checkpoint.data_dft;
 }
 
-// The first token after the chunk that is open at a checkpoint; a complete chunk is open until the next token.
+// The end of the chunk that is open at a checkpoint. A complete chunk stays open until the next token.
 static uint32_t chunk_end(const llama_h2o_kv * kv, const common_prompt_checkpoint & checkpoint) {
     const int64_t S = llama_h2o_kv_info(kv).chunk_size;
 
@@ -108,7 +108,7 @@ static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_promp
     return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS) && n_tokens(kv) == checkpoint.n_tokens;
 }
 
-// to n_past or the nearest place before it; the checkpoints after that are removed
+// rewinds to n_past or the nearest possible position before it, and removes the checkpoints after that
 static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
 

@@ -20,36 +20,36 @@ bool server_h2o_init(llama_context * ctx, const common_params & params);
 
 bool server_h2o_enabled(const llama_context * ctx);
 
-// A prompt of n_prompt tokens begins with n_past tokens of the slot. Makes the slot's sequence as many of them as it can, at most
-// all of the prompt but one, and returns how many. It goes back in place, or to one of the checkpoints; those after it are removed.
+// Rewinds the slot's sequence, whose first n_past tokens are those of a prompt of n_prompt tokens. Returns how many it still holds:
+// as many as possible, but never the whole prompt. It rewinds in the cache or to a checkpoint, and removes the checkpoints after that.
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt);
 
-// Before a call after which the slot's sequence has n_tokens: if it moves rows (with eviction, when a chunk closes), the checkpoints
-// of that chunk get them, up to the last of these checkpoints. Until then the rows are in the cache, and a checkpoint needs none.
-// Rows are kept for two chunks, the first that has checkpoints and the last one: the checkpoints of those in between are removed.
+// To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it closes. Until
+// then its checkpoints need no rows of their own; if this call closes it, they get a copy, up to the last of these checkpoints. Copies
+// are kept for two chunks, the first one with checkpoints and the last one. The checkpoints of chunks in between are removed.
 void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
 
-// Saves a slot: llama.cpp's state of its sequence and its tokens, then with H2O its checkpoints. Returns how many bytes these are.
-// 0: it could not be written, and a file that was there is as it was.
+// Saves a slot: llama.cpp's state of its sequence, its tokens and, with H2O, its checkpoints. Returns the number of bytes written, 0
+// if that failed: an older file is then left as it was.
 size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
         const llama_token * tokens, size_t n_tokens);
 
-// The checkpoints of such a file, of a text of n_tokens tokens. What is before them has n_bytes, which becomes what was read in all.
+// The checkpoints of such a file, whose text has n_tokens tokens. They begin at byte n_bytes, which becomes the end of what was read.
 // Throws std::runtime_error if the file is damaged.
 std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes);
 
-// Whether a checkpoint at token `pos` of a prompt is worth it: where a user's message begins, and near the end of a prompt that is
-// not made of messages, so that it can be sent again. Without H2O upstream decides: true.
+// Whether a checkpoint at token `pos` of a prompt is worth its memory: where a user's message begins, and near the end of a prompt
+// without messages, which may be sent again. Always true without H2O: upstream decides.
 bool server_h2o_wants_checkpoint(const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt);
 
-// What the next call does with tokens of a slot: they are generated, or a prompt's, of which n_tail attend to everything.
+// Says what a slot's tokens in the next call are: generated ones, or a prompt's, the last n_tail of which attend to everything.
 void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail);
 
-// Of the tokens up to `end` of a prompt of n_prompt, the last n of which are in a call: how many of these attend to everything.
-// Those are the last user's message and what follows it (last_user_pos < 0: there are no messages), up to a limit.
+// How many tokens of a call attend to everything. The call holds the n tokens before `end` of a prompt of n_prompt tokens. The last
+// user's message and what follows it attend to everything, up to a limit. last_user_pos < 0: the prompt has no messages.
 uint32_t server_h2o_n_tail(int32_t last_user_pos, int32_t n_prompt, int32_t end, int32_t n);
 
-// Before a call with n tokens of upstream's batch, from `off` on: sets for every slot what the call does with its tokens.
+// Prepares every slot for a call with n tokens of upstream's batch, from `off` on.
 template <typename Token, typename Slot>
 void server_h2o_begin(llama_context * ctx, const std::vector<Token> & tokens, int32_t off, int32_t n, std::vector<Slot> & slots) {
     for (int32_t i = off, n_slot = 0; i < off + n; i += n_slot) {
@@ -68,7 +68,7 @@ void server_h2o_begin(llama_context * ctx, const std::vector<Token> & tokens, in
     }
 }
 
-// What the sequence of one slot, or those of all slots, hold. All zero, and not shown, without H2O.
+// Counts of one slot's sequence, or of all slots. Zero, and not shown, without H2O.
 struct server_h2o_counts {
     uint64_t n_chunks   = 0; // begun
     uint64_t kv_kept    = 0; // bytes of K and V in the cache
@@ -107,7 +107,7 @@ void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, serv
     }
 }
 
-// What GET /slots/{id}/h2o asks for.
+// A request GET /slots/{id}/h2o.
 struct server_h2o_request {
     int32_t slot    = -1; // < 0: it is another request
     int32_t layer   = -1; // < 0: no memory sets and scores
@@ -130,6 +130,5 @@ private:
     static int32_t number(const std::string & name, const std::string & value);
 };
 
-// The answer. Throws std::invalid_argument if H2O is off, if there is no such slot, if the layer has no memory sets, or if so many
-// lookups are not given.
+// The answer. Throws std::invalid_argument if H2O is off, the slot or the layer does not exist, or too many lookups are asked for.
 common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request);
