@@ -175,6 +175,39 @@ static void test_size_of_sequences(llama_model * model, llama_context_params par
     require(bytes[0] == bytes[1], "a unified cache takes more memory");
 }
 
+// The largest graphs: steps that ggml's own operators compute, many sequences, calls that begin and end within a chunk, a dense tail.
+// One node more than a graph has room for ends the process.
+static void test_largest_graphs(llama_model * model, llama_context_params params, llama_h2o_params h2o) {
+    params.n_seq_max = 16;
+    params.n_ctx     = 16*256;
+    params.h2o       = &h2o;
+    for (const char * attends_to : { "full", "memory" }) {
+        require(llama_h2o_params_set(&h2o, "decode", attends_to), "a way to decode is not taken");
+        for (const auto flash_attn : { LLAMA_FLASH_ATTN_TYPE_DISABLED, LLAMA_FLASH_ATTN_TYPE_ENABLED }) {
+            params.flash_attn_type = flash_attn;
+            llama_context * ctx = llama_init_from_model(model, params);
+            require(ctx, "no context of 16 sequences is made");
+
+            std::vector<token_at> batch;
+            for (llama_seq_id s = 0; s < 16; ++s) {
+                add_text(batch, s, 0, 40);
+            }
+            require(decode(ctx, batch) == 0, "16 prompts are not computed");
+            batch.clear();
+            add_text(batch, 0, 40, 160);
+            llama_h2o_set_call(llama_get_h2o_kv_seq(ctx, 0), LLAMA_H2O_CALL_PREFILL, /*dense_tail =*/ 70);
+            require(decode(ctx, batch) == 0, "a prompt with a dense tail is not computed");
+            llama_h2o_set_call(llama_get_h2o_kv_seq(ctx, 0), LLAMA_H2O_CALL_AUTO, 0);
+            batch.clear();
+            for (llama_seq_id s = 0; s < 16; ++s) {
+                add_text(batch, s, s == 0 ? 200 : 40, 1);
+            }
+            require(decode(ctx, batch) == 0, "a token of each of 16 sequences is not computed");
+            llama_free(ctx);
+        }
+    }
+}
+
 // what is asked of a cache by itself is checked, and nothing is thrown
 static void test_standalone(const llama_model * model, const llama_h2o_params & h2o) {
     llama_h2o_kv_params params = {};
@@ -271,6 +304,7 @@ int main(int argc, char ** argv) {
             params.kv_unified = kv_unified;
             test_sequences(model, params);
         }
+        test_largest_graphs(model, params, h2o);
     }
     test_size_of_sequences(model, params);
     test_standalone(model, h2o);
