@@ -110,10 +110,10 @@ def attention_kernels(memory: int, n_threads: int) -> list[Timed]:
     flops = 4.0 * HEAD_SIZE * N_HEAD * CHUNK_SIZE * (memory + (CHUNK_SIZE + 1) / 2)
 
     def run(isa: str) -> float:
-        _core.ops_set_attention_isa(isa)
+        _core.ops_set_isa(isa)
         return _core.ops_attention_seconds(q, k, v, "f16", rows, first, None, True, n_threads)
 
-    return [Timed(isa, memory, flops, partial(run, isa)) for isa in _core.ops_attention_isas() if isa != "avxvnni"]
+    return [Timed(isa, memory, flops, partial(run, isa)) for isa in _core.ops_isas() if isa != "avxvnni"]
 
 
 def matrix_products(numpy_process: ProcessPoolExecutor, n_threads: int) -> list[Timed]:

@@ -45,7 +45,7 @@ def products(repeats: int, n_threads: int) -> Iterator[list[str]]:
     rng = np.random.default_rng(0)
     floats = rng.standard_normal((N_ROWS, N), dtype=np.float32)
     weights = gguf.quants.quantize(floats, gguf.GGMLQuantizationType.Q8_0)
-    isas = [isa for isa in _core.ops_attention_isas() if isa.startswith("avx")]
+    isas = [isa for isa in _core.ops_isas() if isa.startswith("avx")]
     yield ["columns", UPSTREAM, *isas]
 
     for n_columns in COLUMNS:
@@ -53,7 +53,7 @@ def products(repeats: int, n_threads: int) -> Iterator[list[str]]:
 
         def seconds(isa: str, x: object = x) -> float:
             if isa != UPSTREAM:
-                _core.ops_set_attention_isa(isa)
+                _core.ops_set_isa(isa)
             return _core.ops_product_seconds(weights, x, isa != UPSTREAM, n_threads)
 
         ways: dict[str, Callable[[], float]] = {name: partial(seconds, name) for name in (UPSTREAM, *isas)}

@@ -8,7 +8,7 @@ function(h2o_add_sources target)
     set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-h2o_add_sources(ggml-base ggml/*/*.c ggml/*/kernels/*.cpp)
+h2o_add_sources(ggml-base ggml/*/*.c ggml/*/kernels/*.cpp ggml/simd/*.cpp)
 h2o_add_sources(llama h2o/*/*.cpp)
 h2o_add_sources(server-context server/*.cpp)
 target_include_directories(llama PUBLIC src/h2o/llama) # llama-h2o.h

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 from h2o_llama import _core
 
-# The best first, by the names that they have for attention.
-ALL_ISAS = _core.ops_attention_isas()
+# The best first.
+ALL_ISAS = _core.ops_isas()
 
-# Those whose attention is not another one's.
-ISAS = [isa for isa in ALL_ISAS if isa != "avxvnni"]
+# Those that attention has a kernel for.
+ISAS = [isa for isa in ALL_ISAS if "vnni" not in isa]
 
 
 @contextmanager
 def using(isa: str) -> Iterator[None]:
-    """One of them is used within this, then the best again."""
-    _core.ops_set_attention_isa(isa)
+    """Its kernels are used within this, then the best again."""
+    _core.ops_set_isa(isa)
     try:
         yield
     finally:
-        _core.ops_set_attention_isa(ALL_ISAS[0])
+        _core.ops_set_isa(ALL_ISAS[0])

@@ -52,6 +52,10 @@ def random_inputs(rng: np.random.Generator, sizes: Sizes) -> tuple[Array, Array,
     return q.astype(np.float32), k, v, rows
 
 
+def capped(logits: Array, softcap: float) -> Array:
+    return softcap * np.tanh(logits / softcap) if softcap > 0 else logits
+
+
 def gather(x: Array, rows: Array, group: int) -> Array:
     """[n_block, n_head, n_k, d] in float64."""
     return np.repeat(x.astype(np.float64)[np.arange(len(x))[None, :, None], rows], group, axis=1)
@@ -66,6 +70,8 @@ def reference(
     causal: bool = True,
     limits: Array | None = None,
     first: Array | None = None,
+    sinks: Array | None = None,
+    softcap: float = 0.0,
 ) -> ops.Attention:
     """All in float64; values that are hidden are left out, not multiplied by 0, where that makes a difference."""
     n_block, n_head, n_q, _ = q.shape
@@ -76,10 +82,12 @@ def reference(
         visible = first <= np.arange(n_q)[:, None]
     with np.errstate(all="ignore"):
         logits = np.float64(np.float32(scale)) * (q.astype(np.float64) @ gather(k, rows, group).swapaxes(-1, -2))
-        m = logits.max(axis=-1, where=visible, initial=-np.inf)
+        logits = capped(logits, softcap)
+        sink = (np.full(n_head, -np.inf) if sinks is None else sinks.astype(np.float64))[:, None]
+        m = np.maximum(logits.max(axis=-1, where=visible, initial=-np.inf), sink)
         empty = m == -np.inf
         e = np.where(visible & ~empty[..., None], np.exp(logits - m[..., None]), 0)
-        l = e.sum(axis=-1)  # noqa: E741
+        l = e.sum(axis=-1) + np.where(empty, 0, np.exp(sink - m))  # noqa: E741
         weights = np.where(visible, e / np.where(empty, 1, l)[..., None], 0)
         values = gather(v, rows, group)
         if np.isfinite(values).all():
@@ -116,6 +124,17 @@ def check(inputs: tuple[Array, Array, Array, Array], isa: str, scale: float = 1.
     group = q.shape[1] // len(k)
     # Every query gives away a weight of 1.
     np.testing.assert_allclose(got.sums.sum(axis=-1, dtype=np.float64), q.shape[2] * group, rtol=ROUNDING[isa])
+
+
+def compute(
+    inputs: tuple[Array, Array, Array, Array], type: str = "f32", sums: int = 0, n_threads: int = 2, **params: Any
+) -> ops.Attention:
+    """The operator itself, with sums of any kind."""
+    q, k, v, rows = inputs
+    arguments = _core.ops_AttentionParams(rows=rows, sums=sums, **params)
+    o, s, m, l = _core.ops_attention(q, k, v, type, arguments, "cpu", n_threads)  # noqa: E741
+    assert (s is None) == (sums == 0)
+    return ops.Attention(o, np.zeros(0) if s is None else s, m, l)
 
 
 def stored_and_wide(k: Array, v: Array, type: str) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -234,20 +253,15 @@ class TestFirstQuery:
 
 
 def test_same_bits_without_column_sums(rng: np.random.Generator, isa: str) -> None:
-    inputs, first, tiles = tile_inputs(rng, Sizes(n_q=70), 16, 3, 40)
-    lists = [x.astype(np.int32) for x in (tiles.rows, tiles.first, tiles.last)]
-    causal = np.maximum(np.arange(100) - 30, 0)
-    for (q, k, v, rows), start, further in (
-        (random_inputs(rng, Sizes(n_q=70, memory=30, n_block=2)), causal, (None, None, None, 1, 0)),
-        (inputs, first, (*lists, 16, 3)),
-    ):
-        q[0, 1, 3, 0] = np.inf  # the scalar path too
-        arguments: Any = (q, k, v, "f32", rows.astype(np.int32), start.astype(np.int32), None, *further, 1.0)
-        want = _core.ops_attention(*arguments, True, "cpu", 2)
-        got = _core.ops_attention(*arguments, False, "cpu", 2)
-        assert want[1] is not None
-        assert got[1] is None
-        assert_all_equal((got[0], *got[2:]), (want[0], *want[2:]))
+    inputs, first, lists = list_inputs(rng, Sizes(n_q=70), 16, 3, 40)
+    blocks = random_inputs(rng, Sizes(n_q=70, memory=30, n_block=2))
+    params: list[tuple[Any, dict[str, Any]]] = [
+        (blocks, {"first": np.maximum(np.arange(100) - 30, 0)}),
+        (inputs, {"first": first, **lists.params}),
+    ]
+    for arrays, more in params:
+        arrays[0][0, 1, 3, 0] = np.inf  # the scalar path too
+        assert_equal_but_sums(compute(arrays, **more), compute(arrays, sums=1, **more))
 
 
 def limited_inputs(rng: np.random.Generator, sizes: Sizes) -> tuple[tuple[Array, Array, Array, Array], Array]:
@@ -316,8 +330,8 @@ class TestLimits:
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """Further rows for each tile of queries, as `attention` takes them."""
+class Lists:
+    """Further keys in lists that some queries share, as `attention` takes them."""
 
     rows: Array
     first: Array
@@ -327,30 +341,47 @@ class Tiles:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return {f"tile_{name}": value for name, value in vars(self).items()}
+        return {
+            "further_rows": self.rows,
+            "further_first": self.first,
+            "further_last": self.last,
+            "list_size": self.size,
+            "list_offset": self.offset,
+        }
 
-    def of_queries(self, start: int, end: int) -> Tiles:
+    @property
+    def params(self) -> dict[str, Any]:
+        """Of the operator itself."""
+        queries = np.stack([self.first, self.last])
+        return {
+            "further_rows": self.rows,
+            "further_queries": queries,
+            "list_size": self.size,
+            "offset": self.offset,
+        }
+
+    def of_queries(self, start: int, end: int) -> Lists:
         """The same for queries [start, end) alone."""
-        tiles = slice((start + self.offset) // self.size, (end - 1 + self.offset) // self.size + 1)
-        first = np.maximum(self.first[tiles] - start, 0)
-        last = self.last[tiles] - start
-        return Tiles(self.rows[tiles], first, last, self.size, (start + self.offset) % self.size)
+        lists = slice((start + self.offset) // self.size, (end - 1 + self.offset) // self.size + 1)
+        first = np.maximum(self.first[lists] - start, 0)
+        last = self.last[lists] - start
+        return Lists(self.rows[lists], first, last, self.size, (start + self.offset) % self.size)
 
     def seen_by(self, i: int) -> Array:
-        tile = (i + self.offset) // self.size
-        return self.rows[tile][(self.first[tile] <= i) & (i < self.last[tile])]
+        which = (i + self.offset) // self.size
+        return self.rows[which][(self.first[which] <= i) & (i < self.last[which])]
 
 
-def tile_inputs(
-    rng: np.random.Generator, sizes: Sizes, size: int, offset: int, n_tile_rows: int
-) -> tuple[tuple[Array, Array, Array, Array], Array, Tiles]:
-    """q, k, v, ascending rows, their first queries, and tiles.
+def list_inputs(
+    rng: np.random.Generator, sizes: Sizes, size: int, offset: int, n_further: int
+) -> tuple[tuple[Array, Array, Array, Array], Array, Lists]:
+    """q, k, v, ascending rows, their first queries, and lists.
 
-    Half of the tile rows, different ones for each head, are among the head's rows. Some tiles are full, some have
+    Half of the further rows, different ones for each head, are among the head's rows. Some lists are full, some have
     padding, some have nothing else. In some, rows stay to the end, in others they go again, or no query sees them. Then
     the same row may come back. Query 0 sees row 0.
     """
-    n_kv = 2 * (sizes.n_k + n_tile_rows)
+    n_kv = 2 * (sizes.n_k + n_further)
     n_head = sizes.n_head_kv * sizes.group
     q = rng.standard_normal((1, n_head, sizes.n_q, sizes.d_k), dtype=np.float32) / np.sqrt(sizes.d_k)
     k = rng.standard_normal((sizes.n_head_kv, n_kv, sizes.d_k), dtype=np.float32)
@@ -359,38 +390,38 @@ def tile_inputs(
     first = np.sort(rng.integers(-sizes.n_q // 2, sizes.n_q + 1, rows.shape[-1])).clip(0)
     first[0] = 0
 
-    n_tiles = -(-(sizes.n_q + offset) // size)
-    tile_rows = np.argsort(rng.random((n_tiles, n_kv)), axis=-1)[:, :n_tile_rows]
-    starts = np.arange(n_tiles)[:, None] * size - offset
-    tile_first = np.sort(starts + rng.integers(-size // 2, size + 2, tile_rows.shape), axis=-1).clip(0, sizes.n_q)
-    shift = rng.integers(-2, size // 2 + 2, tile_rows.shape)
-    tile_last = np.maximum.accumulate(tile_first + shift, axis=-1)
-    stays = rng.random(n_tiles) < 0.3
-    tile_last[stays] = sizes.n_q
-    n_used = rng.choice([0, n_tile_rows // 2, n_tile_rows], (n_tiles, 1))
-    is_padding = np.arange(n_tile_rows) >= n_used
-    tile_first[is_padding] = sizes.n_q
-    tile_rows[is_padding] = rng.choice([-1, -(2**31), 2**31 - 1])
-    for tile, j in np.argwhere(~is_padding):
-        gone = tile_rows[tile, :j][tile_last[tile, :j] <= tile_first[tile, j]]
-        if len(gone) > 0 and rng.random() < 0.5 and not np.isin(gone[-1:], tile_rows[tile, len(gone) :]).any():
-            tile_rows[tile, j] = gone[-1]
-    is_hidden = np.maximum(tile_first, starts) >= np.minimum(tile_last, np.minimum(starts + size, sizes.n_q))
-    tile_rows[is_hidden] = rng.choice([-1, -(2**31), 2**31 - 1])
-    return (q.astype(np.float32), k, v, rows), first, Tiles(tile_rows, tile_first, tile_last, size, offset)
+    n_lists = -(-(sizes.n_q + offset) // size)
+    list_rows = np.argsort(rng.random((n_lists, n_kv)), axis=-1)[:, :n_further]
+    starts = np.arange(n_lists)[:, None] * size - offset
+    list_first = np.sort(starts + rng.integers(-size // 2, size + 2, list_rows.shape), axis=-1).clip(0, sizes.n_q)
+    shift = rng.integers(-2, size // 2 + 2, list_rows.shape)
+    list_last = np.maximum.accumulate(list_first + shift, axis=-1)
+    stays = rng.random(n_lists) < 0.3
+    list_last[stays] = sizes.n_q
+    n_used = rng.choice([0, n_further // 2, n_further], (n_lists, 1))
+    is_padding = np.arange(n_further) >= n_used
+    list_first[is_padding] = sizes.n_q
+    list_rows[is_padding] = rng.choice([-1, -(2**31), 2**31 - 1])
+    for i, j in np.argwhere(~is_padding):
+        gone = list_rows[i, :j][list_last[i, :j] <= list_first[i, j]]
+        if len(gone) > 0 and rng.random() < 0.5 and not np.isin(gone[-1:], list_rows[i, len(gone) :]).any():
+            list_rows[i, j] = gone[-1]
+    is_hidden = np.maximum(list_first, starts) >= np.minimum(list_last, np.minimum(starts + size, sizes.n_q))
+    list_rows[is_hidden] = rng.choice([-1, -(2**31), 2**31 - 1])
+    return (q.astype(np.float32), k, v, rows), first, Lists(list_rows, list_first, list_last, size, offset)
 
 
-def tiles_reference(
-    inputs: tuple[Array, Array, Array, Array], first: Array, tiles: Tiles, limits: Array | None = None
+def lists_reference(
+    inputs: tuple[Array, Array, Array, Array], first: Array, lists: Lists, limits: Array | None = None, **logits: Any
 ) -> ops.Attention:
     """What a head has anyway does not count twice."""
     rows = inputs[3]
 
     def further(kv: int, i: int) -> Array:
-        seen = tiles.seen_by(i)
+        seen = lists.seen_by(i)
         return seen[~np.isin(seen, rows[0, kv])]
 
-    return further_reference(inputs, first, further, limits)
+    return further_reference(inputs, first, further, limits, **logits)
 
 
 def further_reference(
@@ -398,6 +429,8 @@ def further_reference(
     first: Array,
     further: Callable[[int, int], Array],
     limits: Array | None = None,
+    sinks: Array | None = None,
+    softcap: float = 0.0,
 ) -> ops.Attention:
     """In float64, one softmax after the other. further(KV head, query): what the query sees besides the head's rows."""
     q, k, v, rows = (x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs)
@@ -411,13 +444,14 @@ def further_reference(
         keys, values = k[kv, seen], v[kv, seen]
         for head in range(kv * group, (kv + 1) * group):
             with np.errstate(invalid="ignore"):
-                logits = keys @ q[0, head, i]
-                m[0, head, i] = logits.max(initial=-np.inf)
+                logits = capped(keys @ q[0, head, i], softcap)
+                sink = -np.inf if sinks is None else float(sinks[head])
+                m[0, head, i] = logits.max(initial=sink)
                 if m[0, head, i] == -np.inf:
                     continue
                 e = np.exp(logits - m[0, head, i])
-            l[0, head, i] = e.sum()
-            weights = e / e.sum()
+                l[0, head, i] = e.sum() + np.exp(sink - m[0, head, i])
+            weights = e / l[0, head, i]
             o[0, i, head] = weights @ values
             if limits is not None:
                 weights = np.where(seen <= limits[0, i], weights, 0)
@@ -425,33 +459,20 @@ def further_reference(
     return ops.Attention(o, sums, m, l)
 
 
-def in_use_with_tiles(isa: str) -> str:
-    """The kernel that computes tile rows where `isa` is in use."""
-    return ISAS[ISAS.index(isa) + 1] if isa == "amx" else isa
-
-
-@pytest.fixture
-def tile_isa(isa: str) -> str:
-    """A kernel that has tile rows: the same one with and without them."""
-    if in_use_with_tiles(isa) != isa:
-        pytest.skip(f"{isa} has no tile rows")
-    return isa
-
-
-class TestTileRows:
-    """Further rows of each tile of queries, in the same softmax."""
+class TestSharedLists:
+    """Lists of further keys that some queries share, in the same softmax."""
 
     def check(
         self,
         inputs: tuple[Array, Array, Array, Array],
         first: Array,
-        tiles: Tiles,
+        lists: Lists,
         isa: str,
         limits: Array | None = None,
     ) -> None:
         q, k, v, _ = inputs
-        got = ops.attention(*inputs, first=first, limits=limits, n_threads=2, **tiles.arguments)
-        assert_close(got, tiles_reference(inputs, first, tiles, limits), q, k, v, 1.0, in_use_with_tiles(isa))
+        got = ops.attention(*inputs, first=first, limits=limits, n_threads=2, **lists.arguments)
+        assert_close(got, lists_reference(inputs, first, lists, limits), q, k, v, 1.0, isa)
 
     @pytest.mark.parametrize("isa_name", ISAS)
     @given(data=st.data())
@@ -461,20 +482,20 @@ class TestTileRows:
         sizes = Sizes(draw(1, 3), draw(1, 5), draw(1, 70), draw(0, 100), draw(1, 70), draw(1, 70))
         size = draw(1, 80)
         rng = np.random.default_rng(draw(0, 1000))
-        inputs, first, tiles = tile_inputs(rng, sizes, size, draw(0, size - 1), draw(1, 90))
+        inputs, first, lists = list_inputs(rng, sizes, size, draw(0, size - 1), draw(1, 90))
         limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q)) if data.draw(st.booleans()) else None
         with using(isa_name):
-            self.check(inputs, first, tiles, isa_name, limits)
+            self.check(inputs, first, lists, isa_name, limits)
 
     def test_sizes(self, rng: np.random.Generator, isa: str) -> None:
         """Of heads and of groups, and numbers of rows."""
         for arguments in (
             *((Sizes(d_k=d, d_v=257 - d), 16, 5, 40) for d in (1, 31, 33, 64, 80, 127, 128, 256)),
             *((Sizes(group=group), 16, 3, 30) for group in (1, 2, 3, 7, 16)),
-            *((Sizes(n_q=50), 20, 7, n_tile_rows) for n_tile_rows in (1, 31, 32, 33, 255, 257, 700)),
+            *((Sizes(n_q=50), 20, 7, n_further) for n_further in (1, 31, 32, 33, 255, 257, 700)),
         ):
             with case(arguments=arguments):
-                self.check(*tile_inputs(rng, *arguments), isa)
+                self.check(*list_inputs(rng, *arguments), isa)
 
     def test_prefill(self, rng: np.random.Generator, isa: str) -> None:
         """A memory set, a chunk that is causal, and rows that are older than the chunk."""
@@ -482,111 +503,111 @@ class TestTileRows:
         memory = np.sort(np.argsort(rng.random((1, 8, 400)), axis=-1)[..., :64], axis=-1)
         chunk = np.arange(400, 600)
         rows = np.concatenate([memory, np.broadcast_to(chunk, (1, 8, 200))], axis=-1)
-        tile_rows = np.argsort(rng.random((4, 400)), axis=-1)[:, :96]
-        tile_first = np.sort(rng.integers(-64, 64, (4, 96)) + np.arange(0, 256, 64)[:, None], axis=-1).clip(0)
-        tiles = Tiles(tile_rows, tile_first, np.minimum(tile_first + 50, 200), 64)
+        list_rows = np.argsort(rng.random((4, 400)), axis=-1)[:, :96]
+        list_first = np.sort(rng.integers(-64, 64, (4, 96)) + np.arange(0, 256, 64)[:, None], axis=-1).clip(0)
+        lists = Lists(list_rows, list_first, np.minimum(list_first + 50, 200), 64)
         limits = chunk[None] - 100
-        got = ops.attention(q, k, v, rows, limits=limits, **tiles.arguments)
+        got = ops.attention(q, k, v, rows, limits=limits, **lists.arguments)
         first = np.maximum(np.arange(264) - 64, 0)
-        as_list = ops.attention(q, k, v, rows, first=first, limits=limits, **tiles.arguments)
+        as_list = ops.attention(q, k, v, rows, first=first, limits=limits, **lists.arguments)
         assert_all_equal(got, as_list)
-        self.check((q, k, v, rows), first, tiles, isa, limits)
+        self.check((q, k, v, rows), first, lists, isa, limits)
 
     def test_sliding_window(self, rng: np.random.Generator, isa: str) -> None:
-        """Rows that come and go, and come back: a query sees as many as any other, its tile has more."""
+        """Rows that come and go, and come back: a query sees as many as any other, its list has more."""
         for window, n_alive in [(1, 1), (5, 40), (40, 300), (48, 700)]:
             with case(window=window, n_alive=n_alive):
                 q, k, v, rows = random_inputs(rng, Sizes(2, 3, 150, 900))
                 rows, starts = np.sort(rows, axis=-1), np.arange(5)[:, None] * 32 - 7
                 first = np.arange(-window, 32).repeat(n_alive // window)
-                tile_rows = np.argsort(rng.random(k.shape[1]))[np.arange(len(first)) % (n_alive + 2)]
-                tile_first = (starts + first).clip(0, 150)
-                tiles = Tiles(np.tile(tile_rows, (5, 1)), tile_first, starts + first + window, 32, 7)
-                assert len(np.unique(tile_rows)) < len(tile_rows)
-                assert len({len(tiles.seen_by(i)) for i in range(150)}) == 1
-                self.check((q, k, v, rows[..., :200]), np.arange(200) // 2, tiles, isa)
+                list_rows = np.argsort(rng.random(k.shape[1]))[np.arange(len(first)) % (n_alive + 2)]
+                list_first = (starts + first).clip(0, 150)
+                lists = Lists(np.tile(list_rows, (5, 1)), list_first, starts + first + window, 32, 7)
+                assert len(np.unique(list_rows)) < len(list_rows)
+                assert len({len(lists.seen_by(i)) for i in range(150)}) == 1
+                self.check((q, k, v, rows[..., :200]), np.arange(200) // 2, lists, isa)
 
-    def test_rows_of_a_head_are_ignored_for_it(self, rng: np.random.Generator, tile_isa: str) -> None:
+    def test_rows_of_a_head_are_ignored_for_it(self, rng: np.random.Generator, isa: str) -> None:
         """All for head 0, none for head 1, seen or not."""
-        (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 0, 40)
+        (q, k, v, _), _, _ = list_inputs(rng, Sizes(), 16, 0, 40)
         rows = np.stack([np.arange(70), np.arange(70, 140)])[None]
         first = np.where(np.arange(70) < 10, 0, 40)  # most rows are never seen
-        tiles = Tiles(np.tile(np.arange(5, 45), (3, 1)), np.zeros((3, 40), int), np.full((3, 40), 40), 16)
-        got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        lists = Lists(np.tile(np.arange(5, 45), (3, 1)), np.zeros((3, 40), int), np.full((3, 40), 40), 16)
+        got = ops.attention(q, k, v, rows, first=first, **lists.arguments)
         without = ops.attention(q, k, v, rows, first=first)
         for x, y in ((got.o[:, :, :2], without.o[:, :, :2]), (got.l[:, :2], without.l[:, :2])):
             np.testing.assert_array_equal(x, y)
         assert np.all(got.l[:, 2:] * np.exp(got.m[:, 2:]) > without.l[:, 2:] * np.exp(without.m[:, 2:]))
-        self.check((q, k, v, rows), first, tiles, tile_isa)
+        self.check((q, k, v, rows), first, lists, isa)
 
-    def test_padding_alone(self, rng: np.random.Generator, tile_isa: str) -> None:
-        """The same bits as without tile rows; sums are added up in other runs."""
-        inputs, first, tiles = tile_inputs(rng, Sizes(3, 3, 90, 50), 20, 7, 40)
+    def test_padding_alone(self, rng: np.random.Generator, isa: str) -> None:
+        """The same bits as without further keys; sums are added up in other runs."""
+        inputs, first, lists = list_inputs(rng, Sizes(3, 3, 90, 50), 20, 7, 40)
         want = ops.attention(*inputs, first=first)
-        # what no query of the tile sees is not read either: the next tile's first query
+        # what no query of the list sees is not read either: the next list's first query
         ends = np.arange(1, 6)[:, None] * 20 - 7
         for padding in (90, 2**31 - 1, ends):
             for row in (-1, 2**31 - 1):
-                tile_first = np.broadcast_to(padding, tiles.rows.shape)
-                nothing = Tiles(np.full_like(tiles.rows, row), tile_first, np.full_like(tiles.rows, 90), 20, 7)
+                list_first = np.broadcast_to(padding, lists.rows.shape)
+                nothing = Lists(np.full_like(lists.rows, row), list_first, np.full_like(lists.rows, 90), 20, 7)
                 got = ops.attention(*inputs, first=first, **nothing.arguments)
                 assert_equal_but_sums(got, want)
-                np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[tile_isa])
-        none = Tiles(tiles.rows[:, :0], tiles.first[:, :0], tiles.last[:, :0], 20, 7)
+                np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[isa])
+        none = Lists(lists.rows[:, :0], lists.first[:, :0], lists.last[:, :0], 20, 7)
         assert_all_equal(ops.attention(*inputs, first=first, **none.arguments), want)
 
     def test_queries_that_see_nothing(self, rng: np.random.Generator, isa: str) -> None:
-        """Queries 0 to 9 see nothing, 10 to 24 tile rows only."""
-        (q, k, v, rows), _, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
+        """Queries 0 to 9 see nothing, 10 to 24 further keys only."""
+        (q, k, v, rows), _, lists = list_inputs(rng, Sizes(), 16, 3, 20)
         further = np.setdiff1d(np.arange(k.shape[1]), rows)[:8]
         assert len(further) > 0
         begin, end = np.full((3, len(further)), 10), np.full((3, len(further)), 40)
-        tiles = Tiles(np.tile(further, (3, 1)), begin, end, 16, 3)
+        lists = Lists(np.tile(further, (3, 1)), begin, end, 16, 3)
         first = np.full(rows.shape[-1], 25)
-        got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        got = ops.attention(q, k, v, rows, first=first, **lists.arguments)
         assert not got.o[:, :10].any()
         assert not got.l[..., :10].any()
         assert np.all(got.m[..., :10] == -np.inf)
         assert np.all(got.l[..., 10:25] > 0)
-        self.check((q, k, v, rows), first, tiles, isa)
+        self.check((q, k, v, rows), first, lists, isa)
 
     def test_limits(self, rng: np.random.Generator, isa: str) -> None:
         """o, m and l keep their bits; the sums are those of the queries that count."""
-        inputs, first, tiles = tile_inputs(rng, Sizes(n_q=70), 16, 3, 40)
+        inputs, first, lists = list_inputs(rng, Sizes(n_q=70), 16, 3, 40)
         limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, 70))
-        got = ops.attention(*inputs, first=first, limits=limits, **tiles.arguments)
-        assert_equal_but_sums(got, ops.attention(*inputs, first=first, **tiles.arguments))
-        self.check(inputs, first, tiles, isa, limits)
+        got = ops.attention(*inputs, first=first, limits=limits, **lists.arguments)
+        assert_equal_but_sums(got, ops.attention(*inputs, first=first, **lists.arguments))
+        self.check(inputs, first, lists, isa, limits)
 
     def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str) -> None:
         for sizes, size, offset in [
             (Sizes(n_q=70), 16, 3),
             (Sizes(3, 5, 130, 70, 33, 100), 50, 49),
-            (Sizes(1, 2, 300), 2**31 - 1, 0),  # parts of a tile
-            (Sizes(2, 3, 200), 1, 0),  # more tiles than items
+            (Sizes(1, 2, 300), 2**31 - 1, 0),  # slices of a list
+            (Sizes(2, 3, 200), 1, 0),  # more lists than items
             (Sizes(1, 1, 1, 5), 4, 2),
         ]:
             with case(sizes=sizes, size=size, offset=offset):
-                inputs, first, tiles = tile_inputs(rng, sizes, min(size, sizes.n_q + offset), offset, 40)
-                tiles = Tiles(tiles.rows, tiles.first, tiles.last, size, offset)
+                inputs, first, lists = list_inputs(rng, sizes, min(size, sizes.n_q + offset), offset, 40)
+                lists = Lists(lists.rows, lists.first, lists.last, size, offset)
                 limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
-                arguments = {"first": first, "limits": limits, **tiles.arguments}
+                arguments = {"first": first, "limits": limits, **lists.arguments}
                 assert_same_bits_on_threads(partial(ops.attention, *inputs, **arguments))
-                self.check(inputs, first, tiles, isa, limits)
+                self.check(inputs, first, lists, isa, limits)
 
     def test_same_bits_for_a_head_alone(self, rng: np.random.Generator, isa: str) -> None:
         """So many keys that KV heads are computed in rounds, on one thread one at a time."""
-        (q, k, v, _), _, tiles = tile_inputs(rng, Sizes(3, 2, 5, 0, 256, 256), 2, 1, 8)
+        (q, k, v, _), _, lists = list_inputs(rng, Sizes(3, 2, 5, 0, 256, 256), 2, 1, 8)
         rows = np.sort(rng.integers(0, k.shape[1], (1, 3, 17_000)), axis=-1)
-        rows[rows == 3] = 2  # some tile row is new
-        assert_same_bits_for_a_head_alone((q, k, v, rows), causal=False, **tiles.arguments)
+        rows[rows == 3] = 2  # some further row is new
+        assert_same_bits_for_a_head_alone((q, k, v, rows), causal=False, **lists.arguments)
 
     def test_same_bits_for_queries_alone(self, rng: np.random.Generator, isa: str) -> None:
-        """A tile's queries, one query, queries of two tiles: as with all others."""
-        (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(n_q=150), 40, 13, 60)
-        want = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        """A list's queries, one query, queries of two lists: as with all others."""
+        (q, k, v, rows), first, lists = list_inputs(rng, Sizes(n_q=150), 40, 13, 60)
+        want = ops.attention(q, k, v, rows, first=first, **lists.arguments)
         for start, end in ((0, 27), (27, 67), (147, 150), (0, 1), (77, 78), (149, 150), (50, 80), (20, 130)):
-            alone = tiles.of_queries(start, end)
+            alone = lists.of_queries(start, end)
             n = end - start
             got = ops.attention(q[:, :, start:end], k, v, rows, first=(first - start).clip(0, n), **alone.arguments)
             np.testing.assert_array_equal(got.o, want.o[:, start:end])
@@ -597,59 +618,50 @@ class TestTileRows:
         """K and V are widened to float32: the same bits."""
         for type in ["f16", "bf16", "q4_0", "q8_0"]:
             with case(type=type):
-                (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(d_v=96), 16, 3, 40)
+                (q, k, v, rows), first, lists = list_inputs(rng, Sizes(d_v=96), 16, 3, 40)
                 stored, wide = stored_and_wide(k, v, type)
-                got = ops.attention(q, *stored, rows, first=first, **type_argument(type), **tiles.arguments)
-                assert_all_equal(got, ops.attention(q, *wide, rows, first=first, **tiles.arguments))
+                got = ops.attention(q, *stored, rows, first=first, **type_argument(type), **lists.arguments)
+                assert_all_equal(got, ops.attention(q, *wide, rows, first=first, **lists.arguments))
 
     def test_views(self, rng: np.random.Generator, isa: str) -> None:
-        """The heads of a token stand together, as in a model; tiles are part of a larger array."""
-        (q, k, v, rows), first, tiles = tile_inputs(rng, Sizes(), 16, 3, 40)
-        want = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
+        """The heads of a token stand together, as in a model; lists are part of a larger array."""
+        (q, k, v, rows), first, lists = list_inputs(rng, Sizes(), 16, 3, 40)
+        want = ops.attention(q, k, v, rows, first=first, **lists.arguments)
         q, k, v = as_in_a_model(q, k, v)
-        tile_rows, tile_first, tile_last = (
-            np.concatenate([x, x], axis=1).astype(np.int32)[:, :40] for x in (tiles.rows, tiles.first, tiles.last)
+        list_rows, list_first, list_last = (
+            np.concatenate([x, x], axis=1).astype(np.int32)[:, :40] for x in (lists.rows, lists.first, lists.last)
         )
-        tiles = Tiles(tile_rows, tile_first, tile_last, 16, 3)
-        assert_all_equal(ops.attention(q, k, v, rows, first=first, **tiles.arguments), want)
+        lists = Lists(list_rows, list_first, list_last, 16, 3)
+        assert_all_equal(ops.attention(q, k, v, rows, first=first, **lists.arguments), want)
 
     def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
-        """It arrives at the queries that see it: not before or after, in other tiles, or in a head that has it."""
+        """It arrives at the queries that see it: not before or after, in other lists, or in a head that has it."""
         for bad, where in product([np.nan, np.inf, -np.inf], ["q", "k", "v"]):
             with case(bad=bad, where=where):
-                (q, k, v, _), _, _ = tile_inputs(rng, Sizes(), 16, 3, 20)
+                (q, k, v, _), _, _ = list_inputs(rng, Sizes(), 16, 3, 20)
                 rows = np.stack([np.arange(60), np.arange(60, 120)])[None]
                 first = np.where(np.arange(60) < 20, 0, 40)
-                tile_first = np.tile(np.arange(20), (3, 1))
-                tiles = Tiles(np.tile(np.arange(30, 50), (3, 1)), tile_first, tile_first + 15, 16, 3)
-                tiles.rows[1, 11], tiles.rows[:, 9] = tiles.rows[1, 9], np.arange(100, 103)
-                spoil((q, k, v), where, bad, (0, 2, 17, 7), (slice(None), tiles.rows[1, 11], 7))
-                got = ops.attention(q, k, v, rows, first=first, **tiles.arguments)
-                assert_all_close(got, tiles_reference((q, k, v, rows), first, tiles), 1e-4)
+                list_first = np.tile(np.arange(20), (3, 1))
+                lists = Lists(np.tile(np.arange(30, 50), (3, 1)), list_first, list_first + 15, 16, 3)
+                lists.rows[1, 11], lists.rows[:, 9] = lists.rows[1, 9], np.arange(100, 103)
+                spoil((q, k, v), where, bad, (0, 2, 17, 7), (slice(None), lists.rows[1, 11], 7))
+                got = ops.attention(q, k, v, rows, first=first, **lists.arguments)
+                assert_all_close(got, lists_reference((q, k, v, rows), first, lists), 1e-4)
                 assert not np.isfinite(got.o).all()
                 assert np.isfinite(got.o[:, :, :2]).all()
 
     def test_large_numbers(self, rng: np.random.Generator, isa: str) -> None:
-        """Products that overflow, of a tile row alone."""
-        inputs, first, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
+        """Products that overflow, of a further key alone."""
+        inputs, first, lists = list_inputs(rng, Sizes(), 16, 3, 20)
         q, k, _, rows = inputs
-        new = np.setdiff1d(np.concatenate([tiles.seen_by(i) for i in range(40)]), rows[0, 0])[0]
+        new = np.setdiff1d(np.concatenate([lists.seen_by(i) for i in range(40)]), rows[0, 0])[0]
         q[0, 1, :, 0] = 1e20
         k[0, new, 0] = 1e20
-        got, want = ops.attention(*inputs, first=first, **tiles.arguments), tiles_reference(inputs, first, tiles)
+        got, want = ops.attention(*inputs, first=first, **lists.arguments), lists_reference(inputs, first, lists)
         np.testing.assert_allclose(got.o[:, :, [0, 2, 3]], want.o[:, :, [0, 2, 3]], rtol=0, atol=1e-4)
         seen = want.m[0, 1] > 1e39
         assert seen.any()
         np.testing.assert_array_equal(np.isinf(got.m[0, 1]), seen)
-
-    @pytest.mark.skipif("amx" not in ISAS, reason="this CPU has no AMX")
-    def test_amx_has_none(self, rng: np.random.Generator) -> None:
-        """The next kernel takes its place."""
-        inputs, first, tiles = tile_inputs(rng, Sizes(), 16, 3, 20)
-        want = ops.attention(*inputs, first=first, **tiles.arguments)
-        with using(in_use_with_tiles("amx")):
-            got = ops.attention(*inputs, first=first, **tiles.arguments)
-        assert_all_equal(got, want)
 
 
 class TestThreads:
@@ -801,29 +813,30 @@ Q = np.zeros((2, 4, 3, 8), dtype=np.float32)
 K = np.zeros((2, 10, 8), dtype=np.float32)
 ROWS = np.zeros((2, 2, 5), dtype=np.int32)
 LIMITS = np.zeros((2, 3), dtype=np.int64)
-TILES = np.tile(np.arange(4), (2, 1))
+LISTS = np.tile(np.arange(4), (2, 1))
 
 
-def with_tiles(
+def with_lists(
     q: Array = Q[:1],
     own: Array = ROWS[:1],
-    rows: Any = TILES,
-    first: Any = TILES // 4,
-    last: Any = TILES // 4 + 3,
+    rows: Any = LISTS,
+    first: Any = LISTS // 4,
+    last: Any = LISTS // 4 + 3,
     **kwargs: Any,
 ) -> ops.Attention:
     own = ROWS[: len(q)] if len(q) != len(own) else own
-    kwargs = {"tile_size": 2, "tile_first": first, "tile_last": last} | kwargs
-    return ops.attention(q, K, K, own, tile_rows=rows, **kwargs)
+    kwargs = {"list_size": 2, "further_first": first, "further_last": last} | kwargs
+    return ops.attention(q, K, K, own, further_rows=rows, **kwargs)
 
 
-def test_good_tiles() -> None:
+def test_good_lists() -> None:
     """What test_bad_arguments spoils."""
-    with_tiles()
-    with_tiles(tile_offset=1)
-    with_tiles(rows=TILES - 1, first=TILES // 4 + 3)
-    with_tiles(rows=TILES - 1, last=TILES - 2**31)
-    with_tiles(rows=TILES % 2, first=TILES // 2, last=TILES // 2 + 1)
+    with_lists()
+    with_lists(list_offset=1)
+    with_lists(rows=LISTS - 1, first=LISTS // 4 + 3)
+    with_lists(rows=LISTS - 1, last=LISTS - 2**31)
+    with_lists(rows=LISTS % 2, first=LISTS // 2, last=LISTS // 2 + 1)
+    with_lists(rows=np.stack([LISTS, LISTS + 1]))
 
 
 def test_bad_arguments() -> None:
@@ -857,50 +870,54 @@ def test_bad_arguments() -> None:
             lambda: ops.attention(Q, K, K, ROWS + np.arange(5, 0, -1), limits=LIMITS),
             r"rows must ascend in each head when there are limits",
         ),
-        (lambda: with_tiles(first=None), r"tile_rows, tile_first and tile_last belong together"),
-        (lambda: with_tiles(last=None), r"tile_rows, tile_first and tile_last belong together"),
-        (lambda: with_tiles(rows=None), r"tile_rows, tile_first and tile_last belong together"),
-        (lambda: with_tiles(q=Q), r"tile_rows are for one block of queries, got 2"),
-        (lambda: with_tiles(rows=TILES * 1.0), r"tile_rows must be integers, got float64"),
-        (lambda: with_tiles(first=TILES * 1.0), r"tile_first must be integers, got float64"),
-        (lambda: with_tiles(rows=TILES[0]), r"tile_rows must have 2 axes, got 1"),
-        (lambda: with_tiles(rows=TILES[:1]), r"tile_rows must be of shape \[2, 'n_tile_rows'\], got \[1, 4\]"),
-        (lambda: with_tiles(tile_size=3), r"tile_rows must be of shape \[1, 'n_tile_rows'\]"),
-        (lambda: with_tiles(tile_size=1), r"tile_rows must be of shape \[3, 'n_tile_rows'\]"),
+        (lambda: with_lists(first=None), r"further_first and further_last belong together"),
+        (lambda: with_lists(last=None), r"further_first and further_last belong together"),
+        (lambda: with_lists(rows=None), r"further_first and further_last are those of further_rows"),
+        (lambda: with_lists(q=Q), r"further_rows are for one block of queries, got 2"),
+        (lambda: with_lists(rows=LISTS * 1.0), r"further_rows must be integers, got float64"),
+        (lambda: with_lists(first=LISTS * 1.0), r"further_first must be integers, got float64"),
+        (lambda: with_lists(rows=LISTS[0]), r"further_rows must have 2 to 3 axes, got 1"),
+        (lambda: with_lists(rows=LISTS[:1]), r"further_rows must be of shape \[2, 'n'\], got \[1, 4\]"),
+        (lambda: with_lists(rows=LISTS[None]), r"further_rows must be of shape \[2, 2, 'n'\], got \[1, 2, 4\]"),
+        (lambda: with_lists(list_size=3), r"further_rows must be of shape \[1, 'n'\]"),
+        (lambda: with_lists(list_size=1), r"further_rows must be of shape \[3, 'n'\]"),
+        (lambda: with_lists(first=LISTS[:, :3]), r"further_first must be of shape \[2, 4\], got \[2, 3\]"),
+        (lambda: with_lists(first=LISTS[:, ::-1]), r"further_first must be ascending in each list"),
+        (lambda: with_lists(last=LISTS[:, ::-1]), r"further_last must be ascending in each list"),
+        (lambda: with_lists(last=LISTS * 1.0), r"further_last must be integers, got float64"),
+        (lambda: with_lists(last=LISTS + 2**31), r"further_last must be int32 numbers"),
+        (lambda: with_lists(last=LISTS[:, :3]), r"further_last must be of shape \[2, 4\], got \[2, 3\]"),
+        (lambda: with_lists(first=LISTS - 1), r"further_first must hold numbers from 0 on"),
+        (lambda: with_lists(first=LISTS + 2**31), r"further_first must be int32 numbers"),
         (
-            lambda: with_tiles(first=TILES[:, :3]),
-            r"tile_first must be of the shape of tile_rows, \[2, 4\], got \[2, 3\]",
+            lambda: with_lists(rows=LISTS - 2**31 - 1, first=LISTS + 9),
+            r"further_rows must be int32 numbers, got -2147483649 to -2147483646",
         ),
-        (lambda: with_tiles(first=TILES[:, ::-1]), r"tile_first must hold numbers from 0 on, ascending in each tile"),
-        (lambda: with_tiles(last=TILES[:, ::-1]), r"tile_last must be ascending in each tile"),
-        (lambda: with_tiles(last=TILES * 1.0), r"tile_last must be integers, got float64"),
-        (lambda: with_tiles(last=TILES + 2**31), r"tile_last must be int32 numbers"),
-        (lambda: with_tiles(last=TILES[:, :3]), r"tile_last must be of the shape of tile_rows, \[2, 4\], got \[2, 3\]"),
-        (lambda: with_tiles(first=TILES - 1), r"tile_first must hold numbers from 0 on"),
-        (lambda: with_tiles(first=TILES + 2**31), r"tile_first must be int32 numbers"),
+        (lambda: with_lists(rows=LISTS + 7), r"further_rows must be from 0 to 9, got 7 to 10"),
+        (lambda: with_lists(rows=LISTS - 1), r"further_rows must be from 0 to 9, got -1 to"),
         (
-            lambda: with_tiles(rows=TILES - 2**31 - 1, first=TILES + 9),
-            r"tile_rows must be int32 numbers, got -2147483649 to -2147483646",
-        ),
-        (lambda: with_tiles(rows=TILES + 7), r"tile_rows must be from 0 to 9, got 7 to 10"),
-        (lambda: with_tiles(rows=TILES - 1), r"tile_rows must be from 0 to 9, got -1 to"),
-        (
-            lambda: with_tiles(rows=TILES // 2 * 2),
-            r"tile_rows that a query sees must differ from each other, got equal ones in tile 0",
+            lambda: with_lists(rows=LISTS // 2 * 2),
+            r"further_rows that a query sees must differ from each other, got equal ones in list 0",
         ),
         (
-            lambda: with_tiles(rows=TILES % 3, first=TILES // 3, last=TILES * 0 + 2),
-            r"tile_rows that a query sees must differ from each other, got equal ones in tile 0",
+            lambda: with_lists(rows=LISTS % 3, first=LISTS // 3, last=LISTS * 0 + 2),
+            r"further_rows that a query sees must differ from each other, got equal ones in list 0",
         ),
         (
-            lambda: with_tiles(own=ROWS[:1] + np.arange(5, 0, -1)),
-            r"rows must ascend in each head when there are tile rows",
+            lambda: with_lists(own=ROWS[:1] + np.arange(5, 0, -1)),
+            r"rows must ascend in each head when there are further keys",
         ),
-        (lambda: with_tiles(tile_size=0), r"tile_size must be"),
-        (lambda: with_tiles(tile_size=2.0), r"tile_size must be"),
-        (lambda: with_tiles(tile_offset=-1), r"tile_offset must be"),
-        (lambda: with_tiles(tile_offset=2), r"tile_offset must be"),
-        (lambda: ops.attention(Q, K, K, ROWS, tile_size=0), r"tile_size must be"),
+        (lambda: with_lists(list_size=0), r"list_size must be"),
+        (lambda: with_lists(list_size=2.0), r"list_size must be"),
+        (lambda: with_lists(list_offset=-1), r"list_offset must be"),
+        (lambda: with_lists(list_offset=2), r"list_offset must be"),
+        (lambda: ops.attention(Q, K, K, ROWS, list_size=0), r"list_size must be"),
+        (lambda: ops.attention(Q, K, K, ROWS, softcap=-1.0), r"softcap must be"),
+        (
+            lambda: ops.attention(Q, K, K, ROWS, sinks=np.zeros(3, np.float32)),
+            r"sinks must be of shape \[4\], got \[3\]",
+        ),
+        (lambda: ops.attention(Q, K, K, ROWS, sinks=np.zeros(4)), r"sinks must be float32, got float64"),
         (
             lambda: ops.attention(Q, K, K, ROWS, first=[0, 0, 1, 0, 1]),
             r"first must hold 5 ascending numbers from 0 to 3",
@@ -915,6 +932,6 @@ def test_bad_arguments() -> None:
         (lambda: ops.attention(Q, K, K, ROWS, type="f8"), r"type must be one of"),
         (lambda: ops.attention(Q, K, K, ROWS, backend="abacus"), r"there is no backend 'abacus'"),
         (lambda: ops.attention(Q, K, K, ROWS, n_threads=0), r"n_threads must be"),
-        (lambda: _core.ops_set_attention_isa("abacus"), r"this CPU has no kernel 'abacus'"),
     ]
     assert_refused(calls, "attention")
+    assert_refused([(lambda: _core.ops_set_isa("abacus"), r"this CPU has no 'abacus'")], "ops")

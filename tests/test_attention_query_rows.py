@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compare import assert_all_close, assert_all_equal, case
-from h2o_llama import _core, ops
+from h2o_llama import ops
 from kernels import ISAS, using
 from test_attention_op import (
     Sizes,
-    Tiles,
     as_in_a_model,
     assert_close,
     assert_equal_but_sums,
     assert_same_bits_on_threads,
+    compute,
     further_reference,
-    in_use_with_tiles,
     spoil,
     stored_and_wide,
     type_argument,
@@ -62,30 +61,24 @@ def query_reference(inputs: Inputs, first: Array, query_rows: Array, limits: Arr
 def attend(
     inputs: Inputs, first: Array, query_rows: Array, limits: Array | None = None, n_threads: int = 2
 ) -> ops.Attention:
-    return ops.attention(*inputs, first=first, query_rows=query_rows, limits=limits, n_threads=n_threads)
+    return ops.attention(*inputs, first=first, further_rows=query_rows, limits=limits, n_threads=n_threads)
 
 
 def attend_without_sums(
     inputs: Inputs, first: Array, query_rows: Array, type: str = "f32", n_threads: int = 2
 ) -> ops.Attention:
     """Few queries take another way than with column sums."""
-    q, k, v, rows = inputs
-    o, sums, m, l = _core.ops_attention(  # noqa: E741
-        q, k, v, type, rows.astype(np.int32), first.astype(np.int32), None, query_rows.astype(np.int32), None, None,
-        1, 0, 1.0, False, "cpu", n_threads,
-    )  # fmt: skip
-    assert sums is None
-    return ops.Attention(o, np.zeros(0), m, l)
+    return compute(inputs, type, n_threads=n_threads, first=first, further_rows=query_rows)
 
 
 def check(inputs: Inputs, first: Array, query_rows: Array, isa: str, limits: Array | None = None) -> None:
     """With and without column sums."""
     q, k, v, _ = inputs
     want = query_reference(inputs, first, query_rows, limits)
-    assert_close(attend(inputs, first, query_rows, limits), want, q, k, v, 1.0, in_use_with_tiles(isa))
+    assert_close(attend(inputs, first, query_rows, limits), want, q, k, v, 1.0, isa)
     without_sums = want._replace(sums=np.zeros(0))
     got = attend_without_sums(inputs, first, query_rows)
-    assert_close(got, without_sums, q, k, v, 1.0, in_use_with_tiles(isa))
+    assert_close(got, without_sums, q, k, v, 1.0, isa)
 
 
 class TestEqualsNumpy:
@@ -127,13 +120,11 @@ class TestEqualsNumpy:
         check((q, k, v, rows), first, query_rows, isa, limits=chunk[:1] - 100)
 
     def test_padding_alone(self, rng: np.random.Generator, isa: str) -> None:
-        """As without further rows; the same bits, where these have the same kernel."""
+        """The same bits as without further keys."""
         inputs, first, query_rows = query_inputs(rng, Sizes(3, 3, 90, 50), 20)
         want = ops.attention(*inputs, first=first)
         got = attend(inputs, first, np.full_like(query_rows, -1))
-        if in_use_with_tiles(isa) == isa:
-            assert_equal_but_sums(got, want)
-        assert_close(got, want, *inputs[:3], 1.0, isa)
+        assert_equal_but_sums(got, want)
 
     def test_queries_that_see_nothing(self, rng: np.random.Generator, isa: str) -> None:
         """Queries 0 to 9 see nothing, 10 to 24 rows of their own only."""
@@ -155,7 +146,7 @@ class TestEqualsNumpy:
             with case(n_q=n_q, type=type):
                 (q, k, v, rows), first, query_rows = query_inputs(rng, Sizes(d_v=96, n_q=n_q), 150)
                 stored, wide = stored_and_wide(k, v, type)
-                more: dict[str, Any] = {"first": first, "query_rows": query_rows}
+                more: dict[str, Any] = {"first": first, "further_rows": query_rows}
                 got = ops.attention(q, *stored, rows, **type_argument(type), **more)
                 assert_all_equal(got, ops.attention(q, *wide, rows, **more))
                 got = attend_without_sums((q, *stored, rows), first, query_rows, type)
@@ -264,33 +255,29 @@ ROWS = np.tile(np.arange(5), (2, 2, 1))
 QUERY_ROWS = np.tile([5, 6, 9, -1], (2, 3, 1))
 
 
-def call(query_rows: Any, q: Array = Q[:1], rows: Array = ROWS[:1], **kwargs: Any) -> ops.Attention:
-    return ops.attention(q, K, K, rows, query_rows=query_rows, **kwargs)
+def call(further_rows: Any, q: Array = Q[:1], rows: Array = ROWS[:1], **kwargs: Any) -> ops.Attention:
+    return ops.attention(q, K, K, rows, further_rows=further_rows, **kwargs)
 
 
 def test_good_arguments() -> None:
     """What test_bad_arguments spoils."""
     call(QUERY_ROWS)
     call(QUERY_ROWS[..., :0])
-    ops.attention(Q[0], K, K, ROWS[0], query_rows=QUERY_ROWS)
+    ops.attention(Q[0], K, K, ROWS[0], further_rows=QUERY_ROWS)
 
 
 def test_bad_arguments() -> None:
     for arguments, message in [
-        ({"query_rows": QUERY_ROWS, "q": Q, "rows": ROWS}, "query_rows are for one block of queries, got 2"),
-        ({"query_rows": QUERY_ROWS * 1.0}, "query_rows must be integers, got float64"),
-        ({"query_rows": QUERY_ROWS[0]}, "query_rows must have 3 axes, got 2"),
-        ({"query_rows": QUERY_ROWS[:1]}, r"query_rows must be of shape \[2, 3, 'n'\], got \[1, 3, 4\]"),
-        ({"query_rows": QUERY_ROWS[:, :2]}, r"query_rows must be of shape \[2, 3, 'n'\], got \[2, 2, 4\]"),
-        ({"query_rows": QUERY_ROWS + 1}, "query_rows must be from 0 to 9, or -1, got 0 to 10"),
-        ({"query_rows": QUERY_ROWS - 1}, "query_rows must be from 0 to 9, or -1, got -2 to 8"),
-        ({"query_rows": QUERY_ROWS[..., ::-1]}, "query_rows must have -1 at the end of a query's list only"),
-        ({"query_rows": QUERY_ROWS[..., [0, 1, 0]]}, "query_rows of a query must differ from each other"),
-        ({"query_rows": QUERY_ROWS - (QUERY_ROWS == 5)}, "query_rows must differ from the head's rows, got some"),
-        (
-            {"query_rows": QUERY_ROWS, **Tiles(QUERY_ROWS[:1, 0, :3], ROWS[0, :1, :3], ROWS[0, :1, :3], 64).arguments},
-            "tile_rows and query_rows exclude each other, got both",
-        ),
+        ({"further_rows": QUERY_ROWS, "q": Q, "rows": ROWS}, "further_rows are for one block of queries, got 2"),
+        ({"further_rows": QUERY_ROWS * 1.0}, "further_rows must be integers, got float64"),
+        ({"further_rows": QUERY_ROWS[0, 0]}, "further_rows must have 2 to 3 axes, got 1"),
+        ({"further_rows": QUERY_ROWS[:1]}, r"further_rows must be of shape \[2, 3, 'n'\], got \[1, 3, 4\]"),
+        ({"further_rows": QUERY_ROWS[:, :2]}, r"further_rows must be of shape \[2, 3, 'n'\], got \[2, 2, 4\]"),
+        ({"further_rows": QUERY_ROWS + 1}, "further_rows must be from 0 to 9, or -1, got 0 to 10"),
+        ({"further_rows": QUERY_ROWS - 1}, "further_rows must be from 0 to 9, or -1, got -2 to 8"),
+        ({"further_rows": QUERY_ROWS[..., ::-1]}, "further_rows must have -1 at the end of a list only"),
+        ({"further_rows": QUERY_ROWS[..., [0, 1, 0]]}, "further_rows of a list must differ from each other"),
+        ({"further_rows": QUERY_ROWS - (QUERY_ROWS == 5)}, "further_rows must differ from the head's rows, got some"),
     ]:
         with case(message=message), pytest.raises(ValueError, match=rf"^\[attention\] {message}"):
             call(**arguments)

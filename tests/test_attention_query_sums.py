@@ -13,24 +13,24 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compare import assert_all_close, case
-from h2o_llama import _core, ops
+from h2o_llama import ops
 from kernels import ISAS, using
 from test_attention_op import (
+    Lists,
     Sizes,
-    Tiles,
     assert_close,
     assert_equal_but_sums,
     assert_same_bits_on_threads,
+    compute,
     further_reference,
-    in_use_with_tiles,
+    list_inputs,
     spoil,
-    tile_inputs,
 )
 from test_attention_query_rows import query_inputs
 
 Array = NDArray[Any]
 Inputs = tuple[Array, Array, Array, Array]
-Further = Literal["none", "of tiles", "of queries"]
+Further = Literal["none", "of lists", "of queries"]
 
 QUERY_SUMS = 2
 
@@ -39,10 +39,10 @@ class Case:
     """Arguments of the operator: for all queries, or by the reference for one after the other."""
 
     def __init__(self, rng: np.random.Generator, sizes: Sizes, further: Further, n: int, size: int = 4) -> None:
-        self.tiles: Tiles | None = None
+        self.lists: Lists | None = None
         self.query_rows: Array | None = None
-        if further == "of tiles":
-            self.inputs, self.first, self.tiles = tile_inputs(rng, sizes, size, size // 2, n)
+        if further == "of lists":
+            self.inputs, self.first, self.lists = list_inputs(rng, sizes, size, size // 2, n)
         else:
             self.inputs, self.first, query_rows = query_inputs(rng, sizes, n)
             self.query_rows = query_rows if further == "of queries" else None
@@ -53,21 +53,15 @@ class Case:
         self.limits = rng.integers(-20, self.inputs[1].shape[1] + 20, (1, self.inputs[0].shape[2]))
 
     def attend(self, sums: int = QUERY_SUMS, n_threads: int = 2) -> ops.Attention:
-        further: tuple[Any, ...] = (self.query_rows, None, None, 1, 0)
-        if self.tiles is not None:
-            further = (self.tiles.rows, self.tiles.first, self.tiles.last, self.tiles.size, self.tiles.offset)
-        arrays = [None if x is None else np.ascontiguousarray(x, dtype=np.int32) for x in further[:3]]
-        q, k, v, rows = self.inputs
-        limits = None if self.limits is None or not sums else self.limits.astype(np.int32)
-        o, s, m, l = _core.ops_attention(  # noqa: E741
-            q, k, v, "f32", rows.astype(np.int32), self.first.astype(np.int32), limits, *arrays, *further[3:],
-            1.0, sums, "cpu", n_threads,
-        )  # fmt: skip
-        return ops.Attention(o, np.zeros(0) if s is None else s, m, l)
+        more: dict[str, Any] = {} if self.lists is None else self.lists.params
+        if self.query_rows is not None:
+            more = {"further_rows": self.query_rows}
+        limits = self.limits if sums else None
+        return compute(self.inputs, sums=sums, n_threads=n_threads, first=self.first, limits=limits, **more)
 
     def further(self, kv: int, i: int) -> Array:
-        if self.tiles is not None:
-            seen = self.tiles.seen_by(i)
+        if self.lists is not None:
+            seen = self.lists.seen_by(i)
             return seen[~np.isin(seen, self.inputs[3][0, kv])]
         if self.query_rows is not None:
             return self.query_rows[kv, i][self.query_rows[kv, i] >= 0]
@@ -85,7 +79,6 @@ class Case:
         return ops.Attention(*(np.concatenate(x, axis=axis) for x, axis in axes))
 
     def check(self, isa: str) -> None:
-        isa = isa if self.tiles is None and self.query_rows is None else in_use_with_tiles(isa)
         assert_close(self.attend(), self.reference(), *self.inputs[:3], 1.0, isa)
 
 
@@ -99,7 +92,7 @@ def test_random_sizes(isa_name: str, multiple: int, data: st.DataObject) -> None
     d_k, d_v = (multiple * draw(1, 96 // multiple) for _ in range(2))
     sizes = Sizes(draw(1, 3), draw(1, 9), draw(1, 18), draw(0, 300), d_k, d_v)
     rng = np.random.default_rng(draw(0, 1000))
-    problem = Case(rng, sizes, data.draw(st.sampled_from(["none", "of tiles", "of queries"])), draw(1, 150), draw(1, 6))
+    problem = Case(rng, sizes, data.draw(st.sampled_from(["none", "of lists", "of queries"])), draw(1, 150), draw(1, 6))
     if data.draw(st.booleans()):
         problem.limit(rng)
     with using(isa_name):
@@ -110,7 +103,7 @@ def test_sizes(rng: np.random.Generator, isa: str) -> None:
     """Several runs of blocks; more heads in a group than rows in a tile; as many keys as are packed in blocks."""
     for sizes in [Sizes(2, 3, 1, 1500), Sizes(1, 71, 3, 60), Sizes(1, 16, 1, 4200)]:
         with case(sizes=sizes):
-            problem = Case(rng, sizes, "of tiles", 30)
+            problem = Case(rng, sizes, "of lists", 30)
             problem.limit(rng)
             problem.check(isa)
 
@@ -118,12 +111,12 @@ def test_sizes(rng: np.random.Generator, isa: str) -> None:
 def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str) -> None:
     for sizes in [Sizes(3, 3, 2, 700, 64, 64), Sizes(3, 3, 24, 300, 64, 64)]:
         with case(sizes=sizes):
-            assert_same_bits_on_threads(Case(rng, sizes, "of tiles", 200).attend)
+            assert_same_bits_on_threads(Case(rng, sizes, "of lists", 200).attend)
 
 
 def test_output_is_as_without_sums(rng: np.random.Generator, isa: str) -> None:
     """The same bits where few rows are read in place."""
-    problem = Case(rng, Sizes(3, 3, 4, 500, 64, 64), "of tiles", 100)
+    problem = Case(rng, Sizes(3, 3, 4, 500, 64, 64), "of lists", 100)
     assert_equal_but_sums(problem.attend(), problem.attend(sums=0))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compare import assert_refused, case
 from h2o_llama import ops
-from kernels import ISAS, using
+from kernels import ALL_ISAS, using
 from oracle.top_keys import index_scores, top_keys
 from pairwise import all_pairs
 
@@ -53,7 +53,7 @@ class TestEqualsNumpy:
                 q, k = queries(rng, 2, choice["n_q"], 64), exact_keys(rng, 1, choice["n_k"], 64)
                 np.testing.assert_array_equal(ops.top_keys(q, k, choice["n_top"]), top_keys(q, k, choice["n_top"]))
 
-    @pytest.mark.parametrize("isa_name", ISAS)
+    @pytest.mark.parametrize("isa_name", ALL_ISAS)
     @given(data=st.data())
     @settings(max_examples=100, deadline=None, derandomize=True)
     def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:

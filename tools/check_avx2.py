@@ -27,7 +27,7 @@ TESTS = ("test_attention_*.py", "test_top_keys_op.py", "test_h2o_*.py", "test_ll
 WHICH = """
 from h2o_llama import _core
 maps = open("/proc/self/maps").read().split()
-print(*{path for path in maps if "libh2o-ggml-cpu" in path}, _core.ops_attention_isas()[0])
+print(*{path for path in maps if "libh2o-ggml-cpu" in path}, _core.ops_isas()[0])
 """
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *flags)
     run("cmake", "--build", BUILD, "--target", "ggml-cpu")
 
-    env = os.environ | {"LD_PRELOAD": str(LIBRARY), "H2O_ATTN_ISA": "avx2"}
+    env = os.environ | {"LD_PRELOAD": str(LIBRARY), "H2O_ISA": "avx2"}
     used = subprocess.run([sys.executable, "-c", WHICH], env=env, text=True, stdout=subprocess.PIPE, check=True).stdout
     if used.split() != [str(LIBRARY), "avx2"]:
         sys.exit(f"check_avx2: {used.strip()} is in use, not {LIBRARY} with the AVX2 kernel")

@@ -23,7 +23,7 @@ CPUS = ((None, None), ("haswell", "avx2"), ("x64", "portable"), ("armv8.0_1", No
 WHICH = """
 import re
 from h2o_llama import _core
-print(*set(re.findall("libggml-cpu-[^/]+[.]so", open("/proc/self/maps").read())), _core.ops_attention_isas()[0])
+print(*set(re.findall("libggml-cpu-[^/]+[.]so", open("/proc/self/maps").read())), _core.ops_isas()[0])
 """
 
 
@@ -44,7 +44,7 @@ def main() -> None:
             for path in lib.glob("libggml-cpu-*.so") if backend else ():
                 if path.name not in (f"libggml-cpu-{backend}.so", "libggml-cpu-x64.so"):
                     path.unlink()
-            environment = {**os.environ, **({"H2O_ATTN_ISA": kernel} if kernel else {})}
+            environment = {**os.environ, **({"H2O_ISA": kernel} if kernel else {})}
             demo = [programs / "h2o-llama", "demo", "--html", f"{folder}/demo.html"]
             for command in (
                 [programs / "python", "-c", WHICH],

@@ -234,17 +234,18 @@ def attention(
     q: ArrayLike,
     k: ArrayLike,
     v: ArrayLike,
-    rows: ArrayLike,
+    rows: ArrayLike | None = None,
     *,
     first: ArrayLike | None = None,
     limits: ArrayLike | None = None,
-    tile_rows: ArrayLike | None = None,
-    tile_first: ArrayLike | None = None,
-    tile_last: ArrayLike | None = None,
-    tile_size: int = 64,
-    tile_offset: int = 0,
-    query_rows: ArrayLike | None = None,
+    further_rows: ArrayLike | None = None,
+    further_first: ArrayLike | None = None,
+    further_last: ArrayLike | None = None,
+    list_size: int = 1,
+    list_offset: int = 0,
+    sinks: ArrayLike | None = None,
     scale: float = 1.0,
+    softcap: float = 0.0,
     causal: bool = True,
     type: str | None = None,
     backend: str = "cpu",
@@ -260,36 +261,37 @@ def attention(
         Keys. n_head_kv divides n_head: consecutive query heads share a KV head. With `type`, the rows' bytes: uint8.
     v : as k [n_head_kv, n_kv, d_v]
         Values.
-    rows : integers [..., n_head_kv, n_k]
-        Rows of k and v, in any order; the leading axis is that of q.
+    rows : integers [..., n_head_kv, n_k], optional
+        Own keys: rows of k and v, in any order; the leading axis is that of q. By default all rows of k, in order.
     first : integers [n_k], optional
         The first query that sees each row, ascending. By default as `causal` says, which it replaces.
     limits : integers [..., n_q], optional
         Query i counts in the sum of a key only if the key's row is at most ``limits[i]``: any int32 numbers, with a
         negative one it counts nowhere. The leading axis is that of q. Each head's rows must then be ascending. By
         default every query counts. o, m and l do not depend on it.
-    tile_rows : integers [n_tiles, n_tile_rows], optional
-        Further rows of k and v for the queries of each tile, the same for all heads, in the same softmax; the sums are
-        those of `rows` only. Query i is of tile ``(i + tile_offset) // tile_size``, and there are as many tiles as the
-        last query needs. What a query sees of them must differ from each other. A row that is also among a head's
-        `rows`, seen or not, is ignored for that head: nothing counts twice. Each head's `rows` must then be ascending,
-        and there is one block: q has three axes, or n_block is 1.
-    tile_first : integers [n_tiles, n_tile_rows]
-        With `tile_rows`: the first query that sees each of them, not negative and ascending in each tile. Rows that no
-        query of the tile sees, such as n_q for padding, may be any int32 numbers.
-    tile_last : integers [n_tiles, n_tile_rows]
-        With `tile_rows`: the first query that does not see each of them any more, ascending in each tile. Query i sees
-        a row if ``tile_first <= i < tile_last``. With n_q, a row stays visible to the end of its tile.
-    tile_size : int
-        Queries of a tile, at least 1.
-    tile_offset : int
-        From 0 to ``tile_size - 1``: so many queries less are in the first tile.
-    query_rows : integers [n_head_kv, n_q, n], optional
-        Instead of tile rows: further rows of k and v that each query alone sees, other ones for every KV head, in the
-        same softmax; the sums are those of `rows` only. They differ from each other and from the head's `rows`; -1 at
-        the end of a query's list is no row. There is one block: q has three axes, or n_block is 1.
+    further_rows : integers [n_lists, n] or [n_head_kv, n_lists, n], optional
+        Further keys: lists of rows of k and v, the same for all heads or other ones for every KV head, in the same
+        softmax; the sums are those of `rows` only. Query i has list ``(i + list_offset) // list_size``, and there are
+        as many lists as the last query needs. What a query sees of them must differ from each other. There is one
+        block: q has three axes, or n_block is 1.
+    further_first : integers [n_lists, n], optional
+        The first query that sees each of these, not negative and ascending in each list. Then rows that are also among
+        a head's `rows`, seen or not, are ignored for that head: nothing counts twice. Each head's `rows` must ascend.
+        Rows that no query of the list sees, such as n_q for padding, may be any int32 numbers. By default queries see
+        all of their list, which has none of the head's `rows`, and -1 at its end is no row.
+    further_last : integers [n_lists, n], optional
+        With `further_first`: the first query that does not see each of them any more, ascending in each list. Query i
+        sees a row if ``further_first <= i < further_last``. With n_q, a row stays visible to the end of its list.
+    list_size : int
+        Queries of a list, at least 1.
+    list_offset : int
+        From 0 to ``list_size - 1``: so many queries less are in the first list.
+    sinks : float32 [n_head], optional
+        One more logit in the softmax of every query of a head, which has no key and no value. m and l count it.
     scale : float
         The weights are softmax(scale q·k).
+    softcap : float
+        With c = softcap > 0, the weights are softmax(c tanh(scale q·k / c)).
     causal : bool
         Query i sees ``rows[: n_k - n_q + i + 1]``, n_q ≤ n_k. If false, every query sees all rows.
     type : "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0" or None, default None
@@ -301,7 +303,7 @@ def attention(
     ------
     ValueError
         If an argument has the wrong type, shape or range, an index is not a row of k, or rows do not ascend although
-        there are limits or tile rows.
+        there are limits or further keys.
     H2OError
         If the backend lacks the operator, or memory runs out.
     """
@@ -312,6 +314,11 @@ def attention(
     n_head_kv, n_kv = keys.shape[:2]
     _check_keys("attention", queries, keys, None if type is None else ggml_type)
     _check_shape("attention", "v", values, n_head_kv, n_kv, "d_v")
+    if rows is None:
+        rows = np.broadcast_to(np.arange(n_kv), (*batch, n_head_kv, n_kv))
+        has_rows = False
+    else:
+        has_rows = True
     indices = _array("attention", "rows", rows, None, axes=(2, 3))
     _check_shape("attention", "rows", indices, *batch, n_head_kv, "n_k")
     _check_indices("attention", "rows", indices, n_kv)
@@ -328,35 +335,38 @@ def attention(
             raise ValueError(f"[attention] first must hold {n_k} ascending numbers from 0 to {n_q}, got {first}")
     number = _check.real("attention", "scale", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
     bounds = None if limits is None else _limits(limits, (*batch, n_q), indices)
-    size = _check.integer("attention", "tile_size", tile_size, 1, int(_INT32.max))
-    offset = _check.integer("attention", "tile_offset", tile_offset, 0, size - 1)
-    further, further_first, further_last = _tiles((tile_rows, tile_first, tile_last), size, offset, n_q, n_kv, indices)
-    if query_rows is not None:
-        if further is not None:
-            raise ValueError("[attention] tile_rows and query_rows exclude each other, got both. Leave one out")
-        further, size, offset = _query_rows(query_rows, n_q, n_kv, indices), 1, 0
+    cap = _check.real("attention", "softcap", softcap, 0.0, _FLOAT32_MAX)
+    head_sinks = None
+    if sinks is not None:
+        head_sinks = _array("attention", "sinks", sinks, ("float32",), axes=(1, 1))
+        _check_shape("attention", "sinks", head_sinks, queries.shape[-3])
+    size = _check.integer("attention", "list_size", list_size, 1, int(_INT32.max))
+    offset = _check.integer("attention", "list_offset", list_offset, 0, size - 1)
+    further, further_queries = None, None
+    if further_rows is not None:
+        further, further_queries = _further(further_rows, further_first, further_last, size, offset, n_q, n_kv, indices)
+    elif further_first is not None or further_last is not None:
+        raise ValueError("[attention] further_first and further_last are those of further_rows, got no further_rows")
     place = _place("attention", backend, n_threads)
 
     if not batch:
         queries, indices = queries[None], indices[None]
         bounds = bounds if bounds is None else bounds[None]
-    o, sums, maxima, sums_of_exp = _core.ops_attention(
-        queries,
-        keys,
-        values,
-        ggml_type,
-        indices.astype(np.int32),
-        seen.astype(np.int32),
-        bounds,
-        further,
-        further_first,
-        further_last,
-        size,
-        offset,
-        number,
-        True,
-        *place,
+    params = _core.ops_AttentionParams(
+        rows=indices if has_rows else None,
+        n_k=n_k,
+        first=seen,
+        limits=bounds,
+        further_rows=further,
+        further_queries=further_queries,
+        list_size=size,
+        offset=offset,
+        sinks=head_sinks,
+        scale=number,
+        softcap=cap,
+        sums=1,
     )
+    o, sums, maxima, sums_of_exp = _core.ops_attention(queries, keys, values, ggml_type, params, *place)
     assert sums is not None  # they were asked for
     return Attention(*(output.reshape(*batch, *output.shape[1:]) for output in (o, sums, maxima, sums_of_exp)))
 
@@ -501,89 +511,84 @@ def _limits(value: ArrayLike, shape: tuple[int, ...], indices: NDArray[Any]) -> 
     return checked
 
 
-def _tiles(
-    tiles: tuple[ArrayLike | None, ArrayLike | None, ArrayLike | None],
+def _further(
+    value: ArrayLike,
+    first: ArrayLike | None,
+    last: ArrayLike | None,
     size: int,
     offset: int,
     n_q: int,
     n_kv: int,
     indices: NDArray[Any],
-) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None, NDArray[np.int32] | None]:
-    """Rows of the tiles and the queries that see them, checked; None where there are none."""
-    rows, first, last = tiles
-    if rows is None and first is None and last is None:
-        return None, None, None
-    if rows is None or first is None or last is None:
-        raise ValueError("[attention] tile_rows, tile_first and tile_last belong together, got some of them")
+) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None]:
+    """Further rows and the queries that see them, checked; None where there are none."""
     if indices.ndim == 3 and len(indices) != 1:
-        raise ValueError(f"[attention] tile_rows are for one block of queries, got {len(indices)}")
-
-    tile_rows = _array("attention", "tile_rows", rows, None, axes=(2, 2), may_be_empty=-1)
-    n_tiles = -(-(n_q + offset) // size)
-    _check_shape("attention", "tile_rows", tile_rows, n_tiles, "n_tile_rows")
-    tile_first = _like_tile_rows("tile_first", first, tile_rows)
-    tile_last = _like_tile_rows("tile_last", last, tile_rows)
-    if tile_rows.size == 0:
-        return None, None, None
-    tile_rows = _int32("attention", "tile_rows", tile_rows)
-    tile_first = _int32("attention", "tile_first", tile_first)
-    tile_last = _int32("attention", "tile_last", tile_last)
-    if tile_first.min() < 0 or (tile_first[:, 1:] < tile_first[:, :-1]).any():
-        raise ValueError("[attention] tile_first must hold numbers from 0 on, ascending in each tile")
-    if (tile_last[:, 1:] < tile_last[:, :-1]).any():
-        raise ValueError("[attention] tile_last must be ascending in each tile")
-    starts = np.arange(n_tiles)[:, None] * size - offset
-    begin, end = np.maximum(tile_first, starts), np.minimum(tile_last, np.minimum(starts + size, n_q))
-    for tile, is_seen in enumerate(begin < end):
-        if is_seen.any():
-            _check_tile(tile, tile_rows[tile, is_seen], begin[tile, is_seen], end[tile, is_seen], n_kv)
-    _check_ascending(indices, "tile rows")
-    return tile_rows, tile_first, tile_last
-
-
-def _query_rows(value: ArrayLike, n_q: int, n_kv: int, indices: NDArray[Any]) -> NDArray[np.int32] | None:
-    """Further rows of each query, checked; None where there are none."""
-    if indices.ndim == 3 and len(indices) != 1:
-        raise ValueError(f"[attention] query_rows are for one block of queries, got {len(indices)}")
+        raise ValueError(f"[attention] further_rows are for one block of queries, got {len(indices)}")
     own = indices.reshape(indices.shape[-2:])
-    rows = _array("attention", "query_rows", value, None, axes=(3, 3), may_be_empty=-1)
-    _check_shape("attention", "query_rows", rows, len(own), n_q, "n")
+    rows = _array("attention", "further_rows", value, None, axes=(2, 3), may_be_empty=-1)
+    n_lists = -(-(n_q + offset) // size)
+    _check_shape("attention", "further_rows", rows, *(len(own),) * (rows.ndim - 2), n_lists, "n")
+    if (first is None) != (last is None):
+        raise ValueError("[attention] further_first and further_last belong together, got one of them")
+    queries = None
+    if first is not None and last is not None:
+        queries = np.stack([_queries(name, x, rows) for name, x in (("first", first), ("last", last))])
     if rows.size == 0:
-        return None
+        return None, None
+    rows = _int32("attention", "further_rows", rows)
+    of_heads = rows.reshape(-1, n_lists, rows.shape[-1])
+    if queries is None:
+        _check_lists(of_heads, own, n_kv)
+        return rows, None
+    if queries[0].min() < 0:
+        raise ValueError("[attention] further_first must hold numbers from 0 on")
+    starts = np.arange(n_lists)[:, None] * size - offset
+    begin, end = np.maximum(queries[0], starts), np.minimum(queries[1], np.minimum(starts + size, n_q))
+    for i, is_seen in enumerate(begin < end):
+        for head in of_heads:
+            if is_seen.any():
+                _check_seen(i, head[i, is_seen], begin[i, is_seen], end[i, is_seen], n_kv)
+    _check_ascending(indices, "further keys")
+    return rows, queries
+
+
+def _queries(name: str, value: ArrayLike, rows: NDArray[Any]) -> NDArray[np.int32]:
+    name = f"further_{name}"
+    array = _array("attention", name, value, None, axes=(2, 2), may_be_empty=-1)
+    _check_shape("attention", name, array, *rows.shape[-2:])
+    if array.size == 0:
+        return array.astype(np.int32)
+    if (array[:, 1:] < array[:, :-1]).any():
+        raise ValueError(f"[attention] {name} must be ascending in each list")
+    return _int32("attention", name, array)
+
+
+def _check_lists(rows: NDArray[Any], own: NDArray[Any], n_kv: int) -> None:
+    """Lists [1 or n_head_kv, n_lists, n] that queries see as a whole."""
     if rows.min() < -1 or rows.max() >= n_kv:
         raise ValueError(
-            f"[attention] query_rows must be from 0 to {n_kv - 1}, or -1, got {rows.min()} to {rows.max()}"
+            f"[attention] further_rows must be from 0 to {n_kv - 1}, or -1, got {rows.min()} to {rows.max()}"
         )
     if (rows[..., 1:] > rows[..., :-1])[rows[..., :-1] == -1].any():
-        raise ValueError("[attention] query_rows must have -1 at the end of a query's list only")
+        raise ValueError("[attention] further_rows must have -1 at the end of a list only")
     ascending = np.sort(rows, axis=-1)
     if ((ascending[..., 1:] == ascending[..., :-1]) & (ascending[..., 1:] >= 0)).any():
-        raise ValueError("[attention] query_rows of a query must differ from each other, got equal ones")
+        raise ValueError("[attention] further_rows of a list must differ from each other, got equal ones")
     for head in range(len(own)):
-        if np.isin(rows[head], own[head]).any():
+        if np.isin(rows[head % len(rows)], own[head]).any():
             raise ValueError(
-                f"[attention] query_rows must differ from the head's rows, got some of them in head {head}"
+                f"[attention] further_rows must differ from the head's rows, got some of them in head {head}"
             )
-    return np.ascontiguousarray(rows, dtype=np.int32)
 
 
-def _like_tile_rows(name: str, value: ArrayLike, tile_rows: NDArray[Any]) -> NDArray[Any]:
-    array = _array("attention", name, value, None, axes=(2, 2), may_be_empty=-1)
-    if array.shape != tile_rows.shape:
-        raise ValueError(
-            f"[attention] {name} must be of the shape of tile_rows, {list(tile_rows.shape)}, got {list(array.shape)}"
-        )
-    return array
-
-
-def _check_tile(tile: int, rows: NDArray[Any], begin: NDArray[Any], end: NDArray[Any], n_kv: int) -> None:
-    """Queries [begin, end) of a tile see these rows."""
-    _check_indices("attention", "tile_rows", rows, n_kv)
+def _check_seen(i: int, rows: NDArray[Any], begin: NDArray[Any], end: NDArray[Any], n_kv: int) -> None:
+    """Queries [begin, end) of list i see these rows."""
+    _check_indices("attention", "further_rows", rows, n_kv)
     order = np.argsort(rows, kind="stable")  # begin and end ascend: equal rows stand in the order of their queries
     is_equal = rows[order][1:] == rows[order][:-1]
     if (is_equal & (begin[order][1:] < end[order][:-1])).any():
         raise ValueError(
-            f"[attention] tile_rows that a query sees must differ from each other, got equal ones in tile {tile}"
+            f"[attention] further_rows that a query sees must differ from each other, got equal ones in list {i}"
         )
 
 

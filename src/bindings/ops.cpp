@@ -5,6 +5,7 @@
 #include "ggml/top-keys/top-keys.h"
 #include "ggml/keys/keys.h"
 #include "ggml/product/product.h"
+#include "ggml/simd/isa.h"
 #include "h2o/graph/softmax.h"
 
 #include <pybind11/stl.h>
@@ -110,66 +111,79 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
     return graph.output(t, res);
 }
 
-// rows, first and last are [n_tiles, n_tile_rows], all or none; or rows alone, [n_head_kv, n_q, n_tile_rows]
-struct query_tiles {
-    const std::optional<py::array_t<int32_t>> & rows;
-    const std::optional<py::array_t<int32_t>> & first;
-    const std::optional<py::array_t<int32_t>> & last;
-    int size;
-    int offset;
+using int_array = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+
+// ggml_h2o_attn_params, of arrays: rows [n_block, n_head_kv, n_k], first [n_k], limits [n_block, n_q], sinks [n_head],
+// further_rows [n_lists, n] or [n_head_kv, n_lists, n], further_queries [2, n_lists, n].
+struct attention_params {
+    std::optional<py::array_t<int32_t>> rows;
+    int64_t                             n_k;
+    std::optional<int_array>            first;
+    std::optional<int_array>            limits;
+    std::optional<int_array>            further_rows;
+    std::optional<int_array>            further_queries;
+    int                                 list_size;
+    int                                 offset;
+    std::optional<py::array_t<float>>   sinks;
+    float                               scale;
+    float                               softcap;
+    int                                 sums;
 };
 
+// q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]
 static ggml_h2o_attn_result attention_build(
-        ops_graph & graph, const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
-        const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,
-        const query_tiles & tiles, float scale, int sums) {
+        ops_graph & graph, const py::array & q, const py::array & k, const py::array & v, const std::string & type_name, const attention_params & params) {
     const ggml_type type = find_type(type_name);
 
-    const auto optional_input = [&](const std::optional<py::array_t<int32_t>> & a) { return a ? graph.input(*a, GGML_TYPE_I32) : nullptr; };
+    const auto input = [&](const auto & a, ggml_type type) { return a ? graph.input(*a, type) : nullptr; };
 
-    return ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type),
-        graph.input(rows, GGML_TYPE_I32), optional_input(first), optional_input(limits),
-        optional_input(tiles.rows), optional_input(tiles.first), optional_input(tiles.last), tiles.size, tiles.offset, nullptr, 0, scale, sums);
+    ggml_h2o_attn_params p = {};
+    p.rows    = input(params.rows, GGML_TYPE_I32);
+    p.n_k     = params.n_k;
+    p.first   = input(params.first, GGML_TYPE_I32);
+    p.limits  = input(params.limits, GGML_TYPE_I32);
+    p.sinks   = input(params.sinks, GGML_TYPE_F32);
+    p.scale   = params.scale;
+    p.softcap = params.softcap;
+    p.sums    = (ggml_h2o_attn_sums) params.sums;
+
+    p.further.rows      = input(params.further_rows, GGML_TYPE_I32);
+    p.further.queries   = input(params.further_queries, GGML_TYPE_I32);
+    p.further.list_size = params.list_size;
+    p.further.offset    = params.offset;
+
+    return ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type), &p);
 }
 
-// q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d], rows is [n_block, n_head_kv, n_k], first is [n_k],
-// limits is [n_block, n_q], tile_rows, tile_first and tile_last as in query_tiles, these four contiguous; sums is a
-// ggml_h2o_attn_sums, those of each query are [n_q, n_head_kv, n_k]
+// sums are [n_block, n_head_kv, n_k], those of each query [n_q, n_head_kv, n_k]
 static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
-        const py::array & q, const py::array & k, const py::array & v, const std::string & type,
-        const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,
-        const std::optional<py::array_t<int32_t>> & tile_rows, const std::optional<py::array_t<int32_t>> & tile_first, const std::optional<py::array_t<int32_t>> & tile_last,
-        int tile_size, int tile_offset,
-        float scale, int sums, const std::string & backend, int n_threads) {
+        const py::array & q, const py::array & k, const py::array & v, const std::string & type, const attention_params & params,
+        const std::string & backend, int n_threads) {
     ops_graph graph("attention", backend, n_threads);
 
-    const ggml_h2o_attn_result res = attention_build(graph, q, k, v, type, rows, first, limits, { tile_rows, tile_first, tile_last, tile_size, tile_offset }, scale, sums);
-    if (sums) {
-        graph.compute({ res.o, res.sums, res.m, res.l });
-    } else {
-        graph.compute({ res.o, res.m, res.l });
+    const ggml_h2o_attn_result res = attention_build(graph, q, k, v, type, params);
+
+    std::vector<ggml_tensor *> outputs = { res.o, res.m, res.l };
+    if (res.sums) {
+        outputs.push_back(res.sums);
     }
+    graph.compute(outputs);
 
     const shape queries = { q.shape(0), q.shape(1), q.shape(2) };
-    const shape summed  = sums == GGML_H2O_ATTN_QUERY_SUMS ? shape { q.shape(2), rows.shape(1), rows.shape(2) } : shape_of(rows);
 
     return {
         graph.output(res.o, { q.shape(0), q.shape(2), q.shape(1), (py::ssize_t) res.o->ne[0] }),
-        sums ? std::optional(graph.output(res.sums, summed)) : std::nullopt,
+        res.sums ? std::optional(graph.output(res.sums, { res.sums->ne[2], res.sums->ne[1], res.sums->ne[0] })) : std::nullopt,
         graph.output(res.m, queries),
         graph.output(res.l, queries),
     };
 }
 
 static double attention_seconds(
-        const py::array & q, const py::array & k, const py::array & v, const std::string & type,
-        const py::array_t<int32_t> & rows, const std::optional<py::array_t<int32_t>> & first, const std::optional<py::array_t<int32_t>> & limits,
-        int sums, int n_threads,
-        const std::optional<py::array_t<int32_t>> & tile_rows, const std::optional<py::array_t<int32_t>> & tile_first, const std::optional<py::array_t<int32_t>> & tile_last,
-        int tile_size, int tile_offset) {
+        const py::array & q, const py::array & k, const py::array & v, const std::string & type, const attention_params & params, int n_threads) {
     ops_graph graph("attention", "cpu", n_threads);
 
-    graph.compute({ attention_build(graph, q, k, v, type, rows, first, limits, { tile_rows, tile_first, tile_last, tile_size, tile_offset }, 1.0f, sums).o });
+    graph.compute({ attention_build(graph, q, k, v, type, params).o });
 
     return graph.compute_seconds();
 }
@@ -224,22 +238,23 @@ static double product_seconds(const py::array_t<uint8_t> & weights, const py::ar
     return graph.compute_seconds();
 }
 
-// k is [n, n_head, d] of float16 or float32, cosines and sines are [n, n_pairs]
-static std::vector<std::string> attention_isas() {
+static std::vector<std::string> isas() {
     std::vector<std::string> names;
-    for (int i = 0; const char * name = ggml_h2o_attn_isa(i); ++i) {
-        names.push_back(name);
+    for (int i = H2O_N_ISAS - 1; i >= 0; --i) {
+        if (h2o_has_isa((h2o_isa) i)) {
+            names.push_back(h2o_isa_name((h2o_isa) i));
+        }
     }
     return names;
 }
 
-static void set_attention_isa(const std::string & name) {
-    const auto names = attention_isas();
-    const auto it    = std::find(names.begin(), names.end(), name);
-    if (it == names.end()) {
-        throw std::invalid_argument("[attention] this CPU has no kernel '" + name + "'");
+static void set_isa(const std::string & name) {
+    for (int i = 0; i < H2O_N_ISAS; ++i) {
+        if (h2o_has_isa((h2o_isa) i) && name == h2o_isa_name((h2o_isa) i)) {
+            return h2o_set_isa((h2o_isa) i);
+        }
     }
-    ggml_h2o_attn_set_isa(it - names.begin());
+    throw std::invalid_argument("[ops] this CPU has no '" + name + "'");
 }
 
 // Arguments are checked in h2o_llama/ops.py.
@@ -249,14 +264,23 @@ void init_ops(py::module_ & m) {
     m.def("ops_softmax_state", &softmax_state, py::arg("logits"), py::arg("v"), py::arg("scale"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_fuse", &fuse, py::arg("a"), py::arg("b"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_column_sums", &column_sums, py::arg("weights"), py::arg("n_head_kv"), py::arg("backend"), py::arg("n_threads"));
-    m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("first").none(true), py::arg("limits").none(true), py::arg("tile_rows").none(true), py::arg("tile_first").none(true), py::arg("tile_last").none(true), py::arg("tile_size"), py::arg("tile_offset"), py::arg("scale"), py::arg("sums"), py::arg("backend"), py::arg("n_threads"));
+
+    using ints = std::optional<int_array>;
+    py::class_<attention_params>(m, "ops_AttentionParams")
+        .def(py::init([](const std::optional<py::array_t<int32_t>> & rows, int64_t n_k, const ints & first, const ints & limits, const ints & further_rows,
+                         const ints & further_queries, int list_size, int offset, const std::optional<py::array_t<float>> & sinks, float scale, float softcap, int sums) {
+            return attention_params { rows, n_k, first, limits, further_rows, further_queries, list_size, offset, sinks, scale, softcap, sums };
+        }), py::kw_only(), py::arg("rows") = py::none(), py::arg("n_k") = 0, py::arg("first") = py::none(), py::arg("limits") = py::none(),
+            py::arg("further_rows") = py::none(), py::arg("further_queries") = py::none(), py::arg("list_size") = 1, py::arg("offset") = 0,
+            py::arg("sinks") = py::none(), py::arg("scale") = 1.0f, py::arg("softcap") = 0.0f, py::arg("sums") = 0);
+    m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"), py::arg("backend"), py::arg("n_threads"));
 
     m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("backend"), py::arg("n_threads"));
 
     // for tests and benchmarks
-    m.def("ops_attention_isas", &attention_isas, "CPU kernels of H2O's operators on this machine, the best first, by the names that they have for attention.");
-    m.def("ops_set_attention_isa", &set_attention_isa, py::arg("name"), "Use this CPU kernel from now on.");
-    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("rows"), py::arg("first").none(true), py::arg("limits").none(true), py::arg("sums"), py::arg("n_threads"), py::arg("tile_rows") = py::none(), py::arg("tile_first") = py::none(), py::arg("tile_last") = py::none(), py::arg("tile_size") = 1, py::arg("tile_offset") = 0);
+    m.def("ops_isas", &isas, "Instruction sets of this CPU for which H2O's operators have kernels, the best first.");
+    m.def("ops_set_isa", &set_isa, py::arg("name"), "Kernels that need none better than this, from now on.");
+    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"), py::arg("n_threads"));
     m.def("ops_product", &product, py::arg("weights"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"), "Products with Q8_0 weights [n_rows, bytes of a row], of x [n_columns, n].");
     m.def("ops_product_seconds", &product_seconds, py::arg("weights"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"));
     m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));

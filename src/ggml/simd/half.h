@@ -1,6 +1,6 @@
 // Vectors of VL floats from half-precision numbers.
 
-#include "ggml/attention/kernels/simd.h"
+#include "ggml/simd/vec.h"
 
 #if defined(__F16C__) && VL >= 8
 #define HAS_F16C 1

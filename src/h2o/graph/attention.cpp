@@ -21,9 +21,15 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
 
     ggml_tensor * rows = ggml_view_3d(ctx, params.rows, n_k, n_head_kv, n_block, params.rows->nb[1], n_k*params.rows->nb[0], 0);
 
-    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, rows, params.first, params.limits,
-            params.tile_rows, params.tile_first, params.tile_last, params.tile_size, params.tile_offset, params.far, params.n_far,
-            params.scale, params.sums);
+    ggml_h2o_attn_params p = {};
+    p.rows    = rows;
+    p.first   = params.first;
+    p.limits  = params.limits;
+    p.scale   = params.scale;
+    p.sums    = (ggml_h2o_attn_sums) params.sums;
+    p.further = params.further;
+
+    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &p);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 
@@ -100,13 +106,13 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     const int64_t n_q       = params.q->ne[1];
     const int64_t n_head    = params.q->ne[2];
     const int64_t n_head_kv = params.rows->ne[1];
-    const int64_t n         = params.tile_rows->ne[0];
-    const int64_t n_tiles   = params.tile_rows->ne[1];
-    const int64_t T         = params.tile_size;
-    const int64_t offset    = params.tile_offset;
+    const int64_t n         = params.further.rows->ne[0];
+    const int64_t n_tiles   = params.further.rows->ne[1];
+    const int64_t T         = params.further.list_size;
+    const int64_t offset    = params.further.offset;
 
     // the same rows for every KV head, repeated as float32, which all backends can
-    ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.tile_rows, n*n_tiles), GGML_TYPE_F32);
+    ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.further.rows, n*n_tiles), GGML_TYPE_F32);
     rows = ggml_cast(ctx, ggml_repeat_4d(ctx, rows, n*n_tiles, n_head_kv, 1, 1), GGML_TYPE_I32);
 
     ggml_tensor * k = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
@@ -126,8 +132,12 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     const auto for_queries = [&](ggml_tensor * t) {
         return ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, t, n, 1, n_tiles), n, T, n_tiles, 1);
     };
-    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, params.tile_first, GGML_TYPE_F32));
-    ggml_tensor * last  = ggml_cast(ctx, params.tile_last, GGML_TYPE_F32);
+    const auto queries = [&](int i) {
+        ggml_tensor * t = params.further.queries;
+        return ggml_cast(ctx, ggml_view_2d(ctx, t, n, n_tiles, t->nb[1], i*t->nb[2]), GGML_TYPE_F32);
+    };
+    ggml_tensor * first = ggml_neg(ctx, queries(0));
+    ggml_tensor * last  = queries(1);
     ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T, n_tiles);
     ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, for_queries(first), query));
     seen = ggml_mul_inplace(ctx, seen, ggml_step(ctx, ggml_sub(ctx, for_queries(last), query)));
@@ -178,7 +188,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     ggml_tensor * ends     = params.limits ? ends_of    (ctx, params) : nullptr;
 
     h2o_softmax_state tiles = {};
-    if (params.tile_rows) {
+    if (params.further.rows) {
         tiles = attend_to_tile_rows(ctx, gf, params);
     }
 
@@ -208,7 +218,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         ggml_build_forward_expand(gf, state.o);
 
         ggml_tensor * share = nullptr; // of a query's weight, what the rows have beside the tile's
-        if (params.tile_rows) {
+        if (params.further.rows) {
             const auto of_queries = [&](ggml_tensor * t) { return ggml_view_3d(ctx, t, t->ne[0], n_q_i, n_head, t->nb[1], t->nb[2], i*t->nb[1]); };
 
             state = h2o_softmax_state_fuse(ctx, state, { of_queries(tiles.m), of_queries(tiles.l), of_queries(tiles.o) }, &share);

@@ -27,17 +27,8 @@ struct h2o_attention_params {
     float         scale;
     int           sums;    // ggml_h2o_attn_sums
 
-    // Further rows for the queries of each tile, for all heads alike, but for those that a head has anyway; nullptr: none.
-    // Then there is one block
-    ggml_tensor * tile_rows;   // I32 [n, n_tiles], all of them rows of k and v; or, as one operator only, each query's and KV head's
-                               // own, I32 [n, n_q, n_head_kv], with tiles of one query, without first and last; see ggml_h2o_attn
-    ggml_tensor * tile_first;  // I32 [n, n_tiles]: the first query that sees a row; n_q or more: none
-    ggml_tensor * tile_last;   // I32 [n, n_tiles]: the first query that does not see a row any more
-    int           tile_size;
-    int           tile_offset; // of the first query in its tile
-
-    ggml_tensor * far;   // what tile rows are rows of in place of k and v, see ggml_h2o_attn; one operator only; nullptr: nothing
-    int           n_far;
+    // Further keys. Composed attention has lists of all heads with queries, and no source
+    ggml_h2o_attn_further further;
 };
 
 // One operator, which not every backend has.

@@ -133,15 +133,12 @@ void h2o_graph::add_tiles(const llm_graph_context & graph) {
 
     const int64_t n_rows = tiles.n_seen_max(tile_size(), stream->sequence.layout.n_positions());
 
-    tile_rows  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
-    tile_first = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
-    tile_last  = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
+    tile_rows    = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles);
+    tile_queries = ggml_new_tensor_3d(graph.ctx0, GGML_TYPE_I32, n_rows, n_tiles, 2);
     ggml_set_input(tile_rows);
-    ggml_set_input(tile_first);
-    ggml_set_input(tile_last);
-    ggml_set_name(tile_rows,  "h2o_tile_rows");
-    ggml_set_name(tile_first, "h2o_tile_first");
-    ggml_set_name(tile_last,  "h2o_tile_last");
+    ggml_set_input(tile_queries);
+    ggml_set_name(tile_rows,    "h2o_tile_rows");
+    ggml_set_name(tile_queries, "h2o_tile_queries");
 }
 
 void h2o_graph::set_tiles() const {
@@ -153,8 +150,8 @@ void h2o_graph::set_tiles() const {
     }
 
     std::vector<int32_t> rows (ggml_nelements(tile_rows),  stream->far ? 0 : sequence.layout.row_of(0)); // padding is read, and not seen
-    std::vector<int32_t> first(ggml_nelements(tile_first), step.n_tokens);
-    std::vector<int32_t> last (ggml_nelements(tile_first), step.n_tokens);
+    std::vector<int32_t> first(ggml_nelements(tile_rows), step.n_tokens);
+    std::vector<int32_t> last (ggml_nelements(tile_rows), step.n_tokens);
 
     const uint32_t end = step.pos + step.n_tokens;
 
@@ -170,9 +167,9 @@ void h2o_graph::set_tiles() const {
         }
     }
 
-    ggml_backend_tensor_set(tile_rows,  rows .data(), 0, ggml_nbytes(tile_rows));
-    ggml_backend_tensor_set(tile_first, first.data(), 0, ggml_nbytes(tile_first));
-    ggml_backend_tensor_set(tile_last,  last .data(), 0, ggml_nbytes(tile_last));
+    ggml_backend_tensor_set(tile_rows,    rows .data(), 0,                   ggml_nbytes(tile_rows));
+    ggml_backend_tensor_set(tile_queries, first.data(), 0,                   tile_queries->nb[2]);
+    ggml_backend_tensor_set(tile_queries, last .data(), tile_queries->nb[2], tile_queries->nb[2]);
 }
 
 std::vector<int32_t> h2o_graph::far_positions() const {
@@ -212,7 +209,7 @@ ggml_tensor * h2o_graph::fetch(const llm_graph_context & graph, int il) {
         n_far = std::max(n_far_max(), 1u);
     }
 
-    const auto at = ggml_h2o_far_offsets(stream->keys(graph.ctx0, il), stream->values(graph.ctx0, il), n_far);
+    const auto at = ggml_h2o_attn_source_offsets(stream->keys(graph.ctx0, il), stream->values(graph.ctx0, il), n_far);
 
     fetches.push_back(std::make_unique<fetch_args>(fetch_args { stream->far.get(), layer, n_far, at }));
 

@@ -56,9 +56,8 @@ ggml_tensor * h2o_graph::build_stored_tail(const llm_graph_context & graph, ggml
     const uint32_t chunk_start = stream->sequence.config.chunk_start(step.pos);
 
     h2o_attention_params params = {};
-    params.q         = ggml_permute(ctx0, q, 0, 2, 1, 3);
-    params.scale     = kq_scale;
-    params.tile_size = 1;
+    params.q     = ggml_permute(ctx0, q, 0, 2, 1, 3);
+    params.scale = kq_scale;
 
     // the open chunk
     params.k     = stream->keys  (ctx0, il);

@@ -61,7 +61,7 @@ h2o_attention h2o_graph::build_attention(
     ggml_tensor * far       = tiled ? fetch(graph, il) : nullptr;
     ggml_tensor * retrieved = layer ? retrieve(graph, q, il) : nullptr;
 
-    const h2o_attention_params params = {
+    h2o_attention_params params = {
         /*.k      =*/ stream->keys  (graph.ctx0, il),
         /*.v      =*/ stream->values(graph.ctx0, il),
         /*.q      =*/ q,
@@ -70,14 +70,13 @@ h2o_attention h2o_graph::build_attention(
         /*.limits =*/ sums ? limits : nullptr,
         /*.scale  =*/ kq_scale,
         /*.sums   =*/ sums,
-        /*.tile_rows   =*/ tiled ? tile_rows  : retrieved,
-        /*.tile_first  =*/ tiled ? tile_first : nullptr,
-        /*.tile_last   =*/ tiled ? tile_last  : nullptr,
-        /*.tile_size   =*/ (int) (retrieved ? 1 : tile_size()),
-        /*.tile_offset =*/ (int) (tiled ? tile_offset() : 0),
-        /*.far   =*/ far,
-        /*.n_far =*/ (int) n_far,
+        /*.further =*/ {},
     };
+    if (tiled) {
+        params.further = { tile_rows, tile_queries, (int) tile_size(), (int) tile_offset(), far, (int) n_far };
+    } else if (retrieved) {
+        params.further = { retrieved, nullptr, 1, 0, nullptr, 0 };
+    }
 
     if (has_fused_attention(il)) {
         return h2o_attention_fused(graph.ctx0, params);

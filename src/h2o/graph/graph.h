@@ -161,8 +161,7 @@ private:
     std::map<std::tuple<int64_t, int64_t, bool>, ggml_tensor *> masks; // by the same, F16 [n_k, n_q]
 
     ggml_tensor * tile_rows  = nullptr; // I32 [B or fewer, n_tiles]: what the step's tiles look up
-    ggml_tensor * tile_first = nullptr; // I32 [the same]: the query of the step that asked for it, n_tokens where there is none
-    ggml_tensor * tile_last  = nullptr; // I32 [the same]: the first query that does not see it any more
+    ggml_tensor * tile_queries = nullptr; // I32 [the same, 2]: the query of the step that asked for it, n_tokens where there is none; and the first that does not see it any more
 
     uint32_t n_far = 0; // rows in what fetch() returns
 
@@ -172,7 +171,7 @@ private:
         const h2o_layer * layer;
         uint32_t          n_far;
 
-        ggml_h2o_far_parts at;
+        ggml_h2o_attn_source_layout at;
     };
     std::vector<std::unique_ptr<fetch_args>> fetches;
 

@@ -118,7 +118,7 @@ void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32
     });
 }
 
-void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_far_parts & at, size_t n_far,
+void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_attn_source_layout & at, size_t n_far,
         uint8_t * dst, int ith, int nth) {
     if (ith == 0) {
         n_layers_begun = layer + 1;

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-struct ggml_h2o_far_parts;
+struct ggml_h2o_attn_source_layout;
 
 // Evicted rows that the queries of a step look up, brought back from the cold store layer by layer: what ggml_h2o_attn calls far.
 class h2o_far_rows {
@@ -27,7 +27,7 @@ public:
 
     // Writes a layer's rows to dst; what fails is told by check(). The ith of nth threads has its part.
     //   memory: I32 [n_head_kv, M], the layer's memory set, ascending, -1 padded at the front
-    void fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_far_parts & at, size_t n_far, uint8_t * dst, int ith, int nth);
+    void fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_attn_source_layout & at, size_t n_far, uint8_t * dst, int ith, int nth);
 
     // Writes the rows of n positions from the first on, likewise.
     void fetch_range(size_t layer, h2o_cold_store::part_t part, uint32_t first, size_t n, uint8_t * dst, int ith, int nth);

@@ -231,16 +231,14 @@ ggml_backend_dev_t h2o_stream::device(int32_t il) const {
 }
 
 bool h2o_stream::has_fused_attention(int32_t il) const {
-    ggml_init_params params = { 16*ggml_tensor_overhead(), nullptr, true };
-    ggml_context_ptr ctx { ggml_init(params) };
+    ggml_context_ptr ctx { ggml_init({ 16*ggml_tensor_overhead(), nullptr, true }) };
 
-    const auto & hparams = model.hparams;
+    ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, model.hparams.n_embd_head_k(il), 1, model.hparams.n_head(il));
 
-    ggml_tensor * q    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, hparams.n_embd_head_k(il), 1, hparams.n_head(il));
-    ggml_tensor * rows = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, 1, hparams.n_head_kv(il));
+    ggml_h2o_attn_params params = {};
+    params.n_k = 1;
 
-    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx.get(), q, keys(ctx.get(), il), values(ctx.get(), il), rows,
-            nullptr, nullptr, nullptr, nullptr, nullptr, 1, 0, nullptr, 0, 1.0f, GGML_H2O_ATTN_NO_SUMS);
+    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx.get(), q, keys(ctx.get(), il), values(ctx.get(), il), &params);
 
     return ggml_backend_dev_supports_op(device(il), res.o->view_src);
 }

@@ -3,55 +3,117 @@
 #include "ggml/attention/attention.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
 
 constexpr int64_t h2o_attn_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1)/b;
 }
 
-// Cuts pieces off a work buffer.
+// Cuts pieces of whole cache lines off a work buffer, or says how large it must be.
 struct h2o_attn_take {
-    float * next;
+    float * const start; // or NULL
+    int64_t       size = 0;
 
     float * operator()(int64_t n) {
-        float * res = next;
-        next += n;
+        float * res = start ? start + size : nullptr;
+        size += h2o_attn_ceil_div(n, 16)*16;
         return res;
     }
 };
 
-// The arguments of ggml_h2o_attn, and where its results go.
-struct h2o_attn_args {
-    explicit h2o_attn_args(const ggml_tensor * dst)
-        : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), rows(dst->src[3]),
-          first(dst->src[4] ? (const int32_t *) dst->src[4]->data : nullptr), limits(dst->src[5]) {
-        memcpy(&scale, dst->op_params, sizeof(scale));
-        has_sums       = dst->op_params[1] != GGML_H2O_ATTN_NO_SUMS;
-        has_query_sums = dst->op_params[1] == GGML_H2O_ATTN_QUERY_SUMS;
+// Rows of the cache, by key.
+struct h2o_attn_rows {
+    const int32_t * list; // NULL: they follow one another
+    int64_t         start = 0;
 
-        d_k       = q->ne[0];
-        n_q       = q->ne[1];
-        n_head    = q->ne[2];
-        n_block   = q->ne[3];
-        d_v       = v->ne[0];
-        n_k       = rows->ne[0];
-        n_head_kv = rows->ne[1];
-        group     = n_head/n_head_kv;
+    int32_t operator[](int64_t key) const { return list ? list[key] : (int32_t) (start + key); }
 
-        o    = (float *) dst->data;
-        sums = o    + d_v*n_head*n_q*n_block;
-        m    = sums + (has_sums ? n_k*n_head_kv*(has_query_sums ? n_q : n_block) : 0);
-        l    = m    + n_q*n_head*n_block;
+    h2o_attn_rows from(int64_t key) const { return { list ? list + key : nullptr, start + key }; }
+};
+
+// Further keys: the lists of ggml_h2o_attn_further.
+struct h2o_attn_further {
+    // of all queries one list, which is empty
+    explicit h2o_attn_further(int64_t n_q) : n(1), size(n_q) {}
+
+    explicit h2o_attn_further(const ggml_tensor * dst);
+
+    explicit operator bool() const { return n_rows > 0; }
+
+    // where the rows are
+    ggml_tensor k = {};
+    ggml_tensor v = {};
+
+    int64_t n_rows = 0;
+    int64_t n;          // lists
+    int64_t size;       // queries of a list
+    int64_t offset = 0;
+    bool    of_heads = false; // each KV head has its own
+    bool    has_source = false;
+
+    bool has_queries() const { return first; }
+
+    // lists that are read in place: a query's own
+    bool are_of_queries() const { return n_rows > 0 && size == 1 && !first; }
+
+    const int32_t * rows_of(int64_t list, int64_t h) const { return rows + ((of_heads ? h*n : 0) + list)*n_rows; }
+
+    // how many of them there are
+    int64_t n_rows_of(int64_t list, int64_t h) const {
+        const int32_t * begin = rows_of(list, h);
+        return first ? n_rows : std::partition_point(begin, begin + n_rows, [](int32_t row) { return row >= 0; }) - begin;
     }
+
+    int64_t first_query(int64_t list, int64_t i) const { return first ? first[list*n_rows + i] : 0; }
+    int64_t end_query  (int64_t list, int64_t i) const { return first ? last [list*n_rows + i] : INT32_MAX; }
+
+    // a list's queries
+    int64_t start(int64_t list)              const { return std::max<int64_t>(list*size - offset, 0); }
+    int64_t end  (int64_t list, int64_t n_q) const { return std::min((list + 1)*size - offset, n_q); }
+
+    // of a source's row: whether the head has it among its own
+    bool source_is_own(int64_t h, int32_t row) const { return own[h*n_own + row/32] >> row%32 & 1; }
+
+private:
+    const int32_t  * rows  = nullptr; // [n][n_rows], of heads [n_head_kv][n][n_rows]
+    const int32_t  * first = nullptr; // [n][n_rows] or NULL
+    const int32_t  * last  = nullptr; // likewise
+    const uint32_t * own   = nullptr; // of a source: [n_head_kv][n_own]
+    int64_t          n_own = 0;
+};
+
+// Some rows of a list, which queries of it see.
+struct h2o_attn_further_keys {
+    int64_t   n;
+    int32_t * rows;
+    int32_t * first; // ascending
+    int32_t * last;  // ascending
+
+    void add(int32_t row, int64_t first_query, int64_t end_query) {
+        rows [n] = row;
+        first[n] = (int32_t) first_query;
+        last [n] = (int32_t) end_query;
+        ++n;
+    }
+
+    // the query sees [n_hidden, n_visible)
+    int64_t n_visible(int64_t i) const { return std::upper_bound(first, first + n, i) - first; }
+    int64_t n_hidden (int64_t i) const { return std::upper_bound(last, last + n_visible(i), i) - last; }
+};
+
+// The arguments of ggml_h2o_attn, and where its results go. A KV head's rows are numbered by query, then by head of the group.
+struct h2o_attn_args {
+    explicit h2o_attn_args(const ggml_tensor * dst);
 
     const ggml_tensor * q;
     const ggml_tensor * k;
     const ggml_tensor * v;
-    const ggml_tensor * rows;
-    const int32_t     * first;  // [n_k] or NULL
-    const ggml_tensor * limits; // or NULL
+
+    const h2o_attn_further further;
 
     float scale;
+    float softcap;
+    bool  has_sinks;
     bool  has_sums;
     bool  has_query_sums; // each query's own
 
@@ -64,41 +126,29 @@ struct h2o_attn_args {
     float * m;
     float * l;
 
-    // A KV head's rows are numbered by query, then by head of the group.
-
     // the first keys, those that the row sees
     int64_t n_visible(int64_t row) const { return first ? std::upper_bound(first, first + n_k, row/group) - first : n_k; }
 
     // the first keys, those whose sums count the row
-    int64_t n_counted(int64_t row, int64_t h, int64_t block) const {
-        if (!limits) {
-            return n_k;
-        }
-        const int32_t * idx = rows_of(h, block);
-        return std::upper_bound(idx, idx + n_k, ((const int32_t *) limits->data)[block*n_q + row/group]) - idx;
-    }
+    int64_t n_counted(int64_t row, int64_t h, int64_t block) const;
 
-    const int32_t * rows_of(int64_t h, int64_t block) const {
-        return (const int32_t *) ((const char *) rows->data + h*rows->nb[1] + block*rows->nb[2]);
+    h2o_attn_rows rows_of(int64_t h, int64_t block) const {
+        return { rows ? (const int32_t *) ((const char *) rows->data + h*rows->nb[1] + block*rows->nb[2]) : nullptr };
     }
 
     const float * q_of(int64_t row, int64_t h, int64_t block) const {
         return (const float *) ((const char *) q->data + row/group*q->nb[1] + (h*group + row%group)*q->nb[2] + block*q->nb[3]);
     }
 
-    void scaled_q(int64_t row, int64_t h, int64_t block, float * dst) const {
-        const float * src = q_of(row, h, block);
-        for (int64_t i = 0; i < d_k; ++i) {
-            dst[i] = scale*src[i];
-        }
-    }
+    float sink_of(int64_t row, int64_t h) const { return sinks[h*group + row%group]; }
 
-    void store(int64_t row, int64_t h, int64_t block, const float * row_o, float row_m, float row_l) const {
-        const int64_t i    = row/group;
-        const int64_t head = h*group + row%group;
+    void scaled_q(int64_t row, int64_t h, int64_t block, float * dst) const;
 
-        memcpy(o + ((block*n_q + i)*n_head + head)*d_v, row_o, d_v*sizeof(float));
-        m[(block*n_head + head)*n_q + i] = row_m;
-        l[(block*n_head + head)*n_q + i] = row_l;
-    }
+    void store(int64_t row, int64_t h, int64_t block, const float * row_o, float row_m, float row_l) const;
+
+private:
+    const ggml_tensor * rows;  // or NULL
+    const int32_t     * first; // [n_k] or NULL
+    const int32_t     * limits; // [n_block][n_q] or NULL
+    const float       * sinks; // [n_head] or NULL
 };

@@ -1,12 +1,7 @@
 #include "ggml/attention/cpu/blocks.h"
 
-#include "ggml/attention/cpu/pack.h"
-#include "ggml/attention/cpu/rows.h"
-
 #include "ggml-cpu-impl.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -18,9 +13,7 @@ constexpr int64_t PACKED_BLOCK   = 256;  // with its logits it stays in the L2 c
 constexpr int64_t MAX_PART_ROWS  = 1024; // each part packs the keys for itself
 constexpr int64_t MIN_ITEMS      = 32;
 
-static bool can_read_in_place(const ggml_tensor * dst) {
-    const h2o_attn_args args(dst);
-
+static bool can_read_in_place(const h2o_attn_args & args) {
     const int64_t max_rows = args.has_query_sums ? H2O_ATTN_MAX_ROWS : MAX_IN_PLACE_ROWS;
 
     return args.n_q*args.group <= max_rows && args.d_k % H2O_ATTN_LANES == 0 && args.d_v % H2O_ATTN_LANES == 0;
@@ -32,13 +25,13 @@ bool h2o_attn_blocks::is_for(const ggml_tensor * dst) {
     if (args.n_block > 1 || (args.has_sums && !args.has_query_sums)) {
         return false;
     }
-    const bool packs_blocks = !args.has_sums && !h2o_attn_lookup_args(dst) && args.n_k >= MIN_PACKED_KEYS;
+    const bool packs_blocks = !args.has_sums && !args.further && args.n_k >= MIN_PACKED_KEYS;
 
-    return can_read_in_place(dst) || packs_blocks;
+    return can_read_in_place(args) || packs_blocks;
 }
 
 h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
-    : h2o_attn_args(dst), kernel(kernel), n_threads(n_threads), lookups(dst), reads_in_place(can_read_in_place(dst)) {
+    : h2o_attn_args(dst), kernel(kernel), n_threads(n_threads), reads_in_place(can_read_in_place(*this)) {
     n_rows  = n_q*group;
     d_k_pad = h2o_attn_pad(d_k);
     d_v_pad = h2o_attn_pad(d_v);
@@ -50,7 +43,7 @@ h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel 
     n_blocks   = h2o_attn_ceil_div(n_k, block_size);
     n_runs     = std::min(n_runs, n_blocks);
 
-    n_lookup_blocks = h2o_attn_ceil_div(lookups.n_rows, block_size);
+    n_further_blocks = h2o_attn_ceil_div(further.n_rows, block_size);
 
     ld = block_size + 32; // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
 
@@ -59,43 +52,43 @@ h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel 
 
     n_item_rows = reads_in_place ? n_head_kv*n_rows : part_size;
 
-    off_weights = (n_runs + n_lookup_blocks)*n_head_kv*n_rows*state_size;
+    off_weights = (n_runs + n_further_blocks)*n_head_kv*n_rows*state_size;
     off_thread  = off_weights + n_blocks*n_head_kv*weights_size;
-    thread_size = n_item_rows*d_k_pad + H2O_ATTN_MAX_ROWS*(ld + d_k_pad + d_v_pad + 2) + block_size*(d_k_pad + d_v_pad + 1) +
-        H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad) + (lookups ? 3*n_head_kv*block_size : 0);
-    size = off_thread + n_threads*thread_size;
+
+    h2o_attn_take take { nullptr };
+    get_scratch(take);
+    thread_size = take.size;
+    work_size   = off_thread + n_threads*thread_size;
 }
 
-h2o_attn_blocks::scratch h2o_attn_blocks::thread_scratch(float * work, int ith) const {
-    h2o_attn_take take { work + off_thread + ith*thread_size };
-
+h2o_attn_blocks::scratch h2o_attn_blocks::get_scratch(h2o_attn_take & take) const {
     scratch s;
-    s.q      = take(n_item_rows*d_k_pad);
-    s.logits = take(H2O_ATTN_MAX_ROWS*ld);
-    s.split  = take(H2O_ATTN_MAX_ROWS*d_k_pad);
-    s.o      = take(H2O_ATTN_MAX_ROWS*d_v_pad);
-    s.m      = take(H2O_ATTN_MAX_ROWS);
-    s.l      = take(H2O_ATTN_MAX_ROWS);
-    s.k      = take(block_size*d_k_pad);
-    s.v      = take(block_size*d_v_pad);
-    s.rows   = take(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
-    s.iota   = (int32_t *) take(block_size);
-    s.lookup = (int32_t *) take(lookups ? 3*n_head_kv*block_size : 0);
-    s.max_q  = 0.0f;
-
-    std::iota(s.iota, s.iota + block_size, 0);
-
+    s.q       = take(n_item_rows*d_k_pad);
+    s.logits  = take(H2O_ATTN_MAX_ROWS*ld);
+    s.q_pairs = take(H2O_ATTN_MAX_ROWS*d_k_pad);
+    s.o       = take(H2O_ATTN_MAX_ROWS*d_v_pad);
+    s.m       = take(H2O_ATTN_MAX_ROWS);
+    s.l       = take(H2O_ATTN_MAX_ROWS);
+    s.k       = take(block_size*d_k_pad);
+    s.v       = take(block_size*d_v_pad);
+    s.rows    = take(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
+    s.iota    = (int32_t *) take(block_size);
+    s.further = (int32_t *) take(further ? 3*n_head_kv*block_size : 0);
+    s.max_q   = 0.0f;
+    if (s.iota) {
+        std::iota(s.iota, s.iota + block_size, 0);
+    }
     return s;
 }
 
-// lookups, then those that see most keys first
+// lists, then those that see most keys first
 h2o_attn_blocks::item h2o_attn_blocks::get_item(int64_t i) const {
-    const int64_t n_lookup_items = lookups.n*n_lookup_blocks;
-    if (i < n_lookup_items) {
-        const int64_t lookup = i/n_lookup_blocks;
-        return { n_runs + i%n_lookup_blocks, 0, n_head_kv, lookups.start(lookup)*group, lookups.end(lookup, n_q)*group, lookup };
+    const int64_t n_list_items = further.n*n_further_blocks;
+    if (i < n_list_items) {
+        const int64_t list = i/n_further_blocks;
+        return { n_runs + i%n_further_blocks, 0, n_head_kv, further.start(list)*group, further.end(list, n_q)*group, list };
     }
-    i -= n_lookup_items;
+    i -= n_list_items;
 
     const int64_t run = i % n_runs;
     if (reads_in_place) {
@@ -108,7 +101,7 @@ h2o_attn_blocks::item h2o_attn_blocks::get_item(int64_t i) const {
     return { run, h, h + 1, std::min(part*part_size, n_rows), std::min((part + 1)*part_size, n_rows), -1 };
 }
 
-// A state is (o, m, l): m = max(m_a, m_b), w_x = l_x*exp(m_x - m), l = w_a + w_b, o = (w_a*o_a + w_b*o_b)/l
+// A state is (o, m, l): m = max(m_a, m_b), w_x = l_x*exp(m_x - m), l = w_a + w_b, o = (w_a*o_a + w_b*o_b)/l. Without o, it is 0.
 static void fuse(float * state, int64_t d, const float * o, float m, float l) {
     if (l == 0.0f) {
         return;
@@ -118,7 +111,9 @@ static void fuse(float * state, int64_t d, const float * o, float m, float l) {
     float & l_a = state[d + 1];
 
     if (l_a == 0.0f) {
-        memcpy(state, o, d*sizeof(float));
+        if (o) {
+            memcpy(state, o, d*sizeof(float));
+        }
         m_a = m;
         l_a = l;
         return;
@@ -132,24 +127,64 @@ static void fuse(float * state, int64_t d, const float * o, float m, float l) {
     const float f_b = w_b/sum;
 
     for (int64_t i = 0; i < d; ++i) {
-        state[i] = f_a*state[i] + f_b*o[i];
+        state[i] = f_a*state[i] + (o ? f_b*o[i] : 0.0f);
     }
     m_a = max;
     l_a = sum;
 }
 
-// A block's keys; those of types that the kernels do not know are converted.
-h2o_attn_source h2o_attn_blocks::source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n,
-        float * converted) const {
-    h2o_attn_source res;
-    if (!h2o_attn_find_source(t, h, rows, res)) {
-        const int64_t d = t->ne[0];
-        for (int64_t i = 0; i < n; ++i) {
-            h2o_attn_read_row(t, rows[i], h, converted + i*d);
-        }
-        res = { converted, (int64_t) (d*sizeof(float)), 0, s.iota, H2O_ATTN_F32 };
+h2o_attn_tile h2o_attn_blocks::get_tile(const scratch & s, const item & it, int64_t h, int64_t row, int64_t n) const {
+    h2o_attn_tile t = {};
+    t.n_rows  = (int) n;
+    t.d_k     = d_k;
+    t.d_v     = d_v;
+    t.q       = s.q + ((h - it.head)*(it.end_row - it.row) + row - it.row)*d_k;
+    t.softcap = softcap;
+    t.logits  = s.logits;
+    t.ld      = ld;
+    t.q_pairs = s.q_pairs;
+    t.o       = s.o;
+    t.m       = s.m;
+    t.l       = s.l;
+    return t;
+}
+
+bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const head_keys & keys) const {
+    h2o_attn_in_place x = {};
+    x.n_rows  = t.n_rows;
+    x.d_k     = d_k;
+    x.d_v     = d_v;
+    x.n_k     = keys.n;
+    x.q       = t.q;
+    x.hidden  = t.own.hidden;
+    x.visible = t.own.visible;
+    x.k       = h2o_attn_get_source(keys.from.k, h, keys.from.rows, keys.n, s.iota, s.k);
+    x.v       = h2o_attn_get_source(keys.from.v, h, keys.from.rows, keys.n, s.iota, s.v);
+    x.softcap = softcap;
+    x.logits  = t.logits;
+    x.ld      = t.ld;
+    x.o       = t.o;
+    x.ld_o    = d_v_pad;
+    x.m       = t.m;
+    x.l       = t.l;
+    if (h2o_attn_find_source(keys.from.k, keys.next_head, keys.next_rows, s.iota, x.next)) {
+        x.n_next = keys.n_next;
     }
-    return res;
+    return kernel.in_place(x);
+}
+
+void h2o_attn_blocks::compute_plain(const h2o_attn_tile & t, int64_t h, int64_t row, const head_keys & keys) const {
+    const float * q[H2O_ATTN_MAX_ROWS];
+    for (int r = 0; r < t.n_rows; ++r) {
+        q[r] = q_of(row + r, h, 0);
+    }
+    h2o_attn_plain_tile(t, h, keys.from, {}, q, scale);
+}
+
+void h2o_attn_blocks::add_results(float * work, const h2o_attn_tile & t, int64_t run, int64_t h, int64_t row) const {
+    for (int r = 0; r < t.n_rows; ++r) {
+        fuse(state(work, run, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
+    }
 }
 
 // After a block of a run comes the next one, then the first of the run that the thread most likely takes: so many have begun meanwhile.
@@ -165,127 +200,127 @@ h2o_attn_blocks::block h2o_attn_blocks::block_after(const block & b, int64_t run
     return { key, std::min(block_size, end - key) };
 }
 
-bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const h2o_attn_plain_keys & keys, int64_t n,
-        const int64_t * hidden, const int64_t * visible, const next_keys & next) const {
-    h2o_attn_in_place x = {
-        /*.n_rows   =*/ t.n_rows,
-        /*.d_k      =*/ d_k,
-        /*.d_v      =*/ d_v,
-        /*.n_k      =*/ n,
-        /*.q        =*/ t.q,
-        /*.hidden   =*/ hidden,
-        /*.visible  =*/ visible,
-        /*.k        =*/ source(s, keys.k, h, keys.rows, n, s.k),
-        /*.v        =*/ source(s, keys.v, h, keys.rows, n, s.v),
-        /*.next     =*/ {},
-        /*.n_next   =*/ 0,
-        /*.logits   =*/ t.logits,
-        /*.ld       =*/ t.ld,
-        /*.o        =*/ t.o,
-        /*.ld_o     =*/ d_v_pad,
-        /*.add      =*/ false,
-        /*.m        =*/ t.m,
-        /*.l        =*/ t.l,
+void h2o_attn_blocks::compute_own(float * work, const scratch & s, const item & it, int64_t h, const block & b, const block & after) const {
+    const bool is_last_head = h + 1 == it.end_head;
+
+    const head_keys keys = {
+        /*.from      =*/ { k, v, rows_of(h, 0).from(b.key) },
+        /*.n         =*/ b.n,
+        /*.next_head =*/ is_last_head ? it.head : h + 1,
+        /*.next_rows =*/ is_last_head ? rows_of(it.head, 0).from(after.key) : rows_of(h + 1, 0).from(b.key),
+        /*.n_next    =*/ is_last_head ? after.n : b.n,
     };
-    x.n_next = h2o_attn_find_source(keys.k, next.head, next.rows, x.next) ? next.n : 0;
-
-    return kernel.in_place(x);
-}
-
-void h2o_attn_blocks::add_results(float * work, const scratch & s, int64_t run, int64_t h, int64_t row, int n) const {
-    for (int r = 0; r < n; ++r) {
-        fuse(state(work, run, h, row + r), d_v, s.o + r*d_v_pad, s.m[r], s.l[r]);
-    }
-}
-
-void h2o_attn_blocks::compute_block(float * work, const scratch & s, const item & it, int64_t h, const block & b, const block & after) const {
-    const int64_t   key = b.key;
-    const int64_t   n   = b.n;
-    const int32_t * idx = rows_of(h, 0) + key;
 
     h2o_attn_peaks max = { 0.0f, 0.0f };
-    for (int64_t i = 0; !reads_in_place && i < n; i += H2O_ATTN_KEYS) {
-        for (int64_t j = after.key + i; j < after.key + std::min(i + H2O_ATTN_KEYS, after.n); ++j) {
-            h2o_attn_prefetch_row(k, rows_of(h, 0)[j], h);
-            h2o_attn_prefetch_row(v, rows_of(h, 0)[j], h);
+    for (int64_t i = 0; !reads_in_place && i < b.n; i += H2O_ATTN_KEYS) {
+        for (int64_t j = i; j < std::min(i + H2O_ATTN_KEYS, after.n); ++j) {
+            h2o_attn_prefetch_row(k, rows_of(h, 0)[after.key + j], h);
+            h2o_attn_prefetch_row(v, rows_of(h, 0)[after.key + j], h);
         }
-        max.add(h2o_attn_pack_keys(kernel, k, v, h, idx, i, n, h2o_attn_pad(n), s.rows, s.k, s.v));
+        max.add(h2o_attn_pack_keys(kernel, k, v, h, keys.from.rows, i, b.n, h2o_attn_pad(b.n), s.rows, s.k, s.v));
     }
 
     const int64_t nothing[H2O_ATTN_MAX_ROWS] = {};
     int64_t       visible[H2O_ATTN_MAX_ROWS];
-    const float * q_rows [H2O_ATTN_MAX_ROWS];
 
     const int64_t n_rows_tile = reads_in_place ? H2O_ATTN_MAX_ROWS : kernel.n_rows;
 
     for (int64_t row = it.row; row < it.end_row; row += n_rows_tile) {
-        const int n_here = std::min(n_rows_tile, it.end_row - row);
-        for (int r = 0; r < n_here; ++r) {
-            visible[r] = std::clamp<int64_t>(n_visible(row + r) - key, 0, n);
-            q_rows [r] = q_of(row + r, h, 0);
+        h2o_attn_tile t = get_tile(s, it, h, row, std::min(n_rows_tile, it.end_row - row));
+        t.own     = { h2o_attn_pad(b.n), s.k, s.v, nullptr, visible };
+        t.counted = nothing;
+        for (int r = 0; r < t.n_rows; ++r) {
+            visible[r] = std::clamp<int64_t>(n_visible(row + r) - b.key, 0, b.n);
         }
-        if (visible[n_here - 1] == 0) {
+        if (visible[t.n_rows - 1] == 0) {
             continue;
         }
-
-        h2o_attn_tile t = {
-            /*.n_rows   =*/ n_here,
-            /*.d_k      =*/ d_k,
-            /*.d_v      =*/ d_v,
-            /*.n_k      =*/ h2o_attn_pad(n),
-            /*.q        =*/ s.q + ((h - it.head)*(it.end_row - it.row) + row - it.row)*d_k,
-            /*.visible  =*/ visible,
-            /*.counted  =*/ nothing,
-            /*.k        =*/ s.k,
-            /*.v        =*/ s.v,
-            /*.n_k2     =*/ 0,
-            /*.hidden2  =*/ nothing,
-            /*.visible2 =*/ nothing,
-            /*.k2       =*/ nullptr,
-            /*.v2       =*/ nullptr,
-            /*.n_query  =*/ 0,
-            /*.group    =*/ (int) group,
-            /*.query_head =*/ 0,
-            /*.query_k  =*/ {},
-            /*.query_v  =*/ {},
-            /*.query_o  =*/ nullptr,
-            /*.next_k   =*/ {},
-            /*.next_v   =*/ {},
-            /*.n_next   =*/ 0,
-            /*.logits   =*/ s.logits,
-            /*.ld       =*/ ld,
-            /*.split    =*/ s.split,
-            /*.o        =*/ s.o,
-            /*.m        =*/ s.m,
-            /*.l        =*/ s.l,
-            /*.sums     =*/ nullptr,
-        };
         if (has_sums) { // all rows are one tile
-            t.logits = block_weights(work, h, key/block_size);
+            t.logits = block_weights(work, h, b.key/block_size);
         }
 
-        bool is_done = false;
-        if (reads_in_place) {
-            const next_keys next = h + 1 < it.end_head ?
-                next_keys { h + 1,   rows_of(h + 1, 0)   + key,       n       } :
-                next_keys { it.head, rows_of(it.head, 0) + after.key, after.n };
-
-            is_done = read_in_place(s, t, h, { k, v, idx }, n, nullptr, visible, next);
-        } else if (h2o_attn_is_tame(s.max_q, max, d_k) && visible[0] > 0) {
-            kernel.tile(t);
-            is_done = true;
-        }
+        const bool is_done = reads_in_place ? read_in_place(s, t, h, keys) :
+            h2o_attn_is_tame(s.max_q, max, d_k) && visible[0] > 0 && kernel.tile(t);
         if (!is_done) {
-            h2o_attn_plain_tile(t, h, { k, v, idx }, {}, q_rows, scale);
-            for (int r = 0; has_sums && r < n_here; ++r) { // divided by l
-                std::transform(t.logits + r*ld, t.logits + r*ld + visible[r], t.logits + r*ld, [&](float x) { return x*s.l[r]; });
+            compute_plain(t, h, row, keys);
+            for (int r = 0; has_sums && r < t.n_rows; ++r) { // divided by l
+                std::transform(t.logits + r*ld, t.logits + r*ld + visible[r], t.logits + r*ld, [&](float x) { return x*t.l[r]; });
             }
         }
         if (has_sums) {
-            std::copy_n(s.m, n_here, t.logits + n_rows*ld);
+            std::copy_n(t.m, t.n_rows, t.logits + n_rows*ld);
         }
 
-        add_results(work, s, it.run, h, row, n_here);
+        add_results(work, t, it.run, h, row);
+    }
+}
+
+// x ascends; no branch depends on it
+static bool contains(const int32_t * x, int64_t n, int32_t value) {
+    while (n > 1) {
+        const int64_t half = n/2;
+        x += x[half] <= value ? half : 0;
+        n -= half;
+    }
+    return *x == value;
+}
+
+h2o_attn_further_keys h2o_attn_blocks::further_block(const scratch & s, const item & it, int64_t h) const {
+    int32_t * keys = s.further + h*3*block_size;
+
+    h2o_attn_further_keys res = { 0, keys, keys + block_size, keys + 2*block_size };
+
+    const int64_t start = it.row/group; // queries
+    const int64_t end   = it.end_row/group;
+
+    const int32_t *     rows  = further.rows_of(it.list, h);
+    const int64_t       begin = (it.run - n_runs)*block_size;
+    const h2o_attn_rows own   = rows_of(h, 0);
+
+    for (int64_t i = begin; i < std::min(begin + block_size, further.n_rows_of(it.list, h)) && further.first_query(it.list, i) < end; ++i) {
+        const int64_t first = further.first_query(it.list, i);
+        const int64_t last  = further.end_query(it.list, i);
+        if (std::max(first, start) >= std::min(last, end)) {
+            continue;
+        }
+        const bool is_own = further.has_queries() && (
+            further.has_source ? further.source_is_own(h, rows[i]) :
+            own.list           ? contains(own.list, n_k, rows[i]) : rows[i] < n_k);
+        if (!is_own) {
+            res.add(rows[i], first, last);
+        }
+    }
+    return res;
+}
+
+void h2o_attn_blocks::compute_further(float * work, const scratch & s, const item & it) const {
+    h2o_attn_further_keys keys = further_block(s, it, 0);
+    for (int64_t i = 0; i < keys.n; ++i) {
+        h2o_attn_prefetch_row(&further.k, keys.rows[i], 0);
+    }
+
+    int64_t hidden [H2O_ATTN_MAX_ROWS];
+    int64_t visible[H2O_ATTN_MAX_ROWS];
+
+    for (int64_t h = 0; h < n_head_kv; ++h) {
+        const h2o_attn_further_keys next = h + 1 < n_head_kv ? further_block(s, it, h + 1) : h2o_attn_further_keys {};
+
+        if (keys.n > 0) {
+            const head_keys here = { { &further.k, &further.v, { keys.rows } }, keys.n, std::min(h + 1, n_head_kv - 1), { next.rows }, next.n };
+
+            h2o_attn_tile t = get_tile(s, it, h, it.row, it.end_row - it.row);
+            t.own = { h2o_attn_pad(keys.n), nullptr, nullptr, hidden, visible };
+            for (int r = 0; r < t.n_rows; ++r) {
+                hidden [r] = keys.n_hidden ((it.row + r)/group);
+                visible[r] = keys.n_visible((it.row + r)/group);
+            }
+
+            if (!read_in_place(s, t, h, here)) {
+                compute_plain(t, h, it.row, here);
+            }
+            add_results(work, t, it.run, h, it.row);
+        }
+        keys = next;
     }
 }
 
@@ -304,8 +339,8 @@ void h2o_attn_blocks::compute_item(float * work, scratch & s, const item & it) c
     }
     s.max_q = reads_in_place ? 0.0f : h2o_attn_peak(s.q, q - s.q);
 
-    if (it.lookup >= 0) {
-        compute_lookup(work, s, it);
+    if (it.list >= 0) {
+        compute_further(work, s, it);
         return;
     }
 
@@ -316,9 +351,21 @@ void h2o_attn_blocks::compute_item(float * work, scratch & s, const item & it) c
         const block b     = { key, std::min(block_size, end - key) };
         const block after = block_after(b, it.run, n_keys);
         for (int64_t h = it.head; h < it.end_head; ++h) {
-            compute_block(work, s, it, h, b, after);
+            compute_own(work, s, it, h, b, after);
         }
     }
+}
+
+void h2o_attn_blocks::fuse_runs(float * work, int64_t h, int64_t row) const {
+    float * res = state(work, 0, h, row);
+    for (int64_t run = 1; run < n_runs + n_further_blocks; ++run) {
+        const float * other = state(work, run, h, row);
+        fuse(res, d_v, other, other[d_v], other[d_v + 1]);
+    }
+    if (has_sinks && sink_of(row, h) != -INFINITY) {
+        fuse(res, d_v, nullptr, sink_of(row, h), 1.0f);
+    }
+    store(row, h, 0, res, res[d_v], res[d_v + 1]);
 }
 
 void h2o_attn_blocks::set_query_sums(float * work, int64_t h, int64_t query) const {
@@ -345,18 +392,17 @@ void h2o_attn_blocks::set_query_sums(float * work, int64_t h, int64_t query) con
 }
 
 void h2o_attn_blocks::compute(const ggml_compute_params * params) const {
-    GGML_ASSERT(size*sizeof(float) + 64 <= params->wsize);
-
     float * work = (float *) GGML_PAD((uintptr_t) params->wdata, 64);
 
-    scratch s = thread_scratch(work, params->ith);
+    h2o_attn_take take { work + off_thread + params->ith*thread_size };
+    scratch s = get_scratch(take);
 
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }
     ggml_barrier(params->threadpool);
 
-    const int64_t n_items = lookups.n*n_lookup_blocks + n_runs*n_parts*(reads_in_place ? 1 : n_head_kv);
+    const int64_t n_items = further.n*n_further_blocks + n_runs*n_parts*(reads_in_place ? 1 : n_head_kv);
     for (int64_t i = params->ith; i < n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         compute_item(work, s, get_item(i));
     }
@@ -369,12 +415,7 @@ void h2o_attn_blocks::compute(const ggml_compute_params * params) const {
         const int64_t h = i/n_rows;
 
         for (int64_t row = i%n_rows; row < i%n_rows + n_together; ++row) {
-            float * res = state(work, 0, h, row);
-            for (int64_t run = 1; run < n_runs + n_lookup_blocks; ++run) {
-                const float * other = state(work, run, h, row);
-                fuse(res, d_v, other, other[d_v], other[d_v + 1]);
-            }
-            store(row, h, 0, res, res[d_v], res[d_v + 1]);
+            fuse_runs(work, h, row);
         }
         if (has_sums) {
             set_query_sums(work, h, i%n_rows/group);

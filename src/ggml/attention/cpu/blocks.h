@@ -1,6 +1,5 @@
 #pragma once
 
-#include "ggml/attention/cpu/lookup.h"
 #include "ggml/attention/cpu/plain.h"
 
 struct ggml_compute_params;
@@ -12,32 +11,31 @@ struct ggml_compute_params;
 //
 // Few rows read K and V where they lie; an item of work is a run of blocks, for all KV heads, whose K and V stand
 // side by side in the cache. For more rows a block is packed; then an item is a run of blocks for some rows of one KV head.
-// The further rows of tiles of queries ("lookups") are read in place only: for each of them, a block of these rows is one
-// more item and adds one more run. The runs' results are fused in order. None of this depends on the number of threads.
+// Further keys are read in place only: for each list, a block of them is one more item and adds one more run. The runs' results are
+// fused in order. None of this depends on the number of threads.
 struct h2o_attn_blocks : h2o_attn_args {
     h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
 
     // whether this is faster than with packed keys and all logits at once
     static bool is_for(const ggml_tensor * dst);
 
+    size_t size() const { return work_size; } // of the work buffer, in floats
+
     void compute(const ggml_compute_params * params) const;
-
-    const h2o_attn_kernel & kernel;
-
-    size_t size; // of the work buffer, in floats
 
 private:
     struct item {
         int64_t run;
         int64_t head, end_head;
         int64_t row, end_row; // of each head
-        int64_t lookup;       // whose rows are the keys; -1: the heads' own are
+        int64_t list;         // whose rows are the keys; -1: the heads' own are
     };
 
+    // a thread's
     struct scratch {
         float   * q; // of the item, multiplied by the scale: [heads][rows][d_k]
         float   * logits;
-        float   * split;
+        float   * q_pairs;
         float   * o;
         float   * m;
         float   * l;
@@ -45,7 +43,7 @@ private:
         float   * v;
         float   * rows; // to be packed
         int32_t * iota;
-        int32_t * lookup; // rows, first and last queries of a block, for each head
+        int32_t * further; // rows, first and last queries of a block, for each head
         float     max_q;
     };
 
@@ -55,46 +53,59 @@ private:
         int64_t n;
     };
 
-    // what is read next
-    struct next_keys {
-        int64_t         head;
-        const int32_t * rows;
-        int64_t         n;
+    // keys of a head, and what is read after them
+    struct head_keys {
+        h2o_attn_plain_keys from;
+        int64_t             n;
+        int64_t             next_head;
+        h2o_attn_rows       next_rows;
+        int64_t             n_next;
     };
 
-    scratch thread_scratch(float * work, int ith) const;
+    scratch get_scratch(h2o_attn_take & take) const;
 
     item get_item(int64_t i) const;
 
+    void compute_item   (float * work, scratch & s, const item & it) const;
+    void compute_own    (float * work, const scratch & s, const item & it, int64_t h, const block & b, const block & after) const;
+    void compute_further(float * work, const scratch & s, const item & it) const;
+
+    // a block of a list's rows, but for those that the head has anyway or none of its queries sees
+    h2o_attn_further_keys further_block(const scratch & s, const item & it, int64_t h) const;
+
+    // a tile of the item's rows from the row-th on, with all but what its keys are
+    h2o_attn_tile get_tile(const scratch & s, const item & it, int64_t h, int64_t row, int64_t n) const;
+
+    // returns what the kernel does
+    bool read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const head_keys & keys) const;
+
+    void compute_plain(const h2o_attn_tile & t, int64_t h, int64_t row, const head_keys & keys) const;
+
+    // the results of a tile to those of the run
+    void add_results(float * work, const h2o_attn_tile & t, int64_t run, int64_t h, int64_t row) const;
+
+    // of all runs together, for some rows
+    void fuse_runs(float * work, int64_t h, int64_t row) const;
+
     // when its rows are fused: over the heads of the group exp(logit - m_block)*exp(m_block - m)/l
     void set_query_sums(float * work, int64_t h, int64_t query) const;
-
-    void compute_item (float * work, scratch & s, const item & it) const;
-    void compute_lookup(float * work, const scratch & s, const item & it) const;
-    void compute_block(float * work, const scratch & s, const item & it, int64_t h, const block & b, const block & after) const;
-
-    // a block of a lookup's rows, but for those that the head has anyway or none of its queries sees
-    h2o_attn_lookup_keys lookup_block(const scratch & s, const item & it, int64_t h) const;
 
     // first key of a run for rows that see n_keys
     int64_t run_start(int64_t run, int64_t n_keys) const { return run*h2o_attn_ceil_div(n_keys, block_size)/n_runs*block_size; }
 
     block block_after(const block & b, int64_t run, int64_t n_keys) const;
 
-    // returns what the kernel does
-    bool read_in_place(const scratch & s, const h2o_attn_tile & t, int64_t h, const h2o_attn_plain_keys & keys, int64_t n,
-            const int64_t * hidden, const int64_t * visible, const next_keys & next) const;
+    // (o, m, l), a run's result for one row
+    float * state(float * work, int64_t run, int64_t h, int64_t row) const { return work + ((run*n_head_kv + h)*n_rows + row)*state_size; }
 
-    // the results of n rows of a block to those of the run
-    void add_results(float * work, const scratch & s, int64_t run, int64_t h, int64_t row, int n) const;
+    // of a block of a KV head's own keys, with sums: exp(logit - m) of its rows [n_rows][ld], and m [n_rows]
+    float * block_weights(float * work, int64_t h, int64_t block) const { return work + off_weights + (block*n_head_kv + h)*weights_size; }
 
-    h2o_attn_source source(const scratch & s, const ggml_tensor * t, int64_t h, const int32_t * rows, int64_t n, float * converted) const;
+    const h2o_attn_kernel & kernel;
+    const int               n_threads;
 
-    const int n_threads;
+    const bool reads_in_place;
 
-    const h2o_attn_lookup_args lookups;
-
-    bool    reads_in_place;
     int64_t d_k_pad, d_v_pad;
     int64_t n_rows;      // of a KV head
     int64_t n_parts;     // of these
@@ -102,16 +113,11 @@ private:
     int64_t n_item_rows; // of an item's KV heads together
     int64_t n_runs;      // of blocks
     int64_t n_blocks;    // of the heads' own keys
-    int64_t n_lookup_blocks;
+    int64_t n_further_blocks;
     int64_t block_size;
     int64_t ld;          // of a block's logits
-    int64_t state_size;  // of (o, m, l), a run's result for one row
+    int64_t state_size;
+    int64_t weights_size;
 
-    float * state(float * work, int64_t run, int64_t h, int64_t row) const { return work + ((run*n_head_kv + h)*n_rows + row)*state_size; }
-
-    int64_t weights_size; // of a block of a KV head's own keys, with sums: exp(logit - m) of its rows [n_rows][ld], and m [n_rows]
-
-    float * block_weights(float * work, int64_t h, int64_t block) const { return work + off_weights + (block*n_head_kv + h)*weights_size; }
-
-    int64_t off_weights, off_thread, thread_size;
+    int64_t off_weights, off_thread, thread_size, work_size;
 };

@@ -1,8 +1,8 @@
 #include "ggml/attention/cpu/rows.h"
 
-#include "ggml.h"
 #include "ggml-cpu.h"
 
+#include <algorithm>
 #include <cstring>
 
 void h2o_attn_read_row(const ggml_tensor * t, int64_t row, int64_t head, float * dst) {
@@ -33,11 +33,11 @@ void h2o_attn_prefetch_row(const ggml_tensor * t, int64_t row, int64_t head) {
     }
 }
 
-bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, const int32_t * rows, h2o_attn_source & res) {
-    res.data   = (const char *) t->data + h*t->nb[2];
+bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, const int32_t * iota, h2o_attn_source & res) {
+    res.data   = (const char *) t->data + h*t->nb[2] + (rows.list ? 0 : rows.start*t->nb[1]);
     res.stride = t->nb[1];
     res.size   = ggml_row_size(t->type, t->ne[0]);
-    res.rows   = rows;
+    res.rows   = rows.list ? rows.list : iota;
 
     switch (t->type) {
         case GGML_TYPE_F32:  res.type = H2O_ATTN_F32;  return true;
@@ -46,4 +46,57 @@ bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, const int32_t * rows
         case GGML_TYPE_Q8_0: res.type = H2O_ATTN_Q8_0; return true;
         default:             return false;
     }
+}
+
+h2o_attn_source h2o_attn_get_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, int64_t n, const int32_t * iota,
+        float * converted) {
+    h2o_attn_source res;
+    if (!h2o_attn_find_source(t, h, rows, iota, res)) {
+        const int64_t d = t->ne[0];
+        for (int64_t i = 0; i < n; ++i) {
+            if (rows[i] >= 0) {
+                h2o_attn_read_row(t, rows[i], h, converted + i*d);
+            }
+        }
+        res = { converted, (int64_t) (d*sizeof(float)), 0, iota, H2O_ATTN_F32 };
+    }
+    return res;
+}
+
+// without their sign, floats are ordered like integers, and NaN comes last
+float h2o_attn_peak(const float * x, int64_t n) {
+    int32_t max = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        int32_t bits;
+        memcpy(&bits, x + i, sizeof(bits));
+        max = std::max(max, bits & INT32_MAX);
+    }
+    float res;
+    memcpy(&res, &max, sizeof(res));
+    return res;
+}
+
+bool h2o_attn_is_tame(float max_q, const h2o_attn_peaks & max, int64_t d_k) {
+    return max_q < 1e30f && max.k < 1e30f && max.v < 1e30f && max_q*max.k*d_k < 1e37f;
+}
+
+h2o_attn_peaks h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const ggml_tensor * k, const ggml_tensor * v, int64_t h,
+        h2o_attn_rows rows, int64_t key, int64_t n, int64_t n_pad, float * scratch, float * packed_k, float * packed_v) {
+    n = std::min<int64_t>(H2O_ATTN_KEYS, n - key);
+
+    const auto pack_rows = [&](const ggml_tensor * t, void (*pack)(const float *, int64_t, int64_t, int64_t, void *), float * packed) {
+        const int64_t d = t->ne[0];
+        for (int64_t i = 0; i < n; ++i) {
+            h2o_attn_read_row(t, rows[key + i], h, scratch + i*d);
+        }
+        std::fill(scratch + n*d, scratch + H2O_ATTN_KEYS*d, 0.0f);
+        pack(scratch, d, key, n_pad, packed);
+
+        return h2o_attn_peak(scratch, n*d);
+    };
+
+    return {
+        pack_rows(k, kernel.pack_k, packed_k),
+        pack_rows(v, kernel.pack_v, packed_v),
+    };
 }

@@ -9,7 +9,7 @@
 
 #define VL 16
 
-#include "ggml/attention/kernels/in-place.h"
+#include "ggml/attention/kernels/query-lists.h"
 
 #include <immintrin.h>
 
@@ -17,11 +17,15 @@ namespace {
 
 constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a run
 constexpr int TILE      = 256;  // pairs in a tile
-constexpr int KEY_BLOCK = 2048; // logits of so many keys stay in the L2 cache
-constexpr int MR        = 8;    // rows in one softmax block
+
+constexpr int NR        = BLOCK;
+constexpr int ROW_STEP  = BLOCK;
+constexpr int GRAIN     = BLOCK; // a run
+constexpr int MR        = 8;
+constexpr int KEY_BLOCK = 2048;  // logits of so many keys stay in the L2 cache
 constexpr int TILE_ROWS = 64;
 
-static_assert(BLOCK == H2O_ATTN_PAD && BLOCK == H2O_ATTN_KEYS && TILE_ROWS <= H2O_ATTN_MAX_ROWS, "");
+static_assert(BLOCK == H2O_ATTN_PAD && BLOCK == H2O_ATTN_KEYS, "");
 
 struct split_pairs {
     vec_i hi;
@@ -119,8 +123,8 @@ inline void add_products() {
     _tile_dpbf16ps(3, 5, 7);
 }
 
-// c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles
-void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
+// c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles. The lines are asked for all along.
+void multiply_block(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add, const cache_lines & lines) {
     float * c1 = c + 16*ldc;
 
     lda *= sizeof(float);
@@ -138,8 +142,13 @@ void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * 
         _tile_zero(3);
     }
 
+    int line = 0;
     for (int64_t i = 0; i < n; i += BLOCK, a += BLOCK, b += 4*TILE) {
         const float * a1 = (const float *) ((const char *) a + 16*lda);
+
+        for (; line*n < lines.n*(i + BLOCK) && line < lines.n; ++line) {
+            __builtin_prefetch(lines.line[line]);
+        }
 
         _tile_loadd(4, a,          lda);
         _tile_loadd(5, a1,         lda);
@@ -166,58 +175,23 @@ void multiply(const float * a, int64_t lda, const float * b, int64_t n, float * 
     _tile_stored(3, c1 + VL, ldc);
 }
 
-// x = exp(x - m) split in place, l = row sums
-template <int M>
-void exp_rows(float * x, int64_t ld, int64_t n, const float * m, float * l) {
-    vec_f sum[M] = {};
-    for (int64_t j = 0; j < n; j += BLOCK) {
-        for (int i = 0; i < M; ++i) {
-            float * run = x + i*ld + j;
-            const vec_f a = exp_negative(load(run)      - m[i]);
-            const vec_f b = exp_negative(load(run + VL) - m[i]);
-            const split_pairs s = split(a, b);
-            store(run,      s.hi);
-            store(run + VL, s.lo);
-            sum[i] += a + b;
-        }
-    }
-    for (int i = 0; i < M; ++i) {
-        l[i] = sum_of(sum[i]);
-    }
-}
+// 32 weights as a run
+struct weights {
+    static constexpr int N = 2;
 
-// sums += column sums of x/l, where row i counts in the first counted[i] columns
-template <int M>
-void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, const int64_t * counted, float * sums) {
-    float   f[M];
-    int64_t n_all  = n; // columns in which every row counts
-    int64_t n_some = 0; // columns in which any does
-    for (int i = 0; i < M; ++i) {
-        f[i]   = 1.0f/l[i];
-        n_all  = min_of(n_all,  counted[i]);
-        n_some = max_of(n_some, min_of(n, counted[i]));
+    static void put(float * x, const vec_f (& e)[N]) {
+        const split_pairs s = split(e[0], e[1]);
+        store(x,      s.hi);
+        store(x + VL, s.lo);
     }
 
-    int64_t j = 0;
-    const auto add = [&](const auto & counts) {
-        vec_f sum_a = {};
-        vec_f sum_b = {};
-        for (int i = 0; i < M; ++i) {
-            const vec_i hi = (vec_i) load(x + i*ld + j);
-            const vec_i lo = (vec_i) load(x + i*ld + j + VL);
-            sum_a += counts((vec_f) (hi << 16) + (vec_f) (lo << 16), i, j)*f[i];
-            sum_b += counts((vec_f) upper(hi)  + (vec_f) upper(lo),  i, j + VL)*f[i];
-        }
-        store(sums + j,      load(sums + j)      + sum_a);
-        store(sums + j + VL, load(sums + j + VL) + sum_b);
-    };
-    for (; j + BLOCK <= n_all; j += BLOCK) {
-        add([](vec_f e, int, int64_t) { return e; });
+    static void get(const float * x, vec_f (& e)[N]) {
+        const vec_i hi = (vec_i) load(x);
+        const vec_i lo = (vec_i) load(x + VL);
+        e[0] = (vec_f) (hi << 16) + (vec_f) (lo << 16);
+        e[1] = (vec_f) upper(hi)  + (vec_f) upper(lo);
     }
-    for (; j < n_some; j += BLOCK) {
-        add([&](vec_f e, int i, int64_t column) { return first_lanes(e, counted[i] - column); });
-    }
-}
+};
 
 // Others set the configuration of a thread once and rely on it, as upstream's products with AMX do.
 class tile_config {
@@ -259,71 +233,26 @@ private:
     config before;
 };
 
-bool tile(const h2o_attn_tile & t) {
+// Rows of a step after the tile's last one hold anything, and become rows that nobody reads.
+struct products {
     const tile_config config;
 
-    const float * k = (const float *) t.k;
-    const float * v = (const float *) t.v;
+    const float * q;
+    int64_t       ld_q;
 
-    const int64_t d_k_pad = h2o_attn_pad(t.d_k);
-    const int64_t d_v_pad = h2o_attn_pad(t.d_v);
-    const int64_t n_keys  = t.visible[t.n_rows - 1];
-
-    // keys that some row of the block sees, rounded up
-    const auto n_visible = [&](int r) {
-        return h2o_attn_pad(t.visible[min_of(r + BLOCK, t.n_rows) - 1]);
-    };
-
-    // rows of a block after the last one hold anything, and become rows that nobody reads
-    split_rows(t.q, t.n_rows, t.d_k, t.split);
-
-    for (int64_t key = 0; key < n_keys; key += BLOCK) {
-        for (int r = 0; r < t.n_rows; r += BLOCK) {
-            if (key < n_visible(r)) {
-                multiply(t.split + r*d_k_pad, d_k_pad, k + key*d_k_pad, d_k_pad, t.logits + r*t.ld + key, t.ld, false);
-            }
-        }
+    explicit products(const h2o_attn_tile & t) : q(t.q_pairs), ld_q(h2o_attn_pad(t.d_k)) {
+        split_rows(t.q, t.n_rows, t.d_k, t.q_pairs);
     }
 
-    for (int r = 0; r < t.n_rows; r += MR) {
-        with_constant<MR>(min_of(MR, t.n_rows - r), [&](auto c) {
-            constexpr int M = decltype(c)::value;
-
-            float * x = t.logits + r*t.ld;
-            const int64_t n = n_visible(r/BLOCK*BLOCK);
-
-            mask_and_max<M>(x, t.ld, { { 0, 0, n, nullptr, t.visible + r } }, t.m + r);
-            exp_rows<M>(x, t.ld, n, t.m + r, t.l + r);
-            if (t.sums) {
-                add_column_sums<M>(x, t.ld, n, t.l + r, t.counted + r, t.sums);
-            }
-        });
+    void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add,
+            const cache_lines & lines) const {
+        multiply_block(a, lda, b, n, c, ldc, add, lines);
     }
-
-    for (int64_t key = 0; key < n_keys; key += KEY_BLOCK) {
-        for (int64_t i = 0; i < t.d_v; i += BLOCK) {
-            for (int r = 0; r < t.n_rows; r += BLOCK) {
-                if (key < n_visible(r)) {
-                    multiply(t.logits + r*t.ld + key, t.ld, v + i*t.n_k + key*BLOCK, min_of(n_visible(r) - key, KEY_BLOCK),
-                            t.o + r*d_v_pad + i, d_v_pad, key > 0);
-                }
-            }
-        }
-    }
-
-    for (int r = 0; r < t.n_rows; ++r) {
-        const float f = 1.0f/t.l[r];
-        for (int64_t i = 0; i < t.d_v; ++i) {
-            t.o[r*d_v_pad + i] *= f;
-        }
-    }
-
-    return true;
-}
-
-const h2o_attn_kernel kernel = { "amx", TILE_ROWS, false, pack_k, pack_v, tile, in_place };
+};
 
 } // namespace
+
+#include "ggml/attention/kernels/tile.h"
 
 const h2o_attn_kernel * const h2o_attn_amx = &kernel;
 

@@ -1,6 +1,5 @@
 #if defined(__AVX2__) && defined(__FMA__)
 
-#define NAME   "avx2"
 #define KERNEL h2o_attn_avx2
 #define VL 8
 #define NV 2

@@ -1,6 +1,5 @@
 #if defined(__AVX512F__)
 
-#define NAME   "avx512"
 #define KERNEL h2o_attn_avx512
 #define VL 16
 #define NV 2

@@ -1,6 +1,8 @@
 // Few rows attend to keys that are read where they lie, by blocks of rows and vectors of VL floats in registers. What fits
 // there follows from VL.
 
+#include "ggml/attention/kernels/kernel.h"
+#include "ggml/attention/kernels/softmax.h"
 #include "ggml/simd/half.h"
 
 namespace {
@@ -69,17 +71,6 @@ inline void for_row_blocks(int n_rows, const F & f) {
         const int r = b*n_rows/n_blocks;
         with_constant<IN_PLACE_ROWS>((b + 1)*n_rows/n_blocks - r, [&](auto c) { f(c, r); });
     }
-}
-
-// Of the pairs of lanes that differ in the bit STEP, the sums: those of a where the bit is 0, those of b where it is 1.
-template <int STEP, int... J>
-inline vec_f add_pairs(vec_f a, vec_f b, indices<J...>) {
-    return shuffle<((J & STEP) ? VL + J - STEP : J)...>(a, b) + shuffle<((J & STEP) ? VL + J : J + STEP)...>(a, b);
-}
-
-template <int STEP>
-inline vec_f add_pairs(vec_f a, vec_f b) {
-    return add_pairs<STEP>(a, b, typename make_indices<VL>::type());
 }
 
 // lane j: the sum of the lanes j%4, j%4 + 4, ... of x[j/4], x[0] alone if there are 4 lanes
@@ -264,9 +255,16 @@ bool in_place(const h2o_attn_in_place & t) {
     for_row_blocks(t.n_rows, [&](auto c, int r) {
         constexpr int M = decltype(c)::value;
 
+        float *       x     = t.logits + r*t.ld;
         const columns all[] = { { 0, 0, n, t.hidden ? t.hidden + r : nullptr, t.visible + r } };
-        mask_and_max<M>(t.logits + r*t.ld, t.ld, all, t.m + r);
-        exp_rows<M>(t.logits + r*t.ld, t.ld, all, t.m + r, t.l + r);
+        if (t.softcap > 0.0f) {
+            cap_logits<M>(x, t.ld, all[0], t.softcap);
+        }
+        mask_and_max<M>(x, t.ld, all, nullptr, t.m + r);
+
+        vec_f sums[M] = {};
+        exp_columns<plain_weights, M>(x, t.ld, all[0], t.m + r, sums);
+        add_lanes<M>(sums, nullptr, t.m + r, t.l + r);
     });
 
     add_up_values(t, /*prefetch =*/ true, finite);

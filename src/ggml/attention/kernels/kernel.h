@@ -5,13 +5,16 @@
 
 #include <stdint.h>
 
-// n_k and the head sizes are rounded up to this in packed K and V
+// numbers of keys and the head sizes are rounded up to this in packed K and V
 constexpr int H2O_ATTN_PAD = 32;
 
 // keys that are packed at once
 constexpr int H2O_ATTN_KEYS = 32;
 
 constexpr int H2O_ATTN_MAX_ROWS = 64;
+
+// head sizes that are read in place are multiples of this
+constexpr int64_t H2O_ATTN_LANES = 16;
 
 constexpr int64_t h2o_attn_pad(int64_t n) {
     return (n + H2O_ATTN_PAD - 1)/H2O_ATTN_PAD*H2O_ATTN_PAD;
@@ -25,9 +28,6 @@ enum h2o_attn_type {
     H2O_ATTN_Q8_0,
 };
 
-// the multiple that head sizes must be of
-constexpr int64_t H2O_ATTN_LANES = 16;
-
 // Keys or values that are read where they lie.
 struct h2o_attn_source {
     const void    * data;
@@ -37,49 +37,55 @@ struct h2o_attn_source {
     h2o_attn_type   type;
 };
 
-// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow, but for those of queries' own
-// keys, and every row sees one of the first keys.
+// Packed keys and values. Row r of a tile sees those from hidden[r] to visible[r], both ascending.
+struct h2o_attn_keys {
+    int64_t         n;       // rounded up; 0: there are none
+    const void    * k;       // not packed where no row sees them
+    const void    * v;
+    const int64_t * hidden;  // [n_rows] or NULL: 0
+    const int64_t * visible; // [n_rows]
+};
+
+// A list of keys for each query of a tile, read where they lie.
+struct h2o_attn_lists {
+    int64_t         n;          // of a list, with places for more than there are; 0: there are no lists
+    int             group;      // rows of a query
+    int             query_head; // the first row's place among its query's
+    const int64_t * visible;    // [n_rows] the first ones of the list
+    h2o_attn_source k;          // rows: [queries][n], negative where there is no key
+    h2o_attn_source v;
+    float         * o;          // scratch, as the tile's
+};
+
+// Some rows (query, head) of one KV head, and the keys that they see: own ones, and further ones, packed or in lists, whose logits
+// begin at column own.n. All numbers are finite and their products do not overflow, but for those of lists. Every row sees an own key.
 struct h2o_attn_tile {
     int     n_rows;
     int64_t d_k;
     int64_t d_v;
-    int64_t n_k; // rounded up
 
     const float   * q;       // [n_rows][d_k], multiplied by the scale
-    const int64_t * visible; // [n_rows] keys that each row sees, ascending
-    const int64_t * counted; // [n_rows] keys whose sums each row adds to if it sees them
-    const void    * k;       // packed
-    const void    * v;       // packed
+    h2o_attn_keys   own;
+    const int64_t * counted; // [n_rows] own keys whose sums each row adds to if it sees them
+    h2o_attn_keys   further;
+    h2o_attn_lists  lists;
 
-    // Further keys. Their logits begin at column n_k, and they have no sums.
-    int64_t         n_k2;     // rounded up
-    const int64_t * hidden2;  // [n_rows] the first ones, which each row does not see, ascending; not packed where no row sees them
-    const int64_t * visible2; // [n_rows] the first ones, with those that each row sees, ascending, at least hidden2
-    const void    * k2;       // packed
-    const void    * v2;       // packed
-
-    // Or further keys of each query's own. Their logits begin at column n_k too; a row sees the first visible2 of its query's, in any
-    // order, and hidden2 is 0.
-    int64_t         n_query;    // of each query, with places for more than there are; 0: there are none
-    int             group;      // rows of a query
-    int             query_head; // the first row's place among its query's
-    h2o_attn_source query_k;    // rows: [queries][n_query], negative where there is no key
-    h2o_attn_source query_v;
-    float         * query_o;    // scratch, as o
+    float         softcap; // 0: none
+    const float * sinks;   // [n_rows] or NULL
 
     // keys and values that are packed after this tile: they are asked for in time
     h2o_attn_source next_k;
     h2o_attn_source next_v;
     int64_t         n_next;
 
-    float * logits; // scratch, [H2O_ATTN_MAX_ROWS][ld]
+    float * logits;  // scratch, [rows][ld], n_rows rounded up to the kernel's row_step
     int64_t ld;
-    float * split;  // scratch, [H2O_ATTN_MAX_ROWS][d_k rounded up]
+    float * q_pairs; // scratch, [rows][d_k rounded up]
 
-    float * o;    // [H2O_ATTN_MAX_ROWS][d_v rounded up], the first n_rows are set
-    float * m;    // [n_rows]
-    float * l;    // [n_rows]
-    float * sums; // [n_k], added to, or NULL
+    float * o;    // [rows][d_v rounded up], the first n_rows are set
+    float * m;    // [n_rows] with the sink
+    float * l;    // [n_rows] likewise
+    float * sums; // [own.n], added to, or NULL
 };
 
 // Rows (query, head) of one KV head and a block of keys.
@@ -94,6 +100,7 @@ struct h2o_attn_in_place {
     const int64_t * visible; // [n_rows] the first ones, with those that each row sees
     h2o_attn_source k;
     h2o_attn_source v;
+    float           softcap; // 0: none
 
     // keys that are read after this block: they are asked for in time
     h2o_attn_source next;
@@ -110,9 +117,8 @@ struct h2o_attn_in_place {
 };
 
 struct h2o_attn_kernel {
-    const char * name;
-    int          n_rows;        // of a tile
-    bool         has_more_keys; // whether a tile may have further keys
+    int n_rows;   // of a tile, at most
+    int row_step; // that are computed together
 
     // rows [H2O_ATTN_KEYS][d] into packed K (n_k rounded up x d rounded up floats) and V, whose first key is the key-th
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);

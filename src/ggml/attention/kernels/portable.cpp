@@ -1,4 +1,3 @@
-#define NAME   "portable"
 #define KERNEL h2o_attn_portable
 #define VL 4
 #define NV 2

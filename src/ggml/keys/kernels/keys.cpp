@@ -1,19 +1,14 @@
 #include "ggml/keys/keys.h"
 
-#include "ggml/attention/kernels/isa.h"
 #include "ggml/keys/kernels/kernel.h"
+#include "ggml/simd/isa.h"
 
 static const h2o_keys_kernel & kernel_in_use() {
-#if defined(__x86_64__)
-    const h2o_isa isa = h2o_isa_in_use();
-    if (isa >= h2o_isa::AVX512) {
-        return *h2o_keys_avx512;
-    }
-    if (isa >= h2o_isa::AVX2) {
-        return *h2o_keys_avx2;
-    }
-#endif
-    return *h2o_keys_portable;
+    return *h2o_kernel_in_use<h2o_keys_kernel>({
+        { h2o_isa::AVX512,   h2o_keys_avx512 },
+        { h2o_isa::AVX2,     h2o_keys_avx2 },
+        { h2o_isa::PORTABLE, h2o_keys_portable },
+    });
 }
 
 void ggml_h2o_hadamard(float * x, int64_t n, int64_t size) {

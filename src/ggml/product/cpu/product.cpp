@@ -3,7 +3,7 @@
 #include "ops.h"
 
 #include "ggml/product/product.h"
-#include "ggml/product/kernels/isa.h"
+#include "ggml/product/kernels/kernels.h"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 #include "ggml-cpu.h"
 #include "ops.h"
 
-#include "ggml/top-keys/kernels/isa.h"
+#include "ggml/top-keys/kernels/kernels.h"
 
 #include <algorithm>
 #include <cmath>

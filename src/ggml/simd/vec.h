@@ -1,8 +1,8 @@
 #pragma once
 
-// Vectors of VL floats (defined by the file that includes this), and the softmax of a block of rows with them.
+// Vectors of VL floats. The file that includes this defines VL.
 
-#include "ggml/attention/kernels/kernel.h"
+#include <stdint.h>
 
 namespace {
 
@@ -92,6 +92,17 @@ inline void transpose(vec_f * row) {
     }
 }
 
+// Of the pairs of lanes that differ in the bit STEP, the sums: those of a where the bit is 0, those of b where it is 1.
+template <int STEP, int... J>
+inline vec_f add_pairs(vec_f a, vec_f b, indices<J...>) {
+    return shuffle<((J & STEP) ? VL + J - STEP : J)...>(a, b) + shuffle<((J & STEP) ? VL + J : J + STEP)...>(a, b);
+}
+
+template <int STEP>
+inline vec_f add_pairs(vec_f a, vec_f b) {
+    return add_pairs<STEP>(a, b, typename make_indices<VL>::type());
+}
+
 // e^x for x <= 0, 0 below the smallest normal number. After Cephes' expf: x = n*ln(2) + r, e^r by a polynomial.
 inline vec_f exp_negative(vec_f x) {
     const float round = 12582912.0f; // 1.5*2^23: a sum with it has no fraction, and the integer in its low bits
@@ -113,49 +124,6 @@ inline vec_f exp_negative(vec_f x) {
     return (vec_f) ((vec_i) e & (x >= -87.33654f));
 }
 
-// Columns of a block's logits, of the first keys or of the further ones.
-struct columns {
-    int64_t origin;          // the columns below are counted from here
-    int64_t start;           // of whole vectors
-    int64_t end;             // with what some row sees
-    const int64_t * hidden;  // of each row, the first one that it sees, or NULL
-    const int64_t * visible; // of each row, the end of those that it sees
-};
-
-// Hides what the rows do not see of the vectors in which some row sees something, and finds the largest logit of each row.
-template <int M, int N>
-void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], float * m) {
-    vec_f max[M];
-    for (int i = 0; i < M; ++i) {
-        max[i] = broadcast(-__builtin_inff());
-    }
-
-    for (const columns & part : parts) {
-        for (int i = 0; i < M; ++i) {
-            float * row = x + i*ld + part.origin;
-            for (int64_t j = part.start; part.hidden && j < part.hidden[i]; ++j) {
-                row[j] = -__builtin_inff();
-            }
-            for (int64_t j = part.visible[i]; j < part.end; ++j) {
-                row[j] = -__builtin_inff();
-            }
-        }
-        for (int64_t j = part.start; j < part.end; j += VL) {
-            for (int i = 0; i < M; ++i) {
-                const vec_f v = load(x + i*ld + part.origin + j);
-                max[i] = v > max[i] ? v : max[i];
-            }
-        }
-    }
-
-    for (int i = 0; i < M; ++i) {
-        m[i] = max[i][0];
-        for (int j = 1; j < VL; ++j) {
-            m[i] = max[i][j] > m[i] ? max[i][j] : m[i];
-        }
-    }
-}
-
 // the first n lanes of x, zeros in the others
 inline vec_f first_lanes(vec_f x, int64_t n) {
     vec_i lane;
@@ -171,26 +139,6 @@ inline float sum_of(vec_f v) {
         sum += v[j];
     }
     return sum;
-}
-
-// x = exp(x - m), l = row sums
-template <int M, int N>
-void exp_rows(float * x, int64_t ld, const columns (& parts)[N], const float * m, float * l) {
-    vec_f sum[M] = {};
-    for (const columns & part : parts) {
-        for (int64_t j = part.start; j < part.end; j += VL) {
-            for (int i = 0; i < M; ++i) {
-                float * logits = x + i*ld + part.origin + j;
-
-                const vec_f e = exp_negative(load(logits) - m[i]);
-                store(logits, e);
-                sum[i] += e;
-            }
-        }
-    }
-    for (int i = 0; i < M; ++i) {
-        l[i] = sum_of(sum[i]);
-    }
 }
 
 } // namespace

@@ -1,0 +1,112 @@
+#include "ggml/simd/isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+static bool has_avx2() {
+    const unsigned F16C = 1u << 29;
+
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & F16C)) {
+        return false;
+    }
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+}
+
+static bool has_avx_vnni() {
+    const unsigned AVX_VNNI = 1u << 4;
+
+    unsigned eax, ebx, ecx, edx;
+    return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & AVX_VNNI);
+}
+
+static bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+
+static bool has_amx() {
+#if defined(__linux__)
+    const unsigned AMX_BF16 = 1u << 22;
+    const unsigned AMX_TILE = 1u << 24;
+
+    unsigned eax, ebx, ecx, edx;
+    if (!has_avx512() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & AMX_BF16) || !(edx & AMX_TILE)) {
+        return false;
+    }
+
+    // the system must keep the tiles of each thread (AVX-512 says that there is xgetbv), and the process ask for it
+    const unsigned XTILECFG_AND_XTILEDATA = 3u << 17;
+    const int      ARCH_REQ_XCOMP_PERM    = 0x1023;
+    const int      XFEATURE_XTILEDATA     = 18;
+
+    unsigned xcr0, high;
+    __asm__ ("xgetbv" : "=a" (xcr0), "=d" (high) : "c" (0));
+
+    return (xcr0 & XTILECFG_AND_XTILEDATA) == XTILECFG_AND_XTILEDATA &&
+        syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+#endif
+
+namespace {
+
+struct cpu_isas {
+    bool has[H2O_N_ISAS] = {};
+
+    bool & operator[](h2o_isa isa) { return has[(int) isa]; }
+
+    cpu_isas() {
+        auto & self = *this;
+        self[h2o_isa::PORTABLE] = true;
+#if defined(__x86_64__)
+        self[h2o_isa::AVX2]        = has_avx2();
+        self[h2o_isa::AVX_VNNI]    = has_avx_vnni();
+        self[h2o_isa::AVX512]      = has_avx512();
+        self[h2o_isa::AVX512_VNNI] = has_avx512() && __builtin_cpu_supports("avx512vnni");
+        self[h2o_isa::AMX]         = has_amx();
+#endif
+        // for tests of programs
+        if (const char * last = getenv("H2O_ISA")) {
+            for (int i = 0, is_known = 0; i < H2O_N_ISAS; ++i) {
+                has[i] = has[i] && !is_known;
+                is_known |= strcmp(h2o_isa_name((h2o_isa) i), last) == 0;
+            }
+        }
+    }
+};
+
+} // namespace
+
+static std::atomic<h2o_isa> last_in_use { h2o_isa::AMX };
+
+const char * h2o_isa_name(h2o_isa isa) {
+    static const char * const names[H2O_N_ISAS] = { "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "amx" };
+
+    return names[(int) isa];
+}
+
+bool h2o_has_isa(h2o_isa isa) {
+    static cpu_isas isas;
+
+    return isas[isa];
+}
+
+void h2o_set_isa(h2o_isa isa) {
+    last_in_use = isa;
+}
+
+bool h2o_uses_isa(h2o_isa isa) {
+    return h2o_has_isa(isa) && isa <= last_in_use;
+}
