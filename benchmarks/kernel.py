@@ -111,9 +111,11 @@ def attention_kernels(memory: int, n_threads: int) -> list[Timed]:
 
     def run(isa: str) -> float:
         _core.ops_set_isa(isa)
-        return _core.ops_attention_seconds(q, k, v, "f16", rows, first, None, True, n_threads)
+        params = _core.ops_AttentionParams(rows=rows, first=first, sums=1)
+        return _core.ops_attention_seconds(q, k, v, "f16", params, n_threads)
 
-    return [Timed(isa, memory, flops, partial(run, isa)) for isa in _core.ops_isas() if isa != "avxvnni"]
+    # attention has no kernels of its own for VNNI
+    return [Timed(isa, memory, flops, partial(run, isa)) for isa in _core.ops_isas() if "vnni" not in isa]
 
 
 def matrix_products(numpy_process: ProcessPoolExecutor, n_threads: int) -> list[Timed]:

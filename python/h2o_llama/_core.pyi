@@ -42,17 +42,18 @@ __all__: list[str] = [
     "count_weights",
     "cpu_features",
     "json_schema_to_grammar",
+    "ops_AttentionParams",
     "ops_attention",
-    "ops_attention_isas",
     "ops_attention_seconds",
     "ops_column_sums",
     "ops_fuse",
     "ops_get_rows",
+    "ops_isas",
     "ops_max_rows",
     "ops_mul_mat_seconds",
     "ops_product",
     "ops_product_seconds",
-    "ops_set_attention_isa",
+    "ops_set_isa",
     "ops_softmax_state",
     "ops_top_keys",
     "quantize",
@@ -471,6 +472,24 @@ class Sampler:
     def sample(self, context: Context) -> int: ...
     def sample_from(self, logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> int: ...
 
+class ops_AttentionParams:
+    def __init__(
+        self,
+        *,
+        rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
+        n_k: typing.SupportsInt | typing.SupportsIndex = 0,
+        first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
+        limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
+        further_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
+        further_queries: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
+        list_size: typing.SupportsInt | typing.SupportsIndex = 1,
+        offset: typing.SupportsInt | typing.SupportsIndex = 0,
+        sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None,
+        scale: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        sums: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None: ...
+
 class CodecPlane:
     @property
     def codecs(self) -> list[str]: ...
@@ -561,39 +580,17 @@ def ops_attention(
     k: numpy.ndarray,
     v: numpy.ndarray,
     type: str,
-    rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
-    first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    tile_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    tile_first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    tile_last: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    tile_size: typing.SupportsInt | typing.SupportsIndex,
-    tile_offset: typing.SupportsInt | typing.SupportsIndex,
-    scale: typing.SupportsFloat | typing.SupportsIndex,
-    sums: typing.SupportsInt | typing.SupportsIndex,
+    params: ops_AttentionParams,
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> tuple[numpy.ndarray, numpy.ndarray | None, numpy.ndarray, numpy.ndarray]: ...
-def ops_attention_isas() -> list[str]:
-    """
-    CPU kernels of H2O's operators on this machine, the best first, by the names that they have for attention.
-    """
-
 def ops_attention_seconds(
     q: numpy.ndarray,
     k: numpy.ndarray,
     v: numpy.ndarray,
     type: str,
-    rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
-    first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
-    sums: typing.SupportsInt | typing.SupportsIndex,
+    params: ops_AttentionParams,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
-    tile_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
-    tile_first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
-    tile_last: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
-    tile_size: typing.SupportsInt | typing.SupportsIndex = 1,
-    tile_offset: typing.SupportsInt | typing.SupportsIndex = 0,
 ) -> float: ...
 def ops_column_sums(
     weights: numpy.ndarray,
@@ -614,6 +611,11 @@ def ops_get_rows(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray: ...
+def ops_isas() -> list[str]:
+    """
+    Instruction sets of this CPU for which H2O's operators have kernels, the best first.
+    """
+
 def ops_max_rows(
     a: numpy.ndarray, type: str, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> numpy.ndarray: ...
@@ -636,9 +638,9 @@ def ops_product_seconds(
     by_h2o: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> float: ...
-def ops_set_attention_isa(name: str) -> None:
+def ops_set_isa(name: str) -> None:
     """
-    Use this CPU kernel from now on.
+    Kernels that need none better than this, from now on.
     """
 
 def ops_softmax_state(

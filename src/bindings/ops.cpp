@@ -3,7 +3,6 @@
 
 #include "ggml/attention/attention.h"
 #include "ggml/top-keys/top-keys.h"
-#include "ggml/keys/keys.h"
 #include "ggml/product/product.h"
 #include "ggml/simd/isa.h"
 #include "h2o/graph/softmax.h"

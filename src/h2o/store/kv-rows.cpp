@@ -1,9 +1,9 @@
 #include "h2o/store/kv-rows.h"
 
 #include "ggml-backend.h"
-#include "ggml/keys/keys.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #ifdef __linux__
@@ -11,17 +11,29 @@
 #include <unistd.h>
 #endif
 
+// Normalised Walsh-Hadamard transform of every block of n_rot numbers. It is its own inverse.
 void h2o_kv_rows::rotate(float * data, size_t n) const {
-    if (n_rot > 0) {
-        ggml_h2o_hadamard(data, n, n_rot);
+    for (float * block = data; n_rot > 0 && block < data + n; block += n_rot) {
+        for (size_t step = n_rot/2; step > 0; step /= 2) {
+            for (size_t i = 0; i < n_rot; ++i) {
+                if ((i & step) == 0) {
+                    const float a = block[i];
+                    const float b = block[i + step];
+                    block[i]        = a + b;
+                    block[i + step] = a - b;
+                }
+            }
+        }
+        const float scale = 1.0f/std::sqrt((float) n_rot);
+        for (size_t i = 0; i < n_rot; ++i) {
+            block[i] *= scale;
+        }
     }
 }
 
 static void decode_row(ggml_type type, const void * src, float * dst, int64_t n) {
     if (type == GGML_TYPE_F32) {
         std::copy_n((const float *) src, n, dst);
-    } else if (type == GGML_TYPE_F16) {
-        ggml_h2o_widen_f16((const ggml_fp16_t *) src, n, dst); // faster than the type's to_float
     } else {
         ggml_get_type_traits(type)->to_float(src, dst, n);
     }

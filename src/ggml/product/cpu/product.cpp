@@ -18,6 +18,10 @@ int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1)/b;
 }
 
+int64_t round_rows(int64_t n) {
+    return ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
+}
+
 // Columns are packed once; one alone in a way of its own. An item of work is a run of rows for all columns; a thread unpacks them.
 // The sum of a row and a column is taken block after block: it depends on nothing else.
 struct product {
@@ -70,18 +74,20 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     panel_units   = ceil_div(n_blocks, unit_blocks);
     n_panels      = ceil_div(n_columns, panel_columns);
 
-    const int64_t n_items = n_threads*(is_column() ? COLUMN_ITEMS : ITEMS);
-    item_rows = ceil_div(ceil_div(n_rows, n_items), H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
-    item_rows = is_column() ? item_rows : std::min(item_rows, MAX_ROWS);
+    const int64_t n_items  = n_threads*(is_column() ? COLUMN_ITEMS : ITEMS);
+    const int64_t max_rows = is_column() ? n_rows : MAX_ROWS;
+    item_rows = round_rows(std::min(ceil_div(n_rows, n_items), max_rows));
     // with few columns what is unpacked is used little, and stays in the L1 cache
     step_rows = n_panels <= 2 && !is_column() ? H2O_PRODUCT_ROWS : item_rows;
     slice     = std::min(n_blocks, SLICE_BLOCKS);
 
     panel_size = panel_units*unit_size;
 
+    // fewer threads, which have larger items, fit into what was planned; rows are not unpacked for one column
+    const int64_t max_step    = is_column() ? 0 : n_panels <= 2 ? H2O_PRODUCT_ROWS : round_rows(std::min(n_rows, MAX_ROWS));
     const int64_t n_quantized = panel_columns*n_blocks*H2O_PRODUCT_BLOCK_BYTES;
-    const int64_t n_unpacked  = step_rows/H2O_PRODUCT_ROWS*slice*kernel.rows_block;
-    const int64_t n_sums      = slice < n_blocks ? n_panels*step_rows*kernel.n_lanes*(int64_t) sizeof(float) : 0;
+    const int64_t n_unpacked  = max_step/H2O_PRODUCT_ROWS*slice*kernel.rows_block;
+    const int64_t n_sums      = slice < n_blocks ? n_panels*max_step*kernel.n_lanes*(int64_t) sizeof(float) : 0;
 
     off_thread  = GGML_PAD(n_panels*panel_size, 64);
     off_sums    = GGML_PAD(std::max(n_quantized, n_unpacked), 64);
@@ -211,7 +217,7 @@ bool ggml_compute_forward_h2o_product(const ggml_compute_params * params, ggml_t
     }
 
     const product p(dst, *kernel, params->nth);
-    GGML_ASSERT(p.size + 64 <= params->wsize);
+    GGML_ASSERT(p.size + 64 <= params->wsize && "planned for as many threads or more");
     p.compute(params);
     return true;
 }

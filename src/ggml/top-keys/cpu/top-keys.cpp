@@ -319,7 +319,7 @@ void top_keys::compute_many(const ggml_compute_params * params, char * work) con
 }
 
 void top_keys::compute(const ggml_compute_params * params) const {
-    GGML_ASSERT(size + 64 <= params->wsize);
+    GGML_ASSERT(size + 64 <= params->wsize && "planned for as many threads or more");
 
     char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
 
