@@ -31,7 +31,7 @@ h2o_attn_further::h2o_attn_further(const ggml_tensor * dst) : h2o_attn_further(d
 
         has_source = true;
         own        = (const uint32_t *) ((const char *) source->data + at.own);
-        n_own      = h2o_attn_ceil_div(n_source, 32);
+        n_own      = h2o_ceil_div(n_source, 32);
         k.data     = (char *) source->data + at.k;
         v.data     = (char *) source->data + at.v;
         k.ne[1]    = n_source;

@@ -1,25 +1,9 @@
 #pragma once
 
 #include "ggml/attention/attention.h"
+#include "ggml/work.h"
 
 #include <algorithm>
-#include <cstdint>
-
-constexpr int64_t h2o_attn_ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1)/b;
-}
-
-// Cuts pieces of whole cache lines off a work buffer, or says how large it must be.
-struct h2o_attn_take {
-    float * const start; // or NULL
-    int64_t       size = 0;
-
-    float * operator()(int64_t n) {
-        float * res = start ? start + size : nullptr;
-        size += h2o_attn_ceil_div(n, 16)*16;
-        return res;
-    }
-};
 
 // Rows of the cache, by key.
 struct h2o_attn_rows {

@@ -19,13 +19,13 @@ static void with_way(const ggml_tensor * dst, int n_threads, const F & f) {
 
 size_t ggml_h2o_attn_work_size(const ggml_tensor * dst, int n_threads) {
     size_t size = 0;
-    with_way(dst, n_threads, [&](const auto & way) { size = way.size()*sizeof(float) + 64; });
+    with_way(dst, n_threads, [&](const auto & way) { size = way.size() + 64; });
     return size;
 }
 
 void ggml_compute_forward_h2o_attn(const ggml_compute_params * params, ggml_tensor * dst) {
     with_way(dst, params->nth, [&](const auto & way) {
-        GGML_ASSERT(way.size()*sizeof(float) + 64 <= params->wsize && "planned for as many threads or more");
+        GGML_ASSERT(way.size() + 64 <= params->wsize && "planned for as many threads or more");
         way.compute(params);
     });
 }

@@ -37,43 +37,44 @@ h2o_attn_blocks::h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel 
     d_v_pad = h2o_attn_pad(d_v);
 
     block_size = reads_in_place ? IN_PLACE_BLOCK : PACKED_BLOCK;
-    n_parts    = reads_in_place ? 1 : h2o_attn_ceil_div(n_rows, MAX_PART_ROWS);
-    part_size  = reads_in_place ? n_rows : h2o_attn_ceil_div(n_rows, n_parts*kernel.n_rows)*kernel.n_rows;
-    n_runs     = h2o_attn_ceil_div(MIN_ITEMS, reads_in_place ? 1 : n_parts*n_head_kv);
-    n_blocks   = h2o_attn_ceil_div(n_k, block_size);
+    n_parts    = reads_in_place ? 1 : h2o_ceil_div(n_rows, MAX_PART_ROWS);
+    part_size  = reads_in_place ? n_rows : h2o_ceil_div(n_rows, n_parts*kernel.n_rows)*kernel.n_rows;
+    n_runs     = h2o_ceil_div(MIN_ITEMS, reads_in_place ? 1 : n_parts*n_head_kv);
+    n_blocks   = h2o_ceil_div(n_k, block_size);
     n_runs     = std::min(n_runs, n_blocks);
 
-    n_further_blocks = h2o_attn_ceil_div(further.n_rows, block_size);
+    n_further_blocks = h2o_ceil_div(further.n_rows, block_size);
 
     ld = block_size + 32; // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
 
-    state_size   = h2o_attn_ceil_div(d_v + 2, 16)*16;
-    weights_size = has_sums ? h2o_attn_ceil_div(n_rows*(ld + 1), 16)*16 : 0;
+    state_size   = h2o_ceil_div(d_v + 2, 16)*16;
+    weights_size = has_sums ? h2o_ceil_div(n_rows*(ld + 1), 16)*16 : 0;
 
     n_item_rows = reads_in_place ? n_head_kv*n_rows : part_size;
 
-    off_weights = (n_runs + n_further_blocks)*n_head_kv*n_rows*state_size;
-    off_thread  = off_weights + n_blocks*n_head_kv*weights_size;
-
-    h2o_attn_take take { nullptr };
+    h2o_take take { nullptr };
+    take.get<float>((n_runs + n_further_blocks)*n_head_kv*n_rows*state_size);
+    off_weights = take.size/sizeof(float);
+    take.get<float>(n_blocks*n_head_kv*weights_size);
+    off_thread = take.size;
     get_scratch(take);
-    thread_size = take.size;
+    thread_size = take.size - off_thread;
     work_size   = off_thread + n_threads*thread_size;
 }
 
-h2o_attn_blocks::scratch h2o_attn_blocks::get_scratch(h2o_attn_take & take) const {
+h2o_attn_blocks::scratch h2o_attn_blocks::get_scratch(h2o_take & take) const {
     scratch s;
-    s.q       = take(n_item_rows*d_k_pad);
-    s.logits  = take(H2O_ATTN_MAX_ROWS*ld);
-    s.q_pairs = take(H2O_ATTN_MAX_ROWS*d_k_pad);
-    s.o       = take(H2O_ATTN_MAX_ROWS*d_v_pad);
-    s.m       = take(H2O_ATTN_MAX_ROWS);
-    s.l       = take(H2O_ATTN_MAX_ROWS);
-    s.k       = take(block_size*d_k_pad);
-    s.v       = take(block_size*d_v_pad);
-    s.rows    = take(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
-    s.iota    = (int32_t *) take(block_size);
-    s.further = (int32_t *) take(further ? 3*n_head_kv*block_size : 0);
+    s.q       = take.get<float>(n_item_rows*d_k_pad);
+    s.logits  = take.get<float>(H2O_ATTN_MAX_ROWS*ld);
+    s.q_pairs = take.get<float>(H2O_ATTN_MAX_ROWS*d_k_pad);
+    s.o       = take.get<float>(H2O_ATTN_MAX_ROWS*d_v_pad);
+    s.m       = take.get<float>(H2O_ATTN_MAX_ROWS);
+    s.l       = take.get<float>(H2O_ATTN_MAX_ROWS);
+    s.k       = take.get<float>(block_size*d_k_pad);
+    s.v       = take.get<float>(block_size*d_v_pad);
+    s.rows    = take.get<float>(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
+    s.iota    = take.get<int32_t>(block_size);
+    s.further = take.get<int32_t>(further ? 3*n_head_kv*block_size : 0);
     s.max_q   = 0.0f;
     if (s.iota) {
         std::iota(s.iota, s.iota + block_size, 0);
@@ -220,15 +221,13 @@ void h2o_attn_blocks::compute_own(float * work, const scratch & s, const item & 
         max.add(h2o_attn_pack_keys(kernel, k, v, h, keys.from.rows, i, b.n, h2o_attn_pad(b.n), s.rows, s.k, s.v));
     }
 
-    const int64_t nothing[H2O_ATTN_MAX_ROWS] = {};
-    int64_t       visible[H2O_ATTN_MAX_ROWS];
+    int64_t visible[H2O_ATTN_MAX_ROWS];
 
     const int64_t n_rows_tile = reads_in_place ? H2O_ATTN_MAX_ROWS : kernel.n_rows;
 
     for (int64_t row = it.row; row < it.end_row; row += n_rows_tile) {
         h2o_attn_tile t = get_tile(s, it, h, row, std::min(n_rows_tile, it.end_row - row));
-        t.own     = { h2o_attn_pad(b.n), s.k, s.v, nullptr, visible };
-        t.counted = nothing;
+        t.own = { h2o_attn_pad(b.n), s.k, s.v, nullptr, visible };
         for (int r = 0; r < t.n_rows; ++r) {
             visible[r] = std::clamp<int64_t>(n_visible(row + r) - b.key, 0, b.n);
         }
@@ -252,75 +251,6 @@ void h2o_attn_blocks::compute_own(float * work, const scratch & s, const item & 
         }
 
         add_results(work, t, it.run, h, row);
-    }
-}
-
-// x ascends; no branch depends on it
-static bool contains(const int32_t * x, int64_t n, int32_t value) {
-    while (n > 1) {
-        const int64_t half = n/2;
-        x += x[half] <= value ? half : 0;
-        n -= half;
-    }
-    return *x == value;
-}
-
-h2o_attn_further_keys h2o_attn_blocks::further_block(const scratch & s, const item & it, int64_t h) const {
-    int32_t * keys = s.further + h*3*block_size;
-
-    h2o_attn_further_keys res = { 0, keys, keys + block_size, keys + 2*block_size };
-
-    const int64_t start = it.row/group; // queries
-    const int64_t end   = it.end_row/group;
-
-    const int32_t *     rows  = further.rows_of(it.list, h);
-    const int64_t       begin = (it.run - n_runs)*block_size;
-    const h2o_attn_rows own   = rows_of(h, 0);
-
-    for (int64_t i = begin; i < std::min(begin + block_size, further.n_rows_of(it.list, h)) && further.first_query(it.list, i) < end; ++i) {
-        const int64_t first = further.first_query(it.list, i);
-        const int64_t last  = further.end_query(it.list, i);
-        if (std::max(first, start) >= std::min(last, end)) {
-            continue;
-        }
-        const bool is_own = further.has_queries() && (
-            further.has_source ? further.source_is_own(h, rows[i]) :
-            own.list           ? contains(own.list, n_k, rows[i]) : rows[i] < n_k);
-        if (!is_own) {
-            res.add(rows[i], first, last);
-        }
-    }
-    return res;
-}
-
-void h2o_attn_blocks::compute_further(float * work, const scratch & s, const item & it) const {
-    h2o_attn_further_keys keys = further_block(s, it, 0);
-    for (int64_t i = 0; i < keys.n; ++i) {
-        h2o_attn_prefetch_row(&further.k, keys.rows[i], 0);
-    }
-
-    int64_t hidden [H2O_ATTN_MAX_ROWS];
-    int64_t visible[H2O_ATTN_MAX_ROWS];
-
-    for (int64_t h = 0; h < n_head_kv; ++h) {
-        const h2o_attn_further_keys next = h + 1 < n_head_kv ? further_block(s, it, h + 1) : h2o_attn_further_keys {};
-
-        if (keys.n > 0) {
-            const head_keys here = { { &further.k, &further.v, { keys.rows } }, keys.n, std::min(h + 1, n_head_kv - 1), { next.rows }, next.n };
-
-            h2o_attn_tile t = get_tile(s, it, h, it.row, it.end_row - it.row);
-            t.own = { h2o_attn_pad(keys.n), nullptr, nullptr, hidden, visible };
-            for (int r = 0; r < t.n_rows; ++r) {
-                hidden [r] = keys.n_hidden ((it.row + r)/group);
-                visible[r] = keys.n_visible((it.row + r)/group);
-            }
-
-            if (!read_in_place(s, t, h, here)) {
-                compute_plain(t, h, it.row, here);
-            }
-            add_results(work, t, it.run, h, it.row);
-        }
-        keys = next;
     }
 }
 
@@ -394,7 +324,7 @@ void h2o_attn_blocks::set_query_sums(float * work, int64_t h, int64_t query) con
 void h2o_attn_blocks::compute(const ggml_compute_params * params) const {
     float * work = (float *) GGML_PAD((uintptr_t) params->wdata, 64);
 
-    h2o_attn_take take { work + off_thread + params->ith*thread_size };
+    h2o_take take { (char *) work + off_thread + params->ith*thread_size };
     scratch s = get_scratch(take);
 
     if (params->ith == 0) {

@@ -19,7 +19,7 @@ struct h2o_attn_blocks : h2o_attn_args {
     // whether this is faster than with packed keys and all logits at once
     static bool is_for(const ggml_tensor * dst);
 
-    size_t size() const { return work_size; } // of the work buffer, in floats
+    size_t size() const { return work_size; } // of the work buffer
 
     void compute(const ggml_compute_params * params) const;
 
@@ -62,7 +62,7 @@ private:
         int64_t             n_next;
     };
 
-    scratch get_scratch(h2o_attn_take & take) const;
+    scratch get_scratch(h2o_take & take) const;
 
     item get_item(int64_t i) const;
 
@@ -91,7 +91,7 @@ private:
     void set_query_sums(float * work, int64_t h, int64_t query) const;
 
     // first key of a run for rows that see n_keys
-    int64_t run_start(int64_t run, int64_t n_keys) const { return run*h2o_attn_ceil_div(n_keys, block_size)/n_runs*block_size; }
+    int64_t run_start(int64_t run, int64_t n_keys) const { return run*h2o_ceil_div(n_keys, block_size)/n_runs*block_size; }
 
     block block_after(const block & b, int64_t run, int64_t n_keys) const;
 
@@ -119,5 +119,6 @@ private:
     int64_t state_size;
     int64_t weights_size;
 
-    int64_t off_weights, off_thread, thread_size, work_size;
+    size_t off_weights;                        // floats
+    size_t off_thread, thread_size, work_size; // bytes
 };

@@ -18,23 +18,23 @@ h2o_attn_packed::h2o_attn_packed(const ggml_tensor * dst, const h2o_attn_kernel 
     n_k_pad = h2o_attn_pad(n_k);
 
     // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
-    ld        = h2o_attn_ceil_div(n_k_pad + h2o_attn_pad(further.n_rows), 64)*64 + 32;
+    ld        = h2o_ceil_div(n_k_pad + h2o_attn_pad(further.n_rows), 64)*64 + 32;
     tile_rows = std::clamp<int64_t>(MAX_LOGITS/ld/kernel.row_step*kernel.row_step, kernel.row_step, kernel.n_rows);
 
     n_key_blocks  = n_k_pad/H2O_ATTN_KEYS;
-    n_query_tiles = has_query_sums ? h2o_attn_ceil_div(group, tile_rows) : 0;
+    n_query_tiles = has_query_sums ? h2o_ceil_div(group, tile_rows) : 0;
     n_list_pad    = h2o_attn_pad(lists.n_rows);
     n_in_place    = further.are_of_queries() ? further.n_rows : 0;
 
     const int64_t max_items = std::max<int64_t>(std::min(MAX_ITEMS/n_head_kv, MAX_SUMS/n_k_pad), 1);
 
-    n_runs   = lists ? std::min(lists.n, h2o_attn_ceil_div(MAX_RUNS, n_head_kv)) : 1;
-    n_slices = lists ? h2o_attn_ceil_div(MIN_ITEMS, n_runs*n_head_kv) : max_items;
+    n_runs   = lists ? std::min(lists.n, h2o_ceil_div(MAX_RUNS, n_head_kv)) : 1;
+    n_slices = lists ? h2o_ceil_div(MIN_ITEMS, n_runs*n_head_kv) : max_items;
     n_slices = std::min(n_slices, has_query_sums ? std::min(lists.size, n_q) : n_tiles(std::min(lists.size, n_q)));
     n_items  = n_runs*n_slices;
 
     // at least one item for each thread
-    n_round = std::max(MAX_PACKED/(n_k_pad*(d_k_pad + d_v_pad)), h2o_attn_ceil_div(n_threads, n_items));
+    n_round = std::max(MAX_PACKED/(n_k_pad*(d_k_pad + d_v_pad)), h2o_ceil_div(n_threads, n_items));
     n_round = std::min(n_round, n_head_kv);
 
     const auto n_converted = [this](const ggml_tensor * t) {
@@ -45,52 +45,52 @@ h2o_attn_packed::h2o_attn_packed(const ggml_tensor * dst, const h2o_attn_kernel 
     n_converted_k = n_converted(k);
     n_converted_v = n_converted(v);
 
-    h2o_attn_take take { nullptr };
-    const auto place = [&](int64_t n) {
-        const int64_t offset = take.size;
-        take(n);
-        return offset;
-    };
-    off_k      = place(n_round*n_k_pad*d_k_pad);
-    off_v      = place(n_round*n_k_pad*d_v_pad);
-    off_peaks  = place(n_round*n_key_blocks*2);
-    off_sums   = place(has_sums ? n_round*n_items*n_k_pad : 0);
+    h2o_take take { nullptr };
+    get_shared(take);
     off_thread = take.size;
-
     get_scratch(take);
     thread_size = take.size - off_thread;
     work_size   = off_thread + n_threads*thread_size;
 }
 
-h2o_attn_packed::scratch h2o_attn_packed::get_scratch(h2o_attn_take & take) const {
-    const int64_t n_rows = h2o_attn_ceil_div(tile_rows, kernel.row_step)*kernel.row_step;
-    const int64_t n_own  = lists.has_queries() && !lists.has_source ? h2o_attn_ceil_div(k->ne[1], 32) : 0;
+h2o_attn_packed::shared h2o_attn_packed::get_shared(h2o_take & take) const {
+    shared w;
+    w.k     = take.get<float>(n_round*n_k_pad*d_k_pad);
+    w.v     = take.get<float>(n_round*n_k_pad*d_v_pad);
+    w.peaks = take.get<h2o_attn_peaks>(n_round*n_key_blocks);
+    w.sums  = take.get<float>(has_sums ? n_round*n_items*n_k_pad : 0);
+    return w;
+}
+
+h2o_attn_packed::scratch h2o_attn_packed::get_scratch(h2o_take & take) const {
+    const int64_t n_rows = h2o_ceil_div(tile_rows, kernel.row_step)*kernel.row_step;
+    const int64_t n_own  = lists.has_queries() && !lists.has_source ? h2o_ceil_div(k->ne[1], 32) : 0;
     const int64_t n_iota = ((tile_rows + group - 2)/group + 1)*n_in_place;
 
     scratch s = {};
-    s.q       = take(n_rows*d_k_pad);
-    s.q_pairs = take(n_rows*d_k_pad);
-    s.o       = take(n_rows*d_v_pad);
-    s.m       = take(n_rows);
-    s.l       = take(n_rows);
-    s.logits  = take(n_rows*ld);
-    s.rows    = take(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
+    s.q       = take.get<float>(n_rows*d_k_pad);
+    s.q_pairs = take.get<float>(n_rows*d_k_pad);
+    s.o       = take.get<float>(n_rows*d_v_pad);
+    s.m       = take.get<float>(n_rows);
+    s.l       = take.get<float>(n_rows);
+    s.logits  = take.get<float>(n_rows*ld);
+    s.rows    = take.get<float>(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
 
-    s.further_k     = take(n_list_pad*d_k_pad);
-    s.further_v     = take(n_list_pad*d_v_pad);
-    s.further.rows  = (int32_t *) take(n_list_pad);
-    s.further.first = (int32_t *) take(n_list_pad);
-    s.further.last  = (int32_t *) take(n_list_pad);
+    s.further_k     = take.get<float>(n_list_pad*d_k_pad);
+    s.further_v     = take.get<float>(n_list_pad*d_v_pad);
+    s.further.rows  = take.get<int32_t>(n_list_pad);
+    s.further.first = take.get<int32_t>(n_list_pad);
+    s.further.last  = take.get<int32_t>(n_list_pad);
 
-    s.list_o = take(n_in_place > 0 ? n_rows*d_v_pad : 0);
-    s.list_k = take(n_converted_k);
-    s.list_v = take(n_converted_v);
-    s.iota   = (int32_t *) take(n_iota);
+    s.list_o = take.get<float>(n_in_place > 0 ? n_rows*d_v_pad : 0);
+    s.list_k = take.get<float>(n_converted_k);
+    s.list_v = take.get<float>(n_converted_v);
+    s.iota   = take.get<int32_t>(n_iota);
     if (s.iota) {
         std::iota(s.iota, s.iota + n_iota, 0);
     }
 
-    s.own      = (uint32_t *) take(n_own);
+    s.own      = take.get<uint32_t>(n_own);
     s.own_head = -1;
 
     return s;
@@ -106,7 +106,7 @@ bool h2o_attn_packed::is_own(scratch & s, int64_t h, int32_t row) const {
     }
     if (s.own_head != h) {
         s.own_head = h;
-        std::fill_n(s.own, h2o_attn_ceil_div(k->ne[1], 32), 0);
+        std::fill_n(s.own, h2o_ceil_div(k->ne[1], 32), 0);
         const h2o_attn_rows rows = rows_of(h, 0);
         for (int64_t i = 0; i < n_k; ++i) {
             s.own[rows[i]/32] |= uint32_t(1) << rows[i]%32;
@@ -154,7 +154,7 @@ void h2o_attn_packed::gather_list(scratch & s, int64_t h, int64_t list, int64_t 
 }
 
 // n rows from the row-th on
-void h2o_attn_packed::compute_tile(float * work, const scratch & s, int64_t h, int64_t row, int64_t n, int64_t block,
+void h2o_attn_packed::compute_tile(const shared & w, const scratch & s, int64_t h, int64_t row, int64_t n, int64_t block,
         const h2o_attn_peaks & max, float * sums) const {
     int64_t       visible        [H2O_ATTN_MAX_ROWS];
     int64_t       counted        [H2O_ATTN_MAX_ROWS];
@@ -168,7 +168,7 @@ void h2o_attn_packed::compute_tile(float * work, const scratch & s, int64_t h, i
     t.d_k     = d_k;
     t.d_v     = d_v;
     t.q       = s.q;
-    t.own     = { n_k_pad, packed_k(work, h), packed_v(work, h), nullptr, visible };
+    t.own     = { n_k_pad, packed_k(w, h), packed_v(w, h), nullptr, visible };
     t.counted = counted;
     t.softcap = softcap;
     t.sinks   = has_sinks ? sinks : nullptr;
@@ -233,15 +233,15 @@ void h2o_attn_packed::compute_tile(float * work, const scratch & s, int64_t h, i
     }
 }
 
-void h2o_attn_packed::compute_item(float * work, scratch & s, int64_t h, int64_t item, int64_t block) const {
-    float * sums = has_sums ? item_sums(work, h, item) : nullptr;
+void h2o_attn_packed::compute_item(const shared & w, scratch & s, int64_t h, int64_t item, int64_t block) const {
+    float * sums = has_sums ? item_sums(w, h, item) : nullptr;
     if (sums) {
         std::fill(sums, sums + n_k_pad, 0.0f);
     }
 
     h2o_attn_peaks max = { 0.0f, 0.0f };
     for (int64_t i = 0; i < n_key_blocks; ++i) {
-        max.add(peaks(work, h)[i]);
+        max.add(peaks(w, h)[i]);
     }
 
     const int64_t run      = item/n_slices;
@@ -263,7 +263,7 @@ void h2o_attn_packed::compute_item(float * work, scratch & s, int64_t h, int64_t
 
         h2o_attn_peaks max_here = max;
         if (lists && first_tile < end_tile) {
-            gather_list(s, h, list, row_of(first_tile)/group, h2o_attn_ceil_div(row_of(end_tile), group));
+            gather_list(s, h, list, row_of(first_tile)/group, h2o_ceil_div(row_of(end_tile), group));
             max_here.add(s.further_peaks);
         }
 
@@ -282,7 +282,7 @@ void h2o_attn_packed::compute_item(float * work, scratch & s, int64_t h, int64_t
             s.n_next = tile + 1 == end_tile ? n_next : 0;
 
             const int64_t row = row_of(tile);
-            compute_tile(work, s, h, row, std::min(tile_rows, row_of(tile + 1) - row), block, max_here, sums);
+            compute_tile(w, s, h, row, std::min(tile_rows, row_of(tile + 1) - row), block, max_here, sums);
 
             if (has_query_sums && (tile + 1)%n_query_tiles == 0) {
                 std::copy(sums, sums + n_k, this->sums + (row/group*n_head_kv + h)*n_k);
@@ -292,12 +292,12 @@ void h2o_attn_packed::compute_item(float * work, scratch & s, int64_t h, int64_t
     }
 }
 
-void h2o_attn_packed::add_sums(float * work, int64_t h, int64_t block, int64_t start, int64_t end) const {
+void h2o_attn_packed::add_sums(const shared & w, int64_t h, int64_t block, int64_t start, int64_t end) const {
     float * dst = sums + (block*n_head_kv + h)*n_k;
 
     std::fill(dst + start, dst + end, 0.0f);
     for (int64_t item = 0; item < n_items; ++item) {
-        const float * src = item_sums(work, h, item);
+        const float * src = item_sums(w, h, item);
         for (int64_t j = start; j < end; ++j) {
             dst[j] += src[j];
         }
@@ -308,10 +308,13 @@ void h2o_attn_packed::compute(const ggml_compute_params * params) const {
     const int ith = params->ith;
     const int nth = params->nth;
 
-    float * work = (float *) GGML_PAD((uintptr_t) params->wdata, 64);
+    char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
 
-    h2o_attn_take take { work + off_thread + ith*thread_size };
-    scratch s = get_scratch(take);
+    h2o_take of_all { work };
+    const shared w = get_shared(of_all);
+
+    h2o_take of_thread { work + off_thread + ith*thread_size };
+    scratch s = get_scratch(of_thread);
 
     for (int64_t block = 0; block < n_block; ++block) {
         for (int64_t first = 0; first < n_head_kv; first += n_round) {
@@ -324,22 +327,22 @@ void h2o_attn_packed::compute(const ggml_compute_params * params) const {
             // the heads of a token stand together in the cache
             for (int64_t i = ith; i < n*n_key_blocks; i += nth) {
                 const int64_t h = first + i%n;
-                peaks(work, h)[i/n] = h2o_attn_pack_keys(kernel, k, v, h, rows_of(h, block), i/n*H2O_ATTN_KEYS, n_k, n_k_pad,
-                        s.rows, packed_k(work, h), packed_v(work, h));
+                peaks(w, h)[i/n] = h2o_attn_pack_keys(kernel, k, v, h, rows_of(h, block), i/n*H2O_ATTN_KEYS, n_k, n_k_pad,
+                        s.rows, packed_k(w, h), packed_v(w, h));
             }
 
             ggml_barrier(params->threadpool);
 
             // the items of a KV head one after another, those that see most keys first
             for (int64_t i = ith; i < n*n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-                compute_item(work, s, first + i/n_items, n_items - 1 - i%n_items, block);
+                compute_item(w, s, first + i/n_items, n_items - 1 - i%n_items, block);
             }
 
             ggml_barrier(params->threadpool);
 
             for (int64_t i = ith; has_sums && !has_query_sums && i < n*n_key_blocks; i += nth) {
                 const int64_t start = i%n_key_blocks*H2O_ATTN_KEYS;
-                add_sums(work, first + i/n_key_blocks, block, start, std::min(start + H2O_ATTN_KEYS, n_k));
+                add_sums(w, first + i/n_key_blocks, block, start, std::min(start + H2O_ATTN_KEYS, n_k));
             }
         }
     }

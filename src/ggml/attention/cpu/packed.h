@@ -17,7 +17,7 @@ struct ggml_compute_params;
 struct h2o_attn_packed : h2o_attn_args {
     h2o_attn_packed(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
 
-    size_t size() const { return work_size; } // of the work buffer, in floats
+    size_t size() const { return work_size; } // of the work buffer
 
     void compute(const ggml_compute_params * params) const;
 
@@ -53,18 +53,25 @@ private:
         int64_t    own_head;
     };
 
-    scratch get_scratch(h2o_attn_take & take) const;
+    // all threads'; [n_round] of each
+    struct shared {
+        float          * k; // packed
+        float          * v;
+        h2o_attn_peaks * peaks; // of H2O_ATTN_KEYS keys each
+        float          * sums;  // of items
+    };
 
-    // the work buffer; [n_round] of each
-    float * packed_k (float * work, int64_t h) const { return work + off_k + h%n_round*n_k_pad*d_k_pad; }
-    float * packed_v (float * work, int64_t h) const { return work + off_v + h%n_round*n_k_pad*d_v_pad; }
-    float * item_sums(float * work, int64_t h, int64_t item) const { return work + off_sums + (h%n_round*n_items + item)*n_k_pad; }
+    shared  get_shared (h2o_take & take) const;
+    scratch get_scratch(h2o_take & take) const;
 
-    // of H2O_ATTN_KEYS keys each
-    h2o_attn_peaks * peaks(float * work, int64_t h) const { return (h2o_attn_peaks *) (work + off_peaks) + h%n_round*n_key_blocks; }
+    float * packed_k (const shared & w, int64_t h) const { return w.k + h%n_round*n_k_pad*d_k_pad; }
+    float * packed_v (const shared & w, int64_t h) const { return w.v + h%n_round*n_k_pad*d_v_pad; }
+    float * item_sums(const shared & w, int64_t h, int64_t item) const { return w.sums + (h%n_round*n_items + item)*n_k_pad; }
+
+    h2o_attn_peaks * peaks(const shared & w, int64_t h) const { return w.peaks + h%n_round*n_key_blocks; }
 
     // tiles of n queries, and the first row of one of them, from the queries' first row on
-    int64_t n_tiles(int64_t n) const { return n_query_tiles > 0 ? n*n_query_tiles : h2o_attn_ceil_div(n*group, tile_rows); }
+    int64_t n_tiles(int64_t n) const { return n_query_tiles > 0 ? n*n_query_tiles : h2o_ceil_div(n*group, tile_rows); }
     int64_t tile_row(int64_t tile) const {
         return n_query_tiles > 0 ? tile/n_query_tiles*group + tile%n_query_tiles*tile_rows : tile*tile_rows;
     }
@@ -72,10 +79,10 @@ private:
     bool is_own(scratch & s, int64_t h, int32_t row) const;
 
     void gather_list (scratch & s, int64_t h, int64_t list, int64_t start, int64_t end) const;
-    void compute_item(float * work, scratch & s, int64_t h, int64_t item, int64_t block) const;
-    void compute_tile(float * work, const scratch & s, int64_t h, int64_t row, int64_t n, int64_t block, const h2o_attn_peaks & max,
+    void compute_item(const shared & w, scratch & s, int64_t h, int64_t item, int64_t block) const;
+    void compute_tile(const shared & w, const scratch & s, int64_t h, int64_t row, int64_t n, int64_t block, const h2o_attn_peaks & max,
             float * sums) const;
-    void add_sums(float * work, int64_t h, int64_t block, int64_t start, int64_t end) const;
+    void add_sums(const shared & w, int64_t h, int64_t block, int64_t start, int64_t end) const;
 
     const h2o_attn_further  lists; // those that are packed
     const h2o_attn_kernel & kernel;
@@ -94,6 +101,5 @@ private:
     int64_t n_round;       // KV heads at once
     int64_t ld;            // of a tile's logits
 
-    // offsets into the work buffer, in floats
-    int64_t off_k, off_v, off_peaks, off_sums, off_thread, thread_size, work_size;
+    size_t off_thread, thread_size, work_size; // bytes
 };

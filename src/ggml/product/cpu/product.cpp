@@ -4,6 +4,7 @@
 
 #include "ggml/product/product.h"
 #include "ggml/product/kernels/kernels.h"
+#include "ggml/work.h"
 
 #include <algorithm>
 
@@ -14,12 +15,8 @@ constexpr int64_t ITEMS        = 8;  // for each thread, or fewer rows
 constexpr int64_t COLUMN_ITEMS = 2;  // long ones: the first rows of each come from memory late
 constexpr int64_t SLICE_BLOCKS = 64; // of rows and columns that are multiplied at once: in the L2 cache
 
-int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1)/b;
-}
-
 int64_t round_rows(int64_t n) {
-    return ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
+    return h2o_ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
 }
 
 // Columns are packed once; one alone in a way of its own. An item of work is a run of rows for all columns; a thread unpacks them.
@@ -71,12 +68,12 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     panel_columns = is_column() ? 1 : kernel.n_lanes/spread;
     unit_blocks   = is_column() ? kernel.column_blocks : 1;
     unit_size     = is_column() ? kernel.column_bytes : kernel.panel_block;
-    panel_units   = ceil_div(n_blocks, unit_blocks);
-    n_panels      = ceil_div(n_columns, panel_columns);
+    panel_units   = h2o_ceil_div(n_blocks, unit_blocks);
+    n_panels      = h2o_ceil_div(n_columns, panel_columns);
 
     const int64_t n_items  = n_threads*(is_column() ? COLUMN_ITEMS : ITEMS);
     const int64_t max_rows = is_column() ? n_rows : MAX_ROWS;
-    item_rows = round_rows(std::min(ceil_div(n_rows, n_items), max_rows));
+    item_rows = round_rows(std::min(h2o_ceil_div(n_rows, n_items), max_rows));
     // with few columns what is unpacked is used little, and stays in the L1 cache
     step_rows = n_panels <= 2 && !is_column() ? H2O_PRODUCT_ROWS : item_rows;
     slice     = std::min(n_blocks, SLICE_BLOCKS);
@@ -182,7 +179,7 @@ void product::compute(const ggml_compute_params * params) const {
 
     ggml_barrier(params->threadpool);
 
-    const int64_t n_items = ceil_div(n_rows, item_rows);
+    const int64_t n_items = h2o_ceil_div(n_rows, item_rows);
     for (int64_t i = ith; i < n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         const int64_t end = std::min(n_rows, (i + 1)*item_rows);
         for (int64_t row = i*item_rows; row < end; row += step_rows) {

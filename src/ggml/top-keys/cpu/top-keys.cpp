@@ -3,6 +3,7 @@
 #include "ops.h"
 
 #include "ggml/top-keys/kernels/kernels.h"
+#include "ggml/work.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,10 +13,6 @@ namespace {
 
 constexpr int64_t UNIT_KEYS  = 512;          // that are packed at once
 constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
-
-int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1)/b;
-}
 
 // a thread's scratch
 struct index_scratch {
@@ -58,19 +55,16 @@ private:
     int64_t n_round;   // KV heads at once
     bool    is_few;
 
-    // offsets into the work buffer
-    size_t off_panels, off_scores, off_thread, thread_size;
+    size_t off_scores, off_thread, thread_size; // in the work buffer, after packed keys
 
-    // in a thread's scratch
-    size_t off_q, off_finite, off_thread_scores, off_unit, off_values, off_rows;
-
-    char  * panels_of(char * work, int64_t h) const { return work + off_panels + h%n_round*n_units*unit_size; }
+    char  * panels_of(char * work, int64_t h) const { return work + h%n_round*n_units*unit_size; }
     float * scores_of(char * work, int64_t h) const { return (float *) (work + off_scores) + h*n_q*n_k_pad; }
 
+    index_scratch get_scratch(h2o_take & take) const;
     index_scratch thread_scratch(char * work, int ith) const;
 
     int64_t unit_keys  (int64_t unit) const { return std::min(UNIT_KEYS, n_k - unit*UNIT_KEYS); }
-    int64_t unit_panels(int64_t unit) const { return ceil_div(unit_keys(unit), kernel.n_lanes); }
+    int64_t unit_panels(int64_t unit) const { return h2o_ceil_div(unit_keys(unit), kernel.n_lanes); }
 
     template <typename F>
     void for_taken(int64_t h, const F & f) const;
@@ -96,52 +90,42 @@ top_keys::top_keys(const ggml_tensor * dst, int n_threads)
     n_top     = dst->ne[0];
 
     n_blocks  = d/H2O_INDEX_BLOCK;
-    n_k_pad   = ceil_div(n_k, kernel.n_lanes)*kernel.n_lanes;
+    n_k_pad   = h2o_ceil_div(n_k, kernel.n_lanes)*kernel.n_lanes;
     unit_size = UNIT_KEYS/kernel.n_lanes*h2o_index_panel_size(kernel.n_lanes, d);
-    n_units   = ceil_div(n_k, UNIT_KEYS);
-    n_items   = ceil_div(n_q, H2O_INDEX_QUERIES);
+    n_units   = h2o_ceil_div(n_k, UNIT_KEYS);
+    n_items   = h2o_ceil_div(n_q, H2O_INDEX_QUERIES);
     is_few    = n_items == 1;
 
     // at least one item for each thread
-    n_round = std::max(MAX_PACKED/(n_units*unit_size), ceil_div(n_threads, n_items));
+    n_round = std::max(MAX_PACKED/(n_units*unit_size), h2o_ceil_div(n_threads, n_items));
     n_round = std::min(n_round, n_head_kv);
 
-    const auto place = [this](size_t n_bytes) {
-        const size_t offset = size;
-        size += ceil_div(n_bytes, 64)*64; // cache lines
-        return offset;
-    };
+    h2o_take take { nullptr };
+    take.get<char>(is_few ? 0 : n_round*n_units*unit_size);
+    off_scores = take.size;
+    take.get<float>(is_few ? n_head_kv*n_q*n_k_pad : 0);
+    off_thread = take.size;
+    get_scratch(take);
+    thread_size = take.size - off_thread;
+    size        = off_thread + n_threads*thread_size;
+}
 
-    size = 0;
-    off_panels = place(is_few ? 0 : n_round*n_units*unit_size);
-    off_scores = place(is_few ? n_head_kv*n_q*n_k_pad*sizeof(float) : 0);
-    off_thread = size;
-
+index_scratch top_keys::get_scratch(h2o_take & take) const {
     const int64_t n_quantized = is_few ? n_head_kv*n_q : H2O_INDEX_QUERIES;
 
-    size = 0;
-    off_q             = place(n_quantized*n_blocks*sizeof(h2o_index_query));
-    off_finite        = place(n_quantized*sizeof(bool));
-    off_thread_scores = place(is_few ? 0 : H2O_INDEX_QUERIES*n_k_pad*sizeof(float));
-    off_unit          = place(is_few ? unit_size : 0);
-    off_values        = place(std::max(n_k_pad + kernel.n_lanes, d)*sizeof(float));
-    off_rows          = place((2*n_k_pad + kernel.n_lanes)*sizeof(int32_t));
-    thread_size       = size;
-
-    size = off_thread + n_threads*thread_size;
+    index_scratch s;
+    s.q         = take.get<h2o_index_query>(n_quantized*n_blocks);
+    s.is_finite = take.get<bool>(n_quantized);
+    s.scores    = take.get<float>(is_few ? 0 : H2O_INDEX_QUERIES*n_k_pad);
+    s.panels    = take.get<char>(is_few ? unit_size : 0);
+    s.values    = take.get<float>(std::max(n_k_pad + kernel.n_lanes, d));
+    s.rows      = take.get<int32_t>(2*n_k_pad + kernel.n_lanes);
+    return s;
 }
 
 index_scratch top_keys::thread_scratch(char * work, int ith) const {
-    char * start = work + off_thread + ith*thread_size;
-
-    return {
-        /*.q         =*/ (h2o_index_query *) (start + off_q),
-        /*.is_finite =*/ (bool *)            (start + off_finite),
-        /*.scores    =*/ (float *)           (start + off_thread_scores),
-        /*.panels    =*/                      start + off_unit,
-        /*.values    =*/ (float *)           (start + off_values),
-        /*.rows      =*/ (int32_t *)         (start + off_rows),
-    };
+    h2o_take take { work + off_thread + ith*thread_size };
+    return get_scratch(take);
 }
 
 void top_keys::pack(int64_t h, int64_t unit, char * panels) const {
