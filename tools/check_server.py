@@ -34,7 +34,6 @@ HUB = "needs a model or an image of the hub"
 COUNTS = "counts tokens, or knows special tokens, of another model"
 PAGE = "upstream's page is not built"
 FORMAT = "what the demo model says has no form that this template asks for"
-STATUS = "an image without a model for it is a bad request: 400, and 500 upstream"
 
 # Beginnings of tests' names. Files that are not among FILES: embedding, infill, lora, rerank, router, speculative and
 # vision_api need models of the hub; H2O has no part in what mcp_servers, proxy and tools_builtin do.
@@ -61,8 +60,6 @@ LEFT_OUT = {
     "ctx_shift.py::test_ctx_shift_enabled": COUNTS,
     "ctx_shift.py::test_ctx_shift_disabled_short_prompt[-1-248-True]": COUNTS,
     "compat_anthropic.py::test_anthropic_vision_base64_with_multimodal_model": HUB,
-    "compat_anthropic.py::test_anthropic_tool_result_with_image": STATUS,
-    "compat_anthropic.py::test_anthropic_vision_format_accepted": STATUS,
     "compat_anthropic.py::test_anthropic_thinking_with_reasoning_model": HUB,
     "tool_call.py::test_completion_with_required_tool_real_model": HUB,
     "tool_call.py::test_weather": HUB,
