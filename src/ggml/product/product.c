@@ -6,7 +6,7 @@
 #define HINT 0x4832
 
 void ggml_h2o_product_hint(struct ggml_tensor * product) {
-    GGML_ASSERT(product->op == GGML_OP_MUL_MAT);
+    GGML_ASSERT(product->op == GGML_OP_MUL_MAT && "only these have kernels");
     if (ggml_get_op_params_i32(product, 1) == GGML_HINT_NONE) {
         ggml_set_op_params_i32(product, 1, HINT);
     }

@@ -1,5 +1,6 @@
 #include "ggml/simd/isa.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +36,9 @@ static bool has_avx512() {
 }
 
 static bool has_amx() {
-#if defined(__linux__)
+#if defined(H2O_EMULATE_AMX)
+    return has_avx512();
+#elif defined(__linux__)
     const unsigned AMX_BF16 = 1u << 22;
     const unsigned AMX_TILE = 1u << 24;
 
@@ -65,26 +68,25 @@ namespace {
 struct cpu_isas {
     bool has[H2O_N_ISAS] = {};
 
-    bool & operator[](h2o_isa isa) { return has[(int) isa]; }
-
     cpu_isas() {
-        auto & self = *this;
-        self[h2o_isa::PORTABLE] = true;
+        set(h2o_isa::PORTABLE, true);
 #if defined(__x86_64__)
-        self[h2o_isa::AVX2]        = has_avx2();
-        self[h2o_isa::AVX_VNNI]    = has_avx_vnni();
-        self[h2o_isa::AVX512]      = has_avx512();
-        self[h2o_isa::AVX512_VNNI] = has_avx512() && __builtin_cpu_supports("avx512vnni");
-        self[h2o_isa::AMX]         = has_amx();
+        set(h2o_isa::AVX2,        has_avx2());
+        set(h2o_isa::AVX_VNNI,    has_avx_vnni());
+        set(h2o_isa::AVX512,      has_avx512());
+        set(h2o_isa::AVX512_VNNI, has_avx512() && __builtin_cpu_supports("avx512vnni"));
+        set(h2o_isa::AMX,         has_amx());
 #endif
         // for tests of programs
-        if (const char * last = getenv("H2O_ISA")) {
-            for (int i = 0, is_known = 0; i < H2O_N_ISAS; ++i) {
-                has[i] = has[i] && !is_known;
-                is_known |= strcmp(h2o_isa_name((h2o_isa) i), last) == 0;
+        const char * last = getenv("H2O_ISA");
+        for (int i = 0; last && i < H2O_N_ISAS; ++i) {
+            if (strcmp(h2o_isa_name((h2o_isa) i), last) == 0) {
+                std::fill(has + i + 1, has + H2O_N_ISAS, false);
             }
         }
     }
+
+    void set(h2o_isa isa, bool x) { has[(int) isa] = x; }
 };
 
 } // namespace
@@ -98,9 +100,9 @@ const char * h2o_isa_name(h2o_isa isa) {
 }
 
 bool h2o_has_isa(h2o_isa isa) {
-    static cpu_isas isas;
+    static const cpu_isas isas;
 
-    return isas[isa];
+    return isas.has[(int) isa];
 }
 
 void h2o_set_isa(h2o_isa isa) {

@@ -13,6 +13,10 @@
 
 #include <immintrin.h>
 
+#if defined(H2O_EMULATE_AMX)
+#include H2O_EMULATE_AMX // tools/check_amx.py
+#endif
+
 namespace {
 
 constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a run
