@@ -34,10 +34,16 @@ def main() -> None:
         "-DH2O_LLAMA_BUILD_BACKEND_TESTS=ON",
     ]
     run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
-    run("cmake", "--build", BUILD, "--target", "test-codec", "test-h2o-context", "test-h2o-state")
+    run("cmake", "--build", BUILD, "--target", "test-codec", "test-h2o-context", "test-h2o-errors", "test-h2o-state")
 
     env = os.environ | {"UBSAN_OPTIONS": "print_stacktrace=1"}
-    for command in (["test-codec"], ["test-h2o-context", str(MODEL)], ["test-h2o-state", str(MODEL), *arguments]):
+    commands = (
+        ["test-codec"],
+        ["test-h2o-context", str(MODEL)],
+        ["test-h2o-errors", str(MODEL), str(BUILD)],
+        ["test-h2o-state", str(MODEL), *arguments],
+    )
+    for command in commands:
         result = subprocess.run([str(BUILD / "bin" / command[0]), *command[1:]], env=env)
         if result.returncode != 0:
             sys.exit(f"check_sanitizers: {' '.join(command)}: exit status {result.returncode}")
