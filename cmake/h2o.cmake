@@ -11,7 +11,7 @@ endfunction()
 h2o_add_sources(ggml-base ggml/*/*.c ggml/*/kernels/*.cpp ggml/simd/*.cpp)
 h2o_add_sources(llama h2o/*/*.cpp)
 h2o_add_sources(server-context server/*.cpp)
-target_include_directories(llama PUBLIC src/h2o/llama) # llama-h2o.h
+target_include_directories(llama PUBLIC src/h2o) # llama-h2o.h
 target_link_libraries(llama PRIVATE codec)
 
 # ggml's CPU backend, compiled for one CPU, or in a wheel once for each kind of CPU.

@@ -319,7 +319,7 @@ def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"
     np.testing.assert_array_equal(milliseconds > 0, np.array(runs) > 0)
     assert stats.decode_ms > 0
     assert stats.kv_bytes == len(LAYERS) * 256 * N_HEAD_KV * HEAD_DIM * 2 * 2  # K and V, F16
-    assert stats.score_bytes == len(LAYERS) * 256 * N_HEAD_KV * 4
+    assert stats.score_bytes == len(LAYERS) * 40 * N_HEAD_KV * 4
     assert stats.memory_bytes >= len(LAYERS) * N_HEAD_KV * M * 4
 
 

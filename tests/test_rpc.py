@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from threading import Thread
@@ -163,7 +163,8 @@ def test_a_server_that_ends_is_an_error_and_not_the_end(tmp_path: Path, h2o: H2O
             for _ in range(2):
                 with pytest.raises(H2OError, match="RPC server crashed, was stopped"):
                     llm.eval(tokens[2 * S :])
-            with pytest.raises(H2OError, match="RPC server crashed, was stopped"):
+            # with H2O a reset is of the host only
+            with nullcontext() if h2o else pytest.raises(H2OError, match="RPC server crashed, was stopped"):
                 llm.reset()
         with pytest.raises(H2OError, match="Failed to connect"):
             load(h2o, rpc_servers=address)

@@ -50,7 +50,7 @@ struct h2o_config {
 
     // Generated tokens that are scored can be taken back one by one if they are among the last ones: half as many as these, or all of
     // a call that has no more.
-    static constexpr uint32_t MAX_PENDING = 16;
+    static constexpr uint32_t MAX_GENERATED = 16;
 
     bool own_products = !h2o_env("H2O_NO_OWN_PRODUCTS"); // weights are multiplied by kernels of our own where that is faster
 

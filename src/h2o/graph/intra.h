@@ -1,12 +1,11 @@
 #pragma once
 
 #include "h2o/store/buffers.h"
+#include "h2o/store/kv-layer.h"
 
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 #include <vector>
-
-struct llama_model;
 
 // Online-softmax state (m, l, o) of phase 1's intra attention, kept on the layer's device for phase 2.
 class h2o_intra {
@@ -18,14 +17,14 @@ public:
     };
 
     // throws std::runtime_error if there is not enough memory
-    h2o_intra(const llama_model & model, const std::vector<uint32_t> & layer_ids, uint32_t n_batch, bool offload);
+    h2o_intra(const std::vector<h2o_kv_layer> & layers, uint32_t n_batch);
 
-    const tensors & get(int32_t il) const { return layers.at(il); }
+    const tensors & get(int32_t il) const { return states.at(il); }
 
     size_t n_bytes() const;
 
 private:
-    std::unordered_map<int32_t, tensors> layers;
+    std::map<int32_t, tensors> states;
 
     h2o_buffers buffers;
 };

@@ -1,6 +1,6 @@
 // The stand-alone cache of the C interface.
 
-#include "h2o/llama/api.h"
+#include "h2o/llama/context.h"
 #include "h2o/graph/attention.h"
 
 #include "llama-hparams.h"
@@ -17,8 +17,6 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
     try {
         const h2o_config config(params.h2o, params.chunk_size);
 
-        h2o_stream::check_model(*model);
-
         if (config.evict) {
             throw std::invalid_argument("[h2o] a stand-alone cache does not evict");
         }
@@ -33,7 +31,9 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
             }
         }
 
-        return wrap(new h2o_stream(*model, params.type_k, params.type_v, /*offload =*/ false, params.kv_size, /*n_seq_max =*/ 1, /*n_batch =*/ 0, config, nullptr));
+        auto * context = new h2o_context(*model, params.type_k, params.type_v, /*flash_attention =*/ true, /*offload =*/ false, params.kv_size,
+                /*n_seq_max =*/ 1, /*n_batch =*/ 0, config, nullptr);
+        return context->sequence(0);
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return nullptr;
@@ -41,11 +41,13 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
 }
 
 void llama_h2o_kv_free(llama_h2o_kv * kv) {
-    delete unwrap(kv);
+    if (kv) {
+        delete &kv->context; // and the sequence with it
+    }
 }
 
 void llama_h2o_kv_clear(llama_h2o_kv * kv) {
-    unwrap(kv)->clear(true);
+    kv->context.clear(*kv);
 }
 
 // column sums with the layer's KV heads as rows, empty if n_rows fits neither KV heads nor query heads
@@ -68,9 +70,9 @@ static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float *
 }
 
 bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum, uint32_t n_rows) {
-    auto & sequence = unwrap(kv)->sequence;
-    auto * layer = sequence.layer(il);
-    if (!layer || n < 1 || start > sequence.layout.n_rows() || n > sequence.layout.n_rows() - start) {
+    const auto * layer   = kv->state().layer(il);
+    const auto   kv_size = kv->context.store.layout.kv_size;
+    if (!layer || n < 1 || start > kv_size || n > kv_size - start) {
         return false;
     }
 
@@ -79,69 +81,69 @@ bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t star
         return false;
     }
 
-    sequence.add_chunk_scores(*layer, start, n, rows.data());
+    kv->sequence.add_scores(layer->index, { 0, start, n }, rows.data(), n);
     return true;
 }
 
 bool llama_h2o_kv_accumulate_memory_scores(llama_h2o_kv * kv, int32_t il, const float * colsum, uint32_t n_rows) {
-    auto & sequence = unwrap(kv)->sequence;
-    auto * layer = sequence.layer(il);
+    const auto * layer = kv->state().layer(il);
     if (!layer) {
         return false;
     }
 
-    const auto rows = h2o_colsum_rows(*layer, colsum, n_rows, sequence.config.memory_size());
+    const size_t M    = kv->context.config.memory_size();
+    const auto   rows = h2o_colsum_rows(*layer, colsum, n_rows, M);
     if (rows.empty()) {
         return false;
     }
 
-    sequence.add_memory_scores(*layer, rows.data());
+    kv->sequence.add_scores(layer->index, { (uint32_t) layer->n_memory(), 0, 0 }, rows.data(), M);
     return true;
 }
 
 bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk_end) {
-    auto & sequence = unwrap(kv)->sequence;
-    auto * layer = sequence.layer(il);
-    if (!layer || chunk_end < 1 || chunk_end > sequence.layout.n_rows()) {
+    const auto * layer = kv->state().layer(il);
+    if (!layer || chunk_end < 1 || chunk_end > kv->context.store.layout.kv_size) {
         return false;
     }
 
-    sequence.build_memory_set(*layer, chunk_end);
+    kv->sequence.build_memory_set(layer->index, chunk_end);
     return true;
 }
 
 bool llama_h2o_kv_next_chunk(llama_h2o_kv * kv, uint32_t n) {
-    auto & sequence = unwrap(kv)->sequence;
-    if (n > sequence.layout.n_rows() - sequence.n_tokens()) {
+    if (n > kv->context.store.layout.kv_size - kv->state().n_tokens) {
         return false;
     }
 
-    sequence.end_call(n, /*scored =*/ false);
+    kv->sequence.commit(n, /*scored =*/ false);
     return true;
 }
 
 bool llama_h2o_kv_set_kv(llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, const float * k, const float * v) {
-    if (!unwrap(kv)->sequence.layer(il) || p0 > p1 || p1 > unwrap(kv)->sequence.layout.n_rows()) {
+    const auto & store = kv->context.store;
+    const auto * layer = store.layer(il);
+    if (!layer || layer->is_dense() || p0 > p1 || p1 > store.layout.kv_size) {
         return false;
     }
-    unwrap(kv)->k_rows(il).set(p0, p1, k);
-    unwrap(kv)->v_rows(il).set(p0, p1, v);
+    store.rows(*layer, h2o_kv_store::K, kv->id).set(p0, p1, k);
+    store.rows(*layer, h2o_kv_store::V, kv->id).set(p0, p1, v);
     return true;
 }
 
 // K or V of the memory set [n_head_kv, M, n_embd_head], by the graph that inference uses; padding is zero
-static bool h2o_gather(const h2o_stream & stream, int32_t il, bool is_k, float * dst) {
-    const auto * layer = stream.sequence.layer(il);
+static bool h2o_gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_store::part_t part, float * dst) {
+    const auto & store = kv.context.store;
+    const auto * layer = kv.state().layer(il);
     if (!layer) {
         return false;
     }
 
-    const auto   memory   = stream.sequence.memory(*layer);
-    const size_t M        = stream.sequence.config.memory_size();
-    const size_t n_memory = std::find(memory.begin(), memory.begin() + M, -1) - memory.begin();
+    const size_t M        = kv.context.config.memory_size();
+    const size_t n_memory = layer->n_memory();
 
-    const h2o_kv_rows storage = is_k ? stream.k_rows(il) : stream.v_rows(il);
-    const size_t      n_embd  = storage.n_embd;
+    const h2o_kv_rows rows   = store.rows(*store.layer(il), part, kv.id);
+    const size_t      n_embd = rows.n_embd;
 
     std::fill(dst, dst + layer->n_head_kv*M*n_embd, 0.0f);
     if (n_memory == 0) {
@@ -151,30 +153,34 @@ static bool h2o_gather(const h2o_stream & stream, int32_t il, bool is_k, float *
     ggml_init_params params = { 16*ggml_tensor_overhead() + ggml_graph_overhead_custom(16, false), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };
 
-    ggml_tensor * rows = stream.rows(ctx.get(), il, n_memory, 0);
-    ggml_tensor * t    = h2o_gather_rows(ctx.get(), is_k ? stream.keys(ctx.get(), il) : stream.values(ctx.get(), il), rows);
+    ggml_tensor * idx = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, n_memory, layer->n_head_kv);
+    ggml_tensor * t   = h2o_gather_rows(ctx.get(), store.view(ctx.get(), *store.layer(il), part, kv.id), idx);
 
     ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 16, false);
     ggml_build_forward_expand(gf, t);
 
     ggml_backend_ptr        backend { ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr) };
     ggml_backend_buffer_ptr buffer  { backend ? ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) : nullptr };
-    if (!buffer || ggml_backend_graph_compute(backend.get(), gf) != GGML_STATUS_SUCCESS) {
+    if (!buffer) {
+        return false;
+    }
+    ggml_backend_tensor_set(idx, layer->memory.data(), 0, ggml_nbytes(idx));
+    if (ggml_backend_graph_compute(backend.get(), gf) != GGML_STATUS_SUCCESS) {
         return false;
     }
 
     for (size_t h = 0; h < layer->n_head_kv; ++h) {
         ggml_backend_tensor_get(t, dst + h*M*n_embd, h*n_memory*n_embd*sizeof(float), n_memory*n_embd*sizeof(float));
     }
-    storage.rotate(dst, layer->n_head_kv*M*n_embd);
+    rows.rotate(dst, layer->n_head_kv*M*n_embd);
 
     return true;
 }
 
 bool llama_h2o_kv_gather_k_memory(llama_h2o_kv * kv, int32_t il, float * dst) {
-    return h2o_gather(*unwrap(kv), il, true, dst);
+    return h2o_gather(*kv, il, h2o_kv_store::K, dst);
 }
 
 bool llama_h2o_kv_gather_v_memory(llama_h2o_kv * kv, int32_t il, float * dst) {
-    return h2o_gather(*unwrap(kv), il, false, dst);
+    return h2o_gather(*kv, il, h2o_kv_store::V, dst);
 }

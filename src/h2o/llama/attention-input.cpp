@@ -4,88 +4,95 @@
 
 #include <stdexcept>
 
-std::unique_ptr<llm_graph_input_attn_h2o> llm_graph_input_attn_h2o::create(
-        const llama_hparams & hparams,
-        const llama_cparams & cparams,
-        const llama_kv_cache_context * mctx,
-        const llama_ubatch & ubatch) {
-    const auto * mctx_h2o = dynamic_cast<const llama_memory_h2o_context *>(mctx);
+std::unique_ptr<h2o_attention_input> h2o_attention_input::create(ggml_context * ctx, const llama_ubatch & ubatch,
+        const llama_hparams & hparams, const llama_cparams & cparams, const llama_kv_cache_context * mctx) {
+    const auto * mctx_h2o = dynamic_cast<const h2o_step_context *>(mctx);
 
-    return mctx_h2o ? std::make_unique<llm_graph_input_attn_h2o>(hparams, cparams, mctx_h2o, ubatch) : nullptr;
+    return mctx_h2o ? std::make_unique<h2o_attention_input>(ctx, ubatch, hparams, cparams, mctx_h2o) : nullptr;
 }
 
-llm_graph_input_attn_h2o::llm_graph_input_attn_h2o(
-        const llama_hparams & hparams,
-        const llama_cparams & cparams,
-        const llama_memory_h2o_context * mctx,
-        const llama_ubatch & ubatch)
+h2o_attention_input::h2o_attention_input(ggml_context * ctx, const llama_ubatch & ubatch,
+        const llama_hparams & hparams, const llama_cparams & cparams, const h2o_step_context * mctx)
     : llm_graph_input_attn_kv(hparams, cparams, mctx), memory(mctx->memory), dense(mctx->dense.get()) {
-    for (const auto & part : mctx->get_steps(ubatch)) {
-        steps.emplace_back(part.stream, part.step, mctx->n_kv_dense(), memory->fused_attention, memory->flash_attention);
+    const auto steps_now = mctx->get_steps(ubatch);
+    for (const auto & s : steps_now) {
+        const auto shape  = h2o_shape_of(memory.env, s.kv->state(), s.kv->id, s.step, mctx->n_kv_text(), steps_now.size() == 1);
+        const auto inputs = h2o_make_inputs(ctx, memory.env, s.kv->state(), s.step, shape);
+
+        steps.push_back({ s.kv, s.step, { ctx, nullptr, memory.env, s.kv->state(), s.step, shape, inputs, {}, {} } });
+    }
+    if (dense && stores_kv()) {
+        dense_k_idxs = dense->build_input_k_idxs(ctx, ubatch);
+        dense_v_idxs = dense->build_input_v_idxs(ctx, ubatch);
     }
 }
 
-void llm_graph_input_attn_h2o::set_input(const llama_ubatch * ubatch) {
+void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
     llm_graph_input_attn_kv::set_input(ubatch);
 
     if (dense_k_idxs) {
         dense->set_input_k_idxs(dense_k_idxs, ubatch);
         dense->set_input_v_idxs(dense_v_idxs, ubatch);
     }
-    for (auto & step : steps) {
-        step.set_input();
+    for (auto & s : steps) {
+        h2o_fill_inputs(s.graph.inputs, memory.env, s.kv->state(), s.now, s.graph.shape);
+        s.kv->stats.n_reused += was_computed;
     }
+    was_computed = true;
 }
 
-bool llm_graph_input_attn_h2o::can_reuse(const llm_graph_params & params) {
-    const auto * mctx_new = dynamic_cast<const llama_memory_h2o_context *>(params.mctx);
-    if (!mctx_new) {
+bool h2o_attention_input::can_reuse(const llm_graph_params & params) {
+    const auto * mctx_new = dynamic_cast<const h2o_step_context *>(params.mctx);
+    if (!mctx_new || (has_upstreams_attention && !llm_graph_input_attn_kv::can_reuse(params))) {
         return false;
     }
 
-    bool res = !has_upstreams_attention || llm_graph_input_attn_kv::can_reuse(params);
+    const auto steps_new = mctx_new->get_steps(params.ubatch);
+    if (steps_new.size() != steps.size()) {
+        return false;
+    }
+    for (size_t i = 0; i < steps.size(); ++i) {
+        const auto & s = steps_new[i];
+        if (!(h2o_shape_of(memory.env, s.kv->state(), s.kv->id, s.step, mctx_new->n_kv_text(), steps.size() == 1) == steps[i].graph.shape)) {
+            return false;
+        }
+    }
+
     mctx  = mctx_new;
     dense = mctx_new->dense.get();
-
-    const auto steps_new = mctx_new->get_steps(params.ubatch);
-
-    res &= steps_new.size() == steps.size();
-    for (size_t i = 0; res && i < steps.size(); ++i) {
-        res = steps[i].can_reuse(steps_new[i].stream, steps_new[i].step, mctx_new->n_kv_dense());
+    for (size_t i = 0; i < steps.size(); ++i) {
+        steps[i].now = steps_new[i].step;
     }
-    return res;
+    return true;
 }
 
-llm_graph_input_attn_h2o * llm_graph_input_attn_h2o::begin_layer(llm_graph_input_attn_kv * inp, int il) {
-    auto * res = dynamic_cast<llm_graph_input_attn_h2o *>(inp);
+h2o_attention_input * h2o_attention_input::begin_layer(llm_graph_input_attn_kv * inp, int il) {
+    auto * res = dynamic_cast<h2o_attention_input *>(inp);
     if (!res) {
         return nullptr;
     }
 
-    // upstream's takes several sequences only if they are neighbours
-    if (res->steps.size() == 1 && res->steps.front().can_be_upstreams(il)) {
+    const auto & env = res->memory.env;
+    if (res->steps.front().now.phase == h2o_step::DECODE && env.decodes_by_upstream(*env.store.layer(il), res->steps.size() == 1)) {
         res->has_upstreams_attention = true;
         return nullptr;
     }
     return res;
 }
 
-void llm_graph_input_attn_h2o::store(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * v, int il) {
-    if (!memory->streams.front()->in_dense_cache[il]) {
-        ggml_build_forward_expand(graph.gf, mctx->cpy_k(graph.ctx0, k, get_k_idxs(), il));
-        ggml_build_forward_expand(graph.gf, mctx->cpy_v(graph.ctx0, v, get_v_idxs(), il));
-        return;
-    }
+void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * v, int il) {
+    const bool  in_dense = memory.caches.is_in_dense_cache(il);
+    const auto * cache   = in_dense ? dense : mctx;
 
-    if (!dense_k_idxs) {
-        dense_k_idxs = dense->build_input_k_idxs(graph.ctx0, graph.ubatch);
-        dense_v_idxs = dense->build_input_v_idxs(graph.ctx0, graph.ubatch);
+    ggml_build_forward_expand(graph.gf, cache->cpy_k(graph.ctx0, k, in_dense ? dense_k_idxs : get_k_idxs(), il));
+    ggml_build_forward_expand(graph.gf, cache->cpy_v(graph.ctx0, v, in_dense ? dense_v_idxs : get_v_idxs(), il));
+
+    if (memory.index && memory.index->has(il)) {
+        ggml_build_forward_expand(graph.gf, memory.index->store(graph.ctx0, il, k, get_k_idxs()));
     }
-    ggml_build_forward_expand(graph.gf, dense->cpy_k(graph.ctx0, k, dense_k_idxs, il));
-    ggml_build_forward_expand(graph.gf, dense->cpy_v(graph.ctx0, v, dense_v_idxs, il));
 }
 
-ggml_tensor * llm_graph_input_attn_h2o::build_attn(
+ggml_tensor * h2o_attention_input::build_attn(
         const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
         ggml_tensor * kq_b, ggml_tensor * sinks, float kq_scale, int il) {
     if (kq_b || sinks) {
@@ -96,25 +103,22 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
     if (stores_kv()) {
         ggml_build_forward_expand(graph.gf, v);
         ggml_build_forward_expand(graph.gf, k);
-
         store(graph, k, v, il);
-
-        const auto & key_index = memory->streams.front()->key_index;
-        if (key_index && key_index->has(il)) {
-            ggml_build_forward_expand(graph.gf, key_index->store(graph.ctx0, il, k, get_k_idxs()));
-        }
     }
     h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_REST);
+
+    const auto & layer = *memory.store.layer(il);
 
     ggml_tensor * cur = nullptr;
 
     uint32_t first = 0;
-    for (auto & step : steps) {
+    for (auto & s : steps) {
         ggml_tensor * q_step = steps.size() == 1 ? q :
-            ggml_view_3d(graph.ctx0, q, q->ne[0], q->ne[1], step.n_tokens(), q->nb[1], q->nb[2], first*q->nb[2]);
-        first += step.n_tokens();
+            ggml_view_3d(graph.ctx0, q, q->ne[0], q->ne[1], s.now.n_tokens, q->nb[1], q->nb[2], first*q->nb[2]);
+        first += s.now.n_tokens;
 
-        ggml_tensor * o = step.build_attn(graph, q_step, kq_scale, il);
+        s.graph.gf = graph.gf;
+        ggml_tensor * o = h2o_build_attention(s.graph, layer, q_step, kq_scale);
 
         cur = cur ? ggml_concat(graph.ctx0, cur, o, 1) : o;
 
@@ -127,4 +131,10 @@ ggml_tensor * llm_graph_input_attn_h2o::build_attn(
     }
 
     return cur;
+}
+
+void h2o_attention_input::read_sums() const {
+    for (const auto & s : steps) {
+        h2o_read_sums(s.graph.sums, s.now, memory.config.chunk_size, s.kv->sequence);
+    }
 }

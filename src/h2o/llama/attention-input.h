@@ -1,50 +1,52 @@
 #pragma once
 
-#include "h2o/graph/graph.h"
-#include "h2o/llama/memory-context.h"
+#include "h2o/graph/build.h"
+#include "h2o/llama/step-context.h"
 
 #include "llama-graph.h"
 
+#include <deque>
 #include <memory>
-#include <vector>
 
-// Attention input of an H2O context: stores the keys and values of an ubatch, and lets each of its steps build its attention.
-class llm_graph_input_attn_h2o : public llm_graph_input_attn_kv {
+// Attention input of an H2O context: stores the keys and values of an ubatch, and builds the attention of each of its steps.
+class h2o_attention_input : public llm_graph_input_attn_kv, public h2o_computed_graph {
 public:
     // nullptr if the memory is not H2O's
-    static std::unique_ptr<llm_graph_input_attn_h2o> create(
-            const llama_hparams & hparams,
-            const llama_cparams & cparams,
-            const llama_kv_cache_context * mctx,
-            const llama_ubatch & ubatch);
+    static std::unique_ptr<h2o_attention_input> create(ggml_context * ctx, const llama_ubatch & ubatch,
+            const llama_hparams & hparams, const llama_cparams & cparams, const llama_kv_cache_context * mctx);
 
-    llm_graph_input_attn_h2o(
-            const llama_hparams & hparams,
-            const llama_cparams & cparams,
-            const llama_memory_h2o_context * mctx,
-            const llama_ubatch & ubatch);
+    h2o_attention_input(ggml_context * ctx, const llama_ubatch & ubatch,
+            const llama_hparams & hparams, const llama_cparams & cparams, const h2o_step_context * mctx);
 
     void set_input(const llama_ubatch * ubatch) override;
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    // A layer's attention is built. nullptr if upstream's attention is to be built.
-    static llm_graph_input_attn_h2o * begin_layer(llm_graph_input_attn_kv * inp, int il);
+    // The input, if a layer's attention is to be built by it; nullptr if by upstream.
+    static h2o_attention_input * begin_layer(llm_graph_input_attn_kv * inp, int il);
 
-    bool stores_kv() const { return steps.front().stores_kv(); }
+    bool stores_kv() const { return steps.front().graph.step.stores_kv(); }
 
     // attention output [n_embd_head_v*n_head, n_tokens]
     //   q [n_embd_head_k, n_head, n_tokens], k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
     ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
             ggml_tensor * kq_b, ggml_tensor * sinks, float kq_scale, int il);
 
+    void read_sums() const override;
+
 private:
+    struct step_t {
+        llama_h2o_kv * kv;
+        h2o_step       now; // that is computed: of the same shape as the one that the graph was built for
+        h2o_step_graph graph;
+    };
+
     // the layer's k and v go to its cache
     void store(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * v, int il);
 
-    llama_memory_h2o * const memory;
+    h2o_context & memory;
 
-    std::vector<h2o_graph> steps; // of the ubatch, in the order of its tokens
+    std::deque<step_t> steps; // of the ubatch, in the order of its tokens
 
     const llama_kv_cache_context * dense; // of the dense layers' cache; nullptr if there is none
 
@@ -52,4 +54,5 @@ private:
     ggml_tensor * dense_v_idxs = nullptr;
 
     bool has_upstreams_attention = false; // in some layer
+    bool was_computed            = false;
 };

@@ -1,14 +1,18 @@
 #include "h2o/llama/hooks.h"
 
-#include "h2o/llama/attention-input.h"
+#include "h2o/graph/build.h"
+#include "h2o/llama/step-context.h"
 
 #include "llama-context.h"
 #include "llama-cparams.h"
 #include "llama-impl.h"
 #include "llama-model.h"
 
+#include "ggml-cpp.h"
+
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 h2o_config h2o_config_from_params(llama_context_params & params) {
@@ -25,14 +29,12 @@ h2o_config h2o_config_from_params(llama_context_params & params) {
 
 llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
         const llama_memory_i::layer_filter_cb & filter) {
-    h2o_stream::check_model(model);
-
-    return new llama_memory_h2o(model, params.type_k, params.type_v, /*flash_attention =*/ cparams.flash_attn, cparams.offload_kqv,
+    return new h2o_context(model, params.type_k, params.type_v, /*flash_attention =*/ cparams.flash_attn, cparams.offload_kqv,
             cparams.n_ctx_seq, cparams.n_seq_max, cparams.n_batch, cparams.h2o, filter);
 }
 
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory) {
-    if (cparams.h2o.enabled() && !dynamic_cast<const llama_memory_h2o *>(memory)) {
+    if (cparams.h2o.enabled() && !dynamic_cast<const h2o_context *>(memory)) {
         throw std::runtime_error(format("[h2o] H2O needs a model on the plain KV cache, but %s has another kind of memory (sliding window, recurrent, or none). "
                     "Switch H2O off for it", model.arch_name().c_str()));
     }
@@ -42,17 +44,17 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
 }
 
 void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
-    auto * h2o = dynamic_cast<llama_memory_h2o_context *>(mctx);
+    auto * h2o = dynamic_cast<h2o_step_context *>(mctx);
     if (!h2o) {
         return;
     }
 
     // a scheduler's last backend is the CPU's
-    std::vector<ggml_backend_t> backends;
+    auto & backends = h2o->memory.backends;
+    backends.clear();
     for (int i = 0; i < ggml_backend_sched_get_n_backends(ctx.get_sched()); ++i) {
         backends.push_back(ggml_backend_sched_get_backend(ctx.get_sched(), i));
     }
-    h2o->use_backends(backends);
 
     for (const auto & step : h2o->largest_steps()) {
         h2o->set_reserve_step(step);
@@ -63,11 +65,61 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     h2o->set_reserve_step({});
 }
 
-uint32_t h2o_graph_max_nodes(const llama_model & model, const llama_cparams & cparams) {
-    // phase 1 cuts a call into at most 3 runs of chunks, the attention of each takes fewer than 256 nodes. With lookups there
-    // is one attention, of fewer than 300. That of a generated token, one for each sequence, takes fewer than 160
-    // (a tail may read a cold store)
-    const uint32_t n_stored = cparams.h2o.has_cold_store() ? h2o_graph::MAX_STORED_NODES : 0;
+// of one layer's attention
+static uint32_t count_nodes(const h2o_context & memory, const h2o_step & step, const h2o_kv_layer & layer) {
+    constexpr size_t N_MAX = 1 << 14;
 
-    return (std::max(3*256u, 160*cparams.n_seq_max) + n_stored)*model.hparams.n_layer_all;
+    ggml_init_params params = { N_MAX*ggml_tensor_overhead() + ggml_graph_overhead_custom(N_MAX, false), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    const auto & state  = memory.sequence(0)->state();
+    const auto   shape  = h2o_shape_of(memory.env, state, 0, step, step.pos + step.n_tokens, /*alone =*/ false);
+    const auto   inputs = h2o_make_inputs(ctx.get(), memory.env, state, step, shape);
+
+    h2o_step_graph g = { ctx.get(), ggml_new_graph_custom(ctx.get(), N_MAX, false), memory.env, state, step, shape, inputs, {}, {} };
+
+    ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, layer.n_head, step.n_tokens);
+    ggml_build_forward_expand(g.gf, h2o_build_attention(g, layer, q, 1.0f));
+
+    return ggml_graph_n_nodes(g.gf);
+}
+
+uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
+    const auto * h2o = dynamic_cast<const h2o_context *>(memory);
+    if (!h2o) {
+        return 0;
+    }
+
+    const auto &   config      = h2o->config;
+    const uint32_t S           = config.chunk_size;
+    const uint32_t n_positions = h2o->store.layout.n_positions();
+    const uint32_t n_seq       = h2o->sequences().size();
+
+    // late in a text, where there is most to attend to; a tail reads no more ranges of a cold store than it does after 32 chunks
+    const uint32_t pos      = config.chunk_start(n_positions - 1);
+    const uint32_t n        = std::min(S, n_positions - pos);
+    const uint32_t n_memory = config.n_memory(pos);
+    const uint32_t tail_pos = std::min(pos, 32*S);
+
+    // a graph is reserved for a whole ubatch; phase 1 has up to three runs; tokens of several sequences are computed together
+    const uint32_t n_chunks = (n_ubatch + n_seq + S - 1)/S;
+
+    std::vector<std::pair<h2o_step, uint32_t>> steps = {
+        { { h2o_step::TAIL, tail_pos, std::min(S, n_positions - tail_pos), 0, 0, false }, 1 },
+        { { h2o_step::DECODE, pos, 1, 0, config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0, false }, n_seq },
+    };
+    if (config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
+        steps.push_back({ { h2o_step::INTRA, 0, std::min({ S, n_positions, h2o->n_batch }), 0, 0, true }, 3 });
+        steps.push_back({ { h2o_step::INTER, pos, std::min(n, h2o->n_batch), 0, n_memory, false }, n_chunks });
+    } else {
+        steps.push_back({ { h2o_step::SINGLE_PASS, pos, n, 0, n_memory, false }, n_chunks });
+    }
+
+    uint32_t res = 0;
+    for (const auto & [step, n_times] : steps) {
+        for (const auto & layer : h2o->store.layers()) {
+            res = std::max(res, n_times*(count_nodes(*h2o, step, layer) + 2)); // with a view of the queries, and what joins the results
+        }
+    }
+    return res*h2o->store.layers().size();
 }

@@ -22,9 +22,8 @@ llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory
 // H2O is on, but the model's memory is not the plain KV cache
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory);
 
-// Builds graphs before anything is computed: to learn from them what the model does to its keys, and to reserve the compute
-// buffers of steps that are larger than a chunk. mctx simulates a full cache.
+// Reserves the compute buffers of steps that are larger than a chunk. mctx simulates a full cache.
 void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx);
 
-// graph nodes that H2O adds to a model's
-uint32_t h2o_graph_max_nodes(const llama_model & model, const llama_cparams & cparams);
+// graph nodes that H2O adds to a model's, at most; 0 if the memory is not H2O's
+uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch);

@@ -1,14 +1,8 @@
 #include "h2o/store/buffers.h"
 
-#include "llama-model.h"
-
 #include "ggml-backend.h"
 
 #include <stdexcept>
-
-ggml_backend_dev_t h2o_layer_device(const llama_model & model, int32_t il, bool offload) {
-    return offload ? model.dev_layer(il) : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-}
 
 ggml_tensor * h2o_buffers::add(ggml_backend_dev_t device, const std::string & name, ggml_type type, int64_t ne0, int64_t ne1) {
     auto & ctx = ctxs[ggml_backend_dev_buffer_type(device)];
@@ -28,7 +22,7 @@ void h2o_buffers::allocate() {
     for (auto & [buft, ctx] : ctxs) {
         buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
         if (!buffers.back()) {
-            throw std::runtime_error("[h2o] not enough memory for the scores, the memory sets, the index of keys and the attention state");
+            throw std::runtime_error("[h2o] not enough memory for the index of keys or the attention state");
         }
     }
 }
@@ -51,18 +45,4 @@ void h2o_copy_rows(ggml_tensor * t, size_t from, size_t to, size_t n) {
         return res;
     };
     ggml_backend_tensor_copy(rows(from), rows(to));
-}
-
-h2o_host_data::h2o_host_data(ggml_tensor * t) : t(t), ptr(t->data) {
-    if (!ggml_backend_buffer_is_host(t->buffer)) {
-        copy.resize(ggml_nbytes(t));
-        ggml_backend_tensor_get(t, copy.data(), 0, copy.size());
-        ptr = copy.data();
-    }
-}
-
-void h2o_host_data::store() {
-    if (!copy.empty()) {
-        ggml_backend_tensor_set(t, copy.data(), 0, copy.size());
-    }
 }

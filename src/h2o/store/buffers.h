@@ -7,11 +7,6 @@
 #include <string>
 #include <vector>
 
-struct llama_model;
-
-// where a layer's attention is computed, and its tensors live
-ggml_backend_dev_t h2o_layer_device(const llama_model & model, int32_t il, bool offload);
-
 // Tensors that live as long as the cache, each on its layer's device.
 class h2o_buffers {
 public:
@@ -35,19 +30,3 @@ private:
 
 // rows [to, to + n) of t become those from `from` on, on its device
 void h2o_copy_rows(ggml_tensor * t, size_t from, size_t to, size_t n);
-
-// A tensor's data as the host sees it: in place if it is in the host's memory, else a copy that store() writes back.
-class h2o_host_data {
-public:
-    explicit h2o_host_data(ggml_tensor * t);
-
-    template <typename T> T * as() { return static_cast<T *>(ptr); }
-
-    void store();
-
-private:
-    ggml_tensor * t;
-    void        * ptr;
-
-    std::vector<uint8_t> copy;
-};

@@ -134,7 +134,9 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
 
     for (uint32_t h = 0; h < n_head_kv; ++h) {
         uint32_t * own = (uint32_t *) (dst + at.own) + h*n_words;
-        std::fill(own + begin/32, own + (end + 31)/32, 0);
+        if (begin < end) { // else the words are another thread's
+            std::fill(own + begin/32, own + (end + 31)/32, 0);
+        }
 
         auto       it       = memory.begin() + h*memory.size()/n_head_kv;
         const auto head_end = memory.begin() + (h + 1)*memory.size()/n_head_kv;

@@ -56,28 +56,12 @@ void h2o_kv_rows::decode(const uint8_t * bytes, size_t n, float * dst) const {
     }
 }
 
-void h2o_kv_rows::get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const {
-    const size_t n     = r1 - r0;
-    const size_t n_row = (size_t) n_head*n_embd;
-
-    std::vector<uint8_t> copy;
-    const uint8_t * data = (const uint8_t *) t->data + (row0 + r0)*t->nb[1];
-    if (!ggml_backend_buffer_is_host(t->buffer)) {
-        copy.resize(n*t->nb[1]);
-        ggml_backend_tensor_get(t, copy.data(), (row0 + r0)*t->nb[1], copy.size());
-        data = copy.data();
-    }
-
-    dst.resize(n*n_row);
-    decode(data, n, dst.data());
-}
-
 void h2o_kv_rows::get(uint32_t r0, uint32_t r1, float * dst) const {
     const size_t n     = r1 - r0;
     const size_t n_row = (size_t) n_head*n_embd;
 
-    std::vector<float> rows;
-    get_in_order(r0, r1, rows);
+    std::vector<float> rows(n*n_row);
+    decode(get_bytes(r0, r1).data(), n, rows.data());
     for (size_t i = 0; i < n; ++i) {
         for (size_t h = 0; h < n_head; ++h) {
             std::copy_n(rows.data() + i*n_row + h*n_embd, n_embd, dst + (h*n + i)*n_embd);
@@ -101,23 +85,23 @@ void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {
     }
 }
 
-void h2o_kv_rows::move(const std::vector<int32_t> & from) const {
+void h2o_kv_rows::move(uint32_t first, const std::vector<int32_t> & from) const {
     const size_t   n      = from.size()/n_head;
     const size_t   n_byte = ggml_row_size(t->type, n_embd);
-    const uint32_t end    = std::max<int32_t>(n, *std::max_element(from.begin(), from.end()) + 1);
+    const uint32_t end    = std::max<uint32_t>(first + n, *std::max_element(from.begin(), from.end()) + 1);
 
     std::vector<uint8_t> copy;
-    uint8_t * data = (uint8_t *) t->data + row0*t->nb[1];
+    uint8_t * data = (uint8_t *) t->data + (row0 + first)*t->nb[1];
     if (!ggml_backend_buffer_is_host(t->buffer)) {
-        copy = get_bytes(0, end);
+        copy = get_bytes(first, end);
         data = copy.data();
     }
 
     for (size_t h = 0; h < n_head; ++h) {
         uint8_t * head = data + h*n_byte;
         for (size_t i = 0; i < n; ++i) {
-            const int32_t row = from[h*n + i];
-            if (row > (int32_t) i) {
+            const size_t row = from[h*n + i] - first;
+            if (row > i) {
                 memcpy(head + i*t->nb[1], head + row*t->nb[1], n_byte);
             }
         }
@@ -125,7 +109,7 @@ void h2o_kv_rows::move(const std::vector<int32_t> & from) const {
 
     if (!copy.empty()) {
         copy.resize(n*t->nb[1]);
-        set_bytes(0, copy);
+        set_bytes(first, copy);
     }
 }
 

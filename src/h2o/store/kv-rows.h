@@ -8,7 +8,7 @@
 // Host access to one layer's K or V as the cache stores it, whatever its type.
 struct h2o_kv_rows {
     ggml_tensor * t; // [n_head*n_embd, n_rows] of all sequences
-    uint32_t row0;   // the first one of this sequence
+    size_t   row0;   // the first one of this sequence
     uint32_t n_head;
     uint32_t n_embd; // per head
     uint32_t n_rot;  // llama.cpp rotates quantized K and V by a Hadamard matrix of this size, in blocks; 0: it does not
@@ -20,11 +20,8 @@ struct h2o_kv_rows {
     // float32 [n, n_head, n_embd] of rows that were taken out of the cache
     void decode(const uint8_t * bytes, size_t n, float * dst) const;
 
-    // The rows [r0, r1) in the cache's order [r1 - r0, n_head, n_embd].
-    void get_in_order(uint32_t r0, uint32_t r1, std::vector<float> & dst) const;
-
-    // Moves rows of each head to its row i from its row from[i], which is not before i and ascends; -1: nothing. from [n_head, n]
-    void move(const std::vector<int32_t> & from) const;
+    // Moves rows of each head to its row first + i from its row from[i], which is not before that and ascends. from [n_head, n]
+    void move(uint32_t first, const std::vector<int32_t> & from) const;
 
     // Nothing is in the rows [r0, r1) any more: the memory's pages go back to the operating system until they are written.
     void release(uint32_t r0, uint32_t r1) const;

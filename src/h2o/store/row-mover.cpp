@@ -35,10 +35,9 @@ struct graph {
 
     // False: the backend cannot. Heads that are no whole number of words, as of 32 in Q4_0, can be moved as they are by no operator.
     bool add(const h2o_row_moves & m) {
-        const size_t n     = m.from.size()/m.k.n_head;
-        const size_t first = std::find_if(m.from.begin(), m.from.begin() + n, [](int32_t row) { return row >= 0; }) - m.from.begin();
+        const size_t n = m.from.size()/m.k.n_head;
 
-        ggml_tensor * idx = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, (n - first)*m.k.n_head);
+        ggml_tensor * idx = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, m.from.size());
         ggml_set_input(idx);
 
         std::vector<ggml_tensor *> nodes;
@@ -48,7 +47,7 @@ struct graph {
             }
             ggml_tensor * all    = words_of(ctx.get(), rows, 0, *std::max_element(m.from.begin(), m.from.end()) + 1);
             ggml_tensor * chosen = ggml_get_rows(ctx.get(), all, idx);
-            ggml_tensor * moved  = ggml_cpy(ctx.get(), chosen, words_of(ctx.get(), rows, first, n));
+            ggml_tensor * moved  = ggml_cpy(ctx.get(), chosen, words_of(ctx.get(), rows, m.first, m.first + n));
             if (!ggml_backend_supports_op(backend, chosen) || !ggml_backend_supports_op(backend, moved)) {
                 return false;
             }
@@ -60,7 +59,7 @@ struct graph {
         }
 
         auto & numbers = inputs.emplace_back(idx, std::vector<int32_t>()).second;
-        for (size_t i = first; i < n; ++i) {
+        for (size_t i = 0; i < n; ++i) {
             for (size_t h = 0; h < m.k.n_head; ++h) {
                 numbers.push_back(m.from[h*n + i]*m.k.n_head + h);
             }
@@ -95,16 +94,17 @@ struct graph {
 
 } // namespace
 
-h2o_row_mover::h2o_row_mover() : is_for_all(h2o_env("H2O_NO_FUSED_ATTENTION")) {}
-
-bool h2o_row_mover::is_for(const h2o_kv_rows & rows) const {
-    return is_for_all || !ggml_backend_buffer_is_host(rows.t->buffer);
-}
+h2o_row_mover::h2o_row_mover() : is_on_device(h2o_env("H2O_NO_FUSED_ATTENTION")) {}
 
 void h2o_row_mover::move(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_row_moves> & moves) {
-    std::vector<const h2o_row_moves *> left;
+    std::vector<const h2o_row_moves *> left; // of those that a device is to move
     for (const auto & m : moves) {
-        left.push_back(&m);
+        if (is_on_device || !ggml_backend_buffer_is_host(m.k.t->buffer)) {
+            left.push_back(&m);
+        } else {
+            m.k.move(m.first, m.from);
+            m.v.move(m.first, m.from);
+        }
     }
 
     for (const auto & backend : backends) {
@@ -119,7 +119,7 @@ void h2o_row_mover::move(const std::vector<ggml_backend_t> & backends, const std
     }
 
     for (const auto * m : left) {
-        m->k.move(m->from);
-        m->v.move(m->from);
+        m->k.move(m->first, m->from);
+        m->v.move(m->first, m->from);
     }
 }

@@ -14,23 +14,21 @@ struct h2o_row_moves {
     h2o_kv_rows k;
     h2o_kv_rows v;
 
+    uint32_t             first;
     std::vector<int32_t> from;
 };
 
-// Moves rows on the device that holds them, where the host cannot reach them: only their numbers go there.
+// Moves rows in place: by the host, or, where it cannot reach them, on the device that holds them. Only their numbers go there.
 class h2o_row_mover {
 public:
     h2o_row_mover();
-
-    // whether it is for these rows; others are moved by h2o_kv_rows::move
-    bool is_for(const h2o_kv_rows & rows) const;
 
     // backends: one for each device. What none of them can move goes through the host.
     // throws std::runtime_error if there is not enough memory or a device fails
     void move(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_row_moves> & moves);
 
 private:
-    const bool is_for_all; // as on a device, for tests
+    const bool is_on_device; // wherever rows are, for tests
 
     std::map<ggml_backend_t, ggml_gallocr_ptr> allocators; // of what chosen rows are gathered into
 };

@@ -40,6 +40,19 @@ h2o_tiles::view h2o_tiles::seen(uint32_t q0, uint32_t q1) const {
     return { rows.data() + std::max<int64_t>(n - budget, 0), asked(q0, q1).end };
 }
 
+std::vector<int32_t> h2o_tiles::positions_seen(uint32_t q0, uint32_t q1) const {
+    const auto view = seen(q0, q1);
+
+    std::vector<int32_t> res;
+    for (const auto * row = view.begin; row < view.end; ++row) {
+        res.push_back(row->pos);
+    }
+    std::sort(res.begin(), res.end());
+    res.erase(std::unique(res.begin(), res.end()), res.end());
+
+    return res;
+}
+
 void h2o_tiles::forget(uint32_t query) {
     const int64_t n = asked(0, query).end - rows.data() - budget;
     if (query > first_kept) {

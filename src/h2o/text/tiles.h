@@ -35,6 +35,9 @@ public:
     // what they see
     view seen(uint32_t q0, uint32_t q1) const;
 
+    // the positions among that, ascending
+    std::vector<int32_t> positions_seen(uint32_t q0, uint32_t q1) const;
+
     // The first query that no longer sees a row of the log, INT32_MAX if there is none yet.
     int32_t last(const h2o_lookup_row * row) const { return rows.data() + rows.size() - row > budget ? row[budget].query : INT32_MAX; }
 

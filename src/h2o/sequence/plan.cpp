@@ -1,4 +1,4 @@
-#include "h2o/graph/plan.h"
+#include "h2o/sequence/plan.h"
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
         const bool has_memory = phase == h2o_step::SINGLE_PASS || phase == h2o_step::INTER ||
             (phase == h2o_step::DECODE && config.decode == LLAMA_H2O_DECODE_MEMORY);
 
-        const uint32_t n_max = phase == h2o_step::DECODE && has_memory ? h2o_config::MAX_PENDING : S;
+        const uint32_t n_max = phase == h2o_step::DECODE && has_memory ? h2o_config::MAX_GENERATED : S;
 
         while (offset < end) {
             const uint32_t pos = call.pos + offset;

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-// Which row of a layer's cache holds which position. Attention and scores know rows, the user positions.
+// Which row of a layer's cache holds which position. Attention knows rows, the user positions.
 //
-// Full: every position is kept, in the row of its number.
-// Compact: rows [0, M) hold the memory set, of every KV head its own, ascending, at the end of them; rows [M, M + S) the chunk
-// after it. What is in neither is evicted.
+// Full: row i holds position i.
+// Compact: rows [0, M) hold the memory set, every KV head its own, ascending, at the end of them; rows [M, M + S) the chunk after it.
+// What is in neither is evicted.
 class h2o_layout {
 public:
     // kv_size: how many positions there is room for where all are kept: in the full layout, and in dense layers
@@ -24,8 +24,11 @@ public:
     // the row of a position of the open chunk, the same for every layer and KV head; in the full layout of any position
     uint32_t row_of(uint32_t pos) const { return is_compact ? M + pos%S : pos; }
 
-    // the row of a head's memory set's i-th of M entries, padding among them, which is this position
-    uint32_t memory_row(uint32_t i, uint32_t pos) const { return is_compact ? i : pos; }
+    // the row of a head's i-th of n positions in the memory set, which is pos
+    uint32_t memory_row(uint32_t i, uint32_t n, uint32_t pos) const { return is_compact ? M - n + i : pos; }
+
+    // compact: the first row of a memory set of n positions
+    uint32_t first_row(uint32_t n) const { return M - n; }
 
     // The last row up to which a head's rows hold positions up to this one. Rows are those of a memory set and of the chunk after
     // it; the position is in that chunk, or at most a local window before it.

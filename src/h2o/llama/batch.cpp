@@ -1,6 +1,6 @@
 // From a batch to steps, each with its ubatch.
 
-#include "h2o/llama/memory-context.h"
+#include "h2o/llama/step-context.h"
 
 #include "llama-batch.h"
 #include "llama-impl.h"
@@ -10,21 +10,22 @@
 #include <utility>
 
 // One for each sequence, in the order of their first tokens, without steps. Empty, with the reason logged, if H2O cannot compute the batch.
-static std::vector<h2o_stream_call> split_calls(const llama_memory_h2o & memory, const llama_batch & batch) {
-    std::vector<h2o_stream_call> res;
+static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, const llama_batch & batch) {
+    std::vector<h2o_sequence_call> res;
     std::map<llama_seq_id, size_t> i_call;
 
     for (int32_t i = 0; i < batch.n_tokens; ++i) {
         const llama_seq_id id = batch.seq_id[i][0];
 
-        if (batch.n_seq_id[i] != 1 || !memory.has_stream(id)) {
-            LLAMA_LOG_ERROR("%s: H2O needs every token in one sequence from 0 to %zu\n", __func__, memory.streams.size() - 1);
+        auto * kv = memory.sequence(id);
+        if (batch.n_seq_id[i] != 1 || !kv) {
+            LLAMA_LOG_ERROR("%s: H2O needs every token in one sequence from 0 to %zu\n", __func__, memory.sequences().size() - 1);
             return {};
         }
 
         const auto it = i_call.emplace(id, res.size());
         if (it.second) {
-            res.push_back({ memory.streams[id].get(), (uint32_t) i, 0, {} });
+            res.push_back({ kv, (uint32_t) i, 0, {} });
         }
         auto & call = res[it.first->second];
 
@@ -33,7 +34,7 @@ static std::vector<h2o_stream_call> split_calls(const llama_memory_h2o & memory,
                     __func__, id, i);
             return {};
         }
-        const uint32_t pos = call.stream->sequence.n_tokens() + call.n_tokens;
+        const uint32_t pos = kv->state().n_tokens + call.n_tokens;
         if (batch.pos[i] != (llama_pos) pos) {
             LLAMA_LOG_ERROR("%s: H2O needs consecutive positions: expected %u, got %d\n", __func__, pos, batch.pos[i]);
             return {};
@@ -44,10 +45,10 @@ static std::vector<h2o_stream_call> split_calls(const llama_memory_h2o & memory,
 }
 
 // The ubatches of the first phases that a second one follows, by call: the same tokens come again.
-static std::map<size_t, llama_ubatch> split_first_phases(llama_batch_allocr & balloc, const std::vector<h2o_stream_call> & calls) {
+static std::map<size_t, llama_ubatch> split_first_phases(llama_batch_allocr & balloc, const std::vector<h2o_sequence_call> & calls) {
     std::map<size_t, llama_ubatch> res;
 
-    if (std::none_of(calls.begin(), calls.end(), [](const h2o_stream_call & call) { return call.steps.front().has_phase2; })) {
+    if (std::none_of(calls.begin(), calls.end(), [](const h2o_sequence_call & call) { return call.steps.front().has_phase2; })) {
         return res;
     }
 
@@ -75,7 +76,7 @@ static void add_sequence(llama_kv_cache::slot_info & slots, const llama_kv_cache
 }
 
 // how many calls from the i-th on are tokens of one ubatch
-static size_t n_decoded_together(const std::vector<h2o_stream_call> & calls, size_t i, uint32_t n_ubatch) {
+static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, size_t i, uint32_t n_ubatch) {
     size_t n = 1;
     while (n < n_ubatch && i + n < calls.size() && calls[i].is_decoded_token() && calls[i + n].is_decoded_token() &&
             calls[i + n].first == calls[i].first + n) {
@@ -84,24 +85,28 @@ static size_t n_decoded_together(const std::vector<h2o_stream_call> & calls, siz
     return n;
 }
 
-llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) {
+llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) {
     GGML_UNUSED(embd_all);
 
-    std::vector<h2o_stream_call> calls = split_calls(*this, balloc.get_batch());
+    std::vector<h2o_sequence_call> calls = split_calls(*this, balloc.get_batch());
     if (calls.empty()) {
         return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_COMPUTE);
     }
 
     for (auto & call : calls) {
-        const auto & stream   = *call.stream;
-        const auto & sequence = stream.sequence;
+        auto & kv = *call.kv;
 
-        if (call.n_tokens > sequence.layout.n_positions() - sequence.n_tokens()) {
+        // said for this call only
+        const auto     kind = std::exchange(kv.next_call, LLAMA_H2O_CALL_AUTO);
+        const uint32_t tail = std::exchange(kv.dense_tail, 0);
+
+        const uint32_t n_tokens = kv.state().n_tokens;
+        if (call.n_tokens > store.layout.n_positions() - n_tokens) {
             return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         }
-        const bool is_decode = stream.call == LLAMA_H2O_CALL_DECODE || (stream.call == LLAMA_H2O_CALL_AUTO && call.n_tokens == 1);
+        const bool is_decode = kind == LLAMA_H2O_CALL_DECODE || (kind == LLAMA_H2O_CALL_AUTO && call.n_tokens == 1);
 
-        call.steps = h2o_plan(sequence.config, { sequence.n_tokens(), call.n_tokens, stream.dense_tail, is_decode });
+        call.steps = h2o_plan(config, { n_tokens, call.n_tokens, tail, is_decode });
     }
 
     std::map<size_t, llama_ubatch> first_phases = split_first_phases(balloc, calls);
@@ -109,7 +114,7 @@ llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & ballo
     std::vector<llama_ubatch>                 ubatches;
     llama_kv_cache::slot_info_vec_t           sinfos;
     llama_kv_cache::slot_info_vec_t           dense_sinfos;
-    std::vector<std::vector<h2o_stream_step>> steps;
+    std::vector<std::vector<h2o_call_step>> steps;
 
     balloc.split_reset();
     for (size_t i = 0, n = 0; i < calls.size(); i += n) {
@@ -122,24 +127,24 @@ llama_memory_context_ptr llama_memory_h2o::init_batch(llama_batch_allocr & ballo
             steps.emplace_back();
             for (size_t j = i; j < i + n; ++j) {
                 const auto & step = calls[j].steps.front();
-                add_sequence(sinfos      .back(), calls[j].stream->slots      (step.pos, 1));
-                add_sequence(dense_sinfos.back(), calls[j].stream->dense_slots(step.pos, 1));
-                steps.back().push_back({ calls[j].stream, step, j });
+                add_sequence(sinfos      .back(), slots      (calls[j].kv->id, step.pos, 1));
+                add_sequence(dense_sinfos.back(), dense_slots(calls[j].kv->id, step.pos, 1));
+                steps.back().push_back({ calls[j].kv, step, j });
             }
             continue;
         }
 
         for (const auto & step : calls[i].steps) {
             ubatches.push_back(step.has_phase2 ? std::move(first_phases.at(i)) : balloc.split_simple(step.n_tokens));
-            sinfos      .push_back(calls[i].stream->slots      (step.pos, step.n_tokens));
-            dense_sinfos.push_back(calls[i].stream->dense_slots(step.pos, step.n_tokens));
-            steps.push_back({ { calls[i].stream, step, i } });
+            sinfos      .push_back(slots      (calls[i].kv->id, step.pos, step.n_tokens));
+            dense_sinfos.push_back(dense_slots(calls[i].kv->id, step.pos, step.n_tokens));
+            steps.push_back({ { calls[i].kv, step, i } });
         }
     }
 
-    return std::make_unique<llama_memory_h2o_context>(this, std::move(sinfos), std::move(dense_sinfos), std::move(ubatches), std::move(calls), std::move(steps));
+    return std::make_unique<h2o_step_context>(*this, std::move(sinfos), std::move(dense_sinfos), std::move(ubatches), std::move(calls), std::move(steps));
 }
 
-llama_memory_context_ptr llama_memory_h2o::init_full() {
-    return std::make_unique<llama_memory_h2o_context>(this);
+llama_memory_context_ptr h2o_context::init_full() {
+    return std::make_unique<h2o_step_context>(*this);
 }

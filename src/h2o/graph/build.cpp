@@ -1,0 +1,255 @@
+// The attention of one layer in a step: a function for each phase.
+
+#include "h2o/graph/build.h"
+
+#include "h2o/graph/attention.h"
+#include "h2o/graph/fetch.h"
+#include "h2o/graph/intra.h"
+#include "h2o/graph/profile.h"
+#include "h2o/graph/softmax.h"
+#include "h2o/store/key-index.h"
+#include "h2o/store/kv-store.h"
+
+#include "ggml/top-keys/top-keys.h"
+
+#include <algorithm>
+
+namespace {
+
+// keys of a layer that queries attend to
+struct keys {
+    ggml_tensor * rows;  // I32 [n_k*n_block, n_head_kv]
+    ggml_tensor * first; // I32 [n_k]: the first query that sees a key; NULL: all see all
+    ggml_tensor * mask;  // the same for flash attention
+    uint32_t      first_row; // where they begin in the cache, if they lie together
+};
+
+ggml_tensor * heads_of(ggml_context * ctx, ggml_tensor * rows, const h2o_kv_layer & layer) {
+    return ggml_view_2d(ctx, rows, rows->ne[0], layer.k.n_head, rows->nb[1], 0);
+}
+
+// memory set and open chunk
+keys own_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
+    return { heads_of(g.ctx, g.inputs.own_rows[layer.index], layer), g.inputs.own_first, g.inputs.own_mask, g.env.store.layout.first_row(g.shape.n_memory) };
+}
+
+// everything so far
+keys text_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
+    return { heads_of(g.ctx, g.inputs.text_rows, layer), g.inputs.text_first, g.inputs.text_mask, 0 };
+}
+
+int sums_of(const h2o_step_graph & g, const h2o_kv_layer & layer) {
+    if (layer.is_dense()) {
+        return GGML_H2O_ATTN_NO_SUMS;
+    }
+    if (g.step.phase == h2o_step::DECODE) {
+        return g.env.decodes_memory(layer) ? GGML_H2O_ATTN_QUERY_SUMS : GGML_H2O_ATTN_NO_SUMS;
+    }
+    return GGML_H2O_ATTN_COLUMN_SUMS;
+}
+
+// Further keys of a layer that has memory sets: by the text, or by its keys.
+void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attention_params & params) {
+    if (layer.is_dense()) {
+        return;
+    }
+    if (g.inputs.list_rows) {
+        const auto lists = h2o_lists_of(g.step, g.env.config.chunk_size);
+
+        params.further = { g.inputs.list_rows, g.inputs.list_queries, (int) lists.size, (int) lists.offset, nullptr, 0 };
+        if (g.shape.n_far > 0) {
+            params.further.source   = h2o_fetch_rows(g, layer);
+            params.further.n_source = g.shape.n_far;
+        }
+    } else if (g.shape.n_indexed > 0) {
+        const uint32_t n_top = std::min(g.env.config.lookup_budget, g.shape.n_indexed - g.shape.n_memory);
+
+        ggml_tensor * own    = heads_of(g.ctx, g.inputs.own_rows[layer.index], layer);
+        ggml_tensor * memory = ggml_view_2d(g.ctx, own, g.shape.n_memory, own->ne[1], own->nb[1], 0);
+
+        params.further.rows      = ggml_h2o_top_keys(g.ctx, params.q, g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed), memory, n_top);
+        params.further.list_size = 1;
+    }
+}
+
+// q [n_embd_head_k, n_q, n_head, n_block], limits I32 [n_q, n_block] or NULL
+h2o_attention attend(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, const keys & keys, ggml_tensor * limits, float kq_scale) {
+    h2o_attention_params params = {};
+    params.k         = g.env.store.view(g.ctx, layer, h2o_kv_store::K, g.shape.seq);
+    params.v         = g.env.store.view(g.ctx, layer, h2o_kv_store::V, g.shape.seq);
+    params.q         = q;
+    params.rows      = keys.rows;
+    params.first     = keys.first;
+    params.scale     = kq_scale;
+    params.sums      = sums_of(g, layer);
+    params.limits    = params.sums ? limits : nullptr;
+    add_further_keys(g, layer, params);
+
+    switch (g.env.kinds[layer.il]) {
+        case H2O_ATTENTION_FUSED:
+            return h2o_attention_fused(g.ctx, params);
+        case H2O_ATTENTION_FLASH:
+            if (params.sums != GGML_H2O_ATTN_COLUMN_SUMS) {
+                return h2o_attention_flash(g.ctx, params, keys.first_row, keys.mask);
+            }
+            break;
+        case H2O_ATTENTION_COMPOSED:
+            break;
+    }
+    return h2o_attention_composed(g.ctx, g.gf, params);
+}
+
+// read when the graph is computed
+void keep_sums(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * sums, uint32_t first = 0) {
+    if (!sums) {
+        return;
+    }
+    ggml_tensor * kept = ggml_cont(g.ctx, sums); // what else is in the result need not be kept
+    ggml_set_output(kept);
+    ggml_build_forward_expand(g.gf, kept);
+    h2o_profile_ends_part(kept, H2O_PART_SCORES);
+
+    g.sums.push_back({ (uint32_t) layer.index, first, kept });
+}
+
+// one softmax over keys of which the step's own come last
+ggml_tensor * build_causal(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, const keys & keys, float kq_scale) {
+    const h2o_attention res = attend(g, layer, ggml_permute(g.ctx, q, 0, 2, 1, 3), keys, g.inputs.limits, kq_scale);
+
+    ggml_build_forward_expand(g.gf, res.o);
+    keep_sums(g, layer, res.sums);
+
+    return ggml_reshape_2d(g.ctx, res.o, res.o->ne[0]*res.o->ne[1], g.step.n_tokens);
+}
+
+// Phase 1: every chunk attends to itself, whole chunks as one batch.
+ggml_tensor * build_intra(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
+    const uint32_t S      = g.env.config.chunk_size;
+    const int64_t  n_head = q->ne[1];
+
+    const auto & cache = g.env.intra->get(layer.il);
+    const auto   runs  = h2o_runs(g.step, S);
+
+    ggml_tensor * text   = heads_of(g.ctx, g.inputs.text_rows, layer);
+    ggml_tensor * limits = g.inputs.limits;
+
+    for (size_t i = 0; i < runs.size(); ++i) {
+        const auto & r = runs[i];
+
+        ggml_tensor * q_r = ggml_view_4d(g.ctx, q, q->ne[0], r.n_q, n_head, r.n_chunks, q->nb[2], q->nb[1], S*q->nb[2], r.offset_q*q->nb[2]);
+
+        ggml_tensor * rows = ggml_view_2d(g.ctx, text, r.n_k*r.n_chunks, text->ne[1], text->nb[1], (r.pos_k - runs[0].pos_k)*text->nb[0]);
+
+        ggml_tensor * limits_r = limits ? ggml_view_2d(g.ctx, limits, r.n_q, r.n_chunks, S*limits->nb[0], r.offset_q*limits->nb[0]) : nullptr;
+
+        const h2o_attention res = attend(g, layer, q_r, { rows, g.inputs.run_first[i], nullptr, 0 }, limits_r, kq_scale);
+
+        const auto state_row = [&](ggml_tensor * t) {
+            return ggml_view_4d(g.ctx, t, 1, r.n_q, n_head, r.n_chunks, t->nb[0], t->nb[1], S*t->nb[0], r.offset_q*t->nb[0]);
+        };
+        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.m, state_row(cache.m)));
+        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.l, state_row(cache.l)));
+        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.o,
+                ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], r.n_q*r.n_chunks, cache.o->nb[1], r.offset_q*cache.o->nb[1])));
+
+        keep_sums(g, layer, res.sums, r.pos_k);
+    }
+
+    return ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], g.step.n_tokens, cache.o->nb[1], 0);
+}
+
+// Phase 2: attention to the memory set, fused with phase 1.
+ggml_tensor * build_inter(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
+    const int64_t n_q    = g.step.n_tokens;
+    const int64_t n_head = q->ne[1];
+    const int64_t d_v    = layer.v.n_embd;
+    const int64_t offset = g.step.offset;
+
+    const auto & cache = g.env.intra->get(layer.il);
+
+    if (g.shape.n_memory == 0) {
+        return ggml_view_2d(g.ctx, cache.o, d_v*n_head, n_q, cache.o->nb[1], offset*cache.o->nb[1]);
+    }
+
+    keys memory = own_keys(g, layer);
+    memory.first = nullptr;
+
+    const h2o_attention     res   = attend(g, layer, ggml_permute(g.ctx, q, 0, 2, 1, 3), memory, g.inputs.limits, kq_scale);
+    const h2o_softmax_state inter = { res.m, res.l, ggml_permute(g.ctx, res.o, 0, 2, 1, 3) };
+
+    const auto state_row = [&](ggml_tensor * t) {
+        return ggml_view_3d(g.ctx, t, 1, n_q, n_head, t->nb[0], t->nb[1], offset*t->nb[0]);
+    };
+    const h2o_softmax_state intra = {
+        /*.m =*/ state_row(cache.m),
+        /*.l =*/ state_row(cache.l),
+        /*.o =*/ ggml_view_3d(g.ctx, cache.o, d_v, n_q, n_head, cache.o->nb[1], d_v*cache.o->nb[0], offset*cache.o->nb[1]),
+    };
+
+    ggml_tensor * cur = ggml_permute(g.ctx, h2o_softmax_state_fuse(g.ctx, intra, inter).o, 0, 2, 1, 3);
+
+    cur = ggml_cont_3d(g.ctx, cur, d_v, n_head, n_q);
+    ggml_build_forward_expand(g.gf, cur);
+    h2o_profile_ends_part(cur, H2O_PART_ATTENTION);
+
+    keep_sums(g, layer, res.sums);
+
+    return ggml_reshape_2d(g.ctx, cur, d_v*n_head, n_q);
+}
+
+// A dense tail's attention to everything, range by range from the cold store. It is not scored: most positions have no score any more.
+ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
+    const uint32_t start = g.env.config.chunk_start(g.step.pos);
+    const uint32_t size  = h2o_range_size(g.step, g.env.config.chunk_size);
+    const auto     own   = own_keys(g, layer);
+
+    h2o_attention_params params = {};
+    params.k         = g.env.store.view(g.ctx, layer, h2o_kv_store::K, g.shape.seq);
+    params.v         = g.env.store.view(g.ctx, layer, h2o_kv_store::V, g.shape.seq);
+    params.q         = ggml_permute(g.ctx, q, 0, 2, 1, 3);
+    params.rows      = own.rows;
+    params.first     = own.first;
+    params.scale     = kq_scale;
+
+    const auto attend = [&]() -> h2o_softmax_state {
+        const h2o_attention res = h2o_attention_fused(g.ctx, params);
+        return { res.m, res.l, ggml_permute(g.ctx, res.o, 0, 2, 1, 3) };
+    };
+
+    h2o_softmax_state res = attend();
+
+    params.first = nullptr;
+    for (uint32_t first = 0; first < start; first += size) {
+        const uint32_t n = std::min(size, start - first);
+
+        ggml_tensor * rows = heads_of(g.ctx, g.inputs.range_rows, layer);
+
+        params.k    = h2o_fetch_range(g, layer, h2o_kv_store::K, first, n);
+        params.v    = h2o_fetch_range(g, layer, h2o_kv_store::V, first, n);
+        params.rows = ggml_view_2d(g.ctx, rows, n, rows->ne[1], rows->nb[1], 0);
+
+        res = h2o_softmax_state_fuse(g.ctx, res, attend());
+        ggml_build_forward_expand(g.gf, res.o);
+    }
+
+    return ggml_cont_2d(g.ctx, ggml_permute(g.ctx, res.o, 0, 2, 1, 3), res.o->ne[0]*res.o->ne[2], g.step.n_tokens);
+}
+
+} // namespace
+
+ggml_tensor * h2o_build_attention(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
+    switch (g.step.phase) {
+        case h2o_step::SINGLE_PASS:
+            return build_causal(g, layer, q, layer.is_dense() ? text_keys(g, layer) : own_keys(g, layer), kq_scale);
+        case h2o_step::INTRA:
+            return build_intra(g, layer, q, kq_scale);
+        case h2o_step::INTER:
+            return build_inter(g, layer, q, kq_scale);
+        case h2o_step::TAIL:
+            return g.env.store.far(g.shape.seq) && !layer.is_dense() ? build_stored_tail(g, layer, q, kq_scale) :
+                build_causal(g, layer, q, text_keys(g, layer), kq_scale);
+        case h2o_step::DECODE:
+            return build_causal(g, layer, q, g.env.decodes_memory(layer) ? own_keys(g, layer) : text_keys(g, layer), kq_scale);
+    }
+    GGML_ABORT("no such phase");
+}

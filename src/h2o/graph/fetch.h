@@ -1,0 +1,12 @@
+#pragma once
+
+#include "h2o/graph/step-graph.h"
+#include "h2o/store/kv-store.h"
+
+// Nodes that bring K and V back from the cold store.
+
+// I8, those that the step's queries look up: a source of ggml_h2o_attn_further.
+ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer);
+
+// [n_embd, n, n_head_kv] of the positions [first, first + n)
+ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_kv_store::part_t part, uint32_t first, uint32_t n);

@@ -1,0 +1,150 @@
+#pragma once
+
+#include "h2o/config/config.h"
+#include "h2o/sequence/plan.h"
+
+#include "ggml.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+class h2o_intra;
+class h2o_key_index;
+class h2o_kv_store;
+class h2o_sequence;
+struct h2o_kv_layer;
+struct h2o_sequence_state;
+
+// How a layer's attention is computed on its device.
+enum h2o_attention_kind {
+    H2O_ATTENTION_FUSED,    // one operator of ours
+    H2O_ATTENTION_FLASH,    // ggml's flash attention, where rows lie together and no column sums are wanted; else composed
+    H2O_ATTENTION_COMPOSED, // many operators of ggml's
+};
+
+// What all graphs of a context share.
+struct h2o_graph_env {
+    const h2o_config    & config;
+    const h2o_kv_store  & store;
+    const h2o_key_index * index; // NULL: none
+    const h2o_intra     * intra; // NULL: not two_phase
+
+    std::vector<h2o_attention_kind> kinds; // by layer of the model
+
+    // Upstream's attention does as well for generated tokens that attend to everything, where our operator is not used; it takes
+    // several sequences only if they are neighbours. alone: the tokens are of one sequence
+    bool decodes_by_upstream(const h2o_kv_layer & layer, bool alone) const;
+
+    // attention to generated tokens' keys may have padding, in every layer: keys that no query sees
+    bool has_padding(bool alone) const;
+
+    // some layer with attention is dense
+    bool has_dense_layers() const;
+
+    // generated tokens attend to the layer's memory set
+    bool decodes_memory(const h2o_kv_layer & layer) const;
+};
+
+// What the graph of a step depends on. It computes every step of this shape.
+struct h2o_step_shape {
+    uint32_t seq;
+    uint32_t phase;
+    uint32_t n_tokens;
+    uint32_t n_memory;
+    uint32_t n_chunk;   // keys of the open chunk, with the step's own, and padding; 0: no layer attends to it alone
+    uint32_t n_text;    // keys of layers that attend to everything, with padding; 0: none does
+    uint32_t n_indexed; // positions before the chunk that queries choose from by the index of keys; 0: nothing to choose
+    uint32_t n_far;     // rows that are brought back from the cold store, at most; 0: none
+    uint32_t pos;       // where views depend on it, else 0
+    uint32_t offset;    // likewise
+
+    bool operator==(const h2o_step_shape & other) const;
+};
+
+// n_kv: rows of everything, with upstream's padding. alone: the graph has no other step
+h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state & state, uint32_t seq, const h2o_step & step, uint32_t n_kv, bool alone);
+
+// Phase 1: queries of a run of whole chunks, or of a part of a chunk.
+struct h2o_run {
+    uint32_t pos_k;    // first key of the first chunk
+    uint32_t n_k;      // keys of a chunk
+    uint32_t offset_q; // first query, in the call
+    uint32_t n_q;      // queries of a chunk
+    uint32_t n_chunks;
+};
+
+std::vector<h2o_run> h2o_runs(const h2o_step & step, uint32_t chunk_size);
+
+// Inputs of the graph of a step. Those that no layer uses have no buffer.
+struct h2o_step_inputs {
+    std::vector<ggml_tensor *> own_rows; // by layer: I32 [n_memory + n_chunk, n_head_kv]; compact layout: one for all layers
+
+    ggml_tensor * own_first  = nullptr; // I32 [n_memory + n_chunk]: the first query that sees a key
+    ggml_tensor * own_mask   = nullptr; // F16 [n_memory + n_chunk, n_tokens]
+    ggml_tensor * text_rows  = nullptr; // I32 [n_text, n_head_kv]: 0, 1, ...
+    ggml_tensor * text_first = nullptr; // I32 [n_text]
+    ggml_tensor * text_mask  = nullptr; // F16 [n_text, n_tokens]
+    ggml_tensor * limits     = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries, as rows; none if every query counts
+
+    std::vector<ggml_tensor *> run_first; // by run: I32 [n_k]
+
+    ggml_tensor * list_rows    = nullptr; // I32 [n, n_lists]: further keys of the queries of a list
+    ggml_tensor * list_queries = nullptr; // I32 [n, n_lists, 2]: the step's first query that sees it, and the first that does not any more
+
+    ggml_tensor * range_rows = nullptr; // I32 [n, n_head_kv]: 0, 1, ... of a range of the cold store
+};
+
+// The attention of one step of a sequence: what its builders get, and what they make.
+struct h2o_step_graph {
+    ggml_context * ctx;
+    ggml_cgraph  * gf;
+
+    const h2o_graph_env      & env;
+    const h2o_sequence_state & state;
+
+    h2o_step        step;
+    h2o_step_shape  shape;
+    h2o_step_inputs inputs;
+
+    // a layer's column sums
+    struct sums_t {
+        uint32_t      layer; // index
+        uint32_t      first; // phase 1: position of the first key
+        ggml_tensor * t;     // F32 [n_k, n_head_kv, ..]: one for each chunk of phase 1, or for each generated token
+    };
+    std::vector<sums_t> sums;
+
+    // what a node that reads the cold store knows
+    struct fetch_args;
+    std::vector<std::shared_ptr<fetch_args>> fetches;
+};
+
+// Queries whose further keys the operator packs together: few, as each query brings keys of its own; a multiple of the rows that a
+// kernel holds in registers. Lists begin with the chunk; those of generated tokens with the step, so that its graph serves the next one.
+struct h2o_lists {
+    uint32_t size;
+    uint32_t offset; // of the step's first query in its list
+};
+
+h2o_lists h2o_lists_of(const h2o_step & step, uint32_t chunk_size);
+
+// positions of a range of the cold store that a dense tail reads at once
+uint32_t h2o_range_size(const h2o_step & step, uint32_t chunk_size);
+
+// the graph's inputs, to be filled before each computation
+h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, const h2o_sequence_state & state,
+        const h2o_step & step, const h2o_step_shape & shape);
+
+void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
+        const h2o_step & step, const h2o_step_shape & shape);
+
+// A graph that has been computed.
+struct h2o_computed_graph {
+    virtual ~h2o_computed_graph() = default;
+
+    // what its queries have given to positions goes to the sequences
+    virtual void read_sums() const = 0;
+};
+
+void h2o_read_sums(const std::vector<h2o_step_graph::sums_t> & sums, const h2o_step & step, uint32_t chunk_size, h2o_sequence & sequence);

@@ -1,0 +1,243 @@
+// Inputs of a step's graph: made with it, filled before each computation. What its queries have given to scores, read after it.
+
+#include "h2o/graph/step-graph.h"
+
+#include "h2o/sequence/sequence.h"
+#include "h2o/store/kv-store.h"
+
+#include "ggml-backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+static ggml_tensor * new_input(ggml_context * ctx, const char * name, ggml_type type, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1) {
+    if (ne0 == 0 || ne1 == 0) {
+        return nullptr;
+    }
+    ggml_tensor * res = ggml_new_tensor_3d(ctx, type, ne0, ne1, ne2);
+    ggml_set_input(res);
+    return ggml_set_name(res, name);
+}
+
+template <typename T>
+static void set_data(ggml_tensor * t, const std::vector<T> & data) {
+    ggml_backend_tensor_set(t, data.data(), 0, data.size()*sizeof(T));
+}
+
+static bool is_used(const ggml_tensor * t) {
+    return t && t->buffer;
+}
+
+h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, const h2o_sequence_state & state,
+        const h2o_step & step, const h2o_step_shape & shape) {
+    uint32_t n_head_kv_max = 0;
+    for (const auto & layer : env.store.layers()) {
+        n_head_kv_max = std::max(n_head_kv_max, layer.k.n_head);
+    }
+
+    const uint32_t n_own = shape.n_memory + shape.n_chunk;
+
+    h2o_step_inputs res;
+    if (env.store.layout.is_compact) {
+        res.own_rows.assign(state.layers.size(), new_input(ctx, "h2o_own_rows", GGML_TYPE_I32, n_own, n_head_kv_max));
+    } else {
+        for (const auto & layer : state.layers) {
+            res.own_rows.push_back(new_input(ctx, "h2o_own_rows", GGML_TYPE_I32, n_own, layer.n_head_kv));
+        }
+    }
+    res.own_first  = new_input(ctx, "h2o_own_first",  GGML_TYPE_I32, n_own);
+    res.own_mask   = new_input(ctx, "h2o_own_mask",   GGML_TYPE_F16, n_own, shape.n_tokens);
+    res.text_rows  = new_input(ctx, "h2o_text_rows",  GGML_TYPE_I32, shape.n_text, n_head_kv_max);
+    res.text_first = new_input(ctx, "h2o_text_first", GGML_TYPE_I32, shape.n_text);
+    res.text_mask  = new_input(ctx, "h2o_text_mask",  GGML_TYPE_F16, shape.n_text, shape.n_tokens);
+    if (env.config.scorer->limits_queries()) {
+        res.limits = new_input(ctx, "h2o_limits", GGML_TYPE_I32, shape.n_tokens);
+    }
+    if (step.phase == h2o_step::INTRA) {
+        for (const auto & run : h2o_runs(step, env.config.chunk_size)) {
+            res.run_first.push_back(new_input(ctx, "h2o_run_first", GGML_TYPE_I32, run.n_k));
+        }
+    }
+    if (state.text && shape.n_memory > 0) {
+        const auto    lists   = h2o_lists_of(step, env.config.chunk_size);
+        const int64_t n_lists = (lists.offset + shape.n_tokens + lists.size - 1)/lists.size;
+        const int64_t n       = state.text->n_seen_max(lists.size, env.store.layout.n_positions());
+
+        res.list_rows    = new_input(ctx, "h2o_list_rows",    GGML_TYPE_I32, n, n_lists);
+        res.list_queries = new_input(ctx, "h2o_list_queries", GGML_TYPE_I32, n, n_lists, 2);
+    }
+    if (step.phase == h2o_step::TAIL && env.store.far(shape.seq)) {
+        res.range_rows = new_input(ctx, "h2o_range_rows", GGML_TYPE_I32, h2o_range_size(step, env.config.chunk_size), n_head_kv_max);
+    }
+    return res;
+}
+
+// every head's row i is the i-th one
+static void fill_rows(ggml_tensor * t, const std::vector<int32_t> & rows) {
+    for (int64_t h = 0; h < t->ne[1] && is_used(t); ++h) {
+        ggml_backend_tensor_set(t, rows.data(), h*t->nb[1], t->nb[1]);
+    }
+}
+
+// Keys of which the queries' own come last but for padding, which no query sees. All earlier ones are seen by all.
+static void fill_first(ggml_tensor * t, uint32_t n_past, uint32_t n_q) {
+    if (is_used(t)) {
+        std::vector<int32_t> data(t->ne[0], 0);
+        std::iota(data.begin() + n_past, data.begin() + n_past + n_q, 0);
+        std::fill(data.begin() + n_past + n_q, data.end(), n_q);
+        set_data(t, data);
+    }
+}
+
+static void fill_mask(ggml_tensor * t, uint32_t n_past, uint32_t n_q) {
+    if (is_used(t)) {
+        std::vector<ggml_fp16_t> data(t->ne[0]*n_q, ggml_fp32_to_fp16(-INFINITY));
+        for (uint32_t i = 0; i < n_q; ++i) {
+            std::fill_n(data.begin() + i*t->ne[0], n_past + i + 1, ggml_fp32_to_fp16(0.0f));
+        }
+        set_data(t, data);
+    }
+}
+
+// memory set and open chunk, of every layer and head its own
+static void fill_own_rows(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
+        const h2o_step & step, const h2o_step_shape & shape) {
+    const auto &   layout = env.store.layout;
+    const uint32_t start  = env.config.chunk_start(step.pos);
+
+    if (layout.is_compact) {
+        if (ggml_tensor * t = inputs.own_rows[0]) {
+            std::vector<int32_t> rows(t->ne[0]);
+            std::iota(rows.begin(), rows.end(), layout.first_row(shape.n_memory));
+            fill_rows(t, rows);
+        }
+        return;
+    }
+    std::vector<int32_t> rows;
+    for (const auto & layer : state.layers) {
+        ggml_tensor * t = inputs.own_rows[layer.index];
+        if (!is_used(t)) {
+            continue;
+        }
+        rows.clear();
+        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+            const auto memory = layer.memory.begin() + h*layer.n_memory();
+            rows.insert(rows.end(), memory, memory + shape.n_memory);
+            for (uint32_t i = 0; i < shape.n_chunk; ++i) {
+                rows.push_back(layout.row_of(start + i));
+            }
+        }
+        set_data(t, rows);
+    }
+}
+
+static void fill_lists(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
+        const h2o_step & step, const h2o_step_shape & shape) {
+    auto * far = env.store.far(shape.seq);
+    if (far) {
+        far->set(state.text->positions_seen(step.pos, step.pos + step.n_tokens));
+    }
+
+    const auto   lists = h2o_lists_of(step, env.config.chunk_size);
+    const size_t n     = inputs.list_rows->ne[0];
+
+    std::vector<int32_t> rows (ggml_nelements(inputs.list_rows), far ? 0 : env.store.layout.row_of(0)); // padding is read, and not seen
+    std::vector<int32_t> queries(2*rows.size(), step.n_tokens);
+
+    const uint32_t end = step.pos + step.n_tokens;
+
+    for (int64_t l = 0; l < inputs.list_rows->ne[1]; ++l) {
+        const uint32_t start = step.pos - lists.offset + l*lists.size;
+        const auto     view  = state.text->seen(std::max(start, step.pos), std::min(start + lists.size, end));
+
+        size_t i = l*n;
+        for (const auto * row = view.begin; row < view.end; ++row, ++i) {
+            rows [i] = far ? far->row_of(row->pos) : env.store.layout.row_of(row->pos);
+
+            queries[i]               = std::max<int32_t>(0, row->query - step.pos);
+            queries[rows.size() + i] = std::min<int32_t>(step.n_tokens, state.text->last(row) - step.pos);
+        }
+    }
+    set_data(inputs.list_rows,    rows);
+    set_data(inputs.list_queries, queries);
+}
+
+void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
+        const h2o_step & step, const h2o_step_shape & shape) {
+    const auto & config = env.config;
+
+    const uint32_t start  = config.chunk_start(step.pos);
+    const uint32_t n_past = shape.n_memory + step.pos - start; // own keys before those of the step
+
+    fill_own_rows(inputs, env, state, step, shape);
+    if (shape.n_chunk > 0) {
+        fill_first(inputs.own_first, n_past, step.n_tokens);
+        fill_mask (inputs.own_mask,  n_past, step.n_tokens);
+    }
+    if (inputs.text_rows) {
+        std::vector<int32_t> rows(inputs.text_rows->ne[0], 0); // padding is not seen
+        const uint32_t first = step.phase == h2o_step::INTRA ? start : 0;
+        std::iota(rows.begin(), rows.begin() + (step.pos + step.n_tokens - first), first);
+        fill_rows(inputs.text_rows, rows);
+    }
+    if (step.phase != h2o_step::INTRA) {
+        fill_first(inputs.text_first, step.pos, step.n_tokens);
+        fill_mask (inputs.text_mask,  step.pos, step.n_tokens);
+    }
+    if (step.phase == h2o_step::INTRA) {
+        const auto runs = h2o_runs(step, config.chunk_size);
+        for (size_t i = 0; i < runs.size(); ++i) {
+            fill_first(inputs.run_first[i], runs[i].n_k - runs[i].n_q, runs[i].n_q);
+        }
+    }
+    if (is_used(inputs.list_rows)) {
+        fill_lists(inputs, env, state, step, shape);
+    }
+    if (inputs.range_rows) {
+        std::vector<int32_t> rows(inputs.range_rows->ne[0]);
+        std::iota(rows.begin(), rows.end(), 0);
+        fill_rows(inputs.range_rows, rows);
+    }
+    if (is_used(inputs.limits)) {
+        std::vector<int32_t> limits(step.n_tokens);
+        for (uint32_t i = 0; i < step.n_tokens; ++i) {
+            limits[i] = env.store.layout.row_limit(config.scorer->limit(step.pos + i, config.local_window), start);
+        }
+        set_data(inputs.limits, limits);
+    }
+}
+
+void h2o_read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, const h2o_step & step, uint32_t chunk_size, h2o_sequence & sequence) {
+    const uint32_t start = step.pos - step.pos % chunk_size;
+    const uint32_t end   = step.pos + step.n_tokens;
+
+    std::vector<float> sums;
+    for (const auto & s : all_sums) {
+        const uint32_t n_k = s.t->ne[0]; // perhaps with padding
+
+        sums.resize(ggml_nelements(s.t));
+        ggml_backend_tensor_get(s.t, sums.data(), 0, ggml_nbytes(s.t));
+
+        for (int64_t i = 0; i < s.t->ne[2]; ++i) {
+            const float * data = sums.data() + i*n_k*s.t->ne[1];
+            switch (step.phase) {
+                case h2o_step::SINGLE_PASS:
+                    sequence.add_scores(s.layer, { step.n_memory, start, end - start }, data, n_k);
+                    break;
+                case h2o_step::INTRA:
+                    sequence.add_scores(s.layer, { 0, s.first + (uint32_t) i*chunk_size, n_k }, data, n_k);
+                    break;
+                case h2o_step::INTER:
+                    sequence.add_scores(s.layer, { step.n_memory, start, 0 }, data, n_k);
+                    break;
+                case h2o_step::TAIL:
+                    sequence.add_scores(s.layer, { 0, 0, end }, data, n_k);
+                    break;
+                case h2o_step::DECODE:
+                    sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data, n_k);
+                    break;
+            }
+        }
+    }
+}

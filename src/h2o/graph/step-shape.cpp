@@ -1,0 +1,144 @@
+// What the graph of a step depends on, and which keys its queries see.
+
+#include "h2o/graph/step-graph.h"
+
+#include "h2o/sequence/state.h"
+#include "h2o/store/kv-store.h"
+
+#include <algorithm>
+#include <tuple>
+
+// as upstream's mask: a step's graph serves the next ones, as the text grows
+static constexpr uint32_t DECODE_PADDING = 256;
+
+static constexpr uint32_t LIST_SIZE = 24;
+
+// What is read at once of the cold store may be a 32nd of one layer.
+static constexpr uint32_t MAX_RANGES = 32;
+
+bool h2o_graph_env::decodes_by_upstream(const h2o_kv_layer & layer, bool alone) const {
+    return alone && kinds[layer.il] != H2O_ATTENTION_FUSED && !decodes_memory(layer) && !store.layout.is_compact;
+}
+
+bool h2o_graph_env::has_padding(bool alone) const {
+    return std::all_of(store.layers().begin(), store.layers().end(), [&](const h2o_kv_layer & layer) {
+        return kinds[layer.il] != H2O_ATTENTION_COMPOSED || decodes_by_upstream(layer, alone);
+    });
+}
+
+bool h2o_graph_env::has_dense_layers() const {
+    return std::any_of(store.layers().begin(), store.layers().end(), [](const h2o_kv_layer & layer) { return layer.is_dense(); });
+}
+
+bool h2o_graph_env::decodes_memory(const h2o_kv_layer & layer) const {
+    return config.decode == LLAMA_H2O_DECODE_MEMORY && !layer.is_dense();
+}
+
+bool h2o_step_shape::operator==(const h2o_step_shape & other) const {
+    const auto tie = [](const h2o_step_shape & s) {
+        return std::tie(s.seq, s.phase, s.n_tokens, s.n_memory, s.n_chunk, s.n_text, s.n_indexed, s.n_far, s.pos, s.offset);
+    };
+    return tie(*this) == tie(other);
+}
+
+h2o_lists h2o_lists_of(const h2o_step & step, uint32_t chunk_size) {
+    if (step.phase == h2o_step::DECODE) {
+        return { std::min(LIST_SIZE, step.n_tokens), 0 };
+    }
+    return { LIST_SIZE, step.pos % chunk_size % LIST_SIZE };
+}
+
+uint32_t h2o_range_size(const h2o_step & step, uint32_t chunk_size) {
+    const uint32_t n = step.pos/chunk_size;
+
+    return (n + MAX_RANGES - 1)/MAX_RANGES*chunk_size;
+}
+
+// Few steps of a size need many rows: a graph has room for four chunks, or half as many more as often as a step needs them. So graphs
+// are used again, and the memory that they take moves a few times in a text of any length.
+static uint32_t n_far_rows(const h2o_graph_env & env, const h2o_sequence_state & state, const h2o_step & step) {
+    const uint32_t n_max = state.text->n_seen_max(step.n_tokens, env.store.layout.n_positions());
+
+    uint32_t n = 4*env.config.chunk_size;
+    if (n < n_max) { // else it need not be counted
+        const uint32_t n_seen = state.text->positions_seen(step.pos, step.pos + step.n_tokens).size();
+        while (n < n_seen) {
+            n += n/2;
+        }
+    }
+    return std::max(1u, std::min(n, n_max));
+}
+
+h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state & state, uint32_t seq, const h2o_step & step, uint32_t n_kv,
+        bool alone) {
+    const auto & config = env.config;
+
+    const uint32_t start = config.chunk_start(step.pos);
+    const uint32_t n_own = step.pos - start + step.n_tokens; // of the open chunk
+
+    h2o_step_shape res = { seq, step.phase, step.n_tokens, step.n_memory, 0, 0, 0, 0, 0, 0 };
+
+    switch (step.phase) {
+        case h2o_step::SINGLE_PASS:
+            res.n_chunk = n_own;
+            res.n_text  = env.has_dense_layers() ? step.pos + step.n_tokens : 0;
+            break;
+        case h2o_step::TAIL:
+            res.n_chunk = env.store.far(seq) ? n_own : 0;
+            res.n_text  = step.pos + step.n_tokens;
+            res.pos     = step.pos;
+            break;
+        case h2o_step::INTRA:
+            res.n_text = step.pos + step.n_tokens - start;
+            res.pos    = step.pos;
+            break;
+        case h2o_step::INTER:
+            res.pos    = step.pos;
+            res.offset = step.offset;
+            break;
+        case h2o_step::DECODE: {
+            const bool padded = env.has_padding(alone);
+            if (config.decode == LLAMA_H2O_DECODE_MEMORY) {
+                const uint32_t n_max = step.n_memory + std::min(config.chunk_size, env.store.layout.n_positions() - start);
+                const uint32_t n     = step.n_memory + n_own;
+
+                res.n_chunk = (padded ? std::min<uint32_t>(GGML_PAD(n, DECODE_PADDING), n_max) : n) - step.n_memory;
+            }
+            if (config.decode == LLAMA_H2O_DECODE_FULL || env.has_dense_layers()) {
+                res.n_text = padded ? n_kv : std::min(step.pos + step.n_tokens, n_kv);
+            }
+            break;
+        }
+    }
+
+    if (env.index && step.n_memory > 0 && start > step.n_memory) {
+        res.n_indexed = start;
+    }
+    if (env.store.far(seq) && state.text && step.n_memory > 0) {
+        res.n_far = n_far_rows(env, state, step);
+    }
+    return res;
+}
+
+std::vector<h2o_run> h2o_runs(const h2o_step & step, uint32_t chunk_size) {
+    const uint32_t S   = chunk_size;
+    const uint32_t end = step.pos + step.n_tokens;
+
+    std::vector<h2o_run> res;
+
+    uint32_t p = step.pos;
+    while (p < end) {
+        const uint32_t chunk_start = p/S*S;
+
+        if (p == chunk_start && end - p >= S) {
+            const uint32_t n_chunks = (end - p)/S;
+            res.push_back({ p, S, p - step.pos, S, n_chunks });
+            p += n_chunks*S;
+        } else {
+            const uint32_t p_end = std::min(end, chunk_start + S);
+            res.push_back({ chunk_start, p_end - chunk_start, p - step.pos, p_end - p, 1 });
+            p = p_end;
+        }
+    }
+    return res;
+}

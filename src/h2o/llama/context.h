@@ -1,0 +1,139 @@
+#pragma once
+
+#include "h2o/graph/intra.h"
+#include "h2o/graph/profile.h"
+#include "h2o/graph/step-graph.h"
+#include "h2o/llama/model.h"
+#include "h2o/sequence/sequence.h"
+#include "h2o/store/key-index.h"
+#include "h2o/store/kv-store.h"
+
+#include "llama-h2o.h"
+
+#include <map>
+#include <memory>
+#include <vector>
+
+class h2o_context;
+
+// A sequence of a context, as the C interface names it.
+struct llama_h2o_kv {
+    llama_h2o_kv(h2o_context & context, llama_seq_id id);
+
+    h2o_context &      context;
+    const llama_seq_id id; // of the sequence, and of its stream in the caches
+
+    h2o_sequence sequence;
+
+    const h2o_sequence_state & state() const { return sequence.state(); }
+
+    std::vector<h2o_row_bytes> undo; // rows that move in this call, as they were
+
+    // what the next llama_decode is
+    llama_h2o_call next_call  = LLAMA_H2O_CALL_AUTO;
+    uint32_t       dense_tail = 0;
+
+    uint32_t state_end = UINT32_MAX; // partial states are of the tokens before it
+
+    llama_h2o_progress_callback progress      = nullptr;
+    void *                      progress_data = nullptr;
+
+    llama_h2o_stats stats = {}; // counts and times; the rest is filled in when it is asked for
+    h2o_profile     profile;
+};
+
+// The memory module of an H2O context. It owns what its sequences share: K and V, the index of keys, phase 1's attention state.
+class h2o_context : public llama_memory_i {
+public:
+    h2o_context(
+            const llama_model & model,
+                    ggml_type   type_k,
+                    ggml_type   type_v,
+                         bool   flash_attention,
+                         bool   offload,
+                     uint32_t   kv_size, // of every sequence
+                     uint32_t   n_seq_max,
+                     uint32_t   n_batch, // 0: stand-alone, nothing is computed with it
+           const h2o_config   & config,
+        const layer_filter_cb & filter);
+
+    //
+    // llama_memory_i
+    //
+
+    llama_memory_context_ptr init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) override;
+    llama_memory_context_ptr init_full() override;
+    llama_memory_context_ptr init_update(llama_context * lctx, bool optimize) override;
+
+    bool get_can_shift() const override { return false; }
+
+    void clear(bool data) override;
+
+    // The end of a sequence can be removed from a position on that h2o_sequence::can_rewind() accepts, else the whole of it. A whole
+    // sequence can be copied to an empty one. Nothing can be moved. A sequence that does not exist is empty.
+    bool seq_rm  (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1) override;
+    void seq_cp  (llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) override;
+    void seq_keep(llama_seq_id seq_id)                                                          override;
+    void seq_add (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1, llama_pos shift) override;
+    void seq_div (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1, int d) override;
+
+    // Upstream's callers take seq_pos_min + 1 for the first position that may be removed. -1 if the sequence is empty.
+    llama_pos seq_pos_min(llama_seq_id seq_id) const override;
+    llama_pos seq_pos_max(llama_seq_id seq_id) const override;
+
+    std::map<ggml_backend_buffer_type_t, size_t> memory_breakdown() const override;
+
+    // With LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY what seq_rm cannot bring back: for a context that still has the K and V.
+    void state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const override;
+    void state_read (llama_io_read_i  & io, llama_seq_id seq_id, llama_state_seq_flags flags) override;
+
+    //
+    // sequences
+    //
+
+    // NULL if there is none
+    llama_h2o_kv * sequence(llama_seq_id seq_id) const;
+
+    const std::vector<std::unique_ptr<llama_h2o_kv>> & sequences() const { return seqs; }
+
+    void clear(llama_h2o_kv & kv);
+
+    // undoes a call that did not come to its end
+    void rollback(llama_h2o_kv & kv);
+
+    // the caches know that a sequence has the first n positions, or none from n on
+    void fill_cells  (llama_seq_id seq_id, uint32_t n);
+    void remove_cells(llama_seq_id seq_id, uint32_t n);
+
+    // the cells of positions [pos, pos + n_tokens) in the cache, and in the dense layers'
+    llama_kv_cache::slot_info slots      (llama_seq_id seq_id, uint32_t pos, uint32_t n_tokens) const;
+    llama_kv_cache::slot_info dense_slots(llama_seq_id seq_id, uint32_t pos, uint32_t n_tokens) const;
+
+    // counts, times and bytes of a sequence
+    llama_h2o_stats stats(const llama_h2o_kv & kv) const;
+
+    const h2o_config    config;
+    const llama_model & model;
+    const uint32_t      n_batch;
+
+    h2o_model_caches caches;
+    h2o_kv_store     store;
+
+    std::unique_ptr<h2o_key_index> index; // with retrieval by it
+    std::unique_ptr<h2o_intra>     intra; // two_phase
+
+    h2o_graph_env env;
+
+    std::vector<ggml_backend_t> backends; // of llama_context, the CPU's last
+
+private:
+    // of a layer: what its device can compute
+    h2o_attention_kind attention_kind(const h2o_kv_layer & layer, bool flash_attention) const;
+
+    // throws std::runtime_error if a layer cannot have further keys that only one operator takes
+    void check_retrieval() const;
+
+    bool remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1);
+
+    std::vector<std::unique_ptr<llama_h2o_kv>> seqs;
+};

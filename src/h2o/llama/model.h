@@ -1,0 +1,34 @@
+#pragma once
+
+#include "h2o/config/config.h"
+#include "h2o/store/kv-layer.h"
+
+#include "llama-kv-cache.h"
+
+#include <memory>
+#include <vector>
+
+// What H2O needs of a model: its caches, and their layers.
+struct h2o_model_caches {
+    // throws std::runtime_error, with the reason, if H2O cannot work with this model
+    h2o_model_caches(const llama_model & model, ggml_type type_k, ggml_type type_v, bool offload, uint32_t kv_size, uint32_t n_seq_max,
+            const h2o_config & config, const llama_memory_i::layer_filter_cb & filter);
+
+    std::unique_ptr<llama_kv_cache> cache;
+
+    // Of the dense layers, if the layout is compact: they keep every position, in the row of its number. Else they are in cache.
+    std::unique_ptr<llama_kv_cache> dense_cache;
+
+    bool is_in_dense_cache(int32_t il) const { return in_dense_cache[il]; }
+
+    std::vector<h2o_kv_layer> layers() const;
+
+private:
+    void add_layers(const llama_kv_cache & cache, std::vector<h2o_kv_layer> & layers) const;
+
+    const llama_model & model;
+    const h2o_config  & config;
+    const bool          offload;
+
+    std::vector<bool> in_dense_cache; // by layer
+};

@@ -1,0 +1,232 @@
+#include "h2o/llama/record-io.h"
+
+#include "llama-io.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
+static constexpr uint32_t VERSION = 9;
+
+// What both sides must agree on.
+static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
+    uint32_t alpha_bits;
+    uint64_t ratio_bits;
+    memcpy(&alpha_bits, &config.ema_alpha,  sizeof(alpha_bits));
+    memcpy(&ratio_bits, &config.keep_ratio, sizeof(ratio_bits));
+
+    std::vector<uint32_t> res = {
+        MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens,
+        (uint32_t) config.schedule, config.lookup_budget, config.has_tiles() ? config.tile : 0, config.has_key_index(), config.evict, config.has_cold_store(), (uint32_t) n_layer,
+        config.block_tokens, config.shared_heads, alpha_bits, (uint32_t) ratio_bits, (uint32_t) (ratio_bits >> 32),
+    };
+    for (const uint64_t word : config.dense_layers) {
+        res.push_back(word);
+        res.push_back(word >> 32);
+    }
+    for (const char * c = config.scorer->name(); *c; ++c) {
+        res.push_back(*c);
+    }
+    return res;
+}
+
+template <typename T>
+static void write_array(llama_io_write_i & io, const std::vector<T> & values) {
+    if (!values.empty()) {
+        io.write(values.data(), values.size()*sizeof(T));
+    }
+}
+
+// Piece by piece: a damaged size must not ask for memory that the state does not fill.
+template <typename T>
+static std::vector<T> read_array(llama_io_read_i & io, size_t n) {
+    constexpr size_t PIECE = (1 << 20)/sizeof(T);
+
+    std::vector<T> res;
+    while (res.size() < n) {
+        const size_t begin = res.size();
+        res.resize(std::min(n, begin + PIECE));
+        io.read(res.data() + begin, (res.size() - begin)*sizeof(T));
+    }
+    return res;
+}
+
+void h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_record & record, const std::vector<h2o_row_bytes> & rows) {
+    write_array(io, header(kv.context.config, record.layers.size()));
+    write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first });
+
+    for (size_t i = 0; i < record.layers.size(); ++i) {
+        const auto & layer = record.layers[i];
+
+        io.write(&layer.n_built, sizeof(layer.n_built));
+        write_array(io, layer.memory);
+        write_array(io, layer.memory_scores);
+        write_array(io, layer.scores);
+
+        const uint32_t has_generated = !layer.generated.empty();
+        io.write(&has_generated, sizeof(has_generated));
+        write_array(io, layer.generated);
+        if (!rows.empty()) {
+            write_array(io, rows[i].k);
+            write_array(io, rows[i].v);
+        }
+    }
+}
+
+static void check(bool ok) {
+    if (!ok) {
+        throw std::runtime_error("[h2o] this state is damaged");
+    }
+}
+
+// the memory set of one head: positions of the closed chunks, ascending
+static bool is_memory(const int32_t * first, const int32_t * end, uint32_t n_closed) {
+    return std::all_of(first, end, [&](int32_t pos) { return pos >= 0 && pos < (int32_t) n_closed; }) &&
+        std::adjacent_find(first, end, [](int32_t a, int32_t b) { return a >= b; }) == end;
+}
+
+h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, bool with_rows) {
+    const auto & config = kv.context.config;
+    const auto & store  = kv.context.store;
+
+    const auto expected = header(config, kv.state().layers.size());
+    const auto found    = read_array<uint32_t>(io, expected.size());
+    if (found[0] == MAGIC && found[1] != VERSION) {
+        throw std::runtime_error("[h2o] this state is of version " + std::to_string(found[1]) + ", expected " + std::to_string(VERSION));
+    }
+    if (found != expected) {
+        throw std::runtime_error("[h2o] this state was made with other H2O parameters, another model or no H2O");
+    }
+
+    const auto sizes = read_array<uint32_t>(io, 3);
+
+    h2o_full_record res;
+    auto & record = res.record;
+    record.n_tokens = sizes[0];
+    record.n_scored = sizes[1];
+    record.first    = sizes[2];
+    check(record.n_tokens <= store.layout.n_positions() && record.n_scored <= record.n_tokens && record.first <= record.n_tokens);
+
+    const uint32_t n_closed = record.n_tokens == 0 ? 0 : (record.n_tokens - 1)/config.chunk_size;
+
+    for (const auto & layer : store.layers()) {
+        if (layer.is_dense()) {
+            continue;
+        }
+        const size_t n_head_kv = layer.k.n_head;
+
+        h2o_record::layer r;
+        io.read(&r.n_built, sizeof(r.n_built));
+        // all chunks but the open one, which may be complete, have a memory set: it is there to build the next one
+        check(r.n_built == n_closed || (r.n_built == n_closed + 1 && record.n_tokens % config.chunk_size == 0));
+        check(record.layers.empty() || r.n_built == record.layers[0].n_built);
+
+        const uint32_t start = r.n_built*config.chunk_size;
+        check(start <= record.n_tokens);
+        check(!store.layout.is_compact || record.first == start);
+
+        const size_t n = config.n_memory(start);
+
+        r.memory        = read_array<int32_t>(io, n_head_kv*n);
+        r.memory_scores = read_array<float>  (io, n_head_kv*n);
+        r.scores        = read_array<float>  (io, n_head_kv*(record.n_tokens - record.first));
+
+        uint32_t has_generated;
+        io.read(&has_generated, sizeof(has_generated));
+        check(has_generated <= 1);
+        if (has_generated) {
+            r.generated = read_array<float>(io, n_head_kv*(n + record.n_tokens - start));
+        }
+        // of all layers alike
+        check(record.layers.empty() || r.generated.empty() == record.layers[0].generated.empty());
+
+        for (size_t h = 0; h < n_head_kv; ++h) {
+            check(is_memory(r.memory.data() + h*n, r.memory.data() + (h + 1)*n, start));
+        }
+        if (with_rows) {
+            const size_t n_rows = n + record.n_tokens - start;
+            auto k = read_array<uint8_t>(io, n_rows*layer.k.t->nb[1]);
+            auto v = read_array<uint8_t>(io, n_rows*layer.v.t->nb[1]);
+            res.rows.push_back({ std::move(k), std::move(v) });
+        }
+        record.layers.push_back(std::move(r));
+    }
+    return res;
+}
+
+void h2o_history_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
+    const uint32_t n = kv.state().history.size();
+    io.write(&n, sizeof(n));
+
+    for (const auto & [chunk, record] : kv.state().history) {
+        h2o_record_write(io, kv, record, {});
+    }
+}
+
+std::map<uint32_t, h2o_record> h2o_history_read(llama_io_read_i & io, const llama_h2o_kv & kv, uint32_t n_tokens) {
+    const uint32_t S = kv.context.config.chunk_size;
+
+    uint32_t n;
+    io.read(&n, sizeof(n));
+    check(n <= n_tokens/S);
+
+    std::map<uint32_t, h2o_record> res;
+    for (uint32_t i = 0; i < n; ++i) {
+        h2o_record r = h2o_record_read(io, kv, /*with_rows =*/ false).record;
+
+        // made when the chunk after it began
+        check(r.n_tokens > 0 && r.n_tokens <= n_tokens && r.first == r.n_tokens);
+        check(r.layers[0].n_built*S == r.n_tokens);
+
+        const uint32_t chunk = r.layers[0].n_built - 1;
+        check(res.empty() || chunk > res.rbegin()->first);
+        res.emplace(chunk, std::move(r));
+    }
+    return res;
+}
+
+void h2o_text_write(llama_io_write_i & io, const h2o_tiles & text) {
+    write_array(io, text.text());
+}
+
+std::vector<int32_t> h2o_text_read(llama_io_read_i & io, uint32_t n_tokens) {
+    return read_array<int32_t>(io, n_tokens);
+}
+
+void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n_tokens) {
+    const auto & log = text.log();
+    const auto   end = std::partition_point(log.begin(), log.end(), [&](const auto & row) { return row.query < (int32_t) n_tokens; });
+
+    const uint32_t start = std::min(text.start(), n_tokens);
+    const uint64_t n     = end - log.begin();
+
+    io.write(&start, sizeof(start));
+    io.write(&n, sizeof(n));
+    write_array(io, h2o_lookup_log(log.begin(), end));
+}
+
+h2o_lookup_log h2o_lookups_read(llama_io_read_i & io, const llama_h2o_kv & kv, uint32_t n_tokens, uint32_t & start) {
+    const auto & config  = kv.context.config;
+    const auto   n_new   = kv.state().text->n_new();
+
+    uint64_t n;
+    io.read(&start, sizeof(start));
+    io.read(&n, sizeof(n));
+    check(start <= n_tokens && n <= (uint64_t) n_tokens*n_new);
+
+    const auto log = read_array<h2o_lookup_row>(io, n);
+    uint32_t n_asked = 0; // by the query so far
+    for (size_t i = 0; i < n; ++i) {
+        const auto [pos, query] = log[i];
+        const bool is_first = i == 0 || query != log[i - 1].query;
+
+        check(query >= 0 && query < (int32_t) n_tokens && pos >= 0 && pos < (int32_t) config.chunk_start(query));
+        check(i == 0 || (is_first ? query > log[i - 1].query : pos > log[i - 1].pos));
+
+        n_asked = is_first ? 1 : n_asked + 1;
+        check(n_asked <= n_new);
+    }
+    return log;
+}

@@ -1,0 +1,216 @@
+// llama.cpp's functions to save and restore.
+
+#include "h2o/llama/context.h"
+#include "h2o/llama/record-io.h"
+
+#include "llama-h2o.h"
+#include "llama-impl.h"
+#include "llama-io.h"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+// types and sizes of the rows of K and V, on which both sides must agree
+static std::vector<uint64_t> kv_header(const h2o_kv_store & store) {
+    std::vector<uint64_t> res;
+    for (const auto & layer : store.layers()) {
+        for (const ggml_tensor * t : { layer.k.t, layer.v.t }) {
+            res.push_back(t->type);
+            res.push_back(t->nb[1]);
+        }
+    }
+    return res;
+}
+
+// Rows of every position: all in the full layout, those of dense layers in the compact one. f(tensor, offset, size)
+template <typename F>
+static void for_full_rows(const h2o_context & context, llama_seq_id id, uint32_t n_tokens, F f) {
+    const auto & store = context.store;
+    for (const auto & layer : store.layers()) {
+        for (const auto part : { h2o_kv_store::K, h2o_kv_store::V }) {
+            if (layer.is_dense() || !store.layout.is_compact) {
+                const auto rows = store.rows(layer, part, id);
+                f(rows.t, rows.row0*rows.t->nb[1], n_tokens*rows.t->nb[1]);
+            }
+        }
+    }
+    if (context.index) {
+        for (const auto & [il, t] : context.index->storage()) {
+            f(t, id*context.index->n_rows*t->nb[1], n_tokens*t->nb[1]);
+        }
+    }
+}
+
+// chunk by chunk: it may be larger than memory
+static void write_cold_store(llama_io_write_i & io, const h2o_cold_store & cold) {
+    for (uint32_t chunk = 0; chunk < cold.n_chunks(); ++chunk) {
+        for (size_t layer = 0; layer < cold.row_sizes.size(); ++layer) {
+            for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+                const auto rows = cold.chunk_rows(chunk, layer, part);
+                io.write(rows.data(), rows.size());
+            }
+        }
+    }
+}
+
+static void read_cold_store(llama_io_read_i & io, h2o_cold_store & cold, uint32_t n_chunks) {
+    while (cold.n_chunks() < n_chunks) {
+        cold.append([&](size_t layer, h2o_cold_store::part_t part) {
+            std::vector<uint8_t> rows(cold.chunk_size*cold.row_sizes[layer][part]);
+            io.read(rows.data(), rows.size());
+            return rows;
+        });
+    }
+}
+
+static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama_state_seq_flags flags) {
+    const auto & context = kv.context;
+    const auto & state   = kv.state();
+
+    const bool compact = context.store.layout.is_compact;
+    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+    const bool no_rows = partial && (flags & LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
+
+    const uint32_t start    = state.open_start(context.config);
+    const uint32_t n_tokens = partial ? std::clamp(kv.state_end, start, state.n_tokens) : state.n_tokens;
+
+    if (!partial) {
+        const auto header = kv_header(context.store);
+        io.write(header.data(), header.size()*sizeof(header[0]));
+    }
+    // of a compact layout rows may have moved when it is gone back to
+    const auto rows = compact && !no_rows ? context.store.save(kv.id, state, n_tokens) : std::vector<h2o_row_bytes>();
+    h2o_record_write(io, kv, kv.sequence.record(n_tokens, partial || compact ? start : 0), rows);
+    if (!partial) {
+        h2o_history_write(io, kv);
+    }
+    if (state.text) {
+        h2o_lookups_write(io, *state.text, n_tokens);
+        if (!partial) {
+            h2o_text_write(io, *state.text);
+        }
+    }
+    if (partial) {
+        return;
+    }
+    if (const auto * cold = context.store.cold(kv.id)) {
+        write_cold_store(io, *cold);
+    }
+    for_full_rows(context, kv.id, state.n_tokens, [&](ggml_tensor * t, size_t offset, size_t size) { io.write_tensor(t, offset, size); });
+}
+
+// whether the rows of the cache are those of the record
+static bool has_rows_of(const h2o_sequence_state & state, const h2o_record & record) {
+    return std::all_of(state.layers.begin(), state.layers.end(), [&](const h2o_layer & layer) {
+        const auto & r = record.layers[layer.index];
+        return layer.n_built == r.n_built && layer.memory == r.memory;
+    });
+}
+
+static void check_partial(const llama_h2o_kv & kv, const h2o_record & record, bool no_rows) {
+    const auto & store = kv.context.store;
+    if (record.n_tokens > kv.state().n_tokens) {
+        throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, kv.state().n_tokens));
+    }
+    if (store.layout.is_compact && no_rows && !has_rows_of(kv.state(), record)) {
+        throw std::runtime_error("[h2o] the rows of this partial state have moved");
+    }
+    if (store.cold(kv.id) && record.layers[0].n_built > store.cold(kv.id)->n_chunks()) {
+        throw std::runtime_error("[h2o] chunks of this partial state are not in the cold store any more");
+    }
+}
+
+static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_seq_flags flags) {
+    auto & context = kv.context;
+    auto & store   = context.store;
+
+    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+    const bool no_rows = partial && (flags & LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
+
+    if (!partial) {
+        const auto expected = kv_header(store);
+
+        std::vector<uint64_t> header(expected.size());
+        io.read(header.data(), header.size()*sizeof(header[0]));
+        if (header != expected) {
+            throw std::runtime_error("[h2o] this state has K and V of another type or size, is of another model, or was made without H2O");
+        }
+    }
+
+    auto [record, rows] = h2o_record_read(io, kv, /*with_rows =*/ store.layout.is_compact && !no_rows);
+
+    h2o_saved_sequence saved;
+    saved.record = std::move(record);
+
+    const uint32_t n_tokens = saved.record.n_tokens;
+    if (!partial) {
+        saved.history = h2o_history_read(io, kv, n_tokens);
+    }
+    if (kv.state().text) {
+        saved.lookups = h2o_lookups_read(io, kv, n_tokens, saved.lookup_start);
+    }
+
+    if (partial) {
+        check_partial(kv, saved.record, no_rows);
+    } else {
+        if (kv.state().text) {
+            saved.text = h2o_text_read(io, n_tokens);
+        }
+        std::optional<h2o_cold_store> cold;
+        if (store.cold(kv.id)) {
+            read_cold_store(io, cold.emplace(store.cold(kv.id)->empty_like()), saved.record.layers[0].n_built);
+        }
+
+        context.clear(kv);
+        if (cold) {
+            store.cold(kv.id)->share(*cold);
+        }
+        for_full_rows(context, kv.id, n_tokens, [&](ggml_tensor * t, size_t offset, size_t size) { io.read_tensor(t, offset, size); });
+        context.fill_cells(kv.id, n_tokens);
+    }
+
+    kv.sequence.restore(std::move(saved));
+    store.go_back(kv.id, kv.state(), rows);
+    context.remove_cells(kv.id, n_tokens);
+}
+
+// one sequence by its number, or all of them, which are preceded by how many they are
+void h2o_context::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
+    if (seq_id >= 0) {
+        const auto * kv = sequence(seq_id);
+        if (!kv) {
+            throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id, seqs.size()));
+        }
+        write_sequence(io, *kv, flags);
+        return;
+    }
+
+    const uint32_t n = seqs.size();
+    io.write(&n, sizeof(n));
+    for (const auto & kv : seqs) {
+        write_sequence(io, *kv, flags);
+    }
+}
+
+void h2o_context::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
+    if (seq_id >= 0) {
+        auto * kv = sequence(seq_id);
+        if (!kv) {
+            throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id, seqs.size()));
+        }
+        read_sequence(io, *kv, flags);
+        return;
+    }
+
+    uint32_t n;
+    io.read(&n, sizeof(n));
+    if (n != seqs.size()) {
+        throw std::runtime_error(format("[h2o] this state is of %u sequences, the context has %zu", n, seqs.size()));
+    }
+    for (auto & kv : seqs) {
+        read_sequence(io, *kv, flags);
+    }
+}

@@ -1,0 +1,272 @@
+#include "h2o/llama/step-context.h"
+
+#include "h2o/config/env.h"
+
+#include "llama-graph.h"
+#include "llama-impl.h"
+
+#include "ggml-backend.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+
+// one line for each step of the algorithm, on stderr
+#define H2O_DEBUG(name, ...) do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
+
+h2o_step_context::h2o_step_context(h2o_context & memory) : llama_kv_cache_context(memory.caches.cache.get()), memory(memory) {
+    if (memory.caches.dense_cache) {
+        dense = std::make_unique<llama_kv_cache_context>(memory.caches.dense_cache.get());
+    }
+}
+
+h2o_step_context::h2o_step_context(
+        h2o_context & memory,
+        slot_info_vec_t sinfos,
+        slot_info_vec_t dense_sinfos,
+        std::vector<llama_ubatch> ubatches,
+        std::vector<h2o_sequence_call> calls,
+        std::vector<std::vector<h2o_call_step>> steps)
+    : llama_kv_cache_context(memory.caches.cache.get(), std::move(sinfos), ubatches), memory(memory), calls(std::move(calls)), steps(std::move(steps)) {
+    if (memory.caches.dense_cache) {
+        dense = std::make_unique<llama_kv_cache_context>(memory.caches.dense_cache.get(), std::move(dense_sinfos), std::move(ubatches));
+    }
+}
+
+h2o_step_context::~h2o_step_context() {
+    for (auto & call : calls) {
+        if (call.begun) {
+            try {
+                memory.rollback(*call.kv);
+            } catch (const std::exception & e) { // a device that is gone, such as an RPC server: nothing of it can be used
+                LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone: %s\n", __func__, e.what());
+            }
+        }
+    }
+}
+
+bool h2o_step_context::next() {
+    i_step++;
+    if (dense) {
+        dense->next();
+    }
+
+    if (llama_kv_cache_context::next()) {
+        return true;
+    }
+
+    for (auto & call : calls) {
+        call.kv->sequence.commit(call.n_tokens, call.steps.back().phase != h2o_step::DECODE);
+        call.kv->undo.clear();
+        call.begun = false;
+    }
+
+    return false;
+}
+
+void h2o_step_context::begin_call(h2o_sequence_call & call) {
+    if (call.begun) {
+        return;
+    }
+    call.begun = true;
+
+    const auto & config = memory.config;
+    const auto & state  = call.kv->state();
+    const auto & first  = call.steps.front();
+
+    // decode steps change scores and memory sets only if they begin a chunk
+    if (first.phase == h2o_step::DECODE && call.steps.size() == 1 && first.pos % config.chunk_size != 0) {
+        return;
+    }
+    // rows move when a chunk is closed
+    if (memory.store.layout.is_compact && config.chunk_start(state.n_tokens + call.n_tokens - 1) > state.open_start(config)) {
+        call.kv->undo = memory.store.save(call.kv->id, state, state.n_tokens);
+    }
+    call.kv->sequence.begin_call(call.steps.back().phase == h2o_step::TAIL);
+}
+
+bool h2o_step_context::apply() {
+    try {
+        t_start_us = ggml_time_us();
+
+        for (const auto & s : steps[i_step]) {
+            begin_call(calls[s.i_call]);
+        }
+
+        // in phase 2 the cells are already there
+        if (steps[i_step].front().step.stores_kv() && !(llama_kv_cache_context::apply() && (!dense || dense->apply()))) {
+            return false;
+        }
+
+        uint32_t first = 0;
+        for (const auto & s : steps[i_step]) {
+            begin_step(s, first);
+            first += s.step.n_tokens;
+        }
+        return true;
+    } catch (const std::exception & e) {
+        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
+        return false;
+    }
+}
+
+static void log_step(const h2o_step & step, uint32_t S, bool has_memory) {
+    switch (step.phase) {
+        case h2o_step::SINGLE_PASS:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n", step.pos/S, step.n_tokens, step.pos, step.n_memory);
+            break;
+        case h2o_step::TAIL:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "dense tail chunk_idx=%u ubatch.n_tokens=%u pos=%u\n", step.pos/S, step.n_tokens, step.pos);
+            break;
+        case h2o_step::INTRA:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=1 ubatch.n_tokens=%u pos=%u\n", step.n_tokens, step.pos);
+            break;
+        case h2o_step::INTER:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=2 chunk_idx=%u ubatch.n_tokens=%u has_prev=%d mem_init=%d\n",
+                    step.pos/S, step.n_tokens, step.pos/S > 0, has_memory);
+            break;
+        case h2o_step::DECODE:
+            break;
+    }
+}
+
+// first: the step's first token in the ubatch
+void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
+    const auto & step = s.step;
+
+    std::vector<int32_t> ids;
+    if (step.stores_kv()) {
+        const llama_token * token = get_ubatch().token;
+        for (uint32_t i = 0; i < step.n_tokens; ++i) {
+            // what is no token is like no other
+            ids.push_back(token ? token[first + i] : -1 - (int32_t) (step.pos + i));
+        }
+    }
+
+    const int64_t t_select_us = ggml_time_us();
+    if (const auto selection = s.kv->sequence.begin_step(step, ids)) {
+        memory.store.apply(s.kv->id, *selection, memory.backends);
+
+        t_start_us = ggml_time_us();
+        s.kv->stats.t_select_us += t_start_us - t_select_us;
+        s.kv->stats.n_select    += selection->from.size();
+    }
+
+    if (memory.store.layout.is_compact && step.pos % memory.config.chunk_size == 0) { // rows of the chunk before
+        memory.store.release(s.kv->id, memory.store.layout.row_of(step.pos) + step.n_tokens);
+    }
+
+    log_step(step, memory.config.chunk_size, s.kv->state().n_memory_sets() > 0);
+}
+
+bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t sched) {
+    try {
+        ggml_backend_sched_synchronize(sched);
+
+        for (const auto & s : steps[i_step]) {
+            if (auto * far = memory.store.far(s.kv->id)) {
+                far->check();
+            }
+        }
+        for (const auto & input : res.inputs) {
+            if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(input.get())) {
+                graph->read_sums();
+            }
+        }
+
+        bool ok = true;
+        for (const auto & s : steps[i_step]) {
+            ok = finish_step(s, (ggml_time_us() - t_start_us)/steps[i_step].size()) && ok;
+        }
+        return ok;
+    } catch (const std::exception & e) {
+        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
+        return false;
+    }
+}
+
+// t_us: the sequence's share of the time
+bool h2o_step_context::finish_step(const h2o_call_step & s, int64_t t_us) {
+    const auto & step  = s.step;
+    auto       & stats = s.kv->stats;
+
+    uint32_t n_done = step.offset + step.n_tokens;
+
+    if (step.phase != h2o_step::DECODE && step.phase != h2o_step::INTER) {
+        stats.n_tokens_prefill += step.n_tokens;
+    }
+    switch (step.phase) {
+        case h2o_step::DECODE:
+            stats.n_decode++;
+            stats.t_decode_us += t_us;
+            return true;
+        case h2o_step::SINGLE_PASS:
+            stats.n_single_pass++;
+            stats.t_single_pass_us += t_us;
+            break;
+        case h2o_step::TAIL:
+            stats.n_tail++;
+            stats.t_tail_us += t_us;
+            break;
+        case h2o_step::INTRA:
+            stats.n_phase1++;
+            stats.t_phase1_us += t_us;
+
+            if (step.has_phase2) {
+                n_done = 0;
+                H2O_DEBUG("H2O_DEBUG_CACHE", "cache ready: n_tokens=%u base_pos=%u layers=%zu\n", step.n_tokens, step.pos, s.kv->state().layers.size());
+            }
+            break;
+        case h2o_step::INTER:
+            stats.n_phase2++;
+            stats.t_phase2_us += t_us;
+            break;
+    }
+
+    return !s.kv->progress || s.kv->progress(step.phase, n_done, calls[s.i_call].n_tokens, s.kv->progress_data);
+}
+
+std::vector<h2o_step> h2o_step_context::largest_steps() const {
+    const auto & kinds = memory.env.kinds;
+    const bool   fused = std::any_of(kinds.begin(), kinds.end(), [](h2o_attention_kind kind) { return kind == H2O_ATTENTION_FUSED; });
+
+    return h2o_largest_steps(memory.config, memory.store.layout.n_positions(), memory.n_batch, fused);
+}
+
+std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubatch) const {
+    if (!steps.empty()) {
+        return steps[i_step];
+    }
+
+    auto * first = memory.sequences().front().get();
+    if (reserve_step.n_tokens > 0) {
+        return { { first, reserve_step, 0 } };
+    }
+
+    const auto &   config      = memory.config;
+    const uint32_t n_positions = memory.store.layout.n_positions();
+    const uint32_t n_memory    = config.n_memory(n_positions);
+
+    // an index of keys grows with the text
+    const uint32_t chunk_start = memory.index ? config.chunk_start(n_positions - 1) : 0;
+
+    std::vector<h2o_call_step> res;
+
+    if (ubatch.n_tokens > ubatch.n_seqs) {
+        const auto phase = config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER;
+
+        // llama_context makes n_tokens a multiple of n_seqs, perhaps more than a chunk
+        for (uint32_t n = 0; n < ubatch.n_tokens; n += config.chunk_size) {
+            res.push_back({ first, { phase, chunk_start, std::min(config.chunk_size, ubatch.n_tokens - n), 0, n_memory, false }, 0 });
+        }
+        return res;
+    }
+
+    // at the end of a chunk
+    const uint32_t n_decode_memory = config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0;
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        res.push_back({ memory.sequence(i), { h2o_step::DECODE, chunk_start + config.chunk_size - 1, 1, 0, n_decode_memory, false }, 0 });
+    }
+    return res;
+}

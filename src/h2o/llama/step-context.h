@@ -1,0 +1,83 @@
+#pragma once
+
+#include "h2o/llama/context.h"
+
+#include "llama-kv-cache.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+// The tokens of one sequence in a batch, and the steps that compute them.
+struct h2o_sequence_call {
+    llama_h2o_kv * kv;
+    uint32_t       first;    // index of its first token in the batch
+    uint32_t       n_tokens;
+
+    std::vector<h2o_step> steps;
+
+    bool begun = false;
+
+    // it can be computed together with others
+    bool is_decoded_token() const { return n_tokens == 1 && steps.front().phase == h2o_step::DECODE; }
+};
+
+// A step of one of the calls.
+struct h2o_call_step {
+    llama_h2o_kv * kv;
+    h2o_step       step;
+    size_t         i_call;
+};
+
+// Walks the steps of all sequences of a batch. An ubatch is one step, or decode steps of several sequences, of a token each.
+class h2o_step_context : public llama_kv_cache_context {
+public:
+    // simulates a full cache, to reserve the compute buffers
+    explicit h2o_step_context(h2o_context & memory);
+
+    h2o_step_context(
+            h2o_context & memory,
+            slot_info_vec_t sinfos,
+            slot_info_vec_t dense_sinfos, // for the dense layers' cache, if there is one
+            std::vector<llama_ubatch> ubatches,
+            std::vector<h2o_sequence_call> calls,
+            std::vector<std::vector<h2o_call_step>> steps);
+
+    // calls that did not come to their end are undone
+    ~h2o_step_context() override;
+
+    bool next()  override;
+    bool apply() override;
+    bool finish(const llm_graph_result & res, ggml_backend_sched_t sched) override;
+
+    // the largest steps, whose compute buffers are reserved
+    std::vector<h2o_step> largest_steps() const;
+
+    // The step that graphs are reserved for from now on; else a whole chunk with a full memory set, and one decoded token of
+    // every sequence.
+    void set_reserve_step(const h2o_step & step) { reserve_step = step; }
+
+    // the steps that a graph for the ubatch computes
+    std::vector<h2o_call_step> get_steps(const llama_ubatch & ubatch) const;
+
+    h2o_context & memory;
+
+    std::unique_ptr<llama_kv_cache_context> dense; // the same for the dense layers' cache, if there is one
+
+    // rows that attention to everything reads, padding among them
+    uint32_t n_kv_text() const { return (dense ? dense.get() : this)->get_n_kv(); }
+
+private:
+    void begin_call(h2o_sequence_call & call);
+    void begin_step(const h2o_call_step & s, uint32_t first);
+
+    bool finish_step(const h2o_call_step & s, int64_t t_us);
+
+    std::vector<h2o_sequence_call> calls;
+    std::vector<std::vector<h2o_call_step>> steps; // of every ubatch; empty: reserve
+
+    size_t  i_step     = 0;
+    int64_t t_start_us = 0;
+
+    h2o_step reserve_step = {};
+};

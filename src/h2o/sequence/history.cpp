@@ -1,0 +1,157 @@
+// Going back: records of a sequence, and what is restored from them.
+
+#include "h2o/sequence/sequence.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+h2o_record h2o_sequence::record(uint32_t end, uint32_t first) const {
+    h2o_record res = { end, std::min(st.n_scored, end), first, {} };
+
+    for (const auto & layer : st.layers) {
+        h2o_record::layer r;
+        r.n_built = layer.n_built;
+        r.memory  = layer.memory;
+        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+            for (size_t i = 0; i < layer.n_memory(); ++i) {
+                r.memory_scores.push_back(layer.memory_score(h, i));
+            }
+        }
+        for (uint32_t pos = first; pos < end; ++pos) {
+            for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+                r.scores.push_back(pos < layer.end() ? layer.score(h, pos) : 0.0f);
+            }
+        }
+        if (end > st.n_scored) {
+            const uint32_t n = end <= st.n_folded ? 0 : std::min(end - st.n_folded, layer.generated.n_tokens());
+            r.generated = layer.generated.sum(n, layer.n_memory() + end - st.open_start(config));
+        }
+        res.layers.push_back(std::move(r));
+    }
+    return res;
+}
+
+void h2o_sequence::restore(const h2o_record & record) {
+    for (auto & layer : st.layers) {
+        const auto & r = record.layers[layer.index];
+
+        layer.memory  = r.memory;
+        layer.n_built = r.n_built;
+
+        if (config.evict) {
+            layer.first         = record.first;
+            layer.memory_scores = r.memory_scores;
+        }
+        layer.scores.resize((size_t) (record.first - layer.first)*layer.n_head_kv);
+        layer.scores.insert(layer.scores.end(), r.scores.begin(), r.scores.end());
+        for (uint32_t h = 0; h < layer.n_head_kv && !config.evict; ++h) {
+            for (size_t i = 0; i < layer.n_memory(); ++i) {
+                layer.memory_score(h, i) = r.memory_scores[h*layer.n_memory() + i];
+            }
+        }
+        layer.generated.assign(r.generated);
+    }
+
+    st.n_tokens = record.n_tokens;
+    st.n_scored = record.n_scored;
+    st.n_folded = record.n_tokens;
+    if (config.decode != LLAMA_H2O_DECODE_MEMORY) {
+        // no generated token is scored here, but the record may be of a context with another `decode`
+        if (record.layers[0].generated.empty()) {
+            st.n_folded = record.n_scored;
+        } else {
+            settle();
+        }
+    }
+
+    st.history.erase(st.history.lower_bound(st.n_memory_sets()), st.history.end());
+    truncate_text();
+}
+
+void h2o_sequence::restore(h2o_saved_sequence saved) {
+    if (saved.text) {
+        st.text->assign_text(*saved.text);
+    }
+    if (saved.lookups) {
+        st.text->assign_log(std::move(*saved.lookups), saved.lookup_start);
+    }
+    restore(saved.record);
+    if (saved.history) {
+        st.history = std::move(*saved.history);
+        forget_history();
+    }
+}
+
+void h2o_sequence::copy_from(const h2o_sequence & src) {
+    st.n_tokens = src.st.n_tokens;
+    st.n_scored = src.st.n_scored;
+    st.n_folded = src.st.n_folded;
+    st.layers   = src.st.layers;
+    st.history  = src.st.history;
+    if (src.st.text) {
+        st.text.emplace(*src.st.text);
+    }
+}
+
+uint32_t h2o_sequence::rewind_limit() const {
+    return std::max(st.n_memory_sets()*config.chunk_size, st.n_folded);
+}
+
+// Tokens from pos on have changed nothing but what can be taken back of them.
+bool h2o_sequence::is_open(uint32_t pos) const {
+    return pos >= rewind_limit() || (pos == st.n_scored && pos >= st.n_memory_sets()*config.chunk_size);
+}
+
+bool h2o_sequence::can_rewind(uint32_t pos) const {
+    const uint32_t S = config.chunk_size;
+
+    if (is_open(pos)) {
+        return true;
+    }
+    // K and V that have moved since come back from a cold store only
+    const bool has_rows = !config.evict || config.has_cold_store() || pos == st.n_memory_sets()*S;
+
+    return pos > 0 && pos % S == 0 && st.history.count(pos/S - 1) > 0 && has_rows;
+}
+
+const h2o_record * h2o_sequence::record_of(uint32_t pos) const {
+    return pos >= st.n_tokens || is_open(pos) ? nullptr : &st.history.at(pos/config.chunk_size - 1);
+}
+
+void h2o_sequence::rewind(uint32_t pos) {
+    if (pos >= st.n_tokens) {
+        return;
+    }
+    if (const auto * record = record_of(pos)) {
+        restore(h2o_record(*record)); // history is cut
+        return;
+    }
+
+    for (auto & layer : st.layers) {
+        if (layer.end() > pos) {
+            layer.set_end(pos);
+        }
+        if (pos < st.n_folded) {
+            layer.generated.assign({});
+        } else {
+            layer.generated.truncate(std::min(layer.generated.n_tokens(), pos - st.n_folded));
+        }
+    }
+    st.n_tokens = pos;
+    st.n_folded = std::min(st.n_folded, pos);
+    truncate_text();
+}
+
+// all but the last, unless they are kept
+void h2o_sequence::forget_history() {
+    if (!keep_history && !st.history.empty()) {
+        st.history.erase(st.history.begin(), std::prev(st.history.end()));
+    }
+}
+
+void h2o_sequence::truncate_text() {
+    if (st.text) {
+        st.text->truncate(st.n_tokens);
+    }
+}

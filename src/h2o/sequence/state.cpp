@@ -1,0 +1,55 @@
+#include "h2o/sequence/state.h"
+
+#include <algorithm>
+#include <cmath>
+
+std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h2o_layer & layer) const {
+    const size_t   n         = layer.n_memory();
+    const uint32_t start     = open_start(config);
+    const size_t   n_columns = n + n_tokens - start;
+
+    const auto generated = layer.generated.sum(layer.generated.n_tokens(), n_columns);
+
+    // what generated tokens give to the memory set's i-th position, and from the n-th on to those of the open chunk
+    const auto sum = [&](uint32_t h, size_t i) { return generated.empty() ? 0.0f : generated[h*n_columns + i]; };
+
+    std::vector<float> res((size_t) layer.n_head_kv*n_tokens, NAN);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        float * dst = res.data() + (size_t) h*n_tokens;
+
+        for (uint32_t pos = layer.first; pos < n_tokens; ++pos) {
+            const float score = pos < layer.end() ? layer.score(h, pos) : 0.0f;
+            dst[pos] = pos < start ? score : score + sum(h, n + pos - start);
+        }
+        for (size_t i = 0; i < n; ++i) {
+            dst[layer.memory[h*n + i]] = layer.memory_score(h, i) + sum(h, i);
+        }
+    }
+    if (config.scorer->forgets()) {
+        const float scale = (1.0f - config.ema_alpha)/(layer.n_head/layer.n_head_kv*config.chunk_size);
+        for (float & score : res) {
+            score *= scale;
+        }
+    }
+    return res;
+}
+
+static std::vector<int32_t> padded(const std::vector<int32_t> & memory, uint32_t n_head_kv, size_t M) {
+    const size_t n = memory.size()/n_head_kv;
+
+    std::vector<int32_t> res(n_head_kv*M, -1);
+    for (uint32_t h = 0; h < n_head_kv; ++h) {
+        std::copy_n(memory.begin() + h*n, n, res.begin() + h*M);
+    }
+    return res;
+}
+
+std::vector<int32_t> h2o_sequence_state::memory(const h2o_config & config, const h2o_layer & layer) const {
+    return padded(layer.memory, layer.n_head_kv, config.memory_size());
+}
+
+std::vector<int32_t> h2o_sequence_state::past_memory(const h2o_config & config, const h2o_layer & layer, uint32_t chunk) const {
+    const auto it = history.find(chunk);
+
+    return it == history.end() ? std::vector<int32_t>() : padded(it->second.layers[layer.index].memory, layer.n_head_kv, config.memory_size());
+}

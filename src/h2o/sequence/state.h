@@ -1,0 +1,98 @@
+#pragma once
+
+#include "h2o/config/config.h"
+#include "h2o/sequence/generated.h"
+#include "h2o/sequence/record.h"
+#include "h2o/text/tiles.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+// Scores and memory set of one layer.
+struct h2o_layer {
+    uint32_t index; // among the layers that have memory sets
+    int32_t  il;    // in the model
+    uint32_t n_head;
+    uint32_t n_head_kv;
+
+    uint32_t n_built = 0; // memory sets built so far
+
+    std::vector<int32_t> memory;        // [n_head_kv, n] positions of the current memory set, ascending
+    std::vector<float>   memory_scores; // [n_head_kv, n] with eviction; else they are among `scores`
+
+    std::vector<float> scores; // [.., n_head_kv] of the positions from `first` on: all of them, with eviction the open chunk's
+    uint32_t           first = 0;
+
+    h2o_generated generated;
+
+    h2o_layer(uint32_t index, int32_t il, uint32_t n_head, uint32_t n_head_kv)
+        : index(index), il(il), n_head(n_head), n_head_kv(n_head_kv), generated(n_head_kv) {}
+
+    size_t n_memory() const { return memory.size()/n_head_kv; }
+
+    // no position from `end` on has a score, those before have one
+    void set_end(uint32_t end) { scores.resize((size_t) (end - first)*n_head_kv); }
+    void grow   (uint32_t end) { set_end(std::max(end, this->end())); }
+
+    uint32_t end() const { return first + scores.size()/n_head_kv; }
+
+    float & score(uint32_t head, uint32_t pos) { return scores[(size_t) (pos - first)*n_head_kv + head]; }
+    float   score(uint32_t head, uint32_t pos) const { return scores[(size_t) (pos - first)*n_head_kv + head]; }
+
+    // of the i-th position of a head's memory set
+    float & memory_score(uint32_t head, size_t i) {
+        const size_t k = head*n_memory() + i;
+        return memory_scores.empty() ? score(head, memory[k]) : memory_scores[k];
+    }
+    float memory_score(uint32_t head, size_t i) const { return const_cast<h2o_layer *>(this)->memory_score(head, i); }
+};
+
+// Everything that is known about one text.
+struct h2o_sequence_state {
+    uint32_t n_tokens = 0;
+    uint32_t n_scored = 0; // the tokens before it have changed scores
+    uint32_t n_folded = 0; // generated tokens from here on can be taken back one by one
+
+    std::vector<h2o_layer> layers;
+
+    std::map<uint32_t, h2o_record> history; // by chunk: what was known when the chunk after it began
+
+    std::optional<h2o_tiles> text; // with a lookup budget and retrieval by n-grams
+
+    uint32_t n_memory_sets() const {
+        uint32_t res = 0;
+        for (const auto & layer : layers) {
+            res = std::max(res, layer.n_built);
+        }
+        return res;
+    }
+
+    // the end of the generated tokens that are scored
+    uint32_t n_generated() const { return n_folded + layers[0].generated.n_tokens(); }
+
+    // first position of the open chunk; a complete one is open until its memory set is built
+    uint32_t open_start(const h2o_config & config) const {
+        return std::max(n_tokens == 0 ? 0 : config.chunk_start(n_tokens - 1), n_memory_sets()*config.chunk_size);
+    }
+
+    // NULL if the layer has no memory sets
+    const h2o_layer * layer(int32_t il) const {
+        for (const auto & layer : layers) {
+            if (layer.il == il) {
+                return &layer;
+            }
+        }
+        return nullptr;
+    }
+
+    // score of every position so far [n_head_kv, n_tokens]; NaN if it is evicted
+    std::vector<float> scores(const h2o_config & config, const h2o_layer & layer) const;
+
+    // positions of the current memory set [n_head_kv, M], ascending, -1 padded
+    std::vector<int32_t> memory(const h2o_config & config, const h2o_layer & layer) const;
+
+    // the same of the chunk's, an earlier one; empty if it was not kept
+    std::vector<int32_t> past_memory(const h2o_config & config, const h2o_layer & layer, uint32_t chunk) const;
+};

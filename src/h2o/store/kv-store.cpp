@@ -1,0 +1,240 @@
+#include "h2o/store/kv-store.h"
+
+#include "h2o/store/buffers.h"
+
+#include <algorithm>
+#include <cmath>
+
+static h2o_codec_type codec_type(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F16:  return H2O_CODEC_TYPE_F16;
+        case GGML_TYPE_BF16: return H2O_CODEC_TYPE_BF16;
+        case GGML_TYPE_F32:  return H2O_CODEC_TYPE_F32;
+        case GGML_TYPE_Q8_0: return H2O_CODEC_TYPE_Q8_0;
+        case GGML_TYPE_Q4_0: return H2O_CODEC_TYPE_Q4_0;
+        case GGML_TYPE_Q4_1: return H2O_CODEC_TYPE_Q4_1;
+        case GGML_TYPE_Q5_0: return H2O_CODEC_TYPE_Q5_0;
+        case GGML_TYPE_Q5_1: return H2O_CODEC_TYPE_Q5_1;
+        default:             return H2O_CODEC_TYPE_U8;
+    }
+}
+
+h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq, std::vector<h2o_kv_layer> layers,
+        std::shared_ptr<h2o_cold_place> place)
+    : layout(config, kv_size), config(config), all_layers(std::move(layers)), put_aside(n_seq) {
+    if (!place) {
+        return;
+    }
+
+    std::vector<std::array<size_t, 2>> row_sizes;
+    std::vector<h2o_cold_codec::layer> types;
+    for (const auto & layer : all_layers) {
+        if (!layer.is_dense()) {
+            row_sizes.push_back({ layer.k.t->nb[1], layer.v.t->nb[1] });
+            types.push_back({ layer.il, { codec_type(layer.k.t->type), codec_type(layer.v.t->type) } });
+        }
+    }
+    std::shared_ptr<h2o_cold_codec> codec;
+    if (config.lossless.mode != LLAMA_H2O_LOSSLESS_OFF) {
+        codec = std::make_shared<h2o_cold_codec>(config.lossless, place, std::move(types));
+    }
+    for (auto & aside : put_aside) {
+        aside.cold = std::make_unique<h2o_cold_store>(place, codec, config.chunk_size, row_sizes);
+        aside.far  = std::make_unique<h2o_far_rows>(*aside.cold);
+    }
+}
+
+const h2o_kv_layer * h2o_kv_store::layer(int32_t il) const {
+    for (const auto & layer : all_layers) {
+        if (layer.il == il) {
+            return &layer;
+        }
+    }
+    return nullptr;
+}
+
+h2o_kv_rows h2o_kv_store::rows(const h2o_kv_layer & layer, part_t part, uint32_t seq) const {
+    h2o_kv_rows res = part == K ? layer.k : layer.v;
+    res.row0 = (size_t) seq*n_rows_of(layer);
+    return res;
+}
+
+ggml_tensor * h2o_kv_store::view(ggml_context * ctx, const h2o_kv_layer & layer, part_t part, uint32_t seq, uint32_t first, uint32_t n) const {
+    const auto r = rows(layer, part, seq);
+
+    return ggml_view_3d(ctx, r.t, r.n_embd, n > 0 ? n : n_rows_of(layer) - first, r.n_head,
+            r.t->nb[1], ggml_row_size(r.t->type, r.n_embd), (r.row0 + first)*r.t->nb[1]);
+}
+
+void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const std::vector<ggml_backend_t> & backends) {
+    if (!layout.is_compact) {
+        return;
+    }
+
+    std::vector<const h2o_kv_layer *> layers;
+    for (const auto & layer : all_layers) {
+        if (!layer.is_dense()) {
+            layers.push_back(&layer);
+        }
+    }
+    if (auto * cold = this->cold(seq)) {
+        const uint32_t row = layout.row_of(0);
+        cold->append([&](size_t i, h2o_cold_store::part_t part) {
+            return rows(*layers[i], (part_t) part, seq).get_bytes(row, row + config.chunk_size);
+        });
+    }
+
+    std::vector<h2o_row_moves> moves;
+    for (const auto * layer : layers) {
+        std::vector<int32_t> from;
+        for (const uint32_t i : selection.from[layer->index]) {
+            from.push_back(layout.first_row(selection.n_before) + i);
+        }
+        moves.push_back({ rows(*layer, K, seq), rows(*layer, V, seq), layout.first_row(selection.n), std::move(from) });
+    }
+    mover.move(backends, moves);
+}
+
+std::vector<h2o_row_bytes> h2o_kv_store::read_moved(uint32_t seq, const h2o_record & record) const {
+    std::vector<h2o_row_bytes> res;
+    if (!cold(seq) || cold(seq)->n_chunks() <= record.layers[0].n_built) {
+        return res;
+    }
+    for (const auto & layer : all_layers) {
+        if (!layer.is_dense()) {
+            const auto & memory = record.layers[layer.index].memory;
+            res.push_back({ read_memory_rows(seq, memory, layer, K), read_memory_rows(seq, memory, layer, V) });
+        }
+    }
+    return res;
+}
+
+// of every head its own positions
+std::vector<uint8_t> h2o_kv_store::read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer, part_t part) const {
+    const auto   r      = rows(layer, part, seq);
+    const size_t n      = memory.size()/r.n_head;
+    const size_t n_byte = ggml_row_size(r.t->type, r.n_embd);
+    const size_t stride = r.t->nb[1];
+
+    std::vector<uint8_t> found(n*stride);
+    std::vector<uint8_t> res  (n*stride);
+    for (size_t h = 0; h < r.n_head; ++h) {
+        std::vector<h2o_cold_store::wanted> wanted;
+        for (size_t i = 0; i < n; ++i) {
+            wanted.push_back({ memory[h*n + i], found.data() + i*stride });
+        }
+        cold(seq)->read(layer.index, (h2o_cold_store::part_t) part, wanted);
+        for (size_t i = 0; i < n; ++i) {
+            std::copy_n(found.data() + i*stride + h*n_byte, n_byte, res.data() + i*stride + h*n_byte);
+        }
+    }
+    return res;
+}
+
+void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & bytes) {
+    for (const auto & layer : all_layers) {
+        if (!layer.is_dense() && !bytes.empty()) {
+            const uint32_t first = layout.first_row(state.layers[layer.index].n_memory());
+            rows(layer, K, seq).set_bytes(first, bytes[layer.index].k);
+            rows(layer, V, seq).set_bytes(first, bytes[layer.index].v);
+        }
+    }
+    if (cold(seq)) {
+        cold(seq)->truncate(state.n_memory_sets());
+    }
+}
+
+std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_state & state, uint32_t end) const {
+    const uint32_t start = state.open_start(config);
+
+    std::vector<h2o_row_bytes> res;
+    for (const auto & layer : all_layers) {
+        if (!layer.is_dense()) {
+            const uint32_t first = layout.first_row(state.layers[layer.index].n_memory());
+            const uint32_t last  = layout.row_of(start) + end - start;
+            res.push_back({ rows(layer, K, seq).get_bytes(first, last), rows(layer, V, seq).get_bytes(first, last) });
+        }
+    }
+    return res;
+}
+
+void h2o_kv_store::release(uint32_t seq, uint32_t first) const {
+    for (const auto & layer : all_layers) {
+        if (!layer.is_dense() || first == 0) {
+            rows(layer, K, seq).release(first, n_rows_of(layer));
+            rows(layer, V, seq).release(first, n_rows_of(layer));
+        }
+    }
+}
+
+void h2o_kv_store::copy(uint32_t from, uint32_t to, const h2o_sequence_state & state) {
+    for (const auto & layer : all_layers) {
+        const uint32_t n = layer.is_dense() || !layout.is_compact ? state.n_tokens : layout.n_rows();
+        for (const part_t part : { K, V }) {
+            const auto src = rows(layer, part, from);
+            h2o_copy_rows(src.t, src.row0, rows(layer, part, to).row0, n);
+        }
+    }
+    if (cold(to)) {
+        cold(to)->share(*cold(from));
+    }
+}
+
+void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2o_kv_layer & layer, part_t part, uint32_t p0, uint32_t p1,
+        float * dst) const {
+    const auto r = rows(layer, part, seq);
+    if (!layout.is_compact) {
+        r.get(p0, p1, dst);
+        return;
+    }
+
+    const uint32_t start  = state.open_start(config);
+    const size_t   n_rows = layout.n_rows();
+
+    std::vector<float> kept(r.n_head*n_rows*r.n_embd);
+    r.get(0, n_rows, kept.data());
+
+    std::fill_n(dst, (size_t) r.n_head*(p1 - p0)*r.n_embd, NAN);
+    const auto copy = [&](size_t h, const float * src, uint32_t pos) {
+        if (pos >= p0 && pos < p1) {
+            std::copy_n(src, r.n_embd, dst + (h*(p1 - p0) + pos - p0)*r.n_embd);
+        }
+    };
+    const auto & memory = state.layers[layer.index].memory;
+    const size_t n      = memory.size()/r.n_head;
+    for (size_t h = 0; h < r.n_head; ++h) {
+        const float * head = kept.data() + h*n_rows*r.n_embd;
+        for (size_t i = 0; i < n; ++i) {
+            copy(h, head + (layout.first_row(n) + i)*r.n_embd, memory[h*n + i]);
+        }
+        for (uint32_t pos = start; pos < state.n_tokens; ++pos) {
+            copy(h, head + layout.row_of(pos)*r.n_embd, pos);
+        }
+    }
+
+    const uint32_t end = std::min(p1, start);
+    if (!cold(seq) || p0 >= end) {
+        return;
+    }
+    const size_t n_row = (size_t) r.n_head*r.n_embd;
+
+    std::vector<uint8_t> bytes((end - p0)*r.t->nb[1]);
+    std::vector<float>   found((end - p0)*n_row);
+    cold(seq)->read_range(layer.index, (h2o_cold_store::part_t) part, p0, end - p0, bytes.data());
+    r.decode(bytes.data(), end - p0, found.data());
+    for (uint32_t pos = p0; pos < end; ++pos) {
+        for (size_t h = 0; h < r.n_head; ++h) {
+            copy(h, found.data() + (pos - p0)*n_row + h*r.n_embd, pos);
+        }
+    }
+}
+
+uint64_t h2o_kv_store::row_bytes(bool dense) const {
+    uint64_t res = 0;
+    for (const auto & layer : all_layers) {
+        if (layer.is_dense() == dense) {
+            res += layer.k.t->nb[1] + layer.v.t->nb[1];
+        }
+    }
+    return res;
+}

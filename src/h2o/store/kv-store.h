@@ -1,0 +1,92 @@
+#pragma once
+
+#include "h2o/sequence/selection.h"
+#include "h2o/sequence/state.h"
+#include "h2o/store/cold-store.h"
+#include "h2o/store/far-rows.h"
+#include "h2o/store/kv-layer.h"
+#include "h2o/store/layout.h"
+#include "h2o/store/row-mover.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+// K and V of a memory set and of the open chunk, as they are: they may move before they are gone back to.
+struct h2o_row_bytes {
+    std::vector<uint8_t> k;
+    std::vector<uint8_t> v;
+};
+
+// K and V of all sequences of a context: which rows hold what, and what has been put aside.
+class h2o_kv_store {
+public:
+    enum part_t { K = h2o_cold_store::K, V = h2o_cold_store::V };
+
+    // place: where evicted rows go; NULL: they are gone
+    h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq, std::vector<h2o_kv_layer> layers,
+            std::shared_ptr<h2o_cold_place> place);
+
+    // NULL if the layer has no K and V
+    const h2o_kv_layer * layer(int32_t il) const;
+
+    const std::vector<h2o_kv_layer> & layers() const { return all_layers; }
+
+    // host access to the rows of a sequence
+    h2o_kv_rows rows(const h2o_kv_layer & layer, part_t part, uint32_t seq) const;
+
+    // view of them for a graph, [n_embd_head, n, n_head_kv] from row `first` on; n = 0: all of them
+    ggml_tensor * view(ggml_context * ctx, const h2o_kv_layer & layer, part_t part, uint32_t seq, uint32_t first = 0, uint32_t n = 0) const;
+
+    // Compact layout: a chunk was closed. Its rows go to the cold store, those of the memory sets to their places.
+    // backends: move rows where the host cannot reach them. Throws std::runtime_error if there is no room.
+    void apply(uint32_t seq, const h2o_selection & selection, const std::vector<ggml_backend_t> & backends);
+
+    // Compact layout: rows of the memory sets and of the open chunk up to `end`, by layer.
+    std::vector<h2o_row_bytes> save(uint32_t seq, const h2o_sequence_state & state, uint32_t end) const;
+
+    // Compact layout: rows of the memory sets of an earlier boundary, out of the cold store; none if they have not moved since.
+    // Throws std::runtime_error if it cannot be read.
+    std::vector<h2o_row_bytes> read_moved(uint32_t seq, const h2o_record & record) const;
+
+    // Compact layout: the sequence has gone back to this state, these are its rows. None: they are where they were.
+    void go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & rows);
+
+    // nothing is in a sequence's rows from this one on: their memory goes back until they are written
+    void release(uint32_t seq, uint32_t first) const;
+
+    // a fork: the rows of `from`, whose state this is
+    void copy(uint32_t from, uint32_t to, const h2o_sequence_state & state);
+
+    // float32 [n_head_kv, p1 - p0, n_embd_head] of positions, NaN where one is gone. Throws std::runtime_error if the cold store
+    // cannot be read.
+    void read(uint32_t seq, const h2o_sequence_state & state, const h2o_kv_layer & layer, part_t part, uint32_t p0, uint32_t p1, float * dst) const;
+
+    // bytes of a row of all layers; of those that have memory sets, or of the dense ones
+    uint64_t row_bytes(bool dense) const;
+
+    // NULL if evicted rows are gone
+    h2o_cold_store * cold(uint32_t seq) const { return put_aside[seq].cold.get(); }
+    h2o_far_rows   * far (uint32_t seq) const { return put_aside[seq].far.get(); }
+
+    const h2o_layout layout;
+
+private:
+    // of one sequence
+    struct aside {
+        std::unique_ptr<h2o_cold_store> cold;
+        std::unique_ptr<h2o_far_rows>   far;
+    };
+
+    uint32_t n_rows_of(const h2o_kv_layer & layer) const { return layer.is_dense() ? layout.kv_size : layout.n_rows(); }
+
+    std::vector<uint8_t> read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer, part_t part) const;
+
+    const h2o_config & config;
+
+    std::vector<h2o_kv_layer> all_layers;
+    std::vector<aside>        put_aside; // by sequence
+
+    h2o_row_mover mover;
+};
