@@ -205,6 +205,9 @@ class TestEqualsNumpy:
                 check(random_inputs(rng, Sizes(1, 2, n_q, memory, 128, 128)), isa, scale=3.0)
         check(random_inputs(rng, Sizes(8, 2, 256, 128, 128, 128, 4)), isa)
 
+    def test_so_many_keys_that_tiles_have_fewer_rows(self, rng: np.random.Generator, isa: str) -> None:
+        check(random_inputs(rng, Sizes(1, 2, 20, 200_000, 16, 16)), isa)
+
     @pytest.mark.parametrize("isa_name", ISAS)
     @given(data=st.data())
     @settings(max_examples=60, deadline=None, derandomize=True)

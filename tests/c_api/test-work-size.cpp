@@ -1,4 +1,5 @@
-// Work buffers of our operators: what is planned for some threads is enough for fewer, and one column of a product needs little.
+// Work buffers of our operators: what is planned for some threads is enough for fewer, one column of a product needs little, and a thread's
+// logits are bounded.
 
 #include "ggml-cpp.h"
 #include "ggml-cpu.h"
@@ -79,7 +80,15 @@ int main() {
         }
     }
 
-    const ggml_context_ptr ctx = new_context();
-    const size_t size = work_size(ctx.get(), build_product(ctx.get(), 2048, 151936, 1), 8);
-    check(size < 1000000, "one column", size, 0);
+    const auto size_of = [](int n_threads, const auto & build) {
+        const ggml_context_ptr ctx = new_context();
+        return work_size(ctx.get(), build(ctx.get()), n_threads);
+    };
+    const size_t column = size_of(8, [](ggml_context * ctx) { return build_product(ctx, 2048, 151936, 1); });
+    check(column < 1000000, "one column", column, 0);
+
+    // a thread's logits
+    const auto tail = [](ggml_context * ctx) { return build_attention(ctx, 64, 1000000, GGML_H2O_ATTN_COLUMN_SUMS); };
+    const size_t thread = size_of(5, tail) - size_of(4, tail);
+    check(thread < 150000000, "a thread of attention", thread, 0);
 }
