@@ -131,7 +131,8 @@ struct attention_params {
 
 // q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]
 static ggml_h2o_attn_result attention_build(
-        ops_graph & graph, const py::array & q, const py::array & k, const py::array & v, const std::string & type_name, const attention_params & params) {
+        ops_graph & graph, const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
+        const attention_params & params) {
     const ggml_type type = find_type(type_name);
 
     const auto input = [&](const auto & a, ggml_type type) { return a ? graph.input(*a, type) : nullptr; };
@@ -179,7 +180,8 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
 }
 
 static double attention_seconds(
-        const py::array & q, const py::array & k, const py::array & v, const std::string & type, const attention_params & params, int n_threads) {
+        const py::array & q, const py::array & k, const py::array & v, const std::string & type, const attention_params & params,
+        int n_threads) {
     ops_graph graph("attention", "cpu", n_threads);
 
     graph.compute({ attention_build(graph, q, k, v, type, params).o });
@@ -264,22 +266,25 @@ void init_ops(py::module_ & m) {
     m.def("ops_fuse", &fuse, py::arg("a"), py::arg("b"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_column_sums", &column_sums, py::arg("weights"), py::arg("n_head_kv"), py::arg("backend"), py::arg("n_threads"));
 
-    using ints = std::optional<int_array>;
+    using ints   = std::optional<int_array>;
+    using rows_t = std::optional<py::array_t<int32_t>>;
+    using reals  = std::optional<py::array_t<float>>;
+
     py::class_<attention_params>(m, "ops_AttentionParams")
-        .def(py::init([](const std::optional<py::array_t<int32_t>> & rows, int64_t n_k, const ints & first, const ints & limits, const ints & further_rows,
-                         const ints & further_queries, int list_size, int offset, const std::optional<py::array_t<float>> & sinks, float scale, float softcap, int sums) {
-            return attention_params { rows, n_k, first, limits, further_rows, further_queries, list_size, offset, sinks, scale, softcap, sums };
-        }), py::kw_only(), py::arg("rows") = py::none(), py::arg("n_k") = 0, py::arg("first") = py::none(), py::arg("limits") = py::none(),
+        .def(py::init<rows_t, int64_t, ints, ints, ints, ints, int, int, reals, float, float, int>(), py::kw_only(),
+            py::arg("rows") = py::none(), py::arg("n_k") = 0, py::arg("first") = py::none(), py::arg("limits") = py::none(),
             py::arg("further_rows") = py::none(), py::arg("further_queries") = py::none(), py::arg("list_size") = 1, py::arg("offset") = 0,
             py::arg("sinks") = py::none(), py::arg("scale") = 1.0f, py::arg("softcap") = 0.0f, py::arg("sums") = 0);
-    m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"),
+        py::arg("backend"), py::arg("n_threads"));
 
     m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("backend"), py::arg("n_threads"));
 
     // for tests and benchmarks
     m.def("ops_isas", &isas, "Instruction sets of this CPU for which H2O's operators have kernels, the best first.");
     m.def("ops_set_isa", &set_isa, py::arg("name"), "Kernels that need none better than this, from now on.");
-    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"), py::arg("n_threads"));
+    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"),
+        py::arg("n_threads"));
     m.def("ops_product", &product, py::arg("weights"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"), "Products with Q8_0 weights [n_rows, bytes of a row], of x [n_columns, n].");
     m.def("ops_product_seconds", &product_seconds, py::arg("weights"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"));
     m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));

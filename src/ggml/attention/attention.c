@@ -2,7 +2,10 @@
 
 #include "ggml-impl.h"
 
-struct ggml_h2o_attn_source_layout ggml_h2o_attn_source_offsets(const struct ggml_tensor * k, const struct ggml_tensor * v, int64_t n) {
+struct ggml_h2o_attn_source_layout ggml_h2o_attn_source_offsets(
+        const struct ggml_tensor * k,
+        const struct ggml_tensor * v,
+        int64_t                    n) {
     struct ggml_h2o_attn_source_layout res;
     res.k    = 0;
     res.v    = GGML_PAD(res.k + n*k->nb[1], 64);
@@ -21,7 +24,11 @@ static bool is_list_of(const struct ggml_tensor * t, enum ggml_type type, int64_
     return t->type == type && ggml_is_contiguous(t) && t->ne[0] == n;
 }
 
-static void assert_further(const struct ggml_h2o_attn_further * f, const struct ggml_tensor * q, const struct ggml_tensor * k, const struct ggml_tensor * v) {
+static void assert_further(
+        const struct ggml_h2o_attn_further * f,
+        const struct ggml_tensor           * q,
+        const struct ggml_tensor           * k,
+        const struct ggml_tensor           * v) {
     const struct ggml_tensor * rows = f->rows;
     if (!rows) {
         GGML_ASSERT(!f->queries && !f->source && "they are of further keys");
@@ -37,12 +44,12 @@ static void assert_further(const struct ggml_h2o_attn_further * f, const struct 
     GGML_ASSERT((rows->ne[2] == 1 || rows->ne[2] == k->ne[2]) && "a list is of all heads or of one");
     if (f->queries) {
         GGML_ASSERT(is_list_of(f->queries, GGML_TYPE_I32, rows->ne[0]) && "each row has its queries");
-        GGML_ASSERT(f->queries->ne[1] == n_lists && f->queries->ne[2] == 2 && f->queries->ne[3] == 1 && "the first and the end of them");
+        GGML_ASSERT(f->queries->ne[1] == n_lists && f->queries->ne[2] == 2 && f->queries->ne[3] == 1 && "the first and the end");
     }
     if (f->source) {
         GGML_ASSERT(f->n_source > 0 && "row 0 is read");
         GGML_ASSERT(k->nb[2]*k->ne[2] <= k->nb[1] && v->nb[2]*v->ne[2] <= v->nb[1] && "the heads of a row stand together");
-        GGML_ASSERT(is_list_of(f->source, GGML_TYPE_I8, ggml_h2o_attn_source_offsets(k, v, f->n_source).size) && "as large as its rows");
+        GGML_ASSERT(is_list_of(f->source, GGML_TYPE_I8, ggml_h2o_attn_source_offsets(k, v, f->n_source).size) && "all of its rows");
     }
 }
 
@@ -73,12 +80,18 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     GGML_ASSERT(n_k > 0 && (rows || n_k <= k->ne[1]) && "keys are rows of k");
     if (rows) {
         GGML_ASSERT(rows->type == GGML_TYPE_I32 && rows->nb[0] == sizeof(int32_t) && "a head's rows are contiguous");
-        GGML_ASSERT(rows->ne[1] == n_head_kv && rows->ne[2] == n_block && rows->ne[3] == 1 && "every head and block has its rows");
+        GGML_ASSERT(rows->ne[1] == n_head_kv && rows->ne[2] == n_block && rows->ne[3] == 1 && "each head and block has rows");
     }
-    GGML_ASSERT((!first || (is_list_of(first, GGML_TYPE_I32, n_k) && ggml_nelements(first) == n_k)) && "each key has a first query");
-    GGML_ASSERT((!limits || params->sums) && "limits are of sums");
-    GGML_ASSERT((!limits || (is_list_of(limits, GGML_TYPE_I32, n_q) && ggml_nelements(limits) == n_q*n_block)) && "each query has a limit");
-    GGML_ASSERT((!sinks || (is_list_of(sinks, GGML_TYPE_F32, n_head) && ggml_nelements(sinks) == n_head)) && "each head has a sink");
+    if (first) {
+        GGML_ASSERT(is_list_of(first, GGML_TYPE_I32, n_k) && ggml_nelements(first) == n_k && "each key has a first query");
+    }
+    if (limits) {
+        GGML_ASSERT(params->sums && "limits are of sums");
+        GGML_ASSERT(is_list_of(limits, GGML_TYPE_I32, n_q) && ggml_nelements(limits) == n_q*n_block && "each query has a limit");
+    }
+    if (sinks) {
+        GGML_ASSERT(is_list_of(sinks, GGML_TYPE_F32, n_head) && ggml_nelements(sinks) == n_head && "each head has a sink");
+    }
     GGML_ASSERT(params->softcap >= 0.0f && "0 is none");
     GGML_ASSERT((params->sums != GGML_H2O_ATTN_QUERY_SUMS || n_block == 1) && "sums of queries are of one block");
     assert_further(&params->further, q, k, v);

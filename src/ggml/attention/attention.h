@@ -14,15 +14,15 @@ enum ggml_h2o_attn_sums {
     GGML_H2O_ATTN_QUERY_SUMS  = 2, // each query's own, 0 where it does not count: one block only
 };
 
-// Keys besides a head's own: lists of rows, each for some queries that follow one another. Query i has list (i + offset)/list_size;
-// n_lists = ceil((n_q + offset)/list_size). One block only.
+// Keys besides a head's own: lists of rows, each for some queries that follow one another. Query i has list
+// (i + offset)/list_size; n_lists = ceil((n_q + offset)/list_size). One block only.
 //
 //   rows      I32 [n, n_lists] or [n, n_lists, n_head_kv], contiguous   of all heads alike, or of each; NULL: no further keys
 //   queries   I32 [n, n_lists, 2], contiguous, ascending in each list   or NULL
 //   source    I8  [ggml_h2o_attn_source_offsets().size], contiguous     or NULL: rows are those of k and v
 //
-// With queries, a query sees a row if [.., 0] <= i < [.., 1], but for rows that are among the head's own keys, seen or not: nothing counts
-// twice. A head's own rows then ascend. What no query of the list sees is not read and may be anything.
+// With queries, query i sees a row if [.., 0] <= i < [.., 1], but for rows that are among the head's own keys, seen or not:
+// nothing counts twice. A head's own rows then ascend. What no query of the list sees is not read and may be anything.
 // Without, queries see all of their list up to the first -1. Nobody checks that rows differ from the head's own.
 // What a query sees differs from each other.
 struct ggml_h2o_attn_further {
@@ -59,8 +59,8 @@ struct ggml_h2o_attn_params {
 //   m         [1, n_q, n_head, n_block]         largest logit, the sink among them
 //   l         [1, n_q, n_head, n_block]         sum of exp(logit - m), the sink among them
 //
-// A query that sees nothing, or only logits of -inf: m = -inf, l = 0, o = 0; with a sink m is that, l = 1, o = 0. To fuse two states
-// of the same queries, give the sinks to one of them.
+// A query that sees nothing, or only logits of -inf: m = -inf, l = 0, o = 0; with a sink, m is that, l = 1, o = 0. To fuse two
+// states of the same queries, give the sinks to one of them.
 struct ggml_h2o_attn_result {
     struct ggml_tensor * o;
     struct ggml_tensor * sums;
@@ -80,9 +80,9 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor                * v,
         const struct ggml_h2o_attn_params * params);
 
-// Where things lie in a source of n rows, in bytes: rows of k, then of v, each as long as from row to row of k and v with all heads of
-// it in between; then for each KV head ceil(n/32) uint32_t, whose bit i%32 of number i/32 says that the head has what row i holds
-// among its own keys. Row 0 is finite.
+// Where things lie in a source of n rows, in bytes: rows of k, then of v, each as long as from row to row of k and v with all
+// heads of it in between; then for each KV head ceil(n/32) uint32_t, whose bit i%32 of number i/32 says that the head has what
+// row i holds among its own keys. Row 0 is finite.
 struct ggml_h2o_attn_source_layout {
     size_t k;
     size_t v;

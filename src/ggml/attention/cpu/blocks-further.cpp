@@ -24,7 +24,8 @@ h2o_attn_further_keys h2o_attn_blocks::further_block(const scratch & s, const it
     const int64_t       begin = (it.run - n_runs)*block_size;
     const h2o_attn_rows own   = rows_of(h, 0);
 
-    for (int64_t i = begin; i < std::min(begin + block_size, further.n_rows_of(it.list, h)) && further.first_query(it.list, i) < end; ++i) {
+    const int64_t n = std::min(begin + block_size, further.n_rows_of(it.list, h));
+    for (int64_t i = begin; i < n && further.first_query(it.list, i) < end; ++i) {
         const int64_t first = further.first_query(it.list, i);
         const int64_t last  = further.end_query(it.list, i);
         if (std::max(first, start) >= std::min(last, end)) {
@@ -53,7 +54,9 @@ void h2o_attn_blocks::compute_further(float * work, const scratch & s, const ite
         const h2o_attn_further_keys next = h + 1 < n_head_kv ? further_block(s, it, h + 1) : h2o_attn_further_keys {};
 
         if (keys.n > 0) {
-            const head_keys here = { { &further.k, &further.v, { keys.rows } }, keys.n, std::min(h + 1, n_head_kv - 1), { next.rows }, next.n };
+            const head_keys here = {
+                { &further.k, &further.v, { keys.rows } }, keys.n, std::min(h + 1, n_head_kv - 1), { next.rows }, next.n,
+            };
 
             h2o_attn_tile t = get_tile(s, it, h, it.row, it.end_row - it.row);
             t.own = { h2o_attn_pad(keys.n), nullptr, nullptr, hidden, visible };

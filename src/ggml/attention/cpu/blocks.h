@@ -11,8 +11,8 @@ struct ggml_compute_params;
 //
 // Few rows read K and V where they lie; an item of work is a run of blocks, for all KV heads, whose K and V stand
 // side by side in the cache. For more rows a block is packed; then an item is a run of blocks for some rows of one KV head.
-// Further keys are read in place only: for each list, a block of them is one more item and adds one more run. The runs' results are
-// fused in order. None of this depends on the number of threads.
+// Further keys are read in place only: for each list, a block of them is one more item and adds one more run. The runs' results
+// are fused in order. None of this depends on the number of threads.
 struct h2o_attn_blocks : h2o_attn_args {
     h2o_attn_blocks(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads);
 
@@ -96,10 +96,14 @@ private:
     block block_after(const block & b, int64_t run, int64_t n_keys) const;
 
     // (o, m, l), a run's result for one row
-    float * state(float * work, int64_t run, int64_t h, int64_t row) const { return work + ((run*n_head_kv + h)*n_rows + row)*state_size; }
+    float * state(float * work, int64_t run, int64_t h, int64_t row) const {
+        return work + ((run*n_head_kv + h)*n_rows + row)*state_size;
+    }
 
     // of a block of a KV head's own keys, with sums: exp(logit - m) of its rows [n_rows][ld], and m [n_rows]
-    float * block_weights(float * work, int64_t h, int64_t block) const { return work + off_weights + (block*n_head_kv + h)*weights_size; }
+    float * block_weights(float * work, int64_t h, int64_t block) const {
+        return work + off_weights + (block*n_head_kv + h)*weights_size;
+    }
 
     const h2o_attn_kernel & kernel;
     const int               n_threads;
