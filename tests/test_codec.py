@@ -1,9 +1,8 @@
-"""The codec: exact for all values, shapes, predictors and codes, for an oracle too; what it refuses; its pool."""
+"""The codec: exact for all values, shapes, predictors and units, for an oracle too; what it refuses."""
 
 from __future__ import annotations
 
 import itertools
-import threading
 from functools import partial
 from typing import Any
 
@@ -42,15 +41,25 @@ def quantised(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.concatenate([scale.view(np.uint8), quants.view(np.uint8)], axis=2).reshape(len(values), -1)
 
 
+def bound(frame: codec.Frame) -> int:
+    """Bytes of a frame of which nothing became smaller."""
+    n_units = -(-frame.n_rows // frame.unit_rows)
+    return frame.raw_bytes + oracle.HEADER.size + 4 + 2 * len(frame.planes) + 8 * n_units
+
+
 def assert_exact(array: NDArray[Any], **options: Any) -> codec.Frame:
-    """By the package and by the oracle, and within the bound."""
+    """By the package and by the oracle, all of it and some rows, and within the bound."""
     frame = codec.encode(array, **options)
     found = codec.decode(frame)
     assert found.dtype == array.dtype
     assert found.tobytes() == array.tobytes()
     assert oracle.decode(frame).tobytes() == array.tobytes()
-    assert len(frame) <= array.nbytes + codec.HEADER_BYTES
-    return codec.inspect(frame)
+    n = len(array)
+    for start, stop in ((0, 0), (n // 3, n // 2), (n // 2, n), (n // 2, min(n // 2 + 1, n))):
+        assert codec.decode(frame, start, stop).tobytes() == array[start:stop].tobytes()
+    info = codec.inspect(frame)
+    assert len(frame) <= bound(info)
+    return info
 
 
 # --- exact
@@ -70,23 +79,25 @@ def test_nan_payloads_of_float32() -> None:
 
 
 @pytest.mark.parametrize("type_", codec.TYPES)
-def test_every_type_predictor_and_codec(type_: str) -> None:
-    """Bytes that all codes can shrink: runs, repetitions and noise of little entropy."""
+def test_every_type_predictor_and_unit(type_: str) -> None:
+    """Bytes of few values, of few rows, and noise."""
     n_bytes = 6 * BLOCK_BYTES[type_]
-    noise = RNG.integers(0, 4, (40, n_bytes))
+    few = RNG.integers(0, 4, (40, n_bytes))
     constant = np.zeros((40, n_bytes))
     constant[:, ::2] = 7
     repeated = np.tile(RNG.integers(0, 256, (5, n_bytes)), (8, 1)) + (np.arange(40)[:, None] == 20)
-    for data in (noise, constant, repeated):
+    noise = RNG.integers(0, 256, (40, n_bytes))
+    for data in (few, constant, repeated, noise):
         rows = typed(data.astype(np.uint8), type_)
-        for predictor, name in itertools.product(codec.PREDICTORS, codec.CODECS):
-            with case(predictor=predictor, codec=name):
-                assert_exact(rows, codec=name, predictor=predictor, type=type_, equal_rows=False, strict=True)
+        for predictor, unit_rows in itertools.product(codec.PREDICTORS, (None, 1, 7)):
+            with case(predictor=predictor, unit_rows=unit_rows):
+                assert_exact(rows, predictor=predictor, unit_rows=unit_rows, type=type_, strict=True)
 
 
 @pytest.mark.parametrize("predictor", codec.PREDICTORS)
 def test_empty_and_odd_sizes(predictor: Any) -> None:
-    shapes = [(0, 4), (3, 0), (0, 0), (1, 1), (7,), (1, 500), (500, 1), (2, 3), (5, 3, 9), (3, 9000)]
+    """Rows of more than 64 KiB stay as they are."""
+    shapes = [(0, 4), (3, 0), (0, 0), (1, 1), (7,), (1, 500), (500, 1), (2, 3), (5, 3, 9), (3, 9000), (2, 33000)]
     for shape, low in itertools.product(shapes, (1, 200, 65536)):
         array = RNG.integers(0, low, shape).astype(np.uint16)
         assert_exact(array.view(np.float16), predictor=predictor)
@@ -106,9 +117,8 @@ def test_drawn_blocks(data: st.DataObject) -> None:
     assert_exact(
         typed(rows, type_),
         type=type_,
-        codec=data.draw(st.sampled_from(codec.CODECS)),  # type: ignore[arg-type]
         predictor=data.draw(st.sampled_from(codec.PREDICTORS)),  # type: ignore[arg-type]
-        equal_rows=data.draw(st.booleans()),
+        unit_rows=data.draw(st.sampled_from([None, 1, 2, 9])),
     )
 
 
@@ -121,15 +131,15 @@ def test_arrays_that_are_not_contiguous() -> None:
 # --- small
 
 
-def test_random_bytes_grow_by_a_header_and_no_more() -> None:
-    for n in (1, 2, 31, 1000, 100_000):
-        frame = codec.encode(RNG.integers(0, 256, (n, 8)).astype(np.uint8), equal_rows=n < 1000)
-        assert len(frame) == 8 * n + codec.HEADER_BYTES
-        assert codec.inspect(frame).planes == ()
+def test_random_bytes_grow_by_headers_and_no_more() -> None:
+    for n, unit_rows in itertools.product((1, 2, 31, 1000, 100_000), (None, 1)):
+        frame = codec.encode(RNG.integers(0, 256, (n, 8)).astype(np.uint8), unit_rows=unit_rows)
+        assert len(frame) == bound(codec.inspect(frame))
+        assert not codec.inspect(frame).is_coded
 
 
-def test_the_choice_is_close_to_the_best_predictor_and_codec() -> None:
-    """Channels like K's; a slow drift; a step of the same size everywhere; a picture of few values; noise."""
+def test_the_choice_is_close_to_the_best_predictor() -> None:
+    """Channels like K's; a step of the same size everywhere; flags; pairs; a picture of few values."""
     n, width = 256, 96
     drift = np.cumsum(RNG.integers(-1, 2, (n, width)), axis=0)
     blocks = {
@@ -143,61 +153,55 @@ def test_the_choice_is_close_to_the_best_predictor_and_codec() -> None:
             np.uint8
         ),
         "few": RNG.integers(0, 5, (n, width)).astype(np.uint8),
-        "text": np.frombuffer(b"the quick brown fox jumps over it " * 800, np.uint8)[: n * width].reshape(n, width),
     }
-    meant = {"channels": "context", "steps": "delta", "flags": "xor", "pairs": "pair", "few": "raw"}
+    meant = {"steps": "delta", "flags": "xor", "pairs": "pair", "few": "raw"}
     for name, rows in blocks.items():
         sizes = {p: len(codec.encode(rows, predictor=p)) for p in codec.PREDICTORS}  # type: ignore[arg-type]
         found = sizes.pop("auto")
         assert found <= 1.02 * min(sizes.values()), (name, found, sizes)
-        codes = [len(codec.encode(rows, c)) for c in ("zstd", "lz4", "rle", "raw")]  # type: ignore[arg-type]
-        assert found <= min(codes), (name, found, codes)
         if name in meant:
             assert sizes[meant[name]] <= 1.01 * min(sizes.values()), (name, sizes)
             assert meant[name] == "raw" or sizes[meant[name]] < 0.97 * sizes["raw"], (name, sizes)
 
 
-def test_contexts_beat_differences_on_channels() -> None:
-    """Their entropy is what counts: 10 bits of noise, the sign and the magnitude of the channel."""
-    rows = channels(1024, 128).astype(np.float16)
-    frame = codec.inspect(codec.encode(rows))
-    assert frame.planes[0].predictor == "context"
-    others = [
-        codec.inspect(codec.encode(rows, predictor=p)).ratio for p in ("raw", "delta", "xor", "pair", "pair_delta")
-    ]  # type: ignore[arg-type]
-    assert frame.ratio > 1.01 * max(others)
+def test_takes_nearly_what_an_ideal_code_takes() -> None:
+    """The entropy of the high bytes, the low ones, and a few bytes for each unit."""
+    n, width = 2048, 256
+    values = RNG.standard_normal((n, width)).astype(np.float16)
+    counts = np.bincount(values.view(np.uint16).ravel() >> 8)
+    counts = counts[counts > 0]
+    ideal = -(counts * np.log2(counts / counts.sum())).sum() / 8 + n * width
+    for unit_rows in (None, 1):
+        found = assert_exact(values, unit_rows=unit_rows)
+        per_unit = found.stored_bytes - ideal
+        assert 0 < per_unit < 0.01 * ideal + 10 * (n // found.unit_rows)
 
 
 def test_equal_rows_are_stored_once() -> None:
     rows = RNG.standard_normal((20, 64)).astype(np.float16)
     order = RNG.integers(0, 20, 200)
-    found = assert_exact(rows[order])
-    assert found.kept_rows == len(set(order))
-    assert found.stored_bytes < found.kept_rows * 128 + 200 * 3 + 100
-    assert assert_exact(rows[order], equal_rows=False).kept_rows == 200
-    assert assert_exact(rows).kept_rows == 20
+    for unit_rows in (None, 1):
+        found = assert_exact(rows[order], unit_rows=unit_rows)
+        assert found.stored_rows == len(set(order))
+        assert found.stored_bytes < found.stored_rows * 136 + 200 * 4 + 100
+        assert assert_exact(rows, unit_rows=unit_rows).stored_rows == 20
 
 
-def test_each_code_is_really_used() -> None:
-    few = RNG.integers(0, 3, (64, 64)).astype(np.uint8)
-    repeated = np.tile(RNG.integers(0, 256, (1, 64)).astype(np.uint8), (64, 1))
-    repeated[:, 0] = np.arange(64)
-    for name, rows in (("zstd", few), ("lz4", repeated), ("rle", np.full((64, 64), 9, np.uint8))):
-        (plane,) = codec.inspect(codec.encode(rows, name, predictor="raw", equal_rows=False)).planes  # type: ignore[arg-type]
-        assert plane.codecs == (name,)
-    (plane,) = codec.inspect(codec.encode(np.full((64, 64), 9, np.uint8), equal_rows=False)).planes
-    assert plane.codecs == ("rle",)
-    assert codec.inspect(codec.encode(few, "raw")).planes == ()
-    assert codec.inspect(codec.encode(few, "rle")).planes == ()
+def test_planes_are_those_of_the_type() -> None:
+    found = assert_exact(quantised(channels(64, 64)), type="q8_0")
+    assert [p.is_coded for p in found.planes] == [True, False, True]
+    (one,) = assert_exact(RNG.integers(0, 3, (64, 64)).astype(np.uint8)).planes
+    assert one == codec.Plane("raw", is_coded=True)
 
 
-def test_quants_of_q8_0_have_contexts() -> None:
-    rows = quantised(channels(512, 64) * np.tile(np.repeat([1, 0.02], 8), 4).astype(np.float32))
-    by_fields = assert_exact(rows[:64], type="q8_0")
-    assert [p.raw_bytes for p in by_fields.planes] == [64 * 2, 64 * 2, 64 * 64]
-    as_q8_0, as_bytes = (codec.inspect(codec.encode(rows, type=t)) for t in ("q8_0", "u8"))
-    assert as_q8_0.planes[2].predictor == "context"
-    assert as_q8_0.ratio > 1.02 * as_bytes.ratio
+def test_only_units_with_a_wanted_row_are_decoded() -> None:
+    """Damage in another one does not matter."""
+    values = channels(20, 64).astype(np.float16)
+    frame = bytearray(codec.encode(values, unit_rows=4))
+    frame[-1] ^= 1
+    assert codec.decode(bytes(frame), 0, 16).tobytes() == values[:16].tobytes()
+    with pytest.raises(H2OError, match="checksum"):
+        codec.decode(bytes(frame), 15, 17)
 
 
 # --- refused
@@ -205,12 +209,8 @@ def test_quants_of_q8_0_have_contexts() -> None:
 
 def encoded(n_tokens: int = 40) -> bytes:
     rows = channels(n_tokens, 32).astype(np.float16)
-    rows[5] = rows[2]
+    rows[30:] = rows[: n_tokens - 30]
     return codec.encode(rows)
-
-
-def with_checksum(frame: bytes) -> bytes:
-    return frame[:28] + oracle.checksum(frame).to_bytes(8, "little") + frame[36:]
 
 
 def test_xxh64_is_the_real_one() -> None:
@@ -229,51 +229,48 @@ def test_every_flipped_bit_and_every_truncation_is_found() -> None:
             codec.decode(bytes(damaged))
         with pytest.raises(H2OError, match=r"\[codec\]"):
             codec.decode(frame[:i])
-    with pytest.raises(H2OError, match="should have"):
+    with pytest.raises(H2OError, match="not there"):
         codec.decode(frame + b"\0")
 
 
 def test_headers_of_other_frames_are_found() -> None:
     a, b = encoded(40), encoded(41)
-    for n in (36, 28, 20):
+    for n in (24, 20, 16):
         with pytest.raises(H2OError):
             codec.decode(a[:n] + b[n:])
 
 
 def test_damage_under_a_right_checksum() -> None:
-    cases = [
-        ("version", 4, b"\2", "version 2, expected 1"),
-        ("type", 5, b"\x09", "no type 9"),
-        ("number of planes", 6, b"\3", "contradicts itself"),
-        ("raw", 6, b"\0", "another size"),
-        ("zero byte", 7, b"\1", "no type"),
-        ("rows", 8, b"\xff\xff\xff\xff", "damaged"),
-        ("rows, one less", 8, b"\x27\0\0\0", "damaged"),
-        ("half a value", 12, b"\x41\0\0\0", "contradicts itself"),
-        ("no row bytes", 12, b"\0\0\0\0", "planes of no bytes"),
-        ("no rows kept", 16, b"\0\0\0\0", "planes of no bytes"),
-        ("more kept than rows", 16, b"\xff\0\0\0", "contradicts itself"),
-        ("more equal rows", 36, b"\x24", "equal to a later one|more rows are equal"),
-        ("fewer equal rows", 36, b"\0", "fewer rows are equal"),
-        ("equal to which", 41, b"\xff\xff", "equal to a later one"),
-        ("predictor", 43, b"\x07", "no predictor 7"),
-        ("no streams", 44, b"\0", "0 streams"),
-        ("streams", 44, b"\x11", "17 streams"),
-    ]
     frame = encoded()
-    assert oracle.read_header(frame).n_kept == 39
+    n_code = int.from_bytes(frame[6:8], "little")
+    numbers = oracle.HEADER.size + n_code
+    cases = [
+        ("type", 5, b"\x09", "contradicts itself"),
+        ("rows, one less", 8, b"\x27\0\0\0", "damaged"),
+        ("half a value", 12, b"\x41\0\0\0", "multiple of 2 bytes"),
+        ("no row bytes", 12, b"\0\0\0\0", "damaged"),
+        ("units of other rows", 16, b"\x09\0\0\0", "not there"),
+        ("units of too many rows", 16, b"\xff\xff\xff\xff", "too many"),
+        ("predictor", 24, b"\x07", "no such predictor"),
+        ("a code that is none", 26, b"\xff\xff\xff", "a Huffman code that is none"),
+        ("equal to a later row", numbers + 20, b"\x09", "not there"),
+        ("fewer equal rows", numbers + 4 * 30, b"\x1e", "not there"),
+        ("end", numbers + 4 * 40, b"\1\0\0\0", "not there"),
+    ]
     for what, at, value, message in cases:
-        damaged = with_checksum(frame[:at] + value + frame[at + len(value) :])
-        with case(what=what), pytest.raises(H2OError, match=message):
+        damaged = oracle.with_checksum(frame[:at] + value + frame[at + len(value) :])
+        with case(what=what), pytest.raises((H2OError, ValueError), match=message):
             codec.decode(damaged)
+    with pytest.raises(H2OError, match="version 3, expected 2"):
+        codec.decode(frame[:4] + b"\3" + frame[5:])
 
 
-def test_a_small_frame_of_very_many_bytes_is_refused() -> None:
-    """Planes of one byte: in 80 bytes 2^54 zeros."""
-    frame = codec.encode(np.zeros((64, 64), np.uint8), "rle", equal_rows=False)
-    assert codec.decode(frame, max_bytes=4096).shape == (64, 64)
-    with pytest.raises(H2OError, match="holds 4096 bytes, more than max_bytes = 4095"):
-        codec.decode(frame, max_bytes=4095)
+def test_a_small_frame_of_many_bytes_is_refused() -> None:
+    frame = codec.encode(np.zeros((640, 64), np.uint8))
+    assert len(frame) < 3000
+    assert codec.decode(frame, max_bytes=40960).shape == (640, 64)
+    with pytest.raises(H2OError, match="holds 40960 bytes, more than max_bytes = 40959"):
+        codec.decode(frame, max_bytes=40959)
 
 
 def test_bad_arguments() -> None:
@@ -289,11 +286,13 @@ def test_bad_arguments() -> None:
             ),
             (partial(encode, rows, type="bf16"), 'array must be uint16 for type "bf16", got float16'),
             (partial(encode, rows.astype(np.uint8), type="q8_0"), "must have a multiple of 34 bytes, got 8"),
-            (partial(encode, rows, codec="gzip"), "codec must be one of 'auto'"),
             (partial(encode, rows, predictor=3), "predictor must be one of 'auto'"),
             (partial(encode, rows, type="q3"), "type must be one of 'u8'"),
             (partial(decode, bytearray(40)), "frame must be bytes"),
-            (partial(decode, b"", max_bytes=-1), "max_bytes must be"),
+            (partial(encode, rows, unit_rows=0), "unit_rows must be an integer of at least 1"),
+            (partial(decode, encoded(), max_bytes=-1), "max_bytes must be"),
+            (partial(decode, encoded(), 0, 41), "stop must be an integer from 0 to 40"),
+            (partial(decode, encoded(), 3, 2), "start must be an integer from 0 to 2"),
         ]
     )
 
@@ -305,87 +304,3 @@ def test_the_python_package_zstandard_works_beside_our_copy() -> None:
         assert_exact(data.reshape(50, 1000))
         packed = zstandard.ZstdCompressor(level=3).compress(data.tobytes())
         assert zstandard.ZstdDecompressor().decompress(packed) == data.tobytes()
-
-
-# --- threads
-
-
-def test_a_pool_does_the_same() -> None:
-    blocks = [channels(64, 64).astype(np.float16) for _ in range(20)]
-    n_threads = threading.active_count()
-    with codec.Pool(threads=3, max_queue=100) as pool:
-        encodings = [pool.encode(rows) for rows in blocks]
-        frames = [e.result() for e in encodings if e is not None]
-        assert frames == [codec.encode(rows) for rows in blocks]
-        decodings = [pool.decode(frame) for frame in frames]
-        for rows, decoding in zip(blocks, decodings, strict=True):
-            assert decoding is not None
-            found = decoding.result()
-            assert found.dtype == rows.dtype
-            assert (found == rows).all()
-            assert decoding.is_done
-            assert (decoding.result() == rows).all()
-        for work in (pool.stats.encode, pool.stats.decode):
-            assert (work.done, work.failed, work.skipped) == (20, 0, 0)
-            assert 0 < work.p50_us <= work.p95_us <= work.p99_us
-    assert pool.stats.encode.done == 20
-    assert threading.active_count() == n_threads
-
-
-def native_threads() -> int:
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("Threads:"))
-
-
-def test_a_closed_pool_has_done_all_and_leaves_no_thread() -> None:
-    before = native_threads()
-    pool = codec.Pool(threads=4, max_queue=100)
-    assert native_threads() == before + 4
-    rows = channels(512, 256).astype(np.float16)
-    encodings = [pool.encode(rows) for _ in range(12)]
-    pool.close()
-    assert native_threads() == before
-    assert all(e is not None and e.is_done for e in encodings)
-    assert (pool.stats.encode.done, pool.stats.queue_length) == (12, 0)
-    pool.close()
-    for call in (lambda: pool.encode(rows), lambda: pool.decode(encoded())):
-        with pytest.raises(ValueError, match="pool is closed"):
-            call()
-    for _ in range(5):
-        codec.Pool(threads=2).encode(rows)  # never closed
-    assert native_threads() == before
-
-
-def test_a_full_queue_skips_and_counts() -> None:
-    rows = channels(4096, 512).astype(np.float16)
-    with codec.Pool(threads=1, max_queue=2) as pool:
-        taken = [pool.encode(rows) for _ in range(10)]
-        n_taken = sum(e is not None for e in taken)
-        assert 2 <= n_taken < 10
-        frame = codec.encode(rows)
-        assert all(e.result() == frame for e in taken if e is not None)
-        stats = pool.stats
-        assert (stats.encode.done, stats.encode.skipped, stats.queue_peak) == (n_taken, 10 - n_taken, 2)
-        assert pool.encode(rows) is not None, "there is room again"
-
-
-def test_errors_reach_the_caller() -> None:
-    """The header is read where it is asked for, what the streams decode to in a thread."""
-    frame = bytearray(codec.encode(channels(64, 64).astype(np.float16), predictor="raw"))
-    frame[36 + 2 + 9 + 20] ^= 0xFF  # in the first stream
-    damaged = with_checksum(bytes(frame))
-    with codec.Pool() as pool:
-        decoding = pool.decode(damaged)
-        assert decoding is not None
-        for _ in range(2):
-            with pytest.raises(H2OError, match="damaged"):
-                decoding.result()
-        assert (pool.stats.decode.done, pool.stats.decode.failed) == (1, 1)
-        with pytest.raises(H2OError, match="checksum"):
-            pool.decode(bytes(frame))
-        again = pool.decode(codec.encode(np.zeros((2, 2), np.uint8)))
-        assert again is not None
-        assert again.result().shape == (2, 2)
-    for arguments in ({"threads": 0}, {"max_queue": 0}):
-        with pytest.raises(ValueError, match="must be an integer"):
-            codec.Pool(**arguments)

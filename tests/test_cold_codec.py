@@ -68,11 +68,12 @@ def test_is_the_raw_cold_store_bit_for_bit(tiny_model: Path, name: str) -> None:
             if i % 3 == 0:
                 encoded(llm)
         stats = encoded(llm)
-        shrinks = name != "iq4_nl"  # its fields are not known, and a row's 36 bytes are few
-        assert (stats.encoded_blocks > 0) == shrinks
+        assert stats.encoded_blocks > 0
+        if name == "iq4_nl":  # its fields are not known: only rows that are equal to others become shorter
+            assert stats.raw_blocks > stats.encoded_blocks
         assert stats.failed_blocks == stats.skipped_blocks == 0
         assert_all_equal(*(arrays(x) for x in (llm, want)))
-        assert (llm.kv.stats.cold_bytes < want.kv.stats.cold_bytes) == shrinks
+        assert llm.kv.stats.cold_bytes < want.kv.stats.cold_bytes
         for x in (llm, want):
             x.eval(text(70, seed=2), dense_tail=30)
         assert_all_equal(*([x.logits, *arrays(x)] for x in (llm, want)))
@@ -208,7 +209,7 @@ def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path
 
 
 def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
-    """Full says exactly what store would save, probe nearly."""
+    """Full says exactly what store would save; probe nearly of K, and of V without the first layer's equal rows."""
     ratios, n_blocks = {}, {}
     for mode in ("store", "full", "probe"):
         config = replace(CONFIG, lossless=LosslessConfig(mode))
@@ -222,7 +223,8 @@ def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
             assert (min(stats.decode_us) > 0) == (mode != "probe")
             ratios[mode], n_blocks[mode] = (stats.k_ratio, stats.v_ratio), stats.encoded_blocks + stats.raw_blocks
     assert ratios["store"] == ratios["full"]
-    np.testing.assert_allclose(ratios["probe"], ratios["full"], rtol=0.1)
+    assert ratios["probe"][0] == pytest.approx(ratios["full"][0], rel=0.1)
+    assert 1 < ratios["probe"][1] < ratios["full"][1]
     assert n_blocks["store"] == n_blocks["full"]
     assert n_blocks["probe"] == pytest.approx(n_blocks["full"] / 16, abs=1)
 

@@ -63,8 +63,7 @@ def test_lossless(gate: Gate) -> None:
     assert found["front"] > 1
     assert found["all"] > 1
     assert found["fallbacks"] == 0
-    assert 0 < found["queue_peak"] <= 8
-    assert min(found["encode"], found["decode"], found["decode_us"]) > 0
+    assert min(found["encode"], found["decode"]) > 0
 
 
 @pytest.mark.usefixtures("short")

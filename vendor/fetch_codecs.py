@@ -1,8 +1,8 @@
-"""Fill vendor/codecs: the sources of zstd, LZ4 and xxHash that src/h2o/store/codec is built with.
+"""Fill vendor/codecs: the source of zstd that src/h2o/store/codec is built with.
 
-CMake runs this when it configures. Each is taken out of a Python package's source distribution, pinned in
-vendor/requirements-*.txt and downloaded once, by pip, into vendor/.cache. H2O_LLAMA_CODECS names a folder with these
-distributions to use instead of the package index. The folder is built beside the old one and renamed into place.
+CMake runs this when it configures. It is taken out of a Python package's source distribution, pinned in
+vendor/requirements-zstd.txt and downloaded once, by pip, into vendor/.cache. H2O_LLAMA_CODECS names a folder with this
+distribution to use instead of the package index. The folder is built beside the old one and renamed into place.
 """
 
 from __future__ import annotations
@@ -17,35 +17,23 @@ from pathlib import Path
 
 from fetch import ROOT, STAMP, Release, VendorError, cached_sdist, replace_tree
 
-# pin -> where a file lies in the distribution -> its name in vendor/codecs
-FILES = {
-    "requirements-zstd.txt": {
-        "zstd/zstd.c": "zstd.c",
-        "zstd/zstd.h": "zstd.h",
-        "zstd/zstd_errors.h": "zstd_errors.h",
-        "zstd/LICENSE": "LICENSE-zstd",
-    },
-    "requirements-lz4.txt": {
-        "lz4libs/lz4.c": "lz4.c",
-        "lz4libs/lz4.h": "lz4.h",
-        "lz4libs/xxhash.c": "xxhash.c",
-        "lz4libs/xxhash.h": "xxhash.h",
-    },
-}
+PIN = "requirements-zstd.txt"
 
-# The licences of LZ4 and xxHash are the first comment of each header.
-LICENSES = {"lz4.h": "LICENSE-lz4", "xxhash.h": "LICENSE-xxhash"}
+# where a file lies in the distribution -> its name in vendor/codecs
+FILES = {
+    "zstd/zstd.c": "zstd.c",
+    "zstd/LICENSE": "LICENSE-zstd",
+}
 
 
 def fill(vendor: Path, source: Path | None = None) -> str:
     """Make vendor/codecs current and say in one line what was done.
 
-    `source` is a folder with the source distributions. Raises VendorError, and changes nothing then.
+    `source` is a folder with the source distribution. Raises VendorError, and changes nothing then.
     """
     target = vendor / "codecs"
     stamp = "".join(
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
-        for path in (*(vendor / name for name in FILES), Path(__file__))
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in (vendor / PIN, Path(__file__))
     )
     stamp_file = target / STAMP
     if stamp_file.is_file() and stamp_file.read_text(encoding="utf-8") == stamp:
@@ -53,12 +41,8 @@ def fill(vendor: Path, source: Path | None = None) -> str:
     with tempfile.TemporaryDirectory(prefix=".new-", dir=vendor) as folder:
         new = Path(folder) / "codecs"
         new.mkdir()
-        for requirements, names in FILES.items():
-            release = read_release(vendor / requirements)
-            _extract(_sdist(vendor, vendor / requirements, release, source), release.folder, names, new)
-        for header, name in LICENSES.items():
-            comment = (new / header).read_text(encoding="utf-8").partition("*/")[0]
-            (new / name).write_text(comment.replace("/*", "", 1) + "\n", encoding="utf-8")
+        release = read_release(vendor / PIN)
+        _extract(_sdist(vendor, vendor / PIN, release, source), release.folder, new)
         (new / STAMP).write_text(stamp, encoding="utf-8")
         replace_tree(new, target)
     return "vendor/codecs filled"
@@ -82,9 +66,9 @@ def _sdist(vendor: Path, requirements: Path, release: Release, source: Path | No
     return path
 
 
-def _extract(sdist: Path, prefix: str, names: dict[str, str], target: Path) -> None:
+def _extract(sdist: Path, prefix: str, target: Path) -> None:
     with tarfile.open(sdist) as archive:
-        for path, name in names.items():
+        for path, name in FILES.items():
             try:
                 file = archive.extractfile(f"{prefix}/{path}")
             except KeyError:

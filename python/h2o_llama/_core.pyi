@@ -11,19 +11,12 @@ import numpy
 import numpy.typing
 
 __all__: list[str] = [
-    "CODEC_HEADER_BYTES",
     "KV",
     "RANDOM_SEED",
     "UPSTREAM_COMMIT",
     "ChatParser",
     "ChatPrompt",
     "ChatTemplate",
-    "CodecInfo",
-    "CodecPlane",
-    "CodecPool",
-    "CodecRowCode",
-    "CodecTask",
-    "CodecWorkStats",
     "Context",
     "Grammar",
     "KVInfo",
@@ -35,8 +28,6 @@ __all__: list[str] = [
     "codec_block_bytes",
     "codec_decode",
     "codec_encode",
-    "codec_inspect",
-    "codec_names",
     "codec_predictors",
     "codec_types",
     "count_weights",
@@ -490,86 +481,30 @@ class ops_AttentionParams:
         sums: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
 
-class CodecPlane:
-    @property
-    def codecs(self) -> list[str]: ...
-    @property
-    def predictor(self) -> str: ...
-    @property
-    def raw_bytes(self) -> int: ...
-    @property
-    def stored_bytes(self) -> int: ...
-
-class CodecInfo:
-    @property
-    def n_kept(self) -> int: ...
-    @property
-    def n_rows(self) -> int: ...
-    @property
-    def planes(self) -> list[CodecPlane]: ...
-    @property
-    def row_bytes(self) -> int: ...
-    @property
-    def type(self) -> str: ...
-
-class CodecRowCode:
-    def __init__(self, rows: numpy.typing.NDArray[numpy.uint8], *, type: str) -> None: ...
-    def decode(
-        self,
-        encoded: bytes,
-        ends: numpy.typing.NDArray[numpy.uint32],
-        first: typing.SupportsInt | typing.SupportsIndex,
-        n: typing.SupportsInt | typing.SupportsIndex,
-    ) -> numpy.typing.NDArray[numpy.uint8]: ...
-    def encode(self, rows: numpy.typing.NDArray[numpy.uint8]) -> tuple[bytes, numpy.typing.NDArray[numpy.uint32]]: ...
-
-class CodecTask:
-    def result(self) -> typing.Any: ...
-    @property
-    def is_done(self) -> bool: ...
-
-class CodecWorkStats:
-    @property
-    def n_done(self) -> int: ...
-    @property
-    def n_failed(self) -> int: ...
-    @property
-    def n_skipped(self) -> int: ...
-    @property
-    def p50_us(self) -> float: ...
-    @property
-    def p95_us(self) -> float: ...
-    @property
-    def p99_us(self) -> float: ...
-
-class CodecPool:
-    def __init__(
-        self,
-        *,
-        threads: typing.SupportsInt | typing.SupportsIndex,
-        max_queue: typing.SupportsInt | typing.SupportsIndex,
-    ) -> None: ...
-    def close(self) -> None: ...
-    def decode(self, frame: bytes, *, max_bytes: typing.SupportsInt | typing.SupportsIndex) -> CodecTask | None: ...
-    def decode_stats(self) -> CodecWorkStats: ...
-    def encode(
-        self, rows: numpy.typing.NDArray[numpy.uint8], *, type: str, codec: str, predictor: str, equal_rows: bool
-    ) -> CodecTask | None: ...
-    def encode_stats(self) -> CodecWorkStats: ...
-    @property
-    def queue_length(self) -> int: ...
-    @property
-    def queue_peak(self) -> int: ...
-
 def codec_block_bytes(type: str) -> int: ...
 def codec_decode(
-    frame: bytes, *, max_bytes: typing.SupportsInt | typing.SupportsIndex
-) -> tuple[numpy.typing.NDArray[numpy.uint8], str]: ...
+    encoded: tuple[
+        bytes,
+        typing.SupportsInt | typing.SupportsIndex,
+        typing.SupportsInt | typing.SupportsIndex,
+        typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+        typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+        bytes,
+    ],
+    *,
+    type: str,
+    n_rows: typing.SupportsInt | typing.SupportsIndex,
+    row_bytes: typing.SupportsInt | typing.SupportsIndex,
+    start: typing.SupportsInt | typing.SupportsIndex,
+    stop: typing.SupportsInt | typing.SupportsIndex,
+) -> numpy.typing.NDArray[numpy.uint8]: ...
 def codec_encode(
-    rows: numpy.typing.NDArray[numpy.uint8], *, type: str, codec: str, predictor: str, equal_rows: bool
-) -> bytes: ...
-def codec_inspect(frame: bytes) -> CodecInfo: ...
-def codec_names() -> list[str]: ...
+    rows: numpy.typing.NDArray[numpy.uint8],
+    *,
+    type: str,
+    predictor: str,
+    unit_rows: typing.SupportsInt | typing.SupportsIndex,
+) -> tuple[bytes, int, int, numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], bytes]: ...
 def codec_predictors() -> list[str]: ...
 def codec_types() -> list[str]: ...
 def count_weights(path: bytes) -> dict[str, int]: ...
@@ -672,6 +607,5 @@ def type_size(type: str) -> float:
     Bytes per element.
     """
 
-CODEC_HEADER_BYTES: int = 36
 RANDOM_SEED: int = 4294967295
 UPSTREAM_COMMIT: str = "0c1e57098"

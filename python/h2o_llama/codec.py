@@ -3,15 +3,17 @@
 The format, and what it makes of real K and V, is in docs/kv-tiers.md.
 
 Rows that are equal to an earlier one are stored once. The others are taken apart into planes: the high bytes of F16,
-the low ones; of Q8_0 the scales and the quants. Each plane has the predictor that promises to be smallest, and each
-stream of bytes that it leaves is coded by zstd, LZ4 or RLE, or stays as it is. A frame is never more than
-`HEADER_BYTES` longer than the rows.
+the low ones; of Q8_0 the scales and the quants. Each plane has the predictor that leaves least, and a Huffman code, or
+stays as it is. Rows are encoded in units, each of which is decoded alone: a cold store has units of one row.
 """
 
 from __future__ import annotations
 
+import math
+import struct
+import zlib
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +21,9 @@ from numpy.typing import NDArray
 from h2o_llama import _check, _core
 from h2o_llama.errors import H2OError
 
-Codec: TypeAlias = Literal["auto", "zstd", "lz4", "rle", "raw"]
-Predictor: TypeAlias = Literal["auto", "raw", "delta", "xor", "pair", "pair_delta", "context"]
+Predictor: TypeAlias = Literal["auto", "raw", "delta", "xor", "pair", "pair_delta"]
 
-HEADER_BYTES: int = _core.CODEC_HEADER_BYTES
-CODECS: tuple[str, ...] = tuple(_core.codec_names())
-PREDICTORS: tuple[str, ...] = tuple(_core.codec_predictors())
+PREDICTORS: tuple[str, ...] = ("auto", *_core.codec_predictors())
 TYPES: tuple[str, ...] = tuple(_core.codec_types())
 
 _OWNER = "codec"
@@ -35,25 +34,18 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 _MAX_BYTES = 1 << 32
 
+_MAGIC = b"H2KV"
+_VERSION = 2
+# magic, version, type, bytes of the code, rows, bytes of a row, rows of a unit, stored rows
+_HEADER = struct.Struct("<4sBBHIIII")
+
 
 @dataclass(frozen=True)
 class Plane:
-    """One plane of a frame.
-
-    Attributes
-    ----------
-    predictor : str
-        One of `PREDICTORS`.
-    raw_bytes, stored_bytes : int
-        Of all rows; with its headers, without rows that are equal to others.
-    codecs : tuple of str
-        How each of its streams is coded: "context" leaves several, the others one.
-    """
+    """One plane of a frame: its predictor, and whether it has a Huffman code or is stored as it is."""
 
     predictor: str
-    raw_bytes: int
-    stored_bytes: int
-    codecs: tuple[str, ...]
+    is_coded: bool
 
 
 @dataclass(frozen=True)
@@ -64,12 +56,12 @@ class Frame:
     ----------
     type : str
         One of `TYPES`.
-    n_rows, row_bytes : int
-        The rows that it holds.
-    kept_rows : int
+    n_rows, row_bytes, unit_rows : int
+        The rows that it holds, and how many of them are decoded together.
+    stored_rows : int
         How many of them are not equal to an earlier one, or n_rows where that saves nothing.
     planes : tuple of Plane
-        Empty if the rows are stored as they are.
+        The highest bytes first.
     stored_bytes : int
         Length of the frame.
     """
@@ -77,7 +69,8 @@ class Frame:
     type: str
     n_rows: int
     row_bytes: int
-    kept_rows: int
+    unit_rows: int
+    stored_rows: int
     planes: tuple[Plane, ...]
     stored_bytes: int
 
@@ -90,51 +83,18 @@ class Frame:
         """Bytes of the rows over those of the frame. Rows that are stored as they are: a little less than 1."""
         return self.raw_bytes / self.stored_bytes
 
-
-@dataclass(frozen=True)
-class WorkStats:
-    """What a pool has done of one kind of work.
-
-    Attributes
-    ----------
-    done, failed, skipped : int
-        Blocks that it has done; those of them that ended with an error; those that it did not take.
-    p50_us, p95_us, p99_us : float
-        Percentiles of the microseconds that one took, of the last 4,096, without waiting.
-    """
-
-    done: int
-    failed: int
-    skipped: int
-    p50_us: float
-    p95_us: float
-    p99_us: float
-
-
-@dataclass(frozen=True)
-class PoolStats:
-    """What a pool has done.
-
-    Attributes
-    ----------
-    encode, decode : WorkStats
-    queue_length, queue_peak : int
-        Blocks that wait now; the most that ever waited.
-    """
-
-    encode: WorkStats
-    decode: WorkStats
-    queue_length: int
-    queue_peak: int
+    @property
+    def is_coded(self) -> bool:
+        """Whether anything became shorter: a plane, or equal rows."""
+        return self.stored_rows < self.n_rows or any(plane.is_coded for plane in self.planes)
 
 
 def encode(
     array: NDArray[Any],
-    codec: Codec = "auto",
     *,
     type: str | None = None,
     predictor: Predictor = "auto",
-    equal_rows: bool = True,
+    unit_rows: int | None = None,
     strict: bool = False,
 ) -> bytes:
     """Compress rows.
@@ -143,24 +103,21 @@ def encode(
     ----------
     array : float16, float32, uint16 or uint8 [n_tokens, ...]
         A row for each token, in the order of the text.
-    codec : str
-        How bytes become fewer: "zstd"; "lz4", which is larger and decodes faster; "rle", only where all bytes of a
-        stream are equal; "raw", not at all; or "auto": "rle" where it can be, else "zstd". What does not become
-        smaller stays as it is.
     type : str, optional
         What the rows consist of, one of `TYPES`. By default "f16", "f32" or, of uint8, "u8": bytes of which nothing is
         known. uint16 holds "bf16", uint8 ggml's blocks, such as "q8_0".
     predictor : str
-        Of all planes, one of `PREDICTORS`; "auto": for each what promises to be smallest.
-    equal_rows : bool
-        Store rows that are equal to an earlier one only once.
+        Of all planes, one of `PREDICTORS`; "auto": for each what leaves least.
+    unit_rows : int, optional
+        Rows that are decoded together, at most: few for fast access to single rows, by default as many as have 64 KiB.
     strict : bool
         Decode the frame and compare.
 
     Returns
     -------
     bytes
-        The frame, for `decode`.
+        The frame, for `decode`. What does not become smaller is stored as it is: a frame is never longer than the rows
+        by more than 40 bytes, and 8 for each unit.
 
     Raises
     ------
@@ -169,240 +126,118 @@ def encode(
     H2OError
         With strict, if the frame does not give the same bytes.
     """
-    rows, options = _block(_OWNER, array, codec, type, predictor, equal_rows)
-    frame = _core.codec_encode(rows, **options)
-    if _check.flag(_OWNER, "strict", strict):
-        found, _ = _core.codec_decode(frame, max_bytes=rows.size)
-        if not np.array_equal(found, rows):
-            raise H2OError("[codec] the frame does not give the same bytes: please report this")
+    rows, name = _rows(array, type)
+    code, unit, n_stored, numbers, ends, units = _core.codec_encode(
+        rows,
+        type=name,
+        predictor=_check.choice(_OWNER, "predictor", predictor, PREDICTORS),
+        unit_rows=0 if unit_rows is None else _check.integer(_OWNER, "unit_rows", unit_rows, 1),
+    )
+    header = _HEADER.pack(_MAGIC, _VERSION, TYPES.index(name), len(code), *rows.shape, unit, n_stored)
+    head = header + code + numbers.astype("<u4").tobytes() + ends.astype("<u4").tobytes()
+    frame = head + zlib.crc32(head).to_bytes(4, "little") + units
+    if _check.flag(_OWNER, "strict", strict) and decode(frame).tobytes() != rows.tobytes():
+        raise H2OError("[codec] the frame does not give the same bytes: please report this")
     return frame
 
 
-def decode(frame: bytes, *, max_bytes: int = _MAX_BYTES) -> NDArray[Any]:
-    """The rows of a frame, exactly.
+def decode(frame: bytes, start: int = 0, stop: int | None = None, *, max_bytes: int = _MAX_BYTES) -> NDArray[Any]:
+    """Rows of a frame, exactly.
 
     Parameters
     ----------
     frame : bytes
         Of `encode`.
+    start, stop : int
+        Which rows, by default all. Units without one of them are not decoded.
     max_bytes : int
-        The most that the rows may have: a small frame can hold many equal ones.
+        The most that they may have: a small frame can hold many equal ones.
 
     Returns
     -------
-    float16, float32, uint16 ("bf16") or uint8 (all other types) [n_tokens, n]
+    float16, float32, uint16 ("bf16") or uint8 (all other types) [stop - start, n]
         What `encode` was given, with the axes after the first made one.
 
     Raises
     ------
     ValueError
-        If frame is not bytes.
+        If frame is not bytes, or does not have these rows.
     H2OError
         If the frame is damaged, or holds more than max_bytes.
     """
-    frame = _frame(_OWNER, frame)
-    return _typed(*_core.codec_decode(frame, max_bytes=_check.integer(_OWNER, "max_bytes", max_bytes, 0, 2**63 - 1)))
+    parts = _read(frame)
+    stop = _check.integer(_OWNER, "stop", parts.n_rows if stop is None else stop, 0, parts.n_rows)
+    start = _check.integer(_OWNER, "start", start, 0, stop)
+    n_bytes = (stop - start) * parts.row_bytes
+    if n_bytes > _check.integer(_OWNER, "max_bytes", max_bytes, 0, 2**63 - 1):
+        raise H2OError(f"[codec] the frame holds {n_bytes} bytes, more than max_bytes = {max_bytes}")
+    rows = _core.codec_decode(
+        parts.encoded, type=parts.type, n_rows=parts.n_rows, row_bytes=parts.row_bytes, start=start, stop=stop
+    )
+    typed: NDArray[Any] = rows.view(_DTYPES.get(parts.type, np.dtype(np.uint8)))
+    return typed
 
 
 def inspect(frame: bytes) -> Frame:
     """What a frame says of itself. Errors as those of `decode`."""
-    info = _core.codec_inspect(_frame(_OWNER, frame))
-    planes = tuple(Plane(p.predictor, p.raw_bytes, p.stored_bytes, tuple(p.codecs)) for p in info.planes)
-    return Frame(info.type, info.n_rows, info.row_bytes, info.n_kept, planes, len(frame))
+    parts = _read(frame)
+    code, unit_rows, stored_rows = parts.encoded[:3]
+    planes = []
+    at = 0
+    while at + 2 <= len(code) and code[at] < len(PREDICTORS) - 1:
+        planes.append(Plane(PREDICTORS[1 + code[at]], code[at + 1] > 0))
+        at += 2 + code[at + 1]
+    if at != len(code):
+        raise H2OError("[codec] damaged: its planes are encoded in no known way")
+    return Frame(parts.type, parts.n_rows, parts.row_bytes, unit_rows, stored_rows, tuple(planes), len(frame))
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows that a `RowCode` has encoded.
+class _Parts(NamedTuple):
+    """A frame taken apart; the core checks what it is given of it."""
 
-    Attributes
-    ----------
-    data : bytes
-        One after another.
-    ends : uint32 [n_tokens]
-        Where each of them ends there.
-    """
-
-    data: bytes
-    ends: NDArray[np.uint32]
+    type: str
+    n_rows: int
+    row_bytes: int
+    encoded: tuple[bytes, int, int, NDArray[np.uint32], NDArray[np.uint32], bytes]
 
 
-class RowCode:
-    """Encodes rows so that each can be decoded by itself, in less than a microsecond: what a cold store holds.
-
-    It is made from some rows, and takes fewest bytes for others like them; none come out changed. A few groups of
-    channels have a Huffman code (1952) each. Planes of bytes that this does not make smaller stay as they are.
-
-    Parameters
-    ----------
-    array : float16, float32, uint16 or uint8 [n_tokens, ...]
-        Rows, of which the first 1,024 are looked at.
-    type : str, optional
-        As for `encode`.
-
-    Raises
-    ------
-    ValueError
-        If an argument has the wrong type, shape or name.
-    H2OError
-        From `decode`, if what it is given is damaged.
-    """
-
-    def __init__(self, array: NDArray[Any], *, type: str | None = None) -> None:
-        rows, self._type = _rows("codec.RowCode", array, type)
-        self._code = _core.CodecRowCode(rows, type=self._type)
-
-    def encode(self, array: NDArray[Any]) -> Rows:
-        """Rows of the same type and length."""
-        rows, _ = _rows("codec.RowCode", array, self._type)
-        return Rows(*self._code.encode(rows))
-
-    def decode(self, rows: Rows, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Rows [start, stop), by default all, with the axes after the first made one."""
-        if not isinstance(rows, Rows):
-            raise _check.bad_argument("codec.RowCode", "rows", "what encode returned", rows)
-        n = len(rows.ends)
-        stop = _check.integer("codec.RowCode", "stop", n if stop is None else stop, 0, n)
-        start = _check.integer("codec.RowCode", "start", start, 0, stop)
-        return _typed(self._code.decode(rows.data, rows.ends, start, stop - start), self._type)
+def _read(frame: object) -> _Parts:
+    if not isinstance(frame, bytes):
+        raise _check.bad_argument(_OWNER, "frame", "bytes", frame)
+    if len(frame) < _HEADER.size or not frame.startswith(_MAGIC):
+        raise H2OError(f"[codec] this is no frame: expected {_HEADER.size} bytes or more that begin with H2KV")
+    _, version, type, n_code, n_rows, row_bytes, unit_rows, n_stored = _HEADER.unpack_from(frame)
+    if version != _VERSION:
+        raise H2OError(f"[codec] the frame has version {version}, expected {_VERSION}")
+    n_numbers = n_rows if n_stored < n_rows else 0
+    n_units = math.ceil(n_stored / max(unit_rows, 1))
+    numbers_at = _HEADER.size + n_code
+    ends_at = numbers_at + 4 * n_numbers
+    head = ends_at + 4 * n_units
+    if head + 4 > len(frame) or zlib.crc32(frame[:head]).to_bytes(4, "little") != frame[head : head + 4]:
+        raise H2OError("[codec] the frame is damaged: its checksum is wrong")
+    if type >= len(TYPES) or unit_rows == 0 or n_stored > n_rows:
+        raise H2OError("[codec] the frame is damaged: its header contradicts itself")
+    numbers = np.frombuffer(frame, "<u4", n_numbers, numbers_at).astype(np.uint32)
+    ends = np.frombuffer(frame, "<u4", n_units, ends_at).astype(np.uint32)
+    code = frame[_HEADER.size : numbers_at]
+    return _Parts(TYPES[type], n_rows, row_bytes, (code, unit_rows, n_stored, numbers, ends, frame[head + 4 :]))
 
 
-class Encoding:
-    """A frame that a pool makes."""
-
-    def __init__(self, task: _core.CodecTask) -> None:
-        self._task = task
-
-    @property
-    def is_done(self) -> bool:
-        return self._task.is_done
-
-    def result(self) -> bytes:
-        """Wait for the frame. Errors as those of `encode`."""
-        frame = self._task.result()
-        assert isinstance(frame, bytes)
-        return frame
-
-
-class Decoding:
-    """Rows that a pool decodes."""
-
-    def __init__(self, task: _core.CodecTask) -> None:
-        self._task = task
-
-    @property
-    def is_done(self) -> bool:
-        return self._task.is_done
-
-    def result(self) -> NDArray[Any]:
-        """Wait for the rows, as `decode` returns them. Errors as those of `decode`."""
-        return _typed(*self._task.result())
-
-
-class Pool:
-    """Threads that encode and decode beside the computation.
-
-    Blocks wait in a queue of limited length. Where it is full, a block is not taken: the caller does without, or does
-    it itself. A pool is closed by `close()` or at the end of a `with` block, when all that it took is done.
-
-    Parameters
-    ----------
-    threads : int
-        How many.
-    max_queue : int
-        Most blocks that wait.
-
-    Raises
-    ------
-    ValueError
-        If a number is less than 1; from `encode` and `decode`, after `close()`.
-    """
-
-    def __init__(self, threads: int = 1, max_queue: int = 8) -> None:
-        self._pool = _core.CodecPool(
-            threads=_check.integer("codec.Pool", "threads", threads, 1, 512),
-            max_queue=_check.integer("codec.Pool", "max_queue", max_queue, 1),
-        )
-
-    def encode(
-        self,
-        array: NDArray[Any],
-        codec: Codec = "auto",
-        *,
-        type: str | None = None,
-        predictor: Predictor = "auto",
-        equal_rows: bool = True,
-    ) -> Encoding | None:
-        """Begin to compress a copy of these rows, see `h2o_llama.codec.encode`. None: the queue is full."""
-        rows, options = _block("codec.Pool", array, codec, type, predictor, equal_rows)
-        task = self._pool.encode(rows, **options)
-        return None if task is None else Encoding(task)
-
-    def decode(self, frame: bytes, *, max_bytes: int = _MAX_BYTES) -> Decoding | None:
-        """Begin to decode a frame, see `h2o_llama.codec.decode`. None: the queue is full."""
-        frame = _frame("codec.Pool", frame)
-        task = self._pool.decode(frame, max_bytes=_check.integer("codec.Pool", "max_bytes", max_bytes, 0, 2**63 - 1))
-        return None if task is None else Decoding(task)
-
-    @property
-    def stats(self) -> PoolStats:
-        """What it has done so far, also after `close()`."""
-        pool = self._pool
-        encode, decode = (
-            WorkStats(s.n_done, s.n_failed, s.n_skipped, s.p50_us, s.p95_us, s.p99_us)
-            for s in (pool.encode_stats(), pool.decode_stats())
-        )
-        return PoolStats(encode, decode, pool.queue_length, pool.queue_peak)
-
-    def close(self) -> None:
-        """End the threads, when all that was taken is done."""
-        self._pool.close()
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def _block(
-    owner: str, array: object, codec: object, type: str | None, predictor: object, equal_rows: object
-) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-    """Rows as bytes, uint8 [n_tokens, row_bytes], and the core's options."""
-    rows, name = _rows(owner, array, type)
-    return rows, {
-        "type": name,
-        "codec": _check.choice(owner, "codec", codec, CODECS),
-        "predictor": _check.choice(owner, "predictor", predictor, PREDICTORS),
-        "equal_rows": _check.flag(owner, "equal_rows", equal_rows),
-    }
-
-
-def _rows(owner: str, array: object, type: str | None) -> tuple[NDArray[np.uint8], str]:
+def _rows(array: object, type: str | None) -> tuple[NDArray[np.uint8], str]:
     """Rows as bytes, uint8 [n_tokens, row_bytes], and their type's name."""
     if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise _check.bad_argument(owner, "array", "a NumPy array of one axis or more", array)
+        raise _check.bad_argument(_OWNER, "array", "a NumPy array of one axis or more", array)
     if type is None:
         found = [name for name, dtype in _DTYPES.items() if dtype == array.dtype and name != "bf16"]
         type = found[0] if found else "u8"
-    name = _check.choice(owner, "type", type, TYPES)
+    name = _check.choice(_OWNER, "type", type, TYPES)
     dtype = _DTYPES.get(name, np.dtype(np.uint8))
     if array.dtype != dtype:
-        raise ValueError(f'[{owner}] array must be {dtype} for type "{name}", got {array.dtype}')
+        raise ValueError(f'[{_OWNER}] array must be {dtype} for type "{name}", got {array.dtype}')
     n_tokens, row = array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
     rows = np.ascontiguousarray(array).reshape(n_tokens, row).view(np.uint8)
     block = _core.codec_block_bytes(name)
     if row * dtype.itemsize % block != 0:
-        raise ValueError(f'[{owner}] rows of type "{name}" must have a multiple of {block} bytes, got {row}')
+        raise ValueError(f'[{_OWNER}] rows of type "{name}" must have a multiple of {block} bytes, got {row}')
     return rows.reshape(n_tokens, row * dtype.itemsize), name
-
-
-def _frame(owner: str, frame: object) -> bytes:
-    if not isinstance(frame, bytes):
-        raise _check.bad_argument(owner, "frame", "bytes", frame)
-    return frame
-
-
-def _typed(rows: NDArray[np.uint8], type: str) -> NDArray[Any]:
-    typed: NDArray[Any] = rows.view(_DTYPES.get(type, np.dtype(np.uint8)))
-    return typed

@@ -1,12 +1,11 @@
-// The codec, for sanitizers: blocks of all kinds come back exactly, damaged frames and rows are refused or give something, and a pool
-// does both at once. Usage: test-codec [blocks [seed]]
+// The codec, for sanitizers: blocks of all kinds come back exactly, by their own code and by that of others; damaged ones are refused or
+// give something; and a pool does its work. Usage: test-codec [blocks [seed]]
 
-#include "h2o/store/codec/entropy.h"
-#include "h2o/store/codec/frame.h"
+#include "h2o/store/codec/block.h"
 #include "h2o/store/codec/pool.h"
-#include "h2o/store/codec/row-code.h"
-#include "h2o/store/codec/codec.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +26,7 @@ static void check(bool ok, const char * what) {
     }
 }
 
-static bytes_t random_block(const h2o_codec_shape & shape) {
+static bytes_t random_rows(const h2o_codec_shape & shape) {
     bytes_t res(shape.bytes());
     const uint64_t kind = below(4);
     const uint64_t high = 1 + below(kind == 0 ? 4 : 256);
@@ -47,141 +46,124 @@ static bytes_t random_block(const h2o_codec_shape & shape) {
     return res;
 }
 
-static void set_checksum(bytes_t & frame) {
-    const size_t n = H2O_CODEC_HEADER_BYTES;
-    const uint64_t size = frame.size();
-    for (int i = 0; i < 8; ++i) {
-        frame[n - 16 + i] = size >> 8*i;
-    }
-    const uint64_t hash = h2o_codec_hash(&frame[n], frame.size() - n, h2o_codec_hash(frame.data(), n - 8, 0));
-    for (int i = 0; i < 8; ++i) {
-        frame[n - 8 + i] = hash >> 8*i;
-    }
-}
+// What is stored of a block.
+struct stored {
+    bytes_t code;
+    h2o_codec_block block;
+    bytes_t units;
+};
 
-static void damage_bytes(bytes_t & data) {
-    for (uint64_t i = 1 + below(3); i > 0; --i) {
-        uint8_t & byte = data[below(below(2) ? std::min<size_t>(data.size(), 90) : data.size())];
-        byte = below(2) ? byte ^ 1 << below(8) : below(256);
-    }
-}
+// Rows [first, first + n), with all that is read in allocations of exactly their size.
+static bytes_t decode(const stored & s, const h2o_codec_shape & shape, uint32_t first, uint32_t n) {
+    const bytes_t code = s.code;
+    h2o_codec_block block = s.block;
+    block.code = std::make_shared<h2o_codec_code>(shape.type, shape.row_bytes, s.block.code->unit_rows, code.data(), code.size());
+    block.check(s.units.size());
 
-static bytes_t damaged(bytes_t frame) {
-    damage_bytes(frame);
-    if (below(5) == 0) {
-        frame.resize(below(frame.size() + 20));
-    }
-    if (below(8) != 0 && frame.size() >= H2O_CODEC_HEADER_BYTES) {
-        set_checksum(frame);
-    }
-    return frame;
-}
-
-// in allocations of exactly their size
-static bytes_t decode(const bytes_t & frame) {
-    const h2o_codec_frame read = h2o_codec_read_frame(frame.data(), frame.size());
-    if (read.shape.bytes() > 1 << 22) {
-        throw h2o_codec_error("too large");
-    }
-    bytes_t res(read.shape.bytes());
-    h2o_codec_decode(read, res.data());
+    bytes_t res((size_t) n*shape.row_bytes), part;
+    block.decode(first, n, res.data(), [&](uint32_t begin, uint32_t end) {
+        part = bytes_t(s.units.begin() + begin, s.units.begin() + end);
+        return part.data();
+    });
     return res;
 }
 
-// one encoded row, in allocations of exactly their size
-static bytes_t decode_row(const h2o_codec_row_code & code, bytes_t row, uint32_t row_bytes) {
-    const uint32_t end = row.size();
-    row.resize(end + h2o_codec_row_code::READ_AHEAD);
-    bytes_t res(row_bytes);
-    code.decode(row.data(), &end, 0, 1, res.data());
-    return res;
-}
-
-static bytes_t damaged_row(bytes_t row) {
-    damage_bytes(row);
-    if (below(5) == 0) {
-        row.resize(below(row.size() + 20));
-    }
-    if (below(8) != 0 && row.size() >= 4) { // so that it is decoded
-        const uint64_t hash = h2o_codec_hash(&row[4], row.size() - 4, row.size());
-        std::memcpy(row.data(), &hash, 4);
-    }
-    return row;
-}
-
-// A code of a block's rows: each of them by itself, damaged ones, and all at once. Returns how many of the damaged ones were decoded.
-static int check_rows(const bytes_t & block, const h2o_codec_shape & shape) {
-    const h2o_codec_row_code code(block.data(), shape);
-    bytes_t encoded;
-    std::vector<uint32_t> ends;
-    code.encode(block.data(), shape.n_rows, encoded, ends);
-
-    int n_decoded = 0;
-    for (uint32_t r = 0; r < shape.n_rows; ++r) {
-        const bytes_t row(encoded.begin() + (r ? ends[r - 1] : 0), encoded.begin() + ends[r]);
-        const auto    raw = block.begin() + r*(size_t) shape.row_bytes;
-        check(decode_row(code, row, shape.row_bytes) == bytes_t(raw, raw + shape.row_bytes), "a row came back changed");
-        try {
-            decode_row(code, damaged_row(row), shape.row_bytes);
-            n_decoded++;
-        } catch (const h2o_codec_error &) {
+static void damage(bytes_t & data) {
+    if (!data.empty()) {
+        for (uint64_t i = 1 + below(3); i > 0; --i) {
+            uint8_t & byte = data[below(below(2) ? std::min<size_t>(data.size(), 20) : data.size())];
+            byte = below(2) ? byte ^ 1 << below(8) : below(256);
         }
     }
-    bytes_t res(block.size());
-    encoded.resize(encoded.size() + h2o_codec_row_code::READ_AHEAD);
-    code.decode(encoded.data(), ends.data(), 0, shape.n_rows, res.data());
-    check(res == block, "rows came back changed");
-    return n_decoded;
+    if (below(5) == 0) {
+        data.resize(below(data.size() + 20));
+    }
+}
+
+static void damage(std::vector<uint32_t> & numbers) {
+    if (!numbers.empty()) {
+        uint32_t & number = numbers[below(numbers.size())];
+        number = below(2) ? number + below(7) - 3 : below(UINT32_MAX);
+    }
+}
+
+static stored damaged(stored s) {
+    switch (below(6)) {
+        case 0:  damage(s.code);                           break;
+        case 1:  damage(s.block.numbers);                  break;
+        case 2:  damage(s.block.ends);                     break;
+        case 3:  s.block.n_rows   += below(2) || s.block.n_rows == 0 ? 1 : -1;    break;
+        case 4:  s.block.n_stored += below(2) ? 1 : -1;    break;
+        default: damage(s.units);                          break;
+    }
+    if (below(8) != 0) { // so that it is decoded
+        uint32_t begin = 0;
+        for (const uint32_t end : s.block.ends) {
+            const size_t at = begin + H2O_CODEC_CHECKSUM_BYTES;
+            if (end <= s.units.size() && at <= end) {
+                const uint64_t hash = h2o_xxh64(s.units.data() + at, end - at, end - at);
+                for (size_t i = 0; i < H2O_CODEC_CHECKSUM_BYTES; ++i) {
+                    s.units[begin + i] = hash >> 8*i;
+                }
+            }
+            begin = end;
+        }
+    }
+    return s;
+}
+
+static void check_pool() {
+    std::atomic<uint32_t> n_done{0};
+    uint32_t n_taken = 0;
+    {
+        h2o_codec_pool pool(3, 8);
+        for (int i = 0; i < 5000; ++i) {
+            n_taken += pool.submit([&n_done] { n_done++; });
+        }
+        check(pool.queue_peak() >= 1 && pool.queue_peak() <= 8, "a queue was too long");
+    }
+    check(n_taken > 0 && n_done == n_taken, "a pool has lost tasks");
 }
 
 int main(int argc, char ** argv) {
     const int n_blocks = argc > 1 ? atoi(argv[1]) : 2000;
     rng.seed(argc > 2 ? atoi(argv[2]) : 0);
 
-    int n_decoded = 0, n_refused = 0, n_rows_decoded = 0;
-    std::vector<std::future<bytes_t>> beside;
-    h2o_codec_pool pool(2, 8);
+    int n_decoded = 0, n_refused = 0;
     for (int i = 0; i < n_blocks; ++i) {
         h2o_codec_shape shape;
         shape.type      = (h2o_codec_type) below(H2O_CODEC_TYPE_COUNT);
         shape.n_rows    = below(below(2) ? 4 : 120);
-        shape.row_bytes = below(below(2) ? 4 : 40)*h2o_codec_block_bytes(shape.type);
+        shape.row_bytes = below(below(2) ? 4 : below(20) ? 40 : 40000)*h2o_codec_block_bytes(shape.type);
         h2o_codec_options options;
-        options.entropy    = (h2o_codec_entropy)   (below(2) ? H2O_CODEC_ENTROPY_AUTO   : below(H2O_CODEC_ENTROPY_COUNT));
         options.predictor  = (h2o_codec_predictor) (below(2) ? H2O_CODEC_PREDICTOR_AUTO : below(H2O_CODEC_PREDICTOR_COUNT));
-        options.equal_rows = below(2);
+        options.unit_rows  = below(2) ? 1 : below(9);
+        options.for_others = below(2);
 
-        const bytes_t block = random_block(shape);
-        const bytes_t frame = h2o_codec_encode(block.data(), shape, options);
-        check(frame.size() <= block.size() + H2O_CODEC_HEADER_BYTES, "a frame is too long");
-        check(decode(frame) == block, "a block came back changed");
-        n_rows_decoded += check_rows(block, shape);
+        const bytes_t rows = random_rows(shape);
+        stored s;
+        const auto other_code = options.for_others ? std::make_shared<h2o_codec_code>(random_rows(shape).data(), shape, options) : nullptr;
+        s.block = h2o_codec_encode(rows.data(), shape, options, other_code, below(2), s.units);
+        s.code  = s.block.code->write();
 
-        for (int k = 0; k < 10; ++k) {
-            const bytes_t other = damaged(frame);
+        check(s.units.size() <= rows.size() + H2O_CODEC_CHECKSUM_BYTES*s.block.ends.size(), "a unit is too long");
+        check(decode(s, shape, 0, shape.n_rows) == rows, "a block came back changed");
+        const uint32_t first = below(shape.n_rows + 1);
+        const uint32_t n     = below(shape.n_rows - first + 1);
+        const auto     begin = rows.begin() + (size_t) first*shape.row_bytes;
+        check(decode(s, shape, first, n) == bytes_t(begin, begin + (size_t) n*shape.row_bytes), "rows came back changed");
+
+        for (int k = 0; k < 20; ++k) {
+            const stored other = damaged(s);
             try {
-                decode(other);
+                decode(other, shape, 0, other.block.n_rows);
                 n_decoded++;
             } catch (const h2o_codec_error &) {
                 n_refused++;
             }
-            if (auto result = pool.submit(H2O_CODEC_WORK_DECODE, [other] { return decode(other); })) {
-                beside.push_back(std::move(*result));
-            }
         }
     }
-    pool.stop();
-    int n_beside = 0;
-    for (auto & result : beside) {
-        try {
-            result.get();
-        } catch (const h2o_codec_error &) {
-        }
-        n_beside++;
-    }
-    const h2o_codec_pool_stats stats = pool.stats(H2O_CODEC_WORK_DECODE);
-    check(stats.n_done == beside.size() && stats.n_done + stats.n_skipped == 10ull*n_blocks, "the pool has lost tasks");
-    printf("test-codec: %d blocks; of damaged frames %d refused, %d decoded; %d beside; %d damaged rows decoded\n", n_blocks, n_refused, n_decoded,
-            n_beside, n_rows_decoded);
+    check_pool();
+    printf("test-codec: %d blocks; of damaged ones %d refused, %d decoded\n", n_blocks, n_refused, n_decoded);
     return 0;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,15 +22,12 @@ Row = dict[str, Any]
 Part = Literal["K", "V"]
 KVType = Literal["f16", "bf16", "f32"]
 
-# How the rows of a layer become frames: one of all, an upper bound; of some chunks each; of a chunk each.
-VIEWS = ("aggregate", "groups", "chunks")
-
-# No frames, but each row by itself: what a cold store holds.
-ROWS = "rows"
+# How the rows of a layer become frames: one of all, an upper bound; of some chunks each; of a chunk each; and of some
+# chunks, where each row can be decoded alone, as in a cold store.
+VIEWS = ("aggregate", "groups", "chunks", "rows")
 
 # Measured in groups beside what is chosen.
 PREDICTORS = tuple(name for name in codec.PREDICTORS if name != "auto")
-CODES = tuple(name for name in codec.CODECS if name not in ("auto", "raw"))
 
 _PLANES = {"f16": ("high", "low"), "bf16": ("high", "low"), "f32": ("highest", "high", "low", "lowest")}
 
@@ -49,7 +46,8 @@ class CodecPlan:
     repetitions: int = 3
 
     def rows_per_frame(self, view: str) -> int:
-        return {"aggregate": self.n_tokens, "groups": self.chunk * self.group, "chunks": self.chunk}[view]
+        group = self.chunk * self.group
+        return {"aggregate": self.n_tokens, "groups": group, "chunks": self.chunk, "rows": group}[view]
 
 
 class Tensor(NamedTuple):
@@ -113,107 +111,71 @@ def _as_stored(values: NDArray[np.float32], type: KVType) -> NDArray[Any]:
 def measure(
     tensors: Sequence[Tensor], plan: CodecPlan, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> list[Row]:
-    """Encode and decode every tensor in every view, by rows, and with every predictor and code in groups.
+    """Encode and decode every tensor in every view, and with every predictor in groups.
 
     Returns
     -------
     list of dict
-        For each tensor, view, predictor and code: "layer", "part" ("K" or "V"), "view", "predictor", "codec",
-        "raw_bytes", "stored_bytes" (of the frames), "ratio", "encode_per_s", "decode_per_s" (bytes of K and V per
-        second, on one core), "rows", "kept_rows" (not equal to an earlier one), and "planes": for each "name",
-        "raw_bytes", "stored_bytes" and how many frames chose which of "predictors". By rows, with a code made from the
-        first chunk, nothing is chosen: there are no planes.
+        For each tensor, view and predictor: "layer", "part" ("K" or "V"), "view", "predictor", "raw_bytes",
+        "stored_bytes" (of the frames), "ratio", "encode_per_s", "decode_per_s" (bytes of K and V per second, on one
+        core), "rows", "stored_rows" (not equal to an earlier one), "coded_frames" (which are not as the rows were), and
+        "planes": for each "name" and how many frames chose which of "predictors", or left it as it was ("as it is").
     """
+    cases = [*((view, "auto") for view in VIEWS), *(("groups", predictor) for predictor in PREDICTORS)]
     rows = []
     for i, tensor in enumerate(tensors):
         progress("K and V", i, len(tensors))
-        rows += [_measure(tensor, plan, *case) for case in _cases()]
-        rows.append(_measure_rows(tensor, plan))
+        rows += [_measure(tensor, plan, *case) for case in cases]
     progress("K and V", len(tensors), len(tensors))
     return rows
 
 
 def measure_chosen(tensors: Sequence[Tensor], plan: CodecPlan) -> list[Row]:
     """The same, only in groups and as it would be stored."""
-    return [_measure(tensor, plan, "groups", "auto", "auto") for tensor in tensors]
+    return [_measure(tensor, plan, "groups", "auto") for tensor in tensors]
 
 
-def _cases() -> Iterator[tuple[str, str, str]]:
-    """View, predictor, code."""
-    yield from ((view, "auto", "auto") for view in VIEWS)
-    yield from (("groups", predictor, "auto") for predictor in PREDICTORS)
-    yield from (("groups", "auto", code) for code in CODES)
-
-
-def _measure(tensor: Tensor, plan: CodecPlan, view: str, predictor: str, code: str) -> Row:
+def _measure(tensor: Tensor, plan: CodecPlan, view: str, predictor: str) -> Row:
     n = plan.rows_per_frame(view)
+    options: dict[str, Any] = {
+        "type": plan.type,
+        "predictor": predictor,
+        "unit_rows": 1 if view == "rows" else None,
+    }
     frames = []
     encode_s = decode_s = 0.0
     for start in range(0, len(tensor.values), n):
         block = tensor.values[start : start + n]
-        options: dict[str, Any] = {"type": plan.type, "predictor": predictor, "equal_rows": predictor == "auto"}
-        frame, seconds = _fastest(plan.repetitions, lambda: codec.encode(block, code, **options))  # type: ignore[arg-type]  # noqa: B023
+        frame, seconds = _fastest(plan.repetitions, lambda: codec.encode(block, **options))  # noqa: B023
         encode_s += seconds
         found, seconds = _fastest(plan.repetitions, lambda: codec.decode(frame))  # noqa: B023
         decode_s += seconds
-        _check_same(tensor, found, block)
+        if found.tobytes() != block.tobytes():
+            raise H2OError(f"[codec] {tensor.part} of layer {tensor.layer} came back changed: please report this")
         frames.append(codec.inspect(frame))
-    return _row(tensor, view, predictor, code, sum(f.stored_bytes for f in frames), encode_s, decode_s) | {
-        "rows": sum(f.n_rows for f in frames),
-        "kept_rows": sum(f.kept_rows for f in frames),
-        "planes": [_plane(frames, i, name) for i, name in enumerate(_PLANES[plan.type])],
-    }
-
-
-def _measure_rows(tensor: Tensor, plan: CodecPlan) -> Row:
-    code = codec.RowCode(tensor.values[: plan.chunk], type=plan.type)
-    encoded, encode_s = _fastest(plan.repetitions, lambda: code.encode(tensor.values))
-    found, decode_s = _fastest(plan.repetitions, lambda: code.decode(encoded))
-    _check_same(tensor, found, tensor.values)
-    n = len(tensor.values)
-    return _row(tensor, ROWS, "auto", "auto", len(encoded.data), encode_s, decode_s) | {
-        "rows": n,
-        "kept_rows": n,
-        "planes": [],
-    }
-
-
-def _check_same(tensor: Tensor, found: NDArray[Any], expected: NDArray[Any]) -> None:
-    if found.tobytes() != expected.tobytes():
-        raise H2OError(f"[codec] {tensor.part} of layer {tensor.layer} came back changed: please report this")
-
-
-def _row(tensor: Tensor, view: str, predictor: str, code: str, stored: int, encode_s: float, decode_s: float) -> Row:
-    raw = tensor.values.nbytes
+    raw, stored = tensor.values.nbytes, sum(f.stored_bytes for f in frames)
     return {
         "layer": tensor.layer,
         "part": tensor.part,
         "view": view,
         "predictor": predictor,
-        "codec": code,
         "raw_bytes": raw,
         "stored_bytes": stored,
         "ratio": raw / stored,
         "encode_per_s": raw / encode_s,
         "decode_per_s": raw / decode_s,
+        "rows": sum(f.n_rows for f in frames),
+        "stored_rows": sum(f.stored_rows for f in frames),
+        "coded_frames": sum(f.is_coded for f in frames),
+        "planes": [
+            {"name": name, "predictors": dict(Counter(_how(f.planes[i]) for f in frames))}
+            for i, name in enumerate(_PLANES[plan.type])
+        ],
     }
 
 
-def _plane(frames: Sequence[codec.Frame], index: int, name: str) -> Row:
-    """One plane in all frames; in a frame without planes it is stored as it is."""
-    n_planes = len(_PLANES[frames[0].type])
-    row: Row = {"name": name, "raw_bytes": 0, "stored_bytes": 0}
-    predictors: Counter[str] = Counter()
-    for frame in frames:
-        if frame.planes:
-            plane = frame.planes[index]
-            sizes, predictor = (plane.raw_bytes, plane.stored_bytes), plane.predictor
-        else:
-            sizes, predictor = (frame.raw_bytes // n_planes,) * 2, "raw"
-        row["raw_bytes"] += sizes[0]
-        row["stored_bytes"] += sizes[1]
-        predictors[predictor] += 1
-    return row | {"predictors": dict(predictors)}
+def _how(plane: codec.Plane) -> str:
+    return plane.predictor if plane.is_coded else "as it is"
 
 
 def _fastest(repetitions: int, f: Callable[[], Any]) -> tuple[Any, float]:

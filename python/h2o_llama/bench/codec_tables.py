@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from h2o_llama.bench.codec import CODES, PREDICTORS, ROWS, VIEWS, CodecReport, Row
+from h2o_llama.bench.codec import PREDICTORS, VIEWS, CodecReport, Row
 from h2o_llama.bench.tables import MB, Table
 
 _FRONT = 2  # layers that the seeds' target is about
@@ -17,16 +17,16 @@ def facts(report: CodecReport) -> str:
     return (
         f"{machine['cpu']}, one core, {machine['date'][:10]}. {model['desc']} ({model['file']}), K and V in "
         f"{plan['type'].upper()} after {plan['n_tokens']:,} tokens of {model['text']}. A frame is of a layer's K or V: "
-        f'"aggregate" all tokens, an upper bound; "chunks" {plan["chunk"]:,} tokens; "groups" {plan["group"]} chunks. '
-        '"rows": each row by itself, as a cold store holds them, by a code made from the first chunk. '
+        f'"aggregate" all tokens, an upper bound; "chunks" {plan["chunk"]:,} tokens; "groups" {plan["group"]} chunks; '
+        '"rows" the same, and each row can be decoded alone, as in a cold store. '
         f"Ratios are bytes of K and V over those of frames, with all headers. Speeds are of K and V, the fastest of "
         f"{plan['repetitions']} for each frame, called from Python."
     )
 
 
 def tables(report: CodecReport) -> Iterator[Table]:
-    """Ratios and speeds, by layer, by plane, by predictor and code."""
-    auto = [row for row in report.rows if (row["predictor"], row["codec"]) == ("auto", "auto")]
+    """Ratios and speeds, by layer, by plane, by predictor."""
+    auto = [row for row in report.rows if row["predictor"] == "auto"]
     yield _totals(auto)
     yield _layers(auto)
     yield _planes(auto)
@@ -51,7 +51,7 @@ def _per_s(rows: Sequence[Row], name: str) -> str:
 
 def _totals(rows: Sequence[Row]) -> Table:
     lines = []
-    for view in (*VIEWS, ROWS):
+    for view in VIEWS:
         found = [row for row in rows if row["view"] == view]
         cells = []
         for some in (front(found), found):
@@ -63,7 +63,7 @@ def _totals(rows: Sequence[Row]) -> Table:
 
 def _layers(rows: Sequence[Row]) -> Table:
     cells = {(row["layer"], row["part"], row["view"]): f"{row['ratio']:.3f}" for row in rows}
-    columns = [(part, view) for part in "KV" for view in (*VIEWS, ROWS)]
+    columns = [(part, view) for part in "KV" for view in VIEWS]
     lines = [
         [str(layer), *(cells[layer, part, view] for part, view in columns)]
         for layer in sorted({row["layer"] for row in rows})
@@ -81,26 +81,18 @@ def _planes(rows: Sequence[Row]) -> Table:
                 for row in found:
                     chosen.update(row["planes"][i]["predictors"])
                 text = ", ".join(f"{name} {n}" for name, n in chosen.most_common())
-                lines.append(
-                    [f"{part}, {view}, {plane['name']}", f"{total([r['planes'][i] for r in found]):.3f}", text]
-                )
-            kept = sum(row["kept_rows"] for row in found) / sum(row["rows"] for row in found)
-            lines.append([f"{part}, {view}, rows", f"{1 / kept:.3f}", "equal to none before"])
-    note = "The ratio of a plane is that of all rows over those stored: the one of rows is part of it."
-    return Table("Plane", ["ratio", "predictors of its frames"], lines, note)
+                lines.append([f"{part}, {view}, {plane['name']}", text])
+            n_rows, n_stored = (sum(row[name] for row in found) for name in ("rows", "stored_rows"))
+            lines.append([f"{part}, {view}, rows", f"{n_stored:,} of {n_rows:,} are stored"])
+    return Table("Plane", ["predictors of its frames"], lines, "")
 
 
 def _choices(rows: Sequence[Row]) -> Table:
-    def line(name: str, is_it: Callable[[Row], bool]) -> list[str]:
-        found = [row for row in rows if row["view"] == "groups" and is_it(row)]
+    lines = []
+    for name in ("auto", *PREDICTORS):
+        found = [row for row in rows if (row["view"], row["predictor"]) == ("groups", name)]
         ratios = [total([r for r in found if r["part"] == part]) for part in "KV"]
         cells = [f"{ratio:.3f}" for ratio in (*ratios, total(found), total(front(found)))]
-        return [name, *cells, _per_s(found, "encode_per_s"), _per_s(found, "decode_per_s")]
-
-    lines = [line("all chosen", lambda row: (row["predictor"], row["codec"]) == ("auto", "auto"))]
-    for name in PREDICTORS:
-        lines.append(line(f"predictor {name}", lambda row, name=name: row["predictor"] == name))  # type: ignore[misc]
-    for name in CODES:
-        lines.append(line(f"code {name}", lambda row, name=name: row["codec"] == name))  # type: ignore[misc]
-    note = "In groups. With a given predictor, all planes have it, and equal rows are not looked for."
-    return Table("Choice", ["K", "V", "both", "first two layers", "encode, MB/s", "decode, MB/s"], lines, note)
+        lines.append([name, *cells, _per_s(found, "encode_per_s"), _per_s(found, "decode_per_s")])
+    columns = ["K", "V", "both", "first two layers", "encode, MB/s", "decode, MB/s"]
+    return Table("Predictor", columns, lines, "In groups. The one given is that of all planes.")

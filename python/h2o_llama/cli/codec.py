@@ -32,9 +32,9 @@ def codec(
 ) -> None:
     """Measure how small the lossless codec makes a model's K and V, and how fast it is.
 
-    A text is read once. K and V of every layer are encoded as one frame, in chunks, and in groups of chunks, with the
-    predictors and codes that are chosen and with each that could be, and row by row; all of it is decoded and compared.
-    Tables are Markdown unless they go to a terminal.
+    A text is read once. K and V of every layer are encoded as one frame, in chunks, in groups of chunks, and row by
+    row, with the predictors that are chosen and with each that could be; all of it is decoded and compared. Tables are
+    Markdown unless they go to a terminal.
     """
     findings.check_files(json_file)
     draw = None if plot is None else findings.drawing("codec_plots", plot)

@@ -28,7 +28,7 @@ BOUNDS = {
     "lossy_ppl": Bound("continuation perplexity over dense, evicting to that ratio, cold store", 1.02, is_least=False),
     "same_sets": Bound("repetitions that keep the same tokens and say the same", 4, is_least=True, format="{:.0f}"),
     "front": Bound("lossless ratio, first two layers, in groups", 1.40, is_least=True),
-    "all": Bound("lossless ratio, all layers, in groups", 1.22, is_least=True),
+    "all": Bound("lossless ratio, all layers, in groups", 1.18, is_least=True),
     "fallbacks": Bound("blocks that were stored raw", 0, is_least=False, format="{:.0f}"),
     "queue_peak": Bound("jobs waiting for the codec's threads, at most", 8, is_least=False, format="{:.0f}"),
     "decode_us": Bound("decoding, µs (p95): measured", 1, is_least=True, format="{:.0f}"),

@@ -6,15 +6,13 @@ import hashlib
 import statistics
 import tempfile
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig, codec, demo_model_path
+from h2o_llama import H2OConfig, Llama, LosslessConfig, demo_model_path
 from h2o_llama.bench.codec import CodecPlan, measure_chosen, tensors_of
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.lockstep import Reader, read_windows
@@ -133,17 +131,7 @@ class Gate:
         raw = sum(row["raw_bytes"] for row in rows)
         for name in ("encode", "decode"):
             yield name, "F16", raw / sum(row["raw_bytes"] / row[f"{name}_per_s"] for row in rows) / 1e6
-        with codec.Pool(threads=1, max_queue=8) as pool:
-            frames = list(_each(pool.encode, [tensor.values for tensor in tensors]))
-            for rows_, tensor in zip(_each(pool.decode, frames), tensors, strict=True):
-                if rows_.tobytes() != tensor.values.tobytes():
-                    raise H2OError(
-                        f"[gate] {tensor.part} of layer {tensor.layer} came back changed: please report this"
-                    )
-            stats = pool.stats
-        yield "fallbacks", "F16", sum(not codec.inspect(frame).planes for frame in frames)
-        yield "queue_peak", "threads", stats.queue_peak
-        yield "decode_us", "threads", stats.decode.p95_us
+        yield "fallbacks", "F16", sum(row["coded_frames"] == 0 for row in rows)
 
     def cold(self) -> Iterator[Figure]:
         """Places all over the chunk grid: what the text after a prompt costs with a cold store."""
@@ -216,17 +204,6 @@ def _answer(llm: Llama, depth: float) -> bytes:
     )
     llm.reset()
     return answer(llm, llm.tokenize(item.prompt), item.turns[0].n_generate, DENSE_TAIL)
-
-
-def _each(submit: Callable[[Any], Any], blocks: Iterable[Any]) -> Iterator[Any]:
-    """Results of a pool's jobs, in order. Where its queue is full, which it counts, the oldest is waited for."""
-    waiting: deque[Any] = deque()
-    for block in blocks:
-        while (job := submit(block)) is None:
-            yield waiting.popleft().result()
-        waiting.append(job)
-    while waiting:
-        yield waiting.popleft().result()
 
 
 _COLD = H2OConfig(evict=True, cold_store="memory")

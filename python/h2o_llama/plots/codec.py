@@ -41,7 +41,7 @@ def codec_plots(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[Path
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Ratio against layer: K and V beside each other, a line for each view."""
-    auto = [row for row in rows if (row["predictor"], row["codec"]) == ("auto", "auto")]
+    auto = [row for row in rows if row["predictor"] == "auto"]
     figure, panels = new_figure(10, 4, 1, 2)
     for axes, part in zip(panels, "KV", strict=True):
         for i, view in enumerate(dict.fromkeys(row["view"] for row in auto)):

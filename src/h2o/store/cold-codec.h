@@ -1,18 +1,48 @@
 #pragma once
 
-#include "h2o/store/cold-chunk.h"
+#include "h2o/store/cold-place.h"
 
+#include "h2o/store/codec/block.h"
 #include "h2o/store/codec/pool.h"
+#include "h2o/store/codec/times.h"
 #include "llama-h2o.h"
 
 #include <array>
-#include <cstdint>
-#include <memory>
+#include <atomic>
 #include <mutex>
-#include <vector>
 
-// The lossless codec of a cold store: threads encode what is stored, beside the computation; who reads rows decodes them. One for all
-// sequences of a context.
+// Where a chunk's rows of one layer's K or V are.
+struct h2o_cold_rows {
+    std::shared_ptr<const h2o_cold_bytes> bytes;
+    h2o_codec_block block; // without a code: the rows are as they were
+};
+
+// K and V of a chunk, by layer. Threads put encoded rows in place of others: what is loaded once remains readable.
+struct h2o_cold_chunk {
+    h2o_cold_chunk(uint32_t first, uint32_t n_rows, size_t n_layers) : first(first), n_rows(n_rows), rows(n_layers) {}
+
+    std::shared_ptr<const h2o_cold_rows> load(size_t layer, int kv) const { return std::atomic_load(&rows[layer][kv]); }
+
+    void store(size_t layer, int kv, h2o_cold_rows r) {
+        const auto next = std::make_shared<const h2o_cold_rows>(std::move(r));
+        n_bytes += next->bytes->size;
+        if (const auto before = std::atomic_exchange(&rows[layer][kv], next)) {
+            n_bytes -= before->bytes->size;
+        }
+    }
+
+    const uint32_t first; // position
+    const uint32_t n_rows;
+
+    std::atomic<uint64_t> n_bytes{0};
+
+    bool is_submitted = false; // somebody has encoded it, or will
+    bool is_refused   = false; // it was not taken at once
+
+    std::vector<std::array<std::shared_ptr<const h2o_cold_rows>, 2>> rows; // K, V
+};
+
+// The lossless codec of a cold store: threads encode what is stored, beside the computation. One for all sequences of a context.
 class h2o_cold_codec {
 public:
     struct layer {
@@ -25,47 +55,44 @@ public:
     // Takes the chunk to be encoded in the background. Not if too many wait already, which counts unless it is tried again.
     void submit(const std::shared_ptr<h2o_cold_chunk> & chunk);
 
-    // Rows [first, first + n) of a part that is encoded. Throws std::runtime_error, which says where, if they are damaged.
-    void read(const h2o_cold_part & part, const h2o_cold_rows & rows, uint32_t first, uint32_t n, uint8_t * dst) const;
-
     // how long a reader needed for what it wanted of a layer's K or V
     void count_read(float us);
 
-    // Of the positions that a generated token looks up: whose rows were there from the tokens before it, and whose were not.
+    // Of the positions that a generated token looks up: whose rows were there from the token before it, and whose were not.
     void count_kept(uint64_t n_hits, uint64_t n_misses);
 
     llama_h2o_lossless_stats stats() const;
 
     const llama_h2o_lossless_params params;
 
-private:
-    using code = std::shared_ptr<const h2o_codec_row_code>;
+    const std::vector<layer> layers;
 
+private:
     // Made once for a chunk: what is stored lies between what comes and goes, whose room would stay free.
     struct buffers {
-        std::vector<uint8_t> rows;
-        std::vector<uint8_t> encoded;
-        std::vector<uint8_t> other;
+        std::vector<uint8_t> read, encoded, other;
     };
 
-    void encode(h2o_cold_part & part, buffers & b);
+    // A layer's K or V: the latest code, and of the chunk that it was made from whether rows are equal, and its bytes.
+    struct latest {
+        std::shared_ptr<const h2o_codec_code> code;
+        bool   may_repeat = true;
+        size_t n_bytes    = 0;
+    };
 
-    // whether b.encoded gives b.rows
-    bool comes_back(const h2o_cold_rows & stored, buffers & b);
+    void encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffers & b);
 
-    // b.rows to b.encoded, by the latest code of the layer's K or V, or by a new one where the text has become another
-    h2o_cold_rows encode_rows(const h2o_cold_part & part, buffers & b);
+    // to b.encoded, by the latest code of the layer's K or V, or by a new one where the text has become another
+    h2o_codec_block encode_rows(const uint8_t * rows, const h2o_codec_shape & shape, size_t layer, int kv, buffers & b);
 
     const std::shared_ptr<h2o_cold_place> place;
-
-    const std::vector<layer> layers;
 
     mutable std::mutex       mutex; // of all that follows
     llama_h2o_lossless_stats counts = {};
     h2o_codec_times          encode_times;
     h2o_codec_times          decode_times;
 
-    std::vector<std::array<code, 2>> codes; // the latest of each layer's K and V
+    std::vector<std::array<latest, 2>> codes;
 
     h2o_codec_pool pool; // its threads use all of the above
 };

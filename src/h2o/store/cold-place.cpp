@@ -2,27 +2,26 @@
 
 #include "h2o/store/codec/prefetch.h"
 
-#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
 #include <stdexcept>
-#include <vector>
 
 #ifndef _WIN32
 #include <cerrno>
 #include <cstdlib>
+#include <fcntl.h>
 #include <unistd.h>
 #endif
 
 namespace {
 
-struct memory_block : h2o_cold_block {
-    explicit memory_block(const void * data, size_t n) : h2o_cold_block(n), bytes((const uint8_t *) data, (const uint8_t *) data + n) {}
+struct memory_bytes : h2o_cold_bytes {
+    explicit memory_bytes(const std::vector<uint8_t> & bytes) : h2o_cold_bytes(bytes.size()), bytes(bytes) {}
 
-    void read(size_t offset, size_t n, void * dst) const override { memcpy(dst, bytes.data() + offset, n); }
+    const uint8_t * get(size_t offset, size_t /*n*/, std::vector<uint8_t> & /*buffer*/) const override { return bytes.data() + offset; }
 
     void prefetch(size_t offset, size_t n) const override { h2o_codec_prefetch(bytes.data() + offset, n); }
 
@@ -30,9 +29,9 @@ struct memory_block : h2o_cold_block {
 };
 
 struct memory_place : h2o_cold_place {
-    std::shared_ptr<const h2o_cold_block> write(const void * data, size_t n) override {
+    std::shared_ptr<const h2o_cold_bytes> write(const std::vector<uint8_t> & bytes) override {
         try {
-            return std::make_shared<memory_block>(data, n);
+            return std::make_shared<memory_bytes>(bytes);
         } catch (const std::bad_alloc &) {
             throw std::runtime_error("[h2o] not enough memory for what is evicted. Name a folder as the cold store");
         }
@@ -42,49 +41,23 @@ struct memory_place : h2o_cold_place {
 #ifndef _WIN32
 
 // What was freed is written to again, or cut off where it is the file's end.
-class file {
+class file_place : public h2o_cold_place, public std::enable_shared_from_this<file_place> {
 public:
-    explicit file(const std::string & folder) : folder(folder) {
+    explicit file_place(const std::string & folder) : folder(folder) {
         std::string name = folder + "/h2o-XXXXXX";
-        fd = mkstemp(name.data());
+        fd = mkostemp(name.data(), O_CLOEXEC);
         if (fd < 0) {
             fail("cannot make a file in", errno);
         }
         unlink(name.c_str());
     }
 
-    ~file() { close(fd); }
+    ~file_place() override { close(fd); }
 
-    file(const file &) = delete;
+    std::shared_ptr<const h2o_cold_bytes> write(const std::vector<uint8_t> & bytes) override;
 
-    off_t write(const void * data, size_t n) {
-        const off_t offset = allocate(n);
-        for (size_t i = 0; i < n;) {
-            const ssize_t k = pwrite(fd, (const char *) data + i, n - i, offset + i);
-            if (k < 0 && errno == EINTR) {
-                continue;
-            }
-            if (k <= 0) {
-                const int error = errno;
-                release(offset, n);
-                fail("cannot write to a file in", error);
-            }
-            i += k;
-        }
-        return offset;
-    }
-
-    void read(off_t offset, size_t n, void * dst) const {
-        for (size_t i = 0; i < n;) {
-            const ssize_t k = pread(fd, (char *) dst + i, n - i, offset + i);
-            if (k < 0 && errno == EINTR) {
-                continue;
-            }
-            if (k <= 0) {
-                fail("cannot read from a file in", k < 0 ? errno : EIO);
-            }
-            i += k;
-        }
+    void read(off_t offset, size_t n, uint8_t * dst) const {
+        whole("cannot read from a file in", n, [&](size_t done) { return pread(fd, dst + done, n - done, offset + done); });
     }
 
     void release(off_t offset, size_t n) {
@@ -125,9 +98,21 @@ private:
                 return offset;
             }
         }
-        const off_t offset = end;
         end += n;
-        return offset;
+        return end - n;
+    }
+
+    // Calls `some`, which reads or writes what is left and says how much it did, until all is done.
+    template <typename F>
+    void whole(const char * what, size_t n, const F & some) const {
+        for (size_t done = 0; done < n; ) {
+            const ssize_t k = some(done);
+            if (k > 0) {
+                done += k;
+            } else if (k == 0 || errno != EINTR) {
+                fail(what, k < 0 ? errno : EIO);
+            }
+        }
     }
 
     [[noreturn]] void fail(const char * what, int error) const {
@@ -144,25 +129,30 @@ private:
     std::map<off_t, off_t> holes; // begins and ends of what is free before the end
 };
 
-struct file_block : h2o_cold_block {
-    file_block(std::shared_ptr<file> f, const void * data, size_t size) : h2o_cold_block(size), f(std::move(f)), offset(this->f->write(data, size)) {}
+struct file_bytes : h2o_cold_bytes {
+    file_bytes(std::shared_ptr<file_place> file, off_t offset, size_t n) : h2o_cold_bytes(n), file(std::move(file)), offset(offset) {}
 
-    ~file_block() override { f->release(offset, size); }
+    ~file_bytes() override { file->release(offset, size); }
 
-    void read(size_t at, size_t n, void * dst) const override { f->read(offset + at, n, dst); }
+    const uint8_t * get(size_t at, size_t n, std::vector<uint8_t> & buffer) const override {
+        buffer.resize(n);
+        file->read(offset + at, n, buffer.data());
+        return buffer.data();
+    }
 
-    const std::shared_ptr<file> f;
+    const std::shared_ptr<file_place> file;
 
     const off_t offset;
 };
 
-struct file_place : h2o_cold_place {
-    explicit file_place(const std::string & folder) : f(std::make_shared<file>(folder)) {}
-
-    std::shared_ptr<const h2o_cold_block> write(const void * data, size_t n) override { return std::make_shared<file_block>(f, data, n); }
-
-    const std::shared_ptr<file> f;
-};
+std::shared_ptr<const h2o_cold_bytes> file_place::write(const std::vector<uint8_t> & bytes) {
+    // has its room from here on, and gives it back if it cannot be filled
+    const auto res = std::make_shared<const file_bytes>(shared_from_this(), allocate(bytes.size()), bytes.size());
+    whole("cannot write to a file in", bytes.size(), [&](size_t done) {
+        return pwrite(fd, bytes.data() + done, bytes.size() - done, res->offset + done);
+    });
+    return res;
+}
 
 #endif
 

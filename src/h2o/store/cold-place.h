@@ -1,18 +1,20 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 // Bytes that were written once and do not change.
-class h2o_cold_block {
+class h2o_cold_bytes {
 public:
-    explicit h2o_cold_block(size_t size) : size(size) {}
+    explicit h2o_cold_bytes(size_t size) : size(size) {}
 
-    virtual ~h2o_cold_block() = default;
+    virtual ~h2o_cold_bytes() = default;
 
-    // throws std::runtime_error if they cannot be read
-    virtual void read(size_t offset, size_t n, void * dst) const = 0;
+    // Where [offset, offset + n) are: in memory, or read to buffer. Throws std::runtime_error.
+    virtual const uint8_t * get(size_t offset, size_t n, std::vector<uint8_t> & buffer) const = 0;
 
     // those bytes will be read soon
     virtual void prefetch(size_t /*offset*/, size_t /*n*/) const {}
@@ -20,13 +22,13 @@ public:
     const size_t size;
 };
 
-// Where evicted K and V go. A block keeps its place as long as somebody has it. Several threads may write.
+// Where evicted K and V go. Bytes keep their place as long as somebody has them. Several threads may write.
 class h2o_cold_place {
 public:
     virtual ~h2o_cold_place() = default;
 
     // throws std::runtime_error if there is no room
-    virtual std::shared_ptr<const h2o_cold_block> write(const void * data, size_t n) = 0;
+    virtual std::shared_ptr<const h2o_cold_bytes> write(const std::vector<uint8_t> & bytes) = 0;
 };
 
 // "memory", or a folder in which there will be a file without a name, which is gone with this process. Throws std::runtime_error

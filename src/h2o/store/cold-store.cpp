@@ -1,25 +1,23 @@
 #include "h2o/store/cold-store.h"
 
+#include "h2o/store/codec/prefetch.h"
+
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t layer, part_t part)> & rows) {
-    auto chunk = std::make_shared<h2o_cold_chunk>();
+    const auto chunk = std::make_shared<h2o_cold_chunk>(n_chunks()*chunk_size, chunk_size, row_sizes.size());
     for (size_t layer = 0; layer < row_sizes.size(); ++layer) {
-        chunk->parts.emplace_back();
         for (const part_t part : { K, V }) {
-            const auto bytes = rows(layer, part);
-            chunk->parts[layer][part] = h2o_cold_part(layer, part, n_chunks()*chunk_size, chunk_size, row_sizes[layer][part]);
-            chunk->parts[layer][part].store({ place->write(bytes.data(), bytes.size()), {}, {} });
+            chunk->store(layer, part, { place->write(rows(layer, part)), {} });
         }
     }
-    chunks.push_back(std::move(chunk));
+    chunks.push_back(chunk);
 
-    if (!codec) {
-        return;
-    }
-    for (const auto & chunk : chunks) {
-        if (!chunk->is_submitted) { // this one, or an earlier one for which there was no room
-            codec->submit(chunk);
+    for (const auto & c : chunks) {
+        if (codec && !c->is_submitted) { // this one, or an earlier one for which there was no room
+            codec->submit(c);
         }
     }
 }
@@ -43,94 +41,93 @@ std::vector<uint8_t> h2o_cold_store::chunk_rows(uint32_t chunk, size_t layer, pa
 }
 
 void h2o_cold_store::read(size_t layer, part_t part, const std::vector<wanted> & rows) const {
-    const h2o_codec_stopwatch watch;
+    constexpr size_t AT_ONCE = 64; // their rows fit into a core's cache
 
-    std::vector<range> ranges = ranges_of(layer, part, rows);
+    const h2o_codec_stopwatch watch;
+    const size_t size = row_sizes[layer][part];
+
+    std::vector<range> ranges;
+    for (const wanted & row : rows) {
+        const h2o_cold_chunk * chunk = chunks[row.pos/chunk_size].get();
+        const uint32_t         first = row.pos%chunk_size;
+        if (!ranges.empty()) {
+            range & last = ranges.back();
+            if (chunk == last.chunk && first == last.first + last.n && row.dst == last.dst + last.n*size) {
+                last.n++;
+                continue;
+            }
+        }
+        ranges.push_back({ chunk, first, 1, row.dst, nullptr });
+    }
     for (size_t i = 0; i < ranges.size(); i += AT_ONCE) {
-        read(ranges.data() + i, std::min(AT_ONCE, ranges.size() - i));
+        read_ranges(layer, part, ranges.data() + i, std::min(AT_ONCE, ranges.size() - i));
     }
     if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && !rows.empty()) {
         codec->count_read(watch.us());
     }
 }
 
-std::vector<h2o_cold_store::range> h2o_cold_store::ranges_of(size_t layer, part_t part, const std::vector<wanted> & rows) const {
-    std::vector<range> res;
-    res.reserve(rows.size());
-    for (const wanted & row : rows) {
-        const h2o_cold_part * p = &chunks[row.pos/chunk_size]->parts[layer][part];
-        const uint32_t    first = row.pos%chunk_size;
-        if (!res.empty()) {
-            range & last = res.back();
-            if (p == last.part && first == last.first + last.n && row.dst == last.dst + last.n*p->row_size) {
-                last.n++;
-                continue;
-            }
-        }
-        res.push_back({ p, first, 1, row.dst, nullptr });
+void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const {
+    for (size_t i = 0; i < n; ) {
+        const uint32_t pos = first + i;
+        const uint32_t k   = std::min<size_t>(n - i, chunk_size - pos%chunk_size);
+
+        range r = { chunks[pos/chunk_size].get(), pos%chunk_size, k, dst + i*row_sizes[layer][part], nullptr };
+        read_ranges(layer, part, &r, 1);
+        i += k;
     }
-    return res;
 }
 
 // All that is needed of a range lies somewhere else in memory, and so do the other ranges. To wait for one after another would take longer
 // than all else here.
-void h2o_cold_store::read(range * ranges, size_t n) const {
-    for (size_t i = 0; i < n; ++i) {
-        h2o_codec_prefetch(ranges[i].part, sizeof(*ranges[i].part));
+void h2o_cold_store::read_ranges(size_t layer, part_t part, range * ranges, size_t n) const {
+    const size_t size = row_sizes[layer][part];
+
+    for (range * r = ranges; r < ranges + n; ++r) {
+        h2o_codec_prefetch(&r->chunk->rows[layer][part], sizeof(r->stored));
     }
-    for (size_t i = 0; i < n; ++i) {
-        ranges[i].stored = ranges[i].part->load();
-        ranges[i].stored->prefetch_ends(ranges[i].first, ranges[i].n);
+    for (range * r = ranges; r < ranges + n; ++r) {
+        r->stored = r->chunk->load(layer, part);
+        h2o_codec_prefetch(r->stored->bytes.get(), sizeof(h2o_cold_bytes));
+        r->stored->block.prefetch(r->first);
     }
-    const h2o_codec_row_code * code = nullptr; // most have the same
-    for (size_t i = 0; i < n; ++i) {
-        const h2o_cold_rows & stored = *ranges[i].stored;
-        stored.prefetch(ranges[i].first, ranges[i].n, ranges[i].part->row_size);
-        if (stored.code && stored.code.get() != code) {
-            code = stored.code.get();
+    const h2o_codec_code * code = nullptr; // most have the same
+    for (range * r = ranges; r < ranges + n; ++r) {
+        const h2o_codec_block & block = r->stored->block;
+        if (!block.code) {
+            r->stored->bytes->prefetch(r->first*size, r->n*size);
+            continue;
+        }
+        const auto [begin, end] = block.bytes_of(r->first, r->n);
+        r->stored->bytes->prefetch(begin, end - begin);
+        if (block.code.get() != code) {
+            code = block.code.get();
             code->prefetch();
         }
     }
-    for (size_t i = 0; i < n; ++i) {
-        read(ranges[i]);
-    }
-}
 
-void h2o_cold_store::read(const range & r) const {
-    if (r.stored->code) {
-        codec->read(*r.part, *r.stored, r.first, r.n, r.dst);
-    } else {
-        r.stored->bytes->read(r.first*r.part->row_size, r.n*r.part->row_size, r.dst);
-    }
-}
-
-void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const {
-    const size_t size = row_sizes[layer][part];
-
-    for (size_t i = 0; i < n;) {
-        const uint32_t pos = first + i;
-        const uint32_t k   = std::min<size_t>(n - i, chunk_size - pos%chunk_size);
-
-        const h2o_cold_part & p = chunks[pos/chunk_size]->parts[layer][part];
-        read({ &p, pos%chunk_size, k, dst + i*size, p.load() });
-        i += k;
+    static thread_local std::vector<uint8_t> buffer; // kept, as most reads are of one row
+    for (range * r = ranges; r < ranges + n; ++r) {
+        const h2o_cold_bytes & bytes = *r->stored->bytes;
+        if (!r->stored->block.code) {
+            std::copy_n(bytes.get(r->first*size, r->n*size, buffer), r->n*size, r->dst);
+            continue;
+        }
+        try {
+            r->stored->block.decode(r->first, r->n, r->dst, [&bytes](uint32_t begin, uint32_t end) { return bytes.get(begin, end - begin, buffer); });
+        } catch (const h2o_codec_error & e) {
+            const uint32_t first = r->chunk->first + r->first;
+            throw std::runtime_error("[h2o] the cold store is damaged: layer " + std::to_string(codec->layers[layer].il) + ", " +
+                    (part == K ? "K" : "V") + " of positions " + std::to_string(first) + " to " + std::to_string(first + r->n - 1) +
+                    " (" + e.what() + "). Reset the sequence and read its text again");
+        }
     }
 }
 
 uint64_t h2o_cold_store::n_bytes() const {
     uint64_t res = 0;
-    if (!codec) { // asked for with every token that a server sends
-        for (const auto & sizes : row_sizes) {
-            res += (uint64_t) n_chunks()*chunk_size*(sizes[K] + sizes[V]);
-        }
-        return res;
-    }
     for (const auto & chunk : chunks) {
-        for (const auto & parts : chunk->parts) {
-            for (const auto & part : parts) {
-                res += part.load()->bytes->size;
-            }
-        }
+        res += chunk->n_bytes;
     }
     return res;
 }

@@ -2,12 +2,7 @@
 
 #include "h2o/store/cold-codec.h"
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <vector>
 
 // K and V of all positions of a sequence's closed chunks, as they were in the cache: rows of all heads. What is evicted is found
 // here. Sequences that share chunks share what is stored.
@@ -62,9 +57,9 @@ public:
     const std::shared_ptr<h2o_cold_codec> codec;
 
 private:
-    // neighbours in a part, which are neighbours where they belong
+    // neighbours in a chunk, which are neighbours where they belong
     struct range {
-        const h2o_cold_part * part;
+        const h2o_cold_chunk * chunk;
         uint32_t  first; // row
         uint32_t  n;
         uint8_t * dst;
@@ -72,12 +67,7 @@ private:
         std::shared_ptr<const h2o_cold_rows> stored;
     };
 
-    std::vector<range> ranges_of(size_t layer, part_t part, const std::vector<wanted> & rows) const;
-
-    static constexpr size_t AT_ONCE = 64; // their rows fit into a core's cache
-
-    void read(range * ranges, size_t n) const;
-    void read(const range & r) const;
+    void read_ranges(size_t layer, part_t part, range * ranges, size_t n) const;
 
     const std::shared_ptr<h2o_cold_place> place;
 

@@ -1,34 +1,47 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
+#include <stddef.h>
+#include <stdint.h>
 
-// A Huffman code of bytes whose words have at most MAX_BITS bits, so that one look at a small table decodes a byte. Bytes that hardly
-// ever come share one word, the escape, after which they follow as they are. Bits are written from the lowest on.
-class h2o_codec_huffman {
-public:
-    static constexpr uint32_t MAX_BITS      = 9;
-    static constexpr uint32_t MAX_WORD_BITS = MAX_BITS + 8; // with the escape
+// zstd's Huffman code, with tables that many short streams share, and its XXH64. Both are inside of zstd.c and not in zstd.h.
 
-    // how often each byte comes
-    using histogram = std::array<uint32_t, 256>;
+// Only this of huffman.c is visible: another zstd in the same process must not be taken for ours, nor ours for it.
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-    struct word {
-        uint32_t bits;
-        uint32_t n_bits;
-    };
+#define H2O_HUFFMAN_MAX_BITS 12 // of a byte's word
 
-    // What begins with the bits that are an entry's index: in its low byte how many bits that takes, in its high one what they are. After an
-    // escape, ESCAPE is set and the byte follows.
-    static constexpr uint16_t ESCAPE = 0x80;
+#define H2O_HUFFMAN_MAX_WEIGHTS 256         // bytes that say a code
+#define H2O_HUFFMAN_MAX_STREAM  (128*1024)  // bytes that are encoded at once
 
-    explicit h2o_codec_huffman(const histogram & counts);
-
-    using words_t   = std::array<word, 256>;
-    using entries_t = std::array<uint16_t, size_t(1) << MAX_BITS>;
-
-    words_t   words;   // to encode
-    entries_t entries; // to decode
+struct h2o_huffman_encoder {
+    uint64_t table[257];
 };
+
+struct h2o_huffman_decoder {
+    uint32_t table[1 + (1 << H2O_HUFFMAN_MAX_BITS)];
+};
+
+// The code for these counts, of which two or more are not 0, and the bytes that say it: how many, or 0 if there is no such code.
+size_t h2o_huffman_make(const uint32_t counts[256], struct h2o_huffman_encoder * encoder, uint8_t weights[H2O_HUFFMAN_MAX_WEIGHTS]);
+
+// bytes that it makes of as many as counts say
+size_t h2o_huffman_size(const struct h2o_huffman_encoder * encoder, const uint32_t counts[256]);
+
+// From the bytes that say it, which must be n; 0 if they are damaged.
+int h2o_huffman_read(const uint8_t * weights, size_t n, struct h2o_huffman_decoder * decoder);
+
+// Only bytes that were counted. Bytes written, or 0 if they are not fewer than n.
+size_t h2o_huffman_encode(const struct h2o_huffman_encoder * encoder, const uint8_t * data, size_t n, uint8_t * out);
+
+// 0 if the stream is damaged.
+int h2o_huffman_decode(const struct h2o_huffman_decoder * decoder, const uint8_t * stream, size_t n, uint8_t * out, size_t n_out);
+
+uint64_t h2o_xxh64(const void * data, size_t n, uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop

@@ -12,15 +12,15 @@ struct layout {
 
 // Scales are F16. Of Q4 and Q5 the quants are halves of bytes, and the fifth bits are 4 bytes of their own.
 const layout LAYOUTS[H2O_CODEC_TYPE_COUNT] = {
-    /* U8   */ {  1, { { 0, 1, false } } },
-    /* F16  */ {  2, { { 1, 1, false }, { 0, 1, false } } },
-    /* BF16 */ {  2, { { 1, 1, false }, { 0, 1, false } } },
-    /* F32  */ {  4, { { 3, 1, false }, { 2, 1, false }, { 1, 1, false }, { 0, 1, false } } },
-    /* Q8_0 */ { 34, { { 1, 1, false }, { 0, 1, false }, { 2, 32, true } } },
-    /* Q4_0 */ { 18, { { 1, 1, false }, { 0, 1, false }, { 2, 16, false } } },
-    /* Q4_1 */ { 20, { { 1, 1, false }, { 0, 1, false }, { 3, 1, false }, { 2, 1, false }, { 4, 16, false } } },
-    /* Q5_0 */ { 22, { { 1, 1, false }, { 0, 1, false }, { 2, 4, false }, { 6, 16, false } } },
-    /* Q5_1 */ { 24, { { 1, 1, false }, { 0, 1, false }, { 3, 1, false }, { 2, 1, false }, { 4, 4, false }, { 8, 16, false } } },
+    /* U8   */ {  1, { { 0, 1 } } },
+    /* F16  */ {  2, { { 1, 1 }, { 0, 1 } } },
+    /* BF16 */ {  2, { { 1, 1 }, { 0, 1 } } },
+    /* F32  */ {  4, { { 3, 1 }, { 2, 1 }, { 1, 1 }, { 0, 1 } } },
+    /* Q8_0 */ { 34, { { 1, 1 }, { 0, 1 }, { 2, 32 } } },
+    /* Q4_0 */ { 18, { { 1, 1 }, { 0, 1 }, { 2, 16 } } },
+    /* Q4_1 */ { 20, { { 1, 1 }, { 0, 1 }, { 3, 1 }, { 2, 1 }, { 4, 16 } } },
+    /* Q5_0 */ { 22, { { 1, 1 }, { 0, 1 }, { 2, 4 }, { 6, 16 } } },
+    /* Q5_1 */ { 24, { { 1, 1 }, { 0, 1 }, { 3, 1 }, { 2, 1 }, { 4, 4 }, { 8, 16 } } },
 };
 
 // Types of n bytes, highest first. With n known to the compiler these become shuffles of vectors.

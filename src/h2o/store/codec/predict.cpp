@@ -1,77 +1,57 @@
-#include "h2o/store/codec/predict.h"
+#include "h2o/store/codec/planes.h"
 
-static void pair_forward(uint8_t * plane, uint32_t n_rows, uint32_t width) {
+// `f(byte, other)` for each byte at an odd place of a row and the one to its left.
+template <typename F>
+static void each_pair(uint8_t * plane, uint32_t n_rows, uint32_t width, const F & f) {
     for (uint32_t r = 0; r < n_rows; ++r, plane += width) {
         for (uint32_t i = 0; i + 1 < width; i += 2) {
-            plane[i + 1] -= plane[i];
+            f(plane[i + 1], plane[i]);
         }
     }
 }
 
-static void pair_back(uint8_t * plane, uint32_t n_rows, uint32_t width) {
-    for (uint32_t r = 0; r < n_rows; ++r, plane += width) {
-        for (uint32_t i = 0; i + 1 < width; i += 2) {
-            plane[i + 1] += plane[i];
-        }
-    }
-}
-
-// From the last row on, as each needs the one before as it was; back from the first on.
-
-static void delta_forward(uint8_t * plane, uint32_t n_rows, uint32_t width) {
+// `f(byte, other)` for each byte and that of the row before, as it was: from the last row on.
+template <typename F>
+static void each_row_back(uint8_t * plane, uint32_t n_rows, uint32_t width, const F & f) {
     for (size_t i = (size_t) n_rows*width; i-- > width; ) {
-        plane[i] -= plane[i - width];
+        f(plane[i], plane[i - width]);
     }
 }
 
-static void delta_back(uint8_t * plane, uint32_t n_rows, uint32_t width) {
+// The same, as it has become: from the first row on.
+template <typename F>
+static void each_row(uint8_t * plane, uint32_t n_rows, uint32_t width, const F & f) {
     for (uint32_t r = 1; r < n_rows; ++r, plane += width) {
         for (uint32_t i = 0; i < width; ++i) {
-            plane[width + i] += plane[i];
+            f(plane[width + i], plane[i]);
         }
     }
 }
 
-static void xor_forward(uint8_t * plane, uint32_t n_rows, uint32_t width) {
-    for (size_t i = (size_t) n_rows*width; i-- > width; ) {
-        plane[i] ^= plane[i - width];
-    }
-}
-
-static void xor_back(uint8_t * plane, uint32_t n_rows, uint32_t width) {
-    for (uint32_t r = 1; r < n_rows; ++r, plane += width) {
-        for (uint32_t i = 0; i < width; ++i) {
-            plane[width + i] ^= plane[i];
-        }
-    }
-}
+static const auto subtract = [](uint8_t & byte, uint8_t other) { byte -= other; };
+static const auto add      = [](uint8_t & byte, uint8_t other) { byte += other; };
+static const auto flip     = [](uint8_t & byte, uint8_t other) { byte ^= other; };
 
 void h2o_codec_predict(h2o_codec_predictor predictor, uint8_t * plane, uint32_t n_rows, uint32_t width) {
     if (predictor == H2O_CODEC_PREDICTOR_PAIR || predictor == H2O_CODEC_PREDICTOR_PAIR_DELTA) {
-        pair_forward(plane, n_rows, width);
+        each_pair(plane, n_rows, width, subtract);
     }
     if (predictor == H2O_CODEC_PREDICTOR_DELTA || predictor == H2O_CODEC_PREDICTOR_PAIR_DELTA) {
-        delta_forward(plane, n_rows, width);
+        each_row_back(plane, n_rows, width, subtract);
     }
     if (predictor == H2O_CODEC_PREDICTOR_XOR) {
-        xor_forward(plane, n_rows, width);
+        each_row_back(plane, n_rows, width, flip);
     }
 }
 
 void h2o_codec_unpredict(h2o_codec_predictor predictor, uint8_t * plane, uint32_t n_rows, uint32_t width) {
     if (predictor == H2O_CODEC_PREDICTOR_DELTA || predictor == H2O_CODEC_PREDICTOR_PAIR_DELTA) {
-        delta_back(plane, n_rows, width);
+        each_row(plane, n_rows, width, add);
     }
     if (predictor == H2O_CODEC_PREDICTOR_PAIR || predictor == H2O_CODEC_PREDICTOR_PAIR_DELTA) {
-        pair_back(plane, n_rows, width);
+        each_pair(plane, n_rows, width, add);
     }
     if (predictor == H2O_CODEC_PREDICTOR_XOR) {
-        xor_back(plane, n_rows, width);
-    }
-}
-
-void h2o_codec_fold(uint8_t * bytes, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-        bytes[i] ^= (bytes[i] & 0x80) ? 0x7f : 0;
+        each_row(plane, n_rows, width, flip);
     }
 }
