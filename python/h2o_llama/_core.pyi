@@ -495,6 +495,7 @@ def codec_decode(
     type: str,
     n_rows: typing.SupportsInt | typing.SupportsIndex,
     row_bytes: typing.SupportsInt | typing.SupportsIndex,
+    units_at: typing.SupportsInt | typing.SupportsIndex,
     start: typing.SupportsInt | typing.SupportsIndex,
     stop: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.typing.NDArray[numpy.uint8]: ...

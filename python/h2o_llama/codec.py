@@ -172,7 +172,13 @@ def decode(frame: bytes, start: int = 0, stop: int | None = None, *, max_bytes: 
     if n_bytes > _check.integer(_OWNER, "max_bytes", max_bytes, 0, 2**63 - 1):
         raise H2OError(f"[codec] the frame holds {n_bytes} bytes, more than max_bytes = {max_bytes}")
     rows = _core.codec_decode(
-        parts.encoded, type=parts.type, n_rows=parts.n_rows, row_bytes=parts.row_bytes, start=start, stop=stop
+        parts.encoded,
+        type=parts.type,
+        n_rows=parts.n_rows,
+        row_bytes=parts.row_bytes,
+        units_at=parts.units_at,
+        start=start,
+        stop=stop,
     )
     typed: NDArray[Any] = rows.view(_DTYPES.get(parts.type, np.dtype(np.uint8)))
     return typed
@@ -198,6 +204,7 @@ class _Parts(NamedTuple):
     type: str
     n_rows: int
     row_bytes: int
+    units_at: int
     encoded: tuple[bytes, int, int, NDArray[np.uint32], NDArray[np.uint32], bytes]
 
 
@@ -221,7 +228,7 @@ def _read(frame: object) -> _Parts:
     numbers = np.frombuffer(frame, "<u4", n_numbers, numbers_at).astype(np.uint32)
     ends = np.frombuffer(frame, "<u4", n_units, ends_at).astype(np.uint32)
     code = frame[_HEADER.size : numbers_at]
-    return _Parts(TYPES[type], n_rows, row_bytes, (code, unit_rows, n_stored, numbers, ends, frame[head + 4 :]))
+    return _Parts(TYPES[type], n_rows, row_bytes, head + 4, (code, unit_rows, n_stored, numbers, ends, frame))
 
 
 def _rows(array: object, type: str | None) -> tuple[NDArray[np.uint8], str]:

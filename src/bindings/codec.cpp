@@ -64,10 +64,12 @@ static encoded encode(const byte_array & rows, const std::string & type_name, co
         u32_array(block.ends.size(), block.ends.data()), to_bytes(units) };
 }
 
-// Rows [start, stop) of n_rows.
-static byte_array decode(const encoded & data, const std::string & type_name, uint32_t n_rows, uint32_t row_bytes, uint32_t start, uint32_t stop) {
+// Rows [start, stop) of n_rows; the units begin at units_at.
+static byte_array decode(const encoded & data, const std::string & type_name, uint32_t n_rows, uint32_t row_bytes, size_t units_at,
+        uint32_t start, uint32_t stop) {
     const auto & [code, unit_rows, n_stored, numbers, ends, units] = data;
-    const std::string_view code_bytes = code, bytes = units;
+    const std::string_view code_bytes = code;
+    const std::string_view bytes      = std::string_view(units).substr(std::min<size_t>(units_at, py::len(units)));
     const auto type = find<h2o_codec_type>(TYPES, "type", type_name);
     check_row_bytes(type, row_bytes);
 
@@ -96,5 +98,6 @@ void init_codec(py::module_ & m) {
     m.def("codec_block_bytes", [](const std::string & type) { return h2o_codec_block_bytes(find<h2o_codec_type>(TYPES, "type", type)); }, py::arg("type"));
 
     m.def("codec_encode", &encode, py::arg("rows").noconvert(), py::kw_only(), py::arg("type"), py::arg("predictor"), py::arg("unit_rows"));
-    m.def("codec_decode", &decode, py::arg("encoded"), py::kw_only(), py::arg("type"), py::arg("n_rows"), py::arg("row_bytes"), py::arg("start"), py::arg("stop"));
+    m.def("codec_decode", &decode, py::arg("encoded"), py::kw_only(), py::arg("type"), py::arg("n_rows"), py::arg("row_bytes"), py::arg("units_at"),
+        py::arg("start"), py::arg("stop"));
 }

@@ -5,14 +5,10 @@
 #include <stdexcept>
 #include <utility>
 
-namespace {
+static constexpr uint32_t PROBE_INTERVAL = 16; // of so many layers' K and V one is encoded to be counted
 
-constexpr uint32_t PROBE_INTERVAL = 16; // of so many layers' K and V one is encoded to be counted
-
-// A code is made anew where rows take so much more with it than those that it was made from.
-constexpr double MAX_GROWTH = 1.05;
-
-} // namespace
+// The next chunk makes a new code where rows take so much more than those that the last one was made from.
+static constexpr double MAX_GROWTH = 1.05;
 
 h2o_cold_codec::h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place, std::vector<layer> layers)
     : params(params), layers(std::move(layers)), place(std::move(place)), codes(this->layers.size()), pool(params.n_threads, params.max_queue) {
@@ -60,9 +56,26 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
         const uint8_t * rows = raw->bytes->get(0, n_raw, b.read);
 
         const h2o_codec_stopwatch watch;
-        const h2o_codec_block block = encode_rows(rows, { layers[layer].types[kv], chunk.n_rows, (uint32_t) (n_raw/chunk.n_rows) }, layer, kv, b);
+        h2o_codec_options options;
+        options.unit_rows  = 1; // what a token looks up is all that is decoded for it
+        options.for_others = true;
+
+        const h2o_codec_shape shape = { layers[layer].types[kv], chunk.n_rows, (uint32_t) (n_raw/chunk.n_rows) };
+        code used;
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            used = codes[layer][kv];
+        }
+        b.encoded.clear();
+        b.encoded.reserve(n_raw + chunk.n_rows*H2O_CODEC_CHECKSUM_BYTES);
+        const h2o_codec_block block = h2o_codec_encode(rows, shape, options, used.tables, used.may_repeat, b.encoded);
         us = watch.us();
 
+        const double row_bytes = b.encoded.size()/(double) block.n_stored;
+        if (!used.tables || row_bytes > MAX_GROWTH*used.row_bytes) {
+            const std::lock_guard<std::mutex> lock(mutex);
+            codes[layer][kv] = used.tables ? code() : code { block.code, !block.numbers.empty(), row_bytes };
+        }
         if (params.strict || params.mode == LLAMA_H2O_LOSSLESS_FULL) {
             b.other.resize(n_raw);
             const h2o_codec_stopwatch decoding;
@@ -87,40 +100,6 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
     counts.*outcome += 1;
     counts.bytes_raw   [kv] += n_raw;
     counts.bytes_stored[kv] += n_stored;
-}
-
-h2o_codec_block h2o_cold_codec::encode_rows(const uint8_t * rows, const h2o_codec_shape & shape, size_t layer, int kv, buffers & b) {
-    h2o_codec_options options;
-    options.unit_rows  = 1; // what a token looks up is all that is decoded for it
-    options.for_others = true;
-
-    const auto by = [&](latest & l, std::vector<uint8_t> & out) {
-        out.clear();
-        out.reserve(shape.bytes() + shape.n_rows*H2O_CODEC_CHECKSUM_BYTES);
-        h2o_codec_block res = h2o_codec_encode(rows, shape, options, l.code, l.may_repeat, out);
-        if (!l.code) {
-            l = { res.code, !res.numbers.empty(), out.size() };
-        }
-        return res;
-    };
-    latest used;
-    {
-        const std::lock_guard<std::mutex> lock(mutex);
-        used = codes[layer][kv];
-    }
-    h2o_codec_block res = by(used, b.encoded);
-    if (b.encoded.size() > MAX_GROWTH*used.n_bytes) {
-        latest next;
-        h2o_codec_block other = by(next, b.other);
-        if (b.other.size() + next.code->n_bytes() < b.encoded.size()) {
-            std::swap(b.encoded, b.other);
-            used = next;
-            res  = std::move(other);
-        }
-    }
-    const std::lock_guard<std::mutex> lock(mutex);
-    codes[layer][kv] = used;
-    return res;
 }
 
 void h2o_cold_codec::count_read(float us) {

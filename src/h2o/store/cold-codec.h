@@ -73,17 +73,14 @@ private:
         std::vector<uint8_t> read, encoded, other;
     };
 
-    // A layer's K or V: the latest code, and of the chunk that it was made from whether rows are equal, and its bytes.
-    struct latest {
-        std::shared_ptr<const h2o_codec_code> code;
-        bool   may_repeat = true;
-        size_t n_bytes    = 0;
+    // Of a layer's K or V, made from a chunk of it: the code of another text is hardly worse than a text's own.
+    struct code {
+        std::shared_ptr<const h2o_codec_code> tables;
+        bool   may_repeat = true; // rows were equal to others
+        double row_bytes  = 0;
     };
 
     void encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffers & b);
-
-    // to b.encoded, by the latest code of the layer's K or V, or by a new one where the text has become another
-    h2o_codec_block encode_rows(const uint8_t * rows, const h2o_codec_shape & shape, size_t layer, int kv, buffers & b);
 
     const std::shared_ptr<h2o_cold_place> place;
 
@@ -92,7 +89,7 @@ private:
     h2o_codec_times          encode_times;
     h2o_codec_times          decode_times;
 
-    std::vector<std::array<latest, 2>> codes;
+    std::vector<std::array<code, 2>> codes;
 
     h2o_codec_pool pool; // its threads use all of the above
 };
