@@ -44,12 +44,10 @@ def parts(lengths: Sequence[int], n_threads: int) -> Iterator[list[str]]:
     """N and schedule, then the cells of `COLUMNS`. A memory set's time is that of one layer and chunk."""
     spec = ModelSpec()
     for schedule in ("single_pass", "two_phase"):
-        h2o = replace(DEFAULT, schedule=schedule)
+        h2o = replace(DEFAULT, schedule=schedule, chunk_size=CHUNK_SIZE)
         for n in lengths:
             prompt = make_prompt(spec, n)
-            with Llama(
-                model_file(spec), n_ctx=n, n_ubatch=CHUNK_SIZE, n_threads=n_threads, h2o=h2o, profile=True
-            ) as llm:
+            with Llama(model_file(spec), n_ctx=n, n_threads=n_threads, h2o=h2o, profile=True) as llm:
                 llm.eval(prompt[: 2 * CHUNK_SIZE])  # the first calls allocate memory
                 llm.reset()
                 start = time.perf_counter()

@@ -116,7 +116,7 @@ def entry_sizes(spec: ModelSpec, n_tokens: int, h2o: H2OConfig | None) -> list[f
             llm.eval(make_prompt(spec, n_measured))
             return [len(llm.snapshot().state) / n_measured * n] * 3
     prompt = make_prompt(spec, n + chunk)
-    with Llama(model_file(spec), n_batch=chunk, n_ubatch=chunk, h2o=h2o) as llm:
+    with Llama(model_file(spec), n_batch=chunk, h2o=h2o) as llm:
         llm.eval(prompt[:n])
         state, scores = state_size(llm), state_size(llm, partial=True, rows=False)
         llm.eval(prompt[n : n + chunk // 2 - 1])

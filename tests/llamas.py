@@ -52,7 +52,7 @@ class Config:
     @classmethod
     def defaults(cls, S: int, **others: Any) -> Config:
         """What the library chooses for chunks of this size."""
-        h2o = h2o_llama.H2OConfig.for_chunk_size(S)
+        h2o = h2o_llama.H2OConfig(chunk_size=S)
         sizes = {"L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens, "B": h2o.lookup_budget}
         return cls(S=S, T=h2o.tile, scorer=h2o.scorer, **(sizes | others))
 
@@ -67,8 +67,9 @@ class Config:
     @property
     def h2o(self) -> h2o_llama.H2OConfig:
         """What of it is H2O's."""
-        names = {"L": "local_window", "H": "heavy_budget", "A": "sink_tokens", "B": "lookup_budget", "T": "tile"}
-        others = ("S", "kv_type", "flash_attn", "lossless")
+        names = {"S": "chunk_size", "L": "local_window", "H": "heavy_budget", "A": "sink_tokens"}
+        names |= {"B": "lookup_budget", "T": "tile"}
+        others = ("kv_type", "flash_attn", "lossless")
         return h2o_llama.H2OConfig(
             **{names.get(name, name): value for name, value in vars(self).items() if name not in others}
         )
@@ -103,7 +104,6 @@ def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs
         arguments |= {"h2o": None, "n_ubatch": 512, "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
     else:
         arguments |= {
-            "n_ubatch": config.S,
             "type_k": config.kv_type,
             "type_v": config.kv_type,
             "flash_attn": config.flash_attn,

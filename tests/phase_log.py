@@ -27,6 +27,7 @@ with h2o_llama.Llama(path, n_ctx=512, n_batch=256, n_threads=1, h2o=h2o, **argum
 def lines_of(path: Path, config: Config, calls: list[list[int]], **env: str) -> list[str]:
     """H2O's lines on the standard error of the process."""
     h2o = {
+        "chunk_size": config.S,
         "local_window": config.L,
         "heavy_budget": config.H,
         "sink_tokens": config.A,
@@ -36,7 +37,7 @@ def lines_of(path: Path, config: Config, calls: list[list[int]], **env: str) -> 
         "tile": config.T,
     }
     process = subprocess.run(
-        [sys.executable, "-c", RUN_CALLS, json.dumps([str(path), {"n_ubatch": config.S, "h2o": h2o}, calls])],
+        [sys.executable, "-c", RUN_CALLS, json.dumps([str(path), {"h2o": h2o}, calls])],
         env=os.environ | env,
         capture_output=True,
         text=True,

@@ -23,7 +23,7 @@ from h2o_llama import H2OConfig, KVCache, Llama
 nan, inf = float("nan"), float("inf")
 
 def open_model(path=MODEL, **kwargs):
-    defaults = dict(n_ctx=128, n_batch=64, n_ubatch=16, n_threads=1, h2o=H2OConfig(4, 4, 0))
+    defaults = dict(n_ctx=128, n_batch=64, n_threads=1, h2o=H2OConfig(4, 4, 0, chunk_size=16))
     return Llama(path, **(defaults | kwargs))
 
 def cache(**kwargs):
@@ -55,7 +55,8 @@ ARGUMENTS = [
     _open("n_threads=0", "[Llama] n_threads must be an integer from 1 to 512, got 0"),
     _open("n_threads=513", "[Llama] n_threads"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
-    _open("h2o=H2OConfig(17, 4)", "[Llama] local_window must be at most the chunk size n_ubatch (16), got 17"),
+    _open("h2o=H2OConfig(4, 4, chunk_size=0)", "[H2OConfig] chunk_size must be an integer of at least 1, got 0"),
+    _open("h2o=H2OConfig(17, 4, chunk_size=16)", "[H2OConfig] local_window must be at most chunk_size (16), got 17"),
     _open("h2o=H2OConfig(0, 0, 0)", "[H2OConfig] local_window + heavy_budget + sink_tokens"),
     _open("h2o=H2OConfig(-1, 4)", "[H2OConfig] local_window"),
     _open("h2o=H2OConfig(nan, 4)", "[H2OConfig] local_window"),
@@ -80,12 +81,16 @@ ARGUMENTS = [
     *(
         _open(
             f"n_ctx=2**20, n_batch=2**20, n_ubatch=2**20, flash_attn='off', h2o={h2o}",
-            "[Llama] n_ubatch=1048576 needs about",
+            f"[Llama] {name}=1048576 needs about",
         )
-        for h2o in ("H2OConfig(4, 4)", "H2OConfig(4, 4, schedule='two_phase')", "None")
+        for h2o, name in (
+            ("H2OConfig(4, 4, chunk_size=2**20)", "chunk_size"),
+            ("H2OConfig(4, 4, schedule='two_phase', chunk_size=2**20)", "chunk_size"),
+            ("None", "n_ubatch"),
+        )
     ),
     _open(
-        "n_ctx=2**20, n_batch=2**14, n_ubatch=2**14, flash_attn='off', h2o=H2OConfig(4, 4, lookup_budget=2**30)",
+        "n_ctx=2**20, n_batch=2**14, flash_attn='off', h2o=H2OConfig(4, 4, lookup_budget=2**30, chunk_size=2**14)",
         "[Llama] lookup_budget=1073741824 needs about",
     ),
     Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
@@ -188,9 +193,9 @@ CACHE = [
             ("kv_size=-1", "kv_size"),
             ("kv_size=2**31 - 1", "[KVCache] kv_size=2147483647 needs"),
             ("kv_size=2**32", "kv_size must be"),
-            ("chunk_size=0", "[KVCache] chunk_size"),
-            ("chunk_size=nan", "[KVCache] chunk_size"),
-            ("local_window=17", "[KVCache] local_window must be at most chunk_size (16), got 17"),
+            ("chunk_size=0", "[H2OConfig] chunk_size"),
+            ("chunk_size=nan", "[H2OConfig] chunk_size"),
+            ("local_window=17", "[H2OConfig] local_window must be at most chunk_size (16), got 17"),
             ("local_window=0, heavy_budget=0", "[H2OConfig]"),
             ("scorer='best'", "scorer must be one of 'distant', 'sum'"),
             ("scorer=1", "scorer must be one of"),

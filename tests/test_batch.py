@@ -25,11 +25,11 @@ N = 6  # tokens of an answer
 DOCUMENTS = {"a.txt": "All about ducks. " * 20, "sub/b.md": "Geese are no ducks. " * 15, "sub/long.RST": "quack " * 700}
 QUESTIONS = ["What is this?", "Who wrote it?", "Wann?", "Why are there ducks in it, and no geese?", "Is it true?"]
 CONFIGS: dict[str, tuple[list[str], H2OConfig | None]] = {
-    "h2o": (["--local", "8", "--heavy", "16"], H2OConfig.for_chunk_size(CHUNK, local_window=8, heavy_budget=16)),
-    "evict": (["--evict"], H2OConfig.for_chunk_size(CHUNK, evict=True)),
+    "h2o": (["--local", "8", "--heavy", "16"], H2OConfig(chunk_size=CHUNK, local_window=8, heavy_budget=16)),
+    "evict": (["--evict"], H2OConfig(chunk_size=CHUNK, evict=True)),
     "cold-store": (
         ["--evict", "--cold-store", "memory"],
-        H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory"),
+        H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory"),
     ),
     "dense": (["--dense"], None),
 }
@@ -98,7 +98,7 @@ def test_answers_are_those_of_one_chat_each(
     assert result.stderr.startswith(f"{len(DOCUMENTS) * len(QUESTIONS)} answers added")
 
     expected = {}
-    with Llama(model, n_ctx=6000, n_ubatch=CHUNK, n_threads=1, h2o=h2o) as llm:
+    with Llama(model, n_ctx=6000, n_threads=1, h2o=h2o) as llm:
         for row in rows_of(folder):
             text, question = DOCUMENTS[row["document"]], row["question"]
             assert row["cached_tokens"] >= len(text)
@@ -119,7 +119,7 @@ def test_answers_are_those_of_one_chat_each(
 def test_a_model_without_a_template_is_asked_in_plain_text(one_layer_model: Path, folder: Path) -> None:
     succeeded(run_batch(folder, one_layer_model))
     expected = {}
-    with Llama(one_layer_model, n_ctx=6000, n_ubatch=CHUNK, n_threads=1) as llm:
+    with Llama(one_layer_model, n_ctx=6000, n_threads=1, h2o=H2OConfig(chunk_size=CHUNK)) as llm:
         for name, text in DOCUMENTS.items():
             for question in QUESTIONS:
                 end = f"\n\nQuestion: {question}\nAnswer:"
@@ -299,7 +299,7 @@ def test_bad_questions(tmp_path: Path) -> None:
 
 
 def test_bad_settings() -> None:
-    bad: dict[str, Any] = {"h2o": 3, "chunk_size": 0, "max_tokens": 0, "temperature": -1.0, "seed": -1}
+    bad: dict[str, Any] = {"h2o": 3, "max_tokens": 0, "temperature": -1.0, "seed": -1}
     for name, value in bad.items():
         with case(name=name), pytest.raises(ValueError, match=f"{name} must be"):
             BatchSettings(**{name: value})

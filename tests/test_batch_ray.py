@@ -32,7 +32,7 @@ N_DOCUMENTS = 12
 QUESTIONS = ["What is this?", "Who wrote it?", "Is it true?"]
 CHUNK = 64
 MAX_TOKENS = 32
-SETTINGS = BatchSettings(H2OConfig.for_chunk_size(CHUNK, evict=True), CHUNK, MAX_TOKENS)
+SETTINGS = BatchSettings(H2OConfig(chunk_size=CHUNK, evict=True), MAX_TOKENS)
 
 JOB = """
 import json, os, signal, sys, time
@@ -43,7 +43,7 @@ from h2o_llama.batch import BatchSettings, find_documents, make_questions
 from h2o_llama.batch.local_workers import answer_locally, local_cluster
 
 model, folder, out, chunk, max_tokens, *questions = sys.argv[1:]
-settings = BatchSettings(H2OConfig.for_chunk_size(int(chunk), evict=True), int(chunk), int(max_tokens))
+settings = BatchSettings(H2OConfig(chunk_size=int(chunk), evict=True), int(max_tokens))
 
 
 def workers():

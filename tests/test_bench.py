@@ -356,7 +356,7 @@ def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
         (["--n-prompt", "0"], "n_prompt must be an integer of at least 1, got 0"),
         (["--n-prompt", "", "--depth", ""], "there is nothing to measure"),
         (["--depth", "600000"], "the text has 524,288 tokens, but 600,033 are needed"),
-        (["--local", "65"], "local_window must be at most the chunk size"),
+        (["--local", "65"], "local_window must be at most chunk_size"),
         (["--schedule", "nonsense"], "schedule must be one of"),
         (["--schedule", ""], "there is no setting"),
         (["--threads", "1000"], "n_threads must be an integer from 1 to 512"),

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,8 +220,8 @@ def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: P
     invoke(*command)
     options = ["--sinks", "2", "--scorer", "distant", "--schedule", "two_phase", "--lookup", "24"]
     invoke(*command, *options, "--retrieval", "index")
-    changed = H2OConfig(16, 16, 2, scorer="distant", schedule="two_phase", lookup_budget=24, retrieval="index")
-    in_proportion = H2OConfig(16, 16, lookup_budget=8)
+    in_proportion = H2OConfig(16, 16, lookup_budget=8, chunk_size=64)
+    changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24, retrieval="index")
     assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'sum'")
 

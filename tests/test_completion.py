@@ -15,7 +15,7 @@ from inputs import Opened, random_tokens
 
 
 def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": 16, "n_threads": 1, "h2o": H2OConfig(4, 6)}
+    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": 16, "n_threads": 1, "h2o": H2OConfig(4, 6, chunk_size=16)}
     return Llama(path, **(defaults | kwargs))
 
 

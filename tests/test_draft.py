@@ -30,10 +30,10 @@ REPEAT: dict[str, Any] = {"temperature": 0, "frequency_penalty": -10.0}
 # alone, but for the last bits.
 CONFIGS = {
     "dense": None,
-    "h2o": H2OConfig(4, 6, lookup_budget=0),
-    "lookup": H2OConfig(4, 6, lookup_budget=8, tile=4),
-    "memory": H2OConfig(4, 6, lookup_budget=8, tile=4, decode="memory"),
-    "two_phase": H2OConfig(4, 6, schedule="two_phase", scorer="sum"),
+    "h2o": H2OConfig(4, 6, lookup_budget=0, chunk_size=S),
+    "lookup": H2OConfig(4, 6, lookup_budget=8, tile=4, chunk_size=S),
+    "memory": H2OConfig(4, 6, lookup_budget=8, tile=4, decode="memory", chunk_size=S),
+    "two_phase": H2OConfig(4, 6, schedule="two_phase", scorer="sum", chunk_size=S),
 }
 
 
@@ -95,7 +95,7 @@ def test_a_match_far_back_in_a_long_text(tiny_model: Path, pos: int) -> None:
     """Wherever it lies among the parts that are searched one after the other."""
     text = random_tokens(8190)
     text[pos : pos + 4] = [*text[-3:], 7]
-    with open_tiny(tiny_model, H2OConfig(4, 6, evict=True), n_ctx=0, n_ubatch=64) as llm:
+    with open_tiny(tiny_model, H2OConfig(4, 6, evict=True, chunk_size=64), n_ctx=0) as llm:
         llm.eval(text[:-1])
         with llm.use_context() as context:
             assert context.find_draft(text[-1], 1, 1).tolist() == draft_of(text, 1, 1) == [7]
@@ -124,7 +124,7 @@ def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
 def test_no_draft_begins_a_chunk(tiny_model: Path) -> None:
     """The memory set that it would build cannot be taken back."""
     for n_tokens in range(S, 2 * S + 1):
-        with case(n_tokens=n_tokens), open_tiny(tiny_model, H2OConfig(4, 6)) as llm:
+        with case(n_tokens=n_tokens), open_tiny(tiny_model, H2OConfig(4, 6, chunk_size=S)) as llm:
             llm.eval([7] * n_tokens)
             with llm.use_context() as context:
                 n_room = S - 1 - n_tokens % S
@@ -272,7 +272,7 @@ def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str,
 
 def test_scored_drafts_are_as_long_as_can_be_taken_back(tiny_model: Path) -> None:
     """Where no chunk begins. Longer ones would be there."""
-    with open_tiny(tiny_model, H2OConfig(4, 6, lookup_budget=0, decode="memory"), n_ubatch=64) as llm:
+    with open_tiny(tiny_model, H2OConfig(4, 6, lookup_budget=0, decode="memory", chunk_size=64)) as llm:
         llm.eval([7] * 40)
         with llm.use_context() as context:
             assert context.find_draft(7, 1, 50).size == 15
@@ -303,7 +303,7 @@ def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig
 
 
 def test_a_generator_that_was_left_behind(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, H2OConfig(4, 6)) as llm:
+    with open_tiny(tiny_model, H2OConfig(4, 6, chunk_size=S)) as llm:
         for leave in (lambda g: g.close(), lambda g: llm.reset()):
             llm.reset()
             generator = llm.generate(PROMPT, **REPEAT, draft=15)

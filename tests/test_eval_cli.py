@@ -58,7 +58,7 @@ def test_settings_with_eviction_and_a_cold_store() -> None:
     """Where what is evicted is gone, as many heavy hitters more as were looked up."""
     sizes = {"local": "4", "heavy": "6", "sinks": "1", "lookup": "0,8"}
     names = {"schedule": "single_pass", "scorer": "sum", "retrieval": "ngrams"}
-    configs = [s.h2o for s in sweeps.settings(**sizes, **names, evict=True, cold_store="memory")]
+    configs = [s.h2o for s in sweeps.settings(64, **sizes, **names, evict=True, cold_store="memory")]
     assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
         (6, 0, False, None),
         (6, 8, False, None),

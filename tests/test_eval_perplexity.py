@@ -41,7 +41,7 @@ def measure(path: Path, *settings: Setting, **arguments: Any) -> list[dict[str, 
 
 
 def open_llama(path: Path, h2o: H2OConfig | None, n_ctx: int = N) -> h2o_llama.Llama:
-    return h2o_llama.Llama(path, n_ctx=n_ctx, n_ubatch=S, n_threads=1, h2o=h2o)
+    return h2o_llama.Llama(path, n_ctx=n_ctx, n_ubatch=S, n_threads=1, h2o=h2o and h2o.in_chunks_of(S))
 
 
 # --- losses

@@ -17,7 +17,7 @@ from h2o_llama.eval.tasks.keys import MODEL_NAME
 N = 1000
 S = 256
 # A window that is far too short for what lies in an older chunk, and nothing else.
-WINDOW = H2OConfig(local_window=64, heavy_budget=0, lookup_budget=0)
+WINDOW = H2OConfig(local_window=64, heavy_budget=0, lookup_budget=0, chunk_size=S)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_the_prompts_end_finds_only_what_its_memory_holds(llms: dict[str, Llama]
 
 
 def test_the_default_finds_it_without_a_dense_tail(llms: dict[str, Llama]) -> None:
-    with Llama(llms["dense"], n_ctx=N, n_ubatch=S, n_threads=1, h2o=H2OConfig()) as llm:
+    with Llama(llms["dense"], n_ctx=N, n_threads=1, h2o=H2OConfig(60, 320, 4, lookup_budget=128, chunk_size=S)) as llm:
         cells = measure({"default": llm}, depths=[0.3, 1.0], samples=4, dense_tail=0)["default"]
     assert [cell.recall for cell in cells] == [1.0, 1.0]
 

@@ -23,9 +23,9 @@ from spies import record_calls
 
 S = 64
 N = 256
-H2O = H2OConfig(local_window=8, heavy_budget=8, sink_tokens=2, lookup_budget=0)
-PLAIN: dict[str, Any] = {"scorer": ["sum"], "lookup": [0]}
-SETTINGS = sweep(local=[8], heavy=[4, 8], sinks=[0], **PLAIN)
+H2O = H2OConfig(local_window=8, heavy_budget=8, sink_tokens=2, lookup_budget=0, chunk_size=S)
+PLAIN: dict[str, Any] = {"scorer": ["sum"], "lookup_budget": [0]}
+SETTINGS = sweep(local_window=[8], heavy_budget=[4, 8], sink_tokens=[0], **PLAIN)
 TEXT = bytes(random_tokens(N + 64, n_vocab=128))
 
 
@@ -38,7 +38,9 @@ def measure(path: Path, settings: list[Setting] = SETTINGS, **arguments: Any) ->
 
 
 def test_a_sweep_has_all_combinations_by_name() -> None:
-    settings = sweep(local=[64, 128], heavy=[32], sinks=[0, 4], schedule=["single_pass", "two_phase"], **PLAIN)
+    settings = sweep(
+        local_window=[64, 128], heavy_budget=[32], sink_tokens=[0, 4], schedule=["single_pass", "two_phase"], **PLAIN
+    )
     assert [s.name for s in settings] == [
         "single_pass sum L64 H32",
         "two_phase sum L64 H32",
@@ -60,14 +62,14 @@ def test_names_of_a_sweep() -> None:
             ["sum L8 H8", "distant L8 H8"],
         ),
         (
-            {"lookup": [0, 16], "retrieval": ["ngrams", "index"]},
+            {"lookup_budget": [0, 16], "retrieval": ["ngrams", "index"]},
             ["distant L8 H8", "distant L8 H8 B16", "distant L8 H8 B16 index"],
         ),
-        ({"heavy": [0], "scorer": ["sum", "distant"], "lookup": [0, 16]}, ["window L8", "window L8 B16"]),
-        ({"local": [8, 8]}, ["distant L8 H8"]),
+        ({"heavy_budget": [0], "scorer": ["sum", "distant"], "lookup_budget": [0, 16]}, ["window L8", "window L8 B16"]),
+        ({"local_window": [8, 8]}, ["distant L8 H8"]),
     ]:
         with case(arguments=arguments):
-            given: dict[str, Any] = {"local": [8], "heavy": [8], "sinks": [0], "lookup": [0]}
+            given: dict[str, Any] = {"local_window": [8], "heavy_budget": [8], "sink_tokens": [0], "lookup_budget": [0]}
             settings = sweep(**(given | arguments))
             assert [s.name for s in settings] == [f"single_pass {name}" for name in names]
             assert [s.h2o.retrieval for s in settings if s.h2o] == [
@@ -83,10 +85,10 @@ def test_bad_sweeps_and_references() -> None:
     ]
     assert_refused(
         [
-            (lambda: sweep(local=[], heavy=[8]), "no setting"),
-            (lambda: sweep(local=[-1], heavy=[8]), "local_window"),
-            (lambda: sweep(local=[8], heavy=[8], schedule=["thrice"]), "schedule"),
-            (lambda: sweep(local=[8], heavy=[8], scorer=["guess"]), "scorer"),
+            (lambda: sweep(local_window=[], heavy_budget=[8]), "no setting"),
+            (lambda: sweep(local_window=[-1], heavy_budget=[8]), "local_window"),
+            (lambda: sweep(local_window=[8], heavy_budget=[8], schedule=["thrice"]), "schedule"),
+            (lambda: sweep(local_window=[8], heavy_budget=[8], scorer=["guess"]), "scorer"),
             (lambda: references(too_large[0], ["window"], S), r"window of 65 tokens .* at most a chunk \(64\)"),
             (lambda: references(too_large[1], ["window"], S), r"window of 65 tokens .* at most a chunk \(64\)"),
             (lambda: references(it, ["upper_bound"], S), "'random', 'window', 'upper-bound'"),
@@ -96,7 +98,7 @@ def test_bad_sweeps_and_references() -> None:
 
 
 def test_a_sweep_has_the_defaults_of_h2o() -> None:
-    (setting,) = sweep(local=[H2OConfig().local_window], heavy=[H2OConfig().heavy_budget])
+    (setting,) = sweep(local_window=[H2OConfig().local_window], heavy_budget=[H2OConfig().heavy_budget])
     assert setting.h2o == H2OConfig()
     assert setting.name == "single_pass distant A4 L60 H320 B128"
 
@@ -122,7 +124,7 @@ def test_references_have_the_same_memory_size() -> None:
     for setting in (random, window, upper_bound):
         assert setting.h2o is not None
         assert setting.h2o.memory_size == H2O.memory_size
-    assert window.h2o == H2OConfig(local_window=14, heavy_budget=0, sink_tokens=4, lookup_budget=0)
+    assert window.h2o == replace(H2O, local_window=14, heavy_budget=0, sink_tokens=4)
     assert [s.name for s in (random, window, upper_bound)] == [
         "single_pass random A2 L8 H8",
         "single_pass window A4 L14",
@@ -162,7 +164,7 @@ def test_memory_set_by_hand(values: list[float], expected: list[int]) -> None:
 def history(path: Path, memory: Any, tokens: list[int], *, seed: int = 0, calls: int = 1) -> list[dict[int, Any]]:
     """Memory sets after reading the tokens in so many calls."""
     weights = Llama(path, n_ctx=256, h2o=None)
-    context: dict[str, Any] = {"n_ctx": 512, "n_ubatch": S, "n_threads": 1, "record": True}
+    context: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "record": True}
     llm = ReferenceLlama(weights, H2O, memory, seed, **context)
     with weights, llm:
         if calls > 1:
@@ -216,7 +218,7 @@ def test_references_do_not_depend_on_the_calls(memory: Any, tiny_model: Path) ->
 
 def test_a_single_last_token_is_no_decode_step(tiny_model: Path) -> None:
     weights = Llama(tiny_model, n_ctx=256, h2o=None)
-    with weights, ReferenceLlama(weights, H2O, "upper_bound", 0, n_ctx=N, n_ubatch=S, n_threads=1) as llm:
+    with weights, ReferenceLlama(weights, H2O, "upper_bound", 0, n_ctx=N, n_threads=1) as llm:
         llm.eval(random_tokens(2 * S + 1), logits="all")
         assert llm.logits.shape == (2 * S + 1, llm.n_vocab)
         assert llm.kv.stats.decode_steps == 0
@@ -225,7 +227,7 @@ def test_a_single_last_token_is_no_decode_step(tiny_model: Path) -> None:
 def test_a_dense_tail_over_a_chunk_end(tiny_model: Path) -> None:
     tokens = random_tokens(2 * S + 4)
     weights = Llama(tiny_model, n_ctx=256, h2o=None)
-    with weights, ReferenceLlama(weights, H2O, "random", 0, n_ctx=N, n_ubatch=S, n_threads=1) as llm:
+    with weights, ReferenceLlama(weights, H2O, "random", 0, n_ctx=N, n_threads=1) as llm:
         llm.eval(tokens, logits="all", dense_tail=10)
         whole = llm.logits
         llm.reset()
@@ -238,7 +240,7 @@ def test_a_dense_tail_over_a_chunk_end(tiny_model: Path) -> None:
 
 
 def test_the_upper_bound_is_the_best_on_real_text() -> None:
-    mine = sweep(local=[16], heavy=[16], lookup=[0])[0]
+    mine = sweep(local_window=[16], heavy_budget=[16], lookup_budget=[0])[0]
     settings = [mine, *references(mine, ["random", "window", "upper-bound"], S)]
     rows = measure(demo_model_path(), settings, text=None, n_tokens=[512], tasks=[Perplexity(1)])
     divergence = {row["setting"]: row["kld_mean"] for row in rows}
@@ -374,7 +376,7 @@ def test_an_open_model_is_used_and_stays_open(tiny_model: Path) -> None:
 
 def test_recall() -> None:
     task = Recall(["single", "multi-key"], depths=(0.0, 1.0), samples=1)
-    settings = [*sweep(local=[32], heavy=[32]), *references(SETTINGS[0], ["random"], 128)]
+    settings = [*sweep(local_window=[32], heavy_budget=[32]), *references(SETTINGS[0], ["random"], 128)]
     rows = evaluate(demo_model_path(), settings, n_tokens=[600], tasks=[task], chunk_size=128, n_threads=1)
     assert [(row["setting"], row["kind"]) for row in rows] == [
         (s.name, kind) for s in settings for kind in ("single", "multi-key")
@@ -391,7 +393,7 @@ def test_recall() -> None:
 
 def test_recall_hides_things_in_a_text_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     read = record_calls(monkeypatch, Llama, "tokenize")
-    settings, path = sweep(local=[32], heavy=[32]), tmp_path / "rows.json"
+    settings, path = sweep(local_window=[32], heavy_budget=[32]), tmp_path / "rows.json"
     for line in (b"one line\n", b"another\n"):
         task = Recall(["single"], depths=(0.0,), samples=1, haystack=line)
         evaluate(demo_model_path(), settings, n_tokens=[300], tasks=[task], chunk_size=128, n_threads=1, json_file=path)

@@ -22,7 +22,7 @@ PROMPT = random_tokens(20)
 
 
 def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    return Llama(path, n_ctx=512, n_batch=64, n_ubatch=32, n_threads=1, h2o=H2OConfig(8, 8), **kwargs)
+    return Llama(path, n_ctx=512, n_batch=64, n_threads=1, h2o=H2OConfig(8, 8, chunk_size=32), **kwargs)
 
 
 @pytest.fixture

@@ -129,11 +129,11 @@ def test_a_question_after_the_document_is_answered_as_dense_attention_answers_it
     By default, the first tokens of an answer are looked up: the question repeats the key.
     """
     document = build_document(2500, (0.02, 0.4, 0.95))
-    h2o = H2OConfig(28, 0, lookup_budget=0)
+    h2o = H2OConfig(28, 0, lookup_budget=0, chunk_size=256)
     with (
-        Llama(demo_model_path(), n_ctx=2600, n_ubatch=256, n_threads=1, h2o=h2o) as llm,
+        Llama(demo_model_path(), n_ctx=2600, n_threads=1, h2o=h2o) as llm,
         Llama(llm, n_ctx=2600, n_ubatch=256, n_threads=1, h2o=None) as dense,
-        Llama(llm, n_ctx=2600, n_ubatch=256, n_threads=1, h2o=H2OConfig()) as default,
+        Llama(llm, n_ctx=2600, n_threads=1, h2o=H2OConfig(60, 320, 4, lookup_budget=128, chunk_size=256)) as default,
     ):
         for needle in document.needles:
             prompt = document.text + needle.question

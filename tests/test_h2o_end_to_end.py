@@ -28,9 +28,8 @@ def prefilled(schedule: str, model_path: Path, tokens: list[int]) -> Iterator[h2
         str(model_path),
         n_ctx=8192,
         n_batch=4096,
-        n_ubatch=S,
         n_threads=1,
-        h2o=h2o_llama.H2OConfig(L, H, sink_tokens=0, scorer="sum", schedule=schedule, lookup_budget=0),
+        h2o=h2o_llama.H2OConfig(L, H, sink_tokens=0, scorer="sum", schedule=schedule, lookup_budget=0, chunk_size=S),
         record=True,
     ) as llm:
         llm.eval(tokens)
@@ -79,9 +78,8 @@ def test_generation_second_prompt_and_reset(schedule: str, model_path: Path, tok
         str(model_path),
         n_ctx=1024,
         n_batch=512,
-        n_ubatch=64,
         n_threads=1,
-        h2o=h2o_llama.H2OConfig(local_window=16, heavy_budget=16, schedule=schedule),
+        h2o=h2o_llama.H2OConfig(local_window=16, heavy_budget=16, schedule=schedule, chunk_size=64),
     ) as llm:
         llm.eval(tokens[:250])
         first = np.array(llm.logits)

@@ -137,8 +137,8 @@ def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
     calls = split(repetitive_tokens(90), [40, 1, 49])
     results = []
     for arguments in ({"lookup_budget": 0}, {"lookup_budget": 0, "tile": 5}, {}):
-        h2o = H2OConfig(4, 6, 1, scorer="sum", schedule=schedule, **arguments)
-        with h2o_llama.Llama(tiny_model, n_ctx=256, n_batch=256, n_ubatch=S, n_threads=1, h2o=h2o) as llm:
+        h2o = H2OConfig(4, 6, 1, scorer="sum", schedule=schedule, chunk_size=S, **arguments)
+        with h2o_llama.Llama(tiny_model, n_ctx=256, n_batch=256, n_threads=1, h2o=h2o) as llm:
             results.append([*eval_calls(llm, calls), *view(llm, history=False)])
     assert_all_equal(results[1], results[0])
     assert not np.array_equal(results[2][2], results[0][2])

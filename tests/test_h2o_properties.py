@@ -5,8 +5,10 @@ Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens a
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -73,7 +75,7 @@ def test_p1_prompt_within_one_chunk_is_dense(
 
 
 @small
-@given(config=CONFIGS, scorer=st.sampled_from(POSITION_SCORERS), sizes=SPLITS, seed=SEEDS)
+@given(config=CONFIGS, scorer=st.sampled_from(POSITION_SCORERS), sizes=SPLITS, n_ubatch=st.integers(1, 40), seed=SEEDS)
 def test_p3_split_invariance(
     schedule: str,
     flash_attn: str,
@@ -81,17 +83,44 @@ def test_p3_split_invariance(
     config: Config,
     scorer: str,
     sizes: list[int],
+    n_ubatch: int,
     seed: int,
 ) -> None:
+    """Nor does it matter how many tokens are computed at once."""
     config = replace(config, flash_attn=flash_attn, schedule=schedule, scorer=scorer)
     tokens = random_tokens(sum(sizes), seed=seed)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_ubatch=n_ubatch) as parts:
         (expected,) = eval_calls(whole, [tokens], decode=False)
         actual = np.concatenate(eval_calls(parts, split(tokens, sizes), decode=False))
         assert parts.kv.chunk_index == whole.kv.chunk_index
         assert parts.kv.n_tokens == whole.kv.n_tokens == len(tokens)
         assert_same_history(parts.kv.history, whole.kv.history)
         assert_logits_close(actual, expected, SELF_LOGITS_F32)
+
+
+@pairwise(
+    "schedule", "flash_attn", n_ubatch=[64, 100, 512, 2048], decode=["full", "memory"], kind=["plain", "evict", "index"]
+)
+def test_n_ubatch_changes_no_result(
+    schedule: str, flash_attn: str, tiny_model: Path, n_ubatch: int, decode: Any, kind: str
+) -> None:
+    """A chunk is as many steps as it takes: memory sets, logits, lookups, a dense tail and generated tokens."""
+    config = Config(S=256, L=20, H=40, A=2, B=16, T=4, schedule=schedule, flash_attn=flash_attn, decode=decode)
+    if kind == "evict" and schedule == "single_pass":
+        config = replace(config, B=0, decode="memory", evict=True, dense_layers=(1,))
+    elif kind == "index" and flash_attn == "on" and os.environ.get("H2O_NO_FUSED_ATTENTION") != "1":
+        config = replace(config, retrieval="index")
+    tokens = repetitive_tokens(900, seed=3)
+    found = []
+    for size in (None, n_ubatch):
+        with open_llama(tiny_model, config, n_batch=2048, n_ubatch=size) as llm:
+            logits = eval_calls(llm, [tokens[:700], tokens[700:701], tokens[701:]], dense_tail=90)
+            found.append((np.concatenate(logits), llm.kv.history, lookups_of(llm)))
+            assert llm.kv.chunk_size == 256
+    (expected, history, lookups), (actual, other_history, other_lookups) = found
+    assert_logits_close(actual, expected, SELF_LOGITS_F32)
+    assert_same_history(other_history, history)
+    assert_all_equal(other_lookups, lookups)
 
 
 @pairwise("schedule", n=[64, 65, 97, 160], n_batch=[16, 21, 32, 37])

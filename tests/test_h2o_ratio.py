@@ -106,8 +106,9 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
         lookup_budget=0,
         decode="memory",
         evict=True,
+        chunk_size=S,
     )
-    with h2o_llama.Llama(tiny_model, n_ctx=n_ctx, n_ubatch=S, n_batch=S, h2o=h2o, record=True) as llm:
+    with h2o_llama.Llama(tiny_model, n_ctx=n_ctx, n_batch=S, h2o=h2o, record=True) as llm:
         assert llm.kv.stats.lossy_ratio == 1
         assert llm.kv.memory_size == math.ceil(n_ctx / 3.2 / 4) * 4
         before = 0
@@ -136,8 +137,8 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
 
 def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
     """Sinks and local window are 12 of 16, 32 and 48 tokens, whatever the ratio asks for."""
-    h2o = H2OConfig(8, sink_tokens=4, keep_ratio=0.1, lookup_budget=0)
-    with h2o_llama.Llama(tiny_model, n_ctx=64, n_ubatch=16, n_batch=64, h2o=h2o) as llm:
+    h2o = H2OConfig(8, sink_tokens=4, keep_ratio=0.1, lookup_budget=0, chunk_size=16)
+    with h2o_llama.Llama(tiny_model, n_ctx=64, n_batch=64, h2o=h2o) as llm:
         llm.eval(random_tokens(50, seed=1))
         assert llm.kv.stats.kept_tokens == llm.kv.stats.floor_tokens == 12
         assert llm.kv.stats.lossy_ratio == 4
@@ -156,7 +157,7 @@ def test_sizes_become_whole_blocks() -> None:
     [
         ({"keep_ratio": 0}, "keep_ratio must be above 0"),
         ({"keep_ratio": 1.5}, "keep_ratio must be a finite number from 0 to 1, got 1.5"),
-        ({"ema_alpha": 1.0}, "ema_alpha must be at least 0 and below 1"),
+        ({"ema_alpha": 1.0, "scorer": "block_ema"}, "ema_alpha must be at least 0 and below 1"),
         ({"ema_alpha": float("nan")}, "ema_alpha must be a finite number"),
         ({"block_tokens": 0}, "block_tokens must be an integer of at least 1"),
         ({"shared_heads": 1}, "shared_heads must be True or False"),
@@ -168,8 +169,7 @@ def test_bad_settings(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_a_chunk_is_whole_blocks(tiny_model: Path) -> None:
-    h2o = H2OConfig(4, 8, 4, scorer="block_ema", block_tokens=4)
-    with pytest.raises(ValueError, match="n_ubatch must be a multiple of it, got 18"):
-        h2o_llama.Llama(tiny_model, n_ubatch=18, h2o=h2o)
-    with pytest.raises(ValueError, match=r"chunk_size must be a multiple of block_tokens \(16\), got 24"):
+    with pytest.raises(ValueError, match=r"must be multiples of block_tokens \(4\), got 18, 4, 8 and 4"):
+        H2OConfig(4, 8, 4, scorer="block_ema", block_tokens=4, chunk_size=18)
+    with pytest.raises(ValueError, match=r"must be multiples of block_tokens \(16\), got 24"):
         make_cache(tiny_model, chunk_size=24, scorer="block_ema")

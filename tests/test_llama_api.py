@@ -28,7 +28,7 @@ LAYERS, N_HEAD, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 8, 2, 32  # QWEN3_GQA4
 
 
 def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
-    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": S, "n_threads": 1, "h2o": H2OConfig(L, H, A)}
+    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": S, "n_threads": 1, "h2o": H2OConfig(L, H, A, chunk_size=S)}
     return Llama(path, **(defaults | kwargs))
 
 
@@ -58,14 +58,14 @@ def test_package() -> None:
 def test_defaults() -> None:
     parameters = inspect.signature(Llama).parameters
     assert ", ".join(f"{name}={p.default}" for name, p in parameters.items() if name != "model_path") == (
-        "n_ctx=0, n_batch=4096, n_ubatch=1024, n_threads=None, n_gpu_layers=None, type_k=f16, type_v=f16, "
+        "n_ctx=0, n_batch=None, n_ubatch=None, n_threads=None, n_gpu_layers=None, type_k=f16, type_v=f16, "
         "flash_attn=auto, h2o=auto, record=False, profile=False, seed=None, verbose=False, n_seq_max=1, "
         "chat_template=None, rpc_servers=None, lossless=None"
     )
 
 
 @pytest.mark.parametrize(
-    ("n_ubatch", "sizes"),
+    ("chunk_size", "sizes"),
     [
         (1024, (60, 320, 4, 128)),
         (2048, (60, 320, 4, 128)),
@@ -74,25 +74,25 @@ def test_defaults() -> None:
         (2, (0, 1, 0, 0)),
     ],
 )
-def test_what_is_not_given_goes_with_the_chunk_size(tiny_model: Path, n_ubatch: int, sizes: tuple[int, ...]) -> None:
-    with Llama(tiny_model, n_ctx=64, n_ubatch=n_ubatch, n_threads=1) as llm:
+def test_what_is_not_given_goes_with_the_chunk_size(tiny_model: Path, chunk_size: int, sizes: tuple[int, ...]) -> None:
+    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=H2OConfig(chunk_size=chunk_size)) as llm:
         h2o = llm.h2o
     assert h2o is not None
     assert (h2o.local_window, h2o.heavy_budget, h2o.sink_tokens, h2o.lookup_budget) == sizes
-    assert h2o == H2OConfig(*sizes[:3], lookup_budget=sizes[3])
+    assert h2o == H2OConfig(*sizes[:3], lookup_budget=sizes[3], chunk_size=chunk_size)
 
 
 def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Path) -> None:
     """With one warning, if nobody asked for H2O."""
     with pytest.warns(UserWarning, match=r"(?s)H2O.*: attention is dense. Pass h2o=None") as warned:
-        llm = Llama(unsupported_memory_model, n_ctx=64, n_ubatch=32, n_threads=1)
+        llm = Llama(unsupported_memory_model, n_ctx=64, n_threads=1)
     with llm:
         assert len(warned) == 1
         assert warned[0].filename == __file__
         assert llm.h2o is None
         llm.eval([1, 2, 3])
     with pytest.raises(H2OError):
-        Llama(unsupported_memory_model, n_ctx=64, n_ubatch=32, n_threads=1, h2o=H2OConfig(8, 8))
+        Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(8, 8))
 
 
 def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_model_properties(llm: Llama, tiny_model: Path) -> None:
     assert llm.metadata["qwen3.block_count"] == "3"
     assert (llm.token_bos, llm.token_eos) == (models.EOS, models.EOS)
     assert llm.n_params * 4 == llm.model_bytes  # F32
-    assert llm.h2o == H2OConfig(L, H, A)
+    assert llm.h2o == H2OConfig(L, H, A, chunk_size=S)
     assert llm.n_gpu_layers == 0
 
 
@@ -124,7 +124,7 @@ def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
     """llama.cpp rounds up to 256; the limit is the user's number, and a chunk may be larger. 0: as it was trained."""
     with open_tiny(tiny_model, n_ctx=0) as llm:
         assert llm.n_ctx == models.N_CTX_TRAIN
-    with open_tiny(tiny_model, n_ctx=20, n_ubatch=64, h2o=H2OConfig(64, 0)) as llm:
+    with open_tiny(tiny_model, n_ctx=20, h2o=H2OConfig(64, 0, chunk_size=64)) as llm:
         llm.eval([1] * 20)
         assert llm.kv.chunk_size == 64
     with open_tiny(tiny_model, n_ctx=20) as llm:
@@ -136,7 +136,9 @@ def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
 
 
 def test_every_kv_type_works_both_ways(tiny_model: Path) -> None:
-    for kv_type, flash_attn, h2o in product(("f32", "f16", "q8_0"), ("auto", "on", "off"), (None, H2OConfig(L, H))):
+    for kv_type, flash_attn, h2o in product(
+        ("f32", "f16", "q8_0"), ("auto", "on", "off"), (None, H2OConfig(L, H, chunk_size=S))
+    ):
         if (kv_type, flash_attn) != ("q8_0", "off"):
             arguments = {"type_k": kv_type, "type_v": kv_type, "flash_attn": flash_attn, "h2o": h2o}
             with case(**arguments), open_tiny(tiny_model, **arguments) as llm:
@@ -307,7 +309,7 @@ def test_arrays_are_copies(llm: Llama) -> None:
 
 @pytest.mark.parametrize(("schedule", "runs"), [("single_pass", (3, 0, 0)), ("two_phase", (0, 1, 3))])
 def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"], runs: tuple[int, int, int]) -> None:
-    with open_tiny(tiny_model, h2o=H2OConfig(L, H, A, schedule=schedule)) as llm:
+    with open_tiny(tiny_model, h2o=H2OConfig(L, H, A, schedule=schedule, chunk_size=S)) as llm:
         llm.eval(random_tokens(40))
         llm.eval([1], decode=True)
         stats = llm.kv.stats
@@ -326,7 +328,7 @@ def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"
 @pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
 def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pass", "two_phase"]) -> None:
     """The parts of the prefill, on top of the same results; the operator gathers by itself."""
-    h2o = H2OConfig(L, H, A, scorer="sum", schedule=schedule)
+    h2o = H2OConfig(L, H, A, scorer="sum", schedule=schedule, chunk_size=S)
     results = []
     for profile in (True, False):
         with open_tiny(tiny_model, h2o=h2o, flash_attn=flash_attn, profile=profile) as llm:
@@ -372,12 +374,12 @@ def _run(code: str) -> tuple[str, str]:
     return process.stdout, process.stderr
 
 
-@pytest.mark.parametrize("h2o", ["None", "h2o_llama.H2OConfig(4, 4)"])
+@pytest.mark.parametrize("h2o", ["None", "h2o_llama.H2OConfig(4, 4, chunk_size=16)"])
 def test_verbose_is_the_only_noise(tiny_model: Path, h2o: str) -> None:
     """verbose=False prints nothing in a whole life, the end of the interpreter with an open model included."""
     code = f"""
 import h2o_llama
-llm = h2o_llama.Llama({str(tiny_model)!r}, n_ctx=64, n_ubatch=16, h2o={h2o}, verbose=VERBOSE)
+llm = h2o_llama.Llama({str(tiny_model)!r}, n_ctx=64, h2o={h2o}, verbose=VERBOSE)
 llm.eval([1] * 40)
 llm("a", max_tokens=3)
 """

@@ -30,8 +30,8 @@ END = "<eos>"  # the demo model's name of the token that ends a text
 S = 32
 TEXT = "".join(f"def f{i}(x):\n    return {i} * x\n" for i in range(20))
 CONTEXT, CONTINUATION = TEXT[:170], TEXT[170:190]
-OPTIONS: dict[str, Any] = {"n_ctx": N_CTX, "n_ubatch": S, "n_threads": 1}
-MEMORY = {"local_window": 4, "heavy_budget": 4, "lookup_budget": 0}
+OPTIONS: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1}
+MEMORY = {"local_window": 4, "heavy_budget": 4, "lookup_budget": 0, "chunk_size": S}
 
 
 def open_lm(**changes: Any) -> H2OLM:
@@ -195,12 +195,12 @@ def test_long_prompts_make_room_for_the_answer() -> None:
 
 def test_options_reach_the_model() -> None:
     lm = H2OLM.create_from_arg_string(
-        f"pretrained={demo_model_path()},n_ctx=300,n_ubatch=32,n_threads=1,local_window=4,heavy_budget=4,sink_tokens=2,"
+        f"pretrained={demo_model_path()},n_ctx=300,chunk_size=32,n_threads=1,local_window=4,heavy_budget=4,sink_tokens=2,"
         "schedule=two_phase",
         {"batch_size": 1, "device": "cpu"},
     )
     assert lm._llm.n_ctx == 300
-    assert lm._llm.h2o == H2OConfig(4, 4, 2, schedule="two_phase")
+    assert lm._llm.h2o == H2OConfig(4, 4, 2, schedule="two_phase", chunk_size=32)
     assert open_lm(h2o="off")._llm.h2o is None
     assert lm.tokenizer_name == str(demo_model_path())
 
@@ -294,7 +294,7 @@ def test_lm_eval_drives_the_model(task_folder: Path, h2o: str) -> None:
     tasks = TaskManager(include_path=str(task_folder), include_defaults=False)
     results = lm_eval.simple_evaluate(
         model="h2o-llama",
-        model_args=f"pretrained={demo_model_path()},h2o={h2o},dense_tail=16,n_ctx={N_CTX},n_ubatch={S},n_threads=1,"
+        model_args=f"pretrained={demo_model_path()},h2o={h2o},dense_tail=16,n_ctx={N_CTX},n_threads=1,"
         + ",".join(f"{name}={value}" for name, value in MEMORY.items()),
         tasks=["keys_choice", "keys_answer", "keys_text"],
         task_manager=tasks,

@@ -49,7 +49,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 
 def load(h2o: H2OConfig | None, **options: Any) -> Llama:
-    return Llama(demo_model_path(), n_ctx=1024, n_ubatch=S, n_batch=2 * S, n_threads=1, h2o=h2o, **options)
+    return Llama(demo_model_path(), n_ctx=1024, n_batch=2 * S, n_threads=1, h2o=h2o, **options)
 
 
 def read(llm: Llama) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -77,7 +77,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
 def test_servers_compute_what_one_machine_does(addresses: list[str], options: dict[str, Any]) -> None:
     of_llama = {name: value for name, value in options.items() if name in ("flash_attn", "type_k")}
-    h2o = H2OConfig.for_chunk_size(S, **{name: value for name, value in options.items() if name not in of_llama})
+    h2o = H2OConfig(chunk_size=S, **{name: value for name, value in options.items() if name not in of_llama})
     with load(h2o, **of_llama) as here, load(h2o, rpc_servers=addresses, **of_llama) as there:
         (logits, memory), (logits_there, memory_there) = read(here), read(there)
     for a, b in zip(logits, logits_there, strict=True):
@@ -122,7 +122,7 @@ def counted(address: str) -> Iterator[tuple[str, list[int]]]:
 @needs_rpc
 def test_rows_are_moved_where_they_are(addresses: list[str]) -> None:
     """When a chunk closes K and V come here once, to undo it if need be, and not again to be moved."""
-    h2o = H2OConfig.for_chunk_size(S, evict=True)
+    h2o = H2OConfig(chunk_size=S, evict=True)
     with counted(addresses[0]) as (address, sizes), load(h2o, rpc_servers=address) as llm:
         tokens = llm.tokenize(TEXT)
         llm.eval(tokens[: 3 * S])
@@ -141,7 +141,7 @@ def test_the_layers_are_there(addresses: list[str], capfd: pytest.CaptureFixture
 
 @needs_rpc
 def test_a_snapshot_goes_from_one_machine_to_several(addresses: list[str]) -> None:
-    h2o = H2OConfig.for_chunk_size(S, evict=True)
+    h2o = H2OConfig(chunk_size=S, evict=True)
     with load(h2o) as here, load(h2o, rpc_servers=addresses) as there:
         tokens = here.tokenize(TEXT)
         here.eval(tokens[:-5])
@@ -152,7 +152,7 @@ def test_a_snapshot_goes_from_one_machine_to_several(addresses: list[str]) -> No
 
 
 @needs_rpc
-@pytest.mark.parametrize("h2o", [None, H2OConfig.for_chunk_size(S), H2OConfig.for_chunk_size(S, evict=True)])
+@pytest.mark.parametrize("h2o", [None, H2OConfig(chunk_size=S), H2OConfig(chunk_size=S, evict=True)])
 def test_a_server_that_ends_is_an_error_and_not_the_end(tmp_path: Path, h2o: H2OConfig | None) -> None:
     with serving_rpc(tmp_path / "log") as (address, process):
         with load(h2o, rpc_servers=address) as llm:

@@ -45,8 +45,8 @@ SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
 
 def open_llama(settings: dict[str, Any] | None, record: bool = False) -> Llama:
     """The same model and settings without a server."""
-    h2o = None if settings is None else H2OConfig.for_chunk_size(S, **settings)
-    return Llama(demo_model_path(), n_ctx=2048, n_batch=S, n_ubatch=S, n_threads=1, h2o=h2o, record=record)
+    h2o = None if settings is None else H2OConfig(chunk_size=S, **settings)
+    return Llama(demo_model_path(), n_ctx=2048, n_batch=S, n_threads=1, h2o=h2o, record=record)
 
 
 def answer_of(settings: dict[str, Any] | None, prompt: str, n: int = 16) -> str:
@@ -277,7 +277,7 @@ def test_lookups_over_http_are_those_of_kv(served: tuple[Server, Any]) -> None:
     found = server.get("/slots/0/h2o?lookups=65536")["lookups"]
     assert "lookups" not in server.get("/slots/0/h2o")
     assert server.get("/slots/0/h2o?lookups=0")["lookups"] == []
-    config = H2OConfig.for_chunk_size(S, **settings)
+    config = H2OConfig(chunk_size=S, **settings)
     if config.lookup_budget == 0:
         assert found == newest == []
         return
@@ -327,7 +327,7 @@ def test_messages(tmp_path: Path, template: str) -> None:
     system = {"role": "system", "content": DOCUMENT}
     with (
         serving(tmp_path / "log", "demo", *options) as server,
-        open_chat(demo_model_path(), template, n_batch=S, h2o=H2OConfig.for_chunk_size(S)) as llm,
+        open_chat(demo_model_path(), template, n_batch=S, h2o=H2OConfig(chunk_size=S)) as llm,
     ):
         n_before = len(llm.tokenize(llm.apply_chat_template([system], add_generation_prompt=False)))
         assert n_before % S != 0
@@ -507,7 +507,7 @@ def test_an_external_model_is_asked_twice(tmp_path: Path, evict: bool) -> None:
     system = {"role": "system", "content": TEXT[:2000]}
     with (
         serving(tmp_path / "log", EXTERNAL_MODEL, *options) as server,
-        Llama(EXTERNAL_MODEL, **sizes, h2o=H2OConfig.for_chunk_size(256, evict=evict)) as llm,
+        Llama(EXTERNAL_MODEL, **sizes, h2o=H2OConfig(chunk_size=256, evict=evict)) as llm,
     ):
         n_cached = 0
         for question in ("Which modules does it import?", "What is it about, and why?"):
@@ -535,11 +535,12 @@ def option(arguments: list[str], name: str) -> str:
 
 def test_sizes_go_with_the_chunk(started: list[list[str]]) -> None:
     assert invoke("serve", "--chunk", "128", "--parallel", "3", "--n-ctx", "1000").exit_code == 0
-    sizes = H2OConfig.for_chunk_size(128)
+    sizes = H2OConfig(chunk_size=128)
     (arguments,) = started
     assert option(arguments, "--model") == str(demo_model_path())
     assert option(arguments, "--ubatch-size") == "128"
     assert option(arguments, "--ctx-size") == "3000"
+    assert option(arguments, "--h2o-chunk") == "128"
     assert option(arguments, "--h2o-heavy") == str(sizes.heavy_budget)
     assert option(arguments, "--h2o-lookup") == str(sizes.lookup_budget)
 
@@ -559,6 +560,6 @@ def test_a_model_without_a_tokenizer(started: list[list[str]], tmp_path: Path) -
     assert not started
 
 
-@pytest.mark.parametrize("text", ["x", "1-", "-2", "1,,2", "0-99999999999"])
+@pytest.mark.parametrize("text", ["x", "1-", "-2", "1,,2", "0-99999999999", "11-2"])
 def test_bad_dense_layers(text: str) -> None:
     assert_wrong_usage(invoke("serve", f"--dense-layers={text}"), "layers must be")

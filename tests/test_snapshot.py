@@ -159,7 +159,7 @@ def test_it_fits_only_where_it_came_from(tiny_model: Path, model_by_name: ModelB
         snapshot = llm.snapshot()
     others: list[tuple[Config | None, dict[str, Any], str]] = [
         (replace(CONFIG, H=7), {}, "its heavy_budget is 6, not 7"),
-        (replace(CONFIG, S=32), {}, "its n_ubatch is 16, not 32"),
+        (replace(CONFIG, S=32), {}, "its chunk_size is 16, not 32"),
         (replace(CONFIG, scorer="distant"), {}, "its scorer is 'sum', not 'distant'"),
         (replace(CONFIG, dense_layers=(0,)), {}, r"its dense_layers is \(\), not \(0,\)"),
         (replace(CONFIG, kv_type="f32"), {}, "its type_k is 'f16', not 'f32'; its type_v is 'f16', not 'f32'"),

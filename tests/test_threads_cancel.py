@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ class Stop(Exception):
 
 @pytest.fixture
 def h2o(schedule: Literal["single_pass", "two_phase"]) -> H2OConfig:
-    return H2OConfig(4, 6, schedule=schedule)
+    return H2OConfig(4, 6, schedule=schedule, chunk_size=S)
 
 
 def open_tiny(path: Path, h2o: H2OConfig | None) -> Llama:
@@ -38,7 +39,8 @@ def open_tiny(path: Path, h2o: H2OConfig | None) -> Llama:
 
 
 def open_slow(path: Path, h2o: H2OConfig | None) -> Llama:
-    return Llama(path, n_ctx=LONG, n_batch=LONG, n_ubatch=SLOW_S, n_threads=1, h2o=h2o)
+    slow = h2o and replace(h2o, chunk_size=SLOW_S)
+    return Llama(path, n_ctx=LONG, n_batch=LONG, n_ubatch=SLOW_S, n_threads=1, h2o=slow)
 
 
 def stop_at(limit: int, reports: list[int] | None = None) -> Callable[[int, int], None]:

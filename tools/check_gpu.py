@@ -25,17 +25,17 @@ from h2o_llama import H2OConfig, Llama, demo_model_path
 
 stand_in = sys.argv[1:] == ["--stand-in"]
 configs = {
-    "single_pass": H2OConfig(64, 64),
-    "two_phase": H2OConfig(64, 64, schedule="two_phase"),
-    "evict, distant": H2OConfig(64, 64, evict=True),
-    "evict, sum": H2OConfig(64, 64, scorer="sum", evict=True),
-    "evict, dense layer": H2OConfig(64, 64, evict=True, dense_layers=[1]),
+    "single_pass": H2OConfig(64, 64, chunk_size=512),
+    "two_phase": H2OConfig(64, 64, chunk_size=512, schedule="two_phase"),
+    "evict, distant": H2OConfig(64, 64, chunk_size=512, evict=True),
+    "evict, sum": H2OConfig(64, 64, chunk_size=512, scorer="sum", evict=True),
+    "evict, dense layer": H2OConfig(64, 64, chunk_size=512, evict=True, dense_layers=[1]),
 }
 
 def run(h2o, gpu):
     os.environ["H2O_NO_FUSED_ATTENTION"] = "1" if gpu and stand_in else "0"
     layers = 99 if gpu and not stand_in else 0
-    with Llama(demo_model_path(), n_ctx=4096, n_ubatch=512, n_gpu_layers=layers, h2o=h2o) as llm:
+    with Llama(demo_model_path(), n_ctx=4096, n_gpu_layers=layers, h2o=h2o) as llm:
         text = llm.tokenize(open(np.__file__, "rb").read()[:4000])
         llm.eval(text[:3900], logits="all")
         logits = [llm.logits]

@@ -23,7 +23,7 @@ from h2o_llama.eval import Perplexity, Setting, evaluate
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = next((ROOT / "python" / "h2o_llama" / "data").glob("*.gguf"))
 CHUNK = 512
-H2O = ["--h2o-local", "64", "--h2o-heavy", "64", "-b", "2048", "-ub", str(CHUNK)]
+H2O = ["--h2o-chunk", str(CHUNK), "--h2o-local", "64", "--h2o-heavy", "64", "-b", "2048", "-ub", str(CHUNK)]
 
 EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=64),
@@ -108,18 +108,17 @@ def require_schedule(schedule: str, tool: str, output: str) -> None:
 def check_conversation(tool: Path) -> None:
     """Turns that diverge from what is cached: an answer again, and the whole conversation anew.
 
-    With one scorer that lets every token of the open chunk be removed, with one that does not, and with eviction,
-    without and with a cold store.
+    With two scorers, and with eviction, without and with a cold store.
     """
     flags = ["-m", MODEL, "-c", "4096", "-t", "2", "-n", "40", "--no-warmup", "--temp", "0", "--simple-io"]
     typed = "def first(a):\n/regen\ndef second(b):\n/regen\n/clear\nclass Third:\n/exit\n"
     for more in (
-        ["--h2o-scorer", "sum"],
+        ["--h2o-scorer", "distant"],
         ["--h2o-scorer", "sum"],
         ["--h2o-decode", "memory", "--h2o-evict", "on"],
         ["--h2o-decode", "memory", "--h2o-evict", "on", "--h2o-cold-store", "memory", "--h2o-lookup", "16"],
     ):
-        output = run([tool, *flags, *H2O, "-ub", "64", *more], typed=typed)
+        output = run([tool, *flags, *H2O, "--h2o-chunk", "64", *more], typed=typed)
         n_steps = len(re.findall(r"\[H2O\] (?:single_pass|dense tail)", output))
         require(n_steps >= 5, f"llama-cli computed {n_steps} steps for 5 prompts", output)
 
@@ -134,7 +133,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     arguments += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
     run([tool, *arguments])
     for h2o in EVALUATED:
-        output = run_perplexity(tool, [*arguments, "--kl-divergence", *upstream_options(h2o)])
+        output = run_perplexity(tool, [*arguments, "--kl-divergence", *upstream_options(h2o.in_chunks_of(chunk))])
         (row,) = evaluate(
             MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], tasks=[Perplexity(2)], chunk_size=chunk
         )

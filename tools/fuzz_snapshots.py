@@ -30,7 +30,7 @@ from typing import Any
 from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path, snapshot_file
 from h2o_llama.snapshot import SECTIONS
 
-SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4)
+SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4, chunk_size=16)
 CONFIGS = (
     None,
     SMALL,
@@ -77,7 +77,7 @@ class Case:
     """A `Llama` with a sequence, and the file of it."""
 
     def __init__(self, h2o: H2OConfig | None, path: Path) -> None:
-        sizes = {"n_ctx": 256, "n_batch": 256, "n_ubatch": 16, "n_threads": 1}
+        sizes = {"n_ctx": 256, "n_batch": 256, "n_threads": 1}
         self.llm = Llama(demo_model_path(), h2o=h2o, record=h2o is not None, **sizes)  # type: ignore[arg-type]
         self.llm.eval(TEXT)
         self.llm.eval([3], decode=True)

@@ -19,12 +19,14 @@ __all__: list[str] = [
     "ChatTemplate",
     "Context",
     "Grammar",
+    "H2OOption",
     "KVInfo",
     "KVStats",
     "Lookup",
     "LosslessStats",
     "Model",
     "Sampler",
+    "check_h2o",
     "codec_block_bytes",
     "codec_decode",
     "codec_encode",
@@ -32,6 +34,7 @@ __all__: list[str] = [
     "codec_types",
     "count_weights",
     "cpu_features",
+    "h2o_options",
     "json_schema_to_grammar",
     "ops_AttentionParams",
     "ops_attention",
@@ -49,7 +52,6 @@ __all__: list[str] = [
     "ops_top_keys",
     "quantize",
     "quantize_types",
-    "scorer_names",
     "type_size",
 ]
 
@@ -120,26 +122,7 @@ class Context:
         type_k: str,
         type_v: str,
         flash_attn: str,
-        local_window: typing.SupportsInt | typing.SupportsIndex,
-        heavy_budget: typing.SupportsInt | typing.SupportsIndex,
-        sink_tokens: typing.SupportsInt | typing.SupportsIndex,
-        lookup_budget: typing.SupportsInt | typing.SupportsIndex,
-        tile: typing.SupportsInt | typing.SupportsIndex,
-        retrieval: str,
-        dense_layers: str,
-        scorer: str,
-        block_tokens: typing.SupportsInt | typing.SupportsIndex,
-        ema_alpha: typing.SupportsFloat | typing.SupportsIndex,
-        shared_heads: bool,
-        keep_ratio: typing.SupportsFloat | typing.SupportsIndex,
-        schedule: str,
-        decode: str,
-        evict: bool,
-        cold_store: str,
-        lossless: str,
-        codec_threads: typing.SupportsInt | typing.SupportsIndex,
-        codec_max_queue: typing.SupportsInt | typing.SupportsIndex,
-        codec_strict: bool,
+        h2o: collections.abc.Mapping[str, str] | None,
         record: bool,
         profile: bool,
         verbose: bool,
@@ -305,14 +288,7 @@ class KV:
     def standalone(
         model: Model,
         kv_size: typing.SupportsInt | typing.SupportsIndex,
-        chunk_size: typing.SupportsInt | typing.SupportsIndex,
-        local_window: typing.SupportsInt | typing.SupportsIndex,
-        heavy_budget: typing.SupportsInt | typing.SupportsIndex,
-        sink_tokens: typing.SupportsInt | typing.SupportsIndex,
-        scorer: str,
-        block_tokens: typing.SupportsInt | typing.SupportsIndex,
-        ema_alpha: typing.SupportsFloat | typing.SupportsIndex,
-        shared_heads: bool,
+        h2o: collections.abc.Mapping[str, str],
         type_k: str,
         type_v: str,
     ) -> KV: ...
@@ -377,6 +353,24 @@ class KV:
     def lossless_stats(self) -> LosslessStats | None: ...
     @property
     def stats(self) -> KVStats: ...
+
+class H2OOption:
+    @property
+    def choices(self) -> list[str]: ...
+    @property
+    def default(self) -> str: ...
+    @property
+    def flag(self) -> str: ...
+    @property
+    def help(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def max(self) -> float: ...
+    @property
+    def min(self) -> float: ...
+    @property
+    def name(self) -> str: ...
 
 class Lookup:
     def __init__(
@@ -481,6 +475,11 @@ class ops_AttentionParams:
         sums: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
 
+def check_h2o(values: collections.abc.Mapping[str, str]) -> None:
+    """
+    ValueError if an option is out of range, or some do not go together.
+    """
+
 def codec_block_bytes(type: str) -> int: ...
 def codec_decode(
     encoded: tuple[
@@ -510,6 +509,11 @@ def codec_predictors() -> list[str]: ...
 def codec_types() -> list[str]: ...
 def count_weights(path: bytes) -> dict[str, int]: ...
 def cpu_features() -> list[str]: ...
+def h2o_options() -> list[H2OOption]:
+    """
+    The options of H2O.
+    """
+
 def json_schema_to_grammar(schema: str) -> str: ...
 def ops_attention(
     q: numpy.ndarray,
@@ -598,11 +602,6 @@ def quantize(
     path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> None: ...
 def quantize_types() -> list[str]: ...
-def scorer_names() -> list[str]:
-    """
-    How heavy hitters can be chosen, the default first.
-    """
-
 def type_size(type: str) -> float:
     """
     Bytes per element.

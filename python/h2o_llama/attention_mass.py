@@ -60,8 +60,6 @@ def _dense_llama(model: Llama, n_tokens: int, chunk_size: int, n_threads: int | 
         return Llama(
             model,
             n_ctx=n_tokens,
-            n_batch=chunk_size,
-            n_ubatch=chunk_size,
             n_threads=n_threads,
-            h2o=H2OConfig(local_window=0, heavy_budget=n_tokens, scorer="sum", lookup_budget=0),
+            h2o=H2OConfig(0, n_tokens, scorer="sum", lookup_budget=0, chunk_size=chunk_size),
         )

@@ -5,34 +5,48 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from h2o_llama import _check, _core
 
 _OWNER = "H2OConfig"
 
-SCORERS = tuple(_core.scorer_names())
+OPTIONS = {option.name: option for option in _core.h2o_options()}
+"""What the core knows of each option: its kind, range, choices, default and help."""
+
+SCORERS = tuple(OPTIONS["scorer"].choices)
 """How heavy hitters can be chosen, the default first."""
 
 _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 
-_DEFAULT_CHUNK = 1024
-"""Tokens of a chunk that the default sizes are for."""
+# Sizes that are not given, in chunks of so many tokens or more, and in proportion in shorter ones.
+_CHUNK = 1024
+_LOCAL_WINDOW, _SINK_TOKENS = 60, 4
+_HEAVY_BUDGET, _LOOKUP_BUDGET = 320, 128
+_HEAVY_BUDGET_ALONE = 448  # where nothing can be looked up
 
-# What is not given depends on whether anything is evicted.
-_CHOSEN: Any = None
-_KEEPING = {"heavy_budget": 320, "lookup_budget": 128, "decode": "full"}
-_EVICTING = {"heavy_budget": 448, "lookup_budget": 0, "decode": "memory"}
-_STORING = {**_KEEPING, "decode": "memory"}
+_FOLLOWS: Any = None
+
+
+# A value that was not given but follows from others. `dataclasses.replace` hands it on, and it follows anew.
+class _FollowingInt(int):
+    pass
+
+
+class _FollowingStr(str):
+    pass
 
 
 @dataclass(frozen=True)
 class H2OConfig:
     """What the memory sets hold and how a prompt is computed.
 
-    A prompt is cut into chunks of S tokens (S is `Llama`'s `n_ubatch`). A chunk attends to itself and to a memory set
+    A prompt is cut into chunks of S tokens. A chunk attends to itself and to a memory set
     of M = `sink_tokens` + `local_window` + `heavy_budget` tokens before it, chosen per layer and KV head.
+
+    What is not given follows from what is: sizes go with the chunk's, the defaults below are those of chunks of 1,024
+    tokens and more.
 
     Parameters
     ----------
@@ -44,6 +58,8 @@ class H2OConfig:
         default what the ratio comes to in a text of n_ctx tokens.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
+    chunk_size : int, default 1024
+        S: tokens of a chunk.
     scorer : str, default "distant"
         How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
         of the KV head, and the sums are over queries that saw p.
@@ -107,14 +123,14 @@ class H2OConfig:
     arXiv:2306.14048.
     """
 
-    local_window: int = 60
-    heavy_budget: int = _CHOSEN
-    sink_tokens: int = 4
+    local_window: int = _FOLLOWS
+    heavy_budget: int = _FOLLOWS
+    sink_tokens: int = _FOLLOWS
     scorer: str = SCORERS[0]
     schedule: Literal["single_pass", "two_phase"] = "single_pass"
-    decode: Literal["full", "memory"] = _CHOSEN
+    decode: Literal["full", "memory"] = _FOLLOWS
     evict: bool = False
-    lookup_budget: int = _CHOSEN
+    lookup_budget: int = _FOLLOWS
     tile: int = 4
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = "ngrams"
@@ -123,58 +139,54 @@ class H2OConfig:
     ema_alpha: float = 0.5
     shared_heads: bool = False
     keep_ratio: float | None = None
+    chunk_size: int = _CHUNK
 
     def __post_init__(self) -> None:
-        evict = _check.flag(_OWNER, "evict", self.evict)
-        self._check_cold_store(evict)
-        defaults = _KEEPING if not evict else _EVICTING if self.cold_store is None else _STORING
-        self._check_ratio()
-        for name, value in defaults.items():
-            if getattr(self, name) is _CHOSEN and not (name == "heavy_budget" and self.keep_ratio is not None):
-                object.__setattr__(self, name, value)
-        least = dict.fromkeys(("local_window", "heavy_budget", "sink_tokens", "lookup_budget"), 0)
-        least |= {"tile": 1, "block_tokens": 1}
-        for name, low in least.items():
-            # NumPy integers become int, so that equal configurations look equal.
-            if name != "heavy_budget" or self.heavy_budget is not None:
-                object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), low))
-        _check.choice(_OWNER, "scorer", self.scorer, SCORERS)
-        self._check_blocks()
-        if not (self.heavy_budget is None or self.memory_size >= 1) or self.memory_size > _check.INT32_MAX:
-            raise ValueError(
-                f"[{_OWNER}] local_window + heavy_budget + sink_tokens must be from 1 to {_check.INT32_MAX}, "
-                f"got {self.memory_size}; for dense attention pass h2o=None to Llama"
-            )
-        _check.choice(_OWNER, "schedule", self.schedule, ("single_pass", "two_phase"))
-        object.__setattr__(self, "dense_layers", _layers(self.dense_layers))
-        if self.dense_layers and self.schedule != "single_pass":
-            raise ValueError(f"[{_OWNER}] dense_layers need schedule='single_pass', got {self.schedule!r}")
-        _check.choice(_OWNER, "decode", self.decode, ("full", "memory"))
-        _check.choice(_OWNER, "retrieval", self.retrieval, ("ngrams", "index"))
-        needed: dict[str, Any] = {"schedule": "single_pass", "decode": "memory"}
-        if self.cold_store is None:
-            needed["lookup_budget"] = 0
-        elif self.lookup_budget > 0:
-            needed["retrieval"] = "ngrams"
-        for name, value in needed.items():
-            if evict and getattr(self, name) != value:
-                hint = ", unless there is a cold_store" if name == "lookup_budget" else ""
-                raise ValueError(
-                    f"[{_OWNER}] evict=True needs {name}={value!r}{hint}, got {getattr(self, name)!r}: what is evicted "
-                    "cannot be attended to any more"
-                )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is None and (value is None or isinstance(value, _FollowingInt | _FollowingStr)):
+                value = None  # not given
+            else:
+                value = _checked(field.name, value)
+            object.__setattr__(self, field.name, value)
+        for name, value in self._following().items():
+            if getattr(self, name) is None:
+                following = _FollowingStr(value) if isinstance(value, str) else _FollowingInt(value)
+                object.__setattr__(self, name, following)
+        if self.ranks_blocks:
+            self._round_up_to_blocks()
+        if self.keep_ratio == 0:
+            raise _check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
+        try:
+            _core.check_h2o(self.as_text())
+        except ValueError as error:
+            raise ValueError(str(error).replace("[h2o]", f"[{_OWNER}]")) from None
 
-    @classmethod
-    def for_chunk_size(cls, n_ubatch: int, **given: Any) -> H2OConfig:
-        """With these parameters. Sizes that are not given are the defaults, in proportion for chunks of under 1,024."""
-        default, share = cls(**given), min(n_ubatch / _DEFAULT_CHUNK, 1.0)
-        sizes = {
-            "local_window": int(share * default.local_window),
-            "heavy_budget": None if default.heavy_budget is None else max(1, int(share * default.heavy_budget)),
-            "sink_tokens": min(default.sink_tokens, n_ubatch // 8),
-            "lookup_budget": int(share * default.lookup_budget),
+    def _following(self) -> dict[str, int | str]:
+        """What is not given."""
+        share = min(self.chunk_size / _CHUNK, 1.0)
+        has_lookup = not self.evict or self.cold_store is not None
+        res: dict[str, int | str] = {
+            "local_window": int(share * _LOCAL_WINDOW),
+            "sink_tokens": min(_SINK_TOKENS, self.chunk_size // 8),
+            "lookup_budget": int(share * _LOOKUP_BUDGET) if has_lookup else 0,
+            "decode": "memory" if self.evict else "full",
         }
-        return cls(**(sizes | given))
+        if self.keep_ratio is None:
+            res["heavy_budget"] = max(1, int(share * (_HEAVY_BUDGET if has_lookup else _HEAVY_BUDGET_ALONE)))
+        return res
+
+    def _round_up_to_blocks(self) -> None:
+        for name in ("local_window", "heavy_budget", "sink_tokens"):
+            size = getattr(self, name)
+            if size is not None and size % self.block_tokens:
+                kind = type(size)  # whether it was given
+                object.__setattr__(self, name, kind(-(-size // self.block_tokens) * self.block_tokens))
+
+    def as_text(self) -> dict[str, str]:
+        """Every option by its name, as the core and command lines take it."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: _text(value) for name, value in values.items() if value is not None}
 
     @property
     def has_bounded_memory(self) -> bool:
@@ -188,34 +200,12 @@ class H2OConfig:
         n_kept = math.ceil(self.keep_ratio * n_ctx)
         return replace(self, heavy_budget=max(0, n_kept - self.local_window - self.sink_tokens))
 
-    def _check_ratio(self) -> None:
-        if self.keep_ratio is None:
-            return
-        object.__setattr__(self, "keep_ratio", _check.real(_OWNER, "keep_ratio", self.keep_ratio, 0.0, 1.0))
-        if self.keep_ratio == 0:
-            raise _check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
-
-    def _check_blocks(self) -> None:
-        object.__setattr__(self, "shared_heads", _check.flag(_OWNER, "shared_heads", self.shared_heads))
-        object.__setattr__(self, "ema_alpha", _check.real(_OWNER, "ema_alpha", self.ema_alpha, 0.0, 1.0))
-        if self.ema_alpha == 1:
-            raise _check.bad_argument(_OWNER, "ema_alpha", "at least 0 and below 1", self.ema_alpha)
-        if not self.ranks_blocks:
-            return
-        for name in ("local_window", "heavy_budget", "sink_tokens"):
-            if (size := getattr(self, name)) is not None:
-                object.__setattr__(self, name, -(-size // self.block_tokens) * self.block_tokens)
-
-    def _check_cold_store(self, evict: bool) -> None:
-        if self.cold_store is None:
-            return
-        if not isinstance(self.cold_store, str | os.PathLike) or not str(self.cold_store):
-            raise ValueError(
-                f"[{_OWNER}] cold_store must be 'memory', the path of a folder or None, got {self.cold_store!r}"
-            )
-        if not evict:
-            raise ValueError(f"[{_OWNER}] cold_store is for what is evicted: it needs evict=True")
-        object.__setattr__(self, "cold_store", os.fspath(self.cold_store))
+    def in_chunks_of(self, chunk_size: int) -> H2OConfig:
+        """With chunks of another size, and these sizes."""
+        names = ("local_window", "sink_tokens", "lookup_budget")
+        heavy = None if self.heavy_budget is None else int(self.heavy_budget)
+        sizes: dict[str, Any] = {name: int(getattr(self, name)) for name in names}
+        return replace(self, chunk_size=chunk_size, heavy_budget=heavy, **sizes)
 
     @property
     def has_key_index(self) -> bool:
@@ -234,6 +224,32 @@ class H2OConfig:
     def ranks_blocks(self) -> bool:
         """Whether whole blocks of positions are kept."""
         return self.scorer == "block_ema"
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value, in the range and of the kind that the core's table says. NumPy's integers become int."""
+    option = OPTIONS[name]
+    if option.kind == "number":
+        return _check.integer(_OWNER, name, value, int(option.min), int(option.max))
+    if option.kind == "part":
+        return None if value is None and name == "keep_ratio" else _check.real(_OWNER, name, value, 0.0, 1.0)
+    if option.kind == "switch":
+        return _check.flag(_OWNER, name, value)
+    if option.kind == "choice":
+        return _check.choice(_OWNER, name, value, option.choices)
+    if option.kind == "layers":
+        return _layers(value)
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise _check.bad_argument(_OWNER, name, "'memory', the path of a folder or None", value)
+    return os.fspath(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _layers(value: int | Sequence[int]) -> tuple[int, ...]:

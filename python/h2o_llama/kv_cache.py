@@ -70,17 +70,13 @@ class KVCache(KVView):
             heavy_budget,
             sink_tokens,
             scorer,
+            chunk_size=chunk_size,
             block_tokens=block_tokens,
             ema_alpha=ema_alpha,
             shared_heads=shared_heads,
+            lookup_budget=0,
         )
         kv_size = _check.integer(self._owner, "kv_size", kv_size, 1)
-        chunk_size = _check.integer(self._owner, "chunk_size", chunk_size, 1)
-        if config.local_window > chunk_size:
-            raise _check.bad_argument(self._owner, "local_window", f"at most chunk_size ({chunk_size})", local_window)
-        if config.ranks_blocks and chunk_size % config.block_tokens:
-            expected = f"a multiple of block_tokens ({config.block_tokens})"
-            raise _check.bad_argument(self._owner, "chunk_size", expected, chunk_size)
         _check.choice(self._owner, "type_k", type_k, KV_TYPES)
         _check.choice(self._owner, "type_v", type_v, KV_TYPES)
 
@@ -91,20 +87,7 @@ class KVCache(KVView):
         )
         check_kv_size(self._owner, "kv_size", kv_size, core_model, type_k, type_v)
         self._claim = Claim(self._owner)
-        self._kv = _core.KV.standalone(
-            core_model,
-            kv_size,
-            chunk_size,
-            config.local_window,
-            config.heavy_budget,
-            config.sink_tokens,
-            config.scorer,
-            config.block_tokens,
-            config.ema_alpha,
-            config.shared_heads,
-            type_k,
-            type_v,
-        )
+        self._kv = _core.KV.standalone(core_model, kv_size, config.as_text(), type_k, type_v)
         self._ends: dict[int, int] = {}
 
     @contextmanager

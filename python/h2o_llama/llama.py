@@ -45,10 +45,11 @@ class Llama(ChatCompletions):
         weights: either may be closed before the other.
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for, and no limit with `H2OConfig.evict`.
-    n_batch : int, default 4096
-        The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch.
-    n_ubatch : int, default 1024
-        The most tokens computed at once. With H2O this is the chunk size S.
+    n_batch : int, optional
+        The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch; by default 4,096.
+    n_ubatch : int, optional
+        The most tokens computed at once; with H2O at most a chunk. It changes no result. By default 1,024, with H2O a
+        whole chunk.
     n_threads : int, optional
         Threads to compute with; by default one for each CPU this process may use.
     n_gpu_layers : int, optional
@@ -60,9 +61,8 @@ class Llama(ChatCompletions):
         Flash attention where H2O is off and for generated tokens; H2O's own attention is then one operator where the
         device has it, and with "off" composed of several, which is slower. A quantised V needs it.
     h2o : H2OConfig, "auto" or None, default "auto"
-        What the memory sets hold; None is llama.cpp's dense attention. "auto" is `H2OConfig()`, with sizes in
-        proportion for an n_ubatch below 1,024; and dense attention, with a warning, for a model that H2O cannot work
-        with.
+        What the memory sets hold; None is llama.cpp's dense attention. "auto" is `H2OConfig()`; and dense attention,
+        with a warning, for a model that H2O cannot work with.
     record : bool, default False
         Keep the memory sets of all chunks for `kv.history`.
     profile : bool, default False
@@ -102,8 +102,8 @@ class Llama(ChatCompletions):
         self,
         model_path: str | os.PathLike[str] | Llama,
         n_ctx: int = 0,
-        n_batch: int = 4096,
-        n_ubatch: int = 1024,
+        n_batch: int | None = None,
+        n_ubatch: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
         type_k: str = "f16",
@@ -121,6 +121,15 @@ class Llama(ChatCompletions):
     ) -> None:
         if n_gpu_layers is None:
             n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else -1 if rpc_servers else 0
+        if isinstance(h2o, str):
+            _check.choice(_OWNER, "h2o", h2o, ("auto",))
+        config = H2OConfig() if isinstance(h2o, str) else h2o
+        if n_ubatch is None:
+            n_ubatch = config.chunk_size if isinstance(config, H2OConfig) else 1024
+            if n_batch is not None:
+                n_ubatch = min(n_ubatch, _check.integer(_OWNER, "n_batch", n_batch, 1))
+        if n_batch is None:
+            n_batch = max(4096, _check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         self._params = ContextParams(
             n_ctx,
             n_batch,
@@ -130,7 +139,7 @@ class Llama(ChatCompletions):
             type_k,
             type_v,
             flash_attn,
-            _resolve(h2o, n_ubatch),
+            config,
             record,
             profile,
             verbose,
@@ -179,7 +188,6 @@ class Llama(ChatCompletions):
             type_k=params.type_k,
             type_v=params.type_v,
             flash_attn=params.flash_attn,
-            n_ubatch=int(params.n_ubatch),
             h2o=params.h2o,
         )
         return Engine(model, params, n_ctx, seed, origin)
@@ -305,11 +313,3 @@ class Llama(ChatCompletions):
     def n_gpu_layers(self) -> int:
         """Layers asked for on the GPU; -1 is all."""
         return self._params.n_gpu_layers
-
-
-def _resolve(h2o: H2OConfig | Literal["auto"] | None, n_ubatch: int) -> H2OConfig | None:
-    """The configuration that "auto" is."""
-    if isinstance(h2o, str):
-        _check.choice(_OWNER, "h2o", h2o, ("auto",))
-        return H2OConfig.for_chunk_size(_check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
-    return h2o

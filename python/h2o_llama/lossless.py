@@ -48,6 +48,11 @@ class LosslessConfig:
             object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), 1, high))
         object.__setattr__(self, "strict", _check.flag(_OWNER, "strict", self.strict))
 
+    def as_text(self) -> dict[str, str]:
+        """The core's options."""
+        queue = {"codec_threads": str(self.threads), "codec_max_queue": str(self.max_queue)}
+        return {"lossless": self.mode, **queue, "codec_strict": "on" if self.strict else "off"}
+
 
 @dataclass(frozen=True)
 class LosslessStats:

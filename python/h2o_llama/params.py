@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from h2o_llama import _check, _core
 from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
@@ -15,13 +15,6 @@ from h2o_llama.lossless import LosslessConfig
 
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
-
-_SIZES = ("local_window", "heavy_budget", "sink_tokens", "lookup_budget")
-_CHOICES = (
-    *("scorer", "block_tokens", "ema_alpha", "shared_heads"),
-    *("tile", "retrieval", "schedule", "decode", "evict"),
-)
-"""Of the core's parameters that are called as those of `H2OConfig`."""
 
 
 @dataclass(frozen=True)
@@ -86,25 +79,15 @@ class ContextParams:
     def _check_h2o(self, h2o: H2OConfig) -> None:
         if not isinstance(h2o, H2OConfig):
             raise _check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", h2o)
-        if h2o.local_window > self.n_ubatch:
-            raise ValueError(
-                f"[{_OWNER}] local_window must be at most the chunk size n_ubatch ({self.n_ubatch}), "
-                f"got {h2o.local_window}: use a smaller local_window or a larger n_ubatch"
-            )
-        if h2o.ranks_blocks and self.n_ubatch % h2o.block_tokens:
-            raise ValueError(
-                f"[{_OWNER}] scorer {h2o.scorer!r} keeps blocks of block_tokens={h2o.block_tokens}: n_ubatch must be a "
-                f"multiple of it, got {self.n_ubatch}"
-            )
         if h2o.has_key_index and self.flash_attn == "off":
             raise ValueError(
                 f"[{_OWNER}] retrieval='index' needs attention as one operator, which flash_attn='off' rules out: pass "
                 "flash_attn='auto' or retrieval='ngrams'"
             )
-        if h2o.memory_size >= self.n_ubatch and h2o.keep_ratio is None:
+        if h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
             warnings.warn(
-                f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below the chunk size n_ubatch ({self.n_ubatch}): "
-                "H2O then costs more than it saves",
+                f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
+                "costs more than it saves",
                 stacklevel=4,
             )
 
@@ -115,9 +98,7 @@ class ContextParams:
 
     def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
         """A context for sequences of at least n_ctx tokens."""
-        # llama.cpp would cut n_ubatch down to a smaller n_ctx, and with it the chunk size.
-        n_cells = n_ctx if self.h2o is None else max(n_ctx, int(self.n_ubatch))
-        n_seq_max = int(self.n_seq_max)
+        n_cells, n_seq_max = n_ctx, int(self.n_seq_max)
         if n_cells * n_seq_max > _check.INT32_MAX:
             raise ValueError(
                 f"[{_OWNER}] n_seq_max={n_seq_max} sequences of n_ctx={n_ctx} tokens are more than "
@@ -130,7 +111,7 @@ class ContextParams:
                 n_dense = len(cast(tuple[int, ...], self.h2o.dense_layers))
                 types = (self.type_k, self.type_v)
                 check_kv_size(_OWNER, "n_ctx", n_cells, model, *types, n_seq_max=n_seq_max, n_layer=n_dense)
-                n_rows, name = self.h2o.memory_size + int(self.n_ubatch), "memory_size + n_ubatch"
+                n_rows, name = self.h2o.memory_size + self.h2o.chunk_size, "memory_size + chunk_size"
             if n_seq_max > 1:
                 name = f"{n_seq_max} sequences (n_seq_max) with {name}"
             check_kv_size(_OWNER, name, n_rows, model, self.type_k, self.type_v, has_index, n_seq_max)
@@ -141,10 +122,6 @@ class ContextParams:
                 f"[{_OWNER}] dense_layers must be layers of this model, from 0 to {model.n_layer - 1}, "
                 f"got {dense_layers[-1]}"
             )
-        lossless, h2o = self.lossless or LosslessConfig(), self.h2o or H2OConfig()
-        same: dict[str, Any] = {name: getattr(h2o, name) for name in (*_SIZES, *_CHOICES)}
-        if self.h2o is None:
-            same |= dict.fromkeys(_SIZES, 0)
         return _core.Context(
             model=model,
             n_ctx=n_cells,
@@ -155,44 +132,48 @@ class ContextParams:
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,
-            **same,
-            dense_layers=",".join(map(str, dense_layers)),
-            keep_ratio=h2o.keep_ratio or 0.0,
-            cold_store="" if h2o.cold_store is None else str(h2o.cold_store),
-            lossless="off" if self.lossless is None else lossless.mode,
-            codec_threads=lossless.threads,
-            codec_max_queue=lossless.max_queue,
-            codec_strict=lossless.strict,
+            h2o=self._h2o_as_text(),
             record=bool(self.record),
             profile=bool(self.profile),
             verbose=bool(self.verbose),
         )
 
+    def _h2o_as_text(self) -> dict[str, str] | None:
+        if self.h2o is None:
+            return None
+        return self.h2o.as_text() | ({} if self.lossless is None else self.lossless.as_text())
+
+    @property
+    def _n_step(self) -> int:
+        """The most tokens computed at once, but in phase 1."""
+        return int(self.n_ubatch) if self.h2o is None else min(int(self.n_ubatch), self.h2o.chunk_size)
+
     def _check_logits(self, model: _core.Model, n_cells: int) -> None:
+        n_batch, n_step = min(int(self.n_batch), n_cells), min(self._n_step, n_cells)
         if self.h2o is not None and self.h2o.has_key_index:
             budget = self.h2o.lookup_budget
-            check_retrieved_size(_OWNER, model, int(self.n_ubatch), min(budget, n_cells), "lookup_budget", budget)
+            check_retrieved_size(_OWNER, model, n_step, min(budget, n_cells), "lookup_budget", budget)
         if self.flash_attn != "off":
             return
-        n_batch, n_ubatch = min(int(self.n_batch), n_cells), min(int(self.n_ubatch), n_cells)
         if self.h2o is None:
-            n_queries, n_keys = n_ubatch, n_cells
-        elif self.h2o.schedule == "single_pass":
-            n_queries, n_keys = n_ubatch // 4, min(n_ubatch + self.h2o.memory_size, n_cells)  # a quarter at a time
+            check_logits_size(_OWNER, model, n_step, n_cells, "n_ubatch", self.n_ubatch)
+            return
+        size = self.h2o.chunk_size
+        if self.h2o.schedule == "single_pass":
+            n_queries, n_keys = n_step // 4, min(size + self.h2o.memory_size, n_cells)  # a quarter at a time
         else:
-            n_queries, n_keys = n_batch // 4, n_ubatch  # phase 1 takes a call's chunks together
-        check_logits_size(_OWNER, model, n_queries, n_keys, "n_ubatch", self.n_ubatch)
-        if self.h2o is not None:
-            budget = self.h2o.lookup_budget
-            # of all queries of a chunk together, 24 of which share what they see
-            n_keys = budget + 23 * min(-(-budget // self.h2o.tile), n_cells)
-            check_logits_size(_OWNER, model, n_ubatch, n_keys, "lookup_budget", budget)
+            n_queries, n_keys = n_batch // 4, min(size, n_cells)  # phase 1 takes a call's chunks together
+        check_logits_size(_OWNER, model, n_queries, n_keys, "chunk_size", size)
+        budget = self.h2o.lookup_budget
+        # of all queries of a step together, 24 of which share what they see
+        n_keys = budget + 23 * min(-(-budget // self.h2o.tile), n_cells)
+        check_logits_size(_OWNER, model, n_step, n_keys, "lookup_budget", budget)
 
     def check_dense_tail(self, model: _core.Model, owner: str, dense_tail: int, n_tokens: int) -> int:
         """`dense_tail` of a call after which there are n_tokens, checked."""
         tail = _check.integer(owner, "dense_tail", dense_tail, 0, _check.INT32_MAX)
         if tail > 0 and self.h2o is not None and self.flash_attn == "off":
-            n_queries = min(tail, int(self.n_ubatch)) // 4  # a quarter at a time
+            n_queries = min(tail, self._n_step) // 4  # a quarter at a time
             check_logits_size(owner, model, n_queries, n_tokens, "dense_tail", tail)
         return tail
 

@@ -29,7 +29,7 @@ def _with_any_cold_store(h2o: H2OConfig) -> H2OConfig:
 class SnapshotOrigin:
     """The model and the context that a snapshot is of. It can be restored where these are the same.
 
-    `model` is the name of its file. `n_ubatch` matters with H2O, `flash_attn` without: "off" keeps V otherwise.
+    `model` is the name of its file. `flash_attn` matters without H2O: "off" keeps V otherwise.
     """
 
     model: str
@@ -38,7 +38,6 @@ class SnapshotOrigin:
     type_k: str
     type_v: str
     flash_attn: str
-    n_ubatch: int
     h2o: H2OConfig | None
 
     @classmethod
@@ -69,7 +68,6 @@ class SnapshotOrigin:
                 mine, theirs = ("off" if o.flash_attn == "off" else "auto" for o in (self, other))
                 pairs += [("flash_attn", mine, theirs)]
         else:
-            pairs += [("n_ubatch", self.n_ubatch, other.n_ubatch)]
             here, there = _with_any_cold_store(self.h2o), _with_any_cold_store(other.h2o)
             pairs += [(f.name, getattr(here, f.name), getattr(there, f.name)) for f in fields(H2OConfig)]
         return [f"its {name} is {a!r}, not {b!r}" for name, a, b in pairs if a != b]

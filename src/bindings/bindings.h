@@ -11,6 +11,7 @@ void init_gguf    (py::module_ & m);
 void init_model   (py::module_ & m);
 void init_context (py::module_ & m);
 void init_kv      (py::module_ & m);
+void init_options (py::module_ & m);
 void init_lookup  (py::module_ & m);
 void init_grammar (py::module_ & m);
 void init_chat    (py::module_ & m);

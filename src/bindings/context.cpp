@@ -1,5 +1,6 @@
 #include "context.h"
 
+#include "h2o-options.h"
 #include "llama-call.h"
 #include "types.h"
 
@@ -309,9 +310,7 @@ void init_context(py::module_ & m) {
         .def(py::init([](
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
-                uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens, uint32_t lookup_budget, uint32_t tile, const std::string & retrieval, const std::string & dense_layers,
-                const std::string & scorer, uint32_t block_tokens, float ema_alpha, bool shared_heads, double keep_ratio, const std::string & schedule, const std::string & decode, bool evict, const std::string & cold_store,
-                const std::string & lossless, uint32_t codec_threads, uint32_t codec_max_queue, bool codec_strict, bool record, bool profile, bool verbose) {
+                const std::optional<option_values> & h2o, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx*n_seq_max;
             params.n_seq_max       = n_seq_max;
@@ -325,39 +324,15 @@ void init_context(py::module_ & m) {
                 flash_attn == "on"  ? LLAMA_FLASH_ATTN_TYPE_ENABLED  :
                 flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
 
-            llama_h2o_params h2o = llama_h2o_default_params();
-            h2o.local_window  = local_window;
-            h2o.heavy_budget  = heavy_budget;
-            h2o.sink_tokens   = sink_tokens;
-            h2o.scorer        = scorer.c_str();
-            h2o.block_tokens  = block_tokens;
-            h2o.ema_alpha     = ema_alpha;
-            h2o.shared_heads  = shared_heads;
-            h2o.keep_ratio    = keep_ratio;
-            h2o.lookup_budget = lookup_budget;
-            h2o.tile          = tile;
-            llama_h2o_params_set(&h2o, "dense", dense_layers.c_str()); // none if there are none
-            llama_h2o_params_set(&h2o, "schedule", schedule.c_str());
-            llama_h2o_params_set(&h2o, "decode", decode.c_str());
-            llama_h2o_params_set(&h2o, "retrieval", retrieval.c_str());
-            h2o.evict = evict;
-            if (!llama_h2o_params_set(&h2o, "cold-store", cold_store.c_str())) {
-                throw std::invalid_argument("the path of the cold store is too long: at most " + std::to_string(LLAMA_H2O_MAX_PATH - 1) + " bytes");
-            }
-            llama_h2o_params_set(&h2o, "lossless", lossless.c_str());
-            h2o.lossless.n_threads = codec_threads;
-            h2o.lossless.max_queue = codec_max_queue;
-            h2o.lossless.strict    = codec_strict;
-            params.h2o = llama_h2o_params_enabled(&h2o) ? &h2o : nullptr;
+            const llama_h2o_params h2o_params = read_options(h2o.value_or(option_values()));
+            params.h2o = h2o ? &h2o_params : nullptr;
 
             py::gil_scoped_release no_gil;
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
-            py::arg("local_window"), py::arg("heavy_budget"), py::arg("sink_tokens"), py::arg("lookup_budget"), py::arg("tile"), py::arg("retrieval"), py::arg("dense_layers"), py::arg("scorer"),
-            py::arg("block_tokens"), py::arg("ema_alpha"), py::arg("shared_heads"), py::arg("keep_ratio"), py::arg("schedule"), py::arg("decode"), py::arg("evict"), py::arg("cold_store"),
-            py::arg("lossless"), py::arg("codec_threads"), py::arg("codec_max_queue"), py::arg("codec_strict"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
+            py::arg("h2o"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
         .def("sequence", [](const context & self, llama_seq_id i) { return std::make_shared<context>(self, i); }, py::arg("i"))
         .def("copy_from", &context::copy_from, py::arg("other"))

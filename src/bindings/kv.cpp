@@ -1,6 +1,7 @@
 #include "kv.h"
 
 #include "context.h"
+#include "h2o-options.h"
 #include "llama-call.h"
 #include "types.h"
 
@@ -111,22 +112,12 @@ static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array 
         "accumulate_memory_scores", "M sums per head for " + to_string(self, il));
 }
 
-static h2o_kv make_standalone(
-        const model & mdl, uint32_t kv_size, uint32_t chunk_size, uint32_t local_window, uint32_t heavy_budget, uint32_t sink_tokens,
-        const std::string & scorer, uint32_t block_tokens, float ema_alpha, bool shared_heads, const std::string & type_k, const std::string & type_v) {
+static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_values & h2o, const std::string & type_k, const std::string & type_v) {
     llama_h2o_kv_params params = {};
-    params.h2o              = llama_h2o_default_params();
-    params.h2o.local_window = local_window;
-    params.h2o.heavy_budget = heavy_budget;
-    params.h2o.sink_tokens  = sink_tokens;
-    params.h2o.scorer       = scorer.c_str();
-    params.h2o.block_tokens = block_tokens;
-    params.h2o.ema_alpha    = ema_alpha;
-    params.h2o.shared_heads = shared_heads;
-    params.kv_size          = kv_size;
-    params.chunk_size       = chunk_size;
-    params.type_k           = find_type(type_k);
-    params.type_v           = find_type(type_v);
+    params.h2o     = read_options(h2o);
+    params.kv_size = kv_size;
+    params.type_k  = find_type(type_k);
+    params.type_v  = find_type(type_v);
 
     llama_call call(/*verbose =*/ false);
 
@@ -192,14 +183,6 @@ void init_kv(py::module_ & m) {
         .def_property_readonly("encode_us", [](const llama_h2o_lossless_stats & self) { return std::vector<double>(self.encode_us, self.encode_us + 3); })
         .def_property_readonly("decode_us", [](const llama_h2o_lossless_stats & self) { return std::vector<double>(self.decode_us, self.decode_us + 3); });
 
-    m.def("scorer_names", [] {
-        std::vector<std::string> names;
-        while (const char * name = llama_h2o_scorer_name(names.size())) {
-            names.push_back(name);
-        }
-        return names;
-    }, "How heavy hitters can be chosen, the default first.");
-
     py::class_<h2o_kv>(m, "KV")
         .def_static("of_context", [](context & ctx) -> std::optional<h2o_kv> {
             ctx.drop_draft();
@@ -211,8 +194,7 @@ void init_kv(py::module_ & m) {
             return h2o_kv(std::shared_ptr<llama_h2o_kv>(ctx.ptr, kv));
         }, py::arg("context"))
         .def_static("standalone", &make_standalone,
-            py::arg("model"), py::arg("kv_size"), py::arg("chunk_size"), py::arg("local_window"), py::arg("heavy_budget"),
-            py::arg("sink_tokens"), py::arg("scorer"), py::arg("block_tokens"), py::arg("ema_alpha"), py::arg("shared_heads"), py::arg("type_k"), py::arg("type_v"))
+            py::arg("model"), py::arg("kv_size"), py::arg("h2o"), py::arg("type_k"), py::arg("type_v"))
         .def_property_readonly("info",  [](const h2o_kv & self) { return llama_h2o_kv_info (self.get()); })
         .def("n_memory", [](const h2o_kv & self, uint32_t chunk_end) { return llama_h2o_kv_n_memory(self.get(), chunk_end); }, py::arg("chunk_end"))
         .def_property_readonly("stats", [](const h2o_kv & self) { return llama_h2o_kv_stats(self.get()); })

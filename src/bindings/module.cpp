@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, m) {
     init_model   (m);
     init_context (m);
     init_kv      (m);
+    init_options (m);
     init_lookup  (m);
     init_grammar (m);
     init_chat    (m);

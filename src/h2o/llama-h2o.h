@@ -2,8 +2,8 @@
 
 // C API of H2O chunked sparse attention.
 //
-// H2O is switched on by the field h2o of llama_context_params (llama.h). The chunk size S is n_ubatch. Layers are model
-// layer indices, positions absolute positions in the sequence.
+// H2O is switched on by the field h2o of llama_context_params (llama.h). n_ubatch, at most the chunk size, is only how many tokens
+// are computed at once. Layers are model layer indices, positions absolute positions in the sequence.
 
 #include "llama.h"
 
@@ -12,6 +12,13 @@ extern "C" {
 #endif
 
 struct llama_h2o_kv; // KV cache with scores and memory sets
+
+// how heavy hitters are ranked, see docs/algorithm.md
+enum llama_h2o_scorer {
+    LLAMA_H2O_SCORER_DISTANT   = 0,
+    LLAMA_H2O_SCORER_SUM       = 1,
+    LLAMA_H2O_SCORER_BLOCK_EMA = 2,
+};
 
 enum llama_h2o_schedule {
     LLAMA_H2O_SCHEDULE_SINGLE_PASS = 0, // every chunk once: one softmax over the memory set and the chunk
@@ -48,20 +55,26 @@ struct llama_h2o_lossless_params {
 
 // What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one; with keep_ratio at most so many.
 struct llama_h2o_params {
-    uint32_t                local_window; // last positions of a chunk that the next chunk attends to
-    uint32_t                heavy_budget; // heavy hitters that the next chunk attends to
-    uint32_t                sink_tokens;  // first positions of the sequence, always attended to
-    const char *            scorer;       // how heavy hitters are chosen, see llama_h2o_scorer_name; NULL: the default
+    uint32_t chunk_size;   // S
+    uint32_t local_window; // last positions of a chunk that the next chunk attends to
+    uint32_t heavy_budget; // heavy hitters that the next chunk attends to
+    uint32_t sink_tokens;  // first positions of the sequence, always attended to
+
+    uint32_t                 lookup_budget; // positions that a query attends to besides; 0: none
+    enum llama_h2o_retrieval retrieval;     // how these are found
+    uint32_t                 tile;          // NGRAMS: queries that look up so many; each adds its part, until newer ones take its place
+
+    enum llama_h2o_scorer scorer;
+    uint32_t              block_tokens; // BLOCK_EMA: positions of a block, a divisor of the sizes above
+    double                ema_alpha;    // the same: what is left of a score when a chunk is closed, in [0, 1)
+    bool                  shared_heads; // a layer's KV heads keep the same positions, by the mean of their scores
+    double                keep_ratio;   // a memory set holds this part of the positions before it, or sinks and local window if they are more; 0: as many as fit
+
     enum llama_h2o_schedule schedule;
     enum llama_h2o_decode   decode;
-    uint32_t                lookup_budget; // positions that a query attends to besides; 0: none
-    uint32_t                tile;          // NGRAMS: queries that look up so many; each adds its part, until newer ones take its place
-    uint32_t                block_tokens;  // scorer block_ema: positions of a block, a divisor of the sizes above and of the chunk size
-    float                   ema_alpha;     // the same: what is left of a score when a chunk is closed, in [0, 1)
-    bool                    shared_heads;  // a layer's KV heads keep the same positions, by the mean of their scores
-    double                  keep_ratio;    // a memory set holds this part of the positions before it, or sinks and local window if they are more; 0: as many as fit
 
-    enum llama_h2o_retrieval retrieval; // how these positions are found
+    // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
+    uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
 
     bool evict; // K and V outside of the memory set and the open chunk are dropped: the cache does not grow with the text. Needs
                 // SINGLE_PASS, DECODE_MEMORY and either no lookup or a cold store and NGRAMS
@@ -70,9 +83,6 @@ struct llama_h2o_params {
     char cold_store[LLAMA_H2O_MAX_PATH];
 
     struct llama_h2o_lossless_params lossless; // with a cold store
-
-    // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
-    uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
 };
 
 // an empty memory set, and the defaults of all else
@@ -81,18 +91,37 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 // whether a memory set holds anything
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
-// For command lines: the parameters that have a name, so many, NULL after the last.
-#define LLAMA_H2O_N_OPTIONS 17
-
-struct llama_h2o_option {
-    const char * name;
-    const char * value; // what stands for the value in a help text
-    const char * help;
+// What is known of a parameter: for command lines, and for whoever checks or prints values.
+enum llama_h2o_option_kind {
+    LLAMA_H2O_OPTION_NUMBER = 0,
+    LLAMA_H2O_OPTION_PART   = 1, // a number from 0 to 1
+    LLAMA_H2O_OPTION_SWITCH = 2, // "off" or "on"
+    LLAMA_H2O_OPTION_CHOICE = 3,
+    LLAMA_H2O_OPTION_TEXT   = 4,
+    LLAMA_H2O_OPTION_LAYERS = 5, // such as "0-2,11"
 };
 
-LLAMA_API const struct llama_h2o_option * llama_h2o_options(void);
+struct llama_h2o_option {
+    const char *               name; // of the field of llama_h2o_params
+    const char *               flag; // on command lines, after "--h2o-"
+    enum llama_h2o_option_kind kind;
+    size_t                     offset;
+    const char *               def;     // the default, as text
+    const char * const *       choices; // the names, NULL after the last; NULL: it is no choice
+    double                     min;
+    double                     max;
+    const char *               help;
+};
 
-// Sets a parameter by its name. False, and nothing is set, if there is no such name or the value is bad.
+#define LLAMA_H2O_MAX_OPTIONS 32
+
+// the i-th, NULL after the last
+LLAMA_API const struct llama_h2o_option * llama_h2o_get_option(size_t i);
+
+// its help for a command line, with choices and default; NULL after the last
+LLAMA_API const char * llama_h2o_option_usage(size_t i);
+
+// Sets a parameter by its name or flag. False, and nothing is set, if there is no such name or the value is bad.
 LLAMA_API bool llama_h2o_params_set(struct llama_h2o_params * params, const char * name, const char * value);
 
 // The parameters in a line of text; as snprintf.
@@ -165,9 +194,6 @@ struct llama_h2o_lossless_stats {
     double   encode_us[3];    // for a block, of the last 4,096: percentiles 50, 95 and 99
     double   decode_us[3];    // for what a thread reads of a layer's K or V in a step, likewise; FULL: for a block
 };
-
-// name of the i-th scorer, the default first; NULL after the last
-LLAMA_API const char * llama_h2o_scorer_name(int32_t i);
 
 // progress of a prefill call on a sequence: called after every ubatch with the sequence's tokens finished so far in this call.
 // phase is 1 or 2, or 0 in single_pass, 4 in a dense tail; in a call with a second phase n_done stays 0 during phase 1. Return false to
@@ -261,7 +287,6 @@ LLAMA_API bool llama_h2o_kv_get_v(const struct llama_h2o_kv * kv, int32_t il, ui
 struct llama_h2o_kv_params {
     struct llama_h2o_params h2o; // without schedule and decode
     uint32_t       kv_size;
-    uint32_t       chunk_size;
     enum ggml_type type_k;
     enum ggml_type type_v;
 };

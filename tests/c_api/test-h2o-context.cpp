@@ -211,10 +211,9 @@ static void test_largest_graphs(llama_model * model, llama_context_params params
 // what is asked of a cache by itself is checked, and nothing is thrown
 static void test_standalone(const llama_model * model, const llama_h2o_params & h2o) {
     llama_h2o_kv_params params = {};
-    params.h2o        = h2o;
-    params.kv_size    = 64;
-    params.chunk_size = 32;
-    params.type_k     = params.type_v = GGML_TYPE_F16;
+    params.h2o     = h2o;
+    params.kv_size = 64;
+    params.type_k  = params.type_v = GGML_TYPE_F16;
     llama_h2o_kv * kv = llama_h2o_kv_init(model, params);
     require(kv && llama_h2o_kv_next_chunk(kv, 32), "no stand-alone cache is made");
 
@@ -250,7 +249,8 @@ int main(int argc, char ** argv) {
     require(!llama_h2o_params_set(&h2o, "local", "-1") && !llama_h2o_params_set(&h2o, "local", "1x"), "a bad number is taken");
     require(!llama_h2o_params_set(&h2o, "scorer", "best") && !llama_h2o_params_set(&h2o, "window", "1"), "a bad name is taken");
     require(llama_h2o_params_set(&h2o, "local", "8") && llama_h2o_params_set(&h2o, "heavy", "8"), "a parameter is not taken");
-    require(llama_h2o_params_set(&h2o, "scorer", "sum"), "a scorer is not taken");
+    require(llama_h2o_params_set(&h2o, "chunk", "32") && llama_h2o_params_set(&h2o, "scorer", "sum"), "a parameter is not taken");
+    require(!llama_h2o_params_set(&h2o, "dense-layers", "11-2") && !llama_h2o_params_set(&h2o, "dense-layers", "1,"), "a bad list of layers is taken");
 
     llama_context_params params = llama_context_default_params();
     params.n_ctx    = 256;

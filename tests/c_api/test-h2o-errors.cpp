@@ -28,7 +28,7 @@ using context_ptr = std::unique_ptr<llama_context, decltype(&llama_free)>;
 // with eviction into a cold store
 static context_ptr make_context(llama_model * model, const char * cold_store, uint32_t n_seq_max) {
     llama_h2o_params h2o = llama_h2o_default_params();
-    for (const auto & [name, value] : { std::pair("local", "8"), { "heavy", "8" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" },
+    for (const auto & [name, value] : { std::pair("chunk", "32"), { "local", "8" }, { "heavy", "8" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" },
             { "evict", "on" }, { "cold-store", cold_store } }) {
         require(llama_h2o_params_set(&h2o, name, value), name);
     }

@@ -25,14 +25,14 @@ using options = std::vector<std::pair<const char *, const char *>>;
 static const options CONFIGS[] = {
     {}, // no H2O
     { { "local", "4" }, { "heavy", "6" }, { "sinks", "1" }, { "lookup", "12" }, { "tile", "4" } },
-    { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "lookup", "8" }, { "retrieval", "index" }, { "dense", "1" } },
+    { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "lookup", "8" }, { "retrieval", "index" }, { "dense-layers", "1" } },
     { { "local", "3" }, { "heavy", "9" }, { "scorer", "sum" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" } },
     { { "local", "4" }, { "heavy", "6" }, { "schedule", "two_phase" } },
     { { "local", "4" }, { "heavy", "6" }, { "decode", "memory" }, { "evict", "on" } },
-    { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "dense", "0" }, { "decode", "memory" }, { "evict", "on" } },
+    { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "dense-layers", "0" }, { "decode", "memory" }, { "evict", "on" } },
     { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" } },
     { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" }, { "lossless", "store" } },
-    { { "local", "4" }, { "heavy", "24" }, { "sinks", "4" }, { "scorer", "block_ema" }, { "block", "4" }, { "heads", "shared" }, { "keep", "0.4" }, { "decode", "memory" }, { "evict", "on" } },
+    { { "local", "4" }, { "heavy", "24" }, { "sinks", "4" }, { "scorer", "block_ema" }, { "block", "4" }, { "shared-heads", "on" }, { "keep", "0.4" }, { "decode", "memory" }, { "evict", "on" } },
 };
 
 struct sequence {
@@ -41,6 +41,7 @@ struct sequence {
 
     sequence(llama_model * model, const options & config) {
         llama_h2o_params h2o = llama_h2o_default_params();
+        h2o.chunk_size = 16;
         for (const auto & [name, value] : config) {
             require(llama_h2o_params_set(&h2o, name, value), "a parameter is not taken");
         }

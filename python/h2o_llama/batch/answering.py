@@ -173,12 +173,9 @@ class Answerer:
                 raise
 
     def _open(self, n_ctx: int) -> Llama:
-        chunk = self.settings.chunk_size
         return Llama(
             self._weights,
             n_ctx=n_ctx,
-            n_batch=max(4096, chunk),
-            n_ubatch=chunk,
             n_threads=self._n_threads,
             h2o=self.settings.config,
             n_seq_max=1 + self._parallel,
@@ -201,7 +198,7 @@ class Answerer:
     def _digest(self, shared: NDArray[np.int32]) -> str:
         """What a snapshot's file is called: other documents, models and settings have other names."""
         settings = self.settings.to_json()
-        parts = (self._fingerprint, repr((settings["h2o"], settings["chunk_size"])), shared.tobytes().hex())
+        parts = (self._fingerprint, repr(settings["h2o"]), shared.tobytes().hex())
         return sha256("\n".join(parts).encode()).hexdigest()
 
     def _restore(self, path: Path, shared: NDArray[np.int32]) -> bool:

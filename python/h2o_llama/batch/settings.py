@@ -21,8 +21,6 @@ class BatchSettings:
     ----------
     h2o : H2OConfig, "auto" or None, default "auto"
         As in `Llama`. A model that H2O cannot work with needs None, dense attention.
-    chunk_size : int, default 1024
-        S, `Llama`'s `n_ubatch`.
     max_tokens : int, default 128
         The most tokens of an answer.
     temperature : float, default 0.0
@@ -37,19 +35,17 @@ class BatchSettings:
     """
 
     h2o: H2OConfig | Literal["auto"] | None = "auto"
-    chunk_size: int = 1024
     max_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check.integer(_OWNER, "chunk_size", self.chunk_size, 1)
         _check.integer(_OWNER, "max_tokens", self.max_tokens, 1)
         _check.integer(_OWNER, "seed", self.seed, 0)
         Sampling(temperature=self.temperature)
         if isinstance(self.h2o, str):
             _check.choice(_OWNER, "h2o", self.h2o, ("auto",))
-            object.__setattr__(self, "h2o", H2OConfig.for_chunk_size(self.chunk_size))
+            object.__setattr__(self, "h2o", H2OConfig())
         elif not (self.h2o is None or isinstance(self.h2o, H2OConfig)):
             raise _check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", self.h2o)
 

@@ -50,7 +50,7 @@ class Sample:
 class Case:
     """What to measure: a prompt of `n_tokens`, then `n_gen` generated ones, which may be none.
 
-    `chunk_size` is S with H2O, and llama.cpp's n_ubatch without.
+    `chunk_size` is S with H2O, and llama.cpp's n_ubatch.
     """
 
     mode: Mode
@@ -80,7 +80,7 @@ class Case:
             n_threads=self.n_threads,
             n_gpu_layers=self.n_gpu_layers,
             flash_attn=self.mode.flash_attn,
-            h2o=self.mode.h2o,
+            h2o=None if self.mode.h2o is None else self.mode.h2o.in_chunks_of(self.chunk_size),
         )
 
     def warm(self, llm: Llama, tokens: Tokens) -> None:

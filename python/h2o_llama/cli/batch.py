@@ -58,7 +58,7 @@ def batch(
     Answers are added to --out as they come. A run that was cut off goes on when it is started again. A document that
     cannot be read or is too long is a line with an "error" there, and the exit code is 1.
     """
-    settings = BatchSettings(h2o, chunk, max_tokens, temp, seed)
+    settings = BatchSettings(h2o, max_tokens, temp, seed)
     asked = read_questions(questions)
     files = {name: file for name, file in find_documents(documents).items() if not file.samefile(questions)}
     path = check_model_file("batch", model_file(model)).absolute()

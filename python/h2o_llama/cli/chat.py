@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OError, Llama
+from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
@@ -36,6 +36,7 @@ _HELP = """\
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
+@options.with_h2o("evict", "cold_store")
 def chat(
     model: options.Model,
     file: Annotated[
@@ -44,8 +45,7 @@ def chat(
     system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=1, help="Tokens of an answer at most.")] = 512,
     chunk: options.Chunk = options.CHUNK_SIZE,
-    evict: options.Evict = False,
-    cold_store: options.ColdStore = None,
+    h2o: H2OConfig | None = None,
     dense: options.Dense = False,
     n_ctx: Annotated[
         int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
@@ -61,7 +61,6 @@ def chat(
     Every line is a message. The document is read once; a further question costs what is new. Answers go to standard
     output, a line of measurements after each to standard error.
     """
-    h2o = None if dense else options.config(chunk, evict=evict, cold_store=cold_store)
     told = [system] if system else []
     if file is not None:
         told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
@@ -75,9 +74,10 @@ def chat(
                 "for: it may write nonsense.",
                 err=True,
             )
-        if n_ctx == 0 and not evict:
+        evicts = h2o is not None and h2o.evict
+        if n_ctx == 0 and not evicts:
             n_ctx = max(min(len(read_first) + _ROOM, n_trained), len(read_first) + _LEAST_ROOM)
-        llm = open_context(weights, n_ctx, chunk, threads, h2o, record=not dense and not evict)
+        llm = open_context(weights, n_ctx, threads, h2o, record=h2o is not None and not evicts)
     with llm:
         if begin:
             with progress_bars() as update:

@@ -13,12 +13,12 @@ from h2o_llama.cli.prompt import model_file
 from h2o_llama.weight_types import slow_weights
 
 _N_CTX = 256
-_SMALL = H2OConfig(local_window=64, heavy_budget=64)
+_SMALL = H2OConfig(chunk_size=_N_CTX)
 
 
 def info(model: options.Model) -> None:
     """Describe a model: its sizes, its heads, its KV cache, and whether H2O works with it."""
-    with Llama(model_file(model), n_ctx=_N_CTX, n_ubatch=_N_CTX, h2o=None) as llm:
+    with Llama(model_file(model), n_ctx=_N_CTX, h2o=None) as llm:
         rows = [("File", llm.model_path), *_facts(llm), *_slow(llm), ("H2O", _verdict(llm))]
     table = Table(show_header=False, box=None)
     for name, value in rows:
@@ -29,7 +29,7 @@ def info(model: options.Model) -> None:
 def _verdict(llm: Llama) -> str:
     """Whether H2O works with the model, and if not, why."""
     try:
-        with Llama(llm, n_ctx=_N_CTX, n_ubatch=_N_CTX, h2o=_SMALL):
+        with Llama(llm, n_ctx=_N_CTX, h2o=_SMALL):
             return "works"
     except H2OError as error:
         return f"does not work: {error}"

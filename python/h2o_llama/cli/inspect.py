@@ -25,7 +25,7 @@ from h2o_llama.report.terminal_lookups import lookup_sentence, lookup_tables
 MASS_TOKENS = 8192
 
 
-@options.with_h2o("local", "heavy", "lookup", "sinks", "scorer", "schedule")
+@options.with_h2o("local_window", "heavy_budget", "lookup_budget", "sink_tokens", "scorer", "schedule")
 def inspect(
     model: options.Model,
     file: options.File = None,
@@ -56,7 +56,7 @@ def inspect(
     text = read_prompt(file, prompt)
     with open_weights(model, gpu_layers) as weights:
         tokens = tokenize(weights, text)
-        llm = open_context(weights, len(tokens), chunk, threads, h2o, record=True)
+        llm = open_context(weights, len(tokens), threads, h2o, record=True)
     title = file.name if file and str(file) != "-" else "the text"
     if mass is None:
         mass = html is not None and len(tokens) <= MASS_TOKENS and chunk > 1

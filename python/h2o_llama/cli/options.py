@@ -4,19 +4,57 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from h2o_llama import H2OConfig
-from h2o_llama.config import SCORERS
+from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.sequence import DENSE_TAIL
 
 DEFAULTS = H2OConfig()
 EVICTING = H2OConfig(evict=True)
-CHUNK_SIZE = 1024
+CHUNK_SIZE = DEFAULTS.chunk_size
+
+_LESS = ", less with smaller chunks"
+_FOLLOWING = {
+    "local_window": f"{DEFAULTS.local_window}{_LESS}",
+    "heavy_budget": f"{DEFAULTS.heavy_budget}, or {EVICTING.heavy_budget} if what is evicted is gone{_LESS}",
+    "sink_tokens": f"{DEFAULTS.sink_tokens}{_LESS}",
+    "lookup_budget": f"{DEFAULTS.lookup_budget}, or 0 if what is evicted is gone{_LESS}",
+    "decode": f"{DEFAULTS.decode}, with --evict {EVICTING.decode}",
+}
+"""What is said of defaults that depend on other options."""
+
+
+def flag(name: str) -> str:
+    """Of a parameter of `H2OConfig`: its option's name, as an argument."""
+    return H2O[name].flag.replace("-", "_")
+
+
+def summary(name: str) -> str:
+    """What the option does, and its choices."""
+    option = H2O[name]
+    choices = f": {', '.join(option.choices)}" if option.kind == "choice" else ""
+    return option.help[0].upper() + option.help[1:] + choices
+
+
+def _option(name: str) -> tuple[Any, Any]:
+    """Annotation and default. What is not given, follows."""
+    option, text = H2O[name], summary(name) + "."
+    shown = _FOLLOWING.get(name, option.default or "none")
+    if option.kind == "switch":
+        return Annotated[bool, typer.Option(f"--{option.flag}", help=text)], False
+    if option.kind == "number":
+        return Annotated[int | None, typer.Option(min=int(option.min), show_default=shown, help=text)], None
+    if option.kind == "part":
+        return Annotated[float | None, typer.Option(min=0, max=1, show_default=shown, help=text)], None
+    metavar = {"choice": "NAME", "layers": "LIST", "text": "WHERE"}[option.kind]
+    return Annotated[str | None, typer.Option(metavar=metavar, show_default=shown, help=text)], None
+
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")]
 File = Annotated[
@@ -25,55 +63,6 @@ File = Annotated[
 Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
 
 
-def _size(default: int, text: str) -> Any:
-    """An option for a size that goes with the chunk's where it is not given."""
-    return typer.Option(min=0, show_default=f"{default}, less with smaller chunks", help=text)
-
-
-Local = Annotated[
-    int | None, _size(DEFAULTS.local_window, "L: tokens before a chunk that its memory set always holds.")
-]
-Heavy = Annotated[
-    int | None,
-    _size(
-        DEFAULTS.heavy_budget,
-        f"H: heavy hitters that a memory set holds; {EVICTING.heavy_budget} if what is evicted is gone.",
-    ),
-]
-Sinks = Annotated[int | None, _size(DEFAULTS.sink_tokens, "A: first tokens of the prompt that every memory set holds.")]
-Lookup = Annotated[
-    int | None,
-    _size(
-        DEFAULTS.lookup_budget,
-        "B: further tokens that every token attends to; 0 is none, as if what is evicted is gone.",
-    ),
-]
-Retrieval = Annotated[
-    Literal["ngrams", "index"],
-    typer.Option(help="Find them by the text, or by an index of the keys, for every layer and head."),
-]
-Scorer = Annotated[str, typer.Option(metavar="NAME", help=f"How heavy hitters are ranked: {', '.join(SCORERS)}.")]
-Schedule = Annotated[
-    Literal["single_pass", "two_phase"],
-    typer.Option(help="Each chunk once, with its memory set; or all chunks alone, then again with the memory sets."),
-]
-Decode = Annotated[
-    Literal["full", "memory"] | None,
-    typer.Option(
-        show_default=f"{DEFAULTS.decode}, with --evict {EVICTING.decode}",
-        help="Generated tokens attend to everything, or to what a prompt's tokens attend to.",
-    ),
-]
-Evict = Annotated[
-    bool, typer.Option("--evict", help="Drop what no memory set holds: the cache does not grow with the text.")
-]
-ColdStore = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHERE",
-        help="With --evict: where it goes, to be looked up there: memory, or a folder for a temporary file.",
-    ),
-]
 Dense = Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")]
 DenseTail = Annotated[
     int | None,
@@ -103,19 +92,7 @@ Rpc = Annotated[
 Options = Mapping[str, tuple[Any, Any]]
 """By name: annotation and default."""
 
-H2O_OPTIONS: Options = {
-    "local": (Local, None),
-    "heavy": (Heavy, None),
-    "lookup": (Lookup, None),
-    "retrieval": (Retrieval, DEFAULTS.retrieval),
-    "sinks": (Sinks, None),
-    "scorer": (Scorer, DEFAULTS.scorer),
-    "schedule": (Schedule, DEFAULTS.schedule),
-    "decode": (Decode, None),
-    "evict": (Evict, False),
-    "cold_store": (ColdStore, None),
-}
-_FIELDS = {"local": "local_window", "heavy": "heavy_budget", "sinks": "sink_tokens", "lookup": "lookup_budget"}
+H2O_OPTIONS: Options = {field.name: _option(field.name) for field in fields(H2OConfig) if field.name != "chunk_size"}
 
 
 def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Callable[..., Callable[..., None]]:
@@ -144,14 +121,18 @@ def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Ca
 
 
 def with_h2o(*names: str) -> Callable[..., Callable[..., None]]:
-    """These options of H2O, by default all, for the parameter `h2o`; None with --dense. The command has --chunk."""
+    """Options for these parameters of `H2OConfig`, by default all, for the parameter `h2o`; None with --dense.
+
+    The command has --chunk.
+    """
+    flags = {flag(name): name for name in names or H2O_OPTIONS}
 
     def make(others: Mapping[str, Any], **chosen: Any) -> H2OConfig | None:
         if others.get("dense"):
             return None
-        return config(others["chunk"], **{_FIELDS.get(name, name): value for name, value in chosen.items()})
+        return config(others["chunk"], **{flags[name]: value for name, value in chosen.items()})
 
-    return instead_of("h2o", {name: H2O_OPTIONS[name] for name in names or H2O_OPTIONS}, make)
+    return instead_of("h2o", {name: H2O_OPTIONS[flags[name]] for name in flags}, make)
 
 
 def layers(text: str) -> tuple[int, ...]:
@@ -160,12 +141,15 @@ def layers(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
         end = last if dash else first
-        if not (first.isdecimal() and end.isdecimal() and int(end) < 512):
+        if not (first.isdecimal() and end.isdecimal() and int(first) <= int(end) < 512):
             raise typer.BadParameter(f"layers must be numbers below 512 and ranges such as 0-2,11, got {text!r}")
         found += range(int(first), int(end) + 1)
     return tuple(found)
 
 
 def config(chunk: int, **chosen: Any) -> H2OConfig:
-    """What was chosen, None being nothing, and the defaults for chunks of this size."""
-    return H2OConfig.for_chunk_size(chunk, **{name: value for name, value in chosen.items() if value is not None})
+    """What was chosen, None being nothing, in chunks of this size."""
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if "dense_layers" in given:
+        given["dense_layers"] = layers(given["dense_layers"])
+    return H2OConfig(chunk_size=chunk, **given)

@@ -69,12 +69,12 @@ def run(
             tokens = tokenize(weights, text, special)
         else:
             tokens = weights.tokenize(text, add_special=False, parse_special=special)
-            chunk, h2o = before.origin.n_ubatch, before.origin.h2o
+            h2o = before.origin.h2o
         if dense_tail is None:
             n_asked = 0 if file is None else len(weights.tokenize(asked, add_special=False, parse_special=special))
             dense_tail = max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
-        llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, chunk, threads, h2o)
+        llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, threads, h2o)
     with llm:
         if before is not None:
             llm.restore(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,9 +42,6 @@ def serve(
         typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
     ] = None,
     h2o: H2OConfig | None = None,
-    dense_layers: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Layers that attend to everything, such as 0-2,11.")
-    ] = None,
     chunk: options.Chunk = options.CHUNK_SIZE,
     dense: Annotated[
         bool, typer.Option("--dense", "--no-h2o", help="Without H2O: llama.cpp's dense attention.")
@@ -62,8 +58,6 @@ def serve(
     further = passed_on or []
     if model.startswith("-"):  # what follows -- comes here where no model is named
         model, further = "demo", [model, *further]
-    if h2o is not None and dense_layers is not None:
-        h2o = replace(h2o, dense_layers=options.layers(dense_layers))
     with open_weights(model, 0) as weights:
         path = weights.model_path
         try:
@@ -73,8 +67,6 @@ def serve(
                 f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
             ) from error
         n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)
-    if h2o is not None:
-        n_ctx = max(n_ctx, chunk)  # llama.cpp would cut the chunk down
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
     arguments += ["--gpu-layers", gpu_layers if gpu_layers is not None else -1 if rpc else 0]

@@ -20,7 +20,7 @@ from h2o_llama.sequence import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
 CHUNK_SIZE = 512
-H2O = H2OConfig(local_window=60, heavy_budget=64, lookup_budget=128)
+H2O = H2OConfig(60, 64, 4, lookup_budget=128, chunk_size=CHUNK_SIZE)
 
 VALUE_DIGITS = 4
 ROOM = 16  # for a question and its answer after a document
@@ -124,7 +124,6 @@ def _open(model: Path, variant: Variant, n_ctx: int, n_threads: int) -> Llama:
     return Llama(
         model,
         n_ctx=n_ctx,
-        n_ubatch=CHUNK_SIZE,
         n_threads=n_threads,
         flash_attn=variant.flash_attn,
         h2o=variant.h2o,

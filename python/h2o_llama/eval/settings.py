@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from h2o_llama import _check
 from h2o_llama.config import H2OConfig
@@ -80,29 +80,17 @@ class Setting:
 DENSE = Setting("dense", None)
 
 
-def sweep(
-    *,
-    local: Sequence[int],
-    heavy: Sequence[int],
-    sinks: Sequence[int] = (H2OConfig.sink_tokens,),
-    schedule: Sequence[str] = (H2OConfig.schedule,),
-    scorer: Sequence[str] = (H2OConfig.scorer,),
-    lookup: Sequence[int] = (_DEFAULTS.lookup_budget,),
-    decode: Sequence[str] = (_DEFAULTS.decode,),
-    retrieval: Sequence[str] = (H2OConfig.retrieval,),
-) -> list[Setting]:
-    """The settings of all combinations, the last argument changing fastest.
+def sweep(*, chunk_size: int = H2OConfig.chunk_size, **values: Sequence[Any]) -> list[Setting]:
+    """The settings of all combinations of values of `H2OConfig`'s parameters, the last one changing fastest.
 
     Raises
     ------
     ValueError
-        If a value is out of range, or an argument is empty.
+        If a value is out of range, or a parameter has none.
     """
     settings = [
-        Setting.of(H2OConfig(L, H, A, rank, order, reads, lookup_budget=B, retrieval=found))  # type: ignore[arg-type]
-        for L, H, A, B, found, order, rank, reads in product(
-            local, heavy, sinks, lookup, retrieval, schedule, scorer, decode
-        )
+        Setting.of(H2OConfig(**dict(zip(values, chosen, strict=True)), chunk_size=chunk_size))
+        for chosen in product(*values.values())
     ]
     if not settings:
         raise ValueError(f"[{_OWNER}] there is no setting: give at least one value for each part of the sweep")

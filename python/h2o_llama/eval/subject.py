@@ -49,9 +49,10 @@ class Subject:
     def open(self, setting: Setting, n_ctx: int) -> Llama:
         """A context for `n_ctx` tokens."""
         context = {"n_ctx": n_ctx, "n_batch": max(4096, self.chunk_size), "n_ubatch": self.chunk_size, **self._common}
-        if setting.h2o is not None and setting.memory is not None:
-            return ReferenceLlama(self.weights, setting.h2o, setting.memory, self.seed, **context)
-        return Llama(self.weights, h2o=setting.h2o, **context)
+        h2o = None if setting.h2o is None else setting.h2o.in_chunks_of(self.chunk_size)
+        if h2o is not None and setting.memory is not None:
+            return ReferenceLlama(self.weights, h2o, setting.memory, self.seed, **context)
+        return Llama(self.weights, h2o=h2o, **context)
 
     def rounds(self, settings: Sequence[Setting], n_ctx: int, contexts_each: int = 1) -> list[Sequence[Setting]]:
         """The settings, as many at a time as fit into half of the machine's memory beside dense attention."""

@@ -87,8 +87,12 @@ class Gate:
 
     def lossy(self) -> Iterator[Figure]:
         """Evicting to a ratio, into a cold store: what it came to, and what the text after costs."""
-        h2o = H2OConfig.for_chunk_size(
-            _LOSSY_CHUNK, evict=True, keep_ratio=1 / TARGET_RATIO, cold_store="memory", lookup_budget=stored.N_LOOKUP
+        h2o = H2OConfig(
+            chunk_size=_LOSSY_CHUNK,
+            evict=True,
+            keep_ratio=1 / TARGET_RATIO,
+            cold_store="memory",
+            lookup_budget=stored.N_LOOKUP,
         )
         n_ctx = max(TURNS, *LENGTHS.values()) + N_AFTER
         with self.open(None, n_ctx) as dense, self.open(h2o, n_ctx, _LOSSY_CHUNK) as llm:
@@ -108,7 +112,7 @@ class Gate:
 
     def repetitions(self) -> Iterator[Figure]:
         """Reading and generating again and again."""
-        h2o = H2OConfig.for_chunk_size(_LOSSY_CHUNK, evict=True, keep_ratio=1 / TARGET_RATIO, scorer="block_ema")
+        h2o = H2OConfig(chunk_size=_LOSSY_CHUNK, evict=True, keep_ratio=1 / TARGET_RATIO, scorer="block_ema")
         tokens = self.prompts["medium"][0]
         found = []
         with self.open(h2o, len(tokens) + 32, _LOSSY_CHUNK) as llm:

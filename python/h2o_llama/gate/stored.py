@@ -41,7 +41,7 @@ def figures(
 
     A round is a whole chunk, since what encoding a closed one takes from generation belongs to it.
     """
-    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory", lookup_budget=N_LOOKUP)
+    h2o = H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory", lookup_budget=N_LOOKUP)
     n_prompt = len(tokens) - N_ROUNDS * CHUNK
     for name, lossless in CASES.items():
         ratios, n_same = [], 0
@@ -90,10 +90,10 @@ def seconds(llm: Llama, tokens: NDArray[np.int32]) -> float:
 
 def _growth(model_path: str, tokens: NDArray[np.int32], is_stored: bool) -> tuple[int, float] | None:
     """By how many bytes this process grows over the text, and the codec's ratio."""
-    h2o = H2OConfig.for_chunk_size(CHUNK, evict=True, cold_store="memory", lookup_budget=N_LOOKUP)
+    h2o = H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory", lookup_budget=N_LOOKUP)
     lossless = LosslessConfig() if is_stored else None
     first, ratio = resident_bytes(), 1.0
-    with Llama(model_path, n_ctx=len(tokens), n_ubatch=CHUNK, n_batch=CHUNK, h2o=h2o, lossless=lossless) as llm:
+    with Llama(model_path, n_ctx=len(tokens), n_batch=CHUNK, h2o=h2o, lossless=lossless) as llm:
         for start in range(0, len(tokens), CHUNK):
             llm.eval(tokens[start : start + CHUNK])
             if is_stored:

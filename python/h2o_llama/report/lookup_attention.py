@@ -80,14 +80,11 @@ def _share(older: NDArray[np.float64], own: NDArray[np.float64], total: NDArray[
 def _second_context(llm: Llama, n_tokens: int, n_threads: int | None) -> Llama:
     """One that attends as `llm` does, and scores by attention."""
     assert llm.h2o is not None
-    size = llm.kv.chunk_size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that its memory sets are large was said of `llm`
         return Llama(
             llm,
             n_ctx=n_tokens,
-            n_batch=size,
-            n_ubatch=size,
             n_threads=n_threads,
             h2o=replace(llm.h2o, scorer="sum"),
         )

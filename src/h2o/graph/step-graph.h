@@ -85,7 +85,7 @@ struct h2o_step_inputs {
     ggml_tensor * text_rows  = nullptr; // I32 [n_text, n_head_kv]: 0, 1, ...
     ggml_tensor * text_first = nullptr; // I32 [n_text]
     ggml_tensor * text_mask  = nullptr; // F16 [n_text, n_tokens]
-    ggml_tensor * limits     = nullptr; // I32 [n_tokens]: h2o_scorer::limit() of the queries, as rows; none if every query counts
+    ggml_tensor * limits     = nullptr; // I32 [n_tokens]: h2o_query_limit() of the queries, as rows; none if every query counts
 
     std::vector<ggml_tensor *> run_first; // by run: I32 [n_k]
 

@@ -2,6 +2,7 @@
 
 #include "h2o/graph/step-graph.h"
 
+#include "h2o/select/scorer.h"
 #include "h2o/sequence/sequence.h"
 #include "h2o/store/kv-store.h"
 
@@ -51,7 +52,7 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
     res.text_rows  = new_input(ctx, "h2o_text_rows",  GGML_TYPE_I32, shape.n_text, n_head_kv_max);
     res.text_first = new_input(ctx, "h2o_text_first", GGML_TYPE_I32, shape.n_text);
     res.text_mask  = new_input(ctx, "h2o_text_mask",  GGML_TYPE_F16, shape.n_text, shape.n_tokens);
-    if (env.config.scorer->limits_queries()) {
+    if (h2o_limits_queries(env.config.scorer)) {
         res.limits = new_input(ctx, "h2o_limits", GGML_TYPE_I32, shape.n_tokens);
     }
     if (step.phase == h2o_step::INTRA) {
@@ -202,7 +203,7 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
     if (is_used(inputs.limits)) {
         std::vector<int32_t> limits(step.n_tokens);
         for (uint32_t i = 0; i < step.n_tokens; ++i) {
-            limits[i] = env.store.layout.row_limit(config.scorer->limit(step.pos + i, config.local_window), start);
+            limits[i] = env.store.layout.row_limit(h2o_query_limit(config.scorer, step.pos + i, config.local_window), start);
         }
         set_data(inputs.limits, limits);
     }

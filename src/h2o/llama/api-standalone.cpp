@@ -15,7 +15,7 @@
 
 llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params params) {
     try {
-        const h2o_config config(params.h2o, params.chunk_size);
+        const h2o_config config(params.h2o);
 
         if (config.evict) {
             throw std::invalid_argument("[h2o] a stand-alone cache does not evict");
@@ -32,7 +32,7 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
         }
 
         auto * context = new h2o_context(*model, params.type_k, params.type_v, /*flash_attention =*/ true, /*offload =*/ false, params.kv_size,
-                /*n_seq_max =*/ 1, /*n_batch =*/ 0, config, nullptr);
+                /*n_seq_max =*/ 1, /*n_batch =*/ 0, /*n_ubatch =*/ 0, config, nullptr);
         return context->sequence(0);
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());

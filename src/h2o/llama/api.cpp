@@ -27,11 +27,6 @@ llama_h2o_kv * llama_get_h2o_kv_seq(const llama_context * ctx, llama_seq_id seq_
     return memory ? memory->sequence(seq_id) : nullptr;
 }
 
-const char * llama_h2o_scorer_name(int32_t i) {
-    const auto & scorers = h2o_scorers();
-    return i >= 0 && i < (int32_t) scorers.size() ? scorers[i]->name() : nullptr;
-}
-
 void llama_h2o_set_call(llama_h2o_kv * kv, llama_h2o_call call, uint32_t dense_tail) {
     kv->next_call  = call;
     kv->dense_tail = dense_tail;

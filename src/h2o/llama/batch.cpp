@@ -106,7 +106,7 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
         }
         const bool is_decode = kind == LLAMA_H2O_CALL_DECODE || (kind == LLAMA_H2O_CALL_AUTO && call.n_tokens == 1);
 
-        call.steps = h2o_plan(config, { n_tokens, call.n_tokens, tail, is_decode });
+        call.steps = h2o_plan(config, { n_tokens, call.n_tokens, tail, n_ubatch, is_decode });
     }
 
     std::map<size_t, llama_ubatch> first_phases = split_first_phases(balloc, calls);

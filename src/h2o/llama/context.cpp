@@ -36,9 +36,10 @@ h2o_context::h2o_context(
                  uint32_t   kv_size,
                  uint32_t   n_seq_max,
                  uint32_t   n_batch,
+                 uint32_t   n_ubatch,
        const h2o_config   & config,
     const layer_filter_cb & filter)
-    : config(config), model(model), n_batch(n_batch),
+    : config(config), model(model), n_batch(n_batch), n_ubatch(n_ubatch),
       caches(model, type_k, type_v, offload, kv_size, n_seq_max, this->config, filter),
       store(this->config, kv_size, n_seq_max, caches.layers(), n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
       env { this->config, store, nullptr, nullptr, {} } {
@@ -65,8 +66,9 @@ h2o_context::h2o_context(
     }
 
     const auto stats = this->stats(*seqs[0]);
-    LLAMA_LOG_INFO("%s: H2O: S = %u, L = %u, H = %u, A = %u, scorer %s, intra state %.2f MiB, index of keys %.2f MiB\n", __func__,
-            config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens, config.scorer->name(),
+    char desc[512];
+    llama_h2o_params_desc(&config, desc, sizeof(desc));
+    LLAMA_LOG_INFO("%s: H2O: %s; intra state %.2f MiB, index of keys %.2f MiB\n", __func__, desc,
             stats.bytes_intra/1024.0/1024.0, stats.bytes_index/1024.0/1024.0);
 }
 

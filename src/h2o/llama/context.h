@@ -54,6 +54,7 @@ public:
                      uint32_t   kv_size, // of every sequence
                      uint32_t   n_seq_max,
                      uint32_t   n_batch, // 0: stand-alone, nothing is computed with it
+                     uint32_t   n_ubatch,
            const h2o_config   & config,
         const layer_filter_cb & filter);
 
@@ -115,6 +116,7 @@ public:
     const h2o_config    config;
     const llama_model & model;
     const uint32_t      n_batch;
+    const uint32_t      n_ubatch; // at most a chunk
 
     h2o_model_caches caches;
     h2o_kv_store     store;

@@ -1,5 +1,6 @@
 #include "h2o/llama/hooks.h"
 
+#include "h2o/config/env.h"
 #include "h2o/graph/build.h"
 #include "h2o/llama/step-context.h"
 
@@ -15,22 +16,24 @@
 #include <utility>
 #include <vector>
 
-h2o_config h2o_config_from_params(llama_context_params & params) {
+void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
     if (!params.h2o) {
-        return {};
+        return;
     }
     if (params.attention_type == LLAMA_ATTENTION_TYPE_NON_CAUSAL) {
         throw std::runtime_error("[h2o] H2O needs causal attention, but attention_type is non-causal");
     }
     params.kv_unified = false; // else each sequence would get a cache of all n_ctx tokens
 
-    return h2o_config(*params.h2o, params.n_ubatch == 0 ? params.n_batch : std::min(params.n_batch, params.n_ubatch));
+    cparams.h2o              = h2o_config(*params.h2o);
+    cparams.h2o.own_products = !h2o_env("H2O_NO_OWN_PRODUCTS");
+    cparams.n_ubatch         = std::min(cparams.n_ubatch, cparams.h2o.chunk_size); // no step is longer than a chunk
 }
 
 llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
         const llama_memory_i::layer_filter_cb & filter) {
     return new h2o_context(model, params.type_k, params.type_v, /*flash_attention =*/ cparams.flash_attn, cparams.offload_kqv,
-            cparams.n_ctx_seq, cparams.n_seq_max, cparams.n_batch, cparams.h2o, filter);
+            cparams.n_ctx_seq, cparams.n_seq_max, cparams.n_batch, cparams.n_ubatch, cparams.h2o, filter);
 }
 
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory) {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include "h2o/config/config.h"
-
 #include "llama-memory.h"
 
 #include <cstdint>
@@ -13,8 +11,8 @@ struct llama_model;
 
 // What llama_context calls. All throw std::exception with the reason.
 
-// also makes the sequences' caches separate in params
-h2o_config h2o_config_from_params(llama_context_params & params);
+// Reads the parameters of H2O, if there are any. Makes the sequences' caches separate, and n_ubatch at most a chunk.
+void h2o_configure(llama_context_params & params, llama_cparams & cparams);
 
 llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
         const llama_memory_i::layer_filter_cb & filter);

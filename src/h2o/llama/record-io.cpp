@@ -3,32 +3,18 @@
 #include "llama-io.h"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 9;
+static constexpr uint32_t VERSION = 10;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
-    uint32_t alpha_bits;
-    uint64_t ratio_bits;
-    memcpy(&alpha_bits, &config.ema_alpha,  sizeof(alpha_bits));
-    memcpy(&ratio_bits, &config.keep_ratio, sizeof(ratio_bits));
+    const std::string key = config.state_key();
 
-    std::vector<uint32_t> res = {
-        MAGIC, VERSION, config.chunk_size, config.local_window, config.heavy_budget, config.sink_tokens,
-        (uint32_t) config.schedule, config.lookup_budget, config.has_tiles() ? config.tile : 0, config.has_key_index(), config.evict, config.has_cold_store(), (uint32_t) n_layer,
-        config.block_tokens, config.shared_heads, alpha_bits, (uint32_t) ratio_bits, (uint32_t) (ratio_bits >> 32),
-    };
-    for (const uint64_t word : config.dense_layers) {
-        res.push_back(word);
-        res.push_back(word >> 32);
-    }
-    for (const char * c = config.scorer->name(); *c; ++c) {
-        res.push_back(*c);
-    }
+    std::vector<uint32_t> res = { MAGIC, VERSION, (uint32_t) n_layer, (uint32_t) key.size() };
+    res.insert(res.end(), key.begin(), key.end());
     return res;
 }
 

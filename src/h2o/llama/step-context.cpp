@@ -231,7 +231,7 @@ std::vector<h2o_step> h2o_step_context::largest_steps() const {
     const auto & kinds = memory.env.kinds;
     const bool   fused = std::any_of(kinds.begin(), kinds.end(), [](h2o_attention_kind kind) { return kind == H2O_ATTENTION_FUSED; });
 
-    return h2o_largest_steps(memory.config, memory.store.layout.n_positions(), memory.n_batch, fused);
+    return h2o_largest_steps(memory.config, memory.store.layout.n_positions(), memory.n_batch, memory.n_ubatch, fused);
 }
 
 std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubatch) const {
@@ -256,9 +256,11 @@ std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubat
     if (ubatch.n_tokens > ubatch.n_seqs) {
         const auto phase = config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER;
 
-        // llama_context makes n_tokens a multiple of n_seqs, perhaps more than a chunk
-        for (uint32_t n = 0; n < ubatch.n_tokens; n += config.chunk_size) {
-            res.push_back({ first, { phase, chunk_start, std::min(config.chunk_size, ubatch.n_tokens - n), 0, n_memory, false }, 0 });
+        // at the end of a chunk; llama_context makes n_tokens a multiple of n_seqs, perhaps more than a chunk
+        for (uint32_t i = 0; i < ubatch.n_tokens; i += config.chunk_size) {
+            const uint32_t n   = std::min(config.chunk_size, ubatch.n_tokens - i);
+            const uint32_t end = std::max(chunk_start + n, std::min(chunk_start + config.chunk_size, n_positions));
+            res.push_back({ first, { phase, end - n, n, 0, n_memory, false }, 0 });
         }
         return res;
     }

@@ -1,26 +1,30 @@
 #pragma once
 
+#include "llama-h2o.h"
+
 #include <cstdint>
 
 // How the heavy hitters of a memory set are chosen: what a position's score is made of, and how candidates are ranked by it.
-// Every scorer is a file in scorers/ and an entry of h2o_scorers(). L is the local window.
-class h2o_scorer {
-public:
-    virtual ~h2o_scorer() = default;
+// A score is what attention gives to a position. L is the local window.
+//
+//   SUM        all attention that a position has received so far: H2O (Zhang et al. 2023, arXiv:2306.14048).
+//              rank(p) = sum over queries q >= p of w(q, p)
+//   DISTANT    the mean over the queries at least L positions later: what a position is worth once it has left the local window.
+//              rank(p) = sum over queries q >= p + L of w(q, p) / (chunk_end - L - p)
+//   BLOCK_EMA  blocks of positions, by an exponential moving average of what the chunks gave to them.
+//              rank(block) = sum over p in block of s(p),  s(p) = alpha*s(p) before the chunk + sum over the chunk's queries of w(q, p)
+//              A user is told (1 - alpha)/(query heads*S) of it, the average of a chunk's mean; that changes no rank.
 
-    virtual const char * name() const = 0;
+// whether queries count for some positions only: those up to h2o_query_limit()
+inline bool h2o_limits_queries(llama_h2o_scorer scorer) {
+    return scorer == LLAMA_H2O_SCORER_DISTANT;
+}
 
-    // Positions are kept in blocks, by the sums of their ranks.
-    virtual bool ranks_blocks() const { return false; }
+inline int64_t h2o_query_limit(llama_h2o_scorer scorer, uint32_t pos, uint32_t L) {
+    return scorer == LLAMA_H2O_SCORER_DISTANT ? (int64_t) pos - L : pos;
+}
 
-    // The score of what is kept is multiplied by config.ema_alpha when a chunk is closed.
-    virtual bool forgets() const { return false; }
-
-    // A score is what attention gives to a position. A query at position pos adds to those of positions up to this one; only if
-    // limits_queries().
-    virtual bool    limits_queries() const { return false; }
-    virtual int64_t limit(uint32_t pos, uint32_t /*L*/) const { return pos; }
-
-    // The rank of a candidate at position pos for the memory set of the chunk that ends at chunk_end; the highest are kept.
-    virtual float rank(float score, uint32_t /*pos*/, uint32_t /*chunk_end*/, uint32_t /*L*/) const { return score; }
-};
+// The rank of a candidate at position pos for the memory set of the chunk that ends at chunk_end; the highest are kept.
+inline float h2o_rank(llama_h2o_scorer scorer, float score, uint32_t pos, uint32_t chunk_end, uint32_t L) {
+    return scorer == LLAMA_H2O_SCORER_DISTANT ? score/(chunk_end - L - pos) : score; // a candidate is before the local window
+}

@@ -1,5 +1,7 @@
 #include "h2o/select/select.h"
 
+#include "h2o/select/scorer.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -109,7 +111,7 @@ std::vector<int32_t> h2o_select_memory(const h2o_config & config, uint32_t chunk
 
         const bool is_chunk_sink = p >= config.chunk_size && p % config.chunk_size < config.n_chunk_sink();
 
-        rank[i] = is_chunk_sink ? -INFINITY : config.scorer->rank(score[first - pos.begin() + i], p, chunk_end, config.local_window);
+        rank[i] = is_chunk_sink ? -INFINITY : h2o_rank(config.scorer, score[first - pos.begin() + i], p, chunk_end, config.local_window);
     }
     sum_blocks(candidates.data(), candidates.size(), config.block_tokens, rank.data());
 

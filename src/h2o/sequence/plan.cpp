@@ -17,7 +17,7 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
         const bool has_memory = phase == h2o_step::SINGLE_PASS || phase == h2o_step::INTER ||
             (phase == h2o_step::DECODE && config.decode == LLAMA_H2O_DECODE_MEMORY);
 
-        const uint32_t n_max = phase == h2o_step::DECODE && has_memory ? h2o_config::MAX_GENERATED : S;
+        const uint32_t n_max = phase == h2o_step::DECODE && has_memory ? std::min(call.n_ubatch, h2o_config::MAX_GENERATED) : call.n_ubatch;
 
         while (offset < end) {
             const uint32_t pos = call.pos + offset;
@@ -51,9 +51,9 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
     return res;
 }
 
-std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch, bool fused_attention) {
+std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch, uint32_t n_ubatch, bool fused_attention) {
     const bool     is_two_phase = config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE;
-    const uint32_t S            = std::min(config.chunk_size, kv_size);
+    const uint32_t n_step       = std::min(n_ubatch, kv_size);
 
     std::vector<h2o_step> res;
     if (is_two_phase) {
@@ -61,12 +61,12 @@ std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_s
         const uint32_t n = std::min(n_batch, kv_size);
         res.push_back({ h2o_step::INTRA, std::min(config.chunk_size/2, kv_size - n), n, 0, 0, true });
     }
-    if (config.has_dense_layers() && S == config.chunk_size) {
-        const uint32_t pos = config.chunk_start(kv_size - S);
-        res.push_back({ h2o_step::SINGLE_PASS, pos, S, 0, config.n_memory(pos), false });
+    if (config.has_dense_layers() && config.chunk_size <= kv_size) {
+        const uint32_t end = config.chunk_start(kv_size);
+        res.push_back({ h2o_step::SINGLE_PASS, end - n_step, n_step, 0, config.n_memory(config.chunk_start(end - n_step)), false });
     }
     if (fused_attention && !config.evict) {
-        res.push_back({ h2o_step::TAIL, kv_size - S, S, 0, 0, false });
+        res.push_back({ h2o_step::TAIL, kv_size - n_step, n_step, 0, 0, false });
     }
     return res;
 }

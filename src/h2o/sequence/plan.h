@@ -33,12 +33,13 @@ struct h2o_call {
     uint32_t pos;
     uint32_t n_tokens;
     uint32_t n_tail;    // the last of them attend to everything that is kept
+    uint32_t n_ubatch;  // so many are computed at once, but in phase 1
     bool     is_decode; // they were generated
 };
 
 // Those whose graphs need most memory besides that of a chunk with its memory set. With composed attention, what a tail needs
 // grows with its length: it is left to the call.
-std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch, bool fused_attention);
+std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch, uint32_t n_ubatch, bool fused_attention);
 
 // The steps of a call, in order.
 std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call);

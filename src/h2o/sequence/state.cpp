@@ -25,8 +25,8 @@ std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h
             dst[layer.memory[h*n + i]] = layer.memory_score(h, i) + sum(h, i);
         }
     }
-    if (config.scorer->forgets()) {
-        const float scale = (1.0f - config.ema_alpha)/(layer.n_head/layer.n_head_kv*config.chunk_size);
+    if (config.ranks_blocks()) {
+        const float scale = (1.0f - (float) config.ema_alpha)/(layer.n_head/layer.n_head_kv*config.chunk_size);
         for (float & score : res) {
             score *= scale;
         }

@@ -1,0 +1,287 @@
+// The table of options. C, the bindings, Python's checks, command lines and the printed configuration are made from it: a new
+// option is a field of llama_h2o_params and a line here.
+
+#include "h2o/config/options.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <stdexcept>
+#include <vector>
+
+static const char * const scorers[]    = { "distant", "sum", "block_ema", nullptr };
+static const char * const schedules[]  = { "single_pass", "two_phase", nullptr };
+static const char * const decodes[]    = { "full", "memory", nullptr };
+static const char * const retrievals[] = { "ngrams", "index", nullptr };
+static const char * const lossless[]   = { "off", "probe", "full", "store", nullptr };
+static const char * const switches[]   = { "off", "on", nullptr };
+
+#define FIELD(name) #name, offsetof(llama_h2o_params, name)
+
+static llama_h2o_option number(const char * name, size_t offset, const char * flag, double min, double max, const char * def, const char * help) {
+    return { name, flag, LLAMA_H2O_OPTION_NUMBER, offset, def, nullptr, min, max, help };
+}
+
+static llama_h2o_option part(const char * name, size_t offset, const char * flag, const char * def, const char * help) {
+    return { name, flag, LLAMA_H2O_OPTION_PART, offset, def, nullptr, 0.0, 1.0, help };
+}
+
+// the default is the first one
+static llama_h2o_option choice(const char * name, size_t offset, const char * flag, const char * const * choices, const char * help) {
+    return { name, flag, LLAMA_H2O_OPTION_CHOICE, offset, choices[0], choices, 0.0, 0.0, help };
+}
+
+static llama_h2o_option on_off(const char * name, size_t offset, const char * flag, const char * help) {
+    return { name, flag, LLAMA_H2O_OPTION_SWITCH, offset, switches[0], switches, 0.0, 0.0, help };
+}
+
+static llama_h2o_option text(const char * name, size_t offset, const char * flag, const char * help) {
+    return { name, flag, LLAMA_H2O_OPTION_TEXT, offset, "", nullptr, 0.0, 0.0, help };
+}
+
+static llama_h2o_option layers(const char * name, size_t offset, const char * flag, const char * help) {
+    return { name, flag, LLAMA_H2O_OPTION_LAYERS, offset, "", nullptr, 0.0, 0.0, help };
+}
+
+static const llama_h2o_option options[] = {
+    number(FIELD(chunk_size),    "chunk",  1, INT32_MAX, "1024", "tokens of a chunk"),
+    number(FIELD(local_window),  "local",  0, INT32_MAX, "0", "last tokens of a chunk that the next one attends to"),
+    number(FIELD(heavy_budget),  "heavy",  0, INT32_MAX, "0", "heavy hitters that a chunk attends to"),
+    number(FIELD(sink_tokens),   "sinks",  0, INT32_MAX, "0", "first tokens of the text that every chunk attends to"),
+    number(FIELD(lookup_budget), "lookup", 0, INT32_MAX, "0", "further tokens that every token attends to"),
+    choice(FIELD(retrieval),     "retrieval", retrievals, "these are found by the text, or by an index of the keys for every layer and head"),
+    number(FIELD(tile),          "tile",   1, INT32_MAX, "4", "retrieval ngrams: tokens that look up so many; fewer, and each looks up more"),
+    choice(FIELD(scorer),        "scorer", scorers, "how heavy hitters are ranked"),
+    number(FIELD(block_tokens),  "block",  1, INT32_MAX, "16", "scorer block_ema: tokens of a block, all of which are kept or none"),
+    part  (FIELD(ema_alpha),     "ema",    "0.5", "scorer block_ema: what is left of a score when a chunk is closed"),
+    on_off(FIELD(shared_heads),  "shared-heads", "all KV heads of a layer keep the same tokens"),
+    part  (FIELD(keep_ratio),    "keep",   "0", "part of the text that a memory set holds, as far as it has room; 0 is as much as it has room for"),
+    choice(FIELD(schedule),      "schedule", schedules, "each chunk once, with its memory set; or all chunks alone, then again with the memory sets"),
+    choice(FIELD(decode),        "decode", decodes, "generated tokens attend to everything, or to what a prompt's tokens attend to"),
+    layers(FIELD(dense_layers),  "dense-layers", "layers that attend to everything, such as 0-2,11"),
+    on_off(FIELD(evict),         "evict",  "what no memory set holds is dropped: the cache does not grow with the text"),
+    text  (FIELD(cold_store),    "cold-store", "evict: where it goes, to be looked up there: memory, or a folder for a temporary file"),
+    choice("lossless",        offsetof(llama_h2o_params, lossless.mode),      "lossless", lossless,
+           "cold store: store compresses; full only tries whether it could, probe how much that would save"),
+    number("codec_threads",   offsetof(llama_h2o_params, lossless.n_threads), "codec-threads", 1, 512, "2", "lossless: threads that compress"),
+    number("codec_max_queue", offsetof(llama_h2o_params, lossless.max_queue), "codec-max-queue", 1, INT32_MAX, "8",
+           "lossless: chunks that wait for them at most"),
+    on_off("codec_strict",    offsetof(llama_h2o_params, lossless.strict),    "codec-strict", "lossless: what is compressed is read back and compared"),
+};
+static_assert(std::size(options) <= LLAMA_H2O_MAX_OPTIONS, "patch 0006 offers no more of them");
+
+template <typename T>
+static T & field(const llama_h2o_params & params, const llama_h2o_option & option) {
+    return *(T *) ((char *) &params + option.offset);
+}
+
+// numbers and ranges of layers with commas between them; nothing is none
+static bool set_layers(uint64_t * dst, const char * value) {
+    uint64_t res[LLAMA_H2O_MAX_LAYERS/64] = {};
+
+    const auto read = [&](uint32_t & number) {
+        if (*value < '0' || *value > '9') {
+            return false;
+        }
+        char * end;
+        number = std::min(strtoull(value, &end, 10), (unsigned long long) LLAMA_H2O_MAX_LAYERS);
+        value  = end;
+        return number < LLAMA_H2O_MAX_LAYERS;
+    };
+
+    while (*value) {
+        uint32_t first;
+        if (!read(first)) {
+            return false;
+        }
+        uint32_t last = first;
+        if (*value == '-' && (value++, !read(last) || last < first)) {
+            return false;
+        }
+        for (uint32_t il = first; il <= last; ++il) {
+            res[il/64] |= uint64_t(1) << il%64;
+        }
+        if (*value && (*value++ != ',' || !*value)) {
+            return false;
+        }
+    }
+    memcpy(dst, res, sizeof(res));
+    return true;
+}
+
+static bool set_value(llama_h2o_params & params, const llama_h2o_option & option, const char * value) {
+    char * end;
+    errno = 0;
+    switch (option.kind) {
+        case LLAMA_H2O_OPTION_NUMBER: {
+            const long long x = strtoll(value, &end, 10);
+            if (end == value || *end || errno || x < option.min || x > option.max) {
+                return false;
+            }
+            field<uint32_t>(params, option) = x;
+            return true;
+        }
+        case LLAMA_H2O_OPTION_PART: {
+            const double x = strtod(value, &end);
+            if (end == value || *end || !(x >= option.min && x <= option.max)) {
+                return false;
+            }
+            field<double>(params, option) = x;
+            return true;
+        }
+        case LLAMA_H2O_OPTION_CHOICE:
+        case LLAMA_H2O_OPTION_SWITCH:
+            for (uint32_t i = 0; option.choices[i]; ++i) {
+                if (strcmp(value, option.choices[i]) == 0) {
+                    if (option.kind == LLAMA_H2O_OPTION_SWITCH) {
+                        field<bool>(params, option) = i;
+                    } else {
+                        field<uint32_t>(params, option) = i;
+                    }
+                    return true;
+                }
+            }
+            return false;
+        case LLAMA_H2O_OPTION_TEXT:
+            if (strlen(value) >= LLAMA_H2O_MAX_PATH) {
+                return false;
+            }
+            strcpy(&field<char>(params, option), value);
+            return true;
+        case LLAMA_H2O_OPTION_LAYERS:
+            return set_layers(&field<uint64_t>(params, option), value);
+    }
+    return false;
+}
+
+static bool is_valid(const llama_h2o_params & params, const llama_h2o_option & option) {
+    switch (option.kind) {
+        case LLAMA_H2O_OPTION_NUMBER: return field<uint32_t>(params, option) >= option.min && field<uint32_t>(params, option) <= option.max;
+        case LLAMA_H2O_OPTION_PART:   return field<double>  (params, option) >= option.min && field<double>  (params, option) <= option.max;
+        case LLAMA_H2O_OPTION_TEXT:   return memchr(&field<char>(params, option), 0, LLAMA_H2O_MAX_PATH);
+        case LLAMA_H2O_OPTION_CHOICE: {
+            uint32_t n = 0;
+            while (option.choices[n]) {
+                n++;
+            }
+            return field<uint32_t>(params, option) < n;
+        }
+        default: return true;
+    }
+}
+
+// "a, b or c"
+static std::string list_choices(const llama_h2o_option & option) {
+    std::string res;
+    for (int i = 0; option.choices[i]; ++i) {
+        res += (i == 0 ? "" : option.choices[i + 1] ? ", " : " or ") + std::string(option.choices[i]);
+    }
+    return res;
+}
+
+static std::string what_it_may_be(const llama_h2o_option & option) {
+    switch (option.kind) {
+        case LLAMA_H2O_OPTION_NUMBER: return "an integer from " + std::to_string((int64_t) option.min) + " to " + std::to_string((int64_t) option.max);
+        case LLAMA_H2O_OPTION_PART:   return "a number from 0 to 1";
+        case LLAMA_H2O_OPTION_TEXT:   return "of less than " + std::to_string(LLAMA_H2O_MAX_PATH) + " bytes";
+        case LLAMA_H2O_OPTION_LAYERS: return "layers below " + std::to_string(LLAMA_H2O_MAX_LAYERS) + ", such as 0-2,11";
+        default:                      return list_choices(option);
+    }
+}
+
+void h2o_set_option(llama_h2o_params & params, const std::string & name, const std::string & value) {
+    for (const auto & option : options) {
+        if (name != option.name && name != option.flag) {
+            continue;
+        }
+        if (!set_value(params, option, value.c_str())) {
+            throw std::invalid_argument("[h2o] " + name + " must be " + what_it_may_be(option) + ", got '" +
+                    (value.size() > 80 ? value.substr(0, 77) + "..." : value) + "'");
+        }
+        return;
+    }
+    throw std::invalid_argument("[h2o] there is no option '" + name + "'");
+}
+
+void h2o_check_options(const llama_h2o_params & params) {
+    for (const auto & option : options) {
+        if (!is_valid(params, option)) {
+            throw std::invalid_argument("[h2o] " + std::string(option.name) + " must be " + what_it_may_be(option));
+        }
+    }
+}
+
+std::string h2o_option_text(const llama_h2o_params & params, const llama_h2o_option & option) {
+    switch (option.kind) {
+        case LLAMA_H2O_OPTION_NUMBER: return std::to_string(field<uint32_t>(params, option));
+        case LLAMA_H2O_OPTION_PART: {
+            char res[32];
+            snprintf(res, sizeof(res), "%.15g", field<double>(params, option));
+            return res;
+        }
+        case LLAMA_H2O_OPTION_CHOICE: return option.choices[field<uint32_t>(params, option)];
+        case LLAMA_H2O_OPTION_SWITCH: return option.choices[field<bool>(params, option)];
+        case LLAMA_H2O_OPTION_TEXT:   return &field<char>(params, option);
+        case LLAMA_H2O_OPTION_LAYERS: {
+            std::string res;
+            for (uint32_t il = 0; il < LLAMA_H2O_MAX_LAYERS; ++il) {
+                if ((&field<uint64_t>(params, option))[il/64] >> il%64 & 1) {
+                    res += (res.empty() ? "" : ",") + std::to_string(il);
+                }
+            }
+            return res;
+        }
+    }
+    return "";
+}
+
+const llama_h2o_option * llama_h2o_get_option(size_t i) {
+    return i < std::size(options) ? &options[i] : nullptr;
+}
+
+const char * llama_h2o_option_usage(size_t i) {
+    static const std::vector<std::string> res = [] {
+        std::vector<std::string> res;
+        for (const auto & option : options) {
+            const std::string choices = option.choices ? ": " + list_choices(option) : "";
+            res.push_back("H2O: " + std::string(option.help) + choices + " (default: " + (*option.def ? option.def : "none") + ")");
+        }
+        return res;
+    }();
+    return i < res.size() ? res[i].c_str() : nullptr;
+}
+
+llama_h2o_params llama_h2o_default_params() {
+    llama_h2o_params res = {};
+    for (const auto & option : options) {
+        set_value(res, option, option.def);
+    }
+    return res;
+}
+
+bool llama_h2o_params_set(llama_h2o_params * params, const char * name, const char * value) {
+    try {
+        h2o_set_option(*params, name, value);
+        return true;
+    } catch (const std::exception &) {
+        return false;
+    }
+}
+
+bool llama_h2o_params_enabled(const llama_h2o_params * params) {
+    return params->local_window > 0 || params->heavy_budget > 0 || params->sink_tokens > 0;
+}
+
+int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_t size) {
+    std::string res = llama_h2o_params_enabled(params) ? "" : "off";
+    for (const auto & option : options) {
+        if (const std::string value = h2o_option_text(*params, option); value != option.def && llama_h2o_params_enabled(params)) {
+            res += (res.empty() ? "" : " ") + std::string(option.flag) + " " + value;
+        }
+    }
+    return snprintf(buf, size, "%s", res.c_str());
+}
