@@ -21,7 +21,8 @@ struct h2o_attention_params {
     ggml_tensor * k;       // [n_embd_head_k, n_rows, n_head_kv]
     ggml_tensor * v;       // [n_embd_head_v, n_rows, n_head_kv]
     ggml_tensor * q;       // F32 [n_embd_head_k, n_q, n_head, n_block]
-    ggml_tensor * rows;    // I32 [n_k*n_block, n_head_kv]: the keys of each block of queries
+    ggml_tensor * rows;    // I32 [n_k*n_block, n_head_kv]: the keys of each block of queries; nullptr, as one operator only: rows 0 to n_k - 1
+    int64_t       n_k;     // without rows
     ggml_tensor * first;   // I32 [n_k]: the first query that sees a row. The last n_q are the queries' own, the others seen by all; nullptr: all are
     ggml_tensor * limits;  // I32 [n_q, n_block]: a query counts in the sums of rows up to its limit, rows ascend; nullptr: in all
     float         scale;

@@ -22,6 +22,7 @@ struct keys {
     ggml_tensor * first; // I32 [n_k]: the first query that sees a key; NULL: all see all
     ggml_tensor * mask;  // the same for flash attention
     uint32_t      first_row; // where they begin in the cache, if they lie together
+    bool          is_text;   // rows 0, 1, ...
 };
 
 ggml_tensor * heads_of(ggml_context * ctx, ggml_tensor * rows, const h2o_kv_layer & layer) {
@@ -30,12 +31,12 @@ ggml_tensor * heads_of(ggml_context * ctx, ggml_tensor * rows, const h2o_kv_laye
 
 // memory set and open chunk
 keys own_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
-    return { heads_of(g.ctx, g.inputs.own_rows[layer.index], layer), g.inputs.own_first, g.inputs.own_mask, g.env.store.layout.first_row(g.shape.n_memory) };
+    return { heads_of(g.ctx, g.inputs.own_rows[layer.index], layer), g.inputs.own_first, g.inputs.own_mask, g.env.store.layout.first_row(g.shape.n_memory), false };
 }
 
 // everything so far
 keys text_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
-    return { heads_of(g.ctx, g.inputs.text_rows, layer), g.inputs.text_first, g.inputs.text_mask, 0 };
+    return { heads_of(g.ctx, g.inputs.text_rows, layer), g.inputs.text_first, g.inputs.text_mask, 0, true };
 }
 
 int sums_of(const h2o_step_graph & g, const h2o_kv_layer & layer) {
@@ -82,6 +83,10 @@ h2o_attention attend(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor
     params.first     = keys.first;
     params.scale     = kq_scale;
     params.sums      = sums_of(g, layer);
+    if (keys.is_text && g.env.kinds[layer.il] == H2O_ATTENTION_FUSED) {
+        params.rows = nullptr;
+        params.n_k  = g.shape.n_text;
+    }
     params.limits    = params.sums ? limits : nullptr;
     add_further_keys(g, layer, params);
 
@@ -142,7 +147,7 @@ ggml_tensor * build_intra(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_t
 
         ggml_tensor * limits_r = limits ? ggml_view_2d(g.ctx, limits, r.n_q, r.n_chunks, S*limits->nb[0], r.offset_q*limits->nb[0]) : nullptr;
 
-        const h2o_attention res = attend(g, layer, q_r, { rows, g.inputs.run_first[i], nullptr, 0 }, limits_r, kq_scale);
+        const h2o_attention res = attend(g, layer, q_r, { rows, g.inputs.run_first[i], nullptr, 0, false }, limits_r, kq_scale);
 
         const auto state_row = [&](ggml_tensor * t) {
             return ggml_view_4d(g.ctx, t, 1, r.n_q, n_head, r.n_chunks, t->nb[0], t->nb[1], S*t->nb[0], r.offset_q*t->nb[0]);
@@ -222,11 +227,10 @@ ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_kv_layer & layer, 
     for (uint32_t first = 0; first < start; first += size) {
         const uint32_t n = std::min(size, start - first);
 
-        ggml_tensor * rows = heads_of(g.ctx, g.inputs.range_rows, layer);
-
         params.k    = h2o_fetch_range(g, layer, h2o_kv_store::K, first, n);
         params.v    = h2o_fetch_range(g, layer, h2o_kv_store::V, first, n);
-        params.rows = ggml_view_2d(g.ctx, rows, n, rows->ne[1], rows->nb[1], 0);
+        params.rows = nullptr;
+        params.n_k  = n;
 
         res = h2o_softmax_state_fuse(g.ctx, res, attend());
         ggml_build_forward_expand(g.gf, res.o);

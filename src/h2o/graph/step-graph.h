@@ -91,8 +91,6 @@ struct h2o_step_inputs {
 
     ggml_tensor * list_rows    = nullptr; // I32 [n, n_lists]: further keys of the queries of a list
     ggml_tensor * list_queries = nullptr; // I32 [n, n_lists, 2]: the step's first query that sees it, and the first that does not any more
-
-    ggml_tensor * range_rows = nullptr; // I32 [n, n_head_kv]: 0, 1, ... of a range of the cold store
 };
 
 // The attention of one step of a sequence: what its builders get, and what they make.

@@ -4,6 +4,7 @@
 
 #include "h2o/select/scorer.h"
 #include "h2o/sequence/sequence.h"
+#include "h2o/store/far-rows.h"
 #include "h2o/store/kv-store.h"
 
 #include "ggml-backend.h"
@@ -67,9 +68,6 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
 
         res.list_rows    = new_input(ctx, "h2o_list_rows",    GGML_TYPE_I32, n, n_lists);
         res.list_queries = new_input(ctx, "h2o_list_queries", GGML_TYPE_I32, n, n_lists, 2);
-    }
-    if (step.phase == h2o_step::TAIL && env.store.far(shape.seq)) {
-        res.range_rows = new_input(ctx, "h2o_range_rows", GGML_TYPE_I32, h2o_range_size(step, env.config.chunk_size), n_head_kv_max);
     }
     return res;
 }
@@ -176,7 +174,7 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
         fill_first(inputs.own_first, n_past, step.n_tokens);
         fill_mask (inputs.own_mask,  n_past, step.n_tokens);
     }
-    if (inputs.text_rows) {
+    if (is_used(inputs.text_rows)) {
         std::vector<int32_t> rows(inputs.text_rows->ne[0], 0); // padding is not seen
         const uint32_t first = step.phase == h2o_step::INTRA ? start : 0;
         std::iota(rows.begin(), rows.begin() + (step.pos + step.n_tokens - first), first);
@@ -194,11 +192,6 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
     }
     if (is_used(inputs.list_rows)) {
         fill_lists(inputs, env, state, step, shape);
-    }
-    if (inputs.range_rows) {
-        std::vector<int32_t> rows(inputs.range_rows->ne[0]);
-        std::iota(rows.begin(), rows.end(), 0);
-        fill_rows(inputs.range_rows, rows);
     }
     if (is_used(inputs.limits)) {
         std::vector<int32_t> limits(step.n_tokens);

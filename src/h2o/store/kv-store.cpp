@@ -1,6 +1,8 @@
 #include "h2o/store/kv-store.h"
 
 #include "h2o/store/buffers.h"
+#include "h2o/store/cold-store.h"
+#include "h2o/store/far-rows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,6 +45,8 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
         aside.far  = std::make_unique<h2o_far_rows>(*aside.cold);
     }
 }
+
+h2o_kv_store::~h2o_kv_store() = default;
 
 const h2o_kv_layer * h2o_kv_store::layer(int32_t il) const {
     for (const auto & layer : all_layers) {

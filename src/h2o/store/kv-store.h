@@ -2,8 +2,6 @@
 
 #include "h2o/sequence/selection.h"
 #include "h2o/sequence/state.h"
-#include "h2o/store/cold-store.h"
-#include "h2o/store/far-rows.h"
 #include "h2o/store/kv-layer.h"
 #include "h2o/store/layout.h"
 #include "h2o/store/row-mover.h"
@@ -12,6 +10,10 @@
 #include <map>
 #include <memory>
 #include <vector>
+
+class h2o_cold_place;
+class h2o_cold_store;
+class h2o_far_rows;
 
 // K and V of a memory set and of the open chunk, as they are: they may move before they are gone back to.
 struct h2o_row_bytes {
@@ -22,11 +24,13 @@ struct h2o_row_bytes {
 // K and V of all sequences of a context: which rows hold what, and what has been put aside.
 class h2o_kv_store {
 public:
-    enum part_t { K = h2o_cold_store::K, V = h2o_cold_store::V };
+    enum part_t { K = 0, V = 1 };
 
     // place: where evicted rows go; NULL: they are gone
     h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq, std::vector<h2o_kv_layer> layers,
             std::shared_ptr<h2o_cold_place> place);
+
+    ~h2o_kv_store();
 
     // NULL if the layer has no K and V
     const h2o_kv_layer * layer(int32_t il) const;
