@@ -194,9 +194,9 @@ def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tm
 
 
 def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path) -> None:
-    config = replace(CONFIG, lossless=replace(STORE, max_queue=2))
+    config = replace(CONFIG, lossless=replace(STORE, max_queue=2, strict=True))
     with open_llama(tiny_model, raw(config), n_ctx=6000) as other, open_llama(tiny_model, config, n_ctx=6000) as llm:
-        other.eval(text(1800))
+        other.eval(text(2600))
         restore(llm, state_of(other))  # faster than its chunks can be encoded
         assert_all_equal(*(arrays(x) for x in (llm, other)))
         stats = encoded(llm)

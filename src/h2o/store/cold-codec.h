@@ -58,7 +58,7 @@ public:
     // how long a reader needed for what it wanted of a layer's K or V
     void count_read(float us);
 
-    // Of the positions that a generated token looks up: whose rows were there from the token before it, and whose were not.
+    // Of the positions that a generated token looks up: whose rows were there from the tokens before it, and whose were not.
     void count_kept(uint64_t n_hits, uint64_t n_misses);
 
     llama_h2o_lossless_stats stats() const;

@@ -5,52 +5,69 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 void h2o_far_rows::set(std::vector<int32_t> step_positions) {
     // rows of a step that came to no end may be missing
     if (n_layers_begun < kept_bytes.size() || version != store.version()) {
-        slots.clear();
+        forget_kept();
     }
-    version        = store.version();
+    version   = store.version();
+    positions = std::move(step_positions);
+
     n_layers_begun = 0;
+
+    keep_positions();
+}
+
+void h2o_far_rows::keep_positions() {
+    slots.clear();
     present.clear();
     missing.clear();
+    if (positions.size() > MAX_KEPT) {
+        missing.resize(positions.size());
+        std::iota(missing.begin(), missing.end(), 0);
+        return;
+    }
+    slots.resize(positions.size());
 
-    const bool keeps = step_positions.size() <= MAX_KEPT; // there are more if it is a prompt's
-    std::vector<size_t> next(step_positions.size());
-    std::vector<bool>   is_taken(MAX_KEPT);
-    for (size_t i = 0; i < next.size(); ++i) {
-        const size_t k = row_of(step_positions[i]);
-        if (keeps && k < slots.size() && positions[k] == step_positions[i]) {
-            next[i] = slots[k];
-            is_taken[next[i]] = true;
+    // first those that are here, so that the others do not take their places
+    for (size_t i = 0; i < positions.size(); ++i) {
+        const auto it = kept_by_position.find(positions[i]);
+        if (it != kept_by_position.end()) {
+            slots[i] = it->second->slot;
+            kept.splice(kept.begin(), kept, it->second);
             present.push_back(i);
         } else {
             missing.push_back(i);
         }
     }
-    for (size_t slot = 0, i = 0; keeps && i < missing.size(); ++slot) {
-        if (!is_taken[slot]) {
-            next[missing[i++]] = slot;
+    for (const size_t i : missing) {
+        size_t slot = kept.size();
+        if (slot == MAX_KEPT) {
+            slot = kept.back().slot;
+            kept_by_position.erase(kept.back().pos);
+            kept.pop_back();
         }
+        kept.push_front({ positions[i], slot });
+        kept_by_position[positions[i]] = kept.begin();
+        slots[i] = slot;
     }
-    if (!keeps) {
-        next.clear();
-    } else if (store.codec) {
+    if (store.codec) {
         store.codec->count_kept(present.size(), missing.size());
     }
-    positions = std::move(step_positions);
-    slots     = std::move(next);
-
-    const size_t n_slots = slots.empty() ? 0 : *std::max_element(slots.begin(), slots.end()) + 1;
     for (size_t layer = 0; layer < kept_bytes.size(); ++layer) {
         for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
-            auto & bytes = kept_bytes[layer][part];
-            bytes.resize(std::max(bytes.size(), n_slots*store.row_sizes[layer][part]));
+            kept_bytes[layer][part].resize(kept.size()*store.row_sizes[layer][part]);
         }
     }
+}
+
+void h2o_far_rows::forget_kept() {
+    kept.clear();
+    kept_by_position.clear();
 }
 
 int32_t h2o_far_rows::row_of(int32_t pos) const {
@@ -155,7 +172,7 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
 
 void h2o_far_rows::check() {
     if (!failure.empty()) {
-        slots.clear();
+        forget_kept();
         throw std::runtime_error(std::exchange(failure, std::string()));
     }
 }

@@ -5,8 +5,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 struct ggml_h2o_attn_source_layout;
@@ -33,6 +36,18 @@ public:
     void check();
 
 private:
+    // Rows that were looked up stay for the next steps: generated tokens look up nearly what those before them have. The least recently
+    // used positions make room. They are the same in all layers.
+    struct kept_position {
+        int32_t pos;
+        size_t  slot; // row of kept_bytes
+    };
+
+    static constexpr size_t MAX_KEPT = 512; // a step with more is a prompt's: it neither uses nor changes what is kept
+
+    void keep_positions();
+    void forget_kept();
+
     // what it throws is kept for check()
     template <typename F>
     void keep_failure(const F & f);
@@ -49,14 +64,14 @@ private:
 
     size_t n_layers_begun = 0; // in the step
 
-    // The rows of a step stay for the next one: a generated token looks up nearly what the one before it did.
-    static constexpr size_t MAX_KEPT = 512;
+    std::list<kept_position> kept; // the last used first
+    std::unordered_map<int32_t, std::list<kept_position>::iterator> kept_by_position;
 
     std::vector<std::array<std::vector<uint8_t>, 2>> kept_bytes; // by layer: of K, of V
 
-    std::vector<size_t> slots; // rows of kept_bytes of the step's positions; empty if it keeps none
+    std::vector<size_t> slots; // of the step's positions; empty if it keeps none
 
-    // which of the step's positions are kept from the step before, and which are read
+    // which of the step's positions are kept from the steps before, and which are read
     std::vector<size_t> present, missing;
 
     uint64_t version = 0; // of the store, when this was kept

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define H2O_HUFFMAN_MAX_BITS 12 // of a byte's word
+#define H2O_HUFFMAN_MAX_BITS 11 // of a byte's word: the decoder's table has 8 KB, which a store's few rows must fetch
 
 #define H2O_HUFFMAN_MAX_WEIGHTS 256         // bytes that say a code
 #define H2O_HUFFMAN_MAX_STREAM  (128*1024)  // bytes that are encoded at once
