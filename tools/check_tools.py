@@ -188,7 +188,7 @@ def main() -> None:
         output = run([*bench, *H2O, "--h2o-schedule", "two_phase"])
         require("pp2048" in output and "phase=2" in output, "llama-bench printed no result", output)
         require(
-            "local 64 heavy 64" in output and "two_phase decode full |" in output,
+            "local 64 heavy 64 schedule two_phase |" in output,
             "llama-bench does not say what H2O is",
             output,
         )

@@ -178,6 +178,9 @@ static void test_size_of_sequences(llama_model * model, llama_context_params par
 // The largest graphs: steps that ggml's own operators compute, many sequences, calls that begin and end within a chunk, a dense tail.
 // One node more than a graph has room for ends the process.
 static void test_largest_graphs(llama_model * model, llama_context_params params, llama_h2o_params h2o) {
+    params.n_threads       = 1; // more wait for each other at each of many nodes
+    params.n_threads_batch = 1;
+
     params.n_seq_max = 16;
     params.n_ctx     = 16*256;
     params.h2o       = &h2o;
