@@ -73,21 +73,27 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
     }
 }
 
+// attention to keys in the cache, without sums
+h2o_attention_params params_of(const h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, const keys & keys, float kq_scale) {
+    h2o_attention_params params = {};
+    params.k     = g.env.store.view(g.ctx, layer, h2o_kv_store::K, g.shape.seq);
+    params.v     = g.env.store.view(g.ctx, layer, h2o_kv_store::V, g.shape.seq);
+    params.q     = q;
+    params.rows  = keys.rows;
+    params.first = keys.first;
+    params.scale = kq_scale;
+    return params;
+}
+
 // q [n_embd_head_k, n_q, n_head, n_block], limits I32 [n_q, n_block] or NULL
 h2o_attention attend(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, const keys & keys, ggml_tensor * limits, float kq_scale) {
-    h2o_attention_params params = {};
-    params.k         = g.env.store.view(g.ctx, layer, h2o_kv_store::K, g.shape.seq);
-    params.v         = g.env.store.view(g.ctx, layer, h2o_kv_store::V, g.shape.seq);
-    params.q         = q;
-    params.rows      = keys.rows;
-    params.first     = keys.first;
-    params.scale     = kq_scale;
-    params.sums      = sums_of(g, layer);
+    h2o_attention_params params = params_of(g, layer, q, keys, kq_scale);
+    params.sums   = sums_of(g, layer);
+    params.limits = params.sums ? limits : nullptr;
     if (keys.is_text && g.env.kinds[layer.il] == H2O_ATTENTION_FUSED) {
         params.rows = nullptr;
         params.n_k  = g.shape.n_text;
     }
-    params.limits    = params.sums ? limits : nullptr;
     add_further_keys(g, layer, params);
 
     switch (g.env.kinds[layer.il]) {
@@ -206,15 +212,8 @@ ggml_tensor * build_inter(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_t
 ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
     const uint32_t start = g.env.config.chunk_start(g.step.pos);
     const uint32_t size  = h2o_range_size(g.step, g.env.config.chunk_size);
-    const auto     own   = own_keys(g, layer);
 
-    h2o_attention_params params = {};
-    params.k         = g.env.store.view(g.ctx, layer, h2o_kv_store::K, g.shape.seq);
-    params.v         = g.env.store.view(g.ctx, layer, h2o_kv_store::V, g.shape.seq);
-    params.q         = ggml_permute(g.ctx, q, 0, 2, 1, 3);
-    params.rows      = own.rows;
-    params.first     = own.first;
-    params.scale     = kq_scale;
+    h2o_attention_params params = params_of(g, layer, ggml_permute(g.ctx, q, 0, 2, 1, 3), own_keys(g, layer), kq_scale);
 
     const auto attend = [&]() -> h2o_softmax_state {
         const h2o_attention res = h2o_attention_fused(g.ctx, params);

@@ -74,7 +74,7 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
 
 // every head's row i is the i-th one
 static void fill_rows(ggml_tensor * t, const std::vector<int32_t> & rows) {
-    for (int64_t h = 0; h < t->ne[1] && is_used(t); ++h) {
+    for (int64_t h = 0; h < t->ne[1]; ++h) {
         ggml_backend_tensor_set(t, rows.data(), h*t->nb[1], t->nb[1]);
     }
 }
@@ -106,7 +106,7 @@ static void fill_own_rows(const h2o_step_inputs & inputs, const h2o_graph_env & 
     const uint32_t start  = env.config.chunk_start(step.pos);
 
     if (layout.is_compact) {
-        if (ggml_tensor * t = inputs.own_rows[0]) {
+        if (ggml_tensor * t = inputs.own_rows[0]; is_used(t)) {
             std::vector<int32_t> rows(t->ne[0]);
             std::iota(rows.begin(), rows.end(), layout.first_row(shape.n_memory));
             fill_rows(t, rows);
@@ -180,15 +180,14 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
         std::iota(rows.begin(), rows.begin() + (step.pos + step.n_tokens - first), first);
         fill_rows(inputs.text_rows, rows);
     }
-    if (step.phase != h2o_step::INTRA) {
-        fill_first(inputs.text_first, step.pos, step.n_tokens);
-        fill_mask (inputs.text_mask,  step.pos, step.n_tokens);
-    }
     if (step.phase == h2o_step::INTRA) {
         const auto runs = h2o_runs(step, config.chunk_size);
         for (size_t i = 0; i < runs.size(); ++i) {
             fill_first(inputs.run_first[i], runs[i].n_k - runs[i].n_q, runs[i].n_q);
         }
+    } else {
+        fill_first(inputs.text_first, step.pos, step.n_tokens);
+        fill_mask (inputs.text_mask,  step.pos, step.n_tokens);
     }
     if (is_used(inputs.list_rows)) {
         fill_lists(inputs, env, state, step, shape);

@@ -53,7 +53,6 @@ h2o_context::h2o_context(
     }
     env.index = index.get();
     env.intra = intra.get();
-    env.kinds.resize(store.layers().back().il + 1);
     for (const auto & layer : store.layers()) {
         env.kinds.resize(std::max<size_t>(env.kinds.size(), layer.il + 1));
         env.kinds[layer.il] = attention_kind(layer, flash_attention);

@@ -2,11 +2,6 @@
 
 #include <algorithm>
 
-bool h2o_step::operator==(const h2o_step & other) const {
-    return phase == other.phase && pos == other.pos && n_tokens == other.n_tokens && offset == other.offset &&
-        n_memory == other.n_memory && has_phase2 == other.has_phase2;
-}
-
 std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call) {
     const uint32_t S = config.chunk_size;
 

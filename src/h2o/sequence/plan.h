@@ -24,8 +24,6 @@ struct h2o_step {
 
     // phase 2 finds K and V in the cache, phase 1 has written them
     bool stores_kv() const { return phase != INTER; }
-
-    bool operator==(const h2o_step & other) const;
 };
 
 // A call: n_tokens after the first pos of a sequence.
