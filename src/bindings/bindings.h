@@ -1,6 +1,6 @@
 #pragma once
 
-#include "llama-call.h"
+#include "bindings/llama-call.h"
 
 #include <pybind11/pybind11.h>
 

@@ -1,6 +1,6 @@
-#include "h2o-options.h"
+#include "bindings/h2o-options.h"
 
-#include "bindings.h"
+#include "bindings/bindings.h"
 
 #include "h2o/config/config.h"
 #include "h2o/config/options.h"

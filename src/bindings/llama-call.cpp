@@ -1,4 +1,4 @@
-#include "llama-call.h"
+#include "bindings/llama-call.h"
 
 #include <cstdio>
 #include <stdexcept>

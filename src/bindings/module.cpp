@@ -1,4 +1,4 @@
-#include "bindings.h"
+#include "bindings/bindings.h"
 
 PYBIND11_MODULE(_core, m) {
     m.doc() = "Private extension module of h2o_llama: the patched llama.cpp.";

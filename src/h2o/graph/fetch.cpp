@@ -1,7 +1,7 @@
 #include "h2o/graph/fetch.h"
 
 #include "h2o/graph/profile.h"
-#include "h2o/store/far-rows.h"
+#include "h2o/store/cold/far-rows.h"
 
 #include "ggml/attention/attention.h"
 

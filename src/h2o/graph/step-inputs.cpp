@@ -4,7 +4,7 @@
 
 #include "h2o/select/scorer.h"
 #include "h2o/sequence/sequence.h"
-#include "h2o/store/far-rows.h"
+#include "h2o/store/cold/far-rows.h"
 #include "h2o/store/kv-store.h"
 
 #include "ggml-backend.h"

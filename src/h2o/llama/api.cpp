@@ -1,5 +1,5 @@
 #include "h2o/llama/context.h"
-#include "h2o/store/cold-store.h"
+#include "h2o/store/cold/store.h"
 
 #include "llama-context.h"
 #include "llama-impl.h"

@@ -1,8 +1,8 @@
 #include "h2o/llama/context.h"
 
 #include "h2o/config/env.h"
-#include "h2o/store/cold-place.h"
-#include "h2o/store/cold-store.h"
+#include "h2o/store/cold/place.h"
+#include "h2o/store/cold/store.h"
 
 #include "llama-impl.h"
 

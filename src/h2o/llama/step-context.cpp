@@ -1,7 +1,7 @@
 #include "h2o/llama/step-context.h"
 
 #include "h2o/config/env.h"
-#include "h2o/store/far-rows.h"
+#include "h2o/store/cold/far-rows.h"
 
 #include "llama-graph.h"
 #include "llama-impl.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/store/cold-store.h"
+#include "h2o/store/cold/store.h"
 
 #include <array>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "callbacks.h"
+#include "bindings/context/callbacks.h"
 
 #include "ggml.h"
 

@@ -1,6 +1,6 @@
-#include "grammar.h"
+#include "bindings/chat/grammar.h"
 
-#include "llama-call.h"
+#include "bindings/llama-call.h"
 
 #include "json-schema-to-grammar.h"
 
@@ -8,7 +8,7 @@
 
 #include <stdexcept>
 
-static const char * const WHERE = "[grammar] ";
+static const char * const GRAMMAR = "[grammar] ";
 
 // The parser calls itself for each of these, and for a chain of rules: more could be more than the stack holds.
 static constexpr size_t MAX_NESTING = 200;
@@ -19,14 +19,14 @@ static void check_size(const std::string & text) {
     for (const char c : text) {
         depth = c == '(' ? depth + 1 : c == ')' && depth > 0 ? depth - 1 : depth;
         if (depth > MAX_NESTING) {
-            throw std::invalid_argument(WHERE + std::string("has more than 200 open parentheses: give parts of it rules of their own"));
+            throw std::invalid_argument(GRAMMAR + std::string("has more than 200 open parentheses: give parts of it rules of their own"));
         }
     }
     if (text.size() > MAX_BYTES) {
-        throw std::invalid_argument(WHERE + std::string("must be smaller than 256 KiB, got ") + std::to_string(text.size()) + " bytes");
+        throw std::invalid_argument(GRAMMAR + std::string("must be smaller than 256 KiB, got ") + std::to_string(text.size()) + " bytes");
     }
     if (text.find('\0') != std::string::npos) {
-        throw std::invalid_argument(WHERE + std::string("must not hold a zero byte"));
+        throw std::invalid_argument(GRAMMAR + std::string("must not hold a zero byte"));
     }
 }
 
@@ -64,7 +64,7 @@ std::shared_ptr<llama_sampler> grammar::make_sampler() const {
         return result;
     } catch (const std::exception & e) {
         const std::string reason = e.what();
-        throw std::invalid_argument(WHERE + std::string("is no valid GBNF with a rule 'root': ") +
+        throw std::invalid_argument(GRAMMAR + std::string("is no valid GBNF with a rule 'root': ") +
             (reason.size() > 300 ? reason.substr(0, 300) + "..." : reason));
     }
 }

@@ -1,4 +1,4 @@
-#include "ops-graph.h"
+#include "bindings/ops/graph.h"
 
 #include <algorithm>
 #include <array>

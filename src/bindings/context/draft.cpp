@@ -1,9 +1,9 @@
 // Tokens computed ahead of the sequence, which become part of it one by one or are taken back.
 
-#include "context.h"
+#include "bindings/context/context.h"
 
 #include "h2o/text/draft.h"
-#include "llama-call.h"
+#include "bindings/llama-call.h"
 
 #include <algorithm>
 

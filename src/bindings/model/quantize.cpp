@@ -1,7 +1,7 @@
-#include "bindings.h"
+#include "bindings/bindings.h"
 
-#include "gguf-check.h"
-#include "llama-call.h"
+#include "bindings/model/gguf-check.h"
+#include "bindings/llama-call.h"
 
 #include "llama.h"
 

@@ -1,8 +1,8 @@
-#include "context.h"
+#include "bindings/context/context.h"
 
-#include "h2o-options.h"
-#include "llama-call.h"
-#include "types.h"
+#include "bindings/h2o-options.h"
+#include "bindings/llama-call.h"
+#include "bindings/types.h"
 
 #include <pybind11/stl.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "bindings.h"
+#include "bindings/bindings.h"
 
 #include "llama-h2o.h"
 

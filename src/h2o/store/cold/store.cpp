@@ -1,4 +1,4 @@
-#include "h2o/store/cold-store.h"
+#include "h2o/store/cold/store.h"
 
 #include "h2o/store/codec/prefetch.h"
 

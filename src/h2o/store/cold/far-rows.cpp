@@ -1,4 +1,4 @@
-#include "h2o/store/far-rows.h"
+#include "h2o/store/cold/far-rows.h"
 
 #include "ggml/attention/attention.h"
 

@@ -1,7 +1,7 @@
-#include "model.h"
+#include "bindings/model/model.h"
 
-#include "gguf-check.h"
-#include "llama-call.h"
+#include "bindings/model/gguf-check.h"
+#include "bindings/llama-call.h"
 
 #include <pybind11/stl.h>
 

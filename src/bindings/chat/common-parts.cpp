@@ -4,7 +4,7 @@
 #include "common.h"
 #include "log.h"
 
-#include "llama-call.h"
+#include "bindings/llama-call.h"
 
 #include <cstdarg>
 #include <cstdio>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/store/cold-codec.h"
+#include "h2o/store/cold/codec.h"
 
 #include <functional>
 

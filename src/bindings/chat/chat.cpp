@@ -1,7 +1,7 @@
 // Chat templates, and what a model's answer means, by upstream's `common`. Messages, tools and schemas are JSON.
 
-#include "grammar.h"
-#include "llama-call.h"
+#include "bindings/chat/grammar.h"
+#include "bindings/llama-call.h"
 
 #include "chat.h"
 #include "jinja/lexer.h"
@@ -11,7 +11,7 @@
 #include <cctype>
 #include <stdexcept>
 
-static const char * const WHERE = "[chat] ";
+static const char * const CHAT = "[chat] ";
 
 // Templates come with model files. Their parser calls itself, once for each of these at most: more could be more than the stack
 // holds. The longest known template has 300 statements of at most 150 tokens.
@@ -29,7 +29,7 @@ static auto run(const std::string & what, F f) -> decltype(f()) {
     try {
         return f();
     } catch (const std::exception & e) {
-        throw std::invalid_argument(WHERE + what + ": " + shorten(e.what()));
+        throw std::invalid_argument(CHAT + what + ": " + shorten(e.what()));
     }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/store/cold-place.h"
+#include "h2o/store/cold/place.h"
 
 #include "h2o/store/codec/block.h"
 #include "h2o/store/codec/pool.h"

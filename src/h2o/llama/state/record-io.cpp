@@ -1,4 +1,4 @@
-#include "h2o/llama/record-io.h"
+#include "h2o/llama/state/record-io.h"
 
 #include "llama-io.h"
 

@@ -1,8 +1,8 @@
 // The sequence's past: going back in it, taking it along.
 
-#include "context.h"
+#include "bindings/context/context.h"
 
-#include "llama-call.h"
+#include "bindings/llama-call.h"
 
 #include <algorithm>
 #include <cstring>

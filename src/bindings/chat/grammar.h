@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model.h"
+#include "bindings/model/model.h"
 
 #include <memory>
 #include <string>

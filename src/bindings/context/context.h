@@ -1,7 +1,7 @@
 #pragma once
 
-#include "callbacks.h"
-#include "model.h"
+#include "bindings/context/callbacks.h"
+#include "bindings/model/model.h"
 
 #include "llama-h2o.h"
 

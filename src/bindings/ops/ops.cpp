@@ -1,5 +1,5 @@
-#include "ops-graph.h"
-#include "types.h"
+#include "bindings/ops/graph.h"
+#include "bindings/types.h"
 
 #include "ggml/attention/attention.h"
 #include "ggml/top-keys/top-keys.h"

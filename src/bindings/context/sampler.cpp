@@ -1,6 +1,6 @@
-#include "context.h"
-#include "grammar.h"
-#include "llama-call.h"
+#include "bindings/context/context.h"
+#include "bindings/chat/grammar.h"
+#include "bindings/llama-call.h"
 
 #include <pybind11/stl.h>
 

@@ -1,4 +1,4 @@
-#include "h2o/store/cold-codec.h"
+#include "h2o/store/cold/codec.h"
 
 #include <algorithm>
 #include <cstring>

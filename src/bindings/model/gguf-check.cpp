@@ -1,6 +1,6 @@
-#include "gguf-check.h"
+#include "bindings/model/gguf-check.h"
 
-#include "bindings.h"
+#include "bindings/bindings.h"
 
 #include "ggml-cpp.h"
 #include "gguf.h"
