@@ -11,8 +11,6 @@
 #include <cctype>
 #include <stdexcept>
 
-static const char * const CHAT = "[chat] ";
-
 // Templates come with model files. Their parser calls itself, once for each of these at most: more could be more than the stack
 // holds. The longest known template has 300 statements of at most 150 tokens.
 static constexpr size_t MAX_STATEMENTS       = 3000;
@@ -29,7 +27,7 @@ static auto run(const std::string & what, F f) -> decltype(f()) {
     try {
         return f();
     } catch (const std::exception & e) {
-        throw std::invalid_argument(CHAT + what + ": " + shorten(e.what()));
+        throw std::invalid_argument("[chat] " + what + ": " + shorten(e.what()));
     }
 }
 

@@ -2,8 +2,8 @@
 
 #include "bindings/context/context.h"
 
-#include "h2o/text/draft.h"
 #include "bindings/llama-call.h"
+#include "h2o/text/draft.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-#include "bindings/context/context.h"
 #include "bindings/chat/grammar.h"
+#include "bindings/context/context.h"
 #include "bindings/llama-call.h"
 
 #include <pybind11/stl.h>

@@ -1,7 +1,7 @@
 #include "bindings/model/model.h"
 
-#include "bindings/model/gguf-check.h"
 #include "bindings/llama-call.h"
+#include "bindings/model/gguf-check.h"
 
 #include <pybind11/stl.h>
 

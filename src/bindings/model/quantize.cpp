@@ -1,7 +1,7 @@
 #include "bindings/bindings.h"
 
-#include "bindings/model/gguf-check.h"
 #include "bindings/llama-call.h"
+#include "bindings/model/gguf-check.h"
 
 #include "llama.h"
 

@@ -1,8 +1,8 @@
 #include "h2o/store/kv-store.h"
 
 #include "h2o/store/buffers.h"
-#include "h2o/store/cold/store.h"
 #include "h2o/store/cold/far-rows.h"
+#include "h2o/store/cold/store.h"
 
 #include <algorithm>
 #include <cmath>

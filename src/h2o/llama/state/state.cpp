@@ -1,8 +1,8 @@
 // llama.cpp's functions to save and restore.
 
 #include "h2o/llama/context.h"
-#include "h2o/store/cold/store.h"
 #include "h2o/llama/state/record-io.h"
+#include "h2o/store/cold/store.h"
 
 #include "llama-h2o.h"
 #include "llama-impl.h"
