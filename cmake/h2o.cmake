@@ -9,7 +9,7 @@ function(h2o_add_sources target)
 endfunction()
 
 h2o_add_sources(ggml-base ggml/*/*.c ggml/*/kernels/*.cpp ggml/simd/*.cpp)
-h2o_add_sources(llama h2o/*/*.cpp h2o/llama/state/*.cpp h2o/store/cold/*.cpp)
+h2o_add_sources(llama h2o/*/*.cpp h2o/llama/side/*.cpp h2o/llama/state/*.cpp h2o/store/cold/*.cpp)
 h2o_add_sources(server-context server/*.cpp)
 target_include_directories(llama PUBLIC src/h2o) # llama-h2o.h
 target_link_libraries(llama PRIVATE codec)

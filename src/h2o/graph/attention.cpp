@@ -25,7 +25,9 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
     p.n_k     = params.n_k;
     p.first   = params.first;
     p.limits  = params.limits;
+    p.sinks   = params.sinks;
     p.scale   = params.scale;
+    p.softcap = params.softcap;
     p.sums    = (ggml_h2o_attn_sums) params.sums;
     p.further = params.further;
 
@@ -70,6 +72,26 @@ static ggml_tensor * ends_of(ggml_context * ctx, const h2o_attention_params & pa
     return ggml_reshape_4d(ctx, t, 1, t->ne[0], 1, t->ne[1]);
 }
 
+// The logits without their scale, in place, and what is left of that.
+static float cap_logits(ggml_context * ctx, ggml_tensor ** kq, const h2o_attention_params & params) {
+    if (params.softcap == 0.0f) {
+        return params.scale;
+    }
+    *kq = ggml_tanh_inplace(ctx, ggml_scale_inplace(ctx, *kq, params.scale/params.softcap));
+    return params.softcap;
+}
+
+// of n_q queries: nothing but the sinks
+static h2o_softmax_state sink_state(ggml_context * ctx, const h2o_attention_params & params, int64_t n_q, int64_t n_block) {
+    const int64_t n_head = params.q->ne[2];
+
+    return {
+        ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, params.sinks, 1, 1, n_head), 1, n_q, n_head, n_block),
+        h2o_constant(ctx, 1.0f, 1, n_q, n_head, n_block),
+        h2o_constant(ctx, 0.0f, params.v->ne[0], n_q, n_head, n_block),
+    };
+}
+
 // Column sums of every query alone: weights [n_k, n_q, n_head], share [1, n_q, n_head] or nullptr. Returns [n_k, n_head_kv, n_q].
 static ggml_tensor * query_sums(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv, ggml_tensor * share) {
     const auto by_query = [&](ggml_tensor * t) { return ggml_cont(ctx, ggml_permute(ctx, t, 0, 3, 2, 1)); };
@@ -82,7 +104,8 @@ h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params
         return ggml_view_3d(ctx, t, t->ne[0], mask->ne[0], t->ne[2], t->nb[1], t->nb[2], first_row*t->nb[1]);
     };
 
-    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f, 0.0f);
+    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f, params.softcap);
+    ggml_flash_attn_ext_add_sinks(o, params.sinks);
     ggml_prec_set_acc(o, GGML_PREC_F32);
 
     h2o_profile_ends_part(o, H2O_PART_ATTENTION);
@@ -93,7 +116,10 @@ h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params
 
     ggml_tensor * kq = ggml_mul_mat(ctx, rows(params.k), ggml_cont(ctx, params.q));
     ggml_prec_set_acc(kq, GGML_PREC_F32);
-    ggml_tensor * weights = ggml_soft_max_ext(ctx, kq, mask, params.scale, 0.0f);
+    const float scale = cap_logits(ctx, &kq, params);
+
+    ggml_tensor * weights = ggml_soft_max_ext(ctx, kq, mask, scale, 0.0f);
+    ggml_soft_max_add_sinks(weights, params.sinks);
     if (params.limits) {
         weights = count_weights(ctx, weights, neg_rows_of(ctx, params), ends_of(ctx, params));
     }
@@ -147,6 +173,7 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
 
     ggml_tensor * kq = ggml_mul_mat(ctx, k, ggml_reshape_4d(ctx, q, q->ne[0], T, n_tiles, n_head));
     ggml_prec_set_acc(kq, GGML_PREC_F32);
+    const float scale = cap_logits(ctx, &kq, params);
 
     // the query heads of a KV head share its mask
     mask = ggml_reshape_3d(ctx, mask, n*T*n_tiles, 1, n_head_kv);
@@ -154,7 +181,7 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     kq   = ggml_reshape_4d(ctx, ggml_add_inplace(ctx, kq, mask), n, T, n_tiles, n_head);
 
     ggml_tensor * weights = nullptr;
-    const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v, &weights);
+    const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, scale, v, &weights);
 
     const auto without_padding = [&](ggml_tensor * t) {
         ggml_build_forward_expand(gf, t); // m first
@@ -205,23 +232,32 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
 
         ggml_tensor * kq = ggml_mul_mat(ctx, k_i, ggml_cont(ctx, q_i));
         ggml_prec_set_acc(kq, GGML_PREC_F32);
+        const float scale = cap_logits(ctx, &kq, params);
         if (params.first) {
             kq = ggml_diag_mask_inf(ctx, kq, n_k_i - n_q_i);
         }
 
         ggml_tensor * weights = nullptr;
-        h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, params.scale, v_i, &weights);
+        h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, scale, v_i, &weights);
 
         // m first: the softmax may overwrite the logits; o before the weights are changed
         ggml_build_forward_expand(gf, state.m);
         ggml_build_forward_expand(gf, state.l);
         ggml_build_forward_expand(gf, state.o);
 
-        ggml_tensor * share = nullptr; // of a query's weight, what the rows have beside the tile's
+        h2o_softmax_state beside = {};
         if (params.further.rows) {
             const auto of_queries = [&](ggml_tensor * t) { return ggml_view_3d(ctx, t, t->ne[0], n_q_i, n_head, t->nb[1], t->nb[2], i*t->nb[1]); };
 
-            state = h2o_softmax_state_fuse(ctx, state, { of_queries(tiles.m), of_queries(tiles.l), of_queries(tiles.o) }, &share);
+            beside = { of_queries(tiles.m), of_queries(tiles.l), of_queries(tiles.o) };
+        }
+        if (params.sinks) {
+            const auto sinks = sink_state(ctx, params, n_q_i, n_block);
+            beside = beside.m ? h2o_softmax_state_fuse(ctx, beside, sinks) : sinks;
+        }
+        ggml_tensor * share = nullptr; // of a query's weight, what its own keys have
+        if (beside.m) {
+            state = h2o_softmax_state_fuse(ctx, state, beside, &share);
         }
 
         const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };

@@ -25,7 +25,9 @@ struct h2o_attention_params {
     int64_t       n_k;     // without rows
     ggml_tensor * first;   // I32 [n_k]: the first query that sees a row. The last n_q are the queries' own, the others seen by all; nullptr: all are
     ggml_tensor * limits;  // I32 [n_q, n_block]: a query counts in the sums of rows up to its limit, rows ascend; nullptr: in all
+    ggml_tensor * sinks;   // F32 [n_head]; nullptr: none
     float         scale;
+    float         softcap; // 0: none
     int           sums;    // ggml_h2o_attn_sums
 
     // Further keys. Composed attention has lists of all heads with queries, and no source

@@ -39,12 +39,12 @@ keys text_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
     return { heads_of(g.ctx, g.inputs.text_rows, layer), g.inputs.text_first, g.inputs.text_mask, 0, true };
 }
 
-int sums_of(const h2o_step_graph & g, const h2o_kv_layer & layer) {
-    if (layer.is_dense()) {
+int sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
+    if (a.layer.is_dense() || !a.owns_kv) {
         return GGML_H2O_ATTN_NO_SUMS;
     }
     if (g.step.phase == h2o_step::DECODE) {
-        return g.env.decodes_memory(layer) ? GGML_H2O_ATTN_QUERY_SUMS : GGML_H2O_ATTN_NO_SUMS;
+        return g.env.decodes_memory(a.layer) ? GGML_H2O_ATTN_QUERY_SUMS : GGML_H2O_ATTN_NO_SUMS;
     }
     return GGML_H2O_ATTN_COLUMN_SUMS;
 }
@@ -74,21 +74,25 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
 }
 
 // attention to keys in the cache, without sums
-h2o_attention_params params_of(const h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, const keys & keys, float kq_scale) {
+h2o_attention_params params_of(const h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys) {
     h2o_attention_params params = {};
-    params.k     = g.env.store.view(g.ctx, layer, h2o_kv_store::K, g.shape.seq);
-    params.v     = g.env.store.view(g.ctx, layer, h2o_kv_store::V, g.shape.seq);
-    params.q     = q;
-    params.rows  = keys.rows;
-    params.first = keys.first;
-    params.scale = kq_scale;
+    params.k       = g.env.store.view(g.ctx, a.layer, h2o_kv_store::K, g.shape.seq);
+    params.v       = g.env.store.view(g.ctx, a.layer, h2o_kv_store::V, g.shape.seq);
+    params.q       = q;
+    params.rows    = keys.rows;
+    params.first   = keys.first;
+    params.sinks   = a.sinks;
+    params.scale   = a.scale;
+    params.softcap = a.softcap;
     return params;
 }
 
 // q [n_embd_head_k, n_q, n_head, n_block], limits I32 [n_q, n_block] or NULL
-h2o_attention attend(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, const keys & keys, ggml_tensor * limits, float kq_scale) {
-    h2o_attention_params params = params_of(g, layer, q, keys, kq_scale);
-    params.sums   = sums_of(g, layer);
+h2o_attention attend(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys, ggml_tensor * limits) {
+    const auto & layer = a.layer;
+
+    h2o_attention_params params = params_of(g, a, q, keys);
+    params.sums   = sums_of(g, a);
     params.limits = params.sums ? limits : nullptr;
     if (keys.is_text && g.env.kinds[layer.il] == H2O_ATTENTION_FUSED) {
         params.rows = nullptr;
@@ -124,24 +128,24 @@ void keep_sums(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * sum
 }
 
 // one softmax over keys of which the step's own come last
-ggml_tensor * build_causal(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, const keys & keys, float kq_scale) {
-    const h2o_attention res = attend(g, layer, ggml_permute(g.ctx, q, 0, 2, 1, 3), keys, g.inputs.limits, kq_scale);
+ggml_tensor * build_causal(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys) {
+    const h2o_attention res = attend(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), keys, g.inputs.limits);
 
     ggml_build_forward_expand(g.gf, res.o);
-    keep_sums(g, layer, res.sums);
+    keep_sums(g, a.layer, res.sums);
 
     return ggml_reshape_2d(g.ctx, res.o, res.o->ne[0]*res.o->ne[1], g.step.n_tokens);
 }
 
 // Phase 1: every chunk attends to itself, whole chunks as one batch.
-ggml_tensor * build_intra(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
+ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q) {
     const uint32_t S      = g.env.config.chunk_size;
     const int64_t  n_head = q->ne[1];
 
-    const auto & cache = g.env.intra->get(layer.il);
+    const auto & cache = g.env.intra->get(a.layer.il);
     const auto   runs  = h2o_runs(g.step, S);
 
-    ggml_tensor * text   = heads_of(g.ctx, g.inputs.text_rows, layer);
+    ggml_tensor * text   = heads_of(g.ctx, g.inputs.text_rows, a.layer);
     ggml_tensor * limits = g.inputs.limits;
 
     for (size_t i = 0; i < runs.size(); ++i) {
@@ -153,7 +157,7 @@ ggml_tensor * build_intra(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_t
 
         ggml_tensor * limits_r = limits ? ggml_view_2d(g.ctx, limits, r.n_q, r.n_chunks, S*limits->nb[0], r.offset_q*limits->nb[0]) : nullptr;
 
-        const h2o_attention res = attend(g, layer, q_r, { rows, g.inputs.run_first[i], nullptr, 0, false }, limits_r, kq_scale);
+        const h2o_attention res = attend(g, a, q_r, { rows, g.inputs.run_first[i], nullptr, 0, false }, limits_r);
 
         const auto state_row = [&](ggml_tensor * t) {
             return ggml_view_4d(g.ctx, t, 1, r.n_q, n_head, r.n_chunks, t->nb[0], t->nb[1], S*t->nb[0], r.offset_q*t->nb[0]);
@@ -163,29 +167,30 @@ ggml_tensor * build_intra(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_t
         ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.o,
                 ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], r.n_q*r.n_chunks, cache.o->nb[1], r.offset_q*cache.o->nb[1])));
 
-        keep_sums(g, layer, res.sums, r.pos_k);
+        keep_sums(g, a.layer, res.sums, r.pos_k);
     }
 
     return ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], g.step.n_tokens, cache.o->nb[1], 0);
 }
 
 // Phase 2: attention to the memory set, fused with phase 1.
-ggml_tensor * build_inter(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
+ggml_tensor * build_inter(h2o_step_graph & g, h2o_layer_attention a, ggml_tensor * q) {
     const int64_t n_q    = g.step.n_tokens;
     const int64_t n_head = q->ne[1];
-    const int64_t d_v    = layer.v.n_embd;
+    const int64_t d_v    = a.layer.v.n_embd;
     const int64_t offset = g.step.offset;
 
-    const auto & cache = g.env.intra->get(layer.il);
+    const auto & cache = g.env.intra->get(a.layer.il);
 
     if (g.shape.n_memory == 0) {
         return ggml_view_2d(g.ctx, cache.o, d_v*n_head, n_q, cache.o->nb[1], offset*cache.o->nb[1]);
     }
 
-    keys memory = own_keys(g, layer);
+    keys memory = own_keys(g, a.layer);
     memory.first = nullptr;
+    a.sinks      = nullptr; // phase 1 has counted them
 
-    const h2o_attention     res   = attend(g, layer, ggml_permute(g.ctx, q, 0, 2, 1, 3), memory, g.inputs.limits, kq_scale);
+    const h2o_attention     res   = attend(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), memory, g.inputs.limits);
     const h2o_softmax_state inter = { res.m, res.l, ggml_permute(g.ctx, res.o, 0, 2, 1, 3) };
 
     const auto state_row = [&](ggml_tensor * t) {
@@ -203,17 +208,17 @@ ggml_tensor * build_inter(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_t
     ggml_build_forward_expand(g.gf, cur);
     h2o_profile_ends_part(cur, H2O_PART_ATTENTION);
 
-    keep_sums(g, layer, res.sums);
+    keep_sums(g, a.layer, res.sums);
 
     return ggml_reshape_2d(g.ctx, cur, d_v*n_head, n_q);
 }
 
 // A dense tail's attention to everything, range by range from the cold store. It is not scored: most positions have no score any more.
-ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
+ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q) {
     const uint32_t start = g.env.config.chunk_start(g.step.pos);
     const uint32_t size  = h2o_range_size(g.step, g.env.config.chunk_size);
 
-    h2o_attention_params params = params_of(g, layer, ggml_permute(g.ctx, q, 0, 2, 1, 3), own_keys(g, layer), kq_scale);
+    h2o_attention_params params = params_of(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), own_keys(g, a.layer));
 
     const auto attend = [&]() -> h2o_softmax_state {
         const h2o_attention res = h2o_attention_fused(g.ctx, params);
@@ -223,11 +228,12 @@ ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_kv_layer & layer, 
     h2o_softmax_state res = attend();
 
     params.first = nullptr;
+    params.sinks = nullptr;
     for (uint32_t first = 0; first < start; first += size) {
         const uint32_t n = std::min(size, start - first);
 
-        params.k    = h2o_fetch_range(g, layer, h2o_kv_store::K, first, n);
-        params.v    = h2o_fetch_range(g, layer, h2o_kv_store::V, first, n);
+        params.k    = h2o_fetch_range(g, a.layer, h2o_kv_store::K, first, n);
+        params.v    = h2o_fetch_range(g, a.layer, h2o_kv_store::V, first, n);
         params.rows = nullptr;
         params.n_k  = n;
 
@@ -240,19 +246,19 @@ ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_kv_layer & layer, 
 
 } // namespace
 
-ggml_tensor * h2o_build_attention(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * q, float kq_scale) {
+ggml_tensor * h2o_build_attention(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q) {
+    const auto & layer = a.layer;
     switch (g.step.phase) {
         case h2o_step::SINGLE_PASS:
-            return build_causal(g, layer, q, layer.is_dense() ? text_keys(g, layer) : own_keys(g, layer), kq_scale);
+            return build_causal(g, a, q, layer.is_dense() ? text_keys(g, layer) : own_keys(g, layer));
         case h2o_step::INTRA:
-            return build_intra(g, layer, q, kq_scale);
+            return build_intra(g, a, q);
         case h2o_step::INTER:
-            return build_inter(g, layer, q, kq_scale);
+            return build_inter(g, a, q);
         case h2o_step::TAIL:
-            return g.env.store.far(g.shape.seq) && !layer.is_dense() ? build_stored_tail(g, layer, q, kq_scale) :
-                build_causal(g, layer, q, text_keys(g, layer), kq_scale);
+            return g.env.store.far(g.shape.seq) && !layer.is_dense() ? build_stored_tail(g, a, q) : build_causal(g, a, q, text_keys(g, layer));
         case h2o_step::DECODE:
-            return build_causal(g, layer, q, g.env.decodes_memory(layer) ? own_keys(g, layer) : text_keys(g, layer), kq_scale);
+            return build_causal(g, a, q, g.env.decodes_memory(layer) ? own_keys(g, layer) : text_keys(g, layer));
     }
     GGML_ABORT("no such phase");
 }

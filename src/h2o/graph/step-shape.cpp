@@ -17,7 +17,7 @@ static constexpr uint32_t LIST_SIZE = 24;
 static constexpr uint32_t MAX_RANGES = 32;
 
 bool h2o_graph_env::decodes_by_upstream(const h2o_kv_layer & layer, bool alone) const {
-    return alone && kinds[layer.il] != H2O_ATTENTION_FUSED && !decodes_memory(layer) && !store.layout.is_compact;
+    return alone && !layer.v_is_in_k() && kinds[layer.il] != H2O_ATTENTION_FUSED && !decodes_memory(layer) && !store.layout.is_compact;
 }
 
 bool h2o_graph_env::has_padding(bool alone) const {

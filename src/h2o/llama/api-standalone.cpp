@@ -3,6 +3,7 @@
 #include "h2o/llama/context.h"
 #include "h2o/graph/attention.h"
 
+#include "llama-cparams.h"
 #include "llama-hparams.h"
 #include "llama-impl.h"
 #include "llama-model.h"
@@ -31,8 +32,19 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
             }
         }
 
-        auto * context = new h2o_context(*model, params.type_k, params.type_v, /*flash_attention =*/ true, /*offload =*/ false, params.kv_size,
-                /*n_seq_max =*/ 1, /*n_batch =*/ 0, /*n_ubatch =*/ 0, config, nullptr);
+        llama_memory_params memory = {};
+        memory.type_k = params.type_k;
+        memory.type_v = params.type_v;
+
+        llama_cparams cparams = {};
+        cparams.h2o        = config;
+        cparams.n_ctx_seq  = params.kv_size;
+        cparams.n_seq_max  = 1;
+        cparams.flash_attn = true;
+
+        const auto has_attention = [model](int32_t il) { return !model->hparams.is_recr(il); };
+
+        auto * context = new h2o_context(*model, memory, cparams, { has_attention, nullptr, nullptr });
         return context->sequence(0);
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());

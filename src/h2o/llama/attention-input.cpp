@@ -1,6 +1,7 @@
 #include "h2o/llama/attention-input.h"
 
 #include "h2o/graph/profile.h"
+#include "h2o/llama/side/contexts.h"
 
 #include <stdexcept>
 
@@ -42,8 +43,11 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
 }
 
 bool h2o_attention_input::can_reuse(const llm_graph_params & params) {
-    const auto * mctx_new = dynamic_cast<const h2o_step_context *>(params.mctx);
-    if (!mctx_new || (has_upstreams_attention && !llm_graph_input_attn_kv::can_reuse(params))) {
+    const auto * mctx_new = h2o_steps_of(params.mctx);
+
+    llm_graph_params own = params;
+    own.mctx = mctx_new;
+    if (!mctx_new || (has_upstreams_attention && !llm_graph_input_attn_kv::can_reuse(own))) {
         return false;
     }
 
@@ -73,7 +77,8 @@ h2o_attention_input * h2o_attention_input::begin_layer(llm_graph_input_attn_kv *
     }
 
     const auto & env = res->memory.env;
-    if (res->steps.front().now.phase == h2o_step::DECODE && env.decodes_by_upstream(*env.store.layer(il), res->steps.size() == 1)) {
+    const auto & layer = *env.store.layer(res->memory.caches.source(il));
+    if (res->steps.front().now.phase == h2o_step::DECODE && env.decodes_by_upstream(layer, res->steps.size() == 1)) {
         res->has_upstreams_attention = true;
         return nullptr;
     }
@@ -85,7 +90,9 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
     const auto * cache   = in_dense ? dense : mctx;
 
     ggml_build_forward_expand(graph.gf, cache->cpy_k(graph.ctx0, k, in_dense ? dense_k_idxs : get_k_idxs(), il));
-    ggml_build_forward_expand(graph.gf, cache->cpy_v(graph.ctx0, v, in_dense ? dense_v_idxs : get_v_idxs(), il));
+    if (!memory.store.layer(il)->v_is_in_k()) {
+        ggml_build_forward_expand(graph.gf, cache->cpy_v(graph.ctx0, v, in_dense ? dense_v_idxs : get_v_idxs(), il));
+    }
 
     if (memory.index && memory.index->has(il)) {
         ggml_build_forward_expand(graph.gf, memory.index->store(graph.ctx0, il, k, get_k_idxs()));
@@ -94,20 +101,26 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
 
 ggml_tensor * h2o_attention_input::build_attn(
         const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-        ggml_tensor * kq_b, ggml_tensor * sinks, float kq_scale, int il) {
-    if (kq_b || sinks) {
-        throw std::runtime_error("[h2o] H2O does not work with models that have attention biases or attention sinks. Switch H2O off");
+        ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il) {
+    if (kq_b) {
+        throw std::runtime_error("[h2o] H2O does not work with models that have attention biases. Switch H2O off");
     }
 
     ggml_build_forward_expand(graph.gf, q);
-    if (stores_kv()) {
+    if (stores_kv() && k) {
         ggml_build_forward_expand(graph.gf, v);
         ggml_build_forward_expand(graph.gf, k);
         store(graph, k, v, il);
     }
     h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_REST);
 
-    const auto & layer = *memory.store.layer(il);
+    h2o_layer_attention a = { *memory.store.layer(memory.caches.source(il)), memory.caches.source(il) == il, sinks, kq_scale, 0.0f };
+    if (graph.arch == LLM_ARCH_GROK) {
+        a.scale  *= hparams.f_attn_out_scale;
+        a.softcap = hparams.f_attn_logit_softcapping;
+    } else if (hparams.attn_soft_cap) {
+        a.softcap = hparams.f_attn_logit_softcapping;
+    }
 
     ggml_tensor * cur = nullptr;
 
@@ -118,7 +131,7 @@ ggml_tensor * h2o_attention_input::build_attn(
         first += s.now.n_tokens;
 
         s.graph.gf = graph.gf;
-        ggml_tensor * o = h2o_build_attention(s.graph, layer, q_step, kq_scale);
+        ggml_tensor * o = h2o_build_attention(s.graph, a, q_step);
 
         cur = cur ? ggml_concat(graph.ctx0, cur, o, 1) : o;
 
@@ -130,6 +143,11 @@ ggml_tensor * h2o_attention_input::build_attn(
         ggml_build_forward_expand(graph.gf, cur);
     }
 
+    if (v_mla) {
+        cur = ggml_permute(graph.ctx0, ggml_reshape_3d(graph.ctx0, cur, v_mla->ne[0], v_mla->ne[2], cur->ne[1]), 0, 2, 1, 3);
+        cur = ggml_cont(graph.ctx0, ggml_permute(graph.ctx0, ggml_mul_mat(graph.ctx0, v_mla, cur), 0, 2, 1, 3));
+        cur = ggml_reshape_2d(graph.ctx0, cur, cur->ne[0]*cur->ne[1], cur->ne[2]);
+    }
     return cur;
 }
 

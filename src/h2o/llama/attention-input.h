@@ -27,10 +27,11 @@ public:
 
     bool stores_kv() const { return steps.front().graph.step.stores_kv(); }
 
-    // attention output [n_embd_head_v*n_head, n_tokens]
+    // attention output [n_embd_head_v*n_head, n_tokens]; without k and v the layer reads those of another one. With v_mla
+    // [n_embd_head_v, n_embd, n_head] its product with that
     //   q [n_embd_head_k, n_head, n_tokens], k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
     ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-            ggml_tensor * kq_b, ggml_tensor * sinks, float kq_scale, int il);
+            ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il);
 
     void read_sums() const override;
 

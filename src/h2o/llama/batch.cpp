@@ -122,6 +122,7 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
 
         if (n > 1) {
             ubatches.push_back(balloc.split_simple(n));
+            ubatches.back().b_equal_seqs = true; // a token of each
             sinfos.emplace_back();
             dense_sinfos.emplace_back();
             steps.emplace_back();
@@ -135,16 +136,21 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
         }
 
         for (const auto & step : calls[i].steps) {
-            ubatches.push_back(step.has_phase2 ? std::move(first_phases.at(i)) : balloc.split_simple(step.n_tokens));
+            ubatches.push_back(step.has_phase2 ? std::move(first_phases.at(i)) : balloc.split_seq(step.n_tokens));
             sinfos      .push_back(slots      (calls[i].kv->id, step.pos, step.n_tokens));
             dense_sinfos.push_back(dense_slots(calls[i].kv->id, step.pos, step.n_tokens));
             steps.push_back({ { calls[i].kv, step, i } });
         }
     }
 
-    return std::make_unique<h2o_step_context>(*this, std::move(sinfos), std::move(dense_sinfos), std::move(ubatches), std::move(calls), std::move(steps));
+    auto res = caches.side.compose(std::make_unique<h2o_step_context>(*this, std::move(sinfos), std::move(dense_sinfos), ubatches,
+                std::move(calls), std::move(steps)), ubatches);
+    if (!res) {
+        return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+    }
+    return res;
 }
 
 llama_memory_context_ptr h2o_context::init_full() {
-    return std::make_unique<h2o_step_context>(*this);
+    return caches.side.compose(std::make_unique<h2o_step_context>(*this), {});
 }

@@ -4,6 +4,7 @@
 #include "h2o/store/cold/place.h"
 #include "h2o/store/cold/store.h"
 
+#include "llama-cparams.h"
 #include "llama-impl.h"
 
 #include "ggml-cpp.h"
@@ -29,22 +30,13 @@ llama_h2o_kv::llama_h2o_kv(h2o_context & context, llama_seq_id id)
     : context(context), id(id), sequence(context.config, sequence_layers(context.store)) {
 }
 
-h2o_context::h2o_context(
-        const llama_model & model,
-                ggml_type   type_k,
-                ggml_type   type_v,
-                     bool   flash_attention,
-                     bool   offload,
-                 uint32_t   kv_size,
-                 uint32_t   n_seq_max,
-                 uint32_t   n_batch,
-                 uint32_t   n_ubatch,
-       const h2o_config   & config,
-    const layer_filter_cb & filter)
-    : config(config), model(model), n_batch(n_batch), n_ubatch(n_ubatch),
-      caches(model, type_k, type_v, offload, kv_size, n_seq_max, this->config, filter),
-      store(this->config, kv_size, n_seq_max, caches.layers(), n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
-      env { this->config, store, nullptr, nullptr, {} } {
+h2o_context::h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers)
+    : config(cparams.h2o), model(model), n_batch(cparams.n_batch), n_ubatch(cparams.n_ubatch),
+      caches(model, params, cparams, layers),
+      store(config, cparams.n_ctx_seq, cparams.n_seq_max, caches.layers(), n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
+      env { config, store, nullptr, nullptr, {} } {
+    const uint32_t n_seq_max = cparams.n_seq_max;
+
     if (n_batch > 0 && config.has_key_index()) {
         index = std::make_unique<h2o_key_index>(store.layers(), store.layout.n_rows(), n_seq_max);
     }
@@ -55,7 +47,7 @@ h2o_context::h2o_context(
     env.intra = intra.get();
     for (const auto & layer : store.layers()) {
         env.kinds.resize(std::max<size_t>(env.kinds.size(), layer.il + 1));
-        env.kinds[layer.il] = attention_kind(layer, flash_attention);
+        env.kinds[layer.il] = attention_kind(layer, cparams.flash_attn);
     }
     if (config.has_key_index() || config.has_cold_store()) {
         check_retrieval();
@@ -122,7 +114,7 @@ llama_h2o_kv * h2o_context::sequence(llama_seq_id seq_id) const {
 }
 
 llama_memory_context_ptr h2o_context::init_update(llama_context * lctx, bool optimize) {
-    return caches.cache->init_update(lctx, optimize);
+    return caches.cache->init_update(lctx, optimize); // nothing to do
 }
 
 // Rows are written before they are read, so they keep what they hold.
@@ -135,6 +127,7 @@ void h2o_context::clear(bool data) {
 
 void h2o_context::clear(llama_h2o_kv & kv) {
     remove_cells(kv.id, 0);
+    caches.side.clear(kv.id);
     kv.sequence.clear();
     kv.undo.clear();
     store.go_back(kv.id, kv.state(), {});
@@ -147,6 +140,7 @@ void h2o_context::rollback(llama_h2o_kv & kv) {
     kv.sequence.rollback();
     store.go_back(kv.id, kv.state(), std::exchange(kv.undo, {}));
     remove_cells(kv.id, kv.state().n_tokens);
+    caches.side.rollback(kv.id, kv.state().n_tokens);
 }
 
 void h2o_context::remove_cells(llama_seq_id seq_id, uint32_t n) {
@@ -202,6 +196,9 @@ std::map<ggml_backend_buffer_type_t, size_t> h2o_context::memory_breakdown() con
             res[buft] += size;
         }
     }
+    for (const auto & [buft, size] : caches.side.memory_breakdown()) {
+        res[buft] += size;
+    }
     if (index) {
         for (const auto & [buft, size] : index->sizes()) {
             res[buft] += size;
@@ -218,6 +215,18 @@ bool h2o_context::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
         }
     }
     return res;
+}
+
+bool h2o_context::can_rewind(const llama_h2o_kv & kv, uint32_t pos) const {
+    return kv.sequence.can_rewind(pos) && (caches.side.can_rewind(kv.id, pos) || kv.sequence.side_of(pos));
+}
+
+uint32_t h2o_context::rewind_limit(const llama_h2o_kv & kv) const {
+    uint32_t pos = kv.state().n_tokens;
+    while (pos > kv.sequence.rewind_limit() && caches.side.can_rewind(kv.id, pos - 1)) {
+        pos--;
+    }
+    return pos;
 }
 
 bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
@@ -237,9 +246,14 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
             clear(kv);
             return true;
         }
-        if (!kv.sequence.can_rewind(p0)) {
-            LLAMA_LOG_ERROR("%s: H2O can remove positions from %u on, not from %d\n", __func__, kv.sequence.rewind_limit(), p0);
+        if (!can_rewind(kv, p0)) {
+            LLAMA_LOG_ERROR("%s: H2O can remove positions from %u on, not from %d\n", __func__, rewind_limit(kv), p0);
             return false;
+        }
+        if (caches.side.can_rewind(kv.id, p0)) {
+            caches.side.rewind(kv.id, p0);
+        } else {
+            caches.side.load(kv.id, *kv.sequence.side_of(p0));
         }
         const auto * record = kv.sequence.record_of(p0);
         const auto   rows   = record ? store.read_moved(kv.id, *record) : std::vector<h2o_row_bytes>();
@@ -281,6 +295,7 @@ void h2o_context::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama
         index->copy(src->id, dst->id, src->state().n_tokens);
     }
     fill_cells(dst->id, src->state().n_tokens);
+    caches.side.copy(src->id, dst->id);
     dst->sequence.copy_from(src->sequence);
 }
 
@@ -307,7 +322,7 @@ void h2o_context::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d
 llama_pos h2o_context::seq_pos_min(llama_seq_id seq_id) const {
     const auto * kv = sequence(seq_id);
 
-    return !kv || kv->state().n_tokens == 0 ? -1 : std::max(0, (llama_pos) kv->sequence.rewind_limit() - 1);
+    return !kv || kv->state().n_tokens == 0 ? -1 : std::max(0, (llama_pos) rewind_limit(*kv) - 1);
 }
 
 llama_pos h2o_context::seq_pos_max(llama_seq_id seq_id) const {

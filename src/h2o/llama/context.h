@@ -45,18 +45,8 @@ struct llama_h2o_kv {
 // The memory module of an H2O context. It owns what its sequences share: K and V, the index of keys, phase 1's attention state.
 class h2o_context : public llama_memory_i {
 public:
-    h2o_context(
-            const llama_model & model,
-                    ggml_type   type_k,
-                    ggml_type   type_v,
-                         bool   flash_attention,
-                         bool   offload,
-                     uint32_t   kv_size, // of every sequence
-                     uint32_t   n_seq_max,
-                     uint32_t   n_batch, // 0: stand-alone, nothing is computed with it
-                     uint32_t   n_ubatch,
-           const h2o_config   & config,
-        const layer_filter_cb & filter);
+    // stand-alone without a batch size: nothing is computed with it
+    h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers);
 
     //
     // llama_memory_i
@@ -98,6 +88,10 @@ public:
     const std::vector<std::unique_ptr<llama_h2o_kv>> & sequences() const { return seqs; }
 
     void clear(llama_h2o_kv & kv);
+
+    // The sequence's, and the side caches'.
+    bool     can_rewind  (const llama_h2o_kv & kv, uint32_t pos) const;
+    uint32_t rewind_limit(const llama_h2o_kv & kv) const;
 
     // undoes a call that did not come to its end
     void rollback(llama_h2o_kv & kv);

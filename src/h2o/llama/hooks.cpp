@@ -2,7 +2,7 @@
 
 #include "h2o/config/env.h"
 #include "h2o/graph/build.h"
-#include "h2o/llama/step-context.h"
+#include "h2o/llama/side/contexts.h"
 
 #include "llama-context.h"
 #include "llama-cparams.h"
@@ -31,15 +31,15 @@ void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
 }
 
 llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
-        const llama_memory_i::layer_filter_cb & filter) {
-    return new h2o_context(model, params.type_k, params.type_v, /*flash_attention =*/ cparams.flash_attn, cparams.offload_kqv,
-            cparams.n_ctx_seq, cparams.n_seq_max, cparams.n_batch, cparams.n_ubatch, cparams.h2o, filter);
+        const h2o_model_layers & layers) {
+    return new h2o_context(model, params, cparams, layers);
 }
 
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory) {
     if (cparams.h2o.enabled() && !dynamic_cast<const h2o_context *>(memory)) {
-        throw std::runtime_error(format("[h2o] H2O needs a model on the plain KV cache, but %s has another kind of memory (sliding window, recurrent, or none). "
-                    "Switch H2O off for it", model.arch_name().c_str()));
+        throw std::runtime_error(format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it", model.arch_name().c_str(),
+                    !memory ? "keeps no K and V" : llama_model_is_recurrent(&model) ? "is recurrent in every layer: its memory does not grow" :
+                    "has a sparse attention of its own, which it was trained with"));
     }
     if (cparams.h2o.enabled() && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE && cparams.pooling_type != LLAMA_POOLING_TYPE_LAST) {
         throw std::runtime_error("[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at once: use none or last");
@@ -47,7 +47,7 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
 }
 
 void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
-    auto * h2o = dynamic_cast<h2o_step_context *>(mctx);
+    auto * h2o = const_cast<h2o_step_context *>(h2o_steps_of(mctx));
     if (!h2o) {
         return;
     }
@@ -59,9 +59,13 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
         backends.push_back(ggml_backend_sched_get_backend(ctx.get_sched(), i));
     }
 
-    for (const auto & step : h2o->largest_steps()) {
+    // a cache of windows that is simulated full has all sequences in it, with as many tokens each
+    const uint32_t n_seqs = h2o->memory.caches.side.window ? h2o->memory.sequences().size() : 1;
+
+    for (auto step : h2o->largest_steps()) {
+        step.n_tokens = std::max(step.n_tokens/n_seqs, 1u)*n_seqs;
         h2o->set_reserve_step(step);
-        if (!ctx.graph_reserve(step.n_tokens, 1, 1, mctx)) {
+        if (!ctx.graph_reserve(step.n_tokens, n_seqs, 1, mctx)) {
             throw std::runtime_error("[h2o] not enough memory for the compute buffers: use a smaller n_ctx, n_batch or n_ubatch");
         }
     }
@@ -81,8 +85,10 @@ static uint32_t count_nodes(const h2o_context & memory, const h2o_step & step, c
 
     h2o_step_graph g = { ctx.get(), ggml_new_graph_custom(ctx.get(), N_MAX, false), memory.env, state, step, shape, inputs, {}, {} };
 
-    ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, layer.n_head, step.n_tokens);
-    ggml_build_forward_expand(g.gf, h2o_build_attention(g, layer, q, 1.0f));
+    // as many as with everything that a model can ask for
+    ggml_tensor * q     = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, layer.n_head, step.n_tokens);
+    ggml_tensor * sinks = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, layer.n_head);
+    ggml_build_forward_expand(g.gf, h2o_build_attention(g, { layer, true, sinks, 1.0f, 1.0f }, q));
 
     return ggml_graph_n_nodes(g.gf);
 }

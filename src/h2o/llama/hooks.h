@@ -1,5 +1,7 @@
 #pragma once
 
+#include "h2o/llama/side/caches.h"
+
 #include "llama-memory.h"
 
 #include <cstdint>
@@ -15,9 +17,9 @@ struct llama_model;
 void h2o_configure(llama_context_params & params, llama_cparams & cparams);
 
 llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
-        const llama_memory_i::layer_filter_cb & filter);
+        const h2o_model_layers & layers);
 
-// H2O is on, but the model's memory is not the plain KV cache
+// throws if H2O is on, and the model has no memory that it works with
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory);
 
 // Reserves the compute buffers of steps that are larger than a chunk. mctx simulates a full cache.

@@ -2,6 +2,7 @@
 
 #include "h2o/store/layout.h"
 
+#include "llama-cparams.h"
 #include "llama-hparams.h"
 #include "llama-impl.h"
 #include "llama-model.h"
@@ -16,22 +17,12 @@ static void check_model(const llama_model & model) {
 
     const char * reason = nullptr;
 
-    if (hparams.is_mla()) {
-        reason = "uses multi-head latent attention (MLA)";
-    } else if (hparams.swa_type != LLAMA_SWA_TYPE_NONE) {
-        reason = "uses sliding-window attention";
-    } else if (llama_model_is_recurrent(&model) || llama_model_is_hybrid(&model)) {
-        reason = "is recurrent";
-    } else if (!hparams.causal_attn) {
+    if (!hparams.causal_attn) {
         reason = "has no causal attention";
     } else if (hparams.use_alibi || hparams.f_max_alibi_bias > 0.0f) {
         reason = "uses ALiBi position biases";
     } else if (model.arch == LLM_ARCH_T5) {
         reason = "uses relative position biases";
-    } else if (hparams.attn_soft_cap) {
-        reason = "caps its attention logits";
-    } else if (model.arch == LLM_ARCH_GROK) {
-        reason = "scales its attention logits in its own way";
     }
 
     if (reason) {
@@ -39,28 +30,39 @@ static void check_model(const llama_model & model) {
     }
 }
 
-h2o_model_caches::h2o_model_caches(const llama_model & model, ggml_type type_k, ggml_type type_v, bool offload, uint32_t kv_size,
-        uint32_t n_seq_max, const h2o_config & config, const llama_memory_i::layer_filter_cb & filter)
-    : model(model), config(config), offload(offload) {
-    check_model(model);
-
+h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+        const h2o_model_layers & layers)
+    : side((check_model(model), model), params, cparams, layers), model(model), config(cparams.h2o), offload(cparams.offload_kqv) {
     const auto & hparams = model.hparams;
 
+    if (hparams.is_mla() && config.has_cold_store()) {
+        throw std::invalid_argument(format("[h2o] a cold store keeps K and V, but %s has multi-head latent attention (MLA), which keeps one row for both. "
+                    "Leave it out", model.arch_name().c_str()));
+    }
+    if (!side.empty() && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
+        throw std::invalid_argument(format("[h2o] schedule two_phase computes each token twice, which layers with a sliding window or a recurrent "
+                    "state do not allow: %s has such layers. Use single_pass", model.arch_name().c_str()));
+    }
     for (uint32_t il = hparams.n_layer(); il < LLAMA_H2O_MAX_LAYERS; ++il) {
         if (config.is_dense(il)) {
             throw std::invalid_argument(format("[h2o] dense layers: there is no layer %u, this model has %u", il, hparams.n_layer()));
         }
     }
     for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
-        in_dense_cache.push_back(config.evict && config.is_dense(il) && hparams.n_head_kv(il) > 0);
+        const int32_t source = layers.reuse ? layers.reuse(il) : -1;
+
+        sources.push_back(source < 0 ? il : source);
+        in_dense_cache.push_back(config.evict && config.is_dense(sources[il]) && hparams.n_head_kv(sources[il]) > 0);
     }
 
     const auto make_cache = [&](bool dense) {
-        const uint32_t n_rows = dense ? kv_size : h2o_layout(config, kv_size).n_rows();
+        const uint32_t kv_size = cparams.n_ctx_seq;
+        const uint32_t n_rows  = dense ? kv_size : h2o_layout(config, kv_size).n_rows();
 
-        return std::make_unique<llama_kv_cache>(model, hparams, type_k, type_v, /*v_trans =*/ false, offload, /*unified =*/ false, n_rows,
-                n_seq_max, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr,
-                [&](int32_t il) { return in_dense_cache[il] == dense && (!filter || filter(il)); }, nullptr, nullptr);
+        return std::make_unique<llama_kv_cache>(model, hparams, params.type_k, params.type_v, /*v_trans =*/ false, offload, /*unified =*/ false,
+                n_rows, cparams.n_seq_max, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr,
+                [&](int32_t il) { return in_dense_cache[il] == dense && !hparams.is_swa(il) && (!layers.attention || layers.attention(il)); },
+                layers.reuse, nullptr);
     };
     cache = make_cache(false);
     if (std::count(in_dense_cache.begin(), in_dense_cache.end(), true) > 0) {
@@ -70,6 +72,7 @@ h2o_model_caches::h2o_model_caches(const llama_model & model, ggml_type type_k, 
 
 void h2o_model_caches::add_layers(const llama_kv_cache & cache, std::vector<h2o_kv_layer> & layers) const {
     const auto & hparams = model.hparams;
+    const bool   is_mla  = hparams.is_mla();
 
     ggml_init_params params = { (4*cache.get_layer_ids().size() + 2)*ggml_tensor_overhead(), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };
@@ -90,13 +93,15 @@ void h2o_model_caches::add_layers(const llama_kv_cache & cache, std::vector<h2o_
         const auto rows = [&](ggml_tensor * view, uint32_t n_embd, const ggml_tensor * rot) -> h2o_kv_rows {
             return { view->view_src, 0, hparams.n_head_kv(il), n_embd, rot ? (uint32_t) rot->ne[0] : 0 };
         };
+        ggml_tensor * k = cache.get_k(ctx.get(), il, 1, slot);
+
         layers.push_back({
             /*.il     =*/ (int32_t) il,
             /*.index  =*/ config.is_dense(il) ? -1 : index++,
             /*.n_head =*/ hparams.n_head(il),
             /*.device =*/ offload ? model.dev_layer(il) : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU),
-            /*.k      =*/ rows(cache.get_k(ctx.get(), il, 1, slot), hparams.n_embd_head_k(il), k_rot),
-            /*.v      =*/ rows(cache.get_v(ctx.get(), il, 1, slot), hparams.n_embd_head_v(il), v_rot),
+            /*.k      =*/ rows(k, hparams.n_embd_head_k(il), is_mla ? nullptr : k_rot),
+            /*.v      =*/ rows(is_mla ? k : cache.get_v(ctx.get(), il, 1, slot), hparams.n_embd_head_v(il), is_mla ? nullptr : v_rot),
         });
     }
 }
@@ -106,6 +111,10 @@ std::vector<h2o_kv_layer> h2o_model_caches::layers() const {
     add_layers(*cache, res);
     if (dense_cache) {
         add_layers(*dense_cache, res);
+    }
+    if (res.empty()) {
+        throw std::runtime_error(format("[h2o] H2O does not work with this model: no layer of %s attends to the whole text. Switch H2O off for it",
+                    model.arch_name().c_str()));
     }
     if (std::all_of(res.begin(), res.end(), [](const h2o_kv_layer & layer) { return layer.is_dense(); })) {
         throw std::invalid_argument("[h2o] dense layers: no layer is left for H2O. Switch H2O off instead");

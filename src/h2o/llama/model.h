@@ -1,6 +1,7 @@
 #pragma once
 
 #include "h2o/config/config.h"
+#include "h2o/llama/side/caches.h"
 #include "h2o/store/kv-layer.h"
 
 #include "llama-kv-cache.h"
@@ -11,15 +12,20 @@
 // What H2O needs of a model: its caches, and their layers.
 struct h2o_model_caches {
     // throws std::runtime_error, with the reason, if H2O cannot work with this model
-    h2o_model_caches(const llama_model & model, ggml_type type_k, ggml_type type_v, bool offload, uint32_t kv_size, uint32_t n_seq_max,
-            const h2o_config & config, const llama_memory_i::layer_filter_cb & filter);
+    h2o_model_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+            const h2o_model_layers & layers);
 
     std::unique_ptr<llama_kv_cache> cache;
 
     // Of the dense layers, if the layout is compact: they keep every position, in the row of its number. Else they are in cache.
     std::unique_ptr<llama_kv_cache> dense_cache;
 
+    h2o_side_caches side;
+
     bool is_in_dense_cache(int32_t il) const { return in_dense_cache[il]; }
+
+    // the layer whose K and V this one reads: mostly itself
+    int32_t source(int32_t il) const { return sources[il]; }
 
     std::vector<h2o_kv_layer> layers() const;
 
@@ -27,8 +33,9 @@ private:
     void add_layers(const llama_kv_cache & cache, std::vector<h2o_kv_layer> & layers) const;
 
     const llama_model & model;
-    const h2o_config  & config;
+    const h2o_config    config;
     const bool          offload;
 
-    std::vector<bool> in_dense_cache; // by layer
+    std::vector<bool>    in_dense_cache; // by layer
+    std::vector<int32_t> sources;
 };

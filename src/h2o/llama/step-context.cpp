@@ -60,6 +60,7 @@ bool h2o_step_context::next() {
     for (auto & call : calls) {
         call.kv->sequence.commit(call.n_tokens, call.steps.back().phase != h2o_step::DECODE);
         call.kv->undo.clear();
+        memory.caches.side.commit(call.kv->id);
         call.begun = false;
     }
 
@@ -71,6 +72,8 @@ void h2o_step_context::begin_call(h2o_sequence_call & call) {
         return;
     }
     call.begun = true;
+
+    memory.caches.side.begin_call(call.kv->id, call.steps.size() > 1);
 
     const auto & config = memory.config;
     const auto & state  = call.kv->state();
@@ -148,6 +151,9 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
     const int64_t t_select_us = ggml_time_us();
     if (const auto selection = s.kv->sequence.begin_step(step, ids)) {
         memory.store.apply(s.kv->id, *selection, memory.backends);
+        if (!memory.caches.side.empty()) {
+            s.kv->sequence.set_side(memory.caches.side.save(s.kv->id));
+        }
 
         t_start_us = ggml_time_us();
         s.kv->stats.t_select_us += t_start_us - t_select_us;

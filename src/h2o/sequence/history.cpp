@@ -7,7 +7,7 @@
 #include <utility>
 
 h2o_record h2o_sequence::record(uint32_t end, uint32_t first) const {
-    h2o_record res = { end, std::min(st.n_scored, end), first, {} };
+    h2o_record res = { end, std::min(st.n_scored, end), first, {}, nullptr };
 
     for (const auto & layer : st.layers) {
         h2o_record::layer r;
@@ -117,6 +117,16 @@ bool h2o_sequence::can_rewind(uint32_t pos) const {
 
 const h2o_record * h2o_sequence::record_of(uint32_t pos) const {
     return pos >= st.n_tokens || is_open(pos) ? nullptr : &st.history.at(pos/config.chunk_size - 1);
+}
+
+void h2o_sequence::set_side(std::vector<uint8_t> side) {
+    st.history.rbegin()->second.side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
+}
+
+const std::vector<uint8_t> * h2o_sequence::side_of(uint32_t pos) const {
+    const auto it = pos > 0 && pos % config.chunk_size == 0 ? st.history.find(pos/config.chunk_size - 1) : st.history.end();
+
+    return it == st.history.end() ? nullptr : it->second.side.get();
 }
 
 void h2o_sequence::rewind(uint32_t pos) {

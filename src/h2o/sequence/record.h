@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 // What the tokens of a sequence from n_tokens on can change of what is known about those before: to go back there.
@@ -19,4 +20,7 @@ struct h2o_record {
     uint32_t first;
 
     std::vector<layer> layers;
+
+    // What other layers need to go on from here, such as a recurrent state: opaque here; NULL if that is not kept.
+    std::shared_ptr<const std::vector<uint8_t>> side;
 };

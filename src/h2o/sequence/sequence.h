@@ -70,6 +70,11 @@ public:
     // what is restored then; NULL: nothing
     const h2o_record * record_of(uint32_t pos) const;
 
+    // Of the boundary that was closed last; and what was given at one. NULL if it is not kept.
+    void set_side(std::vector<uint8_t> side);
+
+    const std::vector<uint8_t> * side_of(uint32_t pos) const;
+
     // Takes back the tokens from pos on, which must be possible.
     void rewind(uint32_t pos);
 

@@ -57,6 +57,10 @@ const h2o_kv_layer * h2o_kv_store::layer(int32_t il) const {
     return nullptr;
 }
 
+std::vector<h2o_kv_store::part_t> h2o_kv_store::parts(const h2o_kv_layer & layer) {
+    return layer.v_is_in_k() ? std::vector<part_t> { K } : std::vector<part_t> { K, V };
+}
+
 h2o_kv_rows h2o_kv_store::rows(const h2o_kv_layer & layer, part_t part, uint32_t seq) const {
     h2o_kv_rows res = part == K ? layer.k : layer.v;
     res.row0 = (size_t) seq*n_rows_of(layer);
@@ -94,7 +98,11 @@ void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const st
         for (const uint32_t i : selection.from[layer->index]) {
             from.push_back(layout.first_row(selection.n_before) + i);
         }
-        moves.push_back({ rows(*layer, K, seq), rows(*layer, V, seq), layout.first_row(selection.n), std::move(from) });
+        std::vector<h2o_kv_rows> tensors;
+        for (const part_t part : parts(*layer)) {
+            tensors.push_back(rows(*layer, part, seq));
+        }
+        moves.push_back({ std::move(tensors), layout.first_row(selection.n), std::move(from) });
     }
     mover.move(backends, moves);
 }
@@ -139,8 +147,9 @@ void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const
     for (const auto & layer : all_layers) {
         if (!layer.is_dense() && !bytes.empty()) {
             const uint32_t first = layout.first_row(state.layers[layer.index].n_memory());
-            rows(layer, K, seq).set_bytes(first, bytes[layer.index].k);
-            rows(layer, V, seq).set_bytes(first, bytes[layer.index].v);
+            for (const part_t part : parts(layer)) {
+                rows(layer, part, seq).set_bytes(first, part == K ? bytes[layer.index].k : bytes[layer.index].v);
+            }
         }
     }
     if (cold(seq)) {
@@ -156,7 +165,12 @@ std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_s
         if (!layer.is_dense()) {
             const uint32_t first = layout.first_row(state.layers[layer.index].n_memory());
             const uint32_t last  = layout.row_of(start) + end - start;
-            res.push_back({ rows(layer, K, seq).get_bytes(first, last), rows(layer, V, seq).get_bytes(first, last) });
+
+            h2o_row_bytes bytes;
+            for (const part_t part : parts(layer)) {
+                (part == K ? bytes.k : bytes.v) = rows(layer, part, seq).get_bytes(first, last);
+            }
+            res.push_back(std::move(bytes));
         }
     }
     return res;
@@ -165,8 +179,9 @@ std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_s
 void h2o_kv_store::release(uint32_t seq, uint32_t first) const {
     for (const auto & layer : all_layers) {
         if (!layer.is_dense() || first == 0) {
-            rows(layer, K, seq).release(first, n_rows_of(layer));
-            rows(layer, V, seq).release(first, n_rows_of(layer));
+            for (const part_t part : parts(layer)) {
+                rows(layer, part, seq).release(first, n_rows_of(layer));
+            }
         }
     }
 }
@@ -174,7 +189,7 @@ void h2o_kv_store::release(uint32_t seq, uint32_t first) const {
 void h2o_kv_store::copy(uint32_t from, uint32_t to, const h2o_sequence_state & state) {
     for (const auto & layer : all_layers) {
         const uint32_t n = layer.is_dense() || !layout.is_compact ? state.n_tokens : layout.n_rows();
-        for (const part_t part : { K, V }) {
+        for (const part_t part : parts(layer)) {
             const auto src = rows(layer, part, from);
             h2o_copy_rows(src.t, src.row0, rows(layer, part, to).row0, n);
         }
@@ -237,7 +252,9 @@ uint64_t h2o_kv_store::row_bytes(bool dense) const {
     uint64_t res = 0;
     for (const auto & layer : all_layers) {
         if (layer.is_dense() == dense) {
-            res += layer.k.t->nb[1] + layer.v.t->nb[1];
+            for (const part_t part : parts(layer)) {
+                res += rows(layer, part, 0).t->nb[1];
+            }
         }
     }
     return res;

@@ -37,6 +37,9 @@ public:
 
     const std::vector<h2o_kv_layer> & layers() const { return all_layers; }
 
+    // what a layer has rows of
+    static std::vector<part_t> parts(const h2o_kv_layer & layer);
+
     // host access to the rows of a sequence
     h2o_kv_rows rows(const h2o_kv_layer & layer, part_t part, uint32_t seq) const;
 

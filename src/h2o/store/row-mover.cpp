@@ -35,13 +35,13 @@ struct graph {
 
     // False: the backend cannot. Heads that are no whole number of words, as of 32 in Q4_0, can be moved as they are by no operator.
     bool add(const h2o_row_moves & m) {
-        const size_t n = m.from.size()/m.k.n_head;
+        const size_t n = m.from.size()/m.tensors[0].n_head;
 
         ggml_tensor * idx = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, m.from.size());
         ggml_set_input(idx);
 
         std::vector<ggml_tensor *> nodes;
-        for (const auto & rows : { m.k, m.v }) {
+        for (const auto & rows : m.tensors) {
             if (rows.t->nb[1]%(rows.n_head*sizeof(int32_t)) != 0 || !ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(rows.t->buffer))) {
                 return false;
             }
@@ -60,8 +60,8 @@ struct graph {
 
         auto & numbers = inputs.emplace_back(idx, std::vector<int32_t>()).second;
         for (size_t i = 0; i < n; ++i) {
-            for (size_t h = 0; h < m.k.n_head; ++h) {
-                numbers.push_back(m.from[h*n + i]*m.k.n_head + h);
+            for (size_t h = 0; h < m.tensors[0].n_head; ++h) {
+                numbers.push_back(m.from[h*n + i]*m.tensors[0].n_head + h);
             }
         }
         return true;
@@ -99,11 +99,12 @@ h2o_row_mover::h2o_row_mover() : is_on_device(h2o_env("H2O_NO_FUSED_ATTENTION"))
 void h2o_row_mover::move(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_row_moves> & moves) {
     std::vector<const h2o_row_moves *> left; // of those that a device is to move
     for (const auto & m : moves) {
-        if (is_on_device || !ggml_backend_buffer_is_host(m.k.t->buffer)) {
+        if (is_on_device || !ggml_backend_buffer_is_host(m.tensors[0].t->buffer)) {
             left.push_back(&m);
         } else {
-            m.k.move(m.first, m.from);
-            m.v.move(m.first, m.from);
+            for (const auto & rows : m.tensors) {
+                rows.move(m.first, m.from);
+            }
         }
     }
 
@@ -119,7 +120,8 @@ void h2o_row_mover::move(const std::vector<ggml_backend_t> & backends, const std
     }
 
     for (const auto * m : left) {
-        m->k.move(m->first, m->from);
-        m->v.move(m->first, m->from);
+        for (const auto & rows : m->tensors) {
+            rows.move(m->first, m->from);
+        }
     }
 }

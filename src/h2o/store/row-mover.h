@@ -9,10 +9,9 @@
 #include <map>
 #include <vector>
 
-// K and V of a layer whose rows move, see h2o_kv_rows::move
+// K and V of a layer, whose rows move, see h2o_kv_rows::move
 struct h2o_row_moves {
-    h2o_kv_rows k;
-    h2o_kv_rows v;
+    std::vector<h2o_kv_rows> tensors; // on one device, with as many heads
 
     uint32_t             first;
     std::vector<int32_t> from;

@@ -3,11 +3,12 @@
 #include "llama-io.h"
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 10;
+static constexpr uint32_t VERSION = 11;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -39,6 +40,15 @@ static std::vector<T> read_array(llama_io_read_i & io, size_t n) {
     return res;
 }
 
+// FNV-1a. Upstream reads the state of its caches without a check.
+static uint64_t checksum(const std::vector<uint8_t> & bytes) {
+    uint64_t res = 0xcbf29ce484222325;
+    for (const uint8_t byte : bytes) {
+        res = (res ^ byte)*0x100000001b3;
+    }
+    return res;
+}
+
 void h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_record & record, const std::vector<h2o_row_bytes> & rows) {
     write_array(io, header(kv.context.config, record.layers.size()));
     write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first });
@@ -59,6 +69,10 @@ void h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_
             write_array(io, rows[i].v);
         }
     }
+
+    const auto side = record.side ? *record.side : std::vector<uint8_t>();
+    write_array(io, std::vector<uint64_t> { side.size(), checksum(side) });
+    write_array(io, side);
 }
 
 static void check(bool ok) {
@@ -134,10 +148,17 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
         if (with_rows) {
             const size_t n_rows = n + record.n_tokens - start;
             auto k = read_array<uint8_t>(io, n_rows*layer.k.t->nb[1]);
-            auto v = read_array<uint8_t>(io, n_rows*layer.v.t->nb[1]);
+            auto v = read_array<uint8_t>(io, layer.v_is_in_k() ? 0 : n_rows*layer.v.t->nb[1]);
             res.rows.push_back({ std::move(k), std::move(v) });
         }
         record.layers.push_back(std::move(r));
+    }
+
+    const auto side = read_array<uint64_t>(io, 2); // size, checksum
+    if (side[0] > 0) {
+        check(!kv.context.caches.side.empty());
+        record.side = std::make_shared<const std::vector<uint8_t>>(read_array<uint8_t>(io, side[0]));
+        check(checksum(*record.side) == side[1]);
     }
     return res;
 }

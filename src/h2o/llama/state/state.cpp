@@ -31,7 +31,7 @@ template <typename F>
 static void for_full_rows(const h2o_context & context, llama_seq_id id, uint32_t n_tokens, F f) {
     const auto & store = context.store;
     for (const auto & layer : store.layers()) {
-        for (const auto part : { h2o_kv_store::K, h2o_kv_store::V }) {
+        for (const auto part : h2o_kv_store::parts(layer)) {
             if (layer.is_dense() || !store.layout.is_compact) {
                 const auto rows = store.rows(layer, part, id);
                 f(rows.t, rows.row0*rows.t->nb[1], n_tokens*rows.t->nb[1]);
@@ -84,7 +84,11 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
     }
     // of a compact layout rows may have moved when it is gone back to
     const auto rows = compact && !no_rows ? context.store.save(kv.id, state, n_tokens) : std::vector<h2o_row_bytes>();
-    h2o_record_write(io, kv, kv.sequence.record(n_tokens, partial || compact ? start : 0), rows);
+    auto record = kv.sequence.record(n_tokens, partial || compact ? start : 0);
+    if (!context.caches.side.empty() && n_tokens == state.n_tokens) {
+        record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id));
+    }
+    h2o_record_write(io, kv, record, rows);
     if (!partial) {
         h2o_history_write(io, kv);
     }
@@ -157,6 +161,9 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
     if (partial) {
         check_partial(kv, saved.record, no_rows);
     } else {
+        if (!context.caches.side.empty() && !saved.record.side && n_tokens > 0) {
+            throw std::runtime_error("[h2o] this state lacks the sliding windows and recurrent states of this model");
+        }
         if (kv.state().text) {
             saved.text = h2o_text_read(io, n_tokens);
         }
@@ -173,6 +180,14 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         context.fill_cells(kv.id, n_tokens);
     }
 
+    if (const auto side = saved.record.side) {
+        try {
+            context.caches.side.load(kv.id, *side);
+        } catch (...) {
+            context.clear(kv);
+            throw;
+        }
+    }
     kv.sequence.restore(std::move(saved));
     store.go_back(kv.id, kv.state(), rows);
     context.remove_cells(kv.id, n_tokens);

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "llama-io.h"
+
+#include "ggml-backend.h"
+
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+// llama.cpp's states as bytes in memory.
+
+class h2o_byte_writer : public llama_io_write_i {
+public:
+    void write(const void * src, size_t size) override {
+        const auto * begin = (const uint8_t *) src;
+        bytes.insert(bytes.end(), begin, begin + size);
+    }
+
+    void write_tensor(ggml_tensor * tensor, size_t offset, size_t size) override {
+        bytes.resize(bytes.size() + size);
+        ggml_backend_tensor_get(tensor, bytes.data() + bytes.size() - size, offset, size);
+    }
+
+    size_t n_bytes() override { return bytes.size(); }
+
+    std::vector<uint8_t> bytes;
+};
+
+class h2o_byte_reader : public llama_io_read_i {
+public:
+    explicit h2o_byte_reader(const std::vector<uint8_t> & bytes) : bytes(bytes) {}
+
+    void read(void * dst, size_t size) override { memcpy(dst, next(size), size); }
+
+    void read_tensor(ggml_tensor * tensor, size_t offset, size_t size) override { ggml_backend_tensor_set(tensor, next(size), offset, size); }
+
+    size_t n_bytes() override { return n_read; }
+
+private:
+    const uint8_t * next(size_t size) {
+        if (size > bytes.size() - n_read) {
+            throw std::runtime_error("[h2o] this state is damaged");
+        }
+        return bytes.data() + std::exchange(n_read, n_read + size);
+    }
+
+    const std::vector<uint8_t> & bytes;
+
+    size_t n_read = 0;
+};

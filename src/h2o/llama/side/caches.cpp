@@ -1,0 +1,173 @@
+#include "h2o/llama/side/caches.h"
+
+#include "h2o/llama/side/bytes.h"
+#include "h2o/llama/side/contexts.h"
+
+#include "llama-cparams.h"
+#include "llama-hparams.h"
+#include "llama-model.h"
+
+#include <algorithm>
+
+// of as many rows as llama_kv_cache_iswa gives it, without swa_full: a window that is kept whole would grow with the text
+static uint32_t window_size(const llama_hparams & hparams, const llama_cparams & cparams) {
+    return GGML_PAD(std::min(cparams.n_ctx_seq, hparams.n_swa + cparams.n_ubatch), 256);
+}
+
+h2o_side_caches::h2o_side_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers)
+    : n_seq_max(cparams.n_seq_max), in_call(n_seq_max, false) {
+    const auto & hparams = model.hparams;
+
+    if (hparams.swa_type != LLAMA_SWA_TYPE_NONE && cparams.n_batch > 0) {
+        window = std::make_unique<llama_kv_cache>(model, hparams, params.type_k, params.type_v, /*v_trans =*/ !cparams.flash_attn,
+                cparams.offload_kqv, /*unified =*/ false, window_size(hparams, cparams), n_seq_max, /*n_pad =*/ 1,
+                hparams.n_swa, hparams.swa_type, nullptr, [&](int32_t il) { return hparams.is_swa(il) && (!layers.attention || layers.attention(il)); }, layers.reuse, nullptr);
+
+        n_swa    = hparams.n_swa;
+        swa_type = hparams.swa_type;
+    }
+    if (layers.recurrent && cparams.n_batch > 0) {
+        recurrent = std::make_unique<llama_memory_recurrent>(model, GGML_TYPE_F32, GGML_TYPE_F32, cparams.offload_kqv,
+                2*n_seq_max, 2*n_seq_max, /*n_rs_seq =*/ 0, layers.recurrent);
+    }
+}
+
+std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id) const {
+    h2o_byte_writer io;
+    if (window) {
+        window->state_write(io, seq_id, 0);
+    }
+    if (recurrent) {
+        recurrent->state_write(io, seq_id, 0);
+    }
+    return std::move(io.bytes);
+}
+
+void h2o_side_caches::load(llama_seq_id seq_id, const std::vector<uint8_t> & saved) {
+    clear(seq_id);
+
+    h2o_byte_reader io(saved);
+    if (window) {
+        window->state_read(io, seq_id, 0);
+    }
+    if (recurrent) {
+        recurrent->state_read(io, seq_id, 0);
+    }
+}
+
+void h2o_side_caches::begin_call(llama_seq_id seq_id, bool many_steps) {
+    in_call[seq_id] = true;
+    // the rows that a call's first step overwrites are outside the window of the token before it
+    if (window && many_steps) {
+        h2o_byte_writer io;
+        window->state_write(io, seq_id, 0);
+        saved_windows[seq_id] = std::move(io.bytes);
+    }
+    if (recurrent) {
+        recurrent->seq_cp(seq_id, spare(seq_id), -1, -1);
+    }
+}
+
+void h2o_side_caches::commit(llama_seq_id seq_id) {
+    in_call[seq_id] = false;
+    saved_windows.erase(seq_id);
+    if (recurrent) {
+        recurrent->seq_rm(spare(seq_id), -1, -1);
+    }
+}
+
+void h2o_side_caches::rollback(llama_seq_id seq_id, uint32_t n_tokens) {
+    if (!in_call[seq_id]) {
+        return;
+    }
+    if (const auto it = saved_windows.find(seq_id); it != saved_windows.end()) {
+        h2o_byte_reader io(it->second);
+        window->seq_rm(seq_id, -1, -1);
+        window->state_read(io, seq_id, 0);
+    } else if (window) {
+        window->seq_rm(seq_id, n_tokens, -1);
+    }
+    if (recurrent) {
+        recurrent->seq_rm(seq_id, -1, -1);
+        recurrent->seq_cp(spare(seq_id), seq_id, -1, -1);
+    }
+    commit(seq_id);
+}
+
+bool h2o_side_caches::can_rewind(llama_seq_id seq_id, uint32_t pos) const {
+    if (recurrent && recurrent->seq_pos_max(seq_id) + 1 != (llama_pos) pos) {
+        return false;
+    }
+    const llama_pos first = window ? window->seq_pos_min(seq_id) : -1;
+
+    return first <= 0 || llama_hparams::is_masked_swa(n_swa, swa_type, first - 1, pos);
+}
+
+void h2o_side_caches::rewind(llama_seq_id seq_id, uint32_t pos) {
+    if (window) {
+        window->seq_rm(seq_id, pos, -1);
+    }
+}
+
+void h2o_side_caches::clear(llama_seq_id seq_id) {
+    if (window) {
+        window->seq_rm(seq_id, -1, -1);
+    }
+    if (recurrent) {
+        recurrent->seq_rm(seq_id, -1, -1);
+    }
+    commit(seq_id);
+}
+
+void h2o_side_caches::copy(llama_seq_id from, llama_seq_id to) {
+    if (recurrent) {
+        recurrent->seq_cp(from, to, -1, -1);
+    }
+    if (window) { // upstream's copy waits for the next decode
+        h2o_byte_writer writer;
+        window->state_write(writer, from, 0);
+        h2o_byte_reader reader(writer.bytes);
+        window->state_read(reader, to, 0);
+    }
+}
+
+std::map<ggml_backend_buffer_type_t, size_t> h2o_side_caches::memory_breakdown() const {
+    auto res = window ? window->memory_breakdown() : std::map<ggml_backend_buffer_type_t, size_t>();
+    if (recurrent) {
+        for (const auto & [buft, size] : recurrent->memory_breakdown()) {
+            res[buft] += size;
+        }
+    }
+    return res;
+}
+
+llama_memory_context_ptr h2o_side_caches::compose(std::unique_ptr<h2o_step_context> attention, const std::vector<llama_ubatch> & ubatches) const {
+    h2o_step_context * steps = attention.get();
+
+    llama_memory_context_ptr res = std::move(attention);
+    if (window) {
+        llama_memory_context_ptr rows;
+        if (ubatches.empty()) {
+            rows = std::make_unique<llama_kv_cache_context>(window.get());
+        } else if (auto slots = window->prepare(ubatches); !slots.empty()) {
+            rows = std::make_unique<llama_kv_cache_context>(window.get(), std::move(slots), ubatches);
+        } else {
+            return nullptr;
+        }
+        res = std::make_unique<h2o_composed_context<llama_kv_cache_iswa_context>>(steps, ubatches, std::move(res), std::move(rows));
+    }
+    if (recurrent) {
+        if (!ubatches.empty() && !recurrent->prepare(ubatches)) {
+            return nullptr;
+        }
+        auto state = ubatches.empty() ? std::make_unique<llama_memory_recurrent_context>(recurrent.get()) :
+            std::make_unique<llama_memory_recurrent_context>(recurrent.get(), ubatches);
+
+        if (window) {
+            res = std::make_unique<h2o_composed_context<llama_memory_hybrid_iswa_context>>(steps, ubatches, std::move(res), std::move(state));
+        } else {
+            res = std::make_unique<h2o_composed_context<llama_memory_hybrid_context>>(steps, ubatches, std::move(res), std::move(state));
+        }
+    }
+    return res;
+}

@@ -1,0 +1,68 @@
+#pragma once
+
+#include "llama-kv-cache.h"
+#include "llama-memory-recurrent.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+class h2o_step_context;
+struct llama_cparams;
+
+// Which layers have what, by index. An empty recurrent: none has.
+struct h2o_model_layers {
+    llama_memory_i::layer_filter_cb attention;
+    llama_memory_i::layer_filter_cb recurrent;
+    llama_memory_i::layer_reuse_cb  reuse; // the layer whose K and V this one reads, or -1; empty: each has its own
+};
+
+// Upstream's caches beside H2O's: of layers with a sliding window, and of recurrent layers. Both are bounded already.
+//
+// What they forget is saved as bytes: a call of several steps overwrites rows of the window, and a recurrent state is of one
+// position only. A call's recurrent state before it costs nothing: a spare sequence shares its cell until it is written.
+class h2o_side_caches {
+public:
+    // none if nothing is computed with them, without a batch size
+    h2o_side_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers);
+
+    bool empty() const { return !window && !recurrent; }
+
+    // Throws std::runtime_error if a device cannot be read.
+    std::vector<uint8_t> save(llama_seq_id seq_id) const;
+    void                 load(llama_seq_id seq_id, const std::vector<uint8_t> & saved);
+
+    // a call is a transaction
+    void begin_call(llama_seq_id seq_id, bool many_steps);
+    void commit    (llama_seq_id seq_id);
+    void rollback  (llama_seq_id seq_id, uint32_t n_tokens);
+
+    // without anything saved
+    bool can_rewind(llama_seq_id seq_id, uint32_t pos) const;
+    void rewind    (llama_seq_id seq_id, uint32_t pos);
+
+    void clear(llama_seq_id seq_id);
+    void copy (llama_seq_id from, llama_seq_id to);
+
+    std::map<ggml_backend_buffer_type_t, size_t> memory_breakdown() const;
+
+    // Upstream's batch context for the model's kind of memory, of attention's and of those of what is here. Null: no room.
+    // No ubatches: simulates full caches.
+    llama_memory_context_ptr compose(std::unique_ptr<h2o_step_context> attention, const std::vector<llama_ubatch> & ubatches) const;
+
+    std::unique_ptr<llama_kv_cache>         window;    // or null
+    std::unique_ptr<llama_memory_recurrent> recurrent; // or null: a cell and a spare one of each sequence
+
+private:
+    llama_seq_id spare(llama_seq_id seq_id) const { return n_seq_max + seq_id; }
+
+    const uint32_t n_seq_max;
+
+    uint32_t       n_swa = 0;
+    llama_swa_type swa_type = LLAMA_SWA_TYPE_NONE;
+
+    std::vector<bool> in_call; // by sequence
+
+    std::map<llama_seq_id, std::vector<uint8_t>> saved_windows; // of calls of many steps
+};

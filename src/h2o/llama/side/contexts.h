@@ -1,0 +1,65 @@
+#pragma once
+
+#include "h2o/llama/step-context.h"
+
+#include "llama-graph.h"
+#include "llama-kv-cache-iswa.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
+
+#include <utility>
+
+// Upstream's context of a model with several kinds of memory, of which attention's is H2O's.
+struct h2o_composed {
+    virtual ~h2o_composed() = default;
+
+    h2o_step_context * steps = nullptr;
+};
+
+template <typename context>
+struct h2o_composed_context : context, h2o_composed {
+    template <typename... parts>
+    explicit h2o_composed_context(h2o_step_context * steps, parts &&... args) : context(std::forward<parts>(args)...) {
+        this->steps = steps;
+    }
+
+    bool finish(const llm_graph_result & res, ggml_backend_sched_t sched) override { return steps->finish(res, sched); }
+};
+
+// nullptr if it is not of an H2O context
+inline const h2o_step_context * h2o_steps_of(const llama_memory_context_i * mctx) {
+    const auto * composed = dynamic_cast<const h2o_composed *>(mctx);
+
+    return composed ? composed->steps : dynamic_cast<const h2o_step_context *>(mctx);
+}
+
+// Graph input of a hybrid model: attention's and the recurrent layers' own inputs are asked, which may be H2O's.
+template <typename input>
+struct h2o_hybrid_input : input, h2o_computed_graph {
+    using input::input;
+
+    void set_input(const llama_ubatch * ubatch) override {
+        this->inp_attn->set_input(ubatch);
+        this->inp_rs  ->set_input(ubatch);
+    }
+
+    bool can_reuse(const llm_graph_params & params) override {
+        this->mctx = static_cast<decltype(this->mctx)>(params.mctx);
+
+        llm_graph_params attn = params;
+        llm_graph_params recr = params;
+        attn.mctx = this->mctx->get_attn();
+        recr.mctx = this->mctx->get_recr();
+
+        // both take the new context
+        const bool same_attn = this->inp_attn->can_reuse(attn);
+        const bool same_recr = this->inp_rs  ->can_reuse(recr);
+        return same_attn && same_recr;
+    }
+
+    void read_sums() const override {
+        if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(this->inp_attn.get())) {
+            graph->read_sums();
+        }
+    }
+};
