@@ -31,6 +31,8 @@ DEFAULTS = H2OConfig(chunk_size=S)
 EVERYTHING = replace(DEFAULTS, heavy_budget=OPEN["n_ctx"])
 EVICT = replace(DEFAULTS, evict=True)
 KEPT = replace(EVICT, evict=False, decode="memory", heavy_budget=int(EVICT.heavy_budget), lookup_budget=0)
+# What not every model allows.
+MAY_BE_REFUSED = {"two_phase": "computes each token twice", "index": "retrieval index needs"}
 
 
 class Text(NamedTuple):
@@ -77,9 +79,19 @@ class Checks:
         self.text, self.other_text = (random_text(self.model.n_vocab, seed) for seed in range(2))
         self.dense = read(self.model, self.text)
         self.errors["dense, token by token"] = relative_error(read(self.model, self.text, TOKENS), self.dense)
-        self.bound = against_dense(self.errors["dense, token by token"])
+        self.bound = self.bound_with_flash = against_dense(self.errors["dense, token by token"])
+        if self.has_other_layers():
+            with self.open(None, flash_attn="on") as llm:
+                self.errors["dense, flash attention"] = relative_error(read(llm, self.text), self.dense)
+            self.bound_with_flash = against_dense(self.errors["dense, flash attention"])
 
-    def open(self, h2o: H2OConfig, **kwargs: Any) -> Llama:
+    def has_other_layers(self) -> bool:
+        """Whether some are upstream's, whose flash attention rounds to F16."""
+        architecture = self.model.metadata["general.architecture"]
+        with self.open(DEFAULTS) as llm:
+            return len(llm.kv.layers) < int(self.model.metadata[f"{architecture}.block_count"])
+
+    def open(self, h2o: H2OConfig | None, **kwargs: Any) -> Llama:
         return Llama(self.model, h2o=h2o, **OPEN | kwargs)
 
     def run(self) -> None:
@@ -99,9 +111,12 @@ class Checks:
                 for what, error in check():
                     key = f"{name}: {what}"
                     self.errors[key] = max(error, self.errors.get(key, 0.0))
-                    if not error <= self.bound:  # or NaN
-                        self.failed[key] = f"relative error {error:.1e} > {self.bound:.1e}"
+                    bound = self.bound if "composed" in name else self.bound_with_flash
+                    if not error <= bound:  # or NaN
+                        self.failed[key] = f"relative error {error:.1e} > {bound:.1e}"
             except Exception as error:
+                if name in MAY_BE_REFUSED and MAY_BE_REFUSED[name] in str(error):
+                    continue
                 self.failed[name] = f"{type(error).__name__}: {error}"
 
     def check_sparse(self, h2o: H2OConfig) -> Iterator[tuple[str, float]]:
