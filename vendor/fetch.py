@@ -26,7 +26,7 @@ STAMP = ".h2o-stamp"
 
 # What CMake reads or compiles. Models, docs, tests, the web UI and backends that need another vendor's SDK stay behind.
 _KEEP = re.compile(
-    r"""CMakeLists\.txt | LICENSE | scripts/ui-assets\.cmake | tests/test-backend-ops\.cpp
+    r"""CMakeLists\.txt | LICENSE | scripts/ui-assets\.cmake | tests/test-(backend-ops | llama-archs)\.cpp
       | (cmake | common | include | licenses | src | vendor) / .+
       | ggml/CMakeLists\.txt | ggml/(cmake | include)/.+
       | ggml/src/([^/]+ | ggml-(blas | cpu | cuda | hip | metal | musa | rpc | vulkan)/.+)

@@ -1,0 +1,184 @@
+"""What must hold for a model of any architecture, in a process of its own: a crash is then the failure of one model.
+
+    python tests/check_architecture.py MODEL.gguf
+
+prints a line of JSON: {"refused": REASON}; or {"errors": {CHECK: the largest relative error}, "failed": {CHECK: WHY}},
+and exits with 1 if a check has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from h2o_llama import H2OConfig, H2OError, Llama, _core
+from tolerances import against_dense
+
+S, N, N_GENERATED = 32, 200, 20
+OPEN: dict[str, Any] = {"n_ctx": 256, "n_batch": 256, "n_threads": 1, "type_k": "f32", "type_v": "f32"}
+WHOLE, PIECES, TOKENS = (N,), (7, 57, 1, 64, 71), (1,) * N
+BOUNDARY, MIDDLE, MIDDLE_OF_OTHER = 4 * S, 150, 135
+
+DEFAULTS = H2OConfig(chunk_size=S)
+EVERYTHING = replace(DEFAULTS, heavy_budget=OPEN["n_ctx"])
+EVICT = replace(DEFAULTS, evict=True)
+KEPT = replace(EVICT, evict=False, decode="memory", heavy_budget=int(EVICT.heavy_budget), lookup_budget=0)
+# What not every model allows.
+MAY_BE_REFUSED = {"two_phase": "computes each token twice", "index": "retrieval index needs"}
+
+
+class Text(NamedTuple):
+    """Both parts are given: which token is the likeliest does not matter."""
+
+    prompt: list[int]
+    generated: list[int]
+
+
+def random_text(n_vocab: int, seed: int) -> Text:
+    ids = np.random.default_rng(seed).integers(0, n_vocab, N + N_GENERATED).tolist()
+    return Text(ids[:N], ids[N:])
+
+
+def read(llm: Llama, text: Text, sizes: Sequence[int] = WHOLE) -> Any:
+    """Logits of all tokens, the prompt in calls of these sizes."""
+    llm.reset()
+    rows = []
+    for begin, end in pairwise([0, *np.cumsum(sizes).tolist()]):
+        llm.eval(text.prompt[begin:end], logits="all")
+        rows.append(llm.logits)
+    for token in text.generated:
+        llm.eval([token], decode=True)
+        rows.append(llm.logits)
+    logits = np.concatenate(rows)
+    if not np.isfinite(logits).all():
+        raise AssertionError("not all logits are finite")
+    return logits
+
+
+def relative_error(actual: Any, expected: Any) -> float:
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
+
+
+@dataclass
+class Checks:
+    """`model` has dense attention. Each method is a check: it compares, and yields what by how much."""
+
+    model: Llama
+    errors: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.text, self.other_text = (random_text(self.model.n_vocab, seed) for seed in range(2))
+        self.dense = read(self.model, self.text)
+        self.errors["dense, token by token"] = relative_error(read(self.model, self.text, TOKENS), self.dense)
+        self.bound = self.bound_with_flash = against_dense(self.errors["dense, token by token"])
+        if self.has_other_layers():
+            with self.open(None, flash_attn="on") as llm:
+                self.errors["dense, flash attention"] = relative_error(read(llm, self.text), self.dense)
+            self.bound_with_flash = against_dense(self.errors["dense, flash attention"])
+
+    def has_other_layers(self) -> bool:
+        """Whether some are upstream's, whose flash attention rounds to F16."""
+        architecture = self.model.metadata["general.architecture"]
+        with self.open(DEFAULTS) as llm:
+            return len(llm.kv.layers) < int(self.model.metadata[f"{architecture}.block_count"])
+
+    def open(self, h2o: H2OConfig | None, **kwargs: Any) -> Llama:
+        return Llama(self.model, h2o=h2o, **OPEN | kwargs)
+
+    def run(self) -> None:
+        checks: dict[str, Callable[[], Iterator[tuple[str, float]]]] = {
+            "defaults": partial(self.check_sparse, DEFAULTS),
+            "two_phase": partial(self.check_sparse, replace(DEFAULTS, schedule="two_phase")),
+            "index": partial(self.check_sparse, replace(DEFAULTS, retrieval="index")),
+            "everything in memory": partial(self.check_everything, "memory", "auto"),
+            "everything in memory, composed": partial(self.check_everything, "memory", "off"),
+            "everything in memory, decode=full": partial(self.check_everything, "full", "auto"),
+            "evict": self.check_evict,
+            "past": partial(self.check_past, DEFAULTS),
+            "past, evict": partial(self.check_past, EVICT),
+        }
+        for name, check in checks.items():
+            try:
+                for what, error in check():
+                    key = f"{name}: {what}"
+                    self.errors[key] = max(error, self.errors.get(key, 0.0))
+                    bound = self.bound if "composed" in name else self.bound_with_flash
+                    if not error <= bound:  # or NaN
+                        self.failed[key] = f"relative error {error:.1e} > {bound:.1e}"
+            except Exception as error:
+                if name in MAY_BE_REFUSED and MAY_BE_REFUSED[name] in str(error):
+                    continue
+                self.failed[name] = f"{type(error).__name__}: {error}"
+
+    def check_sparse(self, h2o: H2OConfig) -> Iterator[tuple[str, float]]:
+        """Property P1; finite logits; and what is left out matters, else the other checks would say nothing."""
+        with self.open(h2o) as llm:
+            logits = read(llm, self.text)
+        yield "the first chunk", relative_error(logits[:S], self.dense[:S])
+        effect = relative_error(logits, self.dense)
+        if effect < 10 * self.bound:
+            raise AssertionError(f"as dense attention but for {effect:.1e}: this model hardly attends")
+
+    def check_everything(self, decode: Any, flash_attn: str) -> Iterator[tuple[str, float]]:
+        """Property P2."""
+        with self.open(replace(EVERYTHING, decode=decode), flash_attn=flash_attn) as llm:
+            for name, sizes in {"whole": WHOLE, "in pieces": PIECES, "token by token": TOKENS}.items():
+                yield name, relative_error(read(llm, self.text, sizes), self.dense)
+
+    def check_evict(self) -> Iterator[tuple[str, float]]:
+        with self.open(EVICT) as evicted, self.open(KEPT) as kept:
+            yield "as kept", relative_error(read(evicted, self.text), read(kept, self.text))
+
+    def check_past(self, h2o: H2OConfig) -> Iterator[tuple[str, float]]:
+        """Each way to go on from a past, beside another sequence, gives what a sequence alone gives."""
+        with self.open(h2o) as alone:
+            expected, of_other = read(alone, self.text), read(alone, self.other_text)
+
+        def go_on(sequence: Any, begin: int) -> float:
+            sequence.eval(self.text.prompt[begin:], logits="all")
+            return relative_error(sequence.logits, expected[begin:N])
+
+        with self.open(h2o, n_seq_max=3, record=True) as llm:
+            other = llm.sequence()
+            llm.eval(self.text.prompt[:MIDDLE])
+            other.eval(self.other_text.prompt[:MIDDLE_OF_OTHER])
+            fork, snapshot = llm.fork(), llm.snapshot()
+            llm.rewind(BOUNDARY)
+            yield "rewind", go_on(llm, BOUNDARY)
+            yield "fork", go_on(fork, MIDDLE)
+            llm.restore(snapshot)
+            yield "restore", go_on(llm, MIDDLE)
+            other.eval(self.other_text.prompt[MIDDLE_OF_OTHER:])
+            contexts = [llm.open_context(), other.open_context()]
+            rows = np.empty((2, self.model.n_vocab), np.float32)
+            for i, tokens in enumerate(zip(self.text.generated, self.other_text.generated, strict=True), N):
+                _core.Context.decode_each(contexts, np.array(tokens, np.int32), rows)
+                yield "a token in each", relative_error(rows, np.stack([expected[i], of_other[i]]))
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")  # EVERYTHING costs more than it saves
+    path = sys.argv[1]
+    try:
+        Llama(path, h2o=DEFAULTS, **OPEN).close()
+    except H2OError as error:
+        print(json.dumps({"refused": str(error)}))
+        return
+    with Llama(path, h2o=None, flash_attn="off", **OPEN) as model:
+        checks = Checks(model)
+        checks.run()
+    print(json.dumps({"errors": checks.errors, "failed": checks.failed}))
+    sys.exit(1 if checks.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

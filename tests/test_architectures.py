@@ -1,0 +1,72 @@
+"""Every architecture of which upstream's generator makes a tiny model: H2O works with it, or says why not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gguf import GGUFReader
+
+import compatibility
+from architectures import ACCEPTED, REFUSAL_OF
+
+REPOSITORY = Path(__file__).parent.parent
+CHECK = Path(__file__).with_name("check_architecture.py")
+
+
+@pytest.fixture(scope="session")
+def generator() -> Path:
+    """Upstream's test-llama-archs."""
+    built = REPOSITORY.glob(f"build/cp{sys.version_info.major}{sys.version_info.minor}-*/bin/test-llama-archs")
+    path = next(built, None)
+    if path is None:
+        pytest.skip("upstream's generator of models is not built: H2O_LLAMA_BUILD_BACKEND_TESTS is off")
+    return path
+
+
+def generate(generator: Path, folder: Path, *options: str) -> list[Path]:
+    """With the generator's own deviation, 0.1, attention would be so flat that little of it showed in the logits."""
+    command = [generator, "-s", "1", "-d", "0.2", "-o", folder, *options]
+    subprocess.run(command, check=True, capture_output=True)
+    return sorted(folder.glob("*.gguf"))
+
+
+def lower_cap(path: Path) -> None:
+    """The cap of attention logits, where there is one, from 30 or 50 to what these models reach."""
+    reader = GGUFReader(path, "r+")
+    for name, field in reader.fields.items():
+        if name.endswith(".attn_logit_softcapping"):
+            field.parts[field.data[0]][0] = 0.05
+    reader.data.flush()
+
+
+@pytest.mark.parametrize("architecture", [*ACCEPTED.split(), *REFUSAL_OF])
+def test_architecture(architecture: str, generator: Path, tmp_path: Path) -> None:
+    """With experts, without, or both."""
+    paths = generate(generator, tmp_path, "-a", architecture)
+    assert paths
+    for path in paths:
+        lower_cap(path)
+        process = subprocess.run([sys.executable, CHECK, path], capture_output=True, text=True, timeout=300)
+        path.unlink()  # all together are 0.9 GB
+        assert process.stdout, f"{path.name}: exit code {process.returncode}\n{process.stderr[-3000:]}"
+        report = json.loads(process.stdout)
+        if refusal := REFUSAL_OF.get(architecture):
+            assert refusal.message in report.get("refused", "nothing: it is refused no more")
+        else:
+            assert "refused" not in report, report["refused"]
+            assert process.returncode == 0, f"{path.name}: {report['failed']}"
+
+
+def test_no_architecture_is_left_out(generator: Path, tmp_path: Path) -> None:
+    paths = generate(generator, tmp_path)
+    for path in paths:
+        path.unlink()
+    assert {path.stem.rpartition("-")[0] for path in paths} == {*ACCEPTED.split(), *REFUSAL_OF}
+
+
+def test_the_page_says_the_same() -> None:
+    assert compatibility.PAGE.read_text(encoding="utf-8") == compatibility.page()
