@@ -104,7 +104,8 @@ def _text(file: NamedText, folder: Path, tell: Callable[[str], object]) -> Path:
 def _check_sha256(file: NamedFile, sha256: str, n_bytes: int) -> None:
     if sha256 != file.sha256:
         raise H2OError(
-            f"[pull] {file.name} is not what it should be: {n_bytes:,} bytes with sha256 {sha256}, expected {file.sha256}"
+            f"[pull] {file.name} is not what it should be: {n_bytes:,} bytes with sha256 {sha256}, expected "
+            f"{file.sha256}"
         )
 
 
