@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import venv
 import zipfile
 from collections.abc import Callable
@@ -368,6 +369,17 @@ def test_an_interruption_leaves_nothing(
             pull(MODEL)
     assert_nothing_is_left(cache)
     assert pull(MODEL).is_file()
+
+
+def test_what_a_killed_pull_left_is_removed_a_day_later(text: NamedText, cache: Path) -> None:
+    killed, running = cache / ".new-killed", cache / ".new-running"
+    for folder in (killed, running):
+        folder.mkdir(parents=True)
+        (folder / "fetched.gguf").write_text("half a model")
+    two_days_ago = time.time() - 2 * 24 * 60 * 60
+    os.utime(killed, (two_days_ago, two_days_ago))
+    path = pull(DOCS)
+    assert sorted(cache.iterdir()) == sorted([path, running])
 
 
 @pytest.mark.parametrize("name", ["smollm", "", "demo", MODEL.upper()])

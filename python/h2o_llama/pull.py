@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +24,7 @@ from h2o_llama.quantizing import quantize_model
 from h2o_llama.rst_prose import prose
 
 _BLOCK = 1 << 20
+_DAY = 24 * 60 * 60
 
 
 def pull(name: str, report: Callable[[str], object] | None = None) -> Path:
@@ -41,6 +45,7 @@ def pull(name: str, report: Callable[[str], object] | None = None) -> Path:
     folder = file.path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
         # In the cache folder, so that the last step is a rename, and a full disk is that of the cache.
         with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as temporary:
             work = Path(temporary)
@@ -52,6 +57,14 @@ def pull(name: str, report: Callable[[str], object] | None = None) -> Path:
         # Which of the temporary files it was is of no use to anyone.
         raise OSError(error.errno, os.strerror(error.errno), str(folder)) from error
     return file.path
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what pulls that were killed have left. One that runs makes a new file far more often than once a day."""
+    for left in folder.glob(".new-*"):
+        with contextlib.suppress(FileNotFoundError):  # another pull has removed it, or was that pull
+            if time.time() - left.stat().st_mtime > _DAY:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _model(file: NamedModel, folder: Path, tell: Callable[[str], object]) -> Path:
