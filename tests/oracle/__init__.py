@@ -12,12 +12,13 @@ with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
 """
 
 from .dense import DenseOracle
-from .gguf_model import GGUFModel, UnsupportedModel, read_model
+from .gguf_model import GGUFModel, read_model
 from .selection import select_memory
 from .sequence import OracleSequence
 from .single_pass import OracleSinglePass
 from .softmax_state import SoftmaxState, empty_state, fuse, softmax_state
 from .two_phase import OracleTwoPhase
+from .weights import UnsupportedModel
 
 # By the library's names.
 SCHEDULES: dict[str, type[OracleSequence]] = {"single_pass": OracleSinglePass, "two_phase": OracleTwoPhase}

@@ -42,7 +42,7 @@ class OracleTwoPhase(OracleSequence):
             return states[il].o
 
         self._extend_scores(len(tokens))
-        x = layers.forward(self.model, tokens, self.dtype, attention)
+        x = layers.forward(self.model, self.cache, tokens, self.dtype, attention)
         self.cache.n_tokens += len(tokens)
         return states, x
 
@@ -70,4 +70,4 @@ class OracleTwoPhase(OracleSequence):
                 state = fuse(self._attend_past(il, q, positions, np.arange(0)), state)
             return state.o
 
-        return layers.forward(self.model, tokens[rows], self.dtype, attention)
+        return layers.forward(self.model, self.cache, tokens[rows], self.dtype, attention)
