@@ -107,7 +107,7 @@ def oracle_model(model_path: Path) -> GGUFModel:
         pytest.skip(f"the oracle cannot compute this model: {error}")
 
 
-@pytest.fixture(scope="session", params=["qwen3-gqa4-f32", "llama-gqa2-q8_0", "deci-linear-f32"])
+@pytest.fixture(scope="session", params=["qwen3-gqa4-f32", "llama-gqa2-q8_0", "deci-linear-f32", "deepseek2-mla-f32"])
 def fixture_model(request: pytest.FixtureRequest, model_by_name: ModelByName) -> GGUFModel:
     """Some generated models, for tests of the oracle by itself."""
     return read_model(model_by_name(request.param))

@@ -22,6 +22,7 @@ MODELS = (
     "llama3-gqa2-f32",
     "deci-mixed-f32",
     "deci-linear-f32",
+    "qwen2-gqa2-f32",
     "demo",
     *(["external"] if EXTERNAL_MODEL else []),
 )

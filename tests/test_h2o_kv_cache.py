@@ -15,7 +15,7 @@ from oracle import GGUFModel, read_model
 from oracle.kv_rounding import CacheRounding, round_to
 from pairwise import SHAPES, pairwise
 from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
-from tolerances import WEIGHTS
+from tolerances import ACTIVATIONS
 
 # --- the stand-alone cache
 
@@ -151,8 +151,8 @@ def test_every_cache_type_is_read_alike(schedule: str, one_layer_model: Path, mo
                     found[way] = (llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0))
             for way in found:
                 assert_all_equal(found[way][:3], found["fused"][:3])
-                assert_logits_close(found[way][3], found["fused"][3], WEIGHTS["F32"].logits)
-                assert_scores_close(found[way][4], found["fused"][4], WEIGHTS["F32"].scores)
+                assert_logits_close(found[way][3], found["fused"][3], ACTIVATIONS["F32"].logits)
+                assert_scores_close(found[way][4], found["fused"][4], ACTIVATIONS["F32"].scores)
 
 
 def test_scores_and_indices_are_small_beside_the_cache(model_by_name: ModelByName) -> None:

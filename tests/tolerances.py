@@ -1,4 +1,4 @@
-"""How far the library may be from the oracle, per weight type and per KV cache type. The only place for such numbers.
+"""How far the library may be from the oracle, per type of activations and of cache. The only place for such numbers.
 
 The oracle computes with dequantised weights and rounds K, V and the activations of every matrix product as ggml does,
 so what remains is the order of float32 additions, and *flips*: a value that lies next to a rounding boundary and, after
@@ -38,7 +38,7 @@ class Tolerance:
 # Scores are sums of softmax weights: below this, a score is a rest that rounding dominates.
 SCORE_FLOOR = 0.05
 
-WEIGHTS = {
+ACTIVATIONS = {
     "F32": Tolerance(
         5e-5,
         1e-3,
@@ -48,6 +48,7 @@ WEIGHTS = {
     "F16": Tolerance(2e-3, 2e-2, "activations rounded to F16 (2^-11) before each product; flips"),
     "BF16": Tolerance(2e-2, 1e-1, "activations rounded to BF16 (2^-8) before each product; flips"),
     "Q8_0": Tolerance(5e-2, 2e-1, "activations rounded to 8 bits per block of 32 before each product; flips"),
+    "Q8_K": Tolerance(5e-2, 2e-1, "activations rounded to 8 bits per block of 256 before each product; flips"),
 }
 
 KV_CACHE = {
@@ -73,10 +74,10 @@ LAYERS = 4
 
 
 def tolerance(
-    weight_type: str, kv_type: str = "f16", *, n_layer: int = LAYERS, flash_attn_decode: bool = False
+    activation_type: str, kv_type: str = "f16", *, n_layer: int = LAYERS, flash_attn_decode: bool = False
 ) -> Tolerance:
-    """The bounds for a model with such weights and such a cache: the errors add."""
-    parts = [WEIGHTS[weight_type.upper()], KV_CACHE[kv_type.upper()]]
+    """The bounds for a model whose weights want such activations and for such a cache: the errors add."""
+    parts = [ACTIVATIONS[activation_type.upper()], KV_CACHE[kv_type.upper()]]
     if flash_attn_decode:
         parts.append(FLASH_ATTN_DECODE)
     growth = max(1, n_layer / LAYERS) ** 0.5

@@ -155,8 +155,13 @@ class GGUFModel:
         )
 
     def _read_matrices(self, prefix: str, suffix: str) -> FeedForward:
-        gate, up, down = (self._tensors.linear(f"{prefix}ffn_{name}{suffix}") for name in ("gate", "up", "down"))
-        return FeedForward(gate, up, down)
+        tensors = self._tensors
+        down = tensors.linear(f"{prefix}ffn_down{suffix}")
+        both = f"{prefix}ffn_gate_up{suffix}"
+        if both + ".weight" in tensors:
+            half = tensors.shape(both + ".weight")[-2] // 2
+            return FeedForward(tensors.linear(both, slice(half)), tensors.linear(both, slice(half, None)), down)
+        return FeedForward(tensors.linear(f"{prefix}ffn_gate{suffix}"), tensors.linear(f"{prefix}ffn_up{suffix}"), down)
 
 
 @cache

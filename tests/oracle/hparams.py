@@ -48,6 +48,14 @@ class ExpertsHParams:
 
 
 @dataclass(frozen=True)
+class Rope:
+    """The base of the frequencies, and what positions are multiplied by."""
+
+    base: float
+    scale: float
+
+
+@dataclass(frozen=True)
 class HParams:
     """Hyper-parameters. What may differ between layers is a tuple with one entry for each."""
 
@@ -62,7 +70,7 @@ class HParams:
     n_head_kv: tuple[int, ...]
     window: tuple[int, ...]  # a query sees so many positions, its own among them; 0: all
     rms_eps: float
-    rope_base: tuple[float, ...]
+    rope: tuple[Rope, ...]
     rope_neox: bool
     attention_scale: float
     embedding_scale: float
@@ -77,8 +85,9 @@ class HParams:
         return [il for il in range(self.n_layer) if self.n_head_kv[il] > 0 and not self.window[il]]
 
     @property
-    def window_layers(self) -> list[int]:
-        return [il for il in range(self.n_layer) if self.n_head_kv[il] > 0 and self.window[il]]
+    def has_two_phases(self) -> bool:
+        """Whether the layers may run twice: a window and a convolution have moved on after the first time."""
+        return self.arch != "lfm2" and not any(self.window)
 
 
 class Keys:
@@ -107,9 +116,6 @@ def read_hparams(keys: Keys, tensors: Tensors) -> HParams:
     arch = keys.arch
     if arch not in ARCHITECTURES:
         raise UnsupportedModel(f"architecture {arch}")
-    if keys.get("rope.scaling.type", "none") != "none":
-        raise UnsupportedModel("RoPE scaling")
-
     n_layer, n_embd = int(keys.need("block_count")), int(keys.need("embedding_length"))
     n_head = per_layer(keys.need("attention.head_count"), n_layer)
     n_head_kv = per_layer(keys.get("attention.head_count_kv", n_head), n_layer)
@@ -117,10 +123,10 @@ def read_hparams(keys: Keys, tensors: Tensors) -> HParams:
     latent = read_latent(keys) if arch == "deepseek2" else None
     if latent is None and int(keys.get("rope.dimension_count", head_dim)) != head_dim:
         raise UnsupportedModel("partial RoPE")
-    window = read_windows(keys, n_layer)
-    rope_base = float(keys.get("rope.freq_base", 10000.0))
-    window_base = float(keys.get("rope.freq_base_swa", 10000.0))
+    window = read_windows(keys, n_head_kv)
     is_gemma = arch == "gemma3"
+    ropes = {False: Rope(float(keys.get("rope.freq_base", 10000.0)), read_rope_scale(keys))}
+    ropes[True] = Rope(float(keys.get("rope.freq_base_swa", 10000.0)), 1.0) if is_gemma else ropes[False]
     return HParams(
         arch=arch,
         n_layer=n_layer,
@@ -133,7 +139,7 @@ def read_hparams(keys: Keys, tensors: Tensors) -> HParams:
         n_head_kv=n_head_kv if latent is None else (1,) * n_layer,
         window=window,
         rms_eps=float(keys.need("attention.layer_norm_rms_epsilon")),
-        rope_base=tuple(window_base if n else rope_base for n in window),
+        rope=tuple(ropes[n > 0] for n in window),
         rope_neox=ARCHITECTURES[arch],
         attention_scale=(head_dim if latent is None else latent.n_nope + latent.n_rope) ** -0.5,
         embedding_scale=n_embd**0.5 if is_gemma else 1.0,
@@ -144,12 +150,24 @@ def read_hparams(keys: Keys, tensors: Tensors) -> HParams:
     )
 
 
-def read_windows(keys: Keys, n_layer: int) -> tuple[int, ...]:
-    """Gemma 3: of every `pattern` layers, the last attends to everything. The pattern may have an entry per layer."""
+def read_rope_scale(keys: Keys) -> float:
+    kind = keys.get("rope.scaling.type", "none")
+    if kind not in ("none", "linear"):
+        raise UnsupportedModel(f"RoPE scaling {kind}")
+    factor = float(keys.get("rope.scaling.factor", 0.0)) if kind == "linear" else 0.0
+    return 1 / factor if factor else 1.0
+
+
+def read_windows(keys: Keys, n_head_kv: tuple[int, ...]) -> tuple[int, ...]:
+    """Gemma 3: of every `pattern` layers, the last attends to everything. The pattern may have an entry per layer.
+
+    LFM2: if there is a window, every layer with attention has it.
+    """
+    n_layer = len(n_head_kv)
     size = int(keys.get("attention.sliding_window", 0))
+    if keys.arch == "lfm2":
+        return tuple(size if n else 0 for n in n_head_kv)
     if keys.arch != "gemma3" or not size:
-        if keys.arch == "lfm2" and size:
-            raise UnsupportedModel("a sliding window")
         return (0,) * n_layer
     if n_layer == 62:
         raise UnsupportedModel("the attention scale of Gemma 3 27B")

@@ -18,6 +18,8 @@ class OracleKVCache:
             CacheRounding(kv_type, hparams.head_dim, keys=True),
             CacheRounding(kv_type, hparams.value_dim, keys=False),
         ]
+        # Latents are cached once: the values are the first part of the keys.
+        self._has_latents = hparams.latent is not None
         self._kv: dict[int, list[Array]] = {}
         self._has_index = has_index
         # Of each short convolution, the last rows of its input [width - 1, n_embd].
@@ -26,6 +28,8 @@ class OracleKVCache:
 
     def append(self, il: int, k: Array, v: Array) -> None:
         rounded = [rounding(x) for rounding, x in zip(self._rounding, (k, v), strict=True)]
+        if self._has_latents:
+            rounded[1] = rounded[0][..., : v.shape[-1]]
         if il in self._kv:
             rounded = [np.concatenate(pair, axis=1) for pair in zip(self._kv[il], rounded, strict=True)]
         self._kv[il] = rounded

@@ -1,7 +1,7 @@
 """Rounding to ggml's storage types: what a value becomes when it has been written and read back.
 
-The same three roundings happen in two places: K and V go through the cache type, and the activations of a matrix
-product go through the weight type's dot-product type (F16 weights: F16 activations, Q8_0 weights: Q8_0 activations).
+The same roundings happen in two places: K and V go through the cache type, and the activations of a matrix product go
+through the weight type's dot-product type (F16 weights: F16 activations, Q8_0 weights: Q8_0 activations).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def round_q4_0(x: Array) -> Array:
 
 
 def round_q8_k(x: Array) -> Array:
-    """Blocks of 256 along the last axis; integers from -127 to 127 times one F32 scale, by which the largest |x| is -127."""
+    """Blocks of 256 along the last axis; integers times one F32 scale, by which the largest |x| is -127."""
     blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, Q8_K_BLOCK)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
     inverse = np.divide(np.float32(-127), largest, out=np.zeros_like(largest), where=largest != 0)

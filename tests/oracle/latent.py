@@ -12,7 +12,7 @@ import numpy as np
 from .arrays import Array, IntArray
 from .gguf_model import GGUFModel, LatentAttention
 from .norm import rms_norm
-from .rope import rope
+from .rope import rotated
 
 
 def latent_query(model: GGUFModel, il: int, mixer: LatentAttention, x: Array, positions: IntArray) -> Array:
@@ -24,7 +24,7 @@ def latent_query(model: GGUFModel, il: int, mixer: LatentAttention, x: Array, po
         x = rms_norm(mixer.wq_a(x), mixer.q_a_norm, hp.rms_eps)
     q = mixer.wq(x).reshape(len(x), hp.n_head[il], latent.n_nope + latent.n_rope)
     in_latent_space = mixer.wk_b(q[..., : latent.n_nope].transpose(1, 0, 2))
-    with_rope = rope(q[..., latent.n_nope :], positions, hp.rope_base[il], neox=hp.rope_neox)
+    with_rope = rotated(q[..., latent.n_nope :], positions, hp.rope[il], neox=hp.rope_neox)
     return np.concatenate([in_latent_space, with_rope.transpose(1, 0, 2)], axis=-1)
 
 
@@ -36,5 +36,5 @@ def latent_key_value(
     assert latent is not None
     row = mixer.wkv_a(x)
     c = rms_norm(row[:, : latent.rank], mixer.kv_a_norm, hp.rms_eps)
-    with_rope = rope(row[:, None, latent.rank :], positions, hp.rope_base[il], neox=hp.rope_neox)[:, 0]
+    with_rope = rotated(row[:, None, latent.rank :], positions, hp.rope[il], neox=hp.rope_neox)[:, 0]
     return np.concatenate([c, with_rope], axis=-1)[None], c[None]

@@ -10,11 +10,11 @@ import numpy as np
 from .arrays import Array, IntArray
 from .causal import causal
 from .feed_forward import feed_forward
-from .gguf_model import Attention, GGUFModel, Layer, LatentAttention, ShortConv
+from .gguf_model import Attention, GGUFModel, LatentAttention, Layer, ShortConv
 from .kv_cache import OracleKVCache
 from .latent import latent_key_value, latent_query
 from .norm import rms_norm
-from .rope import rope
+from .rope import rotated
 from .short_conv import short_conv
 
 # (layer, its input x) -> the heads' outputs [n_head, n_tokens, size of a value].
@@ -107,5 +107,5 @@ def _normed_and_rotated(model: GGUFModel, il: int, x: Array, norm: Array | None,
     hp = model.hparams
     if norm is not None:
         x = rms_norm(x, norm, hp.rms_eps)
-    x = rope(x, positions, hp.rope_base[il], neox=hp.rope_neox, factors=model.rope_factors)
+    x = rotated(x, positions, hp.rope[il], neox=hp.rope_neox, factors=model.rope_factors)
     return x.transpose(1, 0, 2)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from . import layers
 from .arrays import Array, IntArray
 from .attention import attend
+from .gguf_model import GGUFModel
 from .sequence import OracleSequence
 from .softmax_state import SoftmaxState, fuse
+from .weights import UnsupportedModel
 
 
 class OracleTwoPhase(OracleSequence):
     """Phase 1 writes K and V and starts the scores; phase 2 runs the layers again and fuses."""
+
+    def __init__(self, model: GGUFModel, *args: Any, **kwargs: Any) -> None:
+        if not model.hparams.has_two_phases:
+            raise UnsupportedModel("two phases with layers that remember something else than the whole text")
+        super().__init__(model, *args, **kwargs)
 
     @property
     def chunk_sink(self) -> int:

@@ -32,11 +32,15 @@ class UnsupportedModel(ValueError):
 
 
 class Linear:
-    """y = x Wᵀ + b. A stack of matrices multiplies a stack of inputs, or the same input with each."""
+    """y = x Wᵀ + b. A stack of matrices multiplies a stack of inputs, or the same input with each.
 
-    def __init__(self, tensor: ReaderTensor, bias: Array | None, keep: bool) -> None:
+    Only `part` of the rows of W are meant.
+    """
+
+    def __init__(self, tensor: ReaderTensor, bias: Array | None, keep: bool, part: slice) -> None:
         self._tensor = tensor
         self._bias = bias
+        self._part = part
         self._keep = keep
         self._weight: Array | None = None
         self._activation_type = ACTIVATION_TYPE[tensor.tensor_type.name]
@@ -45,7 +49,7 @@ class Linear:
         """The dequantised matrix [n_out, n_in], or the stack of them [n, n_out, n_in]."""
         if self._weight is not None and self._weight.dtype == dtype:
             return self._weight
-        weight = to_float32(self._tensor).astype(dtype, copy=False)
+        weight = to_float32(self._tensor)[..., self._part, :].astype(dtype, copy=False)
         if self._keep:
             self._weight = weight
         return weight
@@ -68,6 +72,8 @@ class Tensors:
         matrices = {t.tensor_type.name for t in reader.tensors if len(t.shape) > 1}
         if unknown := sorted(matrices - set(ACTIVATION_TYPE)):
             raise UnsupportedModel(f"weight types {unknown}")
+        if any(name.endswith(".scale") for name in self._tensors):
+            raise UnsupportedModel("matrices with a scale")
         self.activation_types = {ACTIVATION_TYPE[name] for name in matrices}
 
     def __contains__(self, name: str) -> bool:
@@ -77,11 +83,11 @@ class Tensors:
         """As NumPy has it: the longest stride first."""
         return tuple(int(n) for n in reversed(self._tensors[name].shape))
 
-    def linear(self, name: str) -> Linear:
+    def linear(self, name: str, part: slice = slice(None)) -> Linear:
         """A matrix, with its bias if it has one; `name` is without ".weight"."""
         if name + ".weight" not in self:
             raise UnsupportedModel(f"the GGUF has no tensor {name}.weight")
-        return Linear(self._tensors[name + ".weight"], self.vector_or_none(name + ".bias"), self._keep)
+        return Linear(self._tensors[name + ".weight"], self.vector_or_none(name + ".bias"), self._keep, part)
 
     def linear_or_none(self, name: str) -> Linear | None:
         return self.linear(name) if name + ".weight" in self else None
