@@ -74,6 +74,11 @@ class ModelSpec:
         return self.full_name + ".gguf"
 
     @property
+    def has_side_layers(self) -> bool:
+        """Whether some layers have a sliding window or a recurrent state."""
+        return self.arch in ("gemma3", "lfm2")
+
+    @property
     def n_layer(self) -> int:
         return len(self.n_head)
 
