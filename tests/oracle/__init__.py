@@ -1,7 +1,8 @@
 """Whole-model numpy implementation of dense and H2O prefill: what the library is compared with.
 
 It reads the GGUF with the `gguf` package and shares no code with the library. Clarity goes before speed; a tiny model
-with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
+with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`: Llama, Qwen2 and 3, Gemma 3 (sliding
+windows), LFM2 (short convolutions), DeepSeek-V2 (latents, experts). H2O is for layers that attend to the whole text.
 
     DenseOracle(model).logits(tokens)            ordinary causal attention
     OracleSinglePass(model, S, L, H, A)          H2O: eval(tokens) is one prefill call, decode_step(token) one token

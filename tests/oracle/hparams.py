@@ -116,6 +116,7 @@ def read_hparams(keys: Keys, tensors: Tensors) -> HParams:
     arch = keys.arch
     if arch not in ARCHITECTURES:
         raise UnsupportedModel(f"architecture {arch}")
+
     n_layer, n_embd = int(keys.need("block_count")), int(keys.need("embedding_length"))
     n_head = per_layer(keys.need("attention.head_count"), n_layer)
     n_head_kv = per_layer(keys.get("attention.head_count_kv", n_head), n_layer)
@@ -125,8 +126,8 @@ def read_hparams(keys: Keys, tensors: Tensors) -> HParams:
         raise UnsupportedModel("partial RoPE")
     window = read_windows(keys, n_head_kv)
     is_gemma = arch == "gemma3"
-    ropes = {False: Rope(float(keys.get("rope.freq_base", 10000.0)), read_rope_scale(keys))}
-    ropes[True] = Rope(float(keys.get("rope.freq_base_swa", 10000.0)), 1.0) if is_gemma else ropes[False]
+    rope = Rope(float(keys.get("rope.freq_base", 10000.0)), read_rope_scale(keys))
+    rope_of_windows = Rope(float(keys.get("rope.freq_base_swa", 10000.0)), 1.0) if is_gemma else rope
     return HParams(
         arch=arch,
         n_layer=n_layer,
@@ -139,7 +140,7 @@ def read_hparams(keys: Keys, tensors: Tensors) -> HParams:
         n_head_kv=n_head_kv if latent is None else (1,) * n_layer,
         window=window,
         rms_eps=float(keys.need("attention.layer_norm_rms_epsilon")),
-        rope=tuple(ropes[n > 0] for n in window),
+        rope=tuple(rope_of_windows if n else rope for n in window),
         rope_neox=ARCHITECTURES[arch],
         attention_scale=(head_dim if latent is None else latent.n_nope + latent.n_rope) ** -0.5,
         embedding_scale=n_embd**0.5 if is_gemma else 1.0,
