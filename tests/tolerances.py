@@ -16,6 +16,10 @@ library's attention by its own operator or composed of ggml's:
     F16      F16     5e-4 (3e-3)           7e-4                1e-3 (4e-3)         8e-4 (4e-3)
     Q8_0     F16     1e-2 (3e-2)           2e-2                2e-2 (5e-2)         2e-2 (4e-2)
 
+With K-quants a step is that of the largest of 256 values. Measured on a real model of 24 layers (Qwen2.5 0.5B, Q4_K_M,
+random tokens): 3e-2 in dense attention, 1.3e-1 with random memory sets, which is 5e-2 for the four layers of a bound;
+the same model in F32: 6e-6.
+
 (Upstream also rounds Q and the softmax weights to the cache's dot-product type; the oracle does not, as a kernel may do
 better.) The bounds leave a factor of three or so for other tokens, longer prompts and larger models. An error in the
 algorithm is far outside: leaving out the memory set changes the logits by 1e-1.
@@ -48,7 +52,7 @@ ACTIVATIONS = {
     "F16": Tolerance(2e-3, 2e-2, "activations rounded to F16 (2^-11) before each product; flips"),
     "BF16": Tolerance(2e-2, 1e-1, "activations rounded to BF16 (2^-8) before each product; flips"),
     "Q8_0": Tolerance(5e-2, 2e-1, "activations rounded to 8 bits per block of 32 before each product; flips"),
-    "Q8_K": Tolerance(5e-2, 2e-1, "activations rounded to 8 bits per block of 256 before each product; flips"),
+    "Q8_K": Tolerance(1e-1, 4e-1, "activations rounded to 8 bits per block of 256 before each product; flips"),
 }
 
 KV_CACHE = {
