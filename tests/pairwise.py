@@ -26,11 +26,14 @@ MODELS = (
     "deci-mixed-f32",
     "deci-linear-f32",
     "qwen2-gqa2-f32",
+    "gemma3-windows-f32",
+    "lfm2-conv-f32",
+    "deepseek2-mla-f32",
     "demo",
     *(["external"] if EXTERNAL_MODEL else []),
 )
-# For what depends on a model's heads at most, and not on its weights.
-SHAPES = ("qwen3-gqa4-f32", "deci-linear-f32", *MODELS[MODELS.index("demo") :])
+# For what depends on a model's kinds of layers and heads at most, and not on its weights.
+SHAPES = ("qwen3-gqa4-f32", "deci-linear-f32", "gemma3-windows-f32", "lfm2-conv-f32", *MODELS[MODELS.index("demo") :])
 
 # How H2O's attention is computed: by its own operator, or composed of ggml's operators.
 ATTENTION = ("fused", "composed")
