@@ -22,7 +22,8 @@ Opened = Callable[..., "Llama"]
 # A model of the user's choice; every test with a `model_path` also runs against it.
 EXTERNAL_MODEL = os.environ.get("LLAMACPP_TEST_MODELFILE")
 
-# The oracle is too slow for a real model's size: such a model is compared on so many tokens at most.
+# The oracle is too slow for a real model's size: such a model is compared on so many tokens at most, and a few of them
+# alone. A generated token takes it half as long as sixteen of a prompt.
 EXTERNAL_MODEL_TOKENS = 64
 
 

@@ -88,7 +88,7 @@ class Config:
         """Bounds for these calls, of which those of one token are decode steps."""
         decodes = any(len(call) == 1 for call in calls)
         return tolerance(
-            model.weight_type,
+            model.activation_type,
             self.kv_type,
             n_layer=model.hparams.n_layer,
             flash_attn_decode=decodes and self.flash_attn != "off" and os.environ.get("H2O_NO_FUSED_ATTENTION") == "1",

@@ -14,8 +14,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
+from gguf import ExpertGatingFuncType, GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
 from gguf.quants import quantize
+
+from model_layers import (
+    CONV_WIDTH,
+    NARROW,
+    add_attention,
+    add_experts,
+    add_feed_forward,
+    add_latent_attention,
+    add_short_conv,
+)
 
 Array = npt.NDArray[np.float32]
 
@@ -32,8 +42,6 @@ WEIGHT_TYPES = {
     "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
 }
 
-# Standard deviation of the attention logits of one query: 1.6 squared, about 2.6.
-QK_GAIN = 1.6
 LOGIT_GAIN = 3.0
 
 
@@ -51,6 +59,9 @@ class ModelSpec:
     rope_base: float = 10000.0
     rope_factors: tuple[float, ...] = ()  # one for each pair of dimensions, as Llama 3 has them
     n_rot: int | None = None  # so many dimensions of a head have RoPE; by default all
+    window: int = 0  # Gemma 3: every second layer sees so many positions
+    rank: int = 0  # DeepSeek-V2: the size of a latent; a head has n_rot dimensions with RoPE and head_dim without
+    n_expert: int = 0  # in all layers but the first
     tied: bool = False
     weight_type: str = "f32"
 
@@ -61,6 +72,11 @@ class ModelSpec:
     @property
     def file_name(self) -> str:
         return self.full_name + ".gguf"
+
+    @property
+    def has_side_layers(self) -> bool:
+        """Whether some layers have a sliding window or a recurrent state."""
+        return self.arch in ("gemma3", "lfm2")
 
     @property
     def n_layer(self) -> int:
@@ -76,6 +92,13 @@ LLAMA3_GQA = replace(LLAMA_GQA, name="llama3-gqa2", rope_factors=tuple(np.linspa
 # deci is llama with head counts per layer. The second layer of DECI_LINEAR has no KV heads: it has no attention.
 DECI_MIXED = ModelSpec("deci-mixed", "deci", 64, 32, (4, 4, 8), (1, 4, 2))
 DECI_LINEAR = ModelSpec("deci-linear", "deci", 64, 32, (4, 4, 4), (2, 0, 2))
+QWEN2_GQA = ModelSpec("qwen2-gqa2", "qwen2", 128, 32, (4, 4), (2, 2), rope_base=1e6)
+GEMMA3 = ModelSpec("gemma3-windows", "gemma3", 64, 32, (4,) * 4, (1,) * 4, rope_base=1e6, window=24, tied=True)
+# The first layer and the third have a short convolution in place of attention.
+LFM2 = ModelSpec("lfm2-conv", "lfm2", 128, 32, (4,) * 4, (0, 2, 0, 2), rope_base=1e6)
+DEEPSEEK2 = ModelSpec("deepseek2-mla", "deepseek2", 64, 32, (4,) * 3, (1,) * 3, n_rot=64, rank=128, n_expert=4)
+# Rows are long enough for K-quants.
+WIDE = ModelSpec("wide", "llama", 256, 64, (4, 4), (2, 2), n_ff=256)
 # Its K and V do not depend on what attention computes.
 ONE_LAYER = ModelSpec("one-layer", "qwen3", 64, 64, (8,), (2,))
 
@@ -88,6 +111,11 @@ FIXTURE_MODELS = {
         LLAMA3_GQA,
         DECI_MIXED,
         DECI_LINEAR,
+        QWEN2_GQA,
+        GEMMA3,
+        LFM2,
+        DEEPSEEK2,
+        WIDE,
     )
 }
 
@@ -102,38 +130,41 @@ def write_model(spec: ModelSpec, path: Path) -> None:
 def add_weights(spec: ModelSpec, writer: GGUFWriter) -> None:
     """The tensors of a fixture model."""
     weights = Weights(spec, writer)
-    n_embd, head_dim = spec.n_embd, spec.head_dim
+    n_embd = spec.n_embd
 
     embedding = weights.normal(N_VOCAB, n_embd)
     # The shared direction that makes heavy hitters.
     embedding += weights.normal(1, n_embd)
+    # Gemma multiplies it by this, so that attention would hardly count beside it.
+    scale = np.sqrt(np.float32(n_embd)) if spec.arch == "gemma3" else np.float32(1)
+    embedding /= scale
     weights.add_matrix("token_embd", embedding)
     if not spec.tied:
         weights.add_matrix("output", weights.normal(N_VOCAB, n_embd) * LOGIT_GAIN / np.sqrt(n_embd))
     if spec.rope_factors:
         writer.add_tensor("rope_freqs.weight", np.array(spec.rope_factors, np.float32))
-    weights.add_norm("output_norm", n_embd, LOGIT_GAIN / np.sqrt(2 * n_embd) if spec.tied else 1.0)
+    output_norm = "token_embd_norm" if spec.arch == "lfm2" else "output_norm"
+    weights.add_norm(output_norm, n_embd, float(scale * LOGIT_GAIN / np.sqrt(2 * n_embd)) if spec.tied else 1.0)
 
-    # Qwen3 normalises Q and K, so their spread comes from the norms' weights; elsewhere it comes from the matrices.
-    has_qk_norm = spec.arch == "qwen3"
     for il, (n_head, n_head_kv) in enumerate(zip(spec.n_head, spec.n_head_kv, strict=True)):
         prefix = f"blk.{il}."
         weights.add_norm(prefix + "attn_norm", n_embd)
-        qk_gain = 1.0 if has_qk_norm else QK_GAIN
-        if n_head_kv:
-            weights.add_projection(prefix + "attn_q", n_head * head_dim, n_embd, qk_gain)
-            weights.add_projection(prefix + "attn_k", n_head_kv * head_dim, n_embd, qk_gain)
-            weights.add_projection(prefix + "attn_v", n_head_kv * head_dim, n_embd, 1.0)
-            weights.add_projection(prefix + "attn_output", n_embd, n_head * head_dim, 1.5)
+        if spec.rank:
+            add_latent_attention(weights, spec, prefix, n_head)
+        elif n_head_kv:
+            add_attention(weights, spec, prefix, n_head, n_head_kv)
+        elif spec.arch == "lfm2":
+            add_short_conv(weights, spec, prefix)
         else:
             weights.add_projection(prefix + "attn_output", n_embd, n_embd, 1.0)
-        if has_qk_norm:
-            weights.add_norm(prefix + "attn_q_norm", head_dim, QK_GAIN)
-            weights.add_norm(prefix + "attn_k_norm", head_dim, QK_GAIN)
         weights.add_norm(prefix + "ffn_norm", n_embd)
-        weights.add_projection(prefix + "ffn_gate", spec.n_ff, n_embd, 1.2)
-        weights.add_projection(prefix + "ffn_up", spec.n_ff, n_embd, 1.0)
-        weights.add_projection(prefix + "ffn_down", n_embd, spec.n_ff, 1.0)
+        if spec.n_expert and il > 0:
+            add_experts(weights, spec, prefix)
+        else:
+            add_feed_forward(weights, spec, prefix)
+        if spec.arch == "gemma3":
+            weights.add_norm(prefix + "post_attention_norm", n_embd)
+            weights.add_norm(prefix + "post_ffw_norm", n_embd)
 
 
 def write_vocab_only(path: Path) -> None:
@@ -236,12 +267,44 @@ def open_writer(spec: ModelSpec, path: Path) -> GGUFWriter:
         uniform = len(set(zip(spec.n_head, spec.n_head_kv, strict=True))) == 1
         writer.add_head_count(spec.n_head[0] if uniform else list(spec.n_head))
         writer.add_head_count_kv(spec.n_head_kv[0] if uniform else list(spec.n_head_kv))
-        writer.add_key_length(spec.head_dim)
-        writer.add_value_length(spec.head_dim)
+        if spec.rank:
+            _add_latents(spec, writer)
+        else:
+            writer.add_key_length(spec.head_dim)
+            writer.add_value_length(spec.head_dim)
         writer.add_rope_dimension_count(spec.head_dim if spec.n_rot is None else spec.n_rot)
         writer.add_rope_freq_base(spec.rope_base)
+    if spec.window:
+        writer.add_sliding_window(spec.window)
+        writer.add_sliding_window_pattern(2)
+    if spec.arch == "lfm2":
+        writer.add_shortconv_l_cache(CONV_WIDTH)
+    if spec.n_expert:
+        _add_experts(spec, writer)
     _add_byte_tokenizer(writer)
     return writer
+
+
+def _add_latents(spec: ModelSpec, writer: GGUFWriter) -> None:
+    """The sizes of what is cached, and of a head as it would be without that."""
+    assert spec.n_rot is not None
+    writer.add_key_length(spec.rank + spec.n_rot)
+    writer.add_value_length(spec.rank)
+    writer.add_key_length_mla(spec.head_dim + spec.n_rot)
+    writer.add_value_length_mla(spec.head_dim)
+    writer.add_kv_lora_rank(spec.rank)
+    writer.add_q_lora_rank(NARROW)
+
+
+def _add_experts(spec: ModelSpec, writer: GGUFWriter) -> None:
+    writer.add_leading_dense_block_count(1)
+    writer.add_expert_count(spec.n_expert)
+    writer.add_expert_used_count(2)
+    writer.add_expert_shared_count(1)
+    writer.add_expert_feed_forward_length(spec.n_ff)
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(1.5)
 
 
 def _add_byte_tokenizer(writer: GGUFWriter) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from allpairspy import AllPairs
 
 from inputs import EXTERNAL_MODEL
 from kernels import ISAS
-from oracle import SCHEDULES
+from models import FIXTURE_MODELS
+from oracle import SCHEDULES, UnsupportedModel, read_model
 
 # Every architecture, type of weights and kind of RoPE once, not each with each. "external" is LLAMACPP_TEST_MODELFILE.
 MODELS = (
@@ -22,11 +25,15 @@ MODELS = (
     "llama3-gqa2-f32",
     "deci-mixed-f32",
     "deci-linear-f32",
+    "qwen2-gqa2-f32",
+    "gemma3-windows-f32",
+    "lfm2-conv-f32",
+    "deepseek2-mla-f32",
     "demo",
     *(["external"] if EXTERNAL_MODEL else []),
 )
-# For what depends on a model's heads at most, and not on its weights.
-SHAPES = ("qwen3-gqa4-f32", "deci-linear-f32", *MODELS[MODELS.index("demo") :])
+# For what depends on a model's kinds of layers and heads at most, and not on its weights.
+SHAPES = ("qwen3-gqa4-f32", "deci-linear-f32", "gemma3-windows-f32", "lfm2-conv-f32", *MODELS[MODELS.index("demo") :])
 
 # How H2O's attention is computed: by its own operator, or composed of ggml's operators.
 ATTENTION = ("fused", "composed")
@@ -35,10 +42,29 @@ ATTENTION = ("fused", "composed")
 FIXTURES = {"model_path": MODELS, "schedule": tuple(SCHEDULES), "flash_attn": ATTENTION, "isa": tuple(ISAS)}
 
 
+@cache
+def has_two_phases(name: str) -> bool:
+    """Whether a model of the table has both schedules: no window or recurrent state can pass the same text twice."""
+    if name != "external":
+        return name not in FIXTURE_MODELS or not FIXTURE_MODELS[name].has_side_layers
+    try:
+        return read_model(Path(str(EXTERNAL_MODEL))).hparams.has_two_phases
+    except UnsupportedModel:
+        return True
+
+
+def is_possible(values: Iterable[Any]) -> bool:
+    """Whether a case of these values, or names of values, can be run."""
+    names = [value for value in values if isinstance(value, str)]
+    return not any("two_phase" in name for name in names) or all(
+        has_two_phases(name) for name in names if name in MODELS
+    )
+
+
 def all_pairs(**axes: Sequence[Any]) -> list[dict[str, Any]]:
-    """Choices of a value for each axis, in which every two values of different axes meet."""
+    """Choices of a value for each axis, in which every two values of different axes meet that can."""
     choices = [list(axis) for axis in axes.values()]
-    found = AllPairs(choices) if len(choices) > 2 else product(*choices)
+    found = AllPairs(choices, filter_func=is_possible) if len(choices) > 2 else product(*choices)
     return [dict(zip(axes, values, strict=True)) for values in found]
 
 

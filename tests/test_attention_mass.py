@@ -41,7 +41,7 @@ def oracle_masses(model: GGUFModel, tokens: Any) -> list[dict[int, Any]]:
             outputs.append(state.o)
         return np.concatenate(outputs, axis=1)
 
-    layers.forward(model, tokens, np.float32, attention)
+    layers.forward(model, cache, tokens, np.float32, attention)
     return masses
 
 

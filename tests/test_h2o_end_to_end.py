@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_memory_is_well_formed
-from llamas import Config
+from inputs import is_external
+from llamas import Config, assert_history_is_well_formed
 
 N, S, L, H = 4096, 1024, 256, 256
+
+
+@pytest.fixture(scope="module")
+def config(schedule: str, model_path: Path) -> Config:
+    """The seed's sizes; a real model takes minutes for them on one thread, and has a quarter of each."""
+    part = 4 if is_external(model_path) else 1
+    return Config(S // part, L // part, H // part, schedule=schedule)
 
 
 @pytest.fixture(scope="module")
@@ -23,51 +30,42 @@ def tokens() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def prefilled(schedule: str, model_path: Path, tokens: list[int]) -> Iterator[h2o_llama.Llama]:
-    with h2o_llama.Llama(
-        str(model_path),
-        n_ctx=8192,
-        n_batch=4096,
-        n_threads=1,
-        h2o=h2o_llama.H2OConfig(L, H, sink_tokens=0, scorer="sum", schedule=schedule, lookup_budget=0, chunk_size=S),
-        record=True,
-    ) as llm:
-        llm.eval(tokens)
+def prefilled(config: Config, model_path: Path, tokens: list[int]) -> Iterator[h2o_llama.Llama]:
+    with h2o_llama.Llama(str(model_path), n_ctx=8192, n_batch=N, n_threads=1, h2o=config.h2o, record=True) as llm:
+        llm.eval(tokens[: 4 * config.S])
         yield llm
 
 
-def test_prefill_of_4096_tokens(schedule: str, prefilled: h2o_llama.Llama) -> None:
+def test_prefill_of_4096_tokens(schedule: str, config: Config, prefilled: h2o_llama.Llama) -> None:
     kv = prefilled.kv
     assert kv.chunk_index == 4
-    assert kv.n_tokens == N
+    assert kv.n_tokens == 4 * config.S
     assert kv.memory_initialized
-    assert kv.chunk_size == S
-    assert kv.memory_size == L + H
+    assert kv.chunk_size == config.S
+    assert kv.memory_size == config.M
     runs = (kv.stats.single_pass_runs, kv.stats.phase1_runs, kv.stats.phase2_runs)
     assert runs == {"single_pass": (4, 0, 0), "two_phase": (0, 1, 4)}[schedule]
     assert np.all(np.isfinite(prefilled.logits))
     assert prefilled.logits.shape == (1, prefilled.n_vocab)
 
 
-def test_every_layer_has_memory_sets(prefilled: h2o_llama.Llama) -> None:
+def test_every_layer_has_memory_sets(config: Config, prefilled: h2o_llama.Llama) -> None:
     """M_0 to M_2: the prompt's last chunk builds none, as nothing has followed it yet."""
     kv = prefilled.kv
     assert len(kv.history) == 3
-    for c, layers in enumerate(kv.history):
-        for il in kv.layers:
-            assert_memory_is_well_formed(np.asarray(layers[il]), end=(c + 1) * S, L=L, H=H, A=0)
+    assert_history_is_well_formed(prefilled, config)
     for il in kv.layers:
         np.testing.assert_array_equal(kv.memory_indices(il), kv.history[2][il])
 
 
-def test_scores_add_up_to_the_number_of_queries(schedule: str, prefilled: h2o_llama.Llama) -> None:
+def test_scores_add_up_to_the_number_of_queries(config: Config, prefilled: h2o_llama.Llama) -> None:
     """Each softmax row sums to 1; a KV head's group size is whole and the same for all its rows."""
     for il in prefilled.kv.layers:
         scores = prefilled.kv.scores(il)
-        assert scores.shape[1] == N
+        assert scores.shape[1] == prefilled.n_tokens
         assert np.all(np.isfinite(scores))
         assert np.all(scores >= 0)
-        group = scores.sum(axis=1) / Config(S, L, H, schedule=schedule).softmax_rows(N)
+        group = scores.sum(axis=1) / config.softmax_rows(prefilled.n_tokens)
         np.testing.assert_allclose(group, np.round(group[0]), rtol=1e-3)
         assert group[0] > 0.5
 

@@ -35,9 +35,10 @@ def assert_same_cache(a: dict[int, tuple[Any, Any]], b: dict[int, tuple[Any, Any
             np.testing.assert_array_equal(x[:, positions], y[:, positions])
 
 
-def test_chunks_do_not_see_each_other_in_phase_1(model_path: Path) -> None:
+@pytest.mark.parametrize("schedule", ["two_phase"])
+def test_chunks_do_not_see_each_other_in_phase_1(model_path: Path, schedule: str) -> None:
     """K and V of every layer come from phase 1, so those of a chunk cannot depend on the other chunks' tokens."""
-    config = Config(S=S, L=4, H=4, schedule="two_phase")
+    config = Config(S=S, L=4, H=4, schedule=schedule)
     tokens = random_tokens(3 * S, seed=1)
     others = random_tokens(3 * S, seed=2)
     mixed = others[:S] + tokens[S : 2 * S] + others[2 * S :]

@@ -14,8 +14,8 @@ from llamas import Config, eval_calls, open_llama
 from oracle import GGUFModel, read_model
 from oracle.kv_rounding import CacheRounding, round_to
 from pairwise import SHAPES, pairwise
-from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
-from tolerances import WEIGHTS
+from standalone import M, S, add_chunk, first_layer, make_cache, n_head_kv, per_head
+from tolerances import ACTIVATIONS
 
 # --- the stand-alone cache
 
@@ -32,10 +32,10 @@ def test_shapes_follow_the_model(model_path: Path, oracle_model: GGUFModel) -> N
         assert cache.memory_indices(il).dtype == np.int32
         assert cache.scores(il).shape == (hp.n_head_kv[il], 0)
     cache.next_chunk(S)
-    assert cache.scores(LAYER).shape == (hp.n_head_kv[LAYER], S)
+    assert cache.scores(first_layer(cache)).shape == (n_head_kv(cache), S)
     assert cache.n_tokens == S
     assert cache.chunk_index == 1
-    cache.build_memory_set(LAYER, S)
+    cache.build_memory_set(first_layer(cache), S)
     assert cache.memory_initialized
     cache.reset()
     assert cache.n_tokens == 0
@@ -49,15 +49,15 @@ def fill(cache: Any, oracle_model: GGUFModel, rng: np.random.Generator, type_k: 
     """
     hp = oracle_model.hparams
     kv = [
-        CacheRounding(type_name, hp.head_dim, keys=keys)(
-            rng.standard_normal((hp.n_head_kv[LAYER], 3 * S, hp.head_dim), dtype=np.float32)
+        CacheRounding(type_name, size, keys=keys)(
+            rng.standard_normal((n_head_kv(cache), 3 * S, size), dtype=np.float32)
         )
-        for type_name, keys in ((type_k, True), (type_v, False))
+        for type_name, size, keys in ((type_k, hp.head_dim, True), (type_v, hp.value_dim, False))
     ]
     for c in range(3):
-        cache.set_kv(LAYER, c * S, *(x[:, c * S : (c + 1) * S] for x in kv))
+        cache.set_kv(first_layer(cache), c * S, *(x[:, c * S : (c + 1) * S] for x in kv))
         add_chunk(cache, rng.random((n_head_kv(cache), S), dtype=np.float32))
-    memory = cache.memory_indices(LAYER)
+    memory = cache.memory_indices(first_layer(cache))
     assert len(memory) == 1 or np.any(memory[0] != memory[1])
     return kv
 
@@ -73,9 +73,12 @@ def test_gather_takes_each_heads_own_rows(
     type_k, type_v = types
     cache = make_cache(model_path, type_k=type_k, type_v=type_v)
     kv = fill(cache, oracle_model, rng, type_k, type_v)
-    memory = cache.memory_indices(LAYER)[..., None]
+    memory = cache.memory_indices(first_layer(cache))[..., None]
     for type_name, gathered, source in zip(
-        (type_k, type_v), (cache.gather_k_memory(LAYER), cache.gather_v_memory(LAYER)), kv, strict=True
+        (type_k, type_v),
+        (cache.gather_k_memory(first_layer(cache)), cache.gather_v_memory(first_layer(cache))),
+        kv,
+        strict=True,
     ):
         assert gathered.dtype == np.float32
         rounding = 1e-5 if type_name == "q8_0" else 0
@@ -86,9 +89,12 @@ def test_gathered_padding_is_zero(tiny_model: Path, rng: np.random.Generator) ->
     cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12)
     n_kv, head_dim = n_head_kv(cache), read_model(tiny_model).hparams.head_dim
     k, v = rng.standard_normal((2, n_kv, 8, head_dim), dtype=np.float32)
-    cache.set_kv(LAYER, 0, k, v)
+    cache.set_kv(first_layer(cache), 0, k, v)
     add_chunk(cache, per_head(cache, np.ones(8)))
-    for gathered, source in ((cache.gather_k_memory(LAYER), k), (cache.gather_v_memory(LAYER), v)):
+    for gathered, source in (
+        (cache.gather_k_memory(first_layer(cache)), k),
+        (cache.gather_v_memory(first_layer(cache)), v),
+    ):
         assert gathered.shape == (n_kv, 16, head_dim)
         np.testing.assert_array_equal(gathered[:, :8], round_to(source, "f16"))
         assert not gathered[:, 8:].any()
@@ -99,14 +105,14 @@ def test_every_f16_number_is_read_exactly(tiny_model: Path, isa: str) -> None:
     hp = read_model(tiny_model).hparams
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     finite = every[np.isfinite(every)].astype(np.float32)
-    row = hp.n_head_kv[LAYER] * hp.head_dim
+    row = hp.n_head_kv[0] * hp.head_dim
     n = -(-len(finite) // row)
-    k = np.resize(finite, (n, hp.n_head_kv[LAYER], hp.head_dim)).transpose(1, 0, 2)
+    k = np.resize(finite, (n, hp.n_head_kv[0], hp.head_dim)).transpose(1, 0, 2)
     cache = make_cache(tiny_model, kv_size=n)
-    cache.set_kv(LAYER, 0, k, k)
+    cache.set_kv(first_layer(cache), 0, k, k)
     cache.next_chunk(n)
-    np.testing.assert_array_equal(cache.keys(LAYER), k)
-    np.testing.assert_array_equal(cache.values(LAYER), k)
+    np.testing.assert_array_equal(cache.keys(first_layer(cache)), k)
+    np.testing.assert_array_equal(cache.values(first_layer(cache)), k)
 
 
 def test_layers_have_their_own_cache_and_scores(tiny_model: Path, rng: np.random.Generator) -> None:
@@ -151,8 +157,8 @@ def test_every_cache_type_is_read_alike(schedule: str, one_layer_model: Path, mo
                     found[way] = (llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0))
             for way in found:
                 assert_all_equal(found[way][:3], found["fused"][:3])
-                assert_logits_close(found[way][3], found["fused"][3], WEIGHTS["F32"].logits)
-                assert_scores_close(found[way][4], found["fused"][4], WEIGHTS["F32"].scores)
+                assert_logits_close(found[way][3], found["fused"][3], ACTIVATIONS["F32"].logits)
+                assert_scores_close(found[way][4], found["fused"][4], ACTIVATIONS["F32"].scores)
 
 
 def test_scores_and_indices_are_small_beside_the_cache(model_by_name: ModelByName) -> None:

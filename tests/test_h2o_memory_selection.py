@@ -16,7 +16,7 @@ from inputs import limited, random_tokens
 from llamas import Config, assert_history_is_well_formed, eval_calls, open_llama
 from oracle import select_memory
 from selection_table import SELECTION_TABLE
-from standalone import LAYER, H, L, M, S, add_chunk, kept, make_cache, n_head_kv, per_head
+from standalone import H, L, M, S, add_chunk, first_layer, kept, make_cache, n_head_kv, per_head
 
 # --- the stand-alone cache
 
@@ -27,8 +27,8 @@ def test_metric_1_local_window_correctness(model_path: Path, rng: np.random.Gene
         add_chunk(cache, rng.random((n_head_kv(cache), S), dtype=np.float32))
         expected = np.arange((c + 1) * S - L, (c + 1) * S)
         for head in range(n_head_kv(cache)):
-            np.testing.assert_array_equal(cache.local_window_of(LAYER, head), expected)
-            np.testing.assert_array_equal(cache.memory_indices(LAYER)[head, -L:], expected)
+            np.testing.assert_array_equal(cache.local_window_of(first_layer(cache), head), expected)
+            np.testing.assert_array_equal(cache.memory_indices(first_layer(cache))[head, -L:], expected)
 
 
 def test_metric_2_heavy_hitter_selection(model_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_metric_2_heavy_hitter_selection(model_path: Path) -> None:
     add_chunk(cache, per_head(cache, scores))
     candidates = sorted(range(S - L), key=lambda p: (-np.float32(scores[p]), p))
     for head in range(n_head_kv(cache)):
-        assert cache.heavy_hitters(LAYER, head).tolist() == sorted(candidates[:H])
+        assert cache.heavy_hitters(first_layer(cache), head).tolist() == sorted(candidates[:H])
 
 
 def test_metric_3_cross_chunk_propagation(model_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_metric_3_cross_chunk_propagation(model_path: Path) -> None:
         assert important in memory
         inter = np.full(M, 0.05)
         inter[memory.index(important)] = 1.0
-        cache.accumulate_memory_scores(LAYER, per_head(cache, inter))
+        cache.accumulate_memory_scores(first_layer(cache), per_head(cache, inter))
         # From chunk 2 on, each chunk has enough better tokens to crowd out all but the important one.
         add_chunk(cache, per_head(cache, np.full(S, 0.1 if c == 1 else 6.0 + c)))
         assert (once_important in kept(cache)) == (c == 1)
@@ -70,16 +70,16 @@ def test_metric_4_per_head_independence(model_path: Path) -> None:
     assert different * 2 > n_kv - 1 or n_kv == 1
     # Independence: a head's memory set is what its own scores give.
     for head in range(n_kv):
-        scores = cache.scores(LAYER)[head]
+        scores = cache.scores(first_layer(cache))[head]
         expected = select_memory(scores, np.array([-1], dtype=np.int32), 0, S, L=L, H=H, A=0)
-        np.testing.assert_array_equal(cache.memory_indices(LAYER)[head], expected)
+        np.testing.assert_array_equal(cache.memory_indices(first_layer(cache))[head], expected)
 
 
 def test_metric_6_edge_case_single_chunk(model_path: Path) -> None:
     """N = S."""
     cache = make_cache(model_path)
     assert not cache.memory_initialized
-    assert np.all(cache.memory_indices(LAYER) == -1)
+    assert np.all(cache.memory_indices(first_layer(cache)) == -1)
     add_chunk(cache, per_head(cache, np.full(S, 0.5)))
     assert cache.memory_initialized
     assert cache.chunk_index == 1
@@ -97,7 +97,7 @@ def test_metric_7_edge_case_partial_chunk(model_path: Path, rng: np.random.Gener
     assert cache.memory_initialized
     assert cache.n_tokens == 2 * S - 1
     assert cache.chunk_index == 2
-    assert_memory_is_well_formed(cache.memory_indices(LAYER), end=2 * S - 1, L=L, H=H, A=0)
+    assert_memory_is_well_formed(cache.memory_indices(first_layer(cache)), end=2 * S - 1, L=L, H=H, A=0)
 
 
 def test_metric_8_edge_case_very_small_sequence(model_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_metric_8_edge_case_very_small_sequence(model_path: Path) -> None:
     add_chunk(cache, per_head(cache, np.full(n, 0.5)))
     for head in range(n_head_kv(cache)):
         assert kept(cache, head) == list(range(n))
-        assert cache.local_window_of(LAYER, head).tolist() == list(range(n))
-        assert cache.heavy_hitters(LAYER, head).size == 0
+        assert cache.local_window_of(first_layer(cache), head).tolist() == list(range(n))
+        assert cache.heavy_hitters(first_layer(cache), head).size == 0
 
 
 def test_metrics_5_9_and_10_order_size_and_bounds(model_path: Path, rng: np.random.Generator) -> None:
@@ -116,7 +116,7 @@ def test_metrics_5_9_and_10_order_size_and_bounds(model_path: Path, rng: np.rand
         cache = make_cache(model_path, chunk_size=size, local_window=local, heavy_budget=heavy)
         for c in range(4):
             add_chunk(cache, rng.random((n_head_kv(cache), size), dtype=np.float32))
-            memory = cache.memory_indices(LAYER)
+            memory = cache.memory_indices(first_layer(cache))
             assert memory.shape[1] == cache.memory_size == local + heavy
             n_valid = min(local + heavy, (c + 1) * size)
             assert np.all((memory >= 0).sum(axis=1) == n_valid)
@@ -135,9 +135,9 @@ def test_hand_computed_tables(tiny_model: Path) -> None:
                 first[previous] += 100
                 add_chunk(cache, per_head(cache, first))
                 assert kept(cache) == previous
-                cache.accumulate_memory_scores(LAYER, per_head(cache, np.full(cache.memory_size, -100)))
+                cache.accumulate_memory_scores(first_layer(cache), per_head(cache, np.full(cache.memory_size, -100)))
             add_chunk(cache, per_head(cache, scores[c * size :]))
-            assert cache.memory_indices(LAYER)[0].tolist() == positions
+            assert cache.memory_indices(first_layer(cache))[0].tolist() == positions
 
 
 def test_random_scores_agree_with_the_oracle(tiny_model: Path, rng: np.random.Generator) -> None:
@@ -152,10 +152,10 @@ def test_random_scores_agree_with_the_oracle(tiny_model: Path, rng: np.random.Ge
             expected = np.stack(
                 [
                     select_memory(row, previous, c * S, (c + 1) * S, L=L_, H=H_, A=A_)
-                    for row, previous in zip(cache.scores(LAYER), expected, strict=True)
+                    for row, previous in zip(cache.scores(first_layer(cache)), expected, strict=True)
                 ]
             )
-            np.testing.assert_array_equal(cache.memory_indices(LAYER), expected)
+            np.testing.assert_array_equal(cache.memory_indices(first_layer(cache)), expected)
 
 
 # --- real prefill

@@ -12,7 +12,7 @@ from inputs import is_external, random_tokens, split
 from llamas import Config, eval_calls, open_llama, oracle_calls
 from oracle import GGUFModel
 from pairwise import pairwise
-from standalone import LAYER, M, S, add_chunk, make_cache, n_head_kv, per_head
+from standalone import M, S, add_chunk, first_layer, make_cache, n_head_kv, per_head
 
 # --- the stand-alone cache
 
@@ -22,7 +22,7 @@ def test_scores_start_at_zero_and_are_set_where_the_chunk_lies(model_path: Path,
     colsum = rng.random((n_head_kv(with_chunk), S), dtype=np.float32)
     add_chunk(with_chunk, colsum)
     with_chunk.next_chunk(S)  # a chunk that nobody scored
-    scores = with_chunk.scores(LAYER)
+    scores = with_chunk.scores(first_layer(with_chunk))
     assert scores.dtype == np.float32
     assert scores.shape == (n_head_kv(with_chunk), 2 * S)
     np.testing.assert_array_equal(scores[:, :S], colsum)
@@ -34,38 +34,38 @@ def test_intra_column_sums_of_a_chunk_add_up_over_calls(tiny_model: Path, rng: n
     cache = make_cache(tiny_model)
     first = rng.random((n_head_kv(cache), 20), dtype=np.float32)
     second = rng.random((n_head_kv(cache), S), dtype=np.float32)
-    cache.init_chunk_scores(LAYER, 0, first)
+    cache.init_chunk_scores(first_layer(cache), 0, first)
     cache.next_chunk(20)
-    cache.init_chunk_scores(LAYER, 0, second)
+    cache.init_chunk_scores(first_layer(cache), 0, second)
     cache.next_chunk(S - 20)
     expected = second.copy()
     expected[:, :20] += first
-    np.testing.assert_allclose(cache.scores(LAYER), expected, rtol=1e-6)
+    np.testing.assert_allclose(cache.scores(first_layer(cache)), expected, rtol=1e-6)
 
 
 def test_inter_column_sums_go_to_the_memory_positions_only(model_path: Path, rng: np.random.Generator) -> None:
     cache = make_cache(model_path)
     n_kv = n_head_kv(cache)
     add_chunk(cache, rng.random((n_kv, S), dtype=np.float32))
-    before = cache.scores(LAYER).copy()
-    memory = cache.memory_indices(LAYER)
+    before = cache.scores(first_layer(cache)).copy()
+    memory = cache.memory_indices(first_layer(cache))
     inter = rng.random((n_kv, M), dtype=np.float32)
-    cache.accumulate_memory_scores(LAYER, inter)
+    cache.accumulate_memory_scores(first_layer(cache), inter)
     expected = before.copy()
     for head in range(n_kv):
         expected[head, memory[head]] += inter[head]
-    np.testing.assert_allclose(cache.scores(LAYER), expected, rtol=1e-6)
-    assert np.sum(cache.scores(LAYER) != before) == n_kv * M
+    np.testing.assert_allclose(cache.scores(first_layer(cache)), expected, rtol=1e-6)
+    assert np.sum(cache.scores(first_layer(cache)) != before) == n_kv * M
 
 
 def test_padding_columns_are_ignored(tiny_model: Path) -> None:
     """A memory set with fewer positions than columns: what stands under the padding goes nowhere."""
     cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12)
     add_chunk(cache, per_head(cache, np.ones(8)))
-    assert np.all(cache.memory_indices(LAYER)[:, 8:] == -1)
-    cache.accumulate_memory_scores(LAYER, per_head(cache, [1.0] * 8 + [1000.0] * 8))
+    assert np.all(cache.memory_indices(first_layer(cache))[:, 8:] == -1)
+    cache.accumulate_memory_scores(first_layer(cache), per_head(cache, [1.0] * 8 + [1000.0] * 8))
     cache.next_chunk(8)
-    np.testing.assert_array_equal(cache.scores(LAYER), per_head(cache, [2.0] * 8 + [0.0] * 8))
+    np.testing.assert_array_equal(cache.scores(first_layer(cache)), per_head(cache, [2.0] * 8 + [0.0] * 8))
 
 
 # --- a model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,12 +92,13 @@ def test_exact_count_of_phases(tiny_model: Path) -> None:
             assert (stats.decode_steps, stats.prefill_tokens, llm.n_tokens) == (0, n, n)
 
 
-def test_phase_2_rewrites_no_k_or_v(model_path: Path) -> None:
+@pytest.mark.parametrize("schedule", ["two_phase"])
+def test_phase_2_rewrites_no_k_or_v(model_path: Path, schedule: str) -> None:
     """Phase 2's hidden states depend on the memory budget. If it wrote K or V, the cache would too."""
     caches = []
     tokens = random_tokens(4 * S, seed=1)
     for budgets in (config(1, 0), config(8, 16), config(0, 100)):
-        with open_llama(model_path, budgets) as llm:
+        with open_llama(model_path, replace(budgets, schedule=schedule)) as llm:
             (logits,) = eval_calls(llm, [tokens])
             caches.append([(np.array(llm.kv.keys(il)), np.array(llm.kv.values(il))) for il in llm.kv.layers])
             caches[-1].append((logits, logits))

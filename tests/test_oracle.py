@@ -14,8 +14,10 @@ from compare import assert_all_equal, case, relative_error
 from inputs import random_tokens
 from models import FIXTURE_MODELS
 from oracle import DenseOracle, GGUFModel, empty_state, fuse, select_memory, softmax_state
-from oracle.kv_rounding import CacheRounding, hadamard, round_bf16, round_q8_0, round_to
-from oracle.layers import rms_norm, rope
+from oracle.hparams import Rope
+from oracle.kv_rounding import CacheRounding, hadamard, round_bf16, round_q8_0, round_q8_k, round_to
+from oracle.norm import rms_norm
+from oracle.rope import rotated
 from selection_table import SELECTION_TABLE
 
 F64 = np.float64
@@ -79,6 +81,17 @@ def test_q8_0_has_one_scale_per_32_values(rng: np.random.Generator) -> None:
     assert not error[0, 2].any()
 
 
+def test_q8_k_has_one_scale_per_256_values_and_keeps_the_largest(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, 512)).astype(np.float32)
+    x[0, 256:] = 0
+    blocks, rounded = x.reshape(3, 2, 256), round_q8_k(x).reshape(3, 2, 256)
+    largest = np.abs(blocks).argmax(axis=-1)[..., None]
+    np.testing.assert_allclose(*(np.take_along_axis(a, largest, axis=-1) for a in (rounded, blocks)), rtol=1e-6)
+    # Half a step.
+    error = np.abs(rounded - blocks).max(axis=-1, keepdims=True)
+    assert np.all(error <= np.abs(np.take_along_axis(blocks, largest, axis=-1)) * (0.5 / 127 + 1e-6))
+
+
 def test_rounding_keeps_the_dtype_and_knows_its_types() -> None:
     x = np.linspace(-1, 1, 32)
     for name in ("f32", "F16", "bf16", "q8_0"):
@@ -110,14 +123,16 @@ def test_rms_norm_and_rope_of_known_values() -> None:
     c0, s0, c1, s1 = np.cos(2), np.sin(2), np.cos(0.02), np.sin(0.02)
     neox = [c0 - 3 * s0, 2 * c1 - 4 * s1, s0 + 3 * c0, 2 * s1 + 4 * c1]
     normal = [c0 - 2 * s0, s0 + 2 * c0, 3 * c1 - 4 * s1, 3 * s1 + 4 * c1]
-    np.testing.assert_allclose(rope(x, positions, 1e4, neox=True).ravel(), neox)
-    np.testing.assert_allclose(rope(x, positions, 1e4, neox=False).ravel(), normal)
+    np.testing.assert_allclose(rotated(x, positions, Rope(1e4, 1.0), neox=True).ravel(), neox)
+    np.testing.assert_allclose(rotated(x, positions, Rope(1e4, 1.0), neox=False).ravel(), normal)
+    halved = rotated(x, positions * 2, Rope(1e4, 0.5), neox=True)
+    np.testing.assert_allclose(halved.ravel(), neox)
 
 
 def test_float32_agrees_with_float64(fixture_model: GGUFModel) -> None:
     tokens = np.array(random_tokens(48), dtype=np.int32)
     expected = DenseOracle(fixture_model, "f32", F64).logits(tokens)
-    bound = {"F32": 1e-5, "F16": 2e-3, "Q8_0": 2e-2}[fixture_model.weight_type]
+    bound = {"F32": 1e-5, "F16": 2e-3, "Q8_0": 2e-2}[fixture_model.activation_type]
     assert relative_error(DenseOracle(fixture_model, "f32", np.float32).logits(tokens), expected) < bound
     assert 1 < np.abs(expected).max() < 40, "logits of a fixture model are of order 1 to 10"
 
@@ -129,7 +144,7 @@ def test_weights_are_read_as_written(tmp_path: Path) -> None:
         spec = FIXTURE_MODELS[f"llama-gqa2-{weight_type}"]
         models.write_model(spec, tmp_path / spec.file_name)
         loaded = GGUFModel(tmp_path / spec.file_name)
-        assert loaded.weight_type == weight_type.upper()
+        assert loaded.activation_type == weight_type.upper()
         matrices[weight_type] = loaded.layers[0].wo.weight(np.float32)
         assert matrices[weight_type].shape == (
             loaded.hparams.n_embd,

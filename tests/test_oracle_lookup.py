@@ -14,6 +14,7 @@ from compare import relative_error
 from inputs import ModelByName, repetitive_tokens, split
 from oracle import GGUFModel, OracleSinglePass, layers, read_model
 from oracle.arrays import Array
+from oracle.kv_cache import OracleKVCache
 from oracle.kv_rounding import round_to
 from oracle.lookup import FOLLOW
 
@@ -74,13 +75,14 @@ class Naive:
             if kind == "prompt":
                 self.asked[x] = self._ask(tokens, x)
         positions = np.arange(len(tokens), dtype=np.int32)
+        cache = OracleKVCache(self.model.hparams, "f32")  # of the other layers
 
         def attention(il: int, x: Array) -> Array:
             # As the cache rounds them: the same flips of activations in both.
             self.kv[il] = [round_to(a, "f32") for a in layers.key_value(self.model, il, x, positions)]
             return self._attention(il, layers.query(self.model, il, x, positions), *self.kv[il])
 
-        return layers.output_logits(self.model, layers.forward(self.model, np.array(tokens), F64, attention))
+        return layers.output_logits(self.model, layers.forward(self.model, cache, np.array(tokens), F64, attention))
 
     def _kinds(self, what: str, n: int) -> list[str]:
         n_tail = min(TAIL, n) if what == "tail" else 0
@@ -113,7 +115,7 @@ class Naive:
     def _attention(self, il: int, q: Array, k: Array, v: Array) -> Array:
         n_head_kv, n, _ = k.shape
         group = len(q) // n_head_kv
-        out = np.zeros_like(q)
+        out = np.zeros((*q.shape[:2], v.shape[-1]))
         scores = self.scores[il] = np.zeros((n_head_kv, n))
         built = self.memory[il] = []
         memory: list[set[int]] = [set() for _ in range(n_head_kv)]

@@ -1,7 +1,8 @@
 """Whole-model numpy implementation of dense and H2O prefill: what the library is compared with.
 
 It reads the GGUF with the `gguf` package and shares no code with the library. Clarity goes before speed; a tiny model
-with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
+with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`: Llama, Qwen2 and 3, Gemma 3 (sliding
+windows), LFM2 (short convolutions), DeepSeek-V2 (latents, experts). H2O is for layers that attend to the whole text.
 
     DenseOracle(model).logits(tokens)            ordinary causal attention
     OracleSinglePass(model, S, L, H, A)          H2O: eval(tokens) is one prefill call, decode_step(token) one token
@@ -12,12 +13,13 @@ with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`.
 """
 
 from .dense import DenseOracle
-from .gguf_model import GGUFModel, UnsupportedModel, read_model
+from .gguf_model import GGUFModel, read_model
 from .selection import select_memory
 from .sequence import OracleSequence
 from .single_pass import OracleSinglePass
 from .softmax_state import SoftmaxState, empty_state, fuse, softmax_state
 from .two_phase import OracleTwoPhase
+from .weights import UnsupportedModel
 
 # By the library's names.
 SCHEDULES: dict[str, type[OracleSequence]] = {"single_pass": OracleSinglePass, "two_phase": OracleTwoPhase}

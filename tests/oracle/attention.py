@@ -13,10 +13,10 @@ def attend(
 ) -> tuple[SoftmaxState, Array]:
     """State per query head, and the column sums of the softmax weights per KV head.
 
-    q [n_head, n_q, d] (already scaled); k, v [n_head_kv, n_k, d]; both of these broadcast to [n_head_kv, n_q, n_k]:
-    allowed, True where a query may see a key; counts, True where the pair counts in the column sums. Returns a state
-    with m and l [n_head, n_q], o [n_head, n_q, d], and column sums [n_head_kv, n_k]: the weight that each key received
-    from all queries and all query heads of its group.
+    q [n_head, n_q, d] (already scaled); k [n_head_kv, n_k, d]; v [n_head_kv, n_k, d_v]; both of these broadcast to
+    [n_head_kv, n_q, n_k]: allowed, True where a query may see a key; counts, True where the pair counts in the column
+    sums. Returns a state with m and l [n_head, n_q], o [n_head, n_q, d_v], and column sums [n_head_kv, n_k]: the weight
+    that each key received from all queries and all query heads of its group.
     """
     n_head, n_q, d = q.shape
     n_head_kv, n_k, _ = k.shape
@@ -31,6 +31,6 @@ def attend(
         counted = np.broadcast_to(counts, (n_head_kv, n_q, n_k))[:, None]
         weights = (weights.reshape(n_head_kv, group, n_q, n_k) * counted).reshape(weights.shape)
     return (
-        SoftmaxState(state.m.reshape(n_head, n_q), state.l.reshape(n_head, n_q), state.o.reshape(n_head, n_q, d)),
+        SoftmaxState(state.m.reshape(n_head, n_q), state.l.reshape(n_head, n_q), state.o.reshape(n_head, n_q, -1)),
         weights.sum(axis=1),
     )

@@ -8,12 +8,9 @@ import numpy as np
 
 from . import layers
 from .arrays import Array, IntArray
-from .attention import attend
+from .causal import causal
 from .gguf_model import GGUFModel
 from .kv_cache import OracleKVCache
-
-# Queries per attention block, so that no n × n matrix of logits exists.
-QUERY_BLOCK = 512
 
 
 class DenseOracle:
@@ -37,19 +34,8 @@ def dense_forward(model: GGUFModel, cache: OracleKVCache, tokens: IntArray, dtyp
 
     def attention(il: int, x: Array) -> Array:
         cache.append(il, *layers.key_value(model, il, x, positions))
-        return _causal(layers.query(model, il, x, positions), cache, il, positions)
+        return causal(layers.query(model, il, x, positions), cache, il, positions)
 
-    x = layers.forward(model, tokens, dtype, attention)
+    x = layers.forward(model, cache, tokens, dtype, attention)
     cache.n_tokens += len(tokens)
     return x
-
-
-def _causal(q: Array, cache: OracleKVCache, il: int, positions: IntArray) -> Array:
-    blocks = []
-    for first in range(0, len(positions), QUERY_BLOCK):
-        rows = slice(first, first + QUERY_BLOCK)
-        seen = np.arange(int(positions[rows][-1]) + 1)
-        k, v = cache.read(il, slice(0, len(seen)))
-        state, _ = attend(q[:, rows], k, v, seen <= positions[rows, None])
-        blocks.append(state.o)
-    return np.concatenate(blocks, axis=1)

@@ -1,26 +1,35 @@
-"""K and V of one sequence, as rounded by the cache."""
+"""What one sequence keeps of its tokens: K and V as rounded by the cache, and the state of layers without them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from .arrays import Array, IntArray
-from .gguf_model import HParams
+from .hparams import HParams
 from .kv_rounding import CacheRounding, rotate, round_q4_0
 
 
 class OracleKVCache:
-    """Append-only. Per layer: keys and values [n_head_kv, n_tokens, head_dim], with has_index keys in 4 bits too."""
+    """Append-only. Per layer: keys and values [n_head_kv, n_tokens, their size], with has_index keys in 4 bits too."""
 
     def __init__(self, hparams: HParams, kv_type: str, has_index: bool = False) -> None:
         self.n_tokens = 0
-        self._rounding = [CacheRounding(kv_type, hparams.head_dim, keys=keys) for keys in (True, False)]
+        self._rounding = [
+            CacheRounding(kv_type, hparams.head_dim, keys=True),
+            CacheRounding(kv_type, hparams.value_dim, keys=False),
+        ]
+        # Latents are cached once: the values are the first part of the keys.
+        self._has_latents = hparams.latent is not None
         self._kv: dict[int, list[Array]] = {}
         self._has_index = has_index
+        # Of each short convolution, the last rows of its input [width - 1, n_embd].
+        self.conv: dict[int, Array] = {}
         self._index: dict[int, Array] = {}
 
     def append(self, il: int, k: Array, v: Array) -> None:
         rounded = [rounding(x) for rounding, x in zip(self._rounding, (k, v), strict=True)]
+        if self._has_latents:
+            rounded[1] = rounded[0][..., : v.shape[-1]]
         if il in self._kv:
             rounded = [np.concatenate(pair, axis=1) for pair in zip(self._kv[il], rounded, strict=True)]
         self._kv[il] = rounded

@@ -1,7 +1,7 @@
 """Rounding to ggml's storage types: what a value becomes when it has been written and read back.
 
-The same three roundings happen in two places: K and V go through the cache type, and the activations of a matrix
-product go through the weight type's dot-product type (F16 weights: F16 activations, Q8_0 weights: Q8_0 activations).
+The same roundings happen in two places: K and V go through the cache type, and the activations of a matrix product go
+through the weight type's dot-product type (F16 weights: F16 activations, Q8_0 weights: Q8_0 activations).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from .arrays import Array
 
 Q8_0_BLOCK = 32
 Q4_0_BLOCK = 32
+Q8_K_BLOCK = 256
 
 
 def round_bf16(x: Array) -> Array:
@@ -40,6 +41,15 @@ def round_q4_0(x: Array) -> Array:
     return (quants * scale.astype(np.float16).astype(np.float32)).reshape(x.shape)
 
 
+def round_q8_k(x: Array) -> Array:
+    """Blocks of 256 along the last axis; integers times one F32 scale, by which the largest |x| is -127."""
+    blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, Q8_K_BLOCK)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
+    inverse = np.divide(np.float32(-127), largest, out=np.zeros_like(largest), where=largest != 0)
+    scale = np.divide(1, inverse, out=np.zeros_like(inverse), where=inverse != 0)
+    return (np.minimum(np.rint(blocks * inverse), 127) * scale).reshape(x.shape)
+
+
 def round_to(x: Array, type_name: str) -> Array:
     """`x` after a round trip through a ggml type, in the dtype of `x`. The type's name is upper or lower case."""
     name = type_name.upper()
@@ -51,6 +61,8 @@ def round_to(x: Array, type_name: str) -> Array:
         return round_bf16(x).astype(x.dtype)
     if name == "Q8_0":
         return round_q8_0(x).astype(x.dtype)
+    if name == "Q8_K":
+        return round_q8_k(x).astype(x.dtype)
     raise ValueError(f"no rounding for type {type_name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Building blocks of a transformer layer, on rows of tokens. x is [n_tokens, n_embd] unless stated."""
+"""A token's way through the layers, on rows of tokens. x is [n_tokens, n_embd]."""
 
 from __future__ import annotations
 
@@ -8,102 +8,104 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array, IntArray
-from .gguf_model import GGUFModel, HParams, Layer
+from .causal import causal
+from .feed_forward import feed_forward
+from .gguf_model import Attention, GGUFModel, LatentAttention, Layer, ShortConv
+from .kv_cache import OracleKVCache
+from .latent import latent_key_value, latent_query
+from .norm import rms_norm
+from .rope import rotated
+from .short_conv import short_conv
 
-# (layer, its input x) -> the heads' outputs [n_head, n_tokens, head_dim].
-Attention = Callable[[int, Array], Array]
+# (layer, its input x) -> the heads' outputs [n_head, n_tokens, size of a value].
+AttentionToText = Callable[[int, Array], Array]
 
 
-def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """x / sqrt(mean(x²) + eps) * weight, over the last axis."""
-    scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps))
-    return x * scale * weight.astype(x.dtype)
+def forward(model: GGUFModel, cache: OracleKVCache, tokens: IntArray, dtype: Any, attention: AttentionToText) -> Array:
+    """The last hidden states [n_tokens, n_embd] of tokens that follow those in the cache.
 
-
-def rope(x: Array, positions: IntArray, base: float, *, neox: bool, factors: Array | None = None) -> Array:
-    """Rotary position embedding of x [n_tokens, n_head, head_dim] at absolute positions.
-
-    Pair i is rotated by position · base^(-2i/head_dim) / factors[i]. Pairs are (i, i + head_dim/2) with neox (Qwen3),
-    else (2i, 2i + 1) (Llama as stored in GGUF).
+    `attention` computes the layers that attend to the whole text. The others are computed here, which appends to what
+    the cache has of them.
     """
-    n_pairs = x.shape[-1] // 2
-    frequencies = base ** (-np.arange(n_pairs) / n_pairs)
-    if factors is not None:
-        frequencies = frequencies / factors
-    angles = positions[:, None, None] * frequencies
-    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
-
-    first, second = (slice(0, n_pairs), slice(n_pairs, None)) if neox else (slice(0, None, 2), slice(1, None, 2))
-    rotated = np.empty_like(x)
-    rotated[..., first] = x[..., first] * cos - x[..., second] * sin
-    rotated[..., second] = x[..., first] * sin + x[..., second] * cos
-    return rotated
-
-
-def swiglu(x: Array, layer: Layer) -> Array:
-    """down(silu(gate(x)) * up(x))."""
-    gate = layer.ffn_gate(x)
-    return layer.ffn_down(gate / (1 + np.exp(-gate)) * layer.ffn_up(x))
-
-
-def forward(model: GGUFModel, tokens: IntArray, dtype: Any, attention: Attention) -> Array:
-    """The last hidden states [n_tokens, n_embd]."""
-    x = model.tok_embd.rows(tokens, dtype)
-    for il in range(model.hparams.n_layer):
-        if model.hparams.n_head_kv[il] == 0:
-            x = layer_without_attention(model, il, x)
+    hp = model.hparams
+    positions = np.arange(cache.n_tokens, cache.n_tokens + len(tokens), dtype=np.int32)
+    x = model.tok_embd.rows(tokens, dtype) * np.dtype(dtype).type(hp.embedding_scale)
+    for il, layer in enumerate(model.layers):
+        if isinstance(layer.mixer, ShortConv):
+            mixed, cache.conv[il] = short_conv(layer.mixer, normed(model, il, x), cache.conv.get(il))
+        elif layer.mixer is None:
+            # deci: one matrix takes the place of attention.
+            mixed = _output(layer, normed(model, il, x))
+        elif hp.window[il]:
+            cache.append(il, *key_value(model, il, x, positions))
+            heads = causal(query(model, il, x, positions), cache, il, positions, hp.window[il])
+            mixed = _output(layer, merge_heads(heads))
         else:
-            x = after_attention(model, il, x, attention(il, x))
+            mixed = _output(layer, merge_heads(values_of_heads(layer, attention(il, x))))
+        x = x + _post_normed(model, mixed, layer.attn_post_norm)
+        out = feed_forward(hp, layer.ffn, rms_norm(x, layer.ffn_norm, hp.rms_eps))
+        x = x + _post_normed(model, out, layer.ffn_post_norm)
     return x
 
 
+def normed(model: GGUFModel, il: int, x: Array) -> Array:
+    """What a layer reads of its input."""
+    return rms_norm(x, model.layers[il].attn_norm, model.hparams.rms_eps)
+
+
 def query(model: GGUFModel, il: int, x: Array, positions: IntArray) -> Array:
-    """Scaled queries [n_head, n_tokens, head_dim]: norm, projection, QK-norm, RoPE, 1/sqrt(head_dim)."""
-    hp, layer = model.hparams, model.layers[il]
-    assert layer.wq is not None
-    q = layer.wq(rms_norm(x, layer.attn_norm, hp.rms_eps)).reshape(len(x), hp.n_head[il], hp.head_dim)
-    return _normed_and_rotated(model, q, layer.q_norm, positions) * x.dtype.type(hp.head_dim**-0.5)
+    """Scaled queries [n_head, n_tokens, size of a key]: norm, projection, QK-norm, RoPE, scale."""
+    hp, mixer = model.hparams, model.layers[il].mixer
+    if isinstance(mixer, LatentAttention):
+        q = latent_query(model, il, mixer, normed(model, il, x), positions)
+    else:
+        assert isinstance(mixer, Attention)
+        q = mixer.wq(normed(model, il, x)).reshape(len(x), hp.n_head[il], hp.head_dim)
+        q = _normed_and_rotated(model, il, q, mixer.q_norm, positions)
+    return q * x.dtype.type(hp.attention_scale)
 
 
 def key_value(model: GGUFModel, il: int, x: Array, positions: IntArray) -> tuple[Array, Array]:
-    """Keys and values [n_head_kv, n_tokens, head_dim], not yet rounded to the cache type."""
-    hp, layer = model.hparams, model.layers[il]
-    assert layer.wk is not None
-    assert layer.wv is not None
-    normed = rms_norm(x, layer.attn_norm, hp.rms_eps)
-    shape = (len(x), hp.n_head_kv[il], hp.head_dim)
-    k = _normed_and_rotated(model, layer.wk(normed).reshape(shape), layer.k_norm, positions)
-    return k, layer.wv(normed).reshape(shape).transpose(1, 0, 2)
-
-
-def after_attention(model: GGUFModel, il: int, x: Array, attn: Array) -> Array:
-    """The layer's output from its input x and the heads' outputs attn [n_head, n_tokens, head_dim]."""
-    return _feed_forward(model.hparams, model.layers[il], x + model.layers[il].wo(merge_heads(attn)))
-
-
-def layer_without_attention(model: GGUFModel, il: int, x: Array) -> Array:
-    """A deci layer with heads but no KV heads: one matrix takes the place of attention."""
-    hp, layer = model.hparams, model.layers[il]
-    return _feed_forward(hp, layer, x + layer.wo(rms_norm(x, layer.attn_norm, hp.rms_eps)))
+    """Keys and values [n_head_kv, n_tokens, their size], not yet rounded to the cache type."""
+    hp, mixer = model.hparams, model.layers[il].mixer
+    x = normed(model, il, x)
+    if isinstance(mixer, LatentAttention):
+        return latent_key_value(model, il, mixer, x, positions)
+    assert isinstance(mixer, Attention)
+    k = mixer.wk(x).reshape(len(x), hp.n_head_kv[il], hp.head_dim)
+    v = mixer.wv(x).reshape(len(x), hp.n_head_kv[il], hp.value_dim)
+    return _normed_and_rotated(model, il, k, mixer.k_norm, positions), v.transpose(1, 0, 2)
 
 
 def output_logits(model: GGUFModel, x: Array) -> Array:
-    return model.output(rms_norm(x, model.output_norm, model.hparams.rms_eps))
+    hp = model.hparams
+    logits = model.output(rms_norm(x, model.output_norm, hp.rms_eps))
+    return np.tanh(logits / hp.softcap) * hp.softcap if hp.softcap else logits
 
 
-def merge_heads(attn: Array) -> Array:
-    """[n_head, n_tokens, head_dim] -> [n_tokens, n_head * head_dim]."""
-    n_head, n_tokens, head_dim = attn.shape
-    return attn.transpose(1, 0, 2).reshape(n_tokens, n_head * head_dim)
+def values_of_heads(layer: Layer, heads: Array) -> Array:
+    """Of a weighted sum of latents, every head makes its weighted sum of values."""
+    return layer.mixer.wv_b(heads) if isinstance(layer.mixer, LatentAttention) else heads
 
 
-def _feed_forward(hp: HParams, layer: Layer, x: Array) -> Array:
-    return x + swiglu(rms_norm(x, layer.ffn_norm, hp.rms_eps), layer)
+def merge_heads(heads: Array) -> Array:
+    """[n_head, n_tokens, size] -> [n_tokens, n_head * size]."""
+    n_head, n_tokens, size = heads.shape
+    return heads.transpose(1, 0, 2).reshape(n_tokens, n_head * size)
 
 
-def _normed_and_rotated(model: GGUFModel, x: Array, norm: Array | None, positions: IntArray) -> Array:
+def _output(layer: Layer, x: Array) -> Array:
+    assert layer.wo is not None
+    return layer.wo(x)
+
+
+def _post_normed(model: GGUFModel, x: Array, norm: Array | None) -> Array:
+    return x if norm is None else rms_norm(x, norm, model.hparams.rms_eps)
+
+
+def _normed_and_rotated(model: GGUFModel, il: int, x: Array, norm: Array | None, positions: IntArray) -> Array:
     hp = model.hparams
     if norm is not None:
         x = rms_norm(x, norm, hp.rms_eps)
-    x = rope(x, positions, hp.rope_base, neox=hp.rope_neox, factors=model.rope_factors)
+    x = rotated(x, positions, hp.rope[il], neox=hp.rope_neox, factors=model.rope_factors)
     return x.transpose(1, 0, 2)

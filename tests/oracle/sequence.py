@@ -145,7 +145,7 @@ class OracleSequence(ABC):
                 self._add_scores(il, keys[None, :], colsum)
             return state.o
 
-        x = layers.forward(self.model, tokens, self.dtype, attention)
+        x = layers.forward(self.model, self.cache, tokens, self.dtype, attention)
         self.cache.n_tokens = last
         return x
 
@@ -181,7 +181,7 @@ class OracleSequence(ABC):
             chunk = np.arange(first // self.S * self.S, last)
             return self._attend_past(il, q, positions, chunk, is_generated).o
 
-        x = layers.forward(self.model, tokens, self.dtype, attention)
+        x = layers.forward(self.model, self.cache, tokens, self.dtype, attention)
         self.cache.n_tokens = last
         return x
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from . import layers
 from .arrays import Array, IntArray
 from .attention import attend
+from .gguf_model import GGUFModel
 from .sequence import OracleSequence
 from .softmax_state import SoftmaxState, fuse
+from .weights import UnsupportedModel
 
 
 class OracleTwoPhase(OracleSequence):
     """Phase 1 writes K and V and starts the scores; phase 2 runs the layers again and fuses."""
+
+    def __init__(self, model: GGUFModel, *args: Any, **kwargs: Any) -> None:
+        if not model.hparams.has_two_phases:
+            raise UnsupportedModel("two phases with layers that remember something else than the whole text")
+        super().__init__(model, *args, **kwargs)
 
     @property
     def chunk_sink(self) -> int:
@@ -42,7 +51,7 @@ class OracleTwoPhase(OracleSequence):
             return states[il].o
 
         self._extend_scores(len(tokens))
-        x = layers.forward(self.model, tokens, self.dtype, attention)
+        x = layers.forward(self.model, self.cache, tokens, self.dtype, attention)
         self.cache.n_tokens += len(tokens)
         return states, x
 
@@ -70,4 +79,4 @@ class OracleTwoPhase(OracleSequence):
                 state = fuse(self._attend_past(il, q, positions, np.arange(0)), state)
             return state.o
 
-        return layers.forward(self.model, tokens[rows], self.dtype, attention)
+        return layers.forward(self.model, self.cache, tokens[rows], self.dtype, attention)
