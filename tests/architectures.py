@@ -17,50 +17,32 @@ class Refusal(NamedTuple):
 
 
 ACCEPTED = """
-    arcee arctic baichuan bailingmoe bailingmoe2 chatglm codeshell cogvlm command-r dbrx deci deepseek dots1
-    ernie4_5 ernie4_5-moe exaone exaone4 falcon gemma glm4 glm4moe gpt2 gptneox granite granitemoe grovemoe
-    hrm_text hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais2 llama maincoder minicpm minicpm3
-    minimax-m2 mistral3 nanbeige nemotron olmo olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe
-    plamo pockettts qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3tts qwen3vl qwen3vlmoe seed_oss smollm3
-    stablelm starcoder starcoder2 talkie xverse
+    afmoe arcee arctic baichuan bailingmoe bailingmoe2 bailingmoe3 chatglm codeshell cogvlm cohere2 cohere2moe
+    command-r dbrx deci deepseek deepseek2 dots1 ernie4_5 ernie4_5-moe exaone exaone-moe exaone4 falcon falcon-h1
+    gemma gemma2 gemma3 glm4 glm4moe gpt-oss gpt2 gptneox granite granite_swa granitehybrid granitemoe grok
+    grovemoe hrm_text hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais2 jamba kimi-k3 kimi-linear laguna
+    lfm2moe llama llama4 maincoder maple mellum mimo2 minicpm minicpm3 minimax-01 minimax-m2 mistral3 mistral4
+    muse-glimmer nanbeige nemotron nemotron_h nemotron_h_moe olmo olmo2 olmoe openelm orion paddleocr
+    pangu-embedded phi2 phi3 phimoe plamo plamo2 plamo3 pockettts qwen qwen2 qwen2moe qwen2vl qwen3 qwen35
+    qwen35moe qwen3moe qwen3next qwen3tts qwen3vl qwen3vlmoe seed_oss smallthinker smollm3 spark2_5 stablelm
+    starcoder starcoder2 talkie xverse
 """
 
 REFUSED = [
     Refusal(
-        "recurrent layers beside attention",
-        "another kind of memory",
-        """
-            bailingmoe3 falcon-h1 granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe minimax-01
-            nemotron_h nemotron_h_moe plamo2 qwen35 qwen35moe qwen3next
-        """,
-    ),
-    Refusal(
-        "a sliding window in some layers",
-        "another kind of memory",
-        """
-            afmoe cohere2 cohere2moe exaone-moe gemma2 gemma3 gpt-oss granite_swa laguna llama4 maple
-            mellum mimo2 muse-glimmer olmo2 plamo3 smallthinker spark2_5
-        """,
-    ),
-    Refusal(
-        "latent attention (MLA)",
-        "uses multi-head latent attention (MLA)",
-        "deepseek2 mistral4",
-    ),
-    Refusal(
-        "attention logits that are capped",
-        "scales its attention logits in its own way",
-        "grok",
-    ),
-    Refusal(
         "attention that was trained to be sparse, with a selection of its own",
-        "another kind of memory",
+        "has a sparse attention of its own",
         "deepseek32 deepseek4 dots3note glm-dsa glm5-next hy_v4 minimax-m3 qwen4exp",
     ),
     Refusal(
-        "no attention, only recurrent layers",
-        "another kind of memory",
+        "recurrent layers only",
+        "is recurrent in every layer",
         "mamba mamba2",
+    ),
+    Refusal(
+        "recurrent and windowed layers only, in the test's model (LFM2 as published has others)",
+        "attends to the whole text",
+        "lfm2",
     ),
     Refusal(
         "position biases (ALiBi)",
@@ -69,7 +51,7 @@ REFUSED = [
     ),
     Refusal(
         "no memory of past tokens (diffusion); refused without H2O too",
-        "another kind of memory",
+        "keeps no K and V",
         "dream llada llada-moe rnd1",
     ),
 ]

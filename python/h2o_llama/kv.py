@@ -46,6 +46,9 @@ class KVStats:
         Bytes of the K and V cache, the index of keys (retrieval="index"), the cold store, the scores, the memory
         sets, and of the (m, l, o) that phase 1 leaves for phase 2, which all sequences share. Without H2O `kv_bytes` is
         that of all sequences.
+    side_bytes : int
+        Of the layers that H2O leaves to llama.cpp: rows of sliding windows and recurrent states, and what boundaries
+        keep of these to be gone back to: the last one, with record=True all.
     token_bytes : int
         Bytes of one token's K and V in all layers.
     n_tokens, closed_tokens, kept_tokens : int
@@ -81,6 +84,7 @@ class KVStats:
     selections: int = 0
     kv_bytes: int = 0
     index_bytes: int = 0
+    side_bytes: int = 0
     cold_bytes: int = 0
     score_bytes: int = 0
     memory_bytes: int = 0
@@ -139,6 +143,7 @@ class KVStats:
             kv_bytes=stats.bytes_kv,
             token_bytes=stats.bytes_token,
             index_bytes=stats.bytes_index,
+            side_bytes=stats.bytes_side,
             cold_bytes=stats.bytes_cold,
             score_bytes=stats.bytes_scores,
             memory_bytes=stats.bytes_memory,

@@ -162,6 +162,7 @@ void init_kv(py::module_ & m) {
         .def_readonly("t_scores_us",      &llama_h2o_stats::t_scores_us)
         .def_readonly("n_select",         &llama_h2o_stats::n_select)
         .def_readonly("bytes_index",      &llama_h2o_stats::bytes_index)
+        .def_readonly("bytes_side",       &llama_h2o_stats::bytes_side)
         .def_readonly("bytes_cold",       &llama_h2o_stats::bytes_cold)
         .def_readonly("bytes_kv",         &llama_h2o_stats::bytes_kv)
         .def_readonly("bytes_token",      &llama_h2o_stats::bytes_token)

@@ -348,6 +348,12 @@ llama_h2o_stats h2o_context::stats(const llama_h2o_kv & kv) const {
     for (const auto & [buft, size] : index ? index->sizes() : std::map<ggml_backend_buffer_type_t, size_t>()) {
         res.bytes_index += size/seqs.size();
     }
+    for (const auto & [buft, size] : caches.side.memory_breakdown()) {
+        res.bytes_side += size/seqs.size();
+    }
+    for (const auto & [chunk, record] : state.history) {
+        res.bytes_side += record.side ? record.side->size() : 0;
+    }
     for (const auto & layer : state.layers) {
         res.bytes_scores += (layer.scores.size() + layer.memory_scores.size())*sizeof(float);
         res.bytes_memory += layer.memory.size()*sizeof(int32_t);
