@@ -87,11 +87,12 @@ class Config:
     def tolerance(self, model: GGUFModel, calls: Sequence[Sequence[int]] = ()) -> Tolerance:
         """Bounds for these calls, of which those of one token are decode steps."""
         decodes = any(len(call) == 1 for call in calls)
+        uses_upstreams = any(model.hparams.window) or os.environ.get("H2O_NO_FUSED_ATTENTION") == "1"
         return tolerance(
             model.activation_type,
             self.kv_type,
             n_layer=model.hparams.n_layer,
-            flash_attn_decode=decodes and self.flash_attn != "off" and os.environ.get("H2O_NO_FUSED_ATTENTION") == "1",
+            flash_attn_decode=decodes and self.flash_attn != "off" and uses_upstreams,
         )
 
 

@@ -67,7 +67,8 @@ def add_feed_forward(weights: Weights, spec: ModelSpec, prefix: str, suffix: str
 def add_experts(weights: Weights, spec: ModelSpec, prefix: str) -> None:
     n, n_embd, n_ff = spec.n_expert, spec.n_embd, spec.n_ff
     weights.add_projection(prefix + "ffn_gate_inp", n, n_embd, 1.0)
-    weights.add_bias(prefix + "exp_probs_b", n)
+    # Shares are between 0 and 1, so the bias alone chooses: rounding must not, as one choice changes all of a token.
+    weights.add_vector(prefix + "exp_probs_b", 2 * np.arange(n, dtype=np.float32))
     for name, shape in (("gate", (n, n_ff, n_embd)), ("up", (n, n_ff, n_embd)), ("down", (n, n_embd, n_ff))):
         weights.add_matrix(f"{prefix}ffn_{name}_exps", weights.normal(*shape) / np.sqrt(np.float32(shape[-1])))
     add_feed_forward(weights, spec, prefix, "_shexp")

@@ -243,7 +243,10 @@ class Weights:
         self._writer.add_tensor(name + ".weight", weight)
 
     def add_bias(self, name: str, n: int) -> None:
-        self._writer.add_tensor(name + ".bias", self.normal(n) * np.float32(0.1))
+        self.add_vector(name, self.normal(n) * np.float32(0.1))
+
+    def add_vector(self, name: str, values: Array) -> None:
+        self._writer.add_tensor(name + ".bias", values)
 
     def add_projection(self, name: str, n_out: int, n_in: int, gain: float) -> None:
         self.add_matrix(name, self.normal(n_out, n_in) * np.float32(gain / np.sqrt(n_in)))

@@ -15,8 +15,8 @@ class OracleKVCache:
     def __init__(self, hparams: HParams, kv_type: str, has_index: bool = False) -> None:
         self.n_tokens = 0
         self._rounding = [
-            CacheRounding(kv_type, hparams.head_dim, keys=True),
-            CacheRounding(kv_type, hparams.value_dim, keys=False),
+            CacheRounding(kv_type, hparams.head_dim, keys=True, latents=hparams.latent is not None),
+            CacheRounding(kv_type, hparams.value_dim, keys=False, latents=hparams.latent is not None),
         ]
         # Latents are cached once: the values are the first part of the keys.
         self._has_latents = hparams.latent is not None

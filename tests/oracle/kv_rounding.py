@@ -85,12 +85,13 @@ class CacheRounding:
 
     llama.cpp rotates K (and Q) and V (and back) by a Hadamard matrix when the cache type is quantised and the head size
     is a multiple of 64, to spread outliers: attention itself is unchanged by the rotation, only the rounding is.
+    It does not rotate latents.
     """
 
-    def __init__(self, type_name: str, head_dim: int, *, keys: bool) -> None:
+    def __init__(self, type_name: str, head_dim: int, *, keys: bool, latents: bool = False) -> None:
         self.type_name = type_name
         self.rotation = 0
-        if type_name.upper() == "Q8_0" and head_dim % 64 == 0:
+        if not latents and type_name.upper() == "Q8_0" and head_dim % 64 == 0:
             # K: the largest power of two that divides the head size; V: 64.
             self.rotation = head_dim & -head_dim if keys else 64
 

@@ -1,5 +1,6 @@
 // From a batch to steps, each with its ubatch.
 
+#include "h2o/llama/side/contexts.h"
 #include "h2o/llama/step-context.h"
 
 #include "llama-batch.h"
@@ -143,8 +144,8 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
         }
     }
 
-    auto res = caches.side.compose(std::make_unique<h2o_step_context>(*this, std::move(sinfos), std::move(dense_sinfos), ubatches,
-                std::move(calls), std::move(steps)), ubatches);
+    auto res = h2o_compose(std::make_unique<h2o_step_context>(*this, std::move(sinfos), std::move(dense_sinfos), ubatches, std::move(calls),
+                std::move(steps)), ubatches);
     if (!res) {
         return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
     }
@@ -152,5 +153,5 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
 }
 
 llama_memory_context_ptr h2o_context::init_full() {
-    return caches.side.compose(std::make_unique<h2o_step_context>(*this), {});
+    return h2o_compose(std::make_unique<h2o_step_context>(*this), {});
 }

@@ -48,11 +48,14 @@ h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory
             throw std::invalid_argument(format("[h2o] dense layers: there is no layer %u, this model has %u", il, hparams.n_layer()));
         }
     }
+    const auto has_text = [&](int32_t il) { // attends to the whole text
+        return !hparams.is_swa(il) && (!layers.attention || layers.attention(il));
+    };
     for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
         const int32_t source = layers.reuse ? layers.reuse(il) : -1;
 
         sources.push_back(source < 0 ? il : source);
-        in_dense_cache.push_back(config.evict && config.is_dense(sources[il]) && hparams.n_head_kv(sources[il]) > 0);
+        in_dense_cache.push_back(config.evict && config.is_dense(sources[il]) && hparams.n_head_kv(sources[il]) > 0 && has_text(sources[il]));
     }
 
     const auto make_cache = [&](bool dense) {
@@ -61,8 +64,7 @@ h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory
 
         return std::make_unique<llama_kv_cache>(model, hparams, params.type_k, params.type_v, /*v_trans =*/ false, offload, /*unified =*/ false,
                 n_rows, cparams.n_seq_max, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr,
-                [&](int32_t il) { return in_dense_cache[il] == dense && !hparams.is_swa(il) && (!layers.attention || layers.attention(il)); },
-                layers.reuse, nullptr);
+                [&](int32_t il) { return in_dense_cache[il] == dense && has_text(il); }, layers.reuse, nullptr);
     };
     cache = make_cache(false);
     if (std::count(in_dense_cache.begin(), in_dense_cache.end(), true) > 0) {

@@ -1,7 +1,6 @@
 #include "h2o/llama/side/caches.h"
 
 #include "h2o/llama/side/bytes.h"
-#include "h2o/llama/side/contexts.h"
 
 #include "llama-cparams.h"
 #include "llama-hparams.h"
@@ -136,37 +135,6 @@ std::map<ggml_backend_buffer_type_t, size_t> h2o_side_caches::memory_breakdown()
     if (recurrent) {
         for (const auto & [buft, size] : recurrent->memory_breakdown()) {
             res[buft] += size;
-        }
-    }
-    return res;
-}
-
-llama_memory_context_ptr h2o_side_caches::compose(std::unique_ptr<h2o_step_context> attention, const std::vector<llama_ubatch> & ubatches) const {
-    h2o_step_context * steps = attention.get();
-
-    llama_memory_context_ptr res = std::move(attention);
-    if (window) {
-        llama_memory_context_ptr rows;
-        if (ubatches.empty()) {
-            rows = std::make_unique<llama_kv_cache_context>(window.get());
-        } else if (auto slots = window->prepare(ubatches); !slots.empty()) {
-            rows = std::make_unique<llama_kv_cache_context>(window.get(), std::move(slots), ubatches);
-        } else {
-            return nullptr;
-        }
-        res = std::make_unique<h2o_composed_context<llama_kv_cache_iswa_context>>(steps, ubatches, std::move(res), std::move(rows));
-    }
-    if (recurrent) {
-        if (!ubatches.empty() && !recurrent->prepare(ubatches)) {
-            return nullptr;
-        }
-        auto state = ubatches.empty() ? std::make_unique<llama_memory_recurrent_context>(recurrent.get()) :
-            std::make_unique<llama_memory_recurrent_context>(recurrent.get(), ubatches);
-
-        if (window) {
-            res = std::make_unique<h2o_composed_context<llama_memory_hybrid_iswa_context>>(steps, ubatches, std::move(res), std::move(state));
-        } else {
-            res = std::make_unique<h2o_composed_context<llama_memory_hybrid_context>>(steps, ubatches, std::move(res), std::move(state));
         }
     }
     return res;

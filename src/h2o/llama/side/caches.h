@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-class h2o_step_context;
 struct llama_cparams;
 
 // Which layers have what, by index. An empty recurrent: none has.
@@ -46,10 +45,6 @@ public:
     void copy (llama_seq_id from, llama_seq_id to);
 
     std::map<ggml_backend_buffer_type_t, size_t> memory_breakdown() const;
-
-    // Upstream's batch context for the model's kind of memory, of attention's and of those of what is here. Null: no room.
-    // No ubatches: simulates full caches.
-    llama_memory_context_ptr compose(std::unique_ptr<h2o_step_context> attention, const std::vector<llama_ubatch> & ubatches) const;
 
     std::unique_ptr<llama_kv_cache>         window;    // or null
     std::unique_ptr<llama_memory_recurrent> recurrent; // or null: a cell and a spare one of each sequence
