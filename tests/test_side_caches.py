@@ -1,0 +1,96 @@
+"""Layers that H2O leaves to llama.cpp, with a sliding window or a recurrent state, and their past."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compare import assert_all_equal, assert_logits_close
+from h2o_llama import H2OError
+from inputs import ModelByName, random_tokens
+from llamas import Config, arrays, eval_calls, open_llama
+from test_h2o_sequence import restore, state_of
+from tolerances import SELF_LOGITS_F32
+
+WINDOWS, RECURRENT, LATENTS = "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1)
+
+with_other_layers = pytest.mark.parametrize("model", [WINDOWS, RECURRENT])
+
+
+@with_other_layers
+def test_two_phase_is_refused(model: str, model_by_name: ModelByName) -> None:
+    with pytest.raises(H2OError, match=r"two_phase computes each token twice.*has such layers\. Use single_pass"):
+        open_llama(model_by_name(model), replace(CONFIG, schedule="two_phase"))
+
+
+def test_a_cold_store_of_latents_is_refused(model_by_name: ModelByName) -> None:
+    config = replace(CONFIG, scorer="distant", B=12, T=4, evict=True, decode="memory", cold_store="memory")
+    with pytest.raises(H2OError, match=r"has multi-head latent attention \(MLA\), which keeps one row for both"):
+        open_llama(model_by_name(LATENTS), config)
+
+
+@with_other_layers
+def test_boundaries_hold_what_goes_with_them(model: str, model_by_name: ModelByName) -> None:
+    """Each that is kept as much as the others, and the caches are there from the begin."""
+    n_bytes = []
+    with open_llama(model_by_name(model), CONFIG) as llm:
+        for _ in range(6):
+            llm.eval(random_tokens(S))
+            n_bytes.append(llm.kv.stats.side_bytes)
+    assert n_bytes[0] > 0
+    grown = np.diff(n_bytes[1:])  # the first chunk may be shorter than a window
+    assert grown[-1] > 0
+    assert (np.diff(grown[1:]) == 0).all()
+
+
+def test_a_recurrent_state_goes_back_to_boundaries_only(model_by_name: ModelByName) -> None:
+    tokens = random_tokens(3 * S + 5)
+    with open_llama(model_by_name(RECURRENT), CONFIG) as llm:
+        (logits,) = eval_calls(llm, [tokens])
+        with pytest.raises(H2OError, match=rf"{3 * S}\b"):
+            llm.rewind(3 * S + 2)
+        assert llm.reuse([*tokens[: 3 * S + 2], 1, 2, 3]) == 3 * S
+        (again,) = eval_calls(llm, [tokens[3 * S :]])
+        assert_logits_close(again, logits[3 * S :], SELF_LOGITS_F32)
+
+
+@with_other_layers
+def test_a_document_is_not_read_again(model: str, model_by_name: ModelByName, tmp_path: Path) -> None:
+    """The second question costs its own tokens, after a restart too."""
+    document, questions = random_tokens(5 * S), [random_tokens(7, seed=seed) for seed in (1, 2)]
+    with open_llama(model_by_name(model), CONFIG) as llm:
+        llm.eval(document)
+        llm.eval(questions[0])
+        llm.save(tmp_path / "saved")
+        assert llm.reuse([*document, *questions[1]]) == len(document)
+        (expected,) = eval_calls(llm, [questions[1]])
+    with open_llama(model_by_name(model), CONFIG) as llm:
+        llm.load(tmp_path / "saved")
+        assert llm.reuse([*document, *questions[1]]) == len(document)
+        (actual,) = eval_calls(llm, [questions[1]])
+    np.testing.assert_array_equal(actual, expected)
+
+
+@with_other_layers
+def test_a_damaged_state_is_refused(model: str, model_by_name: ModelByName) -> None:
+    """Wherever it is damaged, the context can be used; in what the other layers hold, nothing has changed."""
+    tokens = random_tokens(3 * S + 5)
+    with open_llama(model_by_name(model), CONFIG) as llm:
+        llm.eval(tokens)
+        state, before, n_side = state_of(llm), arrays(llm), llm.kv.stats.side_bytes
+        for position in range(40, len(state), len(state) // 60):
+            damaged = bytearray(state)
+            damaged[position] ^= 0xFF
+            try:
+                restore(llm, bytes(damaged))
+            except H2OError as error:
+                if "damaged" in str(error):
+                    assert_all_equal(arrays(llm), before)
+                    assert llm.kv.stats.side_bytes == n_side
+            restore(llm, state)
+        llm.eval(random_tokens(S))
