@@ -58,6 +58,18 @@ def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, confi
     assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, sizes))
 
 
+@pytest.mark.parametrize("name", ["looked up", "looked up in a file"])
+def test_threads_that_bring_rows_back_do_not_disturb_each_other(tiny_model: Path, name: str) -> None:
+    """Each reads a part of them, and what is kept for later steps they share: bit for bit what one thread gives."""
+    tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
+    calls = split(tokens, [70, *[1] * 40, 40])
+    with open_llama(tiny_model, CONFIGS[name]) as llm:
+        expected = np.concatenate(eval_calls(llm, calls))
+    for n_threads in (3, 5):
+        with open_llama(tiny_model, CONFIGS[name], n_threads=n_threads) as llm:
+            np.testing.assert_array_equal(np.concatenate(eval_calls(llm, calls)), expected)
+
+
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "composed, dense layer"])
 def test_is_as_if_everything_were_kept(tiny_model: Path, name: str) -> None:
     """Bit for bit, over the ends of chunks, in prompts and in generated text.
