@@ -26,7 +26,7 @@ from gguf_mutation import STRING, GGUFFile, pack_string
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.cli import serve as serve_command
 from h2o_llama.demo.document import standard_library_text
-from inputs import EXTERNAL_MODEL
+from inputs import EXTERNAL_MODEL, ModelByName, random_tokens
 from servers import Server, serving
 
 S = 64
@@ -94,6 +94,21 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
     again = server.complete(prompts[1], id_slot=0)
     assert again["timings"]["prompt_n"] == (1 if settings is None else 4)
     assert again["content"] == second["content"]
+
+
+@pytest.mark.parametrize("evict", [False, True])
+@pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"])
+def test_a_second_question_costs_little_with_every_memory(
+    model: str, evict: bool, model_by_name: ModelByName, tmp_path: Path
+) -> None:
+    """Windows, recurrent states and latents come back from the checkpoint near the end of the document."""
+    sizes = ["--n-ctx", "512", "--chunk", "16", "--local", "4", "--heavy", "6", "--sinks", "1", "--lookup", "0"]
+    options = [*sizes, "--threads", "1", *(["--evict"] if evict else [])]
+    document, questions = random_tokens(150), ([1, 2, 3], [4, 5, 6], [1, 2, 3])
+    with serving(tmp_path / "log", model_by_name(model), *options) as server:
+        first, _, again = answers = [server.complete(document + question, 4) for question in questions]
+    assert [answer["timings"]["prompt_n"] for answer in answers] == [153, 4, 4]
+    assert again["content"] == first["content"]
 
 
 def test_a_text_goes_on_where_it_ended(served: tuple[Server, Any]) -> None:

@@ -47,7 +47,7 @@ uint32_t llama_h2o_kv_n_memory(const llama_h2o_kv * kv, uint32_t chunk_end) {
 }
 
 bool llama_h2o_kv_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
-    return pos == 0 || kv->sequence.can_rewind(pos);
+    return pos == 0 || kv->context.can_rewind(*kv, pos);
 }
 
 bool llama_h2o_kv_moves_rows(const llama_h2o_kv * kv, uint32_t n_tokens) {
