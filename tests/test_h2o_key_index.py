@@ -70,6 +70,14 @@ def test_oracle_choice() -> None:
 # --- they exist and matter
 
 
+def test_the_last_chunk_may_have_less_room(tiny_model: Path) -> None:
+    """Graphs are reserved for the end of the text, where a dense layer reads all there is: not what would be behind."""
+    config = replace(CONFIG, S=160, dense_layers=(1,))
+    tokens = random_tokens(250)
+    with open_llama(tiny_model, config, n_ctx=256, n_batch=256) as llm, open_llama(tiny_model, config) as larger:
+        np.testing.assert_array_equal(*(eval_calls(x, [tokens])[0] for x in (llm, larger)))
+
+
 def test_a_budget_of_zero_is_off(tiny_model: Path) -> None:
     calls = split(random_tokens(90), [40, 1, 49])
     results = []

@@ -255,8 +255,8 @@ std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubat
     const uint32_t n_positions = memory.store.layout.n_positions();
     const uint32_t n_memory    = config.n_memory(n_positions);
 
-    // an index of keys grows with the text
-    const uint32_t chunk_start = memory.index ? config.chunk_start(n_positions - 1) : 0;
+    // an index of keys grows with the text: the last chunk that has room for n tokens
+    const auto chunk_start = [&](uint32_t n) { return memory.index && n <= n_positions ? config.chunk_start(n_positions - n) : 0; };
 
     std::vector<h2o_call_step> res;
 
@@ -265,8 +265,9 @@ std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubat
 
         // at the end of a chunk; llama_context makes n_tokens a multiple of n_seqs, perhaps more than a chunk
         for (uint32_t i = 0; i < ubatch.n_tokens; i += config.chunk_size) {
-            const uint32_t n   = std::min(config.chunk_size, ubatch.n_tokens - i);
-            const uint32_t end = std::max(chunk_start + n, std::min(chunk_start + config.chunk_size, n_positions));
+            const uint32_t n     = std::min(config.chunk_size, ubatch.n_tokens - i);
+            const uint32_t start = chunk_start(n);
+            const uint32_t end   = std::max(start + n, std::min(start + config.chunk_size, n_positions));
             res.push_back({ first, { phase, end - n, n, 0, n_memory, false }, 0 });
         }
         return res;
@@ -275,7 +276,8 @@ std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubat
     // at the end of a chunk
     const uint32_t n_decode_memory = config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0;
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        res.push_back({ memory.sequence(i), { h2o_step::DECODE, chunk_start + config.chunk_size - 1, 1, 0, n_decode_memory, false }, 0 });
+        const uint32_t end = std::min(chunk_start(1) + config.chunk_size, n_positions);
+        res.push_back({ memory.sequence(i), { h2o_step::DECODE, end - 1, 1, 0, n_decode_memory, false }, 0 });
     }
     return res;
 }
