@@ -92,6 +92,7 @@ class Config:
             model.activation_type,
             self.kv_type,
             n_layer=model.hparams.n_layer,
+            upstreams_layers=any(model.hparams.window),
             flash_attn_decode=decodes and self.flash_attn != "off" and uses_upstreams,
         )
 

@@ -517,12 +517,13 @@ def test_curl(tmp_path: Path) -> None:
 @pytest.mark.parametrize("evict", [False, True])
 def test_an_external_model_is_asked_twice(tmp_path: Path, evict: bool) -> None:
     assert EXTERNAL_MODEL is not None
-    options = ["--chunk", "256", "--n-ctx", "2048", *(["--evict"] if evict else [])]
+    template = ["--", "--chat-template", "chatml"]  # not every model has one
+    options = ["--chunk", "256", "--n-ctx", "2048", *(["--evict"] if evict else []), *template]
     sizes: dict[str, Any] = {"n_ctx": 2048, "n_batch": 256, "n_ubatch": 256}
     system = {"role": "system", "content": TEXT[:2000]}
     with (
         serving(tmp_path / "log", EXTERNAL_MODEL, *options) as server,
-        Llama(EXTERNAL_MODEL, **sizes, h2o=H2OConfig(chunk_size=256, evict=evict)) as llm,
+        Llama(EXTERNAL_MODEL, **sizes, h2o=H2OConfig(chunk_size=256, evict=evict), chat_template="chatml") as llm,
     ):
         n_cached = 0
         for question in ("Which modules does it import?", "What is it about, and why?"):

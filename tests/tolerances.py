@@ -18,7 +18,7 @@ library's attention by its own operator or composed of ggml's:
 
 With K-quants a step is that of the largest of 256 values. Measured on a real model of 24 layers (Qwen2.5 0.5B, Q4_K_M,
 random tokens): 3e-2 in dense attention, 1.3e-1 with random memory sets, which is 5e-2 for the four layers of a bound;
-the same model in F32: 6e-6.
+the same model in F32: 6e-6. Gemma 3 270M, 18 layers, Q4_K_M: 3e-1, which is 1.4e-1 for four.
 
 (Upstream also rounds Q and the softmax weights to the cache's dot-product type; the oracle does not, as a kernel may do
 better.) The bounds leave a factor of three or so for other tokens, longer prompts and larger models. An error in the
@@ -52,7 +52,7 @@ ACTIVATIONS = {
     "F16": Tolerance(2e-3, 2e-2, "activations rounded to F16 (2^-11) before each product; flips"),
     "BF16": Tolerance(2e-2, 1e-1, "activations rounded to BF16 (2^-8) before each product; flips"),
     "Q8_0": Tolerance(5e-2, 2e-1, "activations rounded to 8 bits per block of 32 before each product; flips"),
-    "Q8_K": Tolerance(1e-1, 4e-1, "activations rounded to 8 bits per block of 256 before each product; flips"),
+    "Q8_K": Tolerance(2e-1, 8e-1, "activations rounded to 8 bits per block of 256 before each product; flips"),
 }
 
 KV_CACHE = {
@@ -89,10 +89,17 @@ LAYERS = 4
 
 
 def tolerance(
-    activation_type: str, kv_type: str = "f16", *, n_layer: int = LAYERS, flash_attn_decode: bool = False
+    activation_type: str,
+    kv_type: str = "f16",
+    *,
+    n_layer: int = LAYERS,
+    flash_attn_decode: bool = False,
+    upstreams_layers: bool = False,
 ) -> Tolerance:
     """The bounds for a model whose weights want such activations and for such a cache: the errors add."""
     parts = [ACTIVATIONS[activation_type.upper()], KV_CACHE[kv_type.upper()]]
+    if upstreams_layers:
+        parts += 2 * [KV_CACHE[kv_type.upper()]]  # Q and the softmax weights are rounded to the cache's type, too
     if flash_attn_decode:
         parts.append(FLASH_ATTN_DECODE)
     growth = max(1, n_layer / LAYERS) ** 0.5
