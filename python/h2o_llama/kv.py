@@ -47,8 +47,8 @@ class KVStats:
         sets, and of the (m, l, o) that phase 1 leaves for phase 2, which all sequences share. Without H2O `kv_bytes` is
         that of all sequences.
     side_bytes : int
-        Of the layers that H2O leaves to llama.cpp: rows of sliding windows and recurrent states, and what boundaries
-        keep of these to be gone back to: the last one, with record=True all.
+        Bytes of the layers that H2O leaves to llama.cpp: rows of sliding windows, recurrent states, and the copies of
+        these that rewinding to a boundary needs. The last boundary has one; with record=True every boundary has one.
     token_bytes : int
         Bytes of one token's K and V in all layers.
     n_tokens, closed_tokens, kept_tokens : int

@@ -177,7 +177,7 @@ struct llama_h2o_stats {
     uint64_t bytes_memory;       // memory index tensors
     uint64_t bytes_cold;         // what the cold store holds
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2
-    uint64_t bytes_side;         // of other layers: rows of sliding windows, recurrent states, and what boundaries keep of these
+    uint64_t bytes_side;         // of other layers: rows of sliding windows, recurrent states, and the copies of these that boundaries keep
 };
 
 // What the codec of a context's cold store has done, for all sequences together. A block is a chunk's rows of a layer's K or V.

@@ -44,11 +44,15 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
 
 bool h2o_attention_input::can_reuse(const llm_graph_params & params) {
     const auto * mctx_new = h2o_steps_of(params.mctx);
-
-    llm_graph_params own = params;
-    own.mctx = mctx_new;
-    if (!mctx_new || (has_upstreams_attention && !llm_graph_input_attn_kv::can_reuse(own))) {
+    if (!mctx_new) {
         return false;
+    }
+    if (has_upstreams_attention) {
+        llm_graph_params own = params;
+        own.mctx = mctx_new;
+        if (!llm_graph_input_attn_kv::can_reuse(own)) {
+            return false;
+        }
     }
 
     const auto steps_new = mctx_new->get_steps(params.ubatch);

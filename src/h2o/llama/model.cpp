@@ -12,7 +12,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-static void check_model(const llama_model & model) {
+// the model, if H2O works with its kind of attention
+static const llama_model & checked(const llama_model & model) {
     const auto & hparams = model.hparams;
 
     const char * reason = nullptr;
@@ -28,11 +29,12 @@ static void check_model(const llama_model & model) {
     if (reason) {
         throw std::runtime_error(format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it", model.arch_name().c_str(), reason));
     }
+    return model;
 }
 
 h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
         const h2o_model_layers & layers)
-    : side((check_model(model), model), params, cparams, layers), model(model), config(cparams.h2o), offload(cparams.offload_kqv) {
+    : side(checked(model), params, cparams, layers), model(model), config(cparams.h2o), offload(cparams.offload_kqv) {
     const auto & hparams = model.hparams;
 
     if (hparams.is_mla() && config.has_cold_store()) {
@@ -49,7 +51,7 @@ h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory
         }
     }
     const auto has_text = [&](int32_t il) { // attends to the whole text
-        return !hparams.is_swa(il) && (!layers.attention || layers.attention(il));
+        return !hparams.is_swa(il) && layers.has_attention(il);
     };
     for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
         const int32_t source = layers.reuse ? layers.reuse(il) : -1;

@@ -20,7 +20,8 @@ h2o_side_caches::h2o_side_caches(const llama_model & model, const llama_memory_p
     if (hparams.swa_type != LLAMA_SWA_TYPE_NONE && cparams.n_batch > 0) {
         window = std::make_unique<llama_kv_cache>(model, hparams, params.type_k, params.type_v, /*v_trans =*/ !cparams.flash_attn,
                 cparams.offload_kqv, /*unified =*/ false, window_size(hparams, cparams), n_seq_max, /*n_pad =*/ 1,
-                hparams.n_swa, hparams.swa_type, nullptr, [&](int32_t il) { return hparams.is_swa(il) && (!layers.attention || layers.attention(il)); }, layers.reuse, nullptr);
+                hparams.n_swa, hparams.swa_type, nullptr, [&](int32_t il) { return hparams.is_swa(il) && layers.has_attention(il); },
+                layers.reuse, nullptr);
 
         n_swa    = hparams.n_swa;
         swa_type = hparams.swa_type;
@@ -29,6 +30,18 @@ h2o_side_caches::h2o_side_caches(const llama_model & model, const llama_memory_p
         recurrent = std::make_unique<llama_memory_recurrent>(model, GGML_TYPE_F32, GGML_TYPE_F32, cparams.offload_kqv,
                 2*n_seq_max, 2*n_seq_max, /*n_rs_seq =*/ 0, layers.recurrent);
     }
+}
+
+std::vector<uint8_t> h2o_side_caches::save_window(llama_seq_id seq_id) const {
+    h2o_byte_writer io;
+    window->state_write(io, seq_id, 0);
+    return std::move(io.bytes);
+}
+
+void h2o_side_caches::load_window(llama_seq_id seq_id, const std::vector<uint8_t> & saved) {
+    h2o_byte_reader io(saved);
+    window->seq_rm(seq_id, -1, -1);
+    window->state_read(io, seq_id, 0);
 }
 
 std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id) const {
@@ -58,9 +71,7 @@ void h2o_side_caches::begin_call(llama_seq_id seq_id, bool many_steps) {
     in_call[seq_id] = true;
     // the rows that a call's first step overwrites are outside the window of the token before it
     if (window && many_steps) {
-        h2o_byte_writer io;
-        window->state_write(io, seq_id, 0);
-        saved_windows[seq_id] = std::move(io.bytes);
+        saved_windows[seq_id] = save_window(seq_id);
     }
     if (recurrent) {
         recurrent->seq_cp(seq_id, spare(seq_id), -1, -1);
@@ -80,9 +91,7 @@ void h2o_side_caches::rollback(llama_seq_id seq_id, uint32_t n_tokens) {
         return;
     }
     if (const auto it = saved_windows.find(seq_id); it != saved_windows.end()) {
-        h2o_byte_reader io(it->second);
-        window->seq_rm(seq_id, -1, -1);
-        window->state_read(io, seq_id, 0);
+        load_window(seq_id, it->second);
     } else if (window) {
         window->seq_rm(seq_id, n_tokens, -1);
     }
@@ -123,10 +132,7 @@ void h2o_side_caches::copy(llama_seq_id from, llama_seq_id to) {
         recurrent->seq_cp(from, to, -1, -1);
     }
     if (window) { // upstream's copy waits for the next decode
-        h2o_byte_writer writer;
-        window->state_write(writer, from, 0);
-        h2o_byte_reader reader(writer.bytes);
-        window->state_read(reader, to, 0);
+        load_window(to, save_window(from));
     }
 }
 

@@ -15,6 +15,8 @@ struct h2o_model_layers {
     llama_memory_i::layer_filter_cb attention;
     llama_memory_i::layer_filter_cb recurrent;
     llama_memory_i::layer_reuse_cb  reuse; // the layer whose K and V this one reads, or -1; empty: each has its own
+
+    bool has_attention(int32_t il) const { return !attention || attention(il); }
 };
 
 // Upstream's caches beside H2O's: of layers with a sliding window, and of recurrent layers. Both are bounded already.
@@ -51,6 +53,9 @@ public:
 
 private:
     llama_seq_id spare(llama_seq_id seq_id) const { return n_seq_max + seq_id; }
+
+    std::vector<uint8_t> save_window(llama_seq_id seq_id) const;
+    void                 load_window(llama_seq_id seq_id, const std::vector<uint8_t> & saved);
 
     const uint32_t n_seq_max;
 

@@ -70,7 +70,8 @@ void h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_
         }
     }
 
-    const auto side = record.side ? *record.side : std::vector<uint8_t>();
+    static const std::vector<uint8_t> none;
+    const auto & side = record.side ? *record.side : none;
     write_array(io, std::vector<uint64_t> { side.size(), checksum(side) });
     write_array(io, side);
 }
