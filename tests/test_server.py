@@ -513,6 +513,16 @@ def test_curl(tmp_path: Path) -> None:
         assert "".join(event["choices"][0]["text"] for event in events_of(curl(stream=True))) == answer
 
 
+def assert_same_but_for_near_ties(answer: Any, expected: Any) -> None:
+    """The server cuts prompts elsewhere, which rounds otherwise: 4-bit weights move logits by some tenths then."""
+    pairs = zip(answer["choices"][0]["logprobs"]["content"], expected["choices"][0]["logprobs"]["content"], strict=True)
+    for got, token in pairs:
+        if got["token"] != token["token"]:
+            first, second = (top["logprob"] for top in token["top_logprobs"])
+            assert first - second < 0.5
+            return
+
+
 @pytest.mark.skipif(EXTERNAL_MODEL is None, reason="LLAMACPP_TEST_MODELFILE is not set")
 @pytest.mark.parametrize("evict", [False, True])
 def test_an_external_model_is_asked_twice(tmp_path: Path, evict: bool) -> None:
@@ -528,10 +538,10 @@ def test_an_external_model_is_asked_twice(tmp_path: Path, evict: bool) -> None:
         n_cached = 0
         for question in ("Which modules does it import?", "What is it about, and why?"):
             messages = [system, user(question)]
-            answer = server.chat(messages)
+            options = {"max_tokens": 8, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+            answer = server.chat(messages, **options)
             llm.reset()
-            expected: Any = llm.create_chat_completion(messages, max_tokens=8, temperature=0)
-            assert answer["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
+            assert_same_but_for_near_ties(answer, llm.create_chat_completion(messages, **options))
             assert answer["timings"]["cache_n"] == n_cached
             before = llm.apply_chat_template([system], add_generation_prompt=False)
             n_cached = len(llm.tokenize(before, parse_special=True))
