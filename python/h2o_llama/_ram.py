@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from h2o_llama import _core
 
@@ -22,15 +23,18 @@ def physical_memory() -> int | None:
         return total
 
 
+def head_size(model: _core.Model, of: Literal["key", "value"] = "key") -> int:
+    """Numbers of a head's key or value."""
+    name = f"{model.metadata.get('general.architecture', '')}.attention.{of}_length"
+    return int(model.metadata.get(name, model.n_embd // max(model.n_head, 1)))
+
+
 def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str, has_index: bool = False) -> int:
     """A lower bound for the bytes of a KV cache of `n_cells` tokens, and of an index of its keys."""
-    metadata = model.metadata
-    prefix = metadata.get("general.architecture", "") + ".attention."
-    default_size = model.n_embd // max(model.n_head, 1)
-    size_k = int(metadata.get(prefix + "key_length", default_size))
-    size_v = int(metadata.get(prefix + "value_length", default_size))
+    size_k, size_v = head_size(model), head_size(model, "value")
     # Other memories than the plain KV cache hold less than this for most of their layers.
-    is_plain = not (model.is_recurrent or model.n_swa > 0 or prefix + "kv_lora_rank" in metadata)
+    is_latent = any(name.endswith(".attention.kv_lora_rank") for name in model.metadata)
+    is_plain = not (model.is_recurrent or model.n_swa > 0 or is_latent)
     per_key = _core.type_size(type_k) + (_core.type_size("q4_0") if has_index else 0)
     per_layer = model.n_head_kv * (size_k * per_key + size_v * _core.type_size(type_v))
     return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)

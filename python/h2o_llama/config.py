@@ -23,7 +23,7 @@ _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 # Sizes that are not given, in chunks of so many tokens or more, and in proportion in shorter ones.
 _CHUNK = 1024
 _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
-_HEAVY_BUDGET, _LOOKUP_BUDGET = 320, 128
+_BUDGETS = {"index": (192, 256), "ngrams": (320, 128)}  # H, B
 _HEAVY_BUDGET_ALONE = 448  # where nothing can be looked up
 
 _FOLLOWS: Any = None
@@ -52,9 +52,9 @@ class H2OConfig:
     ----------
     local_window : int, default 60
         L: the last L positions of a chunk are always in its memory set. At most S.
-    heavy_budget : int, default 320
-        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. With `evict`
-        and no cold store the default is 448, as there is no lookup. With `keep_ratio` the most that it may hold, by
+    heavy_budget : int, default 192
+        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 320
+        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup. With `keep_ratio` the most that it may hold, by
         default what the ratio comes to in a text of n_ctx tokens.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
@@ -95,10 +95,12 @@ class H2OConfig:
         Where evicted K and V go: "memory" of the host, or a folder, in which they are in a temporary file that is gone
         with the process. They are brought back when a query looks them up. They take as many bytes as without `evict`.
         None: they are gone.
-    lookup_budget : int, default 128
-        B: how many further positions a query attends to, found as `retrieval` says. 0 is none, and the default with
-        `evict` and no cold store.
-    retrieval : {"ngrams", "index"}
+    lookup_budget : int, default 256
+        B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
+        `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
+    retrieval : {"index", "ngrams"}
+        Default "index"; "ngrams" with `evict`, and where `Llama` finds that the model or its place has no index.
+
         - "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
           heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
           have come.
@@ -133,7 +135,7 @@ class H2OConfig:
     lookup_budget: int = _FOLLOWS
     tile: int = 4
     dense_layers: int | Sequence[int] = ()
-    retrieval: Literal["ngrams", "index"] = "ngrams"
+    retrieval: Literal["ngrams", "index"] = _FOLLOWS
     cold_store: str | os.PathLike[str] | None = None
     block_tokens: int = 16
     ema_alpha: float = 0.5
@@ -165,15 +167,18 @@ class H2OConfig:
     def _following(self) -> dict[str, int | str]:
         """What is not given."""
         share = min(self.chunk_size / _CHUNK, 1.0)
+        retrieval = self.retrieval or ("ngrams" if self.evict else "index")
         has_lookup = not self.evict or self.cold_store is not None
+        heavy_budget, lookup_budget = _BUDGETS[retrieval] if has_lookup else (_HEAVY_BUDGET_ALONE, 0)
         res: dict[str, int | str] = {
             "local_window": int(share * _LOCAL_WINDOW),
             "sink_tokens": min(_SINK_TOKENS, self.chunk_size // 8),
-            "lookup_budget": int(share * _LOOKUP_BUDGET) if has_lookup else 0,
+            "lookup_budget": int(share * lookup_budget),
+            "retrieval": retrieval,
             "decode": "memory" if self.evict else "full",
         }
         if self.keep_ratio is None:
-            res["heavy_budget"] = max(1, int(share * (_HEAVY_BUDGET if has_lookup else _HEAVY_BUDGET_ALONE)))
+            res["heavy_budget"] = max(1, int(share * heavy_budget))
         return res
 
     def _round_up_to_blocks(self) -> None:
@@ -193,12 +198,15 @@ class H2OConfig:
         """Whether a text may be of any length: nothing that is kept grows with it."""
         return self.evict and not self.dense_layers
 
-    def for_context(self, n_ctx: int) -> H2OConfig:
-        """With the size that `keep_ratio` comes to."""
-        if self.heavy_budget is not None or self.keep_ratio is None:
-            return self
-        n_kept = math.ceil(self.keep_ratio * n_ctx)
-        return replace(self, heavy_budget=max(0, n_kept - self.local_window - self.sink_tokens))
+    def for_context(self, n_ctx: int, can_index: bool) -> H2OConfig:
+        """With the size that `keep_ratio` comes to, and a retrieval that was not given as it can be there."""
+        res = self
+        if not can_index and self.has_key_index and not self.was_given("retrieval"):
+            res = replace(res, retrieval="ngrams")
+        if res.heavy_budget is None and res.keep_ratio is not None:
+            n_kept = math.ceil(res.keep_ratio * n_ctx)
+            res = replace(res, heavy_budget=max(0, n_kept - res.local_window - res.sink_tokens))
+        return res
 
     def in_chunks_of(self, chunk_size: int) -> H2OConfig:
         """With chunks of another size, and these sizes."""
@@ -206,6 +214,10 @@ class H2OConfig:
         heavy = None if self.heavy_budget is None else int(self.heavy_budget)
         sizes: dict[str, Any] = {name: int(getattr(self, name)) for name in names}
         return replace(self, chunk_size=chunk_size, heavy_budget=heavy, **sizes)
+
+    def was_given(self, name: str) -> bool:
+        """Whether a value was given, and does not follow from others."""
+        return not isinstance(getattr(self, name), _FollowingInt | _FollowingStr)
 
     @property
     def has_key_index(self) -> bool:

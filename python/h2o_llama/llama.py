@@ -179,7 +179,7 @@ class Llama(ChatCompletions):
     def _open_engine(self, model: _core.Model, seed: int | None) -> Engine:
         n_ctx = int(self._params.n_ctx) or model.n_ctx_train
         if isinstance(self._params.h2o, H2OConfig):
-            self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
+            self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx, self._params.can_index(model)))
         params = self._params
         origin = SnapshotOrigin(
             model=os.path.basename(self._model_path),

@@ -10,7 +10,7 @@ from typing import cast
 from h2o_llama import _check, _core
 from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import H2OConfig
-from h2o_llama.loading import KV_TYPES
+from h2o_llama.loading import KV_TYPES, can_index
 from h2o_llama.lossless import LosslessConfig
 
 _OWNER = "Llama"
@@ -79,7 +79,7 @@ class ContextParams:
     def _check_h2o(self, h2o: H2OConfig) -> None:
         if not isinstance(h2o, H2OConfig):
             raise _check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", h2o)
-        if h2o.has_key_index and self.flash_attn == "off":
+        if h2o.has_key_index and h2o.was_given("retrieval") and self.flash_attn == "off":
             raise ValueError(
                 f"[{_OWNER}] retrieval='index' needs attention as one operator, which flash_attn='off' rules out: pass "
                 "flash_attn='auto' or retrieval='ngrams'"
@@ -95,6 +95,10 @@ class ContextParams:
     def has_bounded_memory(self) -> bool:
         """Whether a text may be of any length: nothing that is kept grows with it."""
         return self.h2o is not None and self.h2o.has_bounded_memory
+
+    def can_index(self, model: _core.Model) -> bool:
+        """Whether the model's context can have an index of keys."""
+        return self.flash_attn != "off" and can_index(model, self.n_gpu_layers)
 
     def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
         """A context for sequences of at least n_ctx tokens."""

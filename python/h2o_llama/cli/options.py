@@ -16,15 +16,17 @@ from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.sequence import DENSE_TAIL
 
 DEFAULTS = H2OConfig()
+NGRAMS = H2OConfig(retrieval="ngrams")
 EVICTING = H2OConfig(evict=True)
 CHUNK_SIZE = DEFAULTS.chunk_size
 
 _LESS = ", less with smaller chunks"
 _FOLLOWING = {
     "local_window": f"{DEFAULTS.local_window}{_LESS}",
-    "heavy_budget": f"{DEFAULTS.heavy_budget}, or {EVICTING.heavy_budget} if what is evicted is gone{_LESS}",
+    "heavy_budget": f"{DEFAULTS.heavy_budget}, {NGRAMS.heavy_budget} with ngrams, {EVICTING.heavy_budget} with --evict{_LESS}",
     "sink_tokens": f"{DEFAULTS.sink_tokens}{_LESS}",
-    "lookup_budget": f"{DEFAULTS.lookup_budget}, or 0 if what is evicted is gone{_LESS}",
+    "lookup_budget": f"{DEFAULTS.lookup_budget}, {NGRAMS.lookup_budget} with ngrams, 0 if what is evicted is gone{_LESS}",
+    "retrieval": f"{DEFAULTS.retrieval}; {NGRAMS.retrieval} with --evict or layers on a GPU",
     "decode": f"{DEFAULTS.decode}, with --evict {EVICTING.decode}",
 }
 """What is said of defaults that depend on other options."""

@@ -12,7 +12,7 @@ from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_weights
 from h2o_llama.cli.upstream import upstream_options
-from h2o_llama.loading import check_rpc_servers
+from h2o_llama.loading import can_index, check_rpc_servers
 from h2o_llama.params import available_cpus
 
 _PAGE = Path(__file__).parent.parent / "page"
@@ -67,15 +67,18 @@ def serve(
                 f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
             ) from error
         n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)
+        gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
+        has_index = can_index(weights.core_model, gpu_layers)
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
-    arguments += ["--gpu-layers", gpu_layers if gpu_layers is not None else -1 if rpc else 0]
+    arguments += ["--gpu-layers", gpu_layers]
     arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
     arguments += ["--threads", available_cpus() if threads is None else threads]
     arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if h2o is not None:
+        h2o = h2o.for_context(n_ctx, has_index)
         # One chunk at a time: others' tokens come, and requests are cancelled, in between.
         arguments += ["--ubatch-size", chunk, "--batch-size", chunk, "--no-kv-unified", *upstream_options(h2o)]
     become(program("serve", "llama-server", "install h2o-llama again"), [*map(str, arguments), *further])

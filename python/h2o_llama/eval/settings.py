@@ -49,7 +49,7 @@ class Setting:
         so that equal measurements are equal settings.
         """
         if h2o.lookup_budget == 0:
-            h2o = replace(h2o, retrieval=H2OConfig.retrieval)
+            h2o = replace(h2o, retrieval=_DEFAULTS.retrieval)
         if memory is not None or h2o.heavy_budget == 0:
             h2o = replace(h2o, scorer=H2OConfig.scorer)
         if memory is not None:
@@ -110,7 +110,7 @@ def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list
         if cold_store is None:
             heavy = h2o.heavy_budget if h2o.keep_ratio is not None else h2o.heavy_budget + h2o.lookup_budget
             h2o = replace(h2o, heavy_budget=heavy, lookup_budget=0)
-        elif h2o.has_key_index:
+        elif h2o.has_key_index and h2o.was_given("retrieval"):
             continue
         res.append(Setting.of(replace(h2o, decode="memory", evict=True, cold_store=cold_store)))
     return list(dict.fromkeys(res))
