@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compare import assert_refused, case
 from h2o_llama import ops
 from kernels import ALL_ISAS, using
-from oracle.top_keys import index_scores, top_keys
+from oracle.top_keys import attention_of, choose, head_logits, index_scores, top_keys
 from pairwise import all_pairs
 
 Array = NDArray[Any]
@@ -139,6 +139,51 @@ class TestRealKeys:
             np.testing.assert_array_equal(ops.top_keys(q, k, 10, n_threads=n_threads), want)
 
 
+class TestAttentionOfHeads:
+    """Query heads of a group look for different rows: the candidates to which they give most are chosen."""
+
+    @pytest.mark.parametrize("isa_name", ALL_ISAS)
+    @given(data=st.data())
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    def test_equals_numpy(self, isa_name: str, data: st.DataObject) -> None:
+        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+        n_head_kv, group, n_q, n_k, n_top = draw(1, 3), draw(2, 10), draw(1, 12), draw(1, 900), draw(1, 150)
+        d, scale = 32 * draw(1, 4), data.draw(st.sampled_from([1e-3, 0.1, 1.0, 30.0]))
+        rng = np.random.default_rng(draw(0, 1000))
+        q, (k, _) = queries(rng, n_head_kv * group, n_q, d), real_keys(rng, n_head_kv, n_k, d)
+        taken = rng.integers(-3, n_k + 3, (n_head_kv, draw(1, n_k)))
+        with using(isa_name):
+            got = ops.top_keys(q, k, n_top, taken=taken, scale=scale, n_threads=2)
+        want, logits = top_keys(q, k, n_top, taken, scale), head_logits(q, k, scale)
+        for head, i in np.argwhere((got != want).any(axis=-1)):
+            # Both are rounded: what only one of them has weighs as much as what only the other has.
+            assert sorted(got[head, i]) == list(got[head, i])
+            candidates = choose(index_scores(q, k), 4 * n_top, taken)[head, i]
+            attention = dict(zip(candidates, attention_of(logits[:, head, i, candidates]), strict=True))
+            (more,), (less,) = (set(a[head, i]) - set(b[head, i]) for a, b in ((got, want), (want, got)))
+            assert attention[more] == pytest.approx(attention[less], rel=1e-4)
+
+    def test_a_head_that_another_outweighs(self, isa: str) -> None:
+        """One head's queries are long and look at 40 rows alike; the other's are short and look at one."""
+        numbers = np.zeros((1, 300, 32), dtype=np.float32)
+        numbers[0, :40, 0], numbers[0, 200, 1] = 1, 1
+        k = gguf.quants.quantize(numbers, gguf.GGMLQuantizationType.Q4_0)
+        q = np.zeros((2, 1, 32), dtype=np.float32)
+        q[0, 0, 0], q[1, 0, 1] = 10, 8
+        assert 200 not in ops.top_keys(q, k, 30)
+        assert 200 in ops.top_keys(q, k, 30, scale=1.0)
+
+    def test_what_is_not_finite(self, rng: np.random.Generator, isa: str) -> None:
+        """The scores decide where the attention to a candidate is none."""
+        q, k = queries(rng, 4, 5, 32), exact_keys(rng, 1, 200, 32)
+        for value in (np.inf, -np.inf, np.nan):
+            with case(value=value):
+                k[0, 7:90:9, :2] = np.float16([value]).view(np.uint8)
+                np.testing.assert_array_equal(ops.top_keys(q, k, 20, scale=0.1), top_keys(q, k, 20, scale=0.1))
+        q[1, 2, 3] = np.nan
+        np.testing.assert_array_equal(ops.top_keys(q, k, 20, scale=0.1), top_keys(q, k, 20, scale=0.1))
+
+
 Q = np.zeros((4, 3, 64), dtype=np.float32)
 K = np.zeros((2, 5, 36), dtype=np.uint8)
 
@@ -156,6 +201,7 @@ def test_bad_arguments() -> None:
         (lambda: ops.top_keys(Q, K, 1, taken=[[1]]), r"taken must be of shape \[2, 'n_taken'\], got \[1, 1\]"),
         (lambda: ops.top_keys(Q, K, 1, taken=[[0.5]] * 2), r"taken must be integers, got float64"),
         (lambda: ops.top_keys(Q, K, 1, taken=[[2**31]] * 2), r"taken must be int32 numbers, got 2147483648"),
+        (lambda: ops.top_keys(Q, K, 1, scale=-1), r"scale must be a number from 0"),
         (lambda: ops.top_keys(Q, K, 1, backend="abacus"), r"there is no backend 'abacus'"),
         (lambda: ops.top_keys(Q, K, 1, n_threads=0), r"n_threads must be"),
     ]

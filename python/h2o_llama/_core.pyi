@@ -597,6 +597,7 @@ def ops_top_keys(
     k: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
     n_top: typing.SupportsInt | typing.SupportsIndex,
     taken: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    scale: typing.SupportsFloat | typing.SupportsIndex,
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray: ...

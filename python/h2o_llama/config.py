@@ -54,8 +54,8 @@ class H2OConfig:
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 192
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 320
-        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup. With `keep_ratio` the most that it may hold, by
-        default what the ratio comes to in a text of n_ctx tokens.
+        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup. With `keep_ratio` the
+        most that it may hold, by default what the ratio comes to in a text of n_ctx tokens.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     chunk_size : int, default 1024

@@ -377,6 +377,7 @@ def top_keys(
     n_top: int,
     *,
     taken: ArrayLike | None = None,
+    scale: float = 0.0,
     backend: str = "cpu",
     n_threads: int = 1,
 ) -> NDArray[np.int32]:
@@ -385,6 +386,10 @@ def top_keys(
     The score of a row for a KV head is the dot product of the row with the sum of q over the head's group, which is
     rounded to 8 bits: ``round(sum / max|sum| * 127)``. Of equal scores the lower row wins, NaN ranks below everything.
     A query with a sum that is not finite scores NaN with all rows.
+
+    With a scale, and query heads that share a KV head, the scores choose ``4 * n_top`` candidates. Of these the rows
+    win that get most attention: the softmax of ``scale * q * k`` over the candidates, summed over the heads of the
+    group, each head's query rounded to 8 bits alone.
 
     Parameters
     ----------
@@ -397,6 +402,8 @@ def top_keys(
         Rows to choose, at least 1; may be more than there are.
     taken : integers [n_head_kv, n_taken], optional
         Rows that are not to be chosen; any int32 numbers, those that are no rows of k say nothing.
+    scale : float, default 0
+        What a logit is multiplied by, such as ``d_k**-0.5``. 0: the scores alone decide.
     backend, n_threads
         As in `max_rows`.
 
@@ -421,7 +428,8 @@ def top_keys(
         array = _array("top_keys", "taken", taken, None, axes=(2, 2))
         _check_shape("top_keys", "taken", array, len(keys), "n_taken")
         excluded = _int32("top_keys", "taken", array)
-    return _core.ops_top_keys(queries, keys, number, excluded, *_place("top_keys", backend, n_threads))
+    factor = _check.real("top_keys", "scale", scale, 0.0, _FLOAT32_MAX)
+    return _core.ops_top_keys(queries, keys, number, excluded, factor, *_place("top_keys", backend, n_threads))
 
 
 def _place(op: str, backend: object, n_threads: object) -> tuple[str, int]:

@@ -43,6 +43,39 @@ def choose(scores: Array, n_top: int, taken: IntArray | None) -> IntArray:
     return chosen
 
 
-def top_keys(q: Array, k: Array, n_top: int, taken: IntArray | None = None) -> IntArray:
-    """Of each query and KV head, the free rows with the highest scores."""
-    return choose(index_scores(q, k), n_top, taken)
+def head_logits(q: Array, k: Array, scale: float) -> Array:
+    """float64 [group, n_head_kv, n_q, n_k]: scale*q*k of each query head alone, in 8 bits."""
+    by_head = q.reshape(len(k), -1, *q.shape[1:]).swapaxes(0, 1)
+    return np.stack([index_scores(x, k) * (np.abs(x).max(axis=-1, keepdims=True) / 127 * scale) for x in by_head])
+
+
+def attention_of(logits: Array) -> Array:
+    """The softmax of logits [group, n], summed over the group. NaN weighs nothing."""
+    with np.errstate(all="ignore"):
+        weights = np.exp(logits - np.fmax.reduce(logits, axis=-1, keepdims=True))
+        weights = np.where(np.isnan(logits), 0, weights)
+        return np.asarray((weights / weights.sum(axis=-1, keepdims=True)).sum(axis=0))
+
+
+def weigh(scores: Array, logits: Array, n_top: int, taken: IntArray | None) -> IntArray:
+    """As `choose`, of 4*n_top candidates with the highest scores those to which the heads of a group give most.
+
+    That is the attention of logits [group, n_head_kv, n_q, n_k] to the candidates.
+    """
+    chosen = choose(scores, n_top, taken)
+    for head, of_queries in enumerate(choose(scores, min(4 * n_top, scores.shape[-1]), taken)):
+        for i, rows in enumerate(of_queries):
+            candidates = rows[rows >= 0]
+            candidates = candidates[~np.isnan(scores[head, i, candidates])]
+            attention = attention_of(logits[:, head, i, candidates])
+            if len(candidates) > n_top and np.isfinite(attention).all():
+                chosen[head, i] = np.sort(candidates[np.argsort(-attention, kind="stable")[:n_top]])
+    return chosen
+
+
+def top_keys(q: Array, k: Array, n_top: int, taken: IntArray | None = None, scale: float = 0.0) -> IntArray:
+    """Of each query and KV head the free rows with the highest scores, or by the attention that heads give them."""
+    scores = index_scores(q, k)
+    if scale == 0 or len(q) == len(k):
+        return choose(scores, n_top, taken)
+    return weigh(scores, head_logits(q, k, scale), n_top, taken)

@@ -23,9 +23,9 @@ CHUNK_SIZE = DEFAULTS.chunk_size
 _LESS = ", less with smaller chunks"
 _FOLLOWING = {
     "local_window": f"{DEFAULTS.local_window}{_LESS}",
-    "heavy_budget": f"{DEFAULTS.heavy_budget}, {NGRAMS.heavy_budget} with ngrams, {EVICTING.heavy_budget} with --evict{_LESS}",
+    "heavy_budget": f"{DEFAULTS.heavy_budget}; ngrams {NGRAMS.heavy_budget}; --evict {EVICTING.heavy_budget}{_LESS}",
     "sink_tokens": f"{DEFAULTS.sink_tokens}{_LESS}",
-    "lookup_budget": f"{DEFAULTS.lookup_budget}, {NGRAMS.lookup_budget} with ngrams, 0 if what is evicted is gone{_LESS}",
+    "lookup_budget": f"{DEFAULTS.lookup_budget}; ngrams {NGRAMS.lookup_budget}; none if what is evicted is gone{_LESS}",
     "retrieval": f"{DEFAULTS.retrieval}; {NGRAMS.retrieval} with --evict or layers on a GPU",
     "decode": f"{DEFAULTS.decode}, with --evict {EVICTING.decode}",
 }

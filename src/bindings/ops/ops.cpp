@@ -191,7 +191,7 @@ static double attention_seconds(
 
 // q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], taken is [n_head_kv, n_taken]
 static py::array top_keys(
-        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken,
+        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken, float scale,
         const std::string & backend, int n_threads) {
     ops_graph graph("top_keys", backend, n_threads);
 
@@ -199,7 +199,7 @@ static py::array top_keys(
     ggml_tensor * rows = graph.input_rows(k.attr("swapaxes")(0, 1), GGML_TYPE_Q4_0);
 
     ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input(q, GGML_TYPE_F32), ggml_permute(graph.ctx(), rows, 0, 2, 1, 3),
-        taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top);
+        taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top, scale);
     graph.compute({ t });
 
     return graph.output(t, { k.shape(0), q.shape(1), n_top });
@@ -278,7 +278,7 @@ void init_ops(py::module_ & m) {
     m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"),
         py::arg("backend"), py::arg("n_threads"));
 
-    m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("scale"), py::arg("backend"), py::arg("n_threads"));
 
     // for tests and benchmarks
     m.def("ops_isas", &isas, "Instruction sets of this CPU for which H2O's operators have kernels, the best first.");

@@ -7,7 +7,8 @@ struct ggml_tensor * ggml_h2o_top_keys(
         struct ggml_tensor  * q,
         struct ggml_tensor  * k,
         struct ggml_tensor  * taken,
-        int                   n_top) {
+        int                   n_top,
+        float                 scale) {
     const int64_t n_q       = q->ne[1];
     const int64_t n_head    = q->ne[2];
     const int64_t n_k       = k->ne[1];
@@ -22,6 +23,8 @@ struct ggml_tensor * ggml_h2o_top_keys(
     GGML_ASSERT((!taken || (taken->ne[1] == n_head_kv && ggml_is_matrix(taken))) && "every head has its own");
 
     struct ggml_tensor * result = ggml_new_tensor_3d(ctx, GGML_TYPE_I32, n_top, n_q, n_head_kv);
+
+    ggml_set_op_params(result, &scale, sizeof(scale));
 
     result->op     = GGML_OP_H2O_TOP_KEYS;
     result->src[0] = q;

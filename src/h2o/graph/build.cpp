@@ -68,7 +68,9 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
         ggml_tensor * own    = heads_of(g.ctx, g.inputs.own_rows[layer.index], layer);
         ggml_tensor * memory = ggml_view_2d(g.ctx, own, g.shape.n_memory, own->ne[1], own->nb[1], 0);
 
-        params.further.rows      = ggml_h2o_top_keys(g.ctx, params.q, g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed), memory, n_top);
+        ggml_tensor * keys = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
+
+        params.further.rows      = ggml_h2o_top_keys(g.ctx, params.q, keys, memory, n_top, params.scale);
         params.further.list_size = 1;
     }
 }

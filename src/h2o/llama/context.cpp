@@ -99,7 +99,7 @@ void h2o_context::check_retrieval() const {
 
             ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head);
 
-            ok = ggml_backend_dev_supports_op(layer.device, ggml_h2o_top_keys(ctx.get(), q, index->keys(ctx.get(), layer, 0, 1), nullptr, 1));
+            ok = ggml_backend_dev_supports_op(layer.device, ggml_h2o_top_keys(ctx.get(), q, index->keys(ctx.get(), layer, 0, 1), nullptr, 1, 1.0f));
         }
         if (!ok) {
             throw std::runtime_error(format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash attention "

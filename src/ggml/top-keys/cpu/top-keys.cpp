@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t UNIT_KEYS  = 512;          // that are packed at once
 constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
+constexpr int64_t CANDIDATES = 4;            // for each row that is chosen
 
 // a thread's scratch
 struct index_scratch {
@@ -20,8 +21,16 @@ struct index_scratch {
     bool            * is_finite; // of each of them
     float           * scores;    // [H2O_INDEX_QUERIES][n_k_pad], with many queries
     char            * panels;    // of a unit, with few queries
-    float           * values;    // of candidates, or a sum of queries
-    int32_t         * rows;      // of candidates
+    float           * values;    // of what is selected from, or a sum of queries
+    int32_t         * rows;      // of it
+
+    // to weigh candidates for all heads of a group
+    int32_t         * candidates;
+    char            * candidate_panels;
+    h2o_index_query * heads;     // [group][n_blocks]
+    float           * factors;   // [group]
+    float           * logits;    // [group][n_candidates_pad]
+    float           * weights;   // [n_candidates_pad]
 };
 
 // With many queries, a KV head's keys are packed once, and blocks of queries are the items of work: a block's scores with all
@@ -45,7 +54,11 @@ private:
     const ggml_tensor * taken; // or NULL
     int32_t           * top;
 
+    float scale;
+
     int64_t d, n_q, n_k, n_head_kv, group, n_top;
+
+    int64_t n_candidates; // n_top if heads are not weighed
 
     int64_t n_blocks;  // of a key
     int64_t n_k_pad;   // whole panels
@@ -72,7 +85,8 @@ private:
     void pack(int64_t h, int64_t unit, char * panels) const;
     void mark_taken(int64_t h, char * panels) const;
     void quantize(int64_t h, int64_t first, int64_t n, int64_t place, const index_scratch & scratch) const;
-    bool quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const;
+    bool quantize_query(int64_t head, int64_t n_heads, int64_t i, h2o_index_query * dst, float * sum, float * peak) const;
+    bool select_by_weight(int64_t h, int64_t i, const float * scores, const index_scratch & scratch) const;
     void select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const;
     void select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const;
 
@@ -88,6 +102,9 @@ top_keys::top_keys(const ggml_tensor * dst, int n_threads)
     n_head_kv = k->ne[2];
     group     = q->ne[2]/n_head_kv;
     n_top     = dst->ne[0];
+
+    memcpy(&scale, dst->op_params, sizeof(scale));
+    n_candidates = scale > 0.0f && group > 1 ? std::min(CANDIDATES*n_top, n_k) : n_top;
 
     n_blocks  = d/H2O_INDEX_BLOCK;
     n_k_pad   = h2o_ceil_div(n_k, kernel.n_lanes)*kernel.n_lanes;
@@ -120,6 +137,17 @@ index_scratch top_keys::get_scratch(h2o_take & take) const {
     s.panels    = take.get<char>(is_few ? unit_size : 0);
     s.values    = take.get<float>(std::max(n_k_pad + kernel.n_lanes, d));
     s.rows      = take.get<int32_t>(2*n_k_pad + kernel.n_lanes);
+
+    if (n_candidates > n_top) {
+        const int64_t n_panels = h2o_ceil_div(n_candidates, kernel.n_lanes);
+
+        s.candidates       = take.get<int32_t>(n_candidates);
+        s.candidate_panels = take.get<char>(n_panels*h2o_index_panel_size(kernel.n_lanes, d));
+        s.heads            = take.get<h2o_index_query>(group*n_blocks);
+        s.factors          = take.get<float>(group);
+        s.logits           = take.get<float>(group*n_panels*kernel.n_lanes);
+        s.weights          = take.get<float>(n_panels*kernel.n_lanes);
+    }
     return s;
 }
 
@@ -130,7 +158,7 @@ index_scratch top_keys::thread_scratch(char * work, int ith) const {
 
 void top_keys::pack(int64_t h, int64_t unit, char * panels) const {
     const int64_t first = unit*UNIT_KEYS;
-    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], unit_keys(unit), d, panels);
+    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], nullptr, unit_keys(unit), d, panels);
 }
 
 // f(row) for rows of a KV head that are taken
@@ -156,16 +184,14 @@ void top_keys::mark_taken(int64_t h, char * panels) const {
     });
 }
 
-// The i-th query in 8 bits, summed over a KV head's group. Returns whether all sums are finite.
-bool top_keys::quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float * sum) const {
-    for (int64_t head = h*group; head < (h + 1)*group; ++head) {
-        const float * src = (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2]);
-        if (head == h*group) {
-            memcpy(sum, src, d*sizeof(float));
-            continue;
-        }
+// The i-th query in 8 bits, summed over heads. Returns whether all sums are finite.
+bool top_keys::quantize_query(int64_t head, int64_t n_heads, int64_t i, h2o_index_query * dst, float * sum, float * largest) const {
+    const auto query = [&](int64_t head) { return (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2]); };
+
+    memcpy(sum, query(head), d*sizeof(float));
+    for (int64_t other = head + 1; other < head + n_heads; ++other) {
         for (int64_t j = 0; j < d; ++j) {
-            sum[j] += src[j];
+            sum[j] += query(other)[j];
         }
     }
 
@@ -175,6 +201,7 @@ bool top_keys::quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float
         peak   = std::max(peak, std::fabs(sum[j]));
         zeros += sum[j]*0.0f;
     }
+    *largest = peak;
     const bool is_finite = zeros == 0.0f;
 
     for (int64_t b = 0; b < n_blocks; ++b) {
@@ -193,8 +220,41 @@ bool top_keys::quantize_query(int64_t h, int64_t i, h2o_index_query * dst, float
 // n queries from the first on, to the place-th and so on of the scratch
 void top_keys::quantize(int64_t h, int64_t first, int64_t n, int64_t place, const index_scratch & scratch) const {
     for (int64_t i = 0; i < n; ++i) {
-        scratch.is_finite[place + i] = quantize_query(h, first + i, scratch.q + (place + i)*n_blocks, scratch.values);
+        float peak;
+        scratch.is_finite[place + i] = quantize_query(h*group, group, first + i, scratch.q + (place + i)*n_blocks, scratch.values, &peak);
     }
+}
+
+// The rows to which the group's heads give most, of candidates by the sum of their queries. False if that cannot be told.
+bool top_keys::select_by_weight(int64_t h, int64_t i, const float * scores, const index_scratch & scratch) const {
+    const int64_t n = kernel.select(scores, n_k_pad, n_candidates, scratch.values, scratch.rows, scratch.candidates);
+    if (n <= n_top) {
+        return false;
+    }
+    const int64_t n_panels = h2o_ceil_div(n, kernel.n_lanes);
+    const int64_t n_pad    = n_panels*kernel.n_lanes;
+
+    for (int64_t g = 0; g < group; ++g) {
+        float peak;
+        quantize_query(h*group + g, 1, i, scratch.heads + g*n_blocks, scratch.values, &peak);
+        scratch.factors[g] = peak/127.0f*scale;
+    }
+
+    kernel.pack((const char *) k->data + h*k->nb[2], k->nb[1], scratch.candidates, n, d, scratch.candidate_panels);
+    for (int64_t g = 0; g < group; g += H2O_INDEX_QUERIES) {
+        kernel.score(scratch.candidate_panels, n_panels, d, scratch.heads + g*n_blocks, std::min<int64_t>(H2O_INDEX_QUERIES, group - g),
+            scratch.logits + g*n_pad, n_pad);
+    }
+    kernel.weigh(scratch.logits, n_pad, scratch.factors, group, n_pad, scratch.weights);
+
+    int32_t * dst = top + (h*n_q + i)*n_top;
+    if (kernel.select(scratch.weights, n_pad, n_top, scratch.values, scratch.rows, dst) < n_top) {
+        return false;
+    }
+    for (int64_t j = 0; j < n_top; ++j) {
+        dst[j] = scratch.candidates[dst[j]];
+    }
+    return true;
 }
 
 void top_keys::select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const {
@@ -204,6 +264,9 @@ void top_keys::select(int64_t h, int64_t i, bool is_finite, float * scores, cons
         std::fill(scores, scores + n_k_pad, NAN);
     }
 
+    if (n_candidates > n_top && select_by_weight(h, i, scores, scratch)) {
+        return;
+    }
     const int64_t n = kernel.select(scores, n_k_pad, n_top, scratch.values, scratch.rows, dst);
     if (n < n_top) {
         select_with_nan(h, scores, n, (char *) scratch.rows, dst);

@@ -26,11 +26,15 @@ struct h2o_index_kernel {
     const char * name;
     int          n_lanes;
 
-    // n keys in Q4_0, each stride bytes after the other. Keys that the last panel lacks score NaN.
-    void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels);
+    // n keys in Q4_0, each stride bytes after the other; or n of these, by their numbers. Keys that the last panel lacks score NaN.
+    void (*pack)(const char * keys, int64_t stride, const int32_t * rows, int64_t n, int64_t d, char * panels);
 
     // Scores [n_q][ld] of n_q queries, at most H2O_INDEX_QUERIES, [n_q][d/32] blocks.
     void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int n_q, float * scores, int64_t ld);
+
+    // For each of n columns (whole panels), the sum over heads of the softmax of their scores [n_head][ld] times a factor. A column that is
+    // NaN weighs nothing; all are NaN if a head's largest is not finite. The scores are overwritten.
+    void (*weigh)(float * scores, int64_t ld, const float * factors, int n_head, int64_t n, float * sums);
 
     // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones the first.
     // Returns how many there are. values and rows are scratch for n + n_lanes and 2*n + n_lanes numbers.

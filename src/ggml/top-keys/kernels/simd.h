@@ -30,13 +30,14 @@ inline void pack_block(const char * const * keys, int64_t offset, char * dst) {
     }
 }
 
-void pack(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels) {
+void pack(const char * keys, int64_t stride, const int32_t * rows, int64_t n, int64_t d, char * panels) {
     const int64_t n_blocks = d/H2O_INDEX_BLOCK;
 
     for (int64_t key = 0; key < n; key += VL) {
         const char * src[VL];
         for (int v = 0; v < VL; ++v) {
-            src[v] = keys + min_of(key + v, n - 1)*stride;
+            const int64_t i = min_of(key + v, n - 1);
+            src[v] = keys + (rows ? rows[i] : i)*stride;
         }
 
         float * first_scales = (float *) panels;
@@ -116,6 +117,32 @@ inline vec_f min(vec_f a, vec_f b) {
 
 inline vec_f max(vec_f a, vec_f b) {
     return a > b ? a : b;
+}
+
+void weigh(float * scores, int64_t ld, const float * factors, int n_head, int64_t n, float * sums) {
+    for (int h = 0; h < n_head; ++h) {
+        float * x = scores + h*ld;
+
+        vec_f high = broadcast(-__builtin_inff());
+        for (int64_t i = 0; i < n; i += VL) {
+            const vec_f v = load(x + i)*factors[h];
+            store(x + i, v);
+            high = max(v, high);
+        }
+        high = fold(high, max);
+
+        vec_f total = {};
+        for (int64_t i = 0; i < n; i += VL) {
+            const vec_f e = exp_negative(load(x + i) - high);
+            store(x + i, e);
+            total += e;
+        }
+        const vec_f share = 1.0f/fold(total, [](vec_f a, vec_f b) { return a + b; });
+
+        for (int64_t i = 0; i < n; i += VL) {
+            store(sums + i, load(x + i)*share + (h > 0 ? load(sums + i) : vec_f {}));
+        }
+    }
 }
 
 // of counts below 0
@@ -241,7 +268,7 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
     return n_top;
 }
 
-const h2o_index_kernel kernel = { NAME, VL, pack, score, select };
+const h2o_index_kernel kernel = { NAME, VL, pack, score, weigh, select };
 
 } // namespace
 
