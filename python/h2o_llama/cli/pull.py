@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from h2o_llama.named_files import NAMED_FILES
+from h2o_llama.named_files import NAMED_FILES, NamedModel
 from h2o_llama.pull import pull as pull_file
 
 
@@ -27,9 +27,10 @@ def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default
 
 def _table() -> Table:
     table = Table(box=None, header_style="bold")
-    for title in ("Name", "What", "Size", "Licence", "Here"):
+    for title in ("Name", "What", "Type", "Size", "Licence", "Here"):
         table.add_column(title, no_wrap=title != "What")
     for file in NAMED_FILES.values():
         here = "yes" if file.path.is_file() else "no"
-        table.add_row(file.name, file.about, decimal(file.n_bytes), file.licence, here)
+        file_type = file.file_type if isinstance(file, NamedModel) else "text"
+        table.add_row(file.name, file.about, file_type, decimal(file.n_bytes), file.licence, here)
     return table
