@@ -199,7 +199,12 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path) -> None:
     assert row["ppl_dense"] == pytest.approx(math.exp(scored["dense"].mean()), rel=1e-4)
     added = (scored["sparse"] - scored["dense"]).mean(axis=1)
     assert row["nats_added"] == pytest.approx(added.mean(), rel=1e-3)
-    assert row["nats_added_by_window"] == pytest.approx(added.tolist(), abs=1e-5)
+    kld = np.reshape(divergences, (2, -1)).mean(axis=1)
+    for name, of_windows in (("nats_added", added), ("kld", kld)):
+        over_windows = row["over_windows"]
+        assert over_windows[f"{name}_by_window"] == pytest.approx(of_windows.tolist(), abs=1e-5)
+        assert over_windows[name] == pytest.approx(of_windows.mean(), abs=1e-5)
+        assert over_windows[f"{name}_se"] == pytest.approx(abs(of_windows[0] - of_windows[1]) / 2, abs=1e-5)
     assert row["kld_mean"] == pytest.approx(np.mean(divergences), rel=1e-3)
     assert row["same_top"] == pytest.approx(np.mean(np.equal(tops["sparse"], tops["dense"])))
     assert row["kld_mean"] > 0.01
@@ -211,6 +216,7 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path) -> None:
     # The first chunk has no memory set: it is dense.
     assert row["buckets"][0]["kld_mean"] < 1e-5
     assert row["buckets"][0]["same_top"] == 1
+    assert row["first_chunk"]["kld"] == pytest.approx(row["buckets"][0]["kld_mean"])
 
 
 def test_buckets_of_a_chunk_that_is_no_power_of_two(tiny_model: Path) -> None:

@@ -336,9 +336,7 @@ def full_for_the_quantiser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(h2o_llama._core, "quantize", fail)
 
 
-@pytest.mark.parametrize(
-    ("fill", "n_left"), [(full_for_pip, 0), (full_for_the_file, 0), (full_for_the_quantiser, 1)]
-)
+@pytest.mark.parametrize(("fill", "n_left"), [(full_for_pip, 0), (full_for_the_file, 0), (full_for_the_quantiser, 1)])
 def test_a_full_disk_is_one_line(
     fill: Callable[[pytest.MonkeyPatch], None],
     n_left: int,
@@ -504,7 +502,9 @@ def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
 def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
     assert invoke(*command, DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"
     result = invoke(*command, "django")
-    assert result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(named_files.TEXTS)}\n"
+    assert (
+        result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(named_files.TEXTS)}\n"
+    )
     assert invoke(*command, "none.txt").stderr == "h2o-llama: none.txt: No such file or directory\n"
 
 

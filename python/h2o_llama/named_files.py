@@ -236,6 +236,19 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
             ending=".txt",
             between=("BOOK ONE: 1805", "BOOK SEVEN: 1810"),
         ),
+        NamedText(
+            name="english-words",
+            about="adjectives, nouns and verbs, of which RULER makes keys and lists",
+            licence="MIT",
+            n_bytes=69124,
+            suffix=".txt",
+            sha256="1d676919f77f3ea71ecf5905f0d92f5ec2b0f71b52b39fc464d1ee436a01efde",
+            package=Package(
+                "wonderwords", "3.0.1", "5ee43ab6f13823a857a7c3d58c7b4db6a1350bd3aa5f914ed379ad49042a1c36", 73_339
+            ),
+            places=tuple(f"wonderwords/assets/{kind}list.txt" for kind in ("adjective", "noun", "verb")),
+            ending=".txt",
+        ),
     )
 }
 MODELS = tuple(file.name for file in NAMED_FILES.values() if isinstance(file, NamedModel))

@@ -21,8 +21,9 @@ class Perplexity:
 
     Windows of N tokens are taken evenly from the whole text, and the second half of each is scored: the logits of
     positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's. "buckets" has
-    all positions, by the position that predicts. "nats_added_by_window" is for errors between windows, as tokens of one
-    text are alike. "tokens_per_s" is that of the calls to `Llama.eval`, which all compute the logits of every token.
+    all positions, by the position that predicts. "over_windows" has errors between windows, as tokens of one text are
+    alike, and so has "first_chunk", where H2O is dense attention: what is there is rounding. "tokens_per_s" is that of
+    the calls to `Llama.eval`, which all compute the logits of every token.
 
     Parameters
     ----------
@@ -58,10 +59,10 @@ def _row(reading: Reading, chunk_size: int) -> Row:
     losses = reading.losses
     n_tokens = losses.nats.shape[1] + 1
     scored = losses[:, n_tokens // 2 :]
-    added = (scored.nats - scored.nats_dense).mean(axis=1)
     return {
         **scored.summary(),
-        "nats_added_by_window": [round(float(nats), 6) for nats in added],
+        "over_windows": scored.over_windows(),
+        "first_chunk": losses[:, :chunk_size].over_windows(),
         "buckets": _buckets(losses, chunk_size),
     }
 

@@ -28,6 +28,13 @@ def default_text() -> bytes:
     return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES.split())
 
 
+def halves(text: bytes) -> tuple[bytes, bytes]:
+    """The half on which settings may be chosen, and the one that is kept back, cut at the end of a paragraph."""
+    middle = text.find(b"\n\n", len(text) // 2)
+    middle = len(text) // 2 if middle < 0 else middle
+    return text[:middle], text[middle:]
+
+
 class Text:
     """A text, tokenised once as llama-perplexity does it: `tokens`, int32 [n], and the SHA-256 of its bytes.
 
