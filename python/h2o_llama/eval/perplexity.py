@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
+from h2o_llama import _check
 from h2o_llama.eval.lockstep import Reader, Reading, read_windows
 from h2o_llama.eval.losses import Losses
 from h2o_llama.eval.settings import DENSE, Setting
@@ -29,21 +30,29 @@ class Perplexity:
     ----------
     windows : int, default 4
         At most so many windows.
+    only : int, optional
+        Read one of them, so that a long measurement can be cut off between them. The first is 0.
     """
 
     windows: int = 4
+    only: int | None = None
     name = "perplexity"
     contexts_each = 1
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        return [subject.text.identity(n_tokens, self.windows)]
+        identity = subject.text.identity(n_tokens, self.windows)
+        if self.only is None:
+            return [identity]
+        return [identity | {"only": _check.integer("eval", "only", self.only, 0, identity["windows"] - 1)}]
 
     def measure(
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names."""
         windows = subject.text.windows(n_tokens, self.windows)
+        if self.only is not None:
+            windows = windows[self.only : self.only + 1]
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, n_tokens))
             llms = {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in settings}

@@ -70,8 +70,8 @@ def evaluate(
         Rows for each length, task and setting. "task", "setting", "n_tokens", "chunk_size", "model",
         "model_fingerprint" (SHA-256 of parts of the file), "h2o", "memory", "seed" and the task's options, the text's
         SHA-256 among them, tell what it is; "file" is llama.cpp's description of the model, with its file type,
-        "text" the text's name, "machine" where and with which version it was measured; the others are results: "nats" are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's
-        number.
+        "text" the text's name, "machine" where and with which version it was measured; the others are results: "nats"
+        are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
 
     Raises
     ------
