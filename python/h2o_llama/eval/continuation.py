@@ -58,8 +58,8 @@ class Continuation:
                 for over in _OVER
             }
             readings = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
-        return {s.name: [_row(readings[f"{s.name}, {over}"].losses) for over in _OVER] for s in settings}
+        return {s.name: [_row(subject, readings[f"{s.name}, {over}"].losses) for over in _OVER] for s in settings}
 
 
-def _row(losses: Losses) -> Row:
-    return {**losses.summary(), "over_windows": losses.over_windows()}
+def _row(subject: Subject, losses: Losses) -> Row:
+    return {"text": subject.text.name, **losses.summary(), "over_windows": losses.over_windows()}

@@ -59,7 +59,11 @@ class Perplexity:
             readers = {name: Reader(llm) for name, llm in llms.items()}
             readings = read_windows(dense, readers, windows, 0, subject.chunk_size, progress)
             return {
-                name: [_row(readings[name], subject.chunk_size) | _costs(readings[name], windows.size, llm, dense)]
+                name: [
+                    {"text": subject.text.name}
+                    | _row(readings[name], subject.chunk_size)
+                    | _costs(readings[name], windows.size, llm, dense)
+                ]
                 for name, llm in llms.items()
             }
 

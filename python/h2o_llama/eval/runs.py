@@ -95,10 +95,12 @@ def evaluate(
         append_rows(path, [])  # if it cannot be written, fail before anything is measured
         known = read_rows(path)
     source = default_text() if text is None else text.encode() if isinstance(text, str) else text
-    subject = Subject(model, source, chunk_size=chunk_size, n_threads=n_threads, n_gpu_layers=n_gpu_layers, seed=seed)
+    name = text_name or ("Python's library" if text is None else "a text")
+    subject = Subject(
+        model, source, name, chunk_size=chunk_size, n_threads=n_threads, n_gpu_layers=n_gpu_layers, seed=seed
+    )
     try:
-        name = text_name or ("Python's library" if text is None else "a text")
-        about = {"file": subject.weights.desc, "text": name, "machine": subject.machine}
+        about = {"file": subject.weights.desc, "machine": subject.machine}
         plan = [(n, task, task.variants(subject, n)) for n in n_tokens for task in tasks]
         rows: list[Row] = []
         for n, task, variants in plan:
