@@ -31,6 +31,8 @@ def _table() -> Table:
         table.add_column(title, no_wrap=title != "What")
     for file in NAMED_FILES.values():
         here = "yes" if file.path.is_file() else "no"
-        file_type = file.file_type if isinstance(file, NamedModel) else "text"
-        table.add_row(file.name, file.about, file_type, decimal(file.n_bytes), file.licence, here)
+        kind = "text"
+        if isinstance(file, NamedModel):
+            kind = file.file_type + (f", kept as {file.type}" if file.type else "")
+        table.add_row(file.name, file.about, kind, decimal(file.n_bytes), file.licence, here)
     return table

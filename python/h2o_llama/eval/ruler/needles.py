@@ -48,11 +48,7 @@ class Needles:
         rng.shuffle(needles)
         asked = rng.sample(facts, self.n_asked)
         query = ", and ".join(filter(None, [", ".join(key for key, _ in asked[:-1]), asked[-1][0]]))
-        hide = (
-            self._in_essays(needles, rng, sources)
-            if self.haystack == "essay"
-            else self._in_lines(needles, rng, sources)
-        )
+        hide = (self._in_essays if self.haystack == "essay" else self._in_lines)(needles, rng, sources)
         question, prefix, kind = _QUESTION, _PREFIX, str(self.values)
         if self.n_asked * self.n_values == 1:
             question, prefix = (
@@ -74,14 +70,12 @@ class Needles:
         """In n lines, of noise or of other needles."""
         seed = rng.random()
 
+        def drawn_needle(rng: Random) -> str:
+            return self._needle(_draw(self.keys, rng, sources), _draw(self.values, rng, sources))
+
         def hide(n: int) -> str:
             others, places = Random(f"{seed} lines"), Random(f"{seed} places")
-            lines = [
-                NOISE
-                if self.haystack == "noise"
-                else self._needle(*(_draw(k, others, sources) for k in (self.keys, self.values)))
-                for _ in range(n)
-            ]
+            lines = [NOISE if self.haystack == "noise" else drawn_needle(others) for _ in range(n)]
             for place, needle in zip(sorted(places.sample(range(n), len(needles)), reverse=True), needles, strict=True):
                 lines.insert(place, needle)
             return "\n".join(lines)
