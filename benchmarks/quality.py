@@ -1,13 +1,15 @@
 """What sparse attention loses: measures it and writes the report docs/quality.md.
 
-    h2o-llama pull smollm2-135m && h2o-llama pull django-docs
-    python benchmarks/quality.py                               # everything, about an hour on two cores
+    for name in smollm2-135m gemma3-270m qwen2.5-coder-0.5b qwen2.5-coder-1.5b \\
+                war-and-peace django-docs django-code english-words; do h2o-llama pull $name; done
+    python benchmarks/quality.py                               # everything, days on two cores
+    python benchmarks/quality.py --only qwen2.5-coder-0.5b     # what begins so
     python benchmarks/quality.py --report-only                 # the report again, from what was measured
     python benchmarks/quality.py --quick                       # a little of everything: to see that it works
 
-Rows are kept in build/quality, a file for each step: what was cut off goes on, and what is there is not measured again.
-Remove the folder after a change to the core. With --quick the rows and the report are in build/quality-quick. Needs
-matplotlib: pip install "h2o-llama[bench]".
+Rows are kept in build/quality, a file for each step: what was cut off goes on, window by window and task by task, and
+what is there is not measured again. Remove the folder after a change to the core. With --quick the rows and the report
+are in build/quality-quick. Needs matplotlib: pip install "h2o-llama[bench]".
 """
 
 from __future__ import annotations
@@ -16,16 +18,21 @@ import json
 import sys
 import time
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from h2o_llama._replacing import replacing
+from h2o_llama.bench import Bench, Plan
+from h2o_llama.bench.case import Mode
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import evaluate
 from h2o_llama.machine import describe
+from h2o_llama.named_files import find_model
 from h2o_llama.params import available_cpus
-from quality_plan import FULL, QUICK, Effort, steps
+from quality_plan import FULL, QUICK, TEXTS, Effort, Step, compared, half, steps
 from quality_report import write_report
 from quality_rows import Rows, rows_file
 
@@ -34,6 +41,7 @@ ROOT = Path(__file__).parents[1]
 
 def main(
     folder: Annotated[Path | None, typer.Argument(help="Where rows are kept.", file_okay=False)] = None,
+    only: Annotated[str, typer.Option(help="Steps whose names begin so, and no report.")] = "",
     report_only: Annotated[bool, typer.Option("--report-only", help="Measure nothing.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure a little, and write the report there.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
@@ -44,32 +52,57 @@ def main(
     try:
         if not report_only:
             folder.mkdir(parents=True, exist_ok=True)
-            measure(folder, effort, threads or available_cpus())
-        for path in write_report(Rows(folder), effort, folder if quick else ROOT / "docs"):
-            print(path)
+            measure(folder, effort, threads or available_cpus(), only)
+        if not only:
+            for path in write_report(Rows(folder), effort, folder if quick else ROOT / "docs"):
+                print(path)
     except (ValueError, FileNotFoundError) as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def measure(folder: Path, effort: Effort, n_threads: int) -> None:
+def measure(folder: Path, effort: Effort, n_threads: int, only: str) -> None:
     """Add the rows that the folder lacks."""
     warnings.filterwarnings("ignore", r"\[Llama\] memory_size", UserWarning)  # a window of a whole chunk is measured
     (folder / "machine.json").write_text(json.dumps(describe(), indent=1) + "\n")
     for step in steps(effort):
-        start = time.monotonic()
-        with progress_bars() as update:
-            evaluate(
-                step.model,
-                step.settings,
-                text=step.text,
-                n_tokens=[step.n_tokens],
-                tasks=[step.task],
-                chunk_size=step.chunk_size,
-                n_threads=n_threads,
-                json_file=rows_file(folder, step.name, step.n_tokens),
-                progress=update,
-            )
-        print(f"{step.name}, {step.n_tokens:,} tokens: {time.monotonic() - start:.0f} s", file=sys.stderr)
+        if step.name.startswith(only):
+            start = time.monotonic()
+            _evaluate(step, rows_file(folder, step.name, step.n_tokens), n_threads)
+            print(f"{step.name}, {step.n_tokens:,} tokens: {time.monotonic() - start:.0f} s", file=sys.stderr)
+    for model in effort.models:
+        if f"{model} speed".startswith(only):
+            for n in effort.lengths_of(model):
+                _time(model, n, effort, rows_file(folder, f"{model} speed", n), n_threads)
+
+
+def _evaluate(step: Step, path: Path, n_threads: int) -> None:
+    text = None if step.text is None else half(step.text, step.half)
+    name = None if step.text is None else f"{TEXTS[step.text]}, {('first', 'second')[step.half]} half"
+    with progress_bars() as update:
+        evaluate(
+            step.model,
+            step.settings,
+            text=text,
+            text_name=name,
+            n_tokens=[step.n_tokens],
+            tasks=step.tasks,
+            chunk_size=step.chunk_size,
+            n_threads=n_threads,
+            json_file=path,
+            progress=update,
+        )
+
+
+def _time(model: str, n_tokens: int, effort: Effort, path: Path, n_threads: int) -> None:
+    """A prompt read and tokens generated after it, densely and by default."""
+    if path.exists():
+        return
+    modes = [Mode("dense", "on", None), Mode("default", "auto", compared()["default"].h2o)]
+    plan = Plan(modes, [n_tokens], [n_tokens], repetitions=effort.repetitions, n_threads=n_threads)
+    with closing(Bench(find_model(model), plan)) as bench, progress_bars() as update:
+        bench.run(update)
+        with replacing(path) as file:
+            file.write(json.dumps(bench.rows(), indent=1).encode())
 
 
 if __name__ == "__main__":

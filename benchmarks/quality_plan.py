@@ -6,98 +6,104 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from h2o_llama import H2OConfig, demo_model_path
+from h2o_llama import H2OConfig
 from h2o_llama.config import SCORERS
-from h2o_llama.eval import Perplexity, Recall, Setting, references
+from h2o_llama.eval import Perplexity, Ruler, Setting, references
+from h2o_llama.eval.ruler import KINDS
 from h2o_llama.eval.task import Task
+from h2o_llama.eval.text import halves
 from h2o_llama.llama import DENSE_TAIL
 from h2o_llama.named_files import find_model, find_text
 from h2o_llama.quantizing import quantize_model
 from random_model import CACHE
+from settings import CHUNK_SIZE, DEFAULT
 
-MODEL, TEXT = "smollm2-135m", "django-docs"
-CHUNK_SIZE = 1024
+# The longest N of each: what it was trained for.
+MODELS = {"smollm2-135m": 8192, "gemma3-270m": 32768, "qwen2.5-coder-0.5b": 32768, "qwen2.5-coder-1.5b": 32768}
+TEXTS = {"prose": "war-and-peace", "documentation": "django-docs", "code": "django-code"}
+DENSE_TAILS = (DENSE_TAIL, 0)
+
+# Of the other ways to choose; with weights of 32 bits, so that KL is what H2O leaves out.
+EXACT_MODEL = "smollm2-135m"
+OTHERS_TEXT = "documentation"
 OTHER_CHUNK_SIZES = (512, 2048)
-SIZES = (256, 512)  # M + B
-SIZE = 512
-KINDS = ("single", "multi-key")
-
-# A token of the demo model is a byte, and it reads fewer of them at a time.
-BYTE_CHUNK_SIZE = 512
-BYTE_SIZE = 256
-BYTE_KINDS = ("single", "multi-key", "pairs")
+SIZE = DEFAULT.memory_size + DEFAULT.lookup_budget  # M + B
+SIZES = (SIZE // 2, SIZE)
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured, of the real model and (`byte_`) of the demo model.
+    """How much is measured: of which models, windows of N tokens and prompts of RULER of how many, and for how long.
 
-    `lengths` are N, ascending. `windows` are those of the text that is kept back, `few_windows`, at least two, of other
-    texts and for all the scorers. `samples` are documents for each kind and depth.
+    The first length is that of the other ways to choose.
     """
 
+    models: tuple[str, ...]
     lengths: tuple[int, ...]
-    byte_lengths: tuple[int, ...]
     windows: int
-    byte_windows: int
-    few_windows: int
-    depths: tuple[float, ...]
+    ruler_lengths: tuple[int, ...]
+    ruler_kinds: tuple[str, ...]
     samples: int
-    byte_samples: int
+    repetitions: int
+
+    def lengths_of(self, model: str) -> list[int]:
+        """N that the model was trained for."""
+        return [n for n in self.lengths if n <= MODELS[model]]
+
+    def ruler_lengths_of(self, model: str) -> list[int]:
+        """The same, of RULER."""
+        return [n for n in self.ruler_lengths if n <= MODELS[model]]
 
 
-FULL = Effort((4096, 8192), (2048, 4096, 8192), 8, 16, 3, (0.0, 0.25, 0.5, 0.75, 1.0), 1, 2)
-QUICK = Effort((2048,), (2048,), 4, 4, 2, (0.0, 1.0), 1, 1)
+FULL = Effort(tuple(MODELS), (4096, 8192, 32000), 4, (4096, 8192, 16384, 32768), KINDS, 5, 3)
+QUICK = Effort(("smollm2-135m",), (2048,), 2, (2048,), ("niah_single_1", "vt"), 1, 1)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of `evaluate`, whose rows have a file of their own. Without a text it reads Python's library."""
+    """Calls of `evaluate` with tasks whose rows are in one file. Without a text there is none to read."""
 
     name: str
     n_tokens: int
     model: Path
-    chunk_size: int
     settings: Sequence[Setting]
-    task: Task
-    text: bytes | None = None
+    tasks: Sequence[Task]
+    text: str | None = None
+    half: int = 1
+    chunk_size: int = CHUNK_SIZE
+
+
+def half(text: str, i: int) -> bytes:
+    """The first half of a text, on which settings may be chosen, or the second, which is kept back."""
+    return halves(find_text(TEXTS[text]).read_bytes())[i]
 
 
 def exact_model() -> Path:
-    """The real model with weights of 32 bits, made on first use.
+    """A model with weights of 32 bits, made on first use.
 
-    Products with Q8_0 weights round activations to 8 bits, and differ between any two ways to attend: KL would have
-    more of that than of what H2O leaves out.
+    Products with quantised weights round activations to 8 bits, and differ between any two ways to attend.
 
     Raises FileNotFoundError if the model has not been fetched.
     """
-    path = CACHE / f"{MODEL}-f32.gguf"
+    path = CACHE / f"{EXACT_MODEL}-f32.gguf"
     if not path.exists():
         CACHE.mkdir(exist_ok=True)
-        quantize_model(find_model(MODEL), path, "F32")
+        quantize_model(find_model(EXACT_MODEL), path, "F32")
     return path
 
 
-def english() -> tuple[bytes, bytes]:
-    """The first half of the text, on which settings may be tuned, and the second, which is kept back."""
-    text = find_text(TEXT).read_bytes()
-    middle = text.index(b"\n\n", len(text) // 2)
-    return text[:middle], text[middle:]
+def windows(effort: Effort) -> list[Task]:
+    """One by one: a run that is cut off goes on with the next."""
+    return [Perplexity(effort.windows, only=i) for i in range(effort.windows)]
 
 
-def size_of(h2o: H2OConfig) -> int:
-    """M + B."""
-    return h2o.memory_size + h2o.lookup_budget
-
-
-def default(size: int) -> H2OConfig:
+def of_size(size: int) -> H2OConfig:
     """The default with this M + B, in the same proportions. There are as many sinks, taken from the local window."""
-    h2o = H2OConfig()
-    share = size / size_of(h2o)
-    local = round(share * (h2o.sink_tokens + h2o.local_window)) - h2o.sink_tokens
-    lookup = round(share * h2o.lookup_budget)
-    heavy = size - h2o.sink_tokens - local - lookup
-    return replace(h2o, local_window=local, heavy_budget=heavy, lookup_budget=lookup)
+    share = size / SIZE
+    local = round(share * (DEFAULT.sink_tokens + DEFAULT.local_window)) - DEFAULT.sink_tokens
+    lookup = round(share * DEFAULT.lookup_budget)
+    heavy = size - DEFAULT.sink_tokens - local - lookup
+    return replace(DEFAULT, local_window=local, heavy_budget=heavy, lookup_budget=lookup)
 
 
 def without_lookup(h2o: H2OConfig) -> H2OConfig:
@@ -105,119 +111,51 @@ def without_lookup(h2o: H2OConfig) -> H2OConfig:
     return replace(h2o, heavy_budget=h2o.heavy_budget + h2o.lookup_budget, lookup_budget=0)
 
 
-def with_lookup(h2o: H2OConfig) -> H2OConfig:
-    """As many positions, some of them looked up: half of the local window if nothing is looked up by default."""
-    half = h2o.local_window // 2
-    return h2o if h2o.lookup_budget else replace(h2o, local_window=h2o.local_window - half, lookup_budget=half)
+def compared(size: int = SIZE) -> dict[str, Setting]:
+    """The default and a window, of the same M + B, by what the report calls them."""
+    chosen = Setting.of(of_size(size))
+    (window,) = references(chosen, ["window"], CHUNK_SIZE)
+    return {"default": chosen, "window": window}
 
 
-def compared(size: int, chunk_size: int) -> dict[str, Setting]:
-    """The default and what it is judged by, all of the same M + B, by what the report calls them."""
-    chosen = Setting.of(default(size))
-    window, best = references(chosen, ["window", "upper-bound"], chunk_size)
-    return {"default": chosen, "window": window, "upper bound": best}
-
-
-def by_index() -> Setting:
-    """The default, where what is looked up is found by the index of keys."""
-    return Setting.of(replace(default(SIZE), retrieval="index"))
-
-
-def alternatives(size: int, chunk_size: int) -> dict[str, Setting]:
-    """`compared`, and other ways to choose."""
-    plain = without_lookup(default(size))
-    others = {
-        "plain sums, as in the H2O paper": Setting.of(replace(plain, scorer="sum")),
+def others() -> dict[str, Setting]:
+    """Other ways to choose, of the default's M + B."""
+    chosen = Setting.of(DEFAULT)
+    (best,) = references(chosen, ["upper-bound"], CHUNK_SIZE)
+    found = {
+        **compared(),
+        "by the index of keys": Setting.of(replace(DEFAULT, retrieval="index")),
+        "by the text": Setting.of(replace(DEFAULT, retrieval="ngrams")),
+        "upper bound for whole chunks": best,
+        **{f"no lookup, `{s}`": Setting.of(replace(without_lookup(DEFAULT), scorer=s)) for s in SCORERS},
     }
-    return _distinct(compared(size, chunk_size) | others)
-
-
-def byte_alternatives() -> dict[str, Setting]:
-    """`alternatives` on the demo model, and both schedules without lookup."""
-    plain = without_lookup(default(BYTE_SIZE))
-    others = {
-        "`single_pass` without lookup": Setting.of(replace(plain, schedule="single_pass")),
-        "`two_phase` without lookup": Setting.of(replace(plain, schedule="two_phase")),
-    }
-    return _distinct(alternatives(BYTE_SIZE, BYTE_CHUNK_SIZE) | others)
-
-
-def sizes() -> dict[int, dict[str, Setting]]:
-    """`compared` for every M + B."""
-    return {size: compared(size, CHUNK_SIZE) for size in SIZES}
-
-
-def grid() -> dict[str, tuple[Setting, Setting]]:
-    """Every scorer, without and with lookup, all of the same M + B."""
-    h2o = default(SIZE)
-    return {
-        scorer: tuple(Setting.of(replace(split(h2o), scorer=scorer)) for split in (without_lookup, with_lookup))  # type: ignore[misc]
-        for scorer in SCORERS
-    }
+    names: dict[Setting, str] = {}
+    for name, setting in found.items():
+        names.setdefault(setting, name)
+    return {name: setting for setting, name in names.items()}
 
 
 def steps(effort: Effort) -> Iterator[Step]:
-    """Everything, in the order of the report.
+    """Everything, in the order of the report: what is soon done first.
 
-    Raises FileNotFoundError if the model or the text has not been fetched.
+    Raises FileNotFoundError if a model or a text has not been fetched.
     """
-    exact = exact_model()
-    tuned_on, kept_back = english()
-    windows, few = Perplexity(effort.windows), Perplexity(effort.few_windows)
-
-    def step(name: str, n: int, settings: Sequence[Setting], task: Task, text: bytes | None = None) -> Step:
-        return Step(name, n, exact, CHUNK_SIZE, list(dict.fromkeys(settings)), task, text)
-
-    def byte_step(name: str, n: int, settings: Sequence[Setting], task: Task) -> Step:
-        return Step(name, n, demo_model_path(), BYTE_CHUNK_SIZE, list(dict.fromkeys(settings)), task)
-
-    chosen, window, best = compared(SIZE, CHUNK_SIZE).values()
-    short, *longer = effort.lengths
-    of_sizes = [s for settings in sizes().values() for name, s in settings.items() if name != "upper bound"]
-    of_short = [*alternatives(SIZE, CHUNK_SIZE).values(), by_index(), *of_sizes]
-    yield step("kept back", short, of_short, windows, kept_back)
-    for n in longer:
-        yield step("kept back", n, [chosen, window, best, by_index()], windows, kept_back)
-    for chunk_size in other_chunk_sizes(effort):
-        at_longest = step(f"chunks of {chunk_size}", effort.lengths[-1], [chosen], windows, kept_back)
-        yield replace(at_longest, chunk_size=chunk_size)
     for n in effort.lengths:
-        yield replace(step("as kept", n, [chosen, by_index()], windows, kept_back), model=find_model(MODEL))
-    yield step("code", short, [chosen, window], few)
-    yield step("tuned on", short, [chosen, window], few, tuned_on)
-    of_grid = [setting for pair in grid().values() for setting in pair]
-    yield step("scorers", short, of_grid, few, tuned_on)
-    for name, dense_tail in (("within", 0), ("after", DENSE_TAIL)):
-        recall = Recall(KINDS, effort.depths, effort.samples, dense_tail, haystack=kept_back)
-        yield step(name, short, [chosen], recall)
-
-    of_bytes = Perplexity(effort.byte_windows)
-    shared = list(compared(BYTE_SIZE, BYTE_CHUNK_SIZE).values())
-    short, *longer = effort.byte_lengths
-    yield byte_step("bytes", short, list(byte_alternatives().values()), of_bytes)
-    for n in longer:
-        yield byte_step("bytes", n, shared, Perplexity(effort.few_windows))
-    yield byte_step("bytes within", longest(effort), shared, _byte_recall(effort, 0))
-    yield byte_step("bytes after", longest(effort), shared[:1], _byte_recall(effort, DENSE_TAIL))
-
-
-def other_chunk_sizes(effort: Effort) -> list[int]:
-    """Those of which the longest text has two."""
-    return [size for size in OTHER_CHUNK_SIZES if 2 * size <= effort.lengths[-1]]
-
-
-def longest(effort: Effort) -> int:
-    """N of the demo model's recall."""
-    return effort.byte_lengths[-1]
-
-
-def _byte_recall(effort: Effort, dense_tail: int) -> Recall:
-    return Recall(BYTE_KINDS, effort.depths, effort.byte_samples, dense_tail)
-
-
-def _distinct(named: dict[str, Setting]) -> dict[str, Setting]:
-    """Each setting once, by its first name."""
-    names: dict[Setting, str] = {}
-    for name, setting in named.items():
-        names.setdefault(setting, name)
-    return {name: setting for setting, name in names.items()}
+        for model in (m for m in effort.models if n <= MODELS[m]):
+            for text in TEXTS:
+                settings = list(compared().values())
+                yield Step(f"{model} {text}", n, find_model(model), settings, windows(effort), text)
+    n = effort.lengths[0]
+    yield Step("others", n, exact_model(), list(others().values()), windows(effort), OTHERS_TEXT)
+    for size in SIZES:
+        yield Step("sizes", n, exact_model(), list(compared(size).values()), windows(effort), OTHERS_TEXT)
+    for chunk_size in OTHER_CHUNK_SIZES:
+        if 2 * chunk_size <= n:
+            name = f"chunks of {chunk_size}"
+            chosen = [compared()["default"]]
+            yield Step(name, n, exact_model(), chosen, windows(effort), OTHERS_TEXT, chunk_size=chunk_size)
+    for n in effort.ruler_lengths:
+        for model in (m for m in effort.models if n <= MODELS[m]):
+            for tail in DENSE_TAILS:
+                tasks: list[Task] = [Ruler(kind, effort.samples, tail) for kind in effort.ruler_kinds]
+                yield Step(f"{model} ruler", n, find_model(model), [compared()["default"]], tasks)

@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import quality_plan as plan
 from h2o_llama.bench.tables import Table
 from h2o_llama.eval import Setting
-from h2o_llama.llama import DENSE_TAIL
-from h2o_llama.named_files import NAMED_FILES
-from h2o_llama.plots.evaluation import sweep
-from pages import environment, equal_files
+from h2o_llama.eval.ruler import RulerMean
+from h2o_llama.named_files import NAMED_FILES, NamedModel
+from pages import environment
 from quality_plan import Effort
-from quality_rows import Loss, Rows
+from quality_rows import Loss, Mean, Rows
 
-_LOSS_COLUMNS = ("loss over dense", "KL", "same top")
+_LOSS_COLUMNS = ("loss over dense", "KL", "same top", "loss, first chunk", "KL, first chunk", "windows")
 
 
 def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
-    """Write quality.md and its picture into a folder.
+    """Write quality.md into a folder.
 
     Raises ValueError if something was not measured.
     """
     templates = environment()
-    templates.filters["nats"] = nats
-    named = plan.compared(plan.SIZE, plan.CHUNK_SIZE)
-    losses = {n: {name: rows.loss("kept back", n, s) for name, s in named.items()} for n in effort.lengths}
     text = templates.get_template("quality.md.j2").render(
         machine=rows.machine,
         plan=plan,
         effort=effort,
-        model=NAMED_FILES[plan.MODEL],
-        text=NAMED_FILES[plan.TEXT],
-        dense_tail=DENSE_TAIL,
-        losses=losses,
-        english="\n\n".join(_compared(rows, "kept back", n, _with_index(named)) for n in effort.lengths[1:]),
-        alternatives=_compared(
-            rows, "kept back", effort.lengths[0], _with_index(plan.alternatives(plan.SIZE, plan.CHUNK_SIZE))
-        ),
-        chunks=_chunks(rows, effort, named["default"]),
-        as_kept=_as_kept(rows, effort.lengths, named["default"]),
-        texts=_texts(rows, effort.lengths[0]),
-        sizes=_sizes(rows, effort.lengths[0]),
-        scorers=_scorers(rows, effort.lengths[0]),
-        within=_recall(rows, "within", effort.lengths[0], plan.KINDS, {"default": named["default"]}),
-        after=_recall(rows, "after", effort.lengths[0], plan.KINDS, {"default": named["default"]}),
-        bytes_text=_bytes(rows, effort),
-        bytes_within=_byte_recall(rows, effort, "bytes within"),
-        bytes_after=_byte_recall(rows, effort, "bytes after"),
+        models=[_model(name) for name in effort.models],
+        texts={kind: NAMED_FILES[name] for kind, name in plan.TEXTS.items()},
+        exact=_model(plan.EXACT_MODEL),
+        setting=plan.compared()["default"].name,
+        first=_first(rows, effort),
+        by_text=_by_text(rows, effort),
+        ruler=_ruler(rows, effort),
+        ruler_tasks=_ruler_tasks(rows, effort),
+        others=_settings(rows, "others", effort, plan.others()),
+        sizes=_sizes(rows, effort),
+        chunks=_chunks(rows, effort),
     )
-    report, picture = folder / "quality.md", folder / "quality-sizes.svg"
+    report = folder / "quality.md"
     report.write_text(text, encoding="utf-8")
-    _draw(rows, effort.lengths[0], picture)
-    return [report, picture]
+    return [report]
+
+
+def _model(name: str) -> NamedModel:
+    model = NAMED_FILES[name]
+    assert isinstance(model, NamedModel)
+    return model
+
+
+def _type(name: str) -> str:
+    """What the weights are that were measured."""
+    model = _model(name)
+    return f"{model.type} of a {model.file_type} file" if model.type else model.file_type
 
 
 def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -61,103 +61,121 @@ def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return Table(columns[0], columns[1:], list(lines), "").markdown()
 
 
-def nats(loss: Loss) -> str:
+def _nats(mean: Mean) -> str:
     """With a sign, and its error."""
-    return f"{loss.nats:+.4f} ± {loss.error:.4f}".replace("-", "−")
+    return f"{mean.value:+.4f}{_error(mean)}".replace("-", "−")
+
+
+def _plain(mean: Mean) -> str:
+    return f"{mean.value:.4f}{_error(mean)}"
+
+
+def _error(mean: Mean) -> str:
+    return "" if mean.error is None else f" ± {mean.error:.4f}"
 
 
 def _cells(loss: Loss) -> list[str]:
     """Those of `_LOSS_COLUMNS`."""
-    return [nats(loss), f"{loss.kl:.4f}", f"{loss.same_top:.1%}"]
+    shares = f"{loss.same_top.value:.1%}"
+    return [_nats(loss.nats), _plain(loss.kl), shares, _nats(loss.first_nats), _plain(loss.first_kl), str(loss.windows)]
 
 
-def _compared(rows: Rows, step: str, n_tokens: int, settings: dict[str, Setting]) -> str:
-    lines = [[name, f"`{s.name}`", *_cells(rows.loss(step, n_tokens, s))] for name, s in settings.items()]
-    return markdown([f"N {n_tokens:,}", "setting", *_LOSS_COLUMNS], lines)
+def _first(rows: Rows, effort: Effort) -> str:
+    """A line for each model and N: loss and KL of every text, RULER, speed."""
+    default = plan.compared()["default"]
+    columns = [
+        "model",
+        "N",
+        *(f"{text}: loss, KL" for text in plan.TEXTS),
+        "rounding: KL",
+        "RULER",
+        "prompt",
+        "generation",
+    ]
+    lines = []
+    for model in effort.models:
+        for n in effort.lengths_of(model):
+            losses = [rows.loss(f"{model} {text}", n, default) for text in plan.TEXTS]
+            rounding = sum(loss.first_kl.value for loss in losses) / len(losses)
+            mean, _ = rows.ruler(f"{model} ruler", _ruler_length(effort, n), default, plan.DENSE_TAILS[0])
+            cells = [f"{_nats(loss.nats)}, {loss.kl.value:.4f}" for loss in losses]
+            lines.append(
+                [f"{model}, {_type(model)}", f"{n:,}", *cells, f"{rounding:.4f}", _over(mean), *_speed(rows, model, n)]
+            )
+    return markdown(columns, lines)
 
 
-def _with_index(settings: dict[str, Setting]) -> dict[str, Setting]:
-    """The same, and the index of keys after the default."""
-    return {"default": settings["default"], '`retrieval="index"`': plan.by_index()} | settings
+def _ruler_length(effort: Effort, n: int) -> int:
+    """RULER's length that is nearest to another."""
+    return min(effort.ruler_lengths, key=lambda length: abs(length - n))
 
 
-def _chunks(rows: Rows, effort: Effort, default: Setting) -> str:
+def _over(mean: RulerMean) -> str:
+    return mean.over_dense_text()
+
+
+def _speed(rows: Rows, model: str, n: int) -> list[str]:
+    """Over dense attention."""
+    found = {row["test"]: row["over_dense"] for row in rows.speed(model, n) if row["mode"] == "default"}
+    return [f"{found[test]:.2f}×" for test in ("prefill", "generation")]
+
+
+def _by_text(rows: Rows, effort: Effort) -> Iterator[tuple[str, str]]:
+    """For each text its name and a table: every model, N and setting."""
+    for text in plan.TEXTS:
+        lines = [
+            [f"{model}, {_type(model)}", f"{n:,}", name, *_cells(rows.loss(f"{model} {text}", n, setting))]
+            for model in effort.models
+            for n in effort.lengths_of(model)
+            for name, setting in plan.compared().items()
+        ]
+        yield text, markdown(["model", "N", "setting", *_LOSS_COLUMNS], lines)
+
+
+def _ruler(rows: Rows, effort: Effort) -> str:
+    """Means over the tasks, with a dense tail and without."""
+    default = plan.compared()["default"]
+    lines = []
+    for model in effort.models:
+        for n in effort.ruler_lengths_of(model):
+            means = [rows.ruler(f"{model} ruler", n, default, tail)[0] for tail in plan.DENSE_TAILS]
+            cells = [cell for mean in means for cell in (f"{100 * mean.score:.1f}", _over(mean))]
+            lines.append([f"{model}, {_type(model)}", f"{n:,}", f"{100 * means[0].dense:.1f}", *cells])
+    with_tail, without = (f"dense tail {tail}" if tail else "no dense tail" for tail in plan.DENSE_TAILS)
+    return markdown(["model", "N", "dense", with_tail, "over dense", without, "over dense"], lines)
+
+
+def _ruler_tasks(rows: Rows, effort: Effort) -> str:
+    """Every task of every model at its longest N: dense attention and the default."""
+    default, tail = plan.compared()["default"], plan.DENSE_TAILS[0]
+    ends = {model: effort.ruler_lengths_of(model)[-1] for model in effort.models}
+    found = {model: rows.ruler(f"{model} ruler", n, default, tail)[1] for model, n in ends.items()}
+    lines = [
+        [
+            f"`{kind}`",
+            *(f"{100 * row[kind]['score_dense']:.0f}, {100 * row[kind]['score']:.0f}" for row in found.values()),
+        ]
+        for kind in effort.ruler_kinds
+    ]
+    return markdown(["dense, default", *(f"{model}, {n:,}" for model, n in ends.items())], lines)
+
+
+def _settings(rows: Rows, step: str, effort: Effort, settings: dict[str, Setting]) -> str:
+    n = effort.lengths[0]
+    lines = [[name, f"`{s.name}`", *_cells(rows.loss(step, n, s))] for name, s in settings.items()]
+    return markdown([f"N {n:,}", "setting", *_LOSS_COLUMNS], lines)
+
+
+def _sizes(rows: Rows, effort: Effort) -> str:
+    named = {f"{name}, M + B {size}": s for size in plan.SIZES for name, s in plan.compared(size).items()}
+    return _settings(rows, "sizes", effort, named)
+
+
+def _chunks(rows: Rows, effort: Effort) -> str:
     """The default with chunks of other sizes."""
-    n_tokens = effort.lengths[-1]
-    others = {size: f"chunks of {size}" for size in plan.other_chunk_sizes(effort)}
-    steps = others | {plan.CHUNK_SIZE: "kept back"}
-    lines = [[f"{size:,}", *_cells(rows.loss(step, n_tokens, default))] for size, step in sorted(steps.items())]
-    return markdown([f"S, N {n_tokens:,}", *_LOSS_COLUMNS], lines)
-
-
-def _as_kept(rows: Rows, lengths: Sequence[int], default: Setting) -> str:
-    """The model as users have it; KL where both attend alike is rounding."""
-    lines = []
-    for n in lengths:
-        for name, setting in _with_index({"default": default}).items():
-            first = rows.find("as kept", n, setting)["buckets"][0]["kld_mean"]
-            lines.append([f"{n:,}", name, *_cells(rows.loss("as kept", n, setting)), f"{first:.4f}"])
-    return markdown(["N", "setting", *_LOSS_COLUMNS, "KL in the first chunk"], lines)
-
-
-def _texts(rows: Rows, n_tokens: int) -> str:
-    """The default and a window on texts that were and were not tuned on."""
-    default, window, _ = plan.compared(plan.SIZE, plan.CHUNK_SIZE).values()
-    texts = {"tuned on": "English, tuned on", "kept back": "English, kept back", "code": "Python, kept back"}
-    lines = []
-    for step, name in texts.items():
-        loss = rows.loss(step, n_tokens, default)
-        lines.append([name, *_cells(loss), nats(rows.loss(step, n_tokens, window))])
-    return markdown([f"N {n_tokens:,}", *_LOSS_COLUMNS, "window"], lines)
-
-
-def _sizes(rows: Rows, n_tokens: int) -> str:
-    lines = []
-    for size, settings in plan.sizes().items():
-        loss = rows.loss("kept back", n_tokens, settings["default"])
-        window = rows.loss("kept back", n_tokens, settings["window"])
-        lines.append([str(size), f"`{settings['default'].name}`", *_cells(loss), nats(window)])
-    return markdown(["M + B", "setting", *_LOSS_COLUMNS, "window"], lines)
-
-
-def _scorers(rows: Rows, n_tokens: int) -> str:
-    lines = []
-    for scorer, settings in plan.grid().items():
-        losses = [rows.loss("scorers", n_tokens, s) for s in settings]
-        lines.append([f"`{scorer}`", *(cell for loss in losses for cell in (nats(loss), f"{loss.kl:.4f}"))])
-    return markdown(["scorer", "no lookup", "KL", "lookup", "KL"], lines)
-
-
-def _recall(rows: Rows, step: str, n_tokens: int, kinds: Sequence[str], settings: dict[str, Setting]) -> str:
-    """Recall by depth: a line for dense attention and each setting."""
-    lines = []
-    for kind in kinds:
-        for i, (name, setting) in enumerate(settings.items()):
-            cells = rows.cells(step, n_tokens, setting, kind)
-            if i == 0:
-                lines.append([f"`{kind}`, dense", *(f"{cell['recall_dense']:.2f}" for cell in cells)])
-            lines.append([f"`{kind}`, {name}", *(f"{cell['recall']:.2f}" for cell in cells)])
-    return markdown(["depth", *(f"{cell['depth']:.0%}" for cell in cells)], lines)
-
-
-def _byte_recall(rows: Rows, effort: Effort, step: str) -> str:
-    settings = plan.compared(plan.BYTE_SIZE, plan.BYTE_CHUNK_SIZE)
-    shown = settings if step == "bytes within" else {"default": settings["default"]}
-    return _recall(rows, step, plan.longest(effort), plan.BYTE_KINDS, shown)
-
-
-def _bytes(rows: Rows, effort: Effort) -> str:
-    """Every length: all settings at the first one, the compared ones at the others."""
-    tables = []
-    for i, n in enumerate(effort.byte_lengths):
-        settings = plan.compared(plan.BYTE_SIZE, plan.BYTE_CHUNK_SIZE) if i else plan.byte_alternatives()
-        tables.append(_compared(rows, "bytes", n, settings))
-    return "\n\n".join(tables)
-
-
-def _draw(rows: Rows, n_tokens: int, path: Path) -> None:
-    """Loss against M + B; equal figures are equal files."""
-    settings = [s for named in plan.sizes().values() for name, s in named.items() if name != "upper bound"]
-    with equal_files("quality"):
-        figure = sweep(n_tokens, [rows.find("kept back", n_tokens, s) for s in settings])
-        figure.savefig(path, metadata={"Date": None})
+    n, default = effort.lengths[0], plan.compared()["default"]
+    steps = {size: f"chunks of {size}" for size in plan.OTHER_CHUNK_SIZES if 2 * size <= n} | {
+        plan.CHUNK_SIZE: "others"
+    }
+    lines = [[f"{size:,}", *_cells(rows.loss(step, n, default))] for size, step in sorted(steps.items())]
+    return markdown([f"S, N {n:,}", *_LOSS_COLUMNS], lines)

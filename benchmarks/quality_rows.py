@@ -10,18 +10,35 @@ from typing import Any
 import numpy as np
 
 from h2o_llama.eval import Setting
-from h2o_llama.eval.rows import find_row, read_rows
+from h2o_llama.eval.rows import read_rows
+from h2o_llama.eval.ruler import RulerMean, ruler_mean
 from h2o_llama.eval.task import Row
 
 
 @dataclass(frozen=True)
-class Loss:
-    """What a setting costs on some windows: nats per token and KL over dense, each with its error, and the same top."""
+class Mean:
+    """A mean over windows with its standard error, None of one window."""
 
-    nats: float
-    error: float
-    kl: float
-    same_top: float
+    value: float
+    error: float | None
+
+    @classmethod
+    def of(cls, values: list[float]) -> Mean:
+        error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+        return cls(float(np.mean(values)), error)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a setting costs over dense attention on some windows, and what it costs in the first chunk of them."""
+
+    nats: Mean
+    kl: Mean
+    same_top: Mean
+    first_nats: Mean
+    first_kl: Mean
+    file: str
+    windows: int
 
 
 def rows_file(folder: Path, step: str, n_tokens: int) -> Path:
@@ -44,22 +61,50 @@ class Rows:
             raise ValueError(f"nothing has been measured in {self._folder}") from None
         return machine
 
-    def find(self, step: str, n_tokens: int, setting: Setting, **identity: object) -> Row:
-        """Raises ValueError if it was not measured."""
-        path = rows_file(self._folder, step, n_tokens)
-        row = find_row(read_rows(path), {"setting": setting.name, **identity})
-        if row is None:
-            raise ValueError(f"{path} has no row of {setting.name!r}: measure first, without --report-only")
-        return row
-
     def loss(self, step: str, n_tokens: int, setting: Setting) -> Loss:
-        """The error is that of windows: tokens of one text are alike."""
-        row = self.find(step, n_tokens, setting)
-        added = row["nats_added_by_window"]
-        error = np.std(added, ddof=1) / np.sqrt(len(added))
-        return Loss(row["nats_added"], float(error), row["kld_mean"], row["same_top"])
+        """Means over the windows that there are. Raises ValueError if there are none."""
+        rows = [*_newest(self._of(step, n_tokens, setting), "only").values()]
+        return Loss(
+            *(
+                Mean.of([value(row) for row in rows])
+                for value in (
+                    lambda row: row["over_windows"]["nats_added"],
+                    lambda row: row["over_windows"]["kld"],
+                    lambda row: row["same_top"],
+                    lambda row: row["first_chunk"]["nats_added"],
+                    lambda row: row["first_chunk"]["kld"],
+                )
+            ),
+            rows[0]["file"],
+            len(rows),
+        )
 
-    def cells(self, step: str, n_tokens: int, setting: Setting, kind: str) -> list[Row]:
-        """Recall by depth."""
-        cells: list[Row] = self.find(step, n_tokens, setting, kind=kind)["cells"]
-        return cells
+    def ruler(self, step: str, n_tokens: int, setting: Setting, dense_tail: int) -> tuple[RulerMean, dict[str, Row]]:
+        """The mean over RULER's tasks, and each. Raises ValueError if there are none."""
+        rows = _newest(self._of(step, n_tokens, setting, dense_tail=dense_tail), "kind")
+        return ruler_mean(list(rows.values())), rows
+
+    def speed(self, model: str, n_tokens: int) -> list[Row]:
+        """Rows of a benchmark. Raises ValueError if it has not been run."""
+        path = rows_file(self._folder, f"{model} speed", n_tokens)
+        try:
+            rows: list[Row] = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise _missing(path, "speed") from None
+        return rows
+
+    def _of(self, step: str, n_tokens: int, setting: Setting, **identity: object) -> list[Row]:
+        path = rows_file(self._folder, step, n_tokens)
+        wanted = {"setting": setting.name, **identity}
+        rows = [row for row in read_rows(path) if wanted.items() <= row.items()]
+        if not rows:
+            raise _missing(path, setting.name)
+        return rows
+
+
+def _newest(rows: list[Row], key: str) -> dict[Any, Row]:
+    return {row[key]: row for row in rows}
+
+
+def _missing(path: Path, name: str) -> ValueError:
+    return ValueError(f"{path} has no row of {name!r}: measure first, without --report-only")

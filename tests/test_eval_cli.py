@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from command_line import assert_one_line_error, assert_wrong_usage, invoke, succ
 from compare import case
 from h2o_llama.cli import sweeps
 from h2o_llama.demo.document import standard_library_text
+from h2o_llama.eval.text import halves
 
 PLAIN = ["--scorer", "sum", "--sinks", "0", "--lookup", "0"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *PLAIN, "--n-tokens", "256", "--threads", "1"]
@@ -31,27 +33,39 @@ def text_file(tmp_path: Path) -> Path:
 def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     command: list[str | Path] = ["demo", "--text", text_file, *SMALL, "--heavy", "16,32", "--reference", "window"]
-    command += ["--continuation", "32", "--recall", "single", "--samples", "1", "--depths", "0,0.5", "--json", out]
+    command += ["--continuation", "32", "--json", out]
     result = succeeded(run(*command))
     assert result.stderr == ""
     rows = json.loads(out.read_text())
     names = ["single_pass sum L16 H16", "single_pass sum L16 H32", "single_pass window A4 L28"]
     assert [row["setting"] for row in rows if row["task"] == "perplexity"] == names
     assert [row["setting"] for row in rows if row["task"] == "continuation"] == [n for n in names for _ in range(2)]
-    assert [row["setting"] for row in rows if row["task"] == "recall"] == names
     for row in rows:
         assert row["setting"] in result.stdout
-        if row["task"] != "recall":
-            assert f"{row['ppl']:.3f}" in result.stdout
-            assert f"{row['ppl_dense']:.3f}" in result.stdout
-            assert f"{row['nats_added']:+.4f} ± {row['nats_added_se']:.4f}" in result.stdout
-            assert f"{row['kld_mean']:.4f} ± {row['kld_mean_se']:.4f}" in result.stdout
-    assert "Perplexity of 2 × 256 tokens, S 64" in result.stdout
-    assert "Recall, single, 256 tokens" in result.stdout
+        assert f"{row['ppl']:.3f}" in result.stdout
+        assert f"{row['ppl_dense']:.3f}" in result.stdout
+        for means in (row["over_windows"], row.get("first_chunk", row["over_windows"])):
+            assert (
+                f"{means['nats_added']:+.4f} ± {means['nats_added_se']:.4f}".replace("-0.0000", "+0.0000")
+                in result.stdout
+            )
+            assert f"{means['kld']:.4f} ± {means['kld_se']:.4f}" in result.stdout
+    title = f"Perplexity of 2 × 256 tokens of {text_file}, S 64, {rows[0]['model']} ({rows[0]['file']})"
+    assert title in result.stdout.replace("\n", " ")
 
     again = run(*command)
     assert again.stdout == result.stdout
     assert json.loads(out.read_text()) == rows
+
+
+def test_halves_of_the_text(text_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    for half in ("first", "second"):
+        command = ["demo", "--text", text_file, *SMALL, "--half", half, "--continuation", "0", "--json", out]
+        result = succeeded(run(*command))
+        assert f"1 × 256 tokens of {text_file}, {half} half" in result.stdout.replace("\n", " ")
+    sha256s = [hashlib.sha256(half).hexdigest() for half in halves(text_file.read_bytes())]
+    assert [row["text_sha256"] for row in json.loads(out.read_text())] == sha256s
 
 
 def test_settings_with_eviction_and_a_cold_store() -> None:
@@ -85,9 +99,8 @@ def test_default_text_and_length_and_plots(tmp_path: Path) -> None:
     [
         (["--local", "16,x"], "--local must be numbers"),
         (["--n-tokens", "many"], "--n-tokens must be numbers"),
-        (["--recall", "single", "--depths", "deep"], "--depths must be numbers"),
-        (["--windows", "0"], "nothing to measure"),
-        (["--question", "during"], "--question"),
+        (["--windows", "0"], "--windows"),
+        (["--half", "third"], "--half"),
     ],
 )
 def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
@@ -104,7 +117,7 @@ def test_errors_are_one_line() -> None:
         (["--scorer", "nonsense"], "scorer"),
         (["--schedule", "nonsense"], "schedule"),
         (["--reference", "nonsense"], "reference"),
-        (["--recall", "nonsense"], "kind"),
+        (["--ruler-task", "nonsense"], "ruler must be one of"),
         (["--json", "missing/rows.json"], "No such file"),
     ]:
         with case(options=options, match=match):

@@ -115,7 +115,7 @@ def test_summary_is_that_of_llama_perplexity(rng: np.random.Generator) -> None:
 def text_of(tokens: list[int], *, bos: int | None = None) -> Text:
     begin = [] if bos is None else [bos]
     model: Any = SimpleNamespace(tokenize=lambda text: begin + (tokens if text else []), token_bos=1)
-    return Text(model, b"some text")
+    return Text(model, b"some text", "noise")
 
 
 def test_windows_are_evenly_spread_from_the_first_token_to_the_last() -> None:
@@ -199,7 +199,12 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path) -> None:
     assert row["ppl_dense"] == pytest.approx(math.exp(scored["dense"].mean()), rel=1e-4)
     added = (scored["sparse"] - scored["dense"]).mean(axis=1)
     assert row["nats_added"] == pytest.approx(added.mean(), rel=1e-3)
-    assert row["nats_added_by_window"] == pytest.approx(added.tolist(), abs=1e-5)
+    kld = np.reshape(divergences, (2, -1)).mean(axis=1)
+    for name, of_windows in (("nats_added", added), ("kld", kld)):
+        over_windows = row["over_windows"]
+        assert over_windows[f"{name}_by_window"] == pytest.approx(of_windows.tolist(), abs=1e-5)
+        assert over_windows[name] == pytest.approx(of_windows.mean(), abs=1e-5)
+        assert over_windows[f"{name}_se"] == pytest.approx(abs(of_windows[0] - of_windows[1]) / 2, abs=1e-5)
     assert row["kld_mean"] == pytest.approx(np.mean(divergences), rel=1e-3)
     assert row["same_top"] == pytest.approx(np.mean(np.equal(tops["sparse"], tops["dense"])))
     assert row["kld_mean"] > 0.01
@@ -211,6 +216,18 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path) -> None:
     # The first chunk has no memory set: it is dense.
     assert row["buckets"][0]["kld_mean"] < 1e-5
     assert row["buckets"][0]["same_top"] == 1
+    assert row["first_chunk"]["kld"] == pytest.approx(row["buckets"][0]["kld_mean"])
+
+
+def test_windows_one_by_one_are_those_of_all(tiny_model: Path) -> None:
+    (both,) = measure(tiny_model, SPARSE)
+    alone = measure(tiny_model, SPARSE, tasks=[Perplexity(only=i) for i in (0, 1)])
+    assert [row["only"] for row in alone] == [0, 1]
+    for name in ("over_windows", "first_chunk"):
+        assert [row[name]["kld_by_window"][0] for row in alone] == both[name]["kld_by_window"]
+        assert [row[name]["kld_se"] for row in alone] == [None, None]
+    with pytest.raises(ValueError, match="only must be an integer from 0 to 1"):
+        measure(tiny_model, SPARSE, tasks=[Perplexity(only=2)])
 
 
 def test_buckets_of_a_chunk_that_is_no_power_of_two(tiny_model: Path) -> None:
@@ -253,7 +270,7 @@ def test_settings_that_do_not_fit_are_measured_one_after_the_other(
 def test_as_many_settings_at_a_time_as_fit_into_half_of_the_memory(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it = subject.Subject(tiny_model, TEXT, chunk_size=S, n_threads=1, n_gpu_layers=0, seed=0)
+    it = subject.Subject(tiny_model, TEXT, "noise", chunk_size=S, n_threads=1, n_gpu_layers=0, seed=0)
     monkeypatch.setattr(subject, "kv_bytes_at_least", lambda *_: 2**30)
     # Weights and logits are less than the last half: 5 contexts fit, one of them for dense attention.
     monkeypatch.setattr(subject, "physical_memory", lambda: 11 * 2**30)

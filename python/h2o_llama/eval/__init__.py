@@ -2,8 +2,8 @@
 
 from h2o_llama.eval.continuation import Continuation
 from h2o_llama.eval.perplexity import Perplexity
-from h2o_llama.eval.questions import Recall
+from h2o_llama.eval.ruler import Ruler
 from h2o_llama.eval.runs import evaluate
 from h2o_llama.eval.settings import Setting, evicting, references, sweep
 
-__all__ = ["Continuation", "Perplexity", "Recall", "Setting", "evaluate", "evicting", "references", "sweep"]
+__all__ = ["Continuation", "Perplexity", "Ruler", "Setting", "evaluate", "evicting", "references", "sweep"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from h2o_llama import _check
 from h2o_llama.eval.lockstep import Reader, read_windows
+from h2o_llama.eval.losses import Losses
 from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Progress, Row
@@ -57,4 +58,8 @@ class Continuation:
                 for over in _OVER
             }
             readings = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
-        return {s.name: [readings[f"{s.name}, {over}"].losses.summary() for over in _OVER] for s in settings}
+        return {s.name: [_row(subject, readings[f"{s.name}, {over}"].losses) for over in _OVER] for s in settings}
+
+
+def _row(subject: Subject, losses: Losses) -> Row:
+    return {"text": subject.text.name, **losses.summary(), "over_windows": losses.over_windows()}

@@ -58,6 +58,19 @@ class Losses:
             "same_top_se": same_top_se,
         }
 
+    def over_windows(self) -> dict[str, float | list[float] | None]:
+        """Loss over dense and KL with standard errors between windows, the first axis: tokens of one text are alike.
+
+        The error of one window is None.
+        """
+        res: dict[str, float | list[float] | None] = {}
+        for name, values in (("nats_added", self.nats - self.nats_dense), ("kld", self.kld)):
+            means = values.mean(axis=1)
+            res[name] = float(means.mean())
+            res[f"{name}_se"] = _mean_and_error(means)[1] if len(means) > 1 else None
+            res[f"{name}_by_window"] = [round(float(mean), 6) for mean in means]
+        return res
+
 
 def join(parts: Sequence[Losses]) -> Losses:
     """One after the other, along the first axis."""

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
+from h2o_llama import _check
 from h2o_llama.eval.lockstep import Reader, Reading, read_windows
 from h2o_llama.eval.losses import Losses
 from h2o_llama.eval.settings import DENSE, Setting
@@ -21,35 +22,48 @@ class Perplexity:
 
     Windows of N tokens are taken evenly from the whole text, and the second half of each is scored: the logits of
     positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's. "buckets" has
-    all positions, by the position that predicts. "nats_added_by_window" is for errors between windows, as tokens of one
-    text are alike. "tokens_per_s" is that of the calls to `Llama.eval`, which all compute the logits of every token.
+    all positions, by the position that predicts. "over_windows" has errors between windows, as tokens of one text are
+    alike, and so has "first_chunk", where H2O is dense attention: what is there is rounding. "tokens_per_s" is that of
+    the calls to `Llama.eval`, which all compute the logits of every token.
 
     Parameters
     ----------
     windows : int, default 4
         At most so many windows.
+    only : int, optional
+        Read one of them, so that a long measurement can be cut off between them. The first is 0.
     """
 
     windows: int = 4
+    only: int | None = None
     name = "perplexity"
     contexts_each = 1
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        return [subject.text.identity(n_tokens, self.windows)]
+        identity = subject.text.identity(n_tokens, self.windows)
+        if self.only is None:
+            return [identity]
+        return [identity | {"only": _check.integer("eval", "only", self.only, 0, identity["windows"] - 1)}]
 
     def measure(
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names."""
         windows = subject.text.windows(n_tokens, self.windows)
+        if self.only is not None:
+            windows = windows[self.only : self.only + 1]
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, n_tokens))
             llms = {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in settings}
             readers = {name: Reader(llm) for name, llm in llms.items()}
             readings = read_windows(dense, readers, windows, 0, subject.chunk_size, progress)
             return {
-                name: [_row(readings[name], subject.chunk_size) | _costs(readings[name], windows.size, llm, dense)]
+                name: [
+                    {"text": subject.text.name}
+                    | _row(readings[name], subject.chunk_size)
+                    | _costs(readings[name], windows.size, llm, dense)
+                ]
                 for name, llm in llms.items()
             }
 
@@ -58,10 +72,10 @@ def _row(reading: Reading, chunk_size: int) -> Row:
     losses = reading.losses
     n_tokens = losses.nats.shape[1] + 1
     scored = losses[:, n_tokens // 2 :]
-    added = (scored.nats - scored.nats_dense).mean(axis=1)
     return {
         **scored.summary(),
-        "nats_added_by_window": [round(float(nats), 6) for nats in added],
+        "over_windows": scored.over_windows(),
+        "first_chunk": losses[:, :chunk_size].over_windows(),
         "buckets": _buckets(losses, chunk_size),
     }
 

@@ -25,6 +25,7 @@ def evaluate(
     settings: Sequence[Setting],
     *,
     text: str | bytes | None = None,
+    text_name: str | None = None,
     n_tokens: Sequence[int] = (4096,),
     tasks: Sequence[Task] = (Perplexity(), Continuation()),
     chunk_size: int = 1024,
@@ -46,10 +47,12 @@ def evaluate(
         See `sweep` and `references`.
     text : str or bytes, optional
         What "perplexity" and "continuation" read; by default source of this Python's standard library.
+    text_name : str, optional
+        What tables call it.
     n_tokens : sequence of int, default 4096
         Lengths N, at least two chunks each.
     tasks : sequence of Task
-        `Perplexity`, `Continuation`, `Recall`.
+        `Perplexity`, `Continuation`, `Ruler`.
     chunk_size : int, default 1024
         S, for all settings.
     n_threads, n_gpu_layers
@@ -66,9 +69,9 @@ def evaluate(
     list of dict
         Rows for each length, task and setting. "task", "setting", "n_tokens", "chunk_size", "model",
         "model_fingerprint" (SHA-256 of parts of the file), "h2o", "memory", "seed" and the task's options, the text's
-        SHA-256 among them, tell what it is; "machine" where and with which version it was measured; the others are
-        results: "nats" are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's
-        number.
+        SHA-256 among them, tell what it is; "file" is llama.cpp's description of the model, with its file type,
+        "text" the text's name, "machine" where and with which version it was measured; the others are results: "nats"
+        are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
 
     Raises
     ------
@@ -92,8 +95,12 @@ def evaluate(
         append_rows(path, [])  # if it cannot be written, fail before anything is measured
         known = read_rows(path)
     source = default_text() if text is None else text.encode() if isinstance(text, str) else text
-    subject = Subject(model, source, chunk_size=chunk_size, n_threads=n_threads, n_gpu_layers=n_gpu_layers, seed=seed)
+    name = text_name or ("Python's library" if text is None else "a text")
+    subject = Subject(
+        model, source, name, chunk_size=chunk_size, n_threads=n_threads, n_gpu_layers=n_gpu_layers, seed=seed
+    )
     try:
+        about = {"file": subject.weights.desc, "machine": subject.machine}
         plan = [(n, task, task.variants(subject, n)) for n in n_tokens for task in tasks]
         rows: list[Row] = []
         for n, task, variants in plan:
@@ -104,7 +111,7 @@ def evaluate(
                 label = f"{task.name}, {n:,} tokens" + (f" ({i + 1} of {len(rounds)})" if len(rounds) > 1 else "")
                 results = task.measure(subject, some, n, _named(progress, label))
                 new = [
-                    identity | result | {"machine": subject.machine}
+                    identity | result | about
                     for s in some
                     for identity, result in zip(identities[s.name], results[s.name], strict=True)
                 ]

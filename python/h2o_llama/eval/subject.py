@@ -28,6 +28,7 @@ class Subject:
         self,
         model: str | os.PathLike[str] | Llama,
         text: bytes,
+        text_name: str,
         *,
         chunk_size: int,
         n_threads: int | None,
@@ -36,7 +37,7 @@ class Subject:
     ) -> None:
         self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
         self.weights = Llama(model, n_ctx=256, n_batch=256, n_ubatch=256, h2o=None, **self._common)
-        self.text = Text(self.weights, text)
+        self.text = Text(self.weights, text, text_name)
         self.chunk_size = chunk_size
         self.seed = seed
         self.fingerprint = model_fingerprint(self.weights.model_path)

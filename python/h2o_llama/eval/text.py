@@ -28,13 +28,21 @@ def default_text() -> bytes:
     return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES.split())
 
 
+def halves(text: bytes) -> tuple[bytes, bytes]:
+    """The half on which settings may be chosen, and the one that is kept back, cut at the end of a paragraph."""
+    middle = text.find(b"\n\n", len(text) // 2)
+    middle = len(text) // 2 if middle < 0 else middle
+    return text[:middle], text[middle:]
+
+
 class Text:
     """A text, tokenised once as llama-perplexity does it: `tokens`, int32 [n], and the SHA-256 of its bytes.
 
-    The tokens have those that the model expects around a text.
+    `name` is what tables call it. The tokens have those that the model expects around a text.
     """
 
-    def __init__(self, llm: Llama, text: bytes) -> None:
+    def __init__(self, llm: Llama, text: bytes, name: str) -> None:
+        self.name = name
         self.tokens: NDArray[np.int32] = np.array(llm.tokenize(text), dtype=np.int32)
         self.sha256 = hashlib.sha256(text).hexdigest()
         self._bos = llm.token_bos if llm.tokenize(b"")[:1] == [llm.token_bos] else None

@@ -14,9 +14,9 @@ import numpy as np
 
 from h2o_llama import H2OConfig, Llama, LosslessConfig, demo_model_path
 from h2o_llama.bench.codec import CodecPlan, measure_chosen, tensors_of
+from h2o_llama.demo.document import build_document
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.lockstep import Reader, read_windows
-from h2o_llama.eval.tasks import make_item
 from h2o_llama.gate import memory, stored
 from h2o_llama.gate.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama.sequence import DENSE_TAIL
@@ -35,6 +35,7 @@ _FRONT = 2  # layers
 _REPETITIONS = 4
 _PLACES = range(7_000, 8_000, 250)  # on the grid of chunks where prompts end
 _DOCUMENT = 32_768  # tokens
+_ROOM = 16  # of them for the question and its answer
 _DEPTHS = (0.0, 0.5, 1.0)
 
 
@@ -198,16 +199,10 @@ class Gate:
 
 
 def _answer(llm: Llama, depth: float) -> bytes:
-    item = make_item(
-        "single",
-        n_tokens=_DOCUMENT,
-        depth=depth,
-        seed="gate",
-        style="keys",
-        count_tokens=lambda text: len(llm.tokenize(text)),
-    )
+    document = build_document(_DOCUMENT - _ROOM, [depth])
+    (needle,) = document.needles
     llm.reset()
-    return answer(llm, llm.tokenize(item.prompt), item.turns[0].n_generate, DENSE_TAIL)
+    return answer(llm, llm.tokenize(document.text + needle.question), len(needle.answer), DENSE_TAIL)
 
 
 _COLD = H2OConfig(evict=True, cold_store="memory")

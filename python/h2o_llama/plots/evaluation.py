@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from h2o_llama.plots.style import DENSE_LINE, heat_map, line_style, new_figure
+from h2o_llama.plots.style import DENSE_LINE, line_style, new_figure
 
 Row = Mapping[str, Any]
 
@@ -29,9 +28,8 @@ def eval_plots(rows: Sequence[Row], directory: Path) -> list[Path]:
     Returns
     -------
     list of Path
-        "perplexity-N.svg", perplexity and KL divergence by position, for every N; "recall-KIND-QUESTION-tail-T.svg",
-        recall by length and depth, for every kind of question; "sweep-N.svg", loss over dense against M + B, for every
-        N with several sizes.
+        "perplexity-N.svg", perplexity and KL divergence by position, for every N; "sweep-N.svg", loss over dense
+        against M + B, for every N with several sizes.
 
     Raises
     ------
@@ -57,10 +55,6 @@ def _figures(rows: Sequence[Row]) -> Iterable[tuple[str, Figure]]:
         yield f"perplexity-{n_tokens}", _perplexity(n_tokens, group)
         if len({_size(row) for row in group}) > 1:
             yield f"sweep-{n_tokens}", sweep(n_tokens, group)
-    recall = [row for row in rows if row["task"] == "recall"]
-    for (kind, question, tail), group in _grouped(recall, lambda r: (r["kind"], r["question"], r["dense_tail"])):
-        name = re.sub(r"[^a-z0-9]+", "-", f"recall-{kind}-{question}-tail-{tail}".lower())
-        yield name, _recall(kind, question, tail, group)
 
 
 def _perplexity(n_tokens: int, rows: Sequence[Row]) -> Figure:
@@ -97,7 +91,7 @@ def sweep(n_tokens: int, rows: Sequence[Row]) -> Figure:
         axes.errorbar(
             [_size(row) for row in group],
             [row["nats_added"] for row in group],
-            yerr=[row["nats_added_se"] for row in group],
+            yerr=[row["over_windows"]["nats_added_se"] or 0 for row in group],
             capsize=3,
             label=name,
             **line_style(i),
@@ -115,34 +109,6 @@ def sweep(n_tokens: int, rows: Sequence[Row]) -> Figure:
     )
     axes.grid(alpha=0.3)
     axes.legend()
-    return figure
-
-
-def _recall(kind: str, question: str, tail: int, rows: Sequence[Row]) -> Figure:
-    """Recall by length and depth: a map per setting, and dense first."""
-    lengths = sorted({row["n_tokens"] for row in rows})
-    depths = sorted({cell["depth"] for row in rows for cell in row["cells"]})
-    maps: dict[str, dict[tuple[float, int], float]] = defaultdict(dict)
-    for row in rows:
-        for cell in row["cells"]:
-            place = (cell["depth"], row["n_tokens"])
-            maps["dense"][place] = cell["recall_dense"]
-            maps[row["setting"]][place] = cell["recall"]
-    n_columns = min(3, len(maps))
-    n_rows = -(-len(maps) // n_columns)
-    width, height = max(2.5, 0.7 * len(lengths) + 1), max(2, 0.35 * len(depths) + 1)
-    figure, axes = new_figure(n_columns * width + 1.5, n_rows * height + 0.6, n_rows, n_columns)
-    names = [f"{n:,}" for n in lengths]
-    for panel, (setting, found) in zip(axes, maps.items(), strict=False):
-        table = [[found.get((depth, n), float("nan")) for n in lengths] for depth in depths]
-        image = heat_map(panel, table, names, [f"{100 * depth:.0f} %" for depth in depths])
-        panel.set_title(setting, fontsize="small")
-        panel.set(xlabel="tokens", ylabel="depth")
-    for panel in axes[len(maps) :]:
-        panel.set_axis_off()
-    dense_tail = f"dense tail of {tail}" if tail else "no dense tail"
-    figure.suptitle(f"Recall, {kind}, question {question} the document, {dense_tail}", fontsize="medium")
-    figure.colorbar(image, ax=axes, label="share of answers that are right")
     return figure
 
 

@@ -1,0 +1,356 @@
+"""RULER: what the tasks hide, how long they are, how answers are scored, and a run on the demo model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chats import open_chat, write_chat_model
+from command_line import assert_one_line_error, invoke, succeeded
+from compare import case
+from h2o_llama import Llama, demo_model_path, named_files
+from h2o_llama.eval import Ruler, evaluate, sweep
+from h2o_llama.eval.dense_answers import DenseAnswers
+from h2o_llama.eval.ruler import KINDS, RulerMean, ruler_mean
+from h2o_llama.eval.ruler.draft import ESSAYS, WORDS, Sources
+from h2o_llama.eval.ruler.item import Item, make_item, score
+from spies import record_calls
+
+N = 4200
+N_CWE = 9000  # of bytes, for the worked example
+ESSAY = " ".join(f'He said "thing {i} is so." Then "(It was) no. {i}!" A sentence, number {i}.' for i in range(40))
+LISTS = (
+    "\n\n".join(
+        "\n".join(f"{kind}{c}{d}{e}" for c in "bcdfgh" for d in "klmnpr" for e in "stvwxz") for kind in ("a", "o", "i")
+    )
+    + "\n"
+)
+SOURCES = Sources({ESSAYS: ESSAY, WORDS: LISTS}.__getitem__)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Llama]:
+    """A token is a byte, and there is no chat template."""
+    with Llama(demo_model_path(), n_ctx=256, h2o=None) as model:
+        yield model
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    for module in ("h2o_llama.named_files", "h2o_llama.eval.dense_answers"):
+        monkeypatch.setattr(f"{module}.cache_folder", lambda: folder)
+    return folder
+
+
+def make(llm: Llama, kind: str, n_tokens: int | None = None, seed: int = 0) -> tuple[Item, str]:
+    item = make_item(kind, n_tokens or (N_CWE if kind == "cwe" else N), seed, llm, SOURCES)
+    return item, llm.detokenize(list(item.tokens)).decode()
+
+
+# --- every task
+
+
+def test_prompts_and_answers_are_as_long_as_units_allow(llm: Llama) -> None:
+    for kind in KINDS:
+        with case(kind=kind):
+            n = N_CWE if kind == "cwe" else N
+            item, _ = make(llm, kind, n)
+            # No sentence and no needle has 150 bytes. A word of a list is there three times, with its numbers.
+            assert n - 150 < len(item.tokens) + item.n_generate <= n
+
+
+def test_equal_seeds_make_equal_prompts(llm: Llama) -> None:
+    for kind in KINDS:
+        with case(kind=kind):
+            assert make(llm, kind) == make(llm, kind)
+            assert make(llm, kind)[0] != make(llm, kind, seed=1)[0]
+
+
+def test_too_few_tokens_are_refused_with_the_least_number(llm: Llama) -> None:
+    for kind in KINDS:
+        with case(kind=kind):
+            with pytest.raises(ValueError, match=rf"5 tokens are too short for RULER's '{kind}'") as error:
+                make(llm, kind, 5)
+            least = int(str(error.value).split()[-1])
+            # What is drawn, and so what it takes, depends on the length.
+            with pytest.raises(ValueError, match="too short"):
+                make(llm, kind, least // 2)
+
+
+# --- needles
+
+
+SPLIT = re.compile(
+    r"(?s)(Some special|A special) magic (.*?)s? (are|is) hidden .*?afterwards\.\n(.*)\n(What .*) (The .*)"
+)
+
+
+def test_needles(llm: Llama) -> None:
+    """So many keys and values, in the text once; the asked ones are the answers, and no others are."""
+    for kind, n_needles, n_asked in [
+        ("niah_single_1", 1, 1),
+        ("niah_single_2", 1, 1),
+        ("niah_single_3", 1, 1),
+        ("niah_multikey_1", 4, 1),
+        ("niah_multivalue", 4, 4),
+        ("niah_multiquery", 4, 4),
+    ]:
+        with case(kind=kind):
+            item, text = make(llm, kind)
+            needles = re.findall(r"One of the special magic (?:numbers|uuids) for (\S+) is: (\S+)\.", text)
+            assert len(needles) == n_needles
+            assert all(text.count(value) == 1 for _, value in needles)
+            question = text[text.rindex("\nWhat") :]
+            asked = [value for key, value in needles if key in question]
+            assert sorted(asked) == sorted(item.answers)
+            assert len(asked) == n_asked
+            assert item.n_generate == 128
+
+
+def test_the_wording_is_that_of_ruler(llm: Llama) -> None:
+    _, text = make(llm, "niah_single_1")
+    key = re.search(r"magic numbers for (\S+) is: \d{7}\.", text)
+    assert key is not None
+    assert text.startswith(
+        "A special magic number is hidden within the following text. Make sure to memorize it. I will quiz you about "
+        "the number afterwards.\nThe grass is green. The sky is blue."
+    )
+    assert text.endswith(
+        f"\nWhat is the special magic number for {key[1]} mentioned in the provided text? The special magic number for "
+        f"{key[1]} mentioned in the provided text is"
+    )
+    _, text = make(llm, "niah_multiquery")
+    assert text.startswith("Some special magic numbers are hidden within the following text.")
+    assert re.search(
+        r"\nWhat are all the special magic numbers for \S+, \S+, \S+, and \S+ mentioned in the provided text\? The "
+        r"special magic numbers for \S+, \S+, \S+, and \S+ mentioned in the provided text are$",
+        text,
+    )
+    _, text = make(llm, "vt")
+    assert re.search(
+        r"Question: Find all variables that are assigned the value \d{5} in the text above\. Answer: According to the "
+        r"chain\(s\) of variable assignment in the text above, 5 variables are assgined the value \d{5}, they are: $",
+        text,
+    )
+
+
+def test_the_wording_is_that_of_lm_evals_copy() -> None:
+    folder = pytest.importorskip("lm_eval").__path__[0]
+    sources = {name: Path(folder, "tasks", "ruler", f"{name}_utils.py").read_text() for name in ("vt", "cwe", "fwe")}
+    sources["niah"] = Path(folder, "tasks", "ruler", "niah_utils.py").read_text()
+    from h2o_llama.eval.ruler import chains, frequencies, needles
+
+    for name, texts in {
+        "vt": (
+            chains._QUESTION.replace("{value}", "{query}"),
+            chains._PREFIX.replace("{value}", "{query}").replace("{n}", "{num_v}"),
+        ),
+        "cwe": (frequencies._COMMON_QUESTION, frequencies._COMMON_PREFIX),
+        "fwe": (frequencies._FREQUENT_QUESTION, frequencies._FREQUENT_PREFIX),
+        "niah": (needles._QUESTION.replace("{kind}", "{type_needle_v}"),),
+    }.items():
+        for text in texts:
+            assert text.replace("\n", "\\n") in sources[name]
+
+
+def test_lines_of_other_needles(llm: Llama) -> None:
+    for kind, pattern in [
+        ("niah_multikey_2", r"One of the special magic numbers for a\w+-o\w+ is: \d{7}\."),
+        ("niah_multikey_3", r"One of the special magic uuids for ([0-9a-f]+-?){5} is: ([0-9a-f]+-?){5}\."),
+    ]:
+        with case(kind=kind):
+            item, text = make(llm, kind)
+            lines = text[text.index("\n") + 1 : text.rindex("\nWhat")].split("\n")
+            assert len(lines) > 20
+            assert all(re.fullmatch(pattern, line) for line in lines)
+            key = re.search(r"for (\S+) mentioned", text)
+            assert key is not None
+            assert [line for line in lines if item.answers[0] in line and key[1] in line]
+
+
+def test_needles_go_everywhere_between_sentences(llm: Llama) -> None:
+    places = []
+    for seed in range(30):
+        _, text = make(llm, "niah_single_2", seed=seed)
+        context = text[text.index("\n") + 1 : text.rindex("\nWhat")]
+        before, needle, after = re.split(r"(One of the special magic numbers for \S+ is: \d{7}\.)", context)
+        assert needle
+        assert "" in (before, after) or re.search(r"[.!?][\"')]? $", before)
+        words = ESSAY.split()
+        rest = (before + after.removeprefix(" ")).split()
+        assert rest == (words * 20)[: len(rest)]
+        places.append(len(before) / len(context))
+    assert min(places) < 0.1
+    assert max(places) > 0.9
+    assert 0.3 < sum(places) / 30 < 0.7
+
+
+# --- the others
+
+
+def test_variables_that_resolve_to_the_value_are_the_answers(llm: Llama) -> None:
+    for seed in range(5):
+        with case(seed=seed):
+            item, text = make(llm, "vt", seed=seed)
+            example, text = text.split("\n\n\n\n")
+            for part, n_letters in ((example, 3), (text, 5)):
+                values: dict[str, str] = {}
+                for name, value, source in re.findall(r"VAR (\w+) = (?:VAR (\w+)|(\d+))", part):
+                    assert len(name) == n_letters
+                    values[name] = source or values[value]
+                asked = re.search(r"assigned the value (\d+) in", part)
+                assert asked is not None
+                assert list(values.values()) == [asked[1]] * 5
+            assert item.answers == tuple(values)
+            assert example.endswith("they are:  " + " ".join(re.findall(r"VAR (\w{3}) =", example)))
+
+
+def test_common_words_are_ten_times_as_common(llm: Llama) -> None:
+    for n_tokens, often, seldom in [(N_CWE, 30, 3), (4000, 6, 1)]:
+        with case(n_tokens=n_tokens):
+            item, text = make(llm, "cwe", n_tokens)
+            example, text = re.split(r"(?<=\d)\n|(?<=\w)\n(?=Below)", text, maxsplit=1)[0], text[text.rindex("Below") :]
+            counts = Counter(re.findall(r"\d+\. (\w+)", text))
+            assert {word for word, n in counts.items() if n == often} == set(item.answers)
+            assert set(counts.values()) == {often, seldom}
+            numbers = [int(n) for n in re.findall(r"(\d+)\. \w", text)]
+            assert numbers == list(range(1, len(numbers) + 1))
+            assert "1. " in example
+
+
+def test_the_three_most_frequent_words(llm: Llama) -> None:
+    for seed in range(5):
+        with case(seed=seed):
+            item, text = make(llm, "fwe", seed=seed)
+            context = text[text.index("coded words. ") + 13 : text.index("\nQuestion")]
+            ranks = Counter(context.split()).most_common(5)
+            assert ranks[0][0] == "..."
+            assert tuple(word for word, _ in ranks[1:4]) == item.answers
+            counts = [n for _, n in ranks]
+            assert counts == sorted(set(counts), reverse=True)  # no ties
+            assert item.n_generate == 50
+
+
+def test_the_question_is_a_users_message_and_the_prefix_begins_the_answer(tmp_path: Path) -> None:
+    chat_llm = open_chat(write_chat_model(tmp_path / "chat.gguf"), None)
+    item = make_item("vt", 8000, 0, chat_llm, SOURCES)
+    mark = "THE MESSAGE"
+    before, after = chat_llm.apply_chat_template([{"role": "user", "content": mark}]).split(mark)
+
+    def at(text: str) -> int:
+        tokens = chat_llm.tokenize(text, add_special=False, parse_special=True)
+        return next(i for i in range(len(item.tokens)) if list(item.tokens[i : i + len(tokens)]) == tokens)
+
+    assert at(before + "Memorize and track") <= 1
+    assert at("in the text above." + after + " Answer: According to") > at(before)
+
+
+def test_scores() -> None:
+    """By the definition: sum(r.lower() in pred.lower() for r in ref) / len(ref)."""
+    for said, answers, expected in [
+        (" 12 and 345.", ("12", "345"), 1.0),
+        ("1234512", ("12", "345"), 1.0),  # as a part of something else, too
+        ("the OTTER\x00", ("otter", "anchor"), 0.5),
+        ("", ("otter",), 0.0),
+        ("ot\tter", ("otter", "ot\nter"), 0.5),  # what cannot be printed is a newline
+    ]:
+        with case(said=said, answers=answers):
+            assert score(said, answers) == expected
+
+
+def test_the_mean_and_its_error() -> None:
+    rows: list[dict[str, Any]] = [
+        {"score": 0.5, "score_dense": 1.0, "scores": [0.0, 1.0], "scores_dense": [1.0, 1.0]},
+        {"score": 0.25, "score_dense": 0.25, "scores": [0.5, 0.0], "scores_dense": [0.5, 0.0]},
+    ]
+    mean = ruler_mean(rows)
+    assert mean == RulerMean(0.375, 0.625, pytest.approx(0.25))  # sqrt(0.5 / 2 + 0) / 2
+    assert mean.over_dense_text() == "0.600 ± 0.400"
+    assert RulerMean(0.0, 0.0, None).over_dense_text() == "–"
+    assert ruler_mean([{**rows[0], "scores": [0.0], "scores_dense": [1.0]}]).error is None
+
+
+# --- runs
+
+
+def run(**options: Any) -> list[dict[str, Any]]:
+    given: dict[str, Any] = {"samples": 2} | options
+    return evaluate(
+        demo_model_path(),
+        sweep(local_window=[32], heavy_budget=[32]),
+        n_tokens=[2600],
+        tasks=[Ruler("niah_single_1", sources=SOURCES, **given)],
+        chunk_size=256,
+        n_threads=1,
+    )
+
+
+def test_dense_answers_are_generated_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = record_calls(monkeypatch, Llama, "__init__")
+
+    def n_dense() -> int:
+        n = sum(call["h2o"] is None and call["n_ctx"] == 2600 for call in opened)
+        opened.clear()
+        return n
+
+    (row,) = run()
+    assert n_dense() == 1
+    (path,) = cache.iterdir()
+    said = json.loads(path.read_text())
+    assert len(said) == 2
+    (again,) = run(dense_tail=0)  # which dense attention ignores
+    assert n_dense() == 0
+    assert again["scores_dense"] == row["scores_dense"]
+    run(samples=3)
+    assert n_dense() == 1
+    assert said.items() <= json.loads(path.read_text()).items()
+
+
+@pytest.mark.parametrize("content", [b"", b"not json", b"[]"])
+def test_a_damaged_file_of_answers_is_written_anew(content: bytes, cache: Path) -> None:
+    cache.mkdir()
+    kept, item = DenseAnswers("0" * 64), Item((1, 2, 3), ("x",), 4)
+    (cache / f"dense-answers-{'0' * 16}.json").write_bytes(content)
+    assert item not in kept
+    kept.add(item, "said")
+    assert kept[item] == "said"
+    assert Item((1, 2, 3), ("x",), 5) not in kept
+
+
+def test_a_chunk_that_sees_everything_says_what_dense_attention_says() -> None:
+    (row,) = run(dense_tail=2600)
+    assert row["task"] == "ruler"
+    assert row["kind"] == "niah_single_1"
+    assert (row["samples"], len(row["scores"])) == (2, 2)
+
+
+def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) -> None:
+    for name, text in ((ESSAYS, ESSAY), (WORDS, LISTS)):
+        path = named_files.NAMED_FILES[name].path
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    out = tmp_path / "rows.json"
+    command = ["eval", "demo", "--ruler-task", "vt,niah_single_2", "--n-tokens", "3500", "--samples", "1", "-t", "1"]
+    command += ["--chunk", "512", "--local", "32", "--heavy", "32", "--json", str(out)]
+    result = succeeded(invoke(*command))
+    rows = json.loads(out.read_text())
+    assert [row["kind"] for row in rows] == ["vt", "niah_single_2"]
+    assert "RULER, 3,500 tokens, 1 prompts each, dense tail 128, " in result.stdout
+    for word in ("vt", "niah_single_2", "mean", "over dense"):
+        assert word in result.stdout
+    assert invoke(*command).stdout == result.stdout
+    assert json.loads(out.read_text()) == rows
+
+
+def test_texts_that_are_not_fetched_name_the_command() -> None:
+    options = ["--n-tokens", "4096", "--samples", "1", "--chunk", "512"]
+    for task, name in (("niah_single_1", WORDS), ("vt,niah_single_2", WORDS)):
+        command = ["eval", "demo", "--ruler-task", task, *options]
+        assert_one_line_error(invoke(*command), f"{name} has not been fetched yet: h2o-llama pull {name}")
