@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from h2o_llama import _check, _core
 
@@ -23,8 +23,10 @@ _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 # Sizes that are not given, in chunks of so many tokens or more, and in proportion in shorter ones.
 _CHUNK = 1024
 _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
-_BUDGETS = {"index": (192, 256), "ngrams": (320, 128)}  # H, B
-_HEAVY_BUDGET_ALONE = 448  # where nothing can be looked up
+_LOOKUP_SHARE = {"index": 4 / 7, "ngrams": 2 / 7}
+
+PRESETS = {"fast": 192, "balanced": 448, "faithful": 896}
+"""H + B, by the name of how much is kept."""
 
 _FOLLOWS: Any = None
 
@@ -54,8 +56,8 @@ class H2OConfig:
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 192
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 320
-        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup. With `keep_ratio` the
-        most that it may hold, by default what the ratio comes to in a text of n_ctx tokens.
+        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup: all for "balanced".
+        With `keep_ratio` the most that it may hold, by default what the ratio comes to in a text of n_ctx tokens.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     chunk_size : int, default 1024
@@ -114,6 +116,9 @@ class H2OConfig:
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
+    preset : {"fast", "balanced", "faithful"}, default "balanced"
+        How large H + B are where they are not given: 192, 448 or 896.
+
     Raises
     ------
     ValueError
@@ -142,6 +147,7 @@ class H2OConfig:
     shared_heads: bool = False
     keep_ratio: float | None = None
     chunk_size: int = _CHUNK
+    preset: Literal["fast", "balanced", "faithful"] = "balanced"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -164,12 +170,19 @@ class H2OConfig:
         except ValueError as error:
             raise ValueError(str(error).replace("[h2o]", f"[{_OWNER}]")) from None
 
+    @classmethod
+    def named(cls, owner: str, name: str) -> H2OConfig:
+        """What the argument `h2o` of `owner` means as a word: a preset, or "auto"."""
+        _check.choice(owner, "h2o", name, ("auto", *PRESETS))
+        return cls() if name == "auto" else cls(preset=cast(Any, name))
+
     def _following(self) -> dict[str, int | str]:
         """What is not given."""
         share = min(self.chunk_size / _CHUNK, 1.0)
         retrieval = self.retrieval or ("ngrams" if self.evict else "index")
+        budget = PRESETS[self.preset]
         has_lookup = not self.evict or self.cold_store is not None
-        heavy_budget, lookup_budget = _BUDGETS[retrieval] if has_lookup else (_HEAVY_BUDGET_ALONE, 0)
+        lookup_budget = round(budget * _LOOKUP_SHARE[retrieval]) if has_lookup else 0
         res: dict[str, int | str] = {
             "local_window": int(share * _LOCAL_WINDOW),
             "sink_tokens": min(_SINK_TOKENS, self.chunk_size // 8),
@@ -178,7 +191,7 @@ class H2OConfig:
             "decode": "memory" if self.evict else "full",
         }
         if self.keep_ratio is None:
-            res["heavy_budget"] = max(1, int(share * heavy_budget))
+            res["heavy_budget"] = max(1, int(share * (budget - lookup_budget)))
         return res
 
     def _round_up_to_blocks(self) -> None:
@@ -190,7 +203,7 @@ class H2OConfig:
 
     def as_text(self) -> dict[str, str]:
         """Every option by its name, as the core and command lines take it."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: getattr(self, name) for name in OPTIONS}
         return {name: _text(value) for name, value in values.items() if value is not None}
 
     @property
@@ -240,6 +253,8 @@ class H2OConfig:
 
 def _checked(name: str, value: Any) -> Any:
     """The value, in the range and of the kind that the core's table says. NumPy's integers become int."""
+    if name == "preset":
+        return _check.choice(_OWNER, name, value, PRESETS)
     option = OPTIONS[name]
     if option.kind == "number":
         return _check.integer(_OWNER, name, value, int(option.min), int(option.max))

@@ -60,9 +60,10 @@ class Llama(ChatCompletions):
     flash_attn : {"auto", "on", "off"}
         Flash attention where H2O is off and for generated tokens; H2O's own attention is then one operator where the
         device has it, and with "off" composed of several, which is slower. A quantised V needs it.
-    h2o : H2OConfig, "auto" or None, default "auto"
-        What the memory sets hold; None is llama.cpp's dense attention. "auto" is `H2OConfig()`; and dense attention,
-        with a warning, for a model that H2O cannot work with.
+    h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
+        How much of the text before its chunk a token attends to: "faithful" loses least, "fast" reads fastest; an
+        H2OConfig says all of it. None is llama.cpp's dense attention. "auto" is "balanced"; and dense attention, with a
+        warning, for a model that H2O cannot work with.
     record : bool, default False
         Keep the memory sets of all chunks for `kv.history`.
     profile : bool, default False
@@ -109,7 +110,7 @@ class Llama(ChatCompletions):
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: str = "auto",
-        h2o: H2OConfig | Literal["auto"] | None = "auto",
+        h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto",
         record: bool = False,
         profile: bool = False,
         seed: int | None = None,
@@ -121,9 +122,7 @@ class Llama(ChatCompletions):
     ) -> None:
         if n_gpu_layers is None:
             n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else -1 if rpc_servers else 0
-        if isinstance(h2o, str):
-            _check.choice(_OWNER, "h2o", h2o, ("auto",))
-        config = H2OConfig() if isinstance(h2o, str) else h2o
+        config = H2OConfig.named(_OWNER, h2o) if isinstance(h2o, str) else h2o
         if n_ubatch is None:
             n_ubatch = config.chunk_size if isinstance(config, H2OConfig) else 1024
             if n_batch is not None:
@@ -169,7 +168,7 @@ class Llama(ChatCompletions):
         try:
             engine = self._open_engine(model, seed)
         except H2OError as error:
-            if not isinstance(h2o, str):
+            if h2o != "auto":
                 raise
             self._params = replace(self._params, h2o=None, record=False, profile=False)
             engine = self._open_engine(model, seed)

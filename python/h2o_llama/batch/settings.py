@@ -19,7 +19,7 @@ class BatchSettings:
 
     Parameters
     ----------
-    h2o : H2OConfig, "auto" or None, default "auto"
+    h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
         As in `Llama`. A model that H2O cannot work with needs None, dense attention.
     max_tokens : int, default 128
         The most tokens of an answer.
@@ -34,7 +34,7 @@ class BatchSettings:
         If a value is bad.
     """
 
-    h2o: H2OConfig | Literal["auto"] | None = "auto"
+    h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto"
     max_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
@@ -44,14 +44,13 @@ class BatchSettings:
         _check.integer(_OWNER, "seed", self.seed, 0)
         Sampling(temperature=self.temperature)
         if isinstance(self.h2o, str):
-            _check.choice(_OWNER, "h2o", self.h2o, ("auto",))
-            object.__setattr__(self, "h2o", H2OConfig())
+            object.__setattr__(self, "h2o", H2OConfig.named(_OWNER, self.h2o))
         elif not (self.h2o is None or isinstance(self.h2o, H2OConfig)):
             raise _check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", self.h2o)
 
     @property
     def config(self) -> H2OConfig | None:
-        """`h2o`, with "auto" resolved."""
+        """`h2o`, with a name resolved."""
         assert not isinstance(self.h2o, str)
         return self.h2o
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,7 +93,14 @@ Rpc = Annotated[
 Options = Mapping[str, tuple[Any, Any]]
 """By name: annotation and default."""
 
-H2O_OPTIONS: Options = {field.name: _option(field.name) for field in fields(H2OConfig) if field.name != "chunk_size"}
+H2O_OPTIONS: Options = {name: _option(name) for name in H2O if name != "chunk_size"}
+
+Preset = Annotated[
+    str,
+    typer.Option(
+        "--h2o", metavar="NAME", help="How much a token attends to: fast, balanced, faithful; off is --dense."
+    ),
+]
 
 
 def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Callable[..., Callable[..., None]]:
@@ -123,18 +129,19 @@ def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Ca
 
 
 def with_h2o(*names: str) -> Callable[..., Callable[..., None]]:
-    """Options for these parameters of `H2OConfig`, by default all, for the parameter `h2o`; None with --dense.
+    """--h2o, and options for these parameters of `H2OConfig`, by default all, for the parameter `h2o`; None is off.
 
     The command has --chunk.
     """
     flags = {flag(name): name for name in names or H2O_OPTIONS}
 
-    def make(others: Mapping[str, Any], **chosen: Any) -> H2OConfig | None:
-        if others.get("dense"):
+    def make(others: Mapping[str, Any], preset: str, **chosen: Any) -> H2OConfig | None:
+        if others.get("dense") or preset == "off":
             return None
-        return config(others["chunk"], **{flags[name]: value for name, value in chosen.items()})
+        return config(others["chunk"], preset=preset, **{flags[name]: value for name, value in chosen.items()})
 
-    return instead_of("h2o", {name: H2O_OPTIONS[flags[name]] for name in flags}, make)
+    own = {"preset": (Preset, DEFAULTS.preset)}
+    return instead_of("h2o", own | {name: H2O_OPTIONS[flags[name]] for name in flags}, make)
 
 
 def layers(text: str) -> tuple[int, ...]:
