@@ -13,15 +13,15 @@ import pytest
 from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.cli.upstream import upstream_options
-from h2o_llama.config import OPTIONS, SCORERS
+from h2o_llama.config import OPTIONS, SCORERS, option_names
 
 
 def test_defaults() -> None:
     config = H2OConfig()
-    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 320, 4)
+    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 192, 4)
     assert (config.schedule, config.decode, config.evict, config.scorer) == ("single_pass", "full", False, "distant")
-    assert (config.memory_size, config.lookup_budget, config.tile) == (384, 128, 4)
-    assert (config.dense_layers, config.retrieval) == ((), "ngrams")
+    assert (config.memory_size, config.lookup_budget, config.tile) == (256, 256, 4)
+    assert (config.dense_layers, config.retrieval, config.preset) == ((), "index", "balanced")
 
 
 def test_defaults_with_eviction() -> None:
@@ -32,17 +32,21 @@ def test_defaults_with_eviction() -> None:
 
 
 def test_defaults_with_a_cold_store() -> None:
-    """As without eviction, but for generated tokens."""
+    """As without eviction, but for generated tokens, and for an index: rows are found by the text."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
     assert config == dataclasses.replace(H2OConfig(decode="memory"), evict=True, cold_store="folder")
+    assert (config.heavy_budget, config.lookup_budget, config.retrieval) == (320, 128, "ngrams")
 
 
 def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
     assert H2OConfig(chunk_size=1024) == H2OConfig()
     for chunk_size, others, sizes, lookup_budget in (
-        (4096, {}, (60, 320, 4), 128),
-        (256, {}, (15, 80, 4), 32),
-        (256, {"heavy_budget": 7}, (15, 7, 4), 32),
+        (4096, {}, (60, 192, 4), 256),
+        (4096, {"retrieval": "ngrams"}, (60, 320, 4), 128),
+        (4096, {"preset": "fast"}, (60, 82, 4), 110),
+        (4096, {"preset": "faithful"}, (60, 384, 4), 512),
+        (256, {}, (15, 48, 4), 64),
+        (256, {"heavy_budget": 7}, (15, 7, 4), 64),
         (256, {"evict": True}, (15, 112, 4), 0),
         (1, {"scorer": "sum"}, (0, 1, 0), 0),
     ):
@@ -59,7 +63,17 @@ def test_what_was_not_given_follows_anew() -> None:
     assert dataclasses.replace(H2OConfig(evict=True), evict=False) == H2OConfig()
     assert pickle.loads(pickle.dumps(config)) == config
     assert dataclasses.replace(pickle.loads(pickle.dumps(config)), evict=True).decode == "memory"
-    assert config.in_chunks_of(256) == H2OConfig(60, 7, 4, lookup_budget=128, chunk_size=256)
+    assert config.in_chunks_of(256) == H2OConfig(60, 7, 4, lookup_budget=256, chunk_size=256)
+    assert dataclasses.replace(H2OConfig(preset="fast"), evict=True) == H2OConfig(preset="fast", evict=True)
+
+
+def test_an_index_that_cannot_be() -> None:
+    """Where it was not asked for, n-grams take its place, with their sizes."""
+    assert H2OConfig().for_context(4096, can_index=True) == H2OConfig()
+    assert H2OConfig().for_context(4096, can_index=False) == H2OConfig(retrieval="ngrams")
+    assert H2OConfig(heavy_budget=9).for_context(4096, can_index=False) == H2OConfig(heavy_budget=9, retrieval="ngrams")
+    asked_for = H2OConfig(retrieval="index")
+    assert asked_for.for_context(4096, can_index=False) == asked_for
 
 
 def test_scorers() -> None:
@@ -72,11 +86,11 @@ def test_scorers() -> None:
 def test_the_cores_table_has_every_option() -> None:
     """Name, default and choices are the core's; what follows from others is off there."""
     follow = {"local_window", "heavy_budget", "sink_tokens", "lookup_budget"}
-    config = H2OConfig().as_text()
-    for field in dataclasses.fields(H2OConfig):
-        option = OPTIONS[field.name]
-        assert f"    {field.name} : " in str(H2OConfig.__doc__) or field.name in ("block_tokens", "ema_alpha")
-        assert option.default == ("0" if field.name in follow else config.get(field.name, option.default))
+    config = H2OConfig(retrieval="ngrams").as_text()
+    for name in option_names():
+        option = OPTIONS[name]
+        assert f"    {name} : " in str(H2OConfig.__doc__) or name in ("block_tokens", "ema_alpha")
+        assert option.default == ("0" if name in follow else config.get(name, option.default))
     assert set(upstream_options(H2OConfig(dense_layers=[3, 0, 1]))) >= {"--h2o-dense-layers", "0,1,3", "--h2o-chunk"}
 
 

@@ -203,7 +203,7 @@ class H2OConfig:
 
     def as_text(self) -> dict[str, str]:
         """Every option by its name, as the core and command lines take it."""
-        values = {name: getattr(self, name) for name in OPTIONS}
+        values = {name: getattr(self, name) for name in option_names()}
         return {name: _text(value) for name, value in values.items() if value is not None}
 
     @property
@@ -249,6 +249,11 @@ class H2OConfig:
     def ranks_blocks(self) -> bool:
         """Whether whole blocks of positions are kept."""
         return self.scorer == "block_ema"
+
+
+def option_names() -> list[str]:
+    """The fields of `H2OConfig` that the core knows: all but those that only say what others follow from."""
+    return [field.name for field in fields(H2OConfig) if field.name in OPTIONS]
 
 
 def _checked(name: str, value: Any) -> Any:

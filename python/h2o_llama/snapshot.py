@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _check, _core, snapshot_file
-from h2o_llama.config import OPTIONS, H2OConfig
+from h2o_llama.config import H2OConfig, option_names
 
 _OWNER = "Llama.restore"
 
@@ -69,7 +69,7 @@ class SnapshotOrigin:
                 pairs += [("flash_attn", mine, theirs)]
         else:
             here, there = _with_any_cold_store(self.h2o), _with_any_cold_store(other.h2o)
-            pairs += [(name, getattr(here, name), getattr(there, name)) for name in OPTIONS]
+            pairs += [(name, getattr(here, name), getattr(there, name)) for name in option_names()]
         return [f"its {name} is {a!r}, not {b!r}" for name, a, b in pairs if a != b]
 
 

@@ -67,8 +67,10 @@ def weigh(scores: Array, logits: Array, n_top: int, taken: IntArray | None) -> I
         for i, rows in enumerate(of_queries):
             candidates = rows[rows >= 0]
             candidates = candidates[~np.isnan(scores[head, i, candidates])]
+            if len(candidates) <= n_top:
+                continue
             attention = attention_of(logits[:, head, i, candidates])
-            if len(candidates) > n_top and np.isfinite(attention).all():
+            if np.isfinite(attention).all():
                 chosen[head, i] = np.sort(candidates[np.argsort(-attention, kind="stable")[:n_top]])
     return chosen
 

@@ -12,6 +12,7 @@ import typer
 
 from h2o_llama import H2OConfig
 from h2o_llama.config import OPTIONS as H2O
+from h2o_llama.config import option_names
 from h2o_llama.sequence import DENSE_TAIL
 
 DEFAULTS = H2OConfig()
@@ -93,7 +94,7 @@ Rpc = Annotated[
 Options = Mapping[str, tuple[Any, Any]]
 """By name: annotation and default."""
 
-H2O_OPTIONS: Options = {name: _option(name) for name in H2O if name != "chunk_size"}
+H2O_OPTIONS: Options = {name: _option(name) for name in option_names() if name != "chunk_size"}
 
 Preset = Annotated[
     str,
