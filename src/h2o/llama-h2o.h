@@ -2,8 +2,8 @@
 
 // C API of H2O chunked sparse attention.
 //
-// H2O is switched on by the field h2o of llama_context_params (llama.h), if its memory set is not empty. n_ubatch, at most the chunk size, is only how many tokens
-// are computed at once. Layers are model layer indices, positions absolute positions in the sequence.
+// H2O is switched on by the field h2o of llama_context_params (llama.h), unless it has an empty memory set. n_ubatch, at most the
+// chunk size, is only how many tokens are computed at once. Layers are model layer indices, positions absolute positions in the sequence.
 
 #include "llama.h"
 
