@@ -92,7 +92,7 @@ def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
         Peer("llama.cpp, own products", ours, sys.executable, OWN),
         Peer("H2O", ours, sys.executable, {"": {"h2o": {}}}, "llama.cpp, own products"),
         Peer("H2O, index, decode memory", ours, sys.executable, {"": index}, "llama.cpp, own products"),
-        Peer("OpenVINO GenAI", theirs, openvino),
+        Peer("OpenVINO GenAI", theirs, openvino, {"1,024 tokens at once": {"batch": 1024}, "all at once": {}}),
         Peer("OpenVINO GenAI, XAttention", theirs, openvino, {"": {"sparse": "XATTENTION"}}, "OpenVINO GenAI"),
         Peer("llama-cpp-python", PROGRAMS / "run_llama_cpp_python.py", llama_cpp, flash),
     ]
@@ -102,7 +102,8 @@ def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
 class Race:
     """What is measured of each peer: prompts of these lengths, and `n_gen` tokens after them.
 
-    Quality is of `n_positions` before the last 128 of a prompt.
+    Quality is of `n_positions` before the last 128 of a prompt of at most `quality_max` tokens: OpenVINO GenAI computes
+    the logits of all of them.
     """
 
     model: str
@@ -112,6 +113,7 @@ class Race:
     n_threads: int
     repetitions: int
     n_positions: int
+    quality_max: int = 8192
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -155,7 +157,12 @@ class Race:
         by_name = {peer.name: peer for peer in peers}
         found: dict[str, NDArray[np.float32]] = {}
         for peer in peers:
-            if peer.dense not in by_name or stop <= first or rows[peer.name]["reason"] is not None:
+            if (
+                peer.dense not in by_name
+                or not first < stop
+                or n_tokens > self.quality_max
+                or rows[peer.name]["reason"] is not None
+            ):
                 continue
             _say(n_tokens, peer.name, "quality")
             try:
@@ -254,6 +261,7 @@ def main(
     n_gen: Annotated[int, typer.Option(min=1, help="Tokens to generate after each, besides the first.")] = 32,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds, of which medians count.")] = 3,
     positions: Annotated[int, typer.Option(min=0, help="Positions that quality is of; 0: leave it out.")] = 512,
+    quality_max: Annotated[int, typer.Option(min=0, help="Leave quality out of longer prompts.")] = 8192,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="By default one for each CPU.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text to read; by default source of Python.", exists=True)] = None,
     openvino_python: Annotated[str | None, typer.Option(help="A Python that has openvino-genai.")] = None,
@@ -264,7 +272,7 @@ def main(
     sizes = sorted({int(n) for n in lengths.split(",")})
     with Llama(model, n_ctx=1, n_batch=1, n_ubatch=1, h2o=None) as llm:
         ids = prompt_tokens(llm, None if text is None else text.read_bytes(), sizes[-1]).tolist()
-    race = Race(str(model), ids, sizes, n_gen, threads or available_cpus(), repetitions, positions)
+    race = Race(str(model), ids, sizes, n_gen, threads or available_cpus(), repetitions, positions, quality_max)
     found = {"machine": describe(), **race.settings, "rows": []}
     try:
         for row in race.run(everyone(openvino_python, llama_cpp_python)):

@@ -1,5 +1,8 @@
 """OpenVINO GenAI: see worker.py. Its option "sparse" names a mode of sparse attention; without it, it is dense.
 
+"batch" is how many tokens it reads at once, by default the whole prompt: with XAttention and less, 2026.4.1 writes
+garbage.
+
 It gives no logits, but the log-probabilities of a prompt's own tokens. It takes token ids, as the tokenizer that it
 makes of a GGUF file cuts every text at 8,192 tokens.
 """
@@ -18,7 +21,7 @@ class OpenVINO:
     def __init__(self, job: dict[str, Any]) -> None:
         self.version = f"OpenVINO GenAI {genai.__version__}"
         scheduler = genai.SchedulerConfig()
-        scheduler.max_num_batched_tokens = 1024
+        scheduler.max_num_batched_tokens = job["options"].get("batch", len(job["ids"]))
         scheduler.enable_prefix_caching = False
         if "sparse" in job["options"]:
             sparse = genai.SparseAttentionConfig()

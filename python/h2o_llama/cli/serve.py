@@ -73,7 +73,9 @@ def serve(
     arguments += ["--gpu-layers", gpu_layers if gpu_layers is not None else -1 if rpc else 0]
     arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
     arguments += ["--threads", available_cpus() if threads is None else threads]
-    arguments += ["--h2o-products", _check.choice("serve", "products", products, PRODUCTS), "--path", _PAGE]
+    if _check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
+        arguments += ["--h2o-products", products]
+    arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if h2o is not None:
