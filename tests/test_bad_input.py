@@ -73,6 +73,8 @@ ARGUMENTS = [
     _open("type_v=1", "[Llama] type_v must be one of"),
     _open("type_v='q8_0', flash_attn='off'", "[Llama] type_v='q8_0' needs flash attention"),
     _open("flash_attn=True", "[Llama] flash_attn must be one of 'auto', 'on', 'off', got True"),
+    _open("products='mine'", "[Llama] products must be one of 'auto', 'upstream', 'own', got 'mine'"),
+    _open("products=None", "[Llama] products must be one of"),
     _open("record=1", "[Llama] record must be True or False"),
     _open("profile=1", "[Llama] profile must be True or False"),
     _open("profile=True, h2o=None", "[Llama] profile=True measures parts of H2O"),

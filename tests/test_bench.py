@@ -25,7 +25,7 @@ from h2o_llama.bench.case import Case
 from h2o_llama.bench.prompt import prompt_tokens
 from h2o_llama.bench.report import COLUMNS
 from h2o_llama.bench.rows import Result as Measured
-from h2o_llama.bench.rows import rows
+from h2o_llama.bench.rows import of_groups, rows
 from h2o_llama.bench.tables import facts, tables
 from h2o_llama.bench.token_bytes import weights_read
 from pairwise import pairwise
@@ -34,6 +34,7 @@ SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--
 TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "130", "--n-gen", "3", "--repetitions", "2"]
 SPARSE_NAMES = [f"{s} distant A4 L16 H16 B8" for s in ("single_pass", "two_phase")]
 NAMES = [mode.name for mode in DENSE] + SPARSE_NAMES
+GROUPS = ["dense, upstream products", "dense, own products", *SPARSE_NAMES]
 GENERATION_NAMES = [mode.name for mode in DENSE] + [
     name for sparse in SPARSE_NAMES for name in (sparse, f"{sparse} decode memory")
 ]
@@ -69,11 +70,13 @@ def measured(
 
 
 def test_speeds_are_of_medians_and_ratios_over_the_better_dense_mode_of_that_length() -> None:
-    flash, plain = DENSE
+    flash, plain, *own = DENSE
     found = rows(
         [
             measured(flash, 100, [4.0, 1.0, 2.0]),
             measured(plain, 100, [1.0, 0.9, 9.0]),
+            measured(own[0], 100, [0.8]),
+            measured(own[1], 100, [0.5]),
             measured(SPARSE, 100, [0.5, 0.25, 0.1]),
             measured(flash, 200, [2.0, 4.0]),
             measured(SPARSE, 200, [1.0]),
@@ -83,13 +86,21 @@ def test_speeds_are_of_medians_and_ratios_over_the_better_dense_mode_of_that_len
         weight_bytes=0,
         bandwidth=None,
     )
-    assert [(r["mode"], r["n_tokens"], r["n"], r["tokens_per_s"], r["over_dense"]) for r in found] == [
-        (flash.name, 100, 3, 50.0, 0.5),
-        (plain.name, 100, 3, 100.0, 1.0),
-        ("sparse", 100, 3, 400.0, 4.0),
-        (flash.name, 200, 2, pytest.approx(66.667, rel=1e-4), 1.0),
-        ("sparse", 200, 1, 200.0, 3.0),
-        ("sparse", 300, 1, 300.0, None),
+    figures = ("mode", "n_tokens", "n", "tokens_per_s", "over_dense", "over_own_dense")
+    assert [tuple(row[name] for name in figures) for row in found] == [
+        (flash.name, 100, 3, 50.0, 0.5, None),
+        (plain.name, 100, 3, 100.0, 1.0, None),
+        (own[0].name, 100, 1, 125.0, 1.25, None),
+        (own[1].name, 100, 1, 200.0, 2.0, None),
+        ("sparse", 100, 3, 400.0, 4.0, 2.0),
+        (flash.name, 200, 2, pytest.approx(66.667, rel=1e-4), 1.0, None),
+        ("sparse", 200, 1, 200.0, 3.0, None),
+        ("sparse", 300, 1, 300.0, None, None),
+    ]
+    assert [(r["mode"], r["n_tokens"], r["tokens_per_s"]) for r in of_groups(found)][:3] == [
+        ("dense, upstream products", 100, 100.0),
+        ("dense, own products", 100, 200.0),
+        ("sparse", 100, 400.0),
     ]
     assert found[0]["samples"] == [4.0, 1.0, 2.0]
     assert found[0]["kv_bytes"] == 1000 * 256
@@ -228,7 +239,7 @@ def test_peak_memory_is_that_of_the_mode_alone() -> None:
         tokens = prompt_tokens(llm, None, 4096)
     ballast = np.ones(2**25)  # 256 MB in this process
     path = str(h2o_llama.demo_model_path())
-    flash, plain = (alone.measure_alone(Case(mode, 4096, 0, 1024, 1, 0), path, tokens) for mode in DENSE)
+    flash, plain = (alone.measure_alone(Case(mode, 4096, 0, 1024, 1, 0), path, tokens) for mode in DENSE[:2])
     assert flash.stats.kv_bytes == plain.stats.kv_bytes == 4096 * 2048
     assert flash.peak_rss is not None
     assert plain.peak_rss is not None
@@ -282,8 +293,9 @@ def test_from_end_to_end(tmp_path: Path) -> None:
         assert row["tokens_per_s"] == pytest.approx(n / np.median(row["samples"]))
         assert row["kv_bytes"] == 256 * 2048
     assert [mode["name"] for mode in report["plan"]["modes"]] == GENERATION_NAMES
-    assert report["plan"]["modes"][4]["h2o"]["schedule"] == "two_phase"
-    assert report["plan"]["modes"][5]["h2o"]["decode"] == "memory"
+    assert [mode["products"] for mode in report["plan"]["modes"][:5]] == [*2 * ["upstream"], *2 * ["own"], "auto"]
+    assert report["plan"]["modes"][6]["h2o"]["schedule"] == "two_phase"
+    assert report["plan"]["modes"][7]["h2o"]["decode"] == "memory"
     assert report["bandwidth"] > 0
 
     lines = list(csv.DictReader(io.StringIO(sheet.read_text())))
@@ -292,8 +304,8 @@ def test_from_end_to_end(tmp_path: Path) -> None:
         assert line == {name: "" if row[name] is None else str(row[name]) for name in COLUMNS}
 
     found = result.stdout.split("| Prefill, tokens/s | 64 | 130 |\n| --- | --: | --: |\n")[1].splitlines()
-    for name, text in zip(NAMES, found[:4], strict=True):
-        speeds = [row for row in report["rows"] if row["mode"] == name and row["test"] == "prefill"]
+    for name, text in zip(GROUPS, found[:4], strict=True):
+        speeds = [row for row in of_groups(report["rows"]) if row["mode"] == name and row["test"] == "prefill"]
         assert text == f"| {name} | " + " | ".join(_cell(row) for row in speeds) + " |"
     titles = (
         "Generation after N tokens, tokens/s | 130",
@@ -307,7 +319,8 @@ def test_from_end_to_end(tmp_path: Path) -> None:
 
 
 def _cell(row: dict[str, Any]) -> str:
-    return f"{row['tokens_per_s']:,.0f} ({row['over_dense']:.2f})"
+    own = "" if row["over_own_dense"] is None else f"; {row['over_own_dense']:.2f}"
+    return f"{row['tokens_per_s']:,.0f} ({row['over_dense']:.2f}{own})"
 
 
 @pytest.mark.usefixtures("not_alone")
@@ -316,7 +329,7 @@ def test_files_can_go_to_standard_output_alone() -> None:
     (by_json,) = Report.from_json(run("demo", *options, "--json", "-").stdout).rows
     (by_csv,) = csv.DictReader(io.StringIO(run("demo", *options, "--csv", "-").stdout))
     for row in (by_json, by_csv):
-        assert (row["mode"], row["over_dense"] or None) == (NAMES[2], None)
+        assert (row["mode"], row["over_dense"] or None) == (SPARSE_NAMES[0], None)
 
 
 def test_a_busy_machine_is_told() -> None:
@@ -337,7 +350,7 @@ def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
     measure_case = Case.measure
 
     def fail(case: Case, *args: Any) -> Sample:
-        if case.n_tokens == 130 and len(samples) == 10:
+        if case.n_tokens == 130 and len(samples) == 16:
             raise error
         samples.append(measure_case(case, *args))
         return samples[-1]
@@ -347,7 +360,7 @@ def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
     assert result.exit_code == code
     assert result.stderr.removeprefix("Aborted.\n") == message
     counts = [(r["n_tokens"], r["n"]) for r in Report.from_json(result.stdout).rows]
-    assert counts == [*4 * [(64, 2)], *2 * [(130, 1)]]
+    assert counts == [*6 * [(64, 2)], *4 * [(130, 1)]]
 
 
 @pytest.mark.parametrize(
@@ -376,7 +389,7 @@ def test_errors_are_one_line_before_anything_is_measured(
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "physical_memory", lambda: 3 * 2048 * 65_536)
     result = run("demo", *SMALL, "--n-prompt", "65536", "--depth", "")
-    assert_one_line_error(result, "65,536 tokens in 4 modes need 0.5 GiB")
+    assert_one_line_error(result, "65,536 tokens in 6 modes need 0.8 GiB")
 
 
 @pytest.mark.parametrize(

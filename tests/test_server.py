@@ -560,9 +560,10 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def test_sizes_go_with_the_chunk(started: list[list[str]]) -> None:
-    assert invoke("serve", "--chunk", "128", "--parallel", "3", "--n-ctx", "1000").exit_code == 0
+    assert invoke("serve", "--chunk", "128", "--parallel", "3", "--n-ctx", "1000", "--products", "own").exit_code == 0
     sizes = H2OConfig(chunk_size=128)
     (arguments,) = started
+    assert option(arguments, "--h2o-products") == "own"
     assert option(arguments, "--model") == str(demo_model_path())
     assert option(arguments, "--ubatch-size") == "128"
     assert option(arguments, "--ctx-size") == "3000"

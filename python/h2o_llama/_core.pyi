@@ -122,7 +122,7 @@ class Context:
         type_k: str,
         type_v: str,
         flash_attn: str,
-        h2o: collections.abc.Mapping[str, str] | None,
+        h2o: collections.abc.Mapping[str, str],
         record: bool,
         profile: bool,
         verbose: bool,

@@ -81,6 +81,10 @@ class Llama(ChatCompletions):
         all, each server as many as its memory allows. Only in a build with RPC. Several with commas, or as a list.
     lossless : LosslessConfig, optional
         How the cold store of `H2OConfig.cold_store` is compressed; by default it is not.
+    products : {"auto", "upstream", "own"}
+        Whose kernels multiply by weights on the CPU; results differ in their last bits. "own" is h2o-llama's where it
+        has some for the CPU and the weights' type, "upstream" llama.cpp's. "auto" is "own" with H2O and "upstream"
+        without, so that h2o=None is llama.cpp, bit for bit.
 
     Raises
     ------
@@ -119,6 +123,7 @@ class Llama(ChatCompletions):
         chat_template: str | None = None,
         rpc_servers: str | list[str] | tuple[str, ...] | None = None,
         lossless: LosslessConfig | None = None,
+        products: str = "auto",
     ) -> None:
         if n_gpu_layers is None:
             n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else -1 if rpc_servers else 0
@@ -144,6 +149,7 @@ class Llama(ChatCompletions):
             verbose,
             n_seq_max,
             lossless,
+            products,
         )
         seed = check_seed(_OWNER, seed)
         if chat_template is not None and (not isinstance(chat_template, str) or not chat_template):

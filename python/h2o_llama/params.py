@@ -9,12 +9,15 @@ from typing import cast
 
 from h2o_llama import _check, _core
 from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
-from h2o_llama.config import H2OConfig
+from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.loading import KV_TYPES, can_index
 from h2o_llama.lossless import LosslessConfig
 
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+
+PRODUCTS = tuple(OPTIONS["products"].choices)
+"""Whose kernels multiply by weights, the default first."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class ContextParams:
     verbose: bool
     n_seq_max: int
     lossless: LosslessConfig | None
+    products: str
 
     def __post_init__(self) -> None:
         _check.integer(_OWNER, "n_ctx", self.n_ctx, 0)
@@ -52,6 +56,7 @@ class ContextParams:
         _check.choice(_OWNER, "type_k", self.type_k, KV_TYPES)
         _check.choice(_OWNER, "type_v", self.type_v, KV_TYPES)
         _check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
+        _check.choice(_OWNER, "products", self.products, PRODUCTS)
         _check.flag(_OWNER, "record", self.record)
         if _check.flag(_OWNER, "profile", self.profile) and self.h2o is None:
             raise ValueError(f"[{_OWNER}] profile=True measures parts of H2O: leave it False with h2o=None")
@@ -142,10 +147,9 @@ class ContextParams:
             verbose=bool(self.verbose),
         )
 
-    def _h2o_as_text(self) -> dict[str, str] | None:
-        if self.h2o is None:
-            return None
-        return self.h2o.as_text() | ({} if self.lossless is None else self.lossless.as_text())
+    def _h2o_as_text(self) -> dict[str, str]:
+        h2o = {} if self.h2o is None else self.h2o.as_text()
+        return h2o | ({} if self.lossless is None else self.lossless.as_text()) | {"products": self.products}
 
     @property
     def _n_step(self) -> int:

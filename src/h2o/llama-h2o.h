@@ -2,8 +2,8 @@
 
 // C API of H2O chunked sparse attention.
 //
-// H2O is switched on by the field h2o of llama_context_params (llama.h). n_ubatch, at most the chunk size, is only how many tokens
-// are computed at once. Layers are model layer indices, positions absolute positions in the sequence.
+// H2O is switched on by the field h2o of llama_context_params (llama.h), unless it has an empty memory set. n_ubatch, at most the
+// chunk size, is only how many tokens are computed at once. Layers are model layer indices, positions absolute positions in the sequence.
 
 #include "llama.h"
 
@@ -33,6 +33,13 @@ enum llama_h2o_decode {
 enum llama_h2o_retrieval {
     LLAMA_H2O_RETRIEVAL_NGRAMS = 0, // by the text: what followed earlier occurrences of its tokens; the same for all layers and heads
     LLAMA_H2O_RETRIEVAL_INDEX  = 1, // by the keys, of which a copy in 4 bits is kept: every query, layer and KV head for itself
+};
+
+// which kernels multiply by weights on the CPU; results differ in their last bits
+enum llama_h2o_products {
+    LLAMA_H2O_PRODUCTS_AUTO     = 0, // our own with H2O, upstream's without
+    LLAMA_H2O_PRODUCTS_UPSTREAM = 1,
+    LLAMA_H2O_PRODUCTS_OWN      = 2, // where we have some: with H2O or without
 };
 
 // what is done with rows that go to the cold store
@@ -83,12 +90,14 @@ struct llama_h2o_params {
     char cold_store[LLAMA_H2O_MAX_PATH];
 
     struct llama_h2o_lossless_params lossless; // with a cold store
+
+    enum llama_h2o_products products; // counts without H2O, too
 };
 
 // an empty memory set, and the defaults of all else
 LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 
-// whether a memory set holds anything
+// whether a memory set holds anything: H2O is off otherwise
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
 // What is known of a parameter: for command lines, and for whoever checks or prints values.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 static void require(bool ok, const char * what) {
@@ -258,7 +259,20 @@ int main(int argc, char ** argv) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx    = 256;
     params.n_ubatch = 32;
-    params.h2o      = &h2o;
+
+    llama_h2o_params off = llama_h2o_default_params();
+    require(llama_h2o_params_set(&off, "products", "own") && llama_h2o_params_set(&off, "chunk", "32"), "a parameter is not taken");
+    char desc[64];
+    llama_h2o_params_desc(&off, desc, sizeof(desc));
+    require(strcmp(desc, "off products own") == 0, "what counts without H2O is not told");
+    params.h2o = &off;
+    llama_context * dense = llama_init_from_model(model, params);
+    require(dense && !llama_get_h2o_kv(dense), "an empty memory set is not H2O off");
+    llama_free(dense);
+    off.products = (llama_h2o_products) 7;
+    require(!llama_init_from_model(model, params), "a bad parameter is taken");
+
+    params.h2o = &h2o;
 
     params.attention_type = LLAMA_ATTENTION_TYPE_NON_CAUSAL;
     require(!llama_init_from_model(model, params), "a context without causal attention is made");

@@ -18,7 +18,7 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to compute attention, by what tables call it; no `h2o` is dense attention. `flash_attn` as in `Llama`.
+    """A way to compute, by its name; no `h2o` is dense attention. `flash_attn` and `products` as in `Llama`.
 
     Where it `only_generates`, its prefill is another mode's, and not a figure of its own.
     """
@@ -27,10 +27,16 @@ class Mode:
     flash_attn: str
     h2o: H2OConfig | None
     only_generates: bool = False
+    products: str = "auto"
 
     @property
     def is_dense(self) -> bool:
         return self.h2o is None
+
+    @property
+    def group(self) -> str:
+        """What tables call it: of dense modes with the same products they show the fastest."""
+        return self.name if self.h2o is not None else f"dense, {self.products} products"
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class Case:
             n_threads=self.n_threads,
             n_gpu_layers=self.n_gpu_layers,
             flash_attn=self.mode.flash_attn,
+            products=self.mode.products,
             h2o=None if self.mode.h2o is None else self.mode.h2o.in_chunks_of(self.chunk_size),
         )
 

@@ -12,11 +12,16 @@ from h2o_llama.params import available_cpus
 
 _OWNER = "bench"
 
-DENSE = (Mode("dense, flash attention on", "on", None), Mode("dense, flash attention off", "off", None))
+DENSE = tuple(
+    Mode(f"dense, {products} products, flash attention {flash_attn}", flash_attn, None, products=products)
+    for products in ("upstream", "own")
+    for flash_attn in ("on", "off")
+)
+"""With llama.cpp's products they are llama.cpp; with our own they tell what of H2O's speed is not attention."""
 
 
 def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
-    """Dense attention both ways, then H2O with these settings.
+    """Dense attention in every way, then H2O with these settings.
 
     Of settings that differ only in what generated tokens attend to, the first alone is measured by a prefill.
     """
@@ -34,8 +39,7 @@ class Plan:
     """Modes, lengths and repetitions.
 
     Prompts of the lengths `n_prompt` are read, and `n_gen` tokens generated after those of `depths`. Each mode has a
-    name of its own; what is called "over dense" is over the better of the dense ones, which are left out of prompts
-    longer than `dense_max`. `chunk_size` is S.
+    name of its own; the dense ones are left out of prompts longer than `dense_max`. `chunk_size` is S.
 
     Raises ValueError if a value is bad, or there is nothing to measure.
     """

@@ -14,7 +14,7 @@ from h2o_llama.bench.rows import Row
 
 # "samples" is a list, and only in JSON.
 COLUMNS = (
-    *("test", "n_tokens", "mode", "n", "seconds", "tokens_per_s", "over_dense"),
+    *("test", "n_tokens", "mode", "group", "n", "seconds", "tokens_per_s", "over_dense", "over_own_dense"),
     *("kv_bytes", "state_bytes", "peak_rss", "read_bytes", "read_per_s", "of_bandwidth"),
 )
 

@@ -32,11 +32,12 @@ class Result:
 def rows(results: Sequence[Result], weight_bytes: int, bandwidth: float | None) -> list[Row]:
     """A row for each test, length and mode, in this order. Results without samples are left out.
 
-    "test" ("prefill" or "generation"), "n_tokens" (of the prompt), "mode", "n" (samples), "seconds" (median, for all
-    tokens), "tokens_per_s", "over_dense" (over the better dense mode at that length), "kv_bytes" (as allocated),
-    "state_bytes" (index of keys, scores, memory sets, phase 1's results), "peak_rss" (None with "generation"),
-    "samples" (seconds). Only with "generation", else None: "read_bytes" (that a token reads: `weight_bytes`, K and V),
-    "read_per_s", and "of_bandwidth", its share of the bytes per second that the machine reads.
+    "test" ("prefill" or "generation"), "n_tokens" (of the prompt), "mode", "group" (`Mode.group`), "n" (samples),
+    "seconds" (median, for all tokens), "tokens_per_s", "over_dense" (over the better dense mode of that length with
+    upstream's products), "over_own_dense" (of H2O, over the better one with our own: what attention makes), "kv_bytes"
+    (as allocated), "state_bytes" (index of keys, scores, memory sets, phase 1's results), "peak_rss" (None with
+    "generation"), "samples" (seconds). Only with "generation", else None: "read_bytes" (that a token reads:
+    `weight_bytes`, K and V), "read_per_s", and "of_bandwidth", its share of what the machine reads per second.
     """
     found = [r for r in results if r.samples]
     prefills = [_prefill(r) for r in found if r.is_prompt]
@@ -68,10 +69,12 @@ def _row(test: Test, result: Result, seconds: list[float], n_computed: int) -> R
         "test": test,
         "n_tokens": case.n_tokens,
         "mode": case.mode.name,
+        "group": case.mode.group,
         "n": len(seconds),
         "seconds": median(seconds),
         "tokens_per_s": n_computed / median(seconds),
         "over_dense": None,
+        "over_own_dense": None,
         "kv_bytes": stats.kv_bytes,
         "state_bytes": stats.state_bytes,
         "samples": seconds,
@@ -79,13 +82,27 @@ def _row(test: Test, result: Result, seconds: list[float], n_computed: int) -> R
 
 
 def _over_dense(results: Sequence[Result], rows: list[Row]) -> list[Row]:
-    """The rows with their speed over the better dense one's of the same length."""
-    dense = {r.case.mode.name for r in results if r.case.mode.is_dense}
-    best: dict[int, float] = {}
+    """The rows with their speed over the better dense one's of the same length and products."""
+    dense = {r.case.mode.name: r.case.mode.products for r in results if r.case.mode.is_dense}
+    best: dict[tuple[int, str], float] = {}
     for row in rows:
         if row["mode"] in dense:
-            best[row["n_tokens"]] = max(best.get(row["n_tokens"], 0.0), row["tokens_per_s"])
+            key = row["n_tokens"], dense[row["mode"]]
+            best[key] = max(best.get(key, 0.0), row["tokens_per_s"])
     for row in rows:
-        if row["n_tokens"] in best:
-            row["over_dense"] = row["tokens_per_s"] / best[row["n_tokens"]]
+        upstream, own = (best.get((row["n_tokens"], products)) for products in ("upstream", "own"))
+        if upstream is not None:
+            row["over_dense"] = row["tokens_per_s"] / upstream
+        if own is not None and row["mode"] not in dense:
+            row["over_own_dense"] = row["tokens_per_s"] / own
     return rows
+
+
+def of_groups(rows: Sequence[Row]) -> list[Row]:
+    """The fastest row of each group, for each test and length, with the group as its mode."""
+    best: dict[tuple[Test, int, str], Row] = {}
+    for row in rows:
+        key = row["test"], row["n_tokens"], row["group"]
+        if key not in best or row["tokens_per_s"] > best[key]["tokens_per_s"]:
+            best[key] = row | {"mode": row["group"]}
+    return list(best.values())

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
+from h2o_llama.bench.rows import of_groups
 from h2o_llama.bench.tables import facts, tables
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
@@ -43,6 +44,9 @@ def bench(
 ) -> None:
     """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
 
+    Dense attention is measured twice: as llama.cpp computes it, and with our own products with weights, as H2O has
+    them. So the table tells what is attention and what is not.
+
     All modes read the same tokens with the same weights, in turns; figures are medians. A prefill of more than 20
     seconds is measured once. What generated tokens read is set beside what this machine's memory delivers. Options that
     take several values give all combinations. Ctrl-C ends it with what was measured so far. Tables are Markdown unless
@@ -73,4 +77,4 @@ def bench(
             if measured.rows():
                 report = Report.of(measured, started)
                 files = [(json_file, report.to_json()), (csv_file, report.to_csv())]
-                findings.write(files, report.rows, draw, facts(report), tables(report))
+                findings.write(files, of_groups(report.rows), draw, facts(report), tables(report))

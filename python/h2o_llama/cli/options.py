@@ -91,6 +91,8 @@ Rpc = Annotated[
     typer.Option("--rpc", metavar="HOST:PORT,…", help="Machines that hold layers: `h2o-llama rpc-server` runs there."),
 ]
 
+Products = Annotated[str, typer.Option(metavar="NAME", help=summary("products") + ".")]
+
 Options = Mapping[str, tuple[Any, Any]]
 """By name: annotation and default."""
 

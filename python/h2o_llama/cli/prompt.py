@@ -21,9 +21,11 @@ def open_weights(name: str, gpu_layers: int | None, rpc: str | None = None) -> L
     return Llama(model_file(name), n_ctx=1, n_batch=1, n_ubatch=1, n_gpu_layers=gpu_layers, h2o=None, rpc_servers=rpc)
 
 
-def open_context(weights: Llama, n_ctx: int, threads: int | None, h2o: H2OConfig | None, record: bool = False) -> Llama:
+def open_context(
+    weights: Llama, n_ctx: int, threads: int | None, h2o: H2OConfig | None, record: bool = False, products: str = "auto"
+) -> Llama:
     """The model with a context, as the options that `run` and `inspect` share ask for it."""
-    return Llama(weights, n_ctx=n_ctx, n_threads=threads, h2o=h2o, record=record)
+    return Llama(weights, n_ctx=n_ctx, n_threads=threads, h2o=h2o, record=record, products=products)
 
 
 def read_prompt(file: Path | None, prompt: str) -> bytes:

@@ -17,6 +17,7 @@ from h2o_llama import H2OConfig, Llama, Snapshot
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
+from h2o_llama.params import PRODUCTS
 from h2o_llama.sequence import DENSE_TAIL
 
 
@@ -32,6 +33,7 @@ def run(
     dense: options.Dense = False,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
     threads: options.Threads = None,
+    products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
     temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
@@ -74,7 +76,7 @@ def run(
             n_asked = 0 if file is None else len(weights.tokenize(asked, add_special=False, parse_special=special))
             dense_tail = max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
-        llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, threads, h2o)
+        llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, threads, h2o, products=products)
     with llm:
         if before is not None:
             llm.restore(before)

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError
+from h2o_llama import H2OConfig, H2OError, _check
 from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_weights
 from h2o_llama.cli.upstream import upstream_options
 from h2o_llama.loading import can_index, check_rpc_servers
-from h2o_llama.params import available_cpus
+from h2o_llama.params import PRODUCTS, available_cpus
 
 _PAGE = Path(__file__).parent.parent / "page"
 """What a browser is shown."""
@@ -47,6 +47,7 @@ def serve(
         bool, typer.Option("--dense", "--no-h2o", help="Without H2O: llama.cpp's dense attention.")
     ] = False,
     threads: options.Threads = None,
+    products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
 ) -> None:
@@ -74,6 +75,8 @@ def serve(
     arguments += ["--gpu-layers", gpu_layers]
     arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
     arguments += ["--threads", available_cpus() if threads is None else threads]
+    if _check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
+        arguments += ["--h2o-products", products]
     arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]

@@ -310,7 +310,7 @@ void init_context(py::module_ & m) {
         .def(py::init([](
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
-                const std::optional<option_values> & h2o, bool record, bool profile, bool verbose) {
+                const option_values & h2o, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx*n_seq_max;
             params.n_seq_max       = n_seq_max;
@@ -324,8 +324,8 @@ void init_context(py::module_ & m) {
                 flash_attn == "on"  ? LLAMA_FLASH_ATTN_TYPE_ENABLED  :
                 flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
 
-            const llama_h2o_params h2o_params = read_options(h2o.value_or(option_values()));
-            params.h2o = h2o ? &h2o_params : nullptr;
+            const llama_h2o_params h2o_params = read_options(h2o);
+            params.h2o = &h2o_params;
 
             py::gil_scoped_release no_gil;
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);

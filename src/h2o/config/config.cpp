@@ -59,6 +59,7 @@ std::string h2o_config::state_key() const {
     llama_h2o_params params = *this;
     params.decode   = def.decode;
     params.lossless = def.lossless;
+    params.products = def.products;
     strcpy(params.cold_store, has_cold_store() ? "somewhere" : "");
     if (!has_tiles()) {
         params.tile = def.tile;

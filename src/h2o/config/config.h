@@ -18,9 +18,10 @@ struct h2o_config : llama_h2o_params {
     // a call that has no more.
     static constexpr uint32_t MAX_GENERATED = 16;
 
-    bool own_products = true; // weights are multiplied by kernels of our own where that is faster
-
     bool enabled() const { return memory_size() > 0; }
+
+    // weights are multiplied by kernels of our own where there are some
+    bool own_products() const { return products == LLAMA_H2O_PRODUCTS_AUTO ? enabled() : products == LLAMA_H2O_PRODUCTS_OWN; }
 
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 

@@ -18,6 +18,7 @@ static const char * const schedules[]  = { "single_pass", "two_phase", nullptr }
 static const char * const decodes[]    = { "full", "memory", nullptr };
 static const char * const retrievals[] = { "ngrams", "index", nullptr };
 static const char * const lossless[]   = { "off", "probe", "full", "store", nullptr };
+static const char * const products[]   = { "auto", "upstream", "own", nullptr };
 static const char * const switches[]   = { "off", "on", nullptr };
 
 #define FIELD(name) #name, offsetof(llama_h2o_params, name)
@@ -71,6 +72,7 @@ static const llama_h2o_option options[] = {
     number("codec_max_queue", offsetof(llama_h2o_params, lossless.max_queue), "codec-max-queue", 1, INT32_MAX, "8",
            "lossless: chunks that wait for them at most"),
     on_off("codec_strict",    offsetof(llama_h2o_params, lossless.strict),    "codec-strict", "lossless: what is compressed is read back and compared"),
+    choice(FIELD(products),      "products", products, "who multiplies by weights on the CPU, with H2O or without: auto is own with H2O, and upstream without"),
 };
 static_assert(std::size(options) <= LLAMA_H2O_MAX_OPTIONS, "patch 0006 offers no more of them");
 
@@ -277,9 +279,11 @@ bool llama_h2o_params_enabled(const llama_h2o_params * params) {
 }
 
 int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_t size) {
-    std::string res = llama_h2o_params_enabled(params) ? "" : "off";
+    const bool enabled = llama_h2o_params_enabled(params);
+    std::string res = enabled ? "" : "off";
     for (const auto & option : options) {
-        if (const std::string value = h2o_option_text(*params, option); value != option.def && llama_h2o_params_enabled(params)) {
+        const bool counts = enabled || option.offset == offsetof(llama_h2o_params, products);
+        if (const std::string value = h2o_option_text(*params, option); counts && value != option.def) {
             res += (res.empty() ? "" : " ") + std::string(option.flag) + " " + value;
         }
     }

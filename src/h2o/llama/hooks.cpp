@@ -1,6 +1,6 @@
 #include "h2o/llama/hooks.h"
 
-#include "h2o/config/env.h"
+#include "h2o/config/options.h"
 #include "h2o/graph/build.h"
 #include "h2o/llama/side/contexts.h"
 
@@ -20,15 +20,19 @@ void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
     if (!params.h2o) {
         return;
     }
+    if (!llama_h2o_params_enabled(params.h2o)) {
+        h2o_check_options(*params.h2o);
+        cparams.h2o.products = params.h2o->products;
+        return;
+    }
     if (params.attention_type == LLAMA_ATTENTION_TYPE_NON_CAUSAL) {
         throw std::runtime_error("[h2o] H2O needs causal attention, but attention_type is non-causal");
     }
     params.kv_unified = false; // else each sequence would get a cache of all n_ctx tokens
     cparams.n_rs_seq  = 0;     // recurrent layers go back to boundaries
 
-    cparams.h2o              = h2o_config(*params.h2o);
-    cparams.h2o.own_products = !h2o_env("H2O_NO_OWN_PRODUCTS");
-    cparams.n_ubatch         = std::min(cparams.n_ubatch, cparams.h2o.chunk_size); // no step is longer than a chunk
+    cparams.h2o      = h2o_config(*params.h2o);
+    cparams.n_ubatch = std::min(cparams.n_ubatch, cparams.h2o.chunk_size); // no step is longer than a chunk
 }
 
 llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,

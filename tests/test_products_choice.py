@@ -1,0 +1,82 @@
+"""`Llama(products=)`: whose kernels multiply by weights, with H2O and without, against each other and the oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
+from numpy.typing import NDArray
+
+from command_line import assert_one_line_error, invoke, succeeded
+from compare import assert_logits_close
+from h2o_llama import _core
+from inputs import ModelByName, random_tokens
+from llamas import Config, eval_calls, open_llama
+from oracle import DenseOracle, read_model
+
+CONFIG = Config(S=64, L=8, H=8)
+CALLS = [random_tokens(60), [1], [2]]  # in one chunk: sparse attention is dense attention
+
+PRODUCTS = ("auto", "upstream", "own")
+
+
+@pytest.fixture(scope="module")
+def weights(model_by_name: ModelByName) -> Path:
+    """A model with weights that there are kernels for, on this CPU."""
+    rng = np.random.default_rng(0)
+    floats, x = (rng.standard_normal((n, 256), dtype=np.float32) for n in (32, 60))
+    products = [_core.ops_product(quantize(floats, GGMLQuantizationType.Q8_0), x, own, 1) for own in (True, False)]
+    if np.array_equal(*products):
+        pytest.skip("H2O has no kernels for this CPU")
+    return model_by_name("qwen3-gqa4-q8_0")
+
+
+def logits(path: Path, config: Config | None, **options: Any) -> NDArray[np.float32]:
+    with open_llama(path, config, **options) as llm:
+        return np.concatenate(eval_calls(llm, CALLS))
+
+
+def test_auto_is_own_with_h2o_and_upstreams_without(weights: Path) -> None:
+    """Both are used, of the same weights; they differ, by as little as rounding."""
+    model = read_model(weights)
+    expected = DenseOracle(model, "f32").logits(np.concatenate(CALLS))
+    for config, auto in ((None, "upstream"), (CONFIG, "own")):
+        found = {products: logits(weights, config, products=products) for products in PRODUCTS}
+        np.testing.assert_array_equal(found["auto"], found[auto])
+        np.testing.assert_array_equal(found[auto], logits(weights, config))
+        assert not np.array_equal(found["own"], found["upstream"])
+        for values in found.values():
+            assert_logits_close(values, expected, CONFIG.tolerance(model, CALLS).logits)
+
+
+@pytest.mark.parametrize("config", [None, CONFIG], ids=["dense", "h2o"])
+def test_what_was_read_with_the_one_goes_on_with_the_other(config: Config | None, weights: Path) -> None:
+    with open_llama(weights, config, products="upstream") as before:
+        before.eval(CALLS[0])
+        snapshot = before.snapshot()
+    with open_llama(weights, config, products="own") as after:
+        after.restore(snapshot)
+        assert after.tokens.tolist() == CALLS[0]
+        np.testing.assert_array_equal(after.logits, snapshot.logits[None])
+        after.eval(CALLS[1], decode=True)
+
+
+def test_on_command_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    make = _core.Context
+
+    def spy(**arguments: Any) -> Any:
+        opened.append(arguments["h2o"]["products"])
+        return make(**arguments)
+
+    monkeypatch.setattr(_core, "Context", spy)
+    succeeded(invoke("run", "demo", "-p", "some text", "-n", "1", "--dense", "--products", "own"))
+    assert opened[-1] == "own"
+    for command in (["run", "demo", "-p", "x"], ["serve", "demo"]):
+        assert_one_line_error(
+            invoke(*command, "--products", "mine"), "products must be one of 'auto', 'upstream', 'own'"
+        )
