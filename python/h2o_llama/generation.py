@@ -71,6 +71,8 @@ class Generation:
     visible: frozenset[int] = frozenset()
     n_cached: int = 0
     n_generated: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
     finish_reason: Literal["stop", "length"] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -80,6 +82,7 @@ class Generation:
             self.n_cached = self.llm.reuse(self.prompt)
         else:
             self.llm.reset()
+        self._counts_before = self.llm.draft_counts()
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
@@ -90,15 +93,20 @@ class Generation:
             text = buffer.push(self.llm.detokenize([token], special=token in self.visible))
             n_chars += len(text)
             if buffer.stopped:
-                self.finish_reason = "stop"
+                self._end("stop")
                 yield Piece(text, [t for t in logprobs if t.offset < n_chars])
                 return
             if text:
                 yield Piece(text, logprobs)
                 logprobs = []
         is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.llm.n_ctx
-        self.finish_reason = "length" if is_full else "stop"
+        self._end("length" if is_full else "stop")
         yield Piece(buffer.finish(), logprobs)
+
+    def _end(self, reason: Literal["stop", "length"]) -> None:
+        self.finish_reason = reason
+        drafted, accepted = self.llm.draft_counts()
+        self.n_drafted, self.n_accepted = drafted - self._counts_before[0], accepted - self._counts_before[1]
 
     def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
         recorder, sampling = None, self.sampling
@@ -116,10 +124,9 @@ class Generation:
             "total_tokens": len(self.prompt) + self.n_generated,
         }
         if self.draft > 0:
-            stats = self.llm.kv.stats
             usage["completion_tokens_details"] = {
-                "accepted_prediction_tokens": stats.accepted_tokens,
-                "rejected_prediction_tokens": stats.drafted_tokens - stats.accepted_tokens,
+                "accepted_prediction_tokens": self.n_accepted,
+                "rejected_prediction_tokens": self.n_drafted - self.n_accepted,
             }
         if self.reuse:
             usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}

@@ -94,6 +94,11 @@ class Sequence(Past):
         with self._engine.claim:
             yield self.open_context()
 
+    def draft_counts(self) -> tuple[int, int]:
+        """How many tokens were drafted and accepted since the last reset. Computes nothing, unlike `kv.stats`."""
+        with self._engine.claim:
+            return (0, 0) if self._context is None else (self._context.n_drafted, self._context.n_accepted)
+
     def open_context(self) -> _core.Context:
         """The same for callers that have claimed it."""
         self._engine.model  # noqa: B018 (raises if closed)
