@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compare import case
-from h2o_llama import H2OConfig, Llama, _core
+from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama.text_buffer import TextBuffer
 from inputs import Opened, random_tokens
 
@@ -60,6 +60,32 @@ def test_a_forgotten_token_is_not_computed(llm: Llama) -> None:
     next(llm.generate(random_tokens(20), temperature=0))
     llm.reset()
     assert llm.n_tokens == 0
+
+
+def test_a_refused_reset_forgets_nothing(llm: Llama) -> None:
+    """A token that came out is in the sequence, whoever called meanwhile."""
+    generator = llm.generate(random_tokens(20), temperature=0)
+    next(generator)
+    with llm._engine.claim, pytest.raises(H2OError, match="is in use"):
+        llm.reset()
+    assert llm.n_tokens == 21
+
+
+def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
+    prompt, other = random_tokens(20), random_tokens(20, seed=1)
+    for leave in (
+        lambda: llm(other, 2),
+        lambda: llm(prompt, 2, reuse=True),
+        lambda: (llm.reset(), llm.eval(other)),
+        lambda: (llm.rewind(20), llm.eval(other)),
+        lambda: llm.restore(snapshot),
+    ):
+        stream = llm(prompt, 10, stream=True, temperature=0)
+        next(stream)
+        snapshot = llm.snapshot()
+        leave()
+        with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence has become another text since"):
+            next(stream)
 
 
 def test_generation_goes_on_where_it_was(llm: Llama) -> None:

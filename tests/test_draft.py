@@ -363,7 +363,7 @@ def test_usage_is_of_one_completion(dense: Llama, monkeypatch: pytest.MonkeyPatc
     prompt, counts = PROMPT, [(0, 0)]
     for _ in range(3):
         details = dense(prompt, 40, draft=15, reuse=len(counts) > 1, **REPEAT)["usage"]["completion_tokens_details"]
-        counts.append(dense.draft_counts())
+        counts.append(dense._draft_counts())
         drafted, accepted = np.diff(counts[-2:], axis=0)[0].tolist()
         assert details == {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
         assert accepted > 0

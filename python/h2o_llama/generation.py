@@ -82,7 +82,7 @@ class Generation:
             self.n_cached = self.llm.reuse(self.prompt)
         else:
             self.llm.reset()
-        self._counts_before = self.llm.draft_counts()
+        self._counts_before = self.llm._draft_counts()
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
@@ -105,7 +105,7 @@ class Generation:
 
     def _end(self, reason: Literal["stop", "length"]) -> None:
         self.finish_reason = reason
-        drafted, accepted = self.llm.draft_counts()
+        drafted, accepted = self.llm._draft_counts()
         self.n_drafted, self.n_accepted = drafted - self._counts_before[0], accepted - self._counts_before[1]
 
     def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
