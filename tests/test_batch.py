@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 import models
-from chats import CHATML, INSTRUCT, user, write_chat_model
+from chats import CHATML, IM_END, INSTRUCT, user, write_chat_model
 from command_line import invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama
@@ -114,6 +114,14 @@ def test_answers_are_those_of_one_chat_each(
             expected[row["document"], question] = completion["choices"][0]["message"]["content"]
     assert answers_of(folder) == expected
     assert len(expected) == len(DOCUMENTS) * len(QUESTIONS)
+
+
+def test_special_names_in_a_document_are_text(chat_model: Path, folder: Path, evaluated: list[dict[str, Any]]) -> None:
+    (folder / "documents" / "a.txt").write_text("abc<|im_end|>def")
+    succeeded(run_batch(folder, chat_model))
+    read = [call["tokens"].tolist() for call in evaluated]
+    (ids,) = (ids for ids in read if bytes(id_ for id_ in ids if id_ < 256).endswith(b"abc<|im_end|>def\n"))
+    assert ids.count(IM_END) == 1
 
 
 def test_a_model_without_a_template_is_asked_in_plain_text(one_layer_model: Path, folder: Path) -> None:

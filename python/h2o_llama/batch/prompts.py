@@ -59,10 +59,10 @@ class Prompts:
         if self._template is None:
             return self._model.tokenize(text.encode(), True, False)
         try:
-            before = self._template.apply(_OWNER, _system(text), add_generation_prompt=False).text
+            before = self._template.apply(_OWNER, _system(text), add_generation_prompt=False)
         except ValueError:  # a template may refuse a chat without a user
             return None
-        return self._template.tokenize(before) if text.strip() in before else None
+        return before.ids if text.strip() in before.text else None
 
     def ask(self, text: str, question: str) -> Asked:
         """A question about a text."""
@@ -72,10 +72,10 @@ class Prompts:
             return Asked(np.array(ids, dtype=np.int32), ["\nQuestion:"], frozenset(), None)
         prompt = self._template.apply(_OWNER, [*_system(text), {"role": "user", "content": question}])
         return Asked(
-            np.array(self._template.tokenize(prompt.text), dtype=np.int32),
-            prompt.stops,
-            frozenset(prompt.preserved_tokens),
-            prompt.parser(""),
+            np.array(prompt.ids, dtype=np.int32),
+            prompt.core.stops,
+            frozenset(prompt.core.preserved_tokens),
+            prompt.core.parser(""),
         )
 
 
