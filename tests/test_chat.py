@@ -28,7 +28,7 @@ from chats import (
     write_chat_model,
 )
 from compare import case
-from h2o_llama import H2OError, Llama
+from h2o_llama import H2OError, Llama, _core
 from h2o_llama.chat_prompt import ChatTemplate
 from inputs import EXTERNAL_MODEL, Opened
 from spies import record_calls
@@ -282,6 +282,28 @@ def test_a_model_need_not_call_a_tool(with_tools: Llama) -> None:
         answer = with_tools.create_chat_completion([user("x")], [ADD], choice, logits_processor=dictate("Eight."))
         assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Eight."}
         assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ('Let me see. <tool_call>\n{"name": nonsense}', 'Let me see. <tool_call>\n{"name": nonsense}'),
+        ("<tool_call>\n{bad", "<tool_call>\n{bad"),
+        (call_text("add", a=3, b=5) + "\n<tool_call>\n{bad", "}\n</tool_call>\n<tool_call>\n{bad"),
+    ],
+    ids=["after text", "at once", "after a call"],
+)
+def test_what_is_not_understood_is_an_answer_all_the_same(
+    with_tools: Llama, monkeypatch: pytest.MonkeyPatch, text: str, rest: str
+) -> None:
+    """A stream says nothing twice, and leaves nothing out."""
+    monkeypatch.setattr(_core.ChatPrompt, "grammar", lambda prompt: None)
+    arguments: Any = {"messages": [user("x")], "tools": [ADD], "max_tokens": 200}
+    (whole,) = with_tools.create_chat_completion(**arguments, logits_processor=dictate(text))["choices"]
+    assert whole["message"] == {"role": "assistant", "content": text}
+    chunks = list(with_tools.create_chat_completion(**arguments, stream=True, logits_processor=dictate(text)))
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == rest
+    assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"] == "stop"
 
 
 def test_a_call_cannot_be_required_where_its_form_is_not_known(tiny_model: Path) -> None:
