@@ -16,6 +16,7 @@ from chats import (
     ADD,
     CHATML,
     IM_END,
+    IM_START,
     INSTRUCT,
     ROOT,
     TOOLS,
@@ -33,7 +34,6 @@ from h2o_llama.chat_prompt import ChatTemplate
 from inputs import EXTERNAL_MODEL, Opened
 from spies import record_calls
 
-IM_START = IM_END - 1
 TALK = [
     {"role": "user", "content": "Who is ä<b>?"},
     {"role": "assistant", "content": "Nobody."},

@@ -161,7 +161,7 @@ class ChatCompletions(Completions):
         stream : bool, default False
             Return an iterator of chunks instead of one dict.
         stop : str or list of str, optional
-            The answer ends before any of these.
+            The answer ends before any of these. The name of a special token is that token.
         logprobs : bool, default False
             Tell the log-probability of every generated token.
         top_logprobs : int, optional

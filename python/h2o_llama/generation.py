@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check
+from h2o_llama import _check, _core
 from h2o_llama.logprobs import LogprobsRecorder, TokenLogprobs
 from h2o_llama.sampling import Sampling
 from h2o_llama.text_buffer import TextBuffer
@@ -86,8 +86,13 @@ class Generation:
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
+        ends = stop_tokens(self.llm.core_model, self.stop)
         for token in islice(tokens, self.max_tokens):
             self.n_generated += 1
+            if token in ends:
+                self._end("stop")
+                yield Piece(buffer.finish(), logprobs)
+                return
             if recorder is not None:
                 logprobs.append(recorder.take(token, n_chars + buffer.n_held))
             text = buffer.push(self.llm.detokenize([token], special=token in self.visible))
@@ -139,3 +144,9 @@ def check_stop(owner: str, stop: str | Sequence[str] | None) -> list[str]:
     if not all(isinstance(s, str) and s for s in stops):
         raise _check.bad_argument(owner, "stop", "a string or a list of strings, none of them empty", stop)
     return stops
+
+
+def stop_tokens(model: _core.Model, stop: Sequence[str]) -> frozenset[int]:
+    """Those of the strings that are the name of a special token: it has no text in which they could be found."""
+    ids = [model.tokenize(text.encode(), False, True) for text in stop]
+    return frozenset(some[0] for some in ids if len(some) == 1 and not model.detokenize(some, False))
