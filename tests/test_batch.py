@@ -15,8 +15,10 @@ import models
 from chats import CHATML, IM_END, INSTRUCT, user, write_chat_model
 from command_line import invoke, succeeded
 from compare import case
+from full_disk import file_size_limit
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, make_questions, read_questions
+from h2o_llama.batch import answers as answers_module
 from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
 from spies import record_calls
 
@@ -205,6 +207,38 @@ def test_other_settings_are_not_mixed(chat_model: Path, one_layer_model: Path, f
         assert "another run is adding to" in run_batch(folder, chat_model).stderr
 
 
+def test_answers_of_an_earlier_version_count(chat_model: Path, folder: Path) -> None:
+    """What it did not know was what the default is now."""
+    run_batch(folder, chat_model)
+    rows = rows_of(folder)
+    for row in rows:
+        del row["settings"]["seed"], row["settings"]["h2o"]["scorer"], row["reasoning"]
+    (folder / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert succeeded(run_batch(folder, chat_model)).stderr.startswith("0 answers added")
+    assert "settings.seed was 0, not 3." in run_batch(folder, chat_model, "--seed", "3").stderr
+    assert "settings.h2o.scorer was " in run_batch(folder, chat_model, "--scorer", "sum").stderr
+    rows[1]["colour"] = "red"
+    (folder / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "line 2 of" in run_batch(folder, chat_model).stderr
+
+
+def test_a_file_that_was_replaced_is_not_added_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening and locking it, by a run that ends then."""
+    fcntl = pytest.importorskip("fcntl")
+    flock, path = fcntl.flock, folder / "out.jsonl"
+
+    def lock(file: Any, how: int) -> None:
+        if not path.exists() or path.read_bytes() == b"":
+            (folder / "new").write_bytes(b"\n")
+            (folder / "new").replace(path)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with answers_module._open(path) as file:
+        file.write(b"answer")
+    assert path.read_bytes() == b"\nanswer"
+
+
 def test_what_fails_is_told_and_the_rest_goes_on(chat_model: Path, folder: Path) -> None:
     bad = {"latin.txt": "Gänse".encode("latin-1"), "too-long.txt": b"x" * models.N_CTX_TRAIN}
     for name, content in bad.items():
@@ -270,6 +304,16 @@ def test_snapshots_save_reading(chat_model: Path, folder: Path, evaluated: list[
         run_batch(folder, chat_model, "--snapshots", kept, "--evict")
     assert len(evaluated) == len(DOCUMENTS)
     assert answers_of(folder) == expected
+
+
+def test_a_full_disk_keeps_no_snapshot_but_all_answers(chat_model: Path, folder: Path) -> None:
+    run_batch(folder, chat_model)
+    expected = answers_of(folder)
+    (folder / "out.jsonl").unlink()
+    with file_size_limit(20_000), pytest.warns(UserWarning, match="cannot be written .*: what was read .* is not kept"):
+        succeeded(run_batch(folder, chat_model, "--snapshots", folder / "kept"))
+    assert answers_of(folder) == expected
+    assert list((folder / "kept").iterdir()) == []
 
 
 def test_draws_come_again_with_the_same_seed(chat_model: Path, folder: Path) -> None:

@@ -76,6 +76,8 @@ def test_a_refused_reset_forgets_nothing(llm: Llama) -> None:
 
 def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
     prompt, other = random_tokens(20), random_tokens(20, seed=1)
+    llm.eval(prompt)
+    snapshot = llm.snapshot()
     for leave in (
         lambda: llm(other, 2),
         lambda: llm(prompt, 2, reuse=True),
@@ -85,7 +87,6 @@ def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
     ):
         stream = llm(prompt, 10, stream=True, temperature=0)
         next(stream)
-        snapshot = llm.snapshot()
         leave()
         with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence has become another text since"):
             next(stream)

@@ -107,7 +107,7 @@ class ChatRun:
             return []
 
     def _finish(self, told: list[str]) -> list[dict[str, Any]]:
-        """What the end adds. A text without the model's own format is an answer all the same: what is not told of it."""
+        """What the end adds. A text without the model's own format is an answer all the same: what was not told yet."""
         try:
             return parse_deltas(self.parser, self.text, self.generation.finish_reason == "length")
         except ValueError:

@@ -27,7 +27,7 @@ class Past(ABC):
         """Raise H2OError if the text of then is gone: what was generated after it cannot go on. For this package."""
         if self._n_texts != n_texts:
             raise H2OError(
-                f"[{owner}] the sequence has become another text since: generate anew, or give each text its own sequence"
+                f"[{owner}] the sequence has become another text since: generate anew, or give each text a sequence"
             )
 
     @abstractmethod

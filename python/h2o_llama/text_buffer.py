@@ -32,7 +32,7 @@ class TextBuffer:
 
     def _release(self, new: str) -> str:
         text = self._held + new
-        # Of stop strings that overlap, the one that is complete first: so it does not matter how text is cut into tokens.
+        # Of stop strings that overlap, the one that is complete first: so tokens do not matter.
         found = [(i + len(stop), i) for stop in self._stop if (i := text.find(stop)) >= 0]
         if found:
             self.stopped = True

@@ -193,7 +193,10 @@ class Answerer:
             return
         self._llm.eval(shared, progress=progress)
         if path is not None:
-            self._llm.save(path)
+            try:
+                self._llm.save(path)
+            except OSError as error:
+                warnings.warn(f"{error}: what was read of the document is not kept", stacklevel=2)
 
     def _digest(self, shared: NDArray[np.int32]) -> str:
         """What a snapshot's file is called: other documents, models and settings have other names."""

@@ -21,8 +21,8 @@ _OWNER = "batch"
 class Asked:
     """A document and a question, as a model is asked: token ids, int32 [n].
 
-    The answer ends before any of `stops` or of the tokens `ends`; `visible` special tokens are part of it. The parser tells it from what the
-    model thought; without one all is answer.
+    The answer ends before any of `stops` or of the tokens `ends`; `visible` special tokens are part of it. The parser
+    tells it from what the model thought; without one all is answer.
     """
 
     ids: NDArray[np.int32]

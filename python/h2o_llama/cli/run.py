@@ -98,7 +98,7 @@ def run(
 
 
 def _asked_by_the_template(llm: Llama, text: bytes, prompt: str, special: bool) -> tuple[list[int], int]:
-    """The tokens of a text that ends with the prompt, as a user's message, and how many from where the prompt begins."""
+    """The tokens of a user's message that ends with the prompt, and how many there are from the prompt's first on."""
     template = ChatTemplate(llm.core_model, None)
 
     def ask(said: bytes) -> list[int]:
