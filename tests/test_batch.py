@@ -17,7 +17,15 @@ from command_line import invoke, succeeded
 from compare import case
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, Llama
-from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, make_questions, read_questions
+from h2o_llama.batch import (
+    Answerer,
+    AnswersFile,
+    BatchSettings,
+    Question,
+    find_documents,
+    make_questions,
+    read_questions,
+)
 from h2o_llama.batch import answers as answers_module
 from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
 from spies import record_calls
@@ -220,6 +228,29 @@ def test_answers_of_an_earlier_version_count(chat_model: Path, folder: Path) -> 
     rows[1]["colour"] = "red"
     (folder / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "line 2 of" in run_batch(folder, chat_model).stderr
+
+
+def test_what_is_no_document(chat_model: Path, folder: Path) -> None:
+    """Hidden files, the questions, and the answers themselves."""
+    documents = folder / "documents"
+    for name in (".git/x.txt", "sub/.hidden.md"):
+        (documents / name).parent.mkdir(exist_ok=True)
+        (documents / name).write_text("no document")
+    (documents / "questions.txt").write_text("What is this?")
+    for _ in range(2):
+        files = ["--documents", documents, "--questions", documents / "questions.txt", "--out", documents / "out.txt"]
+        succeeded(invoke("batch", chat_model, *files, "-n", N, "--chunk", CHUNK, "--threads", 1))
+        rows = [json.loads(line) for line in (documents / "out.txt").read_text().splitlines()]
+        assert sorted(row["document"] for row in rows) == sorted(DOCUMENTS)
+
+
+def test_names_that_are_no_text_are_told_apart(tmp_path: Path) -> None:
+    for name in (b"\xfe.txt", b"\xff.txt", "ä.txt".encode()):
+        try:
+            (tmp_path / os.fsdecode(name)).write_text("x")
+        except OSError:
+            pytest.skip("file names are text here")
+    assert list(find_documents(tmp_path)) == [r"\xfe.txt", r"\xff.txt", "ä.txt"]
 
 
 def test_a_file_that_was_replaced_is_not_added_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ class ChatTemplate:
                 f"[{owner}] this model's chat template has no place for tools: use a model that was trained for them, "
                 "or pass a chat_template that tells it about them to Llama"
             )
-        given = {
+        given: dict[str, Any] = {
             "tools": _check.json_text(owner, "tools", list(tools)),
             "tool_choice": tool_choice,
             "parallel_tool_calls": parallel_tool_calls,

@@ -45,7 +45,7 @@ class ChatTokenizer:
             if is_special and pieces[-1][1]:
                 pieces[-1] = pieces[-1][0] + part, True
             else:
-                pieces.append((part.translate(str.maketrans(dict(names))), is_special))
+                pieces.append((part.translate({ord(character): name for character, name in names.items()}), is_special))
         ids = [id_ for piece, is_special in pieces for id_ in self._model.tokenize(piece.encode(), False, is_special)]
         begin, end = self._around_a_text()
         return [*begin, *ids, *end]
