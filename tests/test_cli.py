@@ -116,6 +116,15 @@ def test_bad_arguments_are_one_line(command: list[str], match: str) -> None:
     assert_one_line_error(invoke(command[0], "demo", *command[1:]), match)
 
 
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    result = invoke("--debug", "info", tmp_path / "missing.gguf")
+    assert result.exit_code == 1
+    first, *others, last = result.stderr.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert any("check_model_file" in line for line in others)
+    assert last.startswith("h2o-llama: [")
+
+
 @pytest.mark.parametrize("command", [["inspect", "demo", "-p", "text"], ["demo"]])
 def test_bad_html_target_is_one_line_before_any_work(command: list[str], tmp_path: Path) -> None:
     assert_one_line_error(invoke(*command, "--html", tmp_path / "no" / "page.html"), "no: No such file")
