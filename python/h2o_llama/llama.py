@@ -302,8 +302,7 @@ class Llama(ChatCompletions):
             ids, tail = sequence.check_prompt(owner, tokens, dense_tail)
             seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
             sampler = replace(options, seed=seed).make_sampler(self.core_model)
-            for token in ids.tolist():
-                sampler.accept(token)
+            sampler.accept(ids)
             starts.append(Start(sequence, ids, tail, sampler))
         return ManyGenerations(self._engine, starts, max_tokens)
 

@@ -329,8 +329,7 @@ class Sequence(Past):
         self, ids: NDArray[np.int32], sampler: Sampler, progress: Progress | None, dense_tail: int, draft: int
     ) -> Iterator[int]:
         n_texts = self._n_texts
-        for token in ids.tolist():
-            sampler.accept(token)
+        sampler.accept(ids)
         if len(ids) > 0:
             self.eval(ids, progress=progress, dense_tail=dense_tail)
         length = DraftLength(draft)
