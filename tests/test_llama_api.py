@@ -19,7 +19,7 @@ import h2o_llama
 import models
 from compare import assert_all_equal, case
 from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, _cpus
-from inputs import Opened, random_tokens
+from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
 M = L + H + A
@@ -121,6 +121,17 @@ def test_threads_are_no_more_than_a_container_may_use(
     monkeypatch.setattr(_cpus, "_OWN_CGROUPS", tmp_path / "own")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
     assert _cpus.available_cpus() == n
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3-gqa4-f32", "deci-mixed-f32", "deci-linear-f32", "gemma3-windows-f32", "lfm2-conv-f32"]
+)
+def test_a_cache_is_no_smaller_than_is_said(model_by_name: ModelByName, name: str) -> None:
+    """Or a model that fits would be refused: here some layers have fewer KV heads than the first, or none."""
+    with open_tiny(model_by_name(name), h2o=None) as llm:
+        least = h2o_llama._ram.kv_bytes_at_least(llm.core_model, llm.n_ctx, "f16", "f16")
+        assert least <= llm.kv.stats.kv_bytes
+        assert least == llm.kv.stats.kv_bytes or name != "qwen3-gqa4-f32"
 
 
 def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
