@@ -18,7 +18,7 @@ import pytest
 import h2o_llama
 import models
 from compare import assert_all_equal, case
-from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, _cpus
+from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, UnsupportedModelError, _core, _cpus
 from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
@@ -91,8 +91,17 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
         assert warned[0].filename == __file__
         assert llm.h2o is None
         llm.eval([1, 2, 3])
-    with pytest.raises(H2OError):
+    with pytest.raises(UnsupportedModelError, match="H2O does not work with this model"):
         Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(8, 8))
+
+
+def test_what_is_wrong_else_does_not_make_a_model_dense(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise H2OError("[h2o] not enough memory for the compute buffers")
+
+    monkeypatch.setattr(_core, "Context", refuse)
+    with pytest.raises(H2OError, match="not enough memory"):
+        Llama(tiny_model, n_ctx=64, n_threads=1)
 
 
 @pytest.mark.parametrize(
