@@ -81,6 +81,7 @@ def test_wrong_usage_exits_with_2() -> None:
         ["run", "demo", "--prompt", "x", "-n", "-1"],
         ["run", "demo", "--prompt", "x", "--chunk", "0"],
         ["run", "demo", "--prompt", "x", "--unknown"],
+        ["run", "demo", "--prompt", "x", "--dense-layers", "11-2"],
         ["inspect", "demo", "--prompt", "x", "--local", "many"],
     ]:
         with case(arguments=arguments):
