@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from dataclasses import dataclass
 from typing import cast
@@ -11,17 +10,11 @@ from h2o_llama import _check, _core
 from h2o_llama._cpus import available_cpus as available_cpus
 from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import H2OConfig
-from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.loading import KV_TYPES
 from h2o_llama.lossless import LosslessConfig
 
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
-# All that comes out of llama_init_from_model is a text.
-_UNSUPPORTED = re.compile(
-    r"\[h2o\] (H2O (does not work with|needs causal attention|computes a text chunk by chunk)|"
-    r".* needs attention as one operator, which layer)"
-)
 
 
 @dataclass(frozen=True)
@@ -129,26 +122,21 @@ class ContextParams:
                 f"[{_OWNER}] dense_layers must be layers of this model, from 0 to {model.n_layer - 1}, "
                 f"got {dense_layers[-1]}"
             )
-        try:
-            return _core.Context(
-                model=model,
-                n_ctx=n_cells,
-                n_seq_max=n_seq_max,
-                n_batch=self.n_batch,
-                n_ubatch=self.n_ubatch,
-                n_threads=min(available_cpus(), _check.MAX_THREADS) if self.n_threads is None else self.n_threads,
-                type_k=self.type_k,
-                type_v=self.type_v,
-                flash_attn=self.flash_attn,
-                h2o=self._h2o_as_text(),
-                record=bool(self.record),
-                profile=bool(self.profile),
-                verbose=bool(self.verbose),
-            )
-        except H2OError as error:
-            if _UNSUPPORTED.search(str(error)):
-                raise UnsupportedModelError(str(error)) from None
-            raise
+        return _core.Context(
+            model=model,
+            n_ctx=n_cells,
+            n_seq_max=n_seq_max,
+            n_batch=self.n_batch,
+            n_ubatch=self.n_ubatch,
+            n_threads=min(available_cpus(), _check.MAX_THREADS) if self.n_threads is None else self.n_threads,
+            type_k=self.type_k,
+            type_v=self.type_v,
+            flash_attn=self.flash_attn,
+            h2o=self._h2o_as_text(),
+            record=bool(self.record),
+            profile=bool(self.profile),
+            verbose=bool(self.verbose),
+        )
 
     def _h2o_as_text(self) -> dict[str, str] | None:
         if self.h2o is None:
