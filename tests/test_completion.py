@@ -88,7 +88,7 @@ def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
         stream = llm(prompt, 10, stream=True, temperature=0)
         next(stream)
         leave()
-        with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence has become another text since"):
+        with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence now holds another text"):
             next(stream)
 
 

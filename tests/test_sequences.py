@@ -226,7 +226,7 @@ def test_a_step_that_failed_comes_again(llm: h2o_llama.Llama, monkeypatch: pytes
     next(running)
     b.reset()
     b.eval([1])
-    with pytest.raises(H2OError, match=r"\[Llama.generate_many\] the sequence has become another text"):
+    with pytest.raises(H2OError, match=r"\[Llama.generate_many\] the sequence now holds another text"):
         next(running)
 
 

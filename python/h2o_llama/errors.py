@@ -6,7 +6,7 @@ class H2OError(RuntimeError):
 
 
 class UnsupportedModelError(H2OError):
-    """H2O does not work with this model, or not where its layers are. With h2o=None it may."""
+    """H2O does not work with this model, or not on the devices that its layers are on. h2o=None may work."""
 
 
 # What users see and catch is h2o_llama.H2OError.

@@ -21,13 +21,13 @@ class Past(ABC):
     """These methods of a `Sequence`."""
 
     _engine: Engine
-    _n_texts = 0  # how often another text took the place of this one
+    _n_texts = 0  # how often the text was replaced or cut
 
     def _check_text(self, owner: str, n_texts: int) -> None:
-        """Raise H2OError if the text of then is gone: what was generated after it cannot go on. For this package."""
+        """Raise H2OError if the text was replaced or cut since: a generator cannot go on after it."""
         if self._n_texts != n_texts:
             raise H2OError(
-                f"[{owner}] the sequence has become another text since: generate anew, or give each text a sequence"
+                f"[{owner}] the sequence now holds another text: generate again, or use a sequence for each text"
             )
 
     @abstractmethod

@@ -305,7 +305,7 @@ class Sequence(Past):
         ------
         ValueError, H2OError
             As `eval`. H2OError too if there are no tokens and no logits to go on from, or if the sequence was reset,
-            rewound or restored between two tokens.
+            rewound, restored or reused between two tokens.
         """
         sampling = Sampling(
             *(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed),

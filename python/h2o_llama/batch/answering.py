@@ -196,7 +196,7 @@ class Answerer:
             try:
                 self._llm.save(path)
             except OSError as error:
-                warnings.warn(f"{error}: what was read of the document is not kept", stacklevel=2)
+                warnings.warn(f"{error}: no snapshot of this document is kept", stacklevel=2)
 
     def _digest(self, shared: NDArray[np.int32]) -> str:
         """What a snapshot's file is called: other documents, models and settings have other names."""
