@@ -29,8 +29,11 @@ def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str
     default_size = model.n_embd // max(model.n_head, 1)
     size_k = int(metadata.get(prefix + "key_length", default_size))
     size_v = int(metadata.get(prefix + "value_length", default_size))
-    # Other memories than the plain KV cache hold less than this for most of their layers.
-    is_plain = not (model.is_recurrent or model.n_swa > 0 or prefix + "kv_lora_rank" in metadata)
+    # Other memories than the plain KV cache hold less than this for most of their layers; and so may layers with head
+    # counts of their own, which are an array and not in the metadata, while n_head_kv is the first layer's.
+    is_plain = prefix + "head_count_kv" in metadata and not (
+        model.is_recurrent or model.n_swa > 0 or prefix + "kv_lora_rank" in metadata
+    )
     per_key = _core.type_size(type_k) + (_core.type_size("q4_0") if has_index else 0)
     per_layer = model.n_head_kv * (size_k * per_key + size_v * _core.type_size(type_v))
     return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)
