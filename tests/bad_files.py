@@ -191,8 +191,8 @@ FILES = [
     _file_case("magic-alone", "ValueError", NOT_A_MODEL),
     _file_case("huge-key", "ValueError", "string length 4611686018427387904 exceeds"),
     _file_case("vocabulary-only", "H2OError", "tensor 'token_embd.weight' not found"),
-    _file_case("sliding-window", "H2OError", "Switch H2O off for it"),
-    _file_case("recurrent", "H2OError", "Switch H2O off for it"),
+    _file_case("sliding-window", "UnsupportedModelError", "Switch H2O off for it"),
+    _file_case("recurrent", "UnsupportedModelError", "Switch H2O off for it"),
     *(_file_case(f"truncated-{i}", "ValueError", NOT_A_MODEL) for i in range(N_TRUNCATIONS)),
     *(_file_case(name, error, fragment) for name, (_, error, fragment) in MUTATIONS.items()),
     Case(

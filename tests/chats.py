@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import models
 from h2o_llama import H2OConfig, Llama
 
+IM_START = models.N_BYTES + models.EXTRA_TOKENS.index("<|im_start|>")
 IM_END = models.N_BYTES + models.EXTRA_TOKENS.index("<|im_end|>")
 
 CHATML = (

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from h2o_llama import H2OConfig, H2OError, Llama, _core
+from h2o_llama import H2OConfig, Llama, UnsupportedModelError, _core
 from tolerances import against_dense
 
 S, N, N_GENERATED = 32, 200, 20
@@ -181,7 +181,7 @@ def main() -> None:
     path = sys.argv[1]
     try:
         Llama(path, h2o=DEFAULTS, **OPEN).close()
-    except H2OError as error:
+    except UnsupportedModelError as error:
         print(json.dumps({"refused": str(error)}))
         return
     with Llama(path, h2o=None, flash_attn="off", **OPEN) as model:

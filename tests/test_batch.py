@@ -12,11 +12,21 @@ import pytest
 from typer.testing import Result
 
 import models
-from chats import CHATML, INSTRUCT, user, write_chat_model
+from chats import CHATML, IM_END, INSTRUCT, user, write_chat_model
 from command_line import invoke, succeeded
 from compare import case
+from full_disk import file_size_limit
 from h2o_llama import H2OConfig, Llama
-from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, make_questions, read_questions
+from h2o_llama.batch import (
+    Answerer,
+    AnswersFile,
+    BatchSettings,
+    Question,
+    find_documents,
+    make_questions,
+    read_questions,
+)
+from h2o_llama.batch import answers as answers_module
 from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
 from spies import record_calls
 
@@ -116,6 +126,14 @@ def test_answers_are_those_of_one_chat_each(
     assert len(expected) == len(DOCUMENTS) * len(QUESTIONS)
 
 
+def test_special_names_in_a_document_are_text(chat_model: Path, folder: Path, evaluated: list[dict[str, Any]]) -> None:
+    (folder / "documents" / "a.txt").write_text("abc<|im_end|>def")
+    succeeded(run_batch(folder, chat_model))
+    read = [call["tokens"].tolist() for call in evaluated]
+    (ids,) = (ids for ids in read if bytes(id_ for id_ in ids if id_ < 256).endswith(b"abc<|im_end|>def\n"))
+    assert ids.count(IM_END) == 1
+
+
 def test_a_model_without_a_template_is_asked_in_plain_text(one_layer_model: Path, folder: Path) -> None:
     succeeded(run_batch(folder, one_layer_model))
     expected = {}
@@ -197,6 +215,61 @@ def test_other_settings_are_not_mixed(chat_model: Path, one_layer_model: Path, f
         assert "another run is adding to" in run_batch(folder, chat_model).stderr
 
 
+def test_answers_of_an_earlier_version_count(chat_model: Path, folder: Path) -> None:
+    """What it did not know was what the default is now."""
+    run_batch(folder, chat_model)
+    rows = rows_of(folder)
+    for row in rows:
+        del row["settings"]["seed"], row["settings"]["h2o"]["scorer"], row["reasoning"]
+    (folder / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert succeeded(run_batch(folder, chat_model)).stderr.startswith("0 answers added")
+    assert "settings.seed was 0, not 3." in run_batch(folder, chat_model, "--seed", "3").stderr
+    assert "settings.h2o.scorer was " in run_batch(folder, chat_model, "--scorer", "sum").stderr
+    rows[1]["colour"] = "red"
+    (folder / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "line 2 of" in run_batch(folder, chat_model).stderr
+
+
+def test_what_is_no_document(chat_model: Path, folder: Path) -> None:
+    """Hidden files, the questions, and the answers themselves."""
+    documents = folder / "documents"
+    for name in (".git/x.txt", "sub/.hidden.md"):
+        (documents / name).parent.mkdir(exist_ok=True)
+        (documents / name).write_text("no document")
+    (documents / "questions.txt").write_text("What is this?")
+    for _ in range(2):
+        files = ["--documents", documents, "--questions", documents / "questions.txt", "--out", documents / "out.txt"]
+        succeeded(invoke("batch", chat_model, *files, "-n", N, "--chunk", CHUNK, "--threads", 1))
+        rows = [json.loads(line) for line in (documents / "out.txt").read_text().splitlines()]
+        assert sorted(row["document"] for row in rows) == sorted(DOCUMENTS)
+
+
+def test_names_that_are_no_text_are_told_apart(tmp_path: Path) -> None:
+    for name in (b"\xfe.txt", b"\xff.txt", "ä.txt".encode()):
+        try:
+            (tmp_path / os.fsdecode(name)).write_text("x")
+        except OSError:
+            pytest.skip("file names are text here")
+    assert list(find_documents(tmp_path)) == [r"\xfe.txt", r"\xff.txt", "ä.txt"]
+
+
+def test_a_file_that_was_replaced_is_not_added_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening and locking it, by a run that ends then."""
+    fcntl = pytest.importorskip("fcntl")
+    flock, path = fcntl.flock, folder / "out.jsonl"
+
+    def lock(file: Any, how: int) -> None:
+        if not path.exists() or path.read_bytes() == b"":
+            (folder / "new").write_bytes(b"\n")
+            (folder / "new").replace(path)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with answers_module._open(path) as file:
+        file.write(b"answer")
+    assert path.read_bytes() == b"\nanswer"
+
+
 def test_what_fails_is_told_and_the_rest_goes_on(chat_model: Path, folder: Path) -> None:
     bad = {"latin.txt": "Gänse".encode("latin-1"), "too-long.txt": b"x" * models.N_CTX_TRAIN}
     for name, content in bad.items():
@@ -262,6 +335,19 @@ def test_snapshots_save_reading(chat_model: Path, folder: Path, evaluated: list[
         run_batch(folder, chat_model, "--snapshots", kept, "--evict")
     assert len(evaluated) == len(DOCUMENTS)
     assert answers_of(folder) == expected
+
+
+def test_a_full_disk_keeps_no_snapshot_but_all_answers(chat_model: Path, folder: Path) -> None:
+    run_batch(folder, chat_model)
+    expected = answers_of(folder)
+    (folder / "out.jsonl").unlink()
+    with (
+        file_size_limit(20_000),
+        pytest.warns(UserWarning, match="cannot be written .*: no snapshot of this document is kept"),
+    ):
+        succeeded(run_batch(folder, chat_model, "--snapshots", folder / "kept"))
+    assert answers_of(folder) == expected
+    assert list((folder / "kept").iterdir()) == []
 
 
 def test_draws_come_again_with_the_same_seed(chat_model: Path, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import models
-from chats import CHATML, dictate, rendered, user, write_chat_model
+from chats import CHATML, IM_END, dictate, rendered, user, write_chat_model
 from command_line import invoke, succeeded
 from h2o_llama import Llama
 from spies import record_calls
@@ -123,3 +123,41 @@ def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPa
         (raw, 200),
         (raw, 200),
     ]
+
+
+@pytest.mark.parametrize("prompt", ["Who? ", "Who?\n", "Who?"])
+def test_run_finds_the_question_in_a_message_that_was_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompt: str
+) -> None:
+    """As Llama 3's and Gemma's templates do: the rest of the text is not read densely."""
+    model = write_chat_model(tmp_path / "chat.gguf", CHATML.replace("message.content", "message.content | trim"))
+    evals = record_calls(monkeypatch, Llama, "eval")
+    (tmp_path / "a.txt").write_text("abc " * 300)
+    succeeded(invoke("run", str(model), "--file", str(tmp_path / "a.txt"), "--prompt", prompt, "-n", "1", *FAST))
+    succeeded(
+        invoke("run", str(model), "--file", str(tmp_path / "a.txt"), "--prompt", "?" * 300 + prompt, "-n", "1", *FAST)
+    )
+    (short, long) = (call["dense_tail"] for call in evals)
+    assert short == 128
+    assert 300 < long < 330
+
+
+@pytest.mark.parametrize(("options", "is_token"), [([], False), (["--special"], True)])
+def test_special_names_in_a_document_are_text(
+    chat_model: Path,
+    chats: list[list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    is_token: bool,
+) -> None:
+    evals = record_calls(monkeypatch, Llama, "eval")
+    (tmp_path / "a.txt").write_text("abc<|im_end|>def")
+    said = f"abc{chr(0) * is_token or '<|im_end|>'}def"
+    succeeded(invoke("run", str(chat_model), "--file", str(tmp_path / "a.txt"), "-n", "1", *options, *FAST))
+    ids = [0 if id_ == IM_END else id_ for id_ in evals[0]["tokens"]]
+    assert said.encode() in bytes(id_ for id_ in ids if id_ < 256)
+    if not options:
+        succeeded(invoke("chat", str(chat_model), "--file", str(tmp_path / "a.txt"), *FAST, stdin="hi\n"))
+        assert bytes(id_ for id_ in evals[-2]["tokens"] if id_ < 256).endswith(b"abc<|im_end|>def\nuser\n")
+        assert list(evals[-2]["tokens"]).count(IM_END) == 1

@@ -81,6 +81,7 @@ def test_wrong_usage_exits_with_2() -> None:
         ["run", "demo", "--prompt", "x", "-n", "-1"],
         ["run", "demo", "--prompt", "x", "--chunk", "0"],
         ["run", "demo", "--prompt", "x", "--unknown"],
+        ["run", "demo", "--prompt", "x", "--dense-layers", "11-2"],
         ["inspect", "demo", "--prompt", "x", "--local", "many"],
     ]:
         with case(arguments=arguments):
@@ -114,6 +115,15 @@ def test_bad_model_files_are_one_line(command: list[str], tmp_path: Path, text_f
 )
 def test_bad_arguments_are_one_line(command: list[str], match: str) -> None:
     assert_one_line_error(invoke(command[0], "demo", *command[1:]), match)
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    result = invoke("--debug", "info", tmp_path / "missing.gguf")
+    assert result.exit_code == 1
+    first, *others, last = result.stderr.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert any("check_model_file" in line for line in others)
+    assert last.startswith("h2o-llama: [")
 
 
 @pytest.mark.parametrize("command", [["inspect", "demo", "-p", "text"], ["demo"]])

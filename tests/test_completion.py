@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from chats import IM_START, dictate
 from compare import case
-from h2o_llama import H2OConfig, Llama, _core
+from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama.text_buffer import TextBuffer
 from inputs import Opened, random_tokens
 
@@ -62,6 +65,33 @@ def test_a_forgotten_token_is_not_computed(llm: Llama) -> None:
     assert llm.n_tokens == 0
 
 
+def test_a_refused_reset_forgets_nothing(llm: Llama) -> None:
+    """A token that came out is in the sequence, whoever called meanwhile."""
+    generator = llm.generate(random_tokens(20), temperature=0)
+    next(generator)
+    with llm._engine.claim, pytest.raises(H2OError, match="is in use"):
+        llm.reset()
+    assert llm.n_tokens == 21
+
+
+def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
+    prompt, other = random_tokens(20), random_tokens(20, seed=1)
+    llm.eval(prompt)
+    snapshot = llm.snapshot()
+    for leave in (
+        lambda: llm(other, 2),
+        lambda: llm(prompt, 2, reuse=True),
+        lambda: (llm.reset(), llm.eval(other)),
+        lambda: (llm.rewind(20), llm.eval(other)),
+        lambda: llm.restore(snapshot),
+    ):
+        stream = llm(prompt, 10, stream=True, temperature=0)
+        next(stream)
+        leave()
+        with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence now holds another text"):
+            next(stream)
+
+
 def test_generation_goes_on_where_it_was(llm: Llama) -> None:
     prompt = random_tokens(20)
     whole = list(itertools.islice(llm.generate(prompt, temperature=0), 10))
@@ -111,6 +141,29 @@ def test_completion_echo(llm: Llama) -> None:
     assert answer["choices"][0]["text"] == "Hello" + plain["choices"][0]["text"]
 
 
+def test_echo_repeats_what_was_given(llm: Llama) -> None:
+    for prompt, text in (
+        ("<|im_start|>a", "<|im_start|>a"),
+        (b"<|im_start|>\xff", "<|im_start|>\ufffd"),
+        ([IM_START, 97], "a"),
+    ):
+        assert llm(prompt, 1, echo=True)["choices"][0]["text"].startswith(text)
+
+
+def test_completion_stops_before_a_special_token(llm: Llama) -> None:
+    """Its name is no text that could be found."""
+    for stop in ("<|im_start|>", ["abx", "<|im_start|>"]):
+        arguments: dict[str, Any] = {"stop": stop, "logits_processor": dictate("ab<", end=IM_START)}
+        completion = llm("a", None, **arguments)
+        assert completion["choices"][0]["text"] == "ab<"
+        assert completion["choices"][0]["finish_reason"] == "stop"
+        assert completion["usage"]["completion_tokens"] == 4
+    assert (
+        llm("a", 3, stop=["<|im_start|>"], logits_processor=dictate("abc"))["choices"][0]["finish_reason"] == "length"
+    )
+    assert llm("a", 9, stop=["b"], logits_processor=dictate("abc"))["choices"][0]["text"] == "a"
+
+
 def test_completion_stops_before_a_stop_string(llm: Llama) -> None:
     full = llm("Hello", max_tokens=40, temperature=0)["choices"][0]["text"]
     stop = full[10:13]
@@ -144,6 +197,18 @@ def test_text_buffer_finds_a_stop_string_across_tokens() -> None:
                     break
             assert buffer.stopped
             assert text == "one </ two "
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.lists(st.text("abc", max_size=4), max_size=8))
+def test_text_buffer_does_not_mind_how_text_is_cut(stop: list[str], tokens: list[str]) -> None:
+    results = []
+    for pieces in (tokens, list("".join(tokens)), ["".join(tokens)]):
+        buffer, text = TextBuffer(stop), ""
+        for piece in pieces:
+            if not buffer.stopped:
+                text += buffer.push(piece.encode())
+        results.append((text + ("" if buffer.stopped else buffer.finish()), buffer.stopped))
+    assert results[0] == results[1] == results[2]
 
 
 def test_text_buffer_gives_back_what_was_no_stop_string() -> None:

@@ -18,8 +18,8 @@ import pytest
 import h2o_llama
 import models
 from compare import assert_all_equal, case
-from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama
-from inputs import Opened, random_tokens
+from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, UnsupportedModelError, _core, _cpus
+from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
 M = L + H + A
@@ -91,8 +91,56 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
         assert warned[0].filename == __file__
         assert llm.h2o is None
         llm.eval([1, 2, 3])
-    with pytest.raises(H2OError):
+    with pytest.raises(UnsupportedModelError, match="H2O does not work with this model"):
         Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(8, 8))
+
+
+def test_what_is_wrong_else_does_not_make_a_model_dense(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise H2OError("[h2o] not enough memory for the compute buffers")
+
+    monkeypatch.setattr(_core, "Context", refuse)
+    with pytest.raises(H2OError, match="not enough memory"):
+        Llama(tiny_model, n_ctx=64, n_threads=1)
+
+
+@pytest.mark.parametrize(
+    ("files", "n"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "200000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "1600000 100000"}, 8),
+        ({"service/cpu.max": "250000 100000", "cpu.max": "max 100000"}, 3),
+        ({"service/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu.max": "nonsense"}, 8),
+    ],
+)
+def test_threads_are_no_more_than_a_container_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], n: int
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    (tmp_path / "own").write_text("0::/service\n")
+    monkeypatch.setattr(_cpus, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(_cpus, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert _cpus.available_cpus() == n
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3-gqa4-f32", "deci-mixed-f32", "deci-linear-f32", "gemma3-windows-f32", "lfm2-conv-f32"]
+)
+def test_a_cache_is_no_smaller_than_is_said(model_by_name: ModelByName, name: str) -> None:
+    """Or a model that fits would be refused: here some layers have fewer KV heads than the first, or none."""
+    with open_tiny(model_by_name(name), h2o=None) as llm:
+        least = h2o_llama._ram.kv_bytes_at_least(llm.core_model, llm.n_ctx, "f16", "f16")
+        assert least <= llm.kv.stats.kv_bytes
+        assert least == llm.kv.stats.kv_bytes or name != "qwen3-gqa4-f32"
 
 
 def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:

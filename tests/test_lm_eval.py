@@ -24,6 +24,7 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 
 from h2o_llama.eval import lm_eval_model  # noqa: E402
 from h2o_llama.eval.lm_eval_model import H2OLM  # noqa: E402
+from h2o_llama.sampling import Sampling  # noqa: E402
 
 N_CTX = 256
 END = "<eos>"  # the demo model's name of the token that ends a text
@@ -177,6 +178,29 @@ def test_generation_ends_before_a_stop_string() -> None:
     assert len(free) == 30
     assert stopped == free.split("\n")[0] != free
     assert unstopped == free
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"do_sample": False, "temperature": 0.7}, {"temperature": 0.0}),
+        ({}, {"temperature": 0.0}),
+        ({"do_sample": True}, {}),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 3},
+            {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 3},
+        ),
+        ({"do_sample": True, "repetition_penalty": 1.2, "top_k": None}, {"repeat_penalty": 1.2}),
+    ],
+)
+def test_tasks_are_sampled_as_they_ask_for(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """What they do not ask for is off."""
+    calls = record_calls(monkeypatch, Llama, "generate_by")
+    open_lm(h2o="off").generate_until([request("generate_until", "a", {"max_gen_toks": 1, **options})], True)
+    wanted = Sampling(**({"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | expected))
+    assert calls[0]["sampling"] == wanted
 
 
 def test_long_prompts_make_room_for_the_answer() -> None:

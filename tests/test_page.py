@@ -20,8 +20,11 @@ DOCUMENT = "".join(f"k{i:02}={7919 * i % 10_000:04}\n" for i in range(100))
 # The demo model would talk on and on.
 SHORT_ANSWERS = """
 const original = window.fetch;
+window.maxTokens = 8;
+window.asked = [];
 window.fetch = (path, options) => {
-    const body = path === "v1/chat/completions" ? {...JSON.parse(options.body), max_tokens: 8} : null;
+    const body = path === "v1/chat/completions" ? {...JSON.parse(options.body), max_tokens: window.maxTokens} : null;
+    if (body) window.asked.push(body.messages);
     return original(path, body ? {...options, body: JSON.stringify(body)} : options);
 };
 """
@@ -126,6 +129,25 @@ def test_an_answer_can_be_stopped(page: Any, server: Server, tmp_path: Path) -> 
     server.wait_until_idle()
     ask(page, "k31=")
     wait_for_answers(page, 1)
+
+
+def test_a_new_conversation_knows_nothing_of_the_one_before(page: Any, server: Server, tmp_path: Path) -> None:
+    """Whose answer was still coming."""
+    read(page, tmp_path / "keys.txt")
+    wait(page, lambda: text_of(page, "size") == "900 tokens")
+    page.execute_script("window.maxTokens = 1000")
+    for n in range(2):
+        ask(page, "k07=")
+        wait(page, lambda: "Answer" in text_of(page, "turns"))
+        element(page, "again").click()
+        wait(page, lambda: element(page, "send").is_enabled())
+        assert text_of(page, "turns") == ""
+        assert len(page.execute_script("return turns")) == 0, n
+    page.execute_script("window.maxTokens = 8")
+    ask(page, "k31=")
+    wait_for_answers(page, 1)
+    roles = [[message["role"] for message in messages] for messages in page.execute_script("return asked")]
+    assert roles == [["system", "user"]] * 3
 
 
 def test_what_is_wrong_is_said(page: Any, tmp_path: Path) -> None:

@@ -170,6 +170,66 @@ def test_sampling_is_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.L
         assert [step[sequence] for step in steps if sequence in step] == expected
 
 
+@pytest.mark.parametrize("config", ["lookups"], indirect=True)
+def test_a_step_that_failed_comes_again(llm: h2o_llama.Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is drawn twice: samplers, grammars and penalties count what the sequences have."""
+    b = llm.sequence()
+    failures = {"processor": 0, "decode_each": 0}
+    n_calls = 0
+
+    def processor(ids: Any, logits: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if failures["processor"] and n_calls % 2 == 0:
+            failures["processor"] -= 1
+            raise RuntimeError("not today")
+        return logits
+
+    decode_each = h2o_llama._core.Context.decode_each
+
+    def failing(*arguments: Any) -> None:
+        if failures["decode_each"]:
+            failures["decode_each"] -= 1
+            raise H2OError("not today")
+        decode_each(*arguments)
+
+    monkeypatch.setattr(h2o_llama._core.Context, "decode_each", failing)
+
+    def steps(interrupted: bool) -> list[dict[Any, int]]:
+        llm.reset()
+        b.reset()
+        running = llm.generate_many(
+            {llm: text(0), b: text(1)},
+            grammar='root ::= "x" [a-z]{9} "y" [a-z]*',
+            logits_processor=processor,
+            frequency_penalty=2.0,
+            temperature=1.5,
+            seed=3,
+            max_tokens=12,
+        )
+        made = []
+        while len(made) < 12:
+            if interrupted:
+                for name in failures:
+                    failures[name] = 1
+                    n = llm.n_tokens, b.n_tokens
+                    with pytest.raises(RuntimeError, match="not today"):
+                        next(running)
+                    if made:
+                        assert (llm.n_tokens, b.n_tokens) == n
+            made.append(next(running))
+        return made
+
+    expected = steps(interrupted=False)
+    assert steps(interrupted=True) == expected
+    running = llm.generate_many({llm: [], b: []})
+    next(running)
+    b.reset()
+    b.eval([1])
+    with pytest.raises(H2OError, match=r"\[Llama.generate_many\] the sequence now holds another text"):
+        next(running)
+
+
 @some_configs
 def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
     """By the context's size, and by request."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from h2o_llama import ops
 from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama.config import H2OConfig
-from h2o_llama.errors import H2OError
+from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.grammar import LlamaGrammar
 from h2o_llama.kv import KVStats
 from h2o_llama.kv_cache import KVCache
@@ -29,6 +29,7 @@ __all__ = [
     "LosslessStats",
     "Sequence",
     "Snapshot",
+    "UnsupportedModelError",
     "demo_model_path",
     "ops",
 ]

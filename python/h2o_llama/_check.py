@@ -69,19 +69,29 @@ def token_ids(owner: str, tokens: Sequence[int] | NDArray[np.integer[Any]], n_vo
     if isinstance(tokens, np.ndarray):
         if tokens.ndim != 1 or (tokens.dtype.kind not in "iu" and tokens.size > 0):
             raise bad_argument(owner, "tokens", expected, tokens)
-        ids = tokens.tolist()
+        ids = tokens
     else:
         if isinstance(tokens, str | bytes | bytearray):
             raise bad_argument(owner, "tokens", expected + " (use tokenize for text)", tokens)
         try:
-            ids = list(tokens)
+            tokens = list(tokens)
         except TypeError:
             raise bad_argument(owner, "tokens", expected, tokens) from None
-    for i, token in enumerate(ids):
-        number = _as_int(token)
-        if number is None or not 0 <= number < n_vocab:
-            raise bad_argument(owner, f"tokens[{i}]", f"a token id from 0 to {n_vocab - 1}", token)
-    return np.array(ids, dtype=np.int32)
+        ids = _integers(tokens)
+    bad = np.flatnonzero((ids < 0) | (ids >= n_vocab))
+    if len(bad) > 0:
+        i = int(bad[0])
+        value = tokens[i].item() if isinstance(tokens, np.ndarray) else tokens[i]
+        raise bad_argument(owner, f"tokens[{i}]", f"a token id from 0 to {n_vocab - 1}", value)
+    return ids.astype(np.int32)
+
+
+def _integers(values: list[Any]) -> NDArray[np.int64]:
+    """int64 [n]; -1 for what is no integer, or larger than any token id."""
+    if set(map(type, values)) <= {int} and -1 <= min(values, default=0) <= max(values, default=0) <= INT32_MAX:
+        return np.array(values, dtype=np.int64)  # two loops that are not Python's
+    numbers = [_as_int(value) for value in values]
+    return np.array([-1 if n is None or not -1 <= n <= INT32_MAX else n for n in numbers], dtype=np.int64)
 
 
 def json_text(owner: str, name: str, value: object) -> str:

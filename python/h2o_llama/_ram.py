@@ -31,10 +31,13 @@ def head_size(model: _core.Model, of: Literal["key", "value"] = "key") -> int:
 
 def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str, has_index: bool = False) -> int:
     """A lower bound for the bytes of a KV cache of `n_cells` tokens, and of an index of its keys."""
+    prefix = model.metadata.get("general.architecture", "") + ".attention."
     size_k, size_v = head_size(model), head_size(model, "value")
-    # Other memories than the plain KV cache hold less than this for most of their layers.
-    is_latent = any(name.endswith(".attention.kv_lora_rank") for name in model.metadata)
-    is_plain = not (model.is_recurrent or model.n_swa > 0 or is_latent)
+    # Other memories than the plain KV cache hold less than this for most of their layers; and so may layers with head
+    # counts of their own, which are an array and not in the metadata, while n_head_kv is the first layer's.
+    is_plain = prefix + "head_count_kv" in model.metadata and not (
+        model.is_recurrent or model.n_swa > 0 or prefix + "kv_lora_rank" in model.metadata
+    )
     per_key = _core.type_size(type_k) + (_core.type_size("q4_0") if has_index else 0)
     per_layer = model.n_head_kv * (size_k * per_key + size_v * _core.type_size(type_v))
     return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)

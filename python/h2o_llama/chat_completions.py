@@ -44,7 +44,7 @@ class ChatCompletions(Completions):
         """Messages as the text that the model was trained to answer.
 
         It is a prompt for `llm(text)`, or `tokenize(text, parse_special=True)`, which add what begins a text. Names of
-        special tokens in messages count as these tokens, too.
+        special tokens in messages count as these tokens, too: `create_chat_completion` tells them apart.
 
         Parameters
         ----------
@@ -143,7 +143,8 @@ class ChatCompletions(Completions):
     ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
         """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
 
-        What it shares with the chat before stays, so that a turn costs what is new in it:
+        Names of special tokens in messages are text here: only the template's are these tokens.
+        What the sequence shares with the chat before stays, so that a turn costs what is new in it:
         `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
 
         Parameters
@@ -160,7 +161,7 @@ class ChatCompletions(Completions):
         stream : bool, default False
             Return an iterator of chunks instead of one dict.
         stop : str or list of str, optional
-            The answer ends before any of these.
+            The answer ends before any of these. The name of a special token is that token.
         logprobs : bool, default False
             Tell the log-probability of every generated token.
         top_logprobs : int, optional
@@ -209,13 +210,13 @@ class ChatCompletions(Completions):
             schema,
             kwargs=chat_template_kwargs,
         )
-        ids = self._check_prompt(owner, np.array(template.tokenize(prompt.text), dtype=np.int32), 0)
+        ids = self._check_prompt(owner, np.array(prompt.ids, dtype=np.int32), 0)
         if len(ids) == 0:
             raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
         if dense_tail is None:
             turn = template.last_turn(owner, ids.tolist(), checked, tools=known, kwargs=chat_template_kwargs)
             dense_tail = min(turn, LONGEST_TAIL)
-        grammar = prompt.grammar()
+        grammar = prompt.core.grammar()
         if choice == "required" and grammar is None:
             raise ValueError(
                 f"[{owner}] llama.cpp cannot tell from this chat template how a tool is called, so it cannot be "
@@ -225,16 +226,16 @@ class ChatCompletions(Completions):
             llm=self,
             prompt=ids,
             max_tokens=max_tokens,
-            stop=check_stop(owner, stop) + prompt.stops,
+            stop=check_stop(owner, stop) + prompt.core.stops,
             sampling=(options if grammar is None else replace(options, grammar=grammar)).compiled(self.core_model),
             progress=self._check_progress(owner, progress),
             dense_tail=self._check_tail(owner, dense_tail, len(ids)),
             draft=self._check_draft(owner, draft),
             reuse=_check.flag(owner, "reuse", reuse),
             n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),
-            visible=frozenset(prompt.preserved_tokens),
+            visible=frozenset(prompt.core.preserved_tokens),
         )
-        run = ChatRun(generation, prompt.parser(f"call_{uuid.uuid4().hex}_"))
+        run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
         return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
 
     def _open_template(self) -> ChatTemplate:

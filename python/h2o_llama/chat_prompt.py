@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from h2o_llama import _check, _core
 from h2o_llama.chat_messages import Tool
+from h2o_llama.chat_tokens import ChatTokenizer, replaced, texts_of, unused_characters
 from h2o_llama.rewinding import n_shared
 
 ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
@@ -17,6 +20,23 @@ LONGEST_TAIL = 512
 """Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
 
 
+@dataclass(frozen=True)
+class ChatPrompt:
+    """What a template makes of messages: text and tokens, and in `core` what the answer needs."""
+
+    core: _core.ChatPrompt
+    _tokenize: Callable[[], list[int]]
+
+    @property
+    def text(self) -> str:
+        return self.core.text
+
+    @cached_property
+    def ids(self) -> list[int]:
+        """Token ids. Names of special tokens in messages are text; only the template's are these tokens."""
+        return self._tokenize()
+
+
 class ChatTemplate:
     """The template of one model: a Jinja template, "chatml", or, without a source, its own.
 
@@ -24,8 +44,8 @@ class ChatTemplate:
     """
 
     def __init__(self, model: _core.Model, source: str | None) -> None:
-        self._model = model
         self._core = _core.ChatTemplate(model, source or "")
+        self._tokenizer = ChatTokenizer(model)
 
     def apply(
         self,
@@ -37,7 +57,7 @@ class ChatTemplate:
         json_schema: str = "",
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] | None = None,
-    ) -> _core.ChatPrompt:
+    ) -> ChatPrompt:
         """The prompt, and what its answer needs. Messages and tools are checked."""
         if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
             raise _check.bad_argument(owner, "chat_template_kwargs", "a dict with names as keys", kwargs)
@@ -46,19 +66,34 @@ class ChatTemplate:
                 f"[{owner}] this model's chat template has no place for tools: use a model that was trained for them, "
                 "or pass a chat_template that tells it about them to Llama"
             )
-        return self._core.apply(
-            messages=_check.json_text(owner, "messages", list(messages)),
-            tools=_check.json_text(owner, "tools", list(tools)),
-            tool_choice=tool_choice,
-            parallel_tool_calls=parallel_tool_calls,
-            json_schema=json_schema,
-            add_generation_prompt=add_generation_prompt,
-            kwargs={k: _check.json_text(owner, "chat_template_kwargs", v) for k, v in (kwargs or {}).items()},
-        )
+        given: dict[str, Any] = {
+            "tools": _check.json_text(owner, "tools", list(tools)),
+            "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
+            "json_schema": json_schema,
+            "add_generation_prompt": add_generation_prompt,
+            "kwargs": {k: _check.json_text(owner, "chat_template_kwargs", v) for k, v in (kwargs or {}).items()},
+        }
 
-    def tokenize(self, text: str) -> list[int]:
-        """Token ids of a prompt."""
-        return self._model.tokenize(text.encode(), True, True)
+        def render(messages: Sequence[Mapping[str, Any]]) -> _core.ChatPrompt:
+            return self._core.apply(messages=_check.json_text(owner, "messages", list(messages)), **given)
+
+        core = render(messages)
+        return ChatPrompt(core, lambda: self._tokenize(core.text, messages, render))
+
+    def _tokenize(
+        self,
+        text: str,
+        messages: Sequence[Mapping[str, Any]],
+        render: Callable[[Sequence[Mapping[str, Any]]], _core.ChatPrompt],
+    ) -> list[int]:
+        ids = self._tokenizer.tokenize(text)
+        said = texts_of(messages)
+        names = [name for name in self._tokenizer.special_names(ids) if any(name in part for part in said)]
+        if not names:
+            return ids
+        stand_ins = unused_characters(names, text)
+        return self._tokenizer.tokenize_around(render(replaced(messages, stand_ins)).text, stand_ins)
 
     def last_turn(self, owner: str, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], **options: Any) -> int:
         """How many tokens at the end of the prompt `ids` are the last user message's and what follows it.
@@ -72,7 +107,7 @@ class ChatTemplate:
             before = self.apply(owner, messages[: users[-1]], add_generation_prompt=False, **options)
         except ValueError:  # a template may refuse a chat that ends there
             return len(ids)
-        return len(ids) - n_shared(ids, self.tokenize(before.text))
+        return len(ids) - n_shared(ids, before.ids)
 
 
 def parse_deltas(parser: _core.ChatParser, text: str, is_partial: bool) -> list[dict[str, Any]]:

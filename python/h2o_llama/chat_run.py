@@ -57,18 +57,20 @@ class ChatRun:
     generation: Generation
     parser: _core.ChatParser
     text: str = ""
+    is_understood: bool = True  # whether all of the text has the model's format
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4()}")
 
     def stream(self) -> Iterator[ChatCompletionChunk]:
         """A chunk that names the role, chunks with what is new, and one that tells the reason of the end."""
         yield self._chunk({"role": "assistant"})
-        waiting = list[TokenLogprobs]()
+        told, waiting = list[str](), list[TokenLogprobs]()
         for piece in self.generation.pieces():
             waiting += piece.logprobs
             for delta in self._add(piece.text):
+                told += _said(delta)
                 yield self._chunk(delta, waiting)
                 waiting = []
-        for delta in self._finish():
+        for delta in self._finish(told):
             yield self._chunk(delta, waiting)
             waiting = []
         yield {**self._chunk({}, waiting, self._finish_reason()), "usage": self.generation.usage()}
@@ -77,7 +79,7 @@ class ChatRun:
         """All at once."""
         pieces = list(self.generation.pieces())
         self.text = "".join(piece.text for piece in pieces)
-        self._finish()
+        self._finish([])
         return {
             "id": self.id,
             "object": "chat.completion",
@@ -104,15 +106,20 @@ class ChatRun:
         except ValueError:
             return []
 
-    def _finish(self) -> list[dict[str, Any]]:
-        """What the end adds. A text without the model's own format is an answer all the same: as it is."""
+    def _finish(self, told: list[str]) -> list[dict[str, Any]]:
+        """What the end adds. A text without the model's own format is an answer all the same: what was not told yet."""
         try:
             return parse_deltas(self.parser, self.text, self.generation.finish_reason == "length")
         except ValueError:
-            return [] if self._parsed() else [{"content": self.text}]
+            self.is_understood = False
+        end = 0
+        for said in told:
+            found = self.text.find(said, end)
+            end = found + len(said) if found >= 0 else end
+        return [{"content": self.text[end:]}]
 
     def _parsed(self) -> dict[str, Any]:
-        return parsed_message(self.parser)
+        return parsed_message(self.parser) if self.is_understood else {}
 
     def _message(self) -> dict[str, Any]:
         message = self._parsed() or {"content": self.text}
@@ -150,3 +157,9 @@ class ChatRun:
                 }
             ],
         }
+
+
+def _said(delta: dict[str, Any]) -> list[str]:
+    """The model's own words in a delta."""
+    calls = [call["function"]["arguments"] for call in delta.get("tool_calls", [])]
+    return [text for text in (delta.get("reasoning_content"), delta.get("content"), *calls) if text]

@@ -80,9 +80,9 @@ class Completions(ModelView, Sequence):
         stream : bool, default False
             Return an iterator of chunks, a few characters each, instead of one dict.
         stop : str or list of str, optional
-            The text ends before any of these.
+            The text ends before any of these. The name of a special token is that token.
         echo : bool, default False
-            Put the prompt in front of the text.
+            Put the prompt in front of the text; of token ids, the text without special tokens.
         progress, dense_tail
             As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
         draft : int, default 0
@@ -134,7 +134,12 @@ class Completions(ModelView, Sequence):
             reuse=_check.flag(owner, "reuse", reuse),
             n_top_logprobs=logprobs,
         )
-        run = CompletionRun(generation, self.detokenize(ids).decode(errors="replace") if echo else "")
+        run = CompletionRun(generation, self._text_of(prompt) if echo else "")
         return run.stream() if _check.flag(owner, "stream", stream) else run.complete()
+
+    def _text_of(self, prompt: str | bytes | Tokens) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        return (prompt if isinstance(prompt, bytes) else self.detokenize(prompt)).decode(errors="replace")
 
     create_completion = __call__

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 
 from h2o_llama import _check, _core
 from h2o_llama._claim import Claim
-from h2o_llama.errors import H2OError
+from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.params import ContextParams
 from h2o_llama.snapshot import SnapshotOrigin
+
+# All that comes out of llama_init_from_model is a text.
+_UNSUPPORTED = re.compile(
+    r"\[h2o\] (H2O (does not work with|needs causal attention|computes a text chunk by chunk)|"
+    r".* needs attention as one operator, which layer)"
+)
 
 
 class Engine:
@@ -27,7 +34,12 @@ class Engine:
         self.origin = origin
         self.claim = Claim("Llama")
         self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
-        first = params.make_context(model, n_ctx)
+        try:
+            first = params.make_context(model, n_ctx)
+        except H2OError as error:
+            if _UNSUPPORTED.search(str(error)):
+                raise UnsupportedModelError(str(error)) from None
+            raise
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
         self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)
 

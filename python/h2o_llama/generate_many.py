@@ -31,16 +31,20 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
         self._engine = engine
         self._starts = starts  # prompts that are not in their sequences yet
         self._samplers: dict[Sequence, Sampler] = {}  # of those that generate
+        self._n_texts: dict[Sequence, int] = {}
+        self._drawn: dict[Sequence, int] = {}  # tokens that a step which failed has drawn: their samplers have them
         self._n_left = max_tokens
 
     def stop(self, sequence: Sequence) -> None:
         """End a sequence: it gets no more tokens. The others go on."""
         self._starts = [start for start in self._starts if start.sequence is not sequence]
         self._samplers.pop(sequence, None)
+        self._drawn.pop(sequence, None)
 
     def __next__(self) -> dict[Sequence, int]:
         while self._starts:
             start = self._starts[0]
+            self._n_texts[start.sequence] = start.sequence._n_texts
             if len(start.ids) > 0:
                 start.sequence.eval(start.ids, dense_tail=start.dense_tail)
             self._samplers[start.sequence] = start.sampler
@@ -48,25 +52,27 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
         if self._n_left == 0:
             raise StopIteration
         with self._engine.claim:
-            tokens = self._draw()
-            if not tokens:
+            self._draw()
+            if not self._drawn:
                 raise StopIteration
-            self._append(tokens)
+            self._append(self._drawn)
+        tokens, self._drawn = self._drawn, {}
         if self._n_left is not None:
             self._n_left -= 1
         return tokens
 
-    def _draw(self) -> dict[Sequence, int]:
+    def _draw(self) -> None:
         """The next token of each sequence. Those that have none have ended."""
-        tokens = {}
         for sequence, sampler in list(self._samplers.items()):
+            sequence._check_text("Llama.generate_many", self._n_texts[sequence])
+            if sequence in self._drawn:
+                continue
             context = sequence.open_context()
             token = sampler.sample(context) if context.n_tokens < self._engine.n_ctx else None
             if token is None or self._engine.model.is_eog(token):
                 del self._samplers[sequence]
             else:
-                tokens[sequence] = token
-        return tokens
+                self._drawn[sequence] = token
 
     def _append(self, tokens: dict[Sequence, int]) -> None:
         rows = np.empty((len(tokens), self._engine.model.n_vocab), dtype=np.float32)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check
+from h2o_llama import _check, _core
 from h2o_llama.logprobs import LogprobsRecorder, TokenLogprobs
 from h2o_llama.sampling import Sampling
 from h2o_llama.text_buffer import TextBuffer
@@ -71,6 +71,8 @@ class Generation:
     visible: frozenset[int] = frozenset()
     n_cached: int = 0
     n_generated: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
     finish_reason: Literal["stop", "length"] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -80,25 +82,36 @@ class Generation:
             self.n_cached = self.llm.reuse(self.prompt)
         else:
             self.llm.reset()
+        self._counts_before = self.llm._draft_counts()
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
+        ends = stop_tokens(self.llm.core_model, self.stop)
         for token in islice(tokens, self.max_tokens):
             self.n_generated += 1
+            if token in ends:
+                self._end("stop")
+                yield Piece(buffer.finish(), logprobs)
+                return
             if recorder is not None:
                 logprobs.append(recorder.take(token, n_chars + buffer.n_held))
             text = buffer.push(self.llm.detokenize([token], special=token in self.visible))
             n_chars += len(text)
             if buffer.stopped:
-                self.finish_reason = "stop"
+                self._end("stop")
                 yield Piece(text, [t for t in logprobs if t.offset < n_chars])
                 return
             if text:
                 yield Piece(text, logprobs)
                 logprobs = []
         is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.llm.n_ctx
-        self.finish_reason = "length" if is_full else "stop"
+        self._end("length" if is_full else "stop")
         yield Piece(buffer.finish(), logprobs)
+
+    def _end(self, reason: Literal["stop", "length"]) -> None:
+        self.finish_reason = reason
+        drafted, accepted = self.llm._draft_counts()
+        self.n_drafted, self.n_accepted = drafted - self._counts_before[0], accepted - self._counts_before[1]
 
     def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
         recorder, sampling = None, self.sampling
@@ -116,10 +129,9 @@ class Generation:
             "total_tokens": len(self.prompt) + self.n_generated,
         }
         if self.draft > 0:
-            stats = self.llm.kv.stats
             usage["completion_tokens_details"] = {
-                "accepted_prediction_tokens": stats.accepted_tokens,
-                "rejected_prediction_tokens": stats.drafted_tokens - stats.accepted_tokens,
+                "accepted_prediction_tokens": self.n_accepted,
+                "rejected_prediction_tokens": self.n_drafted - self.n_accepted,
             }
         if self.reuse:
             usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
@@ -132,3 +144,9 @@ def check_stop(owner: str, stop: str | Sequence[str] | None) -> list[str]:
     if not all(isinstance(s, str) and s for s in stops):
         raise _check.bad_argument(owner, "stop", "a string or a list of strings, none of them empty", stop)
     return stops
+
+
+def stop_tokens(model: _core.Model, stop: Sequence[str]) -> frozenset[int]:
+    """Those of the strings that are the name of a special token: it has no text in which they could be found."""
+    ids = [model.tokenize(text.encode(), False, True) for text in stop]
+    return frozenset(some[0] for some in ids if len(some) == 1 and not model.detokenize(some, False))

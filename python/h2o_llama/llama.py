@@ -12,7 +12,7 @@ from h2o_llama import _check, _core, hub
 from h2o_llama.chat_completions import ChatCompletions
 from h2o_llama.config import H2OConfig
 from h2o_llama.engine import Engine
-from h2o_llama.errors import H2OError
+from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.generate_many import ManyGenerations, Start
 from h2o_llama.loading import check_rpc_servers, load_model
@@ -93,7 +93,9 @@ class Llama(ChatCompletions):
     ValueError
         If an argument is bad, or the file is no valid GGUF model file.
     H2OError
-        If llama.cpp refuses the model, or H2O cannot work with it and h2o is not "auto".
+        If llama.cpp refuses the model, or memory runs out.
+    UnsupportedModelError
+        If H2O cannot work with the model and h2o is not "auto". It is an H2OError.
 
     Warns
     -----
@@ -173,7 +175,7 @@ class Llama(ChatCompletions):
         self._model: _core.Model | None = model
         try:
             engine = self._open_engine(model, seed)
-        except H2OError as error:
+        except UnsupportedModelError as error:
             if h2o != "auto":
                 raise
             self._params = replace(self._params, h2o=None, record=False, profile=False)
@@ -307,8 +309,7 @@ class Llama(ChatCompletions):
             ids, tail = sequence.check_prompt(owner, tokens, dense_tail)
             seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
             sampler = replace(options, seed=seed).make_sampler(self.core_model)
-            for token in ids.tolist():
-                sampler.accept(token)
+            sampler.accept(ids)
             starts.append(Start(sequence, ids, tail, sampler))
         return ManyGenerations(self._engine, starts, max_tokens)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass
 from typing import cast
 
 from h2o_llama import _check, _core
+from h2o_llama._cpus import available_cpus as available_cpus
 from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.loading import KV_TYPES, can_index
@@ -194,10 +194,3 @@ class ContextParams:
         n_max = int(self.n_ubatch if self.h2o is None else self.n_batch)
         stops = [*range(n_max, n, n_max), n]
         return list(zip([0, *stops], stops, strict=False))
-
-
-def available_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
-        return os.cpu_count() or 1

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _check, _core
 from h2o_llama.engine import Engine
+from h2o_llama.errors import H2OError
 from h2o_llama.model import Tokens
 from h2o_llama.rewinding import keep_prefix, rewind
 from h2o_llama.snapshot import Snapshot, restore_snapshot, take_snapshot
@@ -20,6 +21,14 @@ class Past(ABC):
     """These methods of a `Sequence`."""
 
     _engine: Engine
+    _n_texts = 0  # how often the text was replaced or cut
+
+    def _check_text(self, owner: str, n_texts: int) -> None:
+        """Raise H2OError if the text was replaced or cut since: a generator cannot go on after it."""
+        if self._n_texts != n_texts:
+            raise H2OError(
+                f"[{owner}] the sequence now holds another text: generate again, or use a sequence for each text"
+            )
 
     @abstractmethod
     def use_context(self) -> AbstractContextManager[_core.Context]:
@@ -63,6 +72,7 @@ class Past(ABC):
         """
         with self.use_context() as context:
             restore_snapshot(context, snapshot, self._engine.origin, self._engine.n_ctx)
+            self._n_texts += 1
             self.keep_logits(None if snapshot.logits is None else snapshot.logits[np.newaxis].copy())
 
     def rewind(self, n_tokens: int) -> None:
@@ -85,7 +95,9 @@ class Past(ABC):
             If it is not possible there; the message names the nearest positions that are. Nothing has changed then.
         """
         with self.use_context() as context:
+            n_before = context.n_tokens
             rewind(context, n_tokens, bool(self._engine.params.record))
+            self._n_texts += context.n_tokens < n_before
             if not context.has_logits:
                 self.keep_logits(None)
 
@@ -109,6 +121,7 @@ class Past(ABC):
         """
         with self.use_context() as context:
             n_cached = keep_prefix(context, _check.token_ids("Llama.reuse", tokens, self._engine.model.n_vocab))
+            self._n_texts += 1
             if not context.has_logits:
                 self.keep_logits(None)
             return n_cached

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -56,6 +57,8 @@ def quantize_model(
     source, target = check_model_file(owner, model_path), Path(out)
     if target.exists() and target.samefile(source):
         raise ValueError(f"[{owner}] {target} is the model itself: give another file to write")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(target.parent))
     with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as folder:
         made = Path(folder) / target.name
         try:

@@ -15,6 +15,7 @@ from h2o_llama.grammar import LlamaGrammar, compile_grammar
 
 _OWNER = "Llama.generate"
 _FLOAT32_MAX = 3.4e38
+_PENALTY_TOKENS = 64  # llama.cpp's penalty_last_n
 
 LogitsProcessor = Callable[[NDArray[np.int32], NDArray[np.float32]], Any]
 
@@ -149,9 +150,10 @@ class Sampler:
         self._core = core
         self._processors = processors
 
-    def accept(self, token: int) -> None:
-        """A token of the prompt, which penalties count."""
-        self._core.accept(token)
+    def accept(self, ids: NDArray[np.int32]) -> None:
+        """Tokens of the prompt, of which penalties count the last."""
+        for token in ids[-_PENALTY_TOKENS:].tolist():
+            self._core.accept(token)
 
     def sample(self, context: _core.Context) -> int:
         """The next token."""

@@ -69,10 +69,11 @@ class Sequence(Past):
 
     def reset(self) -> None:
         """Forget the tokens, scores, memory sets and logits."""
-        self._waiting = None
-        with self.use_context() as context:
-            context.clear()
+        with self._engine.claim:
+            self._waiting = None  # it need not be computed
+            self.open_context().clear()
             self._logits = None
+            self._n_texts += 1
 
     def fork(self) -> Sequence:
         """A new sequence that goes on where this one is: it copies its tokens, K and V, scores and memory sets.
@@ -93,6 +94,11 @@ class Sequence(Past):
         """The core's context, for one call of this package's own classes."""
         with self._engine.claim:
             yield self.open_context()
+
+    def _draft_counts(self) -> tuple[int, int]:
+        """How many tokens were drafted and accepted since the last reset. Computes nothing, unlike `kv.stats`."""
+        with self._engine.claim:
+            return (0, 0) if self._context is None else (self._context.n_drafted, self._context.n_accepted)
 
     def open_context(self) -> _core.Context:
         """The same for callers that have claimed it."""
@@ -298,7 +304,8 @@ class Sequence(Past):
         Raises
         ------
         ValueError, H2OError
-            As `eval`. H2OError too if there are no tokens and no logits to go on from.
+            As `eval`. H2OError too if there are no tokens and no logits to go on from, or if the sequence was reset,
+            rewound, restored or reused between two tokens.
         """
         sampling = Sampling(
             *(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed),
@@ -321,14 +328,15 @@ class Sequence(Past):
     def _generate(
         self, ids: NDArray[np.int32], sampler: Sampler, progress: Progress | None, dense_tail: int, draft: int
     ) -> Iterator[int]:
-        for token in ids.tolist():
-            sampler.accept(token)
+        n_texts = self._n_texts
+        sampler.accept(ids)
         if len(ids) > 0:
             self.eval(ids, progress=progress, dense_tail=dense_tail)
         length = DraftLength(draft)
         self._n_drafted = n_accepted = 0
         while True:
             with self.use_context() as context:
+                self._check_text(f"{self._owner}.generate", n_texts)
                 n_left = self._engine.n_ctx - context.n_tokens
                 if n_left <= 0:
                     return

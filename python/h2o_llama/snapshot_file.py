@@ -178,7 +178,7 @@ def _check_path(path: object) -> Path:
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str) or "\0" in name:
         raise _check.bad_argument(_OWNER, "path", "the path of a file", path)
-    return Path(os.path.realpath(name))
+    return Path(name)
 
 
 def _blocks(n: int) -> Iterator[tuple[int, int]]:

@@ -32,11 +32,12 @@ class TextBuffer:
 
     def _release(self, new: str) -> str:
         text = self._held + new
-        found = [i for i in map(text.find, self._stop) if i >= 0]
+        # Of stop strings that overlap, the one that is complete first: so tokens do not matter.
+        found = [(i + len(stop), i) for stop in self._stop if (i := text.find(stop)) >= 0]
         if found:
             self.stopped = True
             self._held = ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         n_held = max((_overlap(text, stop) for stop in self._stop), default=0)
         n_certain = len(text) - n_held
         self._held = text[n_certain:]

@@ -193,7 +193,10 @@ class Answerer:
             return
         self._llm.eval(shared, progress=progress)
         if path is not None:
-            self._llm.save(path)
+            try:
+                self._llm.save(path)
+            except OSError as error:
+                warnings.warn(f"{error}: no snapshot of this document is kept", stacklevel=2)
 
     def _digest(self, shared: NDArray[np.int32]) -> str:
         """What a snapshot's file is called: other documents, models and settings have other names."""
@@ -250,7 +253,7 @@ class Answerer:
 
     def _finish(self, task: _Task, start: float) -> Answer:
         text = task.text + task.buffer.finish()
-        is_cut_off = task.n_generated == self.settings.max_tokens and not task.buffer.stopped
+        is_cut_off = task.n_generated == self.settings.max_tokens and not task.is_stopped
         answer, reasoning = task.asked.answer(text, is_cut_off)
         return self._tell(
             **task.names,
@@ -282,6 +285,7 @@ class _Task:
     n_cached: int = 0
     n_generated: int = 0
     text: str = ""
+    is_stopped: bool = False
     buffer: TextBuffer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -299,5 +303,9 @@ class _Task:
     def add(self, llm: Llama, token: int) -> bool:
         """A token of the answer. Returns whether it ends there."""
         self.n_generated += 1
-        self.text += self.buffer.push(llm.detokenize([token], special=token in self.asked.visible))
-        return self.buffer.stopped
+        if token in self.asked.ends:
+            self.is_stopped = True
+        else:
+            self.text += self.buffer.push(llm.detokenize([token], special=token in self.asked.visible))
+            self.is_stopped = self.buffer.stopped
+        return self.is_stopped

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from h2o_llama._replacing import replacing
 from h2o_llama.batch.documents import read_document
 from h2o_llama.batch.questions import Question
+from h2o_llama.batch.settings import BatchSettings
 
 try:
     import fcntl
@@ -38,6 +39,9 @@ ANSWER_TYPES: dict[str, type] = {
     "error": str,
 }
 """Names and types of what an answer tells; what does not apply to one is None."""
+
+_IDENTITY = ("document", "sha256", "question_id", "question", "answer", "model", "fingerprint", "settings", "error")
+"""What every version has told. What else is missing was not known to the version that wrote the answer."""
 
 
 class AnswersFile:
@@ -68,6 +72,7 @@ class AnswersFile:
             answers = [self._parse(i, line) for i, line in enumerate(content.split(b"\n")[:-1], 1)]
             for i, answer in enumerate(answers, 1):
                 if answer["error"] is None:
+                    answer["settings"] = _with_defaults(answer["settings"])
                     self._check_origin(i, answer, {"fingerprint": fingerprint, "settings": settings})
             kept = [answer for answer in answers if answer["error"] is None]
             if len(kept) < len(answers) or content[-1:] not in (b"", b"\n"):
@@ -116,12 +121,12 @@ class AnswersFile:
             answer = json.loads(line)
         except ValueError:  # no JSON, or no UTF-8
             answer = None
-        if not isinstance(answer, dict) or answer.keys() != ANSWER_TYPES.keys():
+        if not isinstance(answer, dict) or not set(_IDENTITY) <= answer.keys() <= ANSWER_TYPES.keys():
             raise ValueError(
                 f"[batch] line {i} of {self._path} is no answer as this command writes them: name another file, or "
                 "remove it"
             )
-        return answer
+        return dict.fromkeys(ANSWER_TYPES) | answer
 
     def _check_origin(self, i: int, answer: Answer, wanted: dict[str, Any]) -> None:
         differences = _differences(answer, wanted)
@@ -133,14 +138,31 @@ class AnswersFile:
 
 
 def _open(path: Path) -> BinaryIO:
-    file = path.open("ab")
-    if fcntl is not None:
+    while True:
+        file = path.open("ab")
+        if fcntl is None:
+            return file
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except FileNotFoundError:
+            pass
         except OSError as error:
             file.close()
             raise OSError(f"[batch] another run is adding to {path}: wait for it, or name another file") from error
-    return file
+        file.close()  # another run has put a new file in its place
+
+
+def _with_defaults(settings: Any) -> Any:
+    """Settings, with the defaults of those that an earlier version did not know."""
+    if not isinstance(settings, dict):
+        return settings
+    h2o = settings.get("h2o")
+    defaults = BatchSettings(h2o="auto" if isinstance(h2o, dict) else None).to_json()
+    if isinstance(h2o, dict):
+        settings = settings | {"h2o": defaults["h2o"] | h2o}
+    return defaults | settings
 
 
 def _key(answer: Answer) -> tuple[str, str, str, str]:

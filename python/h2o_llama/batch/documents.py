@@ -40,6 +40,8 @@ class Document:
 def find_documents(folder: str | os.PathLike[str]) -> dict[str, Path]:
     """The text files in a folder and the folders in it, by their names: paths in the folder, sorted.
 
+    Files and folders whose names begin with a dot are left out.
+
     Raises
     ------
     ValueError
@@ -48,15 +50,21 @@ def find_documents(folder: str | os.PathLike[str]) -> dict[str, Path]:
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"[batch] documents must be a folder, got {root}")
-    files = [path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()]
+    files = [
+        path
+        for path in root.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(root).parts)
+        and path.is_file()
+    ]
     if not files:
         raise ValueError(f"[batch] {root} has no text files: their names end with {', '.join(SUFFIXES)}")
     return dict(sorted((_name(path.relative_to(root)), path) for path in files))
 
 
 def _name(path: Path) -> str:
-    """On Linux a file's name may be any bytes."""
-    return path.as_posix().encode(errors="replace").decode()
+    """On Linux a file's name may be any bytes: those that are no text are written as \\xff."""
+    return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
 def read_document(name: str, path: str | os.PathLike[str]) -> Document:

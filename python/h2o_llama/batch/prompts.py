@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT, ChatTemplate, parse_deltas, parsed_message
+from h2o_llama.generation import stop_tokens
 from h2o_llama.llama import Llama
 from h2o_llama.rewinding import n_shared
 
@@ -20,12 +21,13 @@ _OWNER = "batch"
 class Asked:
     """A document and a question, as a model is asked: token ids, int32 [n].
 
-    The answer ends before any of `stops`; `visible` special tokens are part of it. The parser tells it from what the
-    model thought; without one all is answer.
+    The answer ends before any of `stops` or of the tokens `ends`; `visible` special tokens are part of it. The parser
+    tells it from what the model thought; without one all is answer.
     """
 
     ids: NDArray[np.int32]
     stops: list[str]
+    ends: frozenset[int]
     visible: frozenset[int]
     parser: _core.ChatParser | None
 
@@ -59,23 +61,24 @@ class Prompts:
         if self._template is None:
             return self._model.tokenize(text.encode(), True, False)
         try:
-            before = self._template.apply(_OWNER, _system(text), add_generation_prompt=False).text
+            before = self._template.apply(_OWNER, _system(text), add_generation_prompt=False)
         except ValueError:  # a template may refuse a chat without a user
             return None
-        return self._template.tokenize(before) if text.strip() in before else None
+        return before.ids if text.strip() in before.text else None
 
     def ask(self, text: str, question: str) -> Asked:
         """A question about a text."""
         if self._template is None:
             plain = f"{text}\n\nQuestion: {question}\nAnswer:"
             ids = self._model.tokenize(plain.encode(), True, False)
-            return Asked(np.array(ids, dtype=np.int32), ["\nQuestion:"], frozenset(), None)
+            return Asked(np.array(ids, dtype=np.int32), ["\nQuestion:"], frozenset(), frozenset(), None)
         prompt = self._template.apply(_OWNER, [*_system(text), {"role": "user", "content": question}])
         return Asked(
-            np.array(self._template.tokenize(prompt.text), dtype=np.int32),
-            prompt.stops,
-            frozenset(prompt.preserved_tokens),
-            prompt.parser(""),
+            np.array(prompt.ids, dtype=np.int32),
+            prompt.core.stops,
+            stop_tokens(self._model, prompt.core.stops),
+            frozenset(prompt.core.preserved_tokens),
+            prompt.core.parser(""),
         )
 
 

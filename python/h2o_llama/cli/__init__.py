@@ -32,8 +32,11 @@ def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Print the whole traceback of an error, to report it.")
+    ] = False,
 ) -> None:
-    """What stands before a command's name."""
+    """Global options."""
 
 
 for command in (

@@ -60,7 +60,8 @@ def batch(
     """
     settings = BatchSettings(h2o, max_tokens, temp, seed)
     asked = read_questions(questions)
-    files = {name: file for name, file in find_documents(documents).items() if not file.samefile(questions)}
+    others = [path for path in (questions, out) if path.exists()]
+    files = {name: file for name, file in find_documents(documents).items() if not any(map(file.samefile, others))}
     path = check_model_file("batch", model_file(model)).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
     with AnswersFile(out, model_fingerprint(path), settings.to_json()) as answers:

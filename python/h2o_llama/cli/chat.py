@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
+from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT, ChatTemplate
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report
@@ -92,10 +92,8 @@ def chat(
 
 def _shared_tokens(llm: Llama, begin: list[dict[str, Any]]) -> list[int]:
     """The tokens that all chats with this begin share, as the template makes them."""
-    a, b = (
-        llm.tokenize(llm.apply_chat_template([*begin, {"role": "user", "content": text}]), parse_special=True)
-        for text in "AB"
-    )
+    template = ChatTemplate(llm.core_model, None)
+    a, b = (template.apply("chat", [*begin, {"role": "user", "content": text}]).ids for text in "AB")
     return a[: n_shared(a, b)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import typer
@@ -20,7 +21,7 @@ def describe(error: BaseException) -> str:
 
 
 class Commands(TyperGroup):
-    """Ends with exit code 1 and one line on stderr where a command fails, instead of a traceback."""
+    """Ends with exit code 1 and one line on stderr where a command fails, after a traceback only with --debug."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command named on the command line."""
@@ -29,5 +30,7 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             raise  # the reader of our output has gone; typer ends silently
         except (H2OError, OSError, ValueError, ImportError, MemoryError) as error:
+            if ctx.params["debug"]:
+                traceback.print_exception(error)
             typer.echo(f"h2o-llama: {describe(error)}", err=True)
             raise typer.Exit(1) from error

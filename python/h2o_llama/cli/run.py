@@ -14,10 +14,12 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, Llama, Snapshot
+from h2o_llama.chat_prompt import ChatTemplate
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
 from h2o_llama.params import PRODUCTS
+from h2o_llama.rewinding import n_shared
 from h2o_llama.sequence import DENSE_TAIL
 
 
@@ -62,19 +64,17 @@ def run(
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
     with open_weights(model, gpu_layers, rpc) as weights:
-        asked = prompt
         if not (raw or before or save) and weights.chat_template:
-            message = weights.apply_chat_template([{"role": "user", "content": text.decode(errors="replace")}])
-            tokens, special = tokenize(weights, message.encode(), special=True), True
-            asked += message.rpartition(prompt)[2] if prompt else ""
-        elif before is None:
-            tokens = tokenize(weights, text, special)
+            tokens, n_asked = _asked_by_the_template(weights, text, prompt, special)
         else:
-            tokens = weights.tokenize(text, add_special=False, parse_special=special)
-            h2o = before.origin.h2o
+            if before is None:
+                tokens = tokenize(weights, text, special)
+            else:
+                tokens = weights.tokenize(text, add_special=False, parse_special=special)
+                h2o = before.origin.h2o
+            n_asked = len(weights.tokenize(prompt, add_special=False, parse_special=special))
         if dense_tail is None:
-            n_asked = 0 if file is None else len(weights.tokenize(asked, add_special=False, parse_special=special))
-            dense_tail = max(DENSE_TAIL, n_asked)
+            dense_tail = DENSE_TAIL if file is None else max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
         llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, threads, h2o, products=products)
     with llm:
@@ -97,6 +97,19 @@ def run(
             f"KV cache {decimal(llm.kv.stats.kv_bytes + llm.kv.stats.index_bytes)} | " + _chunks(llm),
             err=True,
         )
+
+
+def _asked_by_the_template(llm: Llama, text: bytes, prompt: str, special: bool) -> tuple[list[int], int]:
+    """The tokens of a user's message that ends with the prompt, and how many there are from the prompt's first on."""
+    template = ChatTemplate(llm.core_model, None)
+
+    def ask(said: bytes) -> list[int]:
+        chat = template.apply("run", [{"role": "user", "content": said.decode(errors="replace")}])
+        return llm.tokenize(chat.text, parse_special=True) if special else chat.ids
+
+    tokens = ask(text)
+    n_asked = len(tokens) - n_shared(tokens, ask(text.removesuffix(prompt.encode()))) if prompt else 0
+    return tokens, n_asked
 
 
 def _stream(llm: Llama, tokens: Iterable[int]) -> int:

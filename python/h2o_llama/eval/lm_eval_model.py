@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from h2o_llama import H2OConfig, Llama, _check
 from h2o_llama.eval.lockstep import piece_tokens, pieces
 from h2o_llama.eval.losses import log_softmax
+from h2o_llama.sampling import SamplingOptions
 from h2o_llama.sequence import DENSE_TAIL
 
 try:
@@ -32,6 +33,7 @@ except ImportError as error:
 
 _OWNER = "H2OLM"
 _MAX_GEN_TOKENS = 256  # lm_eval's default
+_SAMPLING = {name: name for name in SamplingOptions.__annotations__} | {"repetition_penalty": "repeat_penalty"}
 _H2O_OPTIONS = [field.name for field in fields(H2OConfig)]
 _LLAMA_OPTIONS = [name for name in inspect.signature(Llama).parameters if name not in ("model_path", "h2o")]
 
@@ -166,7 +168,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         return results
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Texts up to a stop string, greedy unless the task samples."""
+        """Texts up to a stop string, greedy unless the task samples: then as it asks for, and nothing else."""
         results = []
         for request in tqdm(requests, desc="generate_until", disable=disable_tqdm):
             context, options = request.args
@@ -182,7 +184,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
                 n,
                 stop=[stop for stop in ([until] if isinstance(until, str) else until) if stop],
                 dense_tail=self._dense_tail,
-                temperature=options.get("temperature", 1.0) if options.get("do_sample") else 0.0,
+                **_sampling(options),
             )
             results.append(completion["choices"][0]["text"])
             self.cache_hook.add_partial("generate_until", request.args, results[-1])
@@ -198,6 +200,13 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             self._llm.eval(tokens[start:stop], logits="all" if has_scored else "last", dense_tail=tail)
             if has_scored:
                 yield log_softmax(self._llm.logits[scored:])
+
+
+def _sampling(options: dict[str, Any]) -> SamplingOptions:
+    """A task's generation_kwargs. What it does not ask for is off: it is measured by the model's own probabilities."""
+    off: SamplingOptions = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    asked: Any = {_SAMPLING[name]: value for name, value in options.items() if name in _SAMPLING and value is not None}
+    return {**off, **asked, **({} if options.get("do_sample") else {"temperature": 0.0})}
 
 
 def _calls(n_tokens: int, n_scored: int, most: int) -> list[tuple[int, int]]:

@@ -1,0 +1,53 @@
+"""The CPUs that this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+def available_cpus() -> int:
+    """At least 1: those that it may run on, or as many as its share of their time is worth."""
+    try:
+        n = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        n = os.cpu_count() or 1
+    quota = _cpu_quota()
+    return n if quota is None else max(1, min(n, math.ceil(quota)))
+
+
+def _cpu_quota() -> float | None:
+    """How many CPUs' time a container or a service may take (`docker --cpus`, systemd's CPUQuota); None: no limit."""
+    quotas = [_quota(*file.split()) for file in _limits()]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _limits() -> list[str]:
+    """ "quota period" of this process' cgroup and those that it is in; a container sees its own as the root."""
+    own = Path()
+    version_1 = _read(_CGROUPS / "cpu" / "cpu.cfs_quota_us"), _read(_CGROUPS / "cpu" / "cpu.cfs_period_us")
+    for line in _read(_OWN_CGROUPS).splitlines():
+        number, _, path = line.partition("::")
+        if number == "0":  # version 2
+            own = Path(path.lstrip("/"))
+    files = [_CGROUPS / folder / "cpu.max" for folder in (own, *own.parents)]
+    return [" ".join(version_1), *map(_read, files)]
+
+
+def _quota(quota: str = "", period: str = "", *_: str) -> float | None:
+    try:
+        share = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max", or no such file
+        return None
+    return share if share > 0 else None  # version 1 says -1
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
