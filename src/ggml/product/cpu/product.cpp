@@ -10,17 +10,17 @@
 
 namespace {
 
-constexpr int64_t MAX_ROWS     = 64; // of weights in an item of work, unless there is one column
+constexpr int64_t MAX_ROWS     = 64; // of weights in an item of work, unless there are few columns
 constexpr int64_t ITEMS        = 8;  // for each thread, or fewer rows
-constexpr int64_t COLUMN_ITEMS = 2;  // long ones: the first rows of each come from memory late
+constexpr int64_t DIRECT_ITEMS = 2;  // long ones: the first rows of each come from memory late
 constexpr int64_t SLICE_BLOCKS = 64; // of rows and columns that are multiplied at once: in the L2 cache
 
 int64_t round_rows(int64_t n) {
     return h2o_ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
 }
 
-// Columns are packed once; one alone in a way of its own. An item of work is a run of rows for all columns; a thread unpacks them.
-// The sum of a row and a column is taken block after block: it depends on nothing else.
+// Columns are packed once; few of them in a way of their own. An item of work is a run of rows for all columns; a thread unpacks them,
+// or multiplies few columns by them where they lie. The sum of a row and a column is taken block after block: it depends on nothing else.
 struct product {
     product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads);
 
@@ -37,12 +37,10 @@ private:
 
     int64_t n_columns, n_panels, n_rows, n_blocks;
 
+    bool    is_direct;     // by rows where they lie
     int     spread;        // lanes for each column
     int64_t panel_columns;
-    int64_t unit_blocks;   // that are packed together
-    int64_t unit_size;     // bytes
-    int64_t panel_units;
-    int64_t panel_size;    // bytes
+    int64_t panel_size;    // bytes, of a column if these are few
 
     int64_t item_rows;
     int64_t step_rows;     // that are unpacked at once
@@ -50,8 +48,6 @@ private:
 
     // offsets into the work buffer; a thread has quantized columns, then unpacked rows in the same place, and sums
     size_t off_thread, off_sums, thread_size;
-
-    bool is_column() const { return n_columns == 1; }
 
     void prefetch(int64_t item) const;
     void pack(char * work, char * quantized, int ith, int nth) const;
@@ -64,24 +60,22 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     n_rows    = weights->ne[1];
     n_blocks  = weights->ne[0]/H2O_PRODUCT_BLOCK;
 
+    is_direct     = n_columns <= kernel.max_direct;
     spread        = n_columns <= kernel.n_lanes/4 ? 4 : n_columns <= kernel.n_lanes/2 ? 2 : 1;
-    panel_columns = is_column() ? 1 : kernel.n_lanes/spread;
-    unit_blocks   = is_column() ? kernel.column_blocks : 1;
-    unit_size     = is_column() ? kernel.column_bytes : kernel.panel_block;
-    panel_units   = h2o_ceil_div(n_blocks, unit_blocks);
+    panel_columns = is_direct ? 1 : kernel.n_lanes/spread;
     n_panels      = h2o_ceil_div(n_columns, panel_columns);
 
-    const int64_t n_items  = n_threads*(is_column() ? COLUMN_ITEMS : ITEMS);
-    const int64_t max_rows = is_column() ? n_rows : MAX_ROWS;
+    const int64_t n_items  = n_threads*(is_direct ? DIRECT_ITEMS : ITEMS);
+    const int64_t max_rows = is_direct ? n_rows : MAX_ROWS;
     item_rows = round_rows(std::min(h2o_ceil_div(n_rows, n_items), max_rows));
     // with few columns what is unpacked is used little, and stays in the L1 cache
-    step_rows = n_panels <= 2 && !is_column() ? H2O_PRODUCT_ROWS : item_rows;
+    step_rows = n_panels <= 2 && !is_direct ? H2O_PRODUCT_ROWS : item_rows;
     slice     = std::min(n_blocks, SLICE_BLOCKS);
 
-    panel_size = panel_units*unit_size;
+    panel_size = is_direct ? GGML_PAD(kernel.column_bytes(n_blocks), 64) : n_blocks*kernel.panel_block;
 
-    // fewer threads, which have larger items, fit into what was planned; rows are not unpacked for one column
-    const int64_t max_step    = is_column() ? 0 : n_panels <= 2 ? H2O_PRODUCT_ROWS : round_rows(std::min(n_rows, MAX_ROWS));
+    // fewer threads, which have larger items, fit into what was planned
+    const int64_t max_step    = is_direct ? 0 : n_panels <= 2 ? H2O_PRODUCT_ROWS : round_rows(std::min(n_rows, MAX_ROWS));
     const int64_t n_quantized = panel_columns*n_blocks*H2O_PRODUCT_BLOCK_BYTES;
     const int64_t n_unpacked  = max_step/H2O_PRODUCT_ROWS*slice*kernel.rows_block;
     const int64_t n_sums      = slice < n_blocks ? n_panels*max_step*kernel.n_lanes*(int64_t) sizeof(float) : 0;
@@ -102,40 +96,40 @@ void product::prefetch(int64_t item) const {
     }
 }
 
-// A thread's share of all units of all panels.
+// A thread's share of all blocks of all panels.
 void product::pack(char * work, char * quantized, int ith, int nth) const {
     const auto quantize = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
 
-    const int64_t end = n_panels*panel_units*(ith + 1)/nth;
-    for (int64_t i = n_panels*panel_units*ith/nth; i < end;) {
-        const int64_t panel   = i/panel_units;
-        const int64_t unit    = i%panel_units;
-        const int64_t n_units = std::min(panel_units - unit, end - i);
-        const int64_t block   = unit*unit_blocks;
-        const int64_t n       = std::min(n_units*unit_blocks, n_blocks - block);
-        const int64_t column  = panel*panel_columns;
-        const int64_t n_cols  = std::min(panel_columns, n_columns - column);
-        const int64_t stride  = n*H2O_PRODUCT_BLOCK_BYTES;
+    const int64_t end = n_panels*n_blocks*(ith + 1)/nth;
+    for (int64_t i = n_panels*n_blocks*ith/nth; i < end;) {
+        const int64_t panel  = i/n_blocks;
+        const int64_t block  = i%n_blocks;
+        const int64_t n      = std::min(n_blocks - block, end - i);
+        const int64_t column = panel*panel_columns;
+        const int64_t n_cols = std::min(panel_columns, n_columns - column);
+        const int64_t stride = n*H2O_PRODUCT_BLOCK_BYTES;
 
         for (int64_t j = 0; j < n_cols; ++j) {
             const float * src = (const float *) ((const char *) x->data + (column + j)*x->nb[1]) + block*H2O_PRODUCT_BLOCK;
             quantize(src, quantized + j*stride, n*H2O_PRODUCT_BLOCK);
         }
-        char * dst = work + panel*panel_size + unit*unit_size;
-        if (is_column()) {
-            kernel.pack_column(quantized, n, dst);
+        char * dst = work + panel*panel_size;
+        if (is_direct) {
+            kernel.pack_column(quantized, block, n, n_blocks, dst);
         } else {
-            kernel.pack_columns(quantized, stride, n_cols, spread, n, dst);
+            kernel.pack_columns(quantized, stride, n_cols, spread, n, dst + block*kernel.panel_block);
         }
-        i += n_units;
+        i += n;
     }
 }
 
 // n rows by all columns
 void product::multiply(const char * work, char * rows, float * sums, int64_t first, int64_t n) const {
     const char * src = (const char *) weights->data + first*weights->nb[1];
-    if (is_column()) {
-        return kernel.multiply_column(src, weights->nb[1], n, work, n_blocks, (float *) dst->data + first);
+    float      * out = (float *) dst->data + first;
+    const int64_t ld = dst->nb[1]/sizeof(float);
+    if (is_direct) {
+        return kernel.multiply_direct({ src, (int64_t) weights->nb[1], n, work, panel_size, n_columns, n_blocks, out, ld });
     }
 
     h2o_product_slice s;
@@ -145,8 +139,8 @@ void product::multiply(const char * work, char * rows, float * sums, int64_t fir
     s.n_columns    = n_columns;
     s.spread       = spread;
     s.sums         = sums;
-    s.dst          = (float *) dst->data + first;
-    s.ld           = dst->nb[1]/sizeof(float);
+    s.dst          = out;
+    s.ld           = ld;
 
     for (int64_t block = 0; block < n_blocks; block += slice) {
         s.panels   = work + block*kernel.panel_block;
@@ -155,7 +149,7 @@ void product::multiply(const char * work, char * rows, float * sums, int64_t fir
         s.is_last  = block + s.n_blocks == n_blocks;
 
         for (int64_t i = 0; i < n; i += H2O_PRODUCT_ROWS) {
-            kernel.unpack_rows(src + i*weights->nb[1] + block*H2O_PRODUCT_BLOCK_BYTES, weights->nb[1],
+            kernel.unpack_rows(src + i*weights->nb[1] + block/kernel.unit_blocks*kernel.unit_bytes, weights->nb[1],
                 std::min<int64_t>(H2O_PRODUCT_ROWS, n - i), s.n_blocks, rows + i/H2O_PRODUCT_ROWS*s.n_blocks*kernel.rows_block);
         }
         kernel.multiply(s);
@@ -172,7 +166,7 @@ void product::compute(const ggml_compute_params * params) const {
     if (ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, nth);
     }
-    if (is_column()) {
+    if (is_direct) {
         prefetch(ith);
     }
     pack(work, thread, ith, nth);
@@ -193,11 +187,11 @@ const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
     const ggml_tensor * weights = dst->src[0];
     const ggml_tensor * x       = dst->src[1];
 
-    const bool fits = ggml_h2o_product_has_hint(dst) && weights->type == GGML_TYPE_Q8_0 && x->type == GGML_TYPE_F32 &&
+    const bool fits = ggml_h2o_product_has_hint(dst) && x->type == GGML_TYPE_F32 &&
         x->nb[0] == sizeof(float) && x->ne[2] == 1 && x->ne[3] == 1;
-    const h2o_product_kernel * kernel = fits ? h2o_product_kernel_in_use() : nullptr;
+    const h2o_product_kernel * kernel = fits ? h2o_product_kernel_in_use(weights->type) : nullptr;
 
-    return kernel && (x->ne[1] == 1 || x->ne[1] >= kernel->min_columns) ? kernel : nullptr;
+    return kernel && (x->ne[1] <= kernel->max_direct || x->ne[1] >= kernel->min_columns) ? kernel : nullptr;
 }
 
 } // namespace

@@ -1,0 +1,92 @@
+// Types whose blocks stand alone.
+
+namespace {
+
+// N halves, `stride` bytes apart
+template <int N>
+inline floats halves_at(const char * x, int stride) {
+    uint16_t h[8] = {};
+    for (int i = 0; i < N; ++i) {
+        __builtin_memcpy(&h[i], x + i*stride, sizeof(uint16_t));
+    }
+    return widen(halves { h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7] });
+}
+
+// Scales in F16 at the block's start, then minimums, if there are any.
+template <int BYTES_, int BITS, int ZERO, bool MINS>
+struct block_type : number_kind<BITS, ZERO, 1, MINS> {
+    static constexpr int BLOCKS = 1;
+    static constexpr int BYTES  = BYTES_;
+
+    template <int N>
+    static void scales(const char * row, floats * scale, floats * min) {
+        scale[0] = halves_at<N>(row, BYTES);
+        if (MINS) {
+            min[0] = halves_at<N>(row + 2, BYTES);
+        }
+    }
+};
+
+struct q4_0 : block_type<18, 4, 8, false> {
+    static bytes numbers(const char * row, int b) {
+        return nibbles(row + b*BYTES + 2);
+    }
+};
+
+struct q4_1 : block_type<20, 4, 0, true> {
+    static bytes numbers(const char * row, int b) {
+        return nibbles(row + b*BYTES + 4);
+    }
+};
+
+struct q5_0 : block_type<22, 5, 16, false> {
+    static bytes numbers(const char * row, int b) {
+        return nibbles(row + b*BYTES + 6) | bits(row + b*BYTES + 2, 16);
+    }
+};
+
+struct q5_1 : block_type<24, 5, 0, true> {
+    static bytes numbers(const char * row, int b) {
+        return nibbles(row + b*BYTES + 8) | bits(row + b*BYTES + 4, 16);
+    }
+};
+
+struct q8_0 : block_type<34, 8, 128, false> {
+    static bytes numbers(const char * row, int b) {
+        return load_bytes(row + b*BYTES + 2) ^ 128;
+    }
+};
+
+// -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113, with 128 added
+alignas(16) const uint8_t iq4_table[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
+
+struct iq4_nl : block_type<18, 8, 128, false> {
+    static bytes numbers(const char * row, int b) {
+        return look_up(iq4_table, nibbles(row + b*BYTES + 2));
+    }
+};
+
+// 0, 1, 2, 3, 4, 6, 8, 12 and these with a minus, with 16 added: twice the numbers
+alignas(16) const uint8_t mxfp4_table[16] = { 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4 };
+
+struct mxfp4 : number_kind<5, 16, 1, false> {
+    static constexpr int BLOCKS = 1;
+    static constexpr int BYTES  = 17;
+
+    // half of 2^(e - 127); for e of 0 and 1 a subnormal number
+    template <int N>
+    static void scales(const char * row, floats * scale, floats *) {
+        uint32_t s[8] = {};
+        for (int i = 0; i < N; ++i) {
+            const uint32_t e = (uint8_t) row[i*BYTES];
+            s[i] = e < 2 ? 0x00200000u << e : (e - 1) << 23;
+        }
+        __builtin_memcpy(scale, s, sizeof(s));
+    }
+
+    static bytes numbers(const char * row, int b) {
+        return look_up(mxfp4_table, nibbles(row + b*BYTES + 1));
+    }
+};
+
+} // namespace
