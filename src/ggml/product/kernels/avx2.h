@@ -52,15 +52,15 @@ inline void widen_columns(const vec_f * x, char * block) {
 }
 
 template <typename K>
-inline void widen_rows(const bytes * w, char * dst) {
+inline void widen_rows(const bytes<1> * w, char * dst) {
     if (!WIDE<K>) {
         return interleave(w, dst);
     }
-    bytes even[ROWS];
-    bytes odd [ROWS];
+    bytes<1> even[ROWS];
+    bytes<1> odd [ROWS];
     for (int i = 0; i < ROWS; ++i) {
-        even[i] = (bytes) even_numbers((__m256i) (w[i] ^ 128));
-        odd [i] = (bytes) odd_numbers((__m256i) (w[i] ^ 128));
+        even[i] = (bytes<1>) even_numbers((__m256i) (w[i] ^ 128));
+        odd [i] = (bytes<1>) odd_numbers((__m256i) (w[i] ^ 128));
     }
     interleave(even, dst);
     interleave(odd,  dst + 8*ROWS*4);

@@ -110,60 +110,50 @@ inline void load_scales(const char * src, floats * s) {
 template <typename T, int N>
 inline vec_i load_numbers(const char * row, int j) {
 #if VL == 16
-    const __m512i x = _mm512_zextsi256_si512((__m256i) T::numbers(row, 2*j));
     if constexpr (N == 1) {
-        return (vec_i) x;
+        return (vec_i) _mm512_zextsi256_si512((__m256i) T::template numbers<1>(row, j));
     }
-    return (vec_i) _mm512_inserti64x4(x, (__m256i) T::numbers(row, 2*j + 1), 1);
-#else
-    return (vec_i) T::numbers(row, j);
 #endif
+    return (vec_i) T::template numbers<AT_ONCE>(row, j*AT_ONCE);
 }
 
-// C columns' sums of 4 rows, and what the minimums add.
-template <int C, bool MINS>
-struct direct_sums {
-    vec_f  sum[C][ROWS] = {};
-    floats min[MINS ? C : 1][ROWS] = {};
+// A row's sums by C columns, and what the minimums add.
+template <int C>
+struct row_sums {
+    vec_f  sum[C][2]; // of vectors in turn
+    floats min[C];
 };
 
-// N blocks of each row, from a unit's start, and of the columns.
+// N blocks of a row, from a unit's start, and of the columns.
 template <typename T, int N, int C>
-inline void add_unit(const char * const * row, const h2o_product_direct & d, int64_t b, direct_sums<C, T::MINS> & sums) {
+inline void add_unit(const char * row, const h2o_product_direct & d, int64_t b, row_sums<C> & sums) {
     const column_layout<typename T::kind> at(d.n_blocks);
 
-    floats scale[C][ROWS][T::SCALES];
-    for (int r = 0; r < ROWS; ++r) {
-        floats s[T::SCALES];
-        floats m[T::SCALES];
-        T::template scales<N>(row[r], s, m);
-        for (int c = 0; c < C; ++c) {
-            const char * column = d.columns + c*d.column_stride;
-            floats x[T::SCALES];
-            load_scales<T::SCALES>(column + at.scales() + b*4, x);
-            for (int h = 0; h < T::SCALES; ++h) {
-                scale[c][r][h] = s[h]*x[h];
-                if (T::MINS) {
-                    sums.min[c][r] += m[h]*(floats) _mm256_loadu_ps((const float *) (column + at.sums() + b*4*T::SCALES) + 8*h);
-                }
+    floats scale[C][T::SCALES];
+    floats s[T::SCALES];
+    floats m[T::SCALES];
+    T::template scales<N>(row, s, m);
+    for (int c = 0; c < C; ++c) {
+        const char * column = d.columns + c*d.column_stride;
+        floats x[T::SCALES];
+        load_scales<T::SCALES>(column + at.scales() + b*4, x);
+        for (int h = 0; h < T::SCALES; ++h) {
+            scale[c][h] = s[h]*x[h];
+            if (T::MINS) {
+                sums.min[c] += m[h]*(floats) _mm256_loadu_ps((const float *) (column + at.sums() + b*4*T::SCALES) + 8*h);
             }
         }
     }
 
 #pragma GCC unroll 8
     for (int j = 0; j < (N + AT_ONCE - 1)/AT_ONCE; ++j) {
-        vec_i w[ROWS];
-        for (int r = 0; r < ROWS; ++r) {
-            w[r] = load_numbers<T, N>(row[r], j);
-        }
+        const vec_i w = load_numbers<T, N>(row, j);
         for (int c = 0; c < C; ++c) {
-            const char  * numbers = d.columns + c*d.column_stride + (b + j*AT_ONCE)*32;
-            const vec_i   x       = *(const vec_i_mem *) numbers;
-            const vec_i   first   = FIRST<typename T::kind> ? *(const vec_i_mem *) (numbers + at.first()) : vec_i {};
-            for (int r = 0; r < ROWS; ++r) {
-                const vec_f products = __builtin_convertvector(dot<typename T::kind>(first, w[r], x), vec_f);
-                sums.sum[c][r] += products*spread_scales<T::SCALES>(scale[c][r], j);
-            }
+            const char * numbers = d.columns + c*d.column_stride + (b + j*AT_ONCE)*32;
+            const vec_i  x       = *(const vec_i_mem *) numbers;
+            const vec_i  first   = FIRST<typename T::kind> ? *(const vec_i_mem *) (numbers + at.first()) : vec_i {};
+            const vec_f products = __builtin_convertvector(dot<typename T::kind>(first, w, x), vec_f);
+            sums.sum[c][j%2] += products*spread_scales<T::SCALES>(scale[c], j);
         }
     }
 }
@@ -183,58 +173,50 @@ inline __m128 add_up(const floats (& x)[ROWS]) {
     return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
 }
 
+// Of a row, the sums of 8 parts by each column.
+template <typename T, int C>
+inline void add_row(const char * row, const h2o_product_direct & d, floats * all) {
+    row_sums<C> sums = {};
+
+    int64_t b = 0;
+    const auto add = [&](auto blocks) {
+        constexpr int N     = decltype(blocks)::value;
+        constexpr int BYTES = N*T::BYTES/T::BLOCKS;
+        add_unit<T, N, C>(row, d, b, sums);
+        row += BYTES;
+        b   += N;
+    };
+    while (b + 8 <= d.n_blocks) {
+        add(constant<8>());
+    }
+    if constexpr (T::BLOCKS == 1) {
+        if (d.n_blocks & 4) {
+            add(constant<4>());
+        }
+        if (d.n_blocks & 2) {
+            add(constant<2>());
+        }
+        if (d.n_blocks & 1) {
+            add(constant<1>());
+        }
+    }
+    for (int c = 0; c < C; ++c) {
+        all[c*ROWS] = add_halves(sums.sum[c][0] + sums.sum[c][1]) + (T::MINS ? sums.min[c] : floats {});
+    }
+}
+
 template <typename T, int C>
 void multiply_direct(const h2o_product_direct & d) {
-    const char * rows  = d.rows;
-    const char * ahead = rows + H2O_PRODUCT_AHEAD;
-
-    for (int64_t i = 0; i < d.n_rows; i += ROWS, rows += ROWS*d.stride) {
+    for (int64_t i = 0; i < d.n_rows; i += ROWS) {
         const int64_t n = min_of(ROWS, d.n_rows - i);
 
-        const char * row[ROWS];
-        for (int r = 0; r < ROWS; ++r) {
-            row[r] = rows + min_of(r, n - 1)*d.stride;
+        floats all[C][ROWS] = {};
+        for (int64_t r = 0; r < n; ++r) {
+            add_row<T, C>(d.rows + (i + r)*d.stride, d, &all[0][r]);
         }
-
-        direct_sums<C, T::MINS> sums;
-
-        int64_t b = 0;
-        const auto add = [&](auto blocks) {
-            constexpr int N     = decltype(blocks)::value;
-            constexpr int BYTES = N*T::BYTES/T::BLOCKS;
-            // as many bytes are asked for, in the order in which they lie
-            for (int k = 0; k < ROWS*BYTES; k += 64) {
-                __builtin_prefetch(ahead + k, 0, 3);
-            }
-            ahead += ROWS*BYTES;
-            add_unit<T, N, C>(row, d, b, sums);
-            for (int r = 0; r < ROWS; ++r) {
-                row[r] += BYTES;
-            }
-            b += N;
-        };
-        while (b + 8 <= d.n_blocks) {
-            add(constant<8>());
-        }
-        if constexpr (T::BLOCKS == 1) {
-            if (d.n_blocks & 4) {
-                add(constant<4>());
-            }
-            if (d.n_blocks & 2) {
-                add(constant<2>());
-            }
-            if (d.n_blocks & 1) {
-                add(constant<1>());
-            }
-        }
-
         for (int c = 0; c < C; ++c) {
-            floats all[ROWS];
-            for (int r = 0; r < ROWS; ++r) {
-                all[r] = add_halves(sums.sum[c][r]) + (T::MINS ? sums.min[c][r] : floats {});
-            }
             float sum[ROWS];
-            _mm_storeu_ps(sum, add_up(all));
+            _mm_storeu_ps(sum, add_up(all[c]));
             __builtin_memcpy(d.dst + c*d.ld + i, sum, n*sizeof(float));
         }
     }

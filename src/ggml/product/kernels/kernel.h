@@ -15,7 +15,7 @@ constexpr int H2O_PRODUCT_BLOCK_BYTES = 34;
 constexpr int H2O_PRODUCT_ROWS = 4;
 
 // bytes of rows that are asked for before they are multiplied by few columns
-constexpr int64_t H2O_PRODUCT_AHEAD = 8192;
+constexpr int64_t H2O_PRODUCT_AHEAD = 2048;
 
 // Rows by columns, over a slice of their blocks.
 struct h2o_product_slice {

@@ -88,9 +88,9 @@ inline void unpack_unit(const char * const * row, int64_t stride, char * dst) {
     }
 #pragma GCC unroll 8
     for (int b = 0; b < N; ++b, dst += L::ROWS_BLOCK) {
-        bytes w[ROWS];
+        bytes<1> w[ROWS];
         for (int r = 0; r < ROWS; ++r) {
-            w[r] = T::numbers(row[r], b);
+            w[r] = T::template numbers<1>(row[r], b);
         }
         widen_rows<typename T::kind>(w, dst);
 

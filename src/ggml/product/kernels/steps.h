@@ -41,7 +41,7 @@ inline vec_i repeat(const char * src) {
 }
 
 // 8 dwords of each row: the first one of all rows, the second one, and so on
-inline void interleave(const bytes * row, char * dst) {
+inline void interleave(const bytes<1> * row, char * dst) {
     const __m256i a = _mm256_unpacklo_epi32((__m256i) row[0], (__m256i) row[1]);
     const __m256i b = _mm256_unpackhi_epi32((__m256i) row[0], (__m256i) row[1]);
     const __m256i c = _mm256_unpacklo_epi32((__m256i) row[2], (__m256i) row[3]);

@@ -34,7 +34,7 @@ inline void widen_columns(const vec_f * x, char * block) {
 }
 
 template <typename K>
-inline void widen_rows(const bytes * w, char * dst) {
+inline void widen_rows(const bytes<1> * w, char * dst) {
     interleave(w, dst);
 }
 

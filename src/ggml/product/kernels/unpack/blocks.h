@@ -28,32 +28,37 @@ struct block_type : number_kind<BITS, ZERO, 1, MINS> {
 };
 
 struct q4_0 : block_type<18, 4, 8, false> {
-    static bytes numbers(const char * row, int b) {
-        return nibbles(row + b*BYTES + 2);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return nibbles<W>(row + b*BYTES + 2, BYTES);
     }
 };
 
 struct q4_1 : block_type<20, 4, 0, true> {
-    static bytes numbers(const char * row, int b) {
-        return nibbles(row + b*BYTES + 4);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return nibbles<W>(row + b*BYTES + 4, BYTES);
     }
 };
 
 struct q5_0 : block_type<22, 5, 16, false> {
-    static bytes numbers(const char * row, int b) {
-        return nibbles(row + b*BYTES + 6) | bits(row + b*BYTES + 2, 16);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return add_bits<W>(nibbles<W>(row + b*BYTES + 6, BYTES), row + b*BYTES + 2, BYTES, 16);
     }
 };
 
 struct q5_1 : block_type<24, 5, 0, true> {
-    static bytes numbers(const char * row, int b) {
-        return nibbles(row + b*BYTES + 8) | bits(row + b*BYTES + 4, 16);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return add_bits<W>(nibbles<W>(row + b*BYTES + 8, BYTES), row + b*BYTES + 4, BYTES, 16);
     }
 };
 
 struct q8_0 : block_type<34, 8, 128, false> {
-    static bytes numbers(const char * row, int b) {
-        return load_bytes(row + b*BYTES + 2) ^ 128;
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return load_each<W>(row + b*BYTES + 2, BYTES) ^ 128;
     }
 };
 
@@ -61,8 +66,9 @@ struct q8_0 : block_type<34, 8, 128, false> {
 alignas(16) const uint8_t iq4_table[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
 
 struct iq4_nl : block_type<18, 8, 128, false> {
-    static bytes numbers(const char * row, int b) {
-        return look_up(iq4_table, nibbles(row + b*BYTES + 2));
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return look_up<W>(iq4_table, nibbles<W>(row + b*BYTES + 2, BYTES));
     }
 };
 
@@ -84,8 +90,9 @@ struct mxfp4 : number_kind<5, 16, 1, false> {
         __builtin_memcpy(scale, s, sizeof(s));
     }
 
-    static bytes numbers(const char * row, int b) {
-        return look_up(mxfp4_table, nibbles(row + b*BYTES + 1));
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return look_up<W>(mxfp4_table, nibbles<W>(row + b*BYTES + 1, BYTES));
     }
 };
 

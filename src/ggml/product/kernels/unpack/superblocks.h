@@ -2,17 +2,6 @@
 
 namespace {
 
-// The numbers' bits from `shift` on, of which the mask says how many.
-inline bytes shifted(bytes x, int shift, uint8_t mask) {
-    return (bytes) ((words) x >> shift) & mask;
-}
-
-// bit b as the bit that is `value`
-inline bytes bit_as(bytes x, int b, uint8_t value) {
-    const int to = __builtin_ctz(value);
-    return (bytes) (b <= to ? (words) x << (to - b) : (words) x >> (b - to)) & value;
-}
-
 struct q2_k : number_kind<2, 0, 2, true> {
     static constexpr int BLOCKS = 8;
     static constexpr int BYTES  = 84; // scales with minimums, numbers, both units' scales
@@ -28,8 +17,9 @@ struct q2_k : number_kind<2, 0, 2, true> {
         }
     }
 
-    static bytes numbers(const char * row, int b) {
-        return shifted(load_bytes(row + 16 + b/4*32), b%4*2, 3);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return moved<W>(load_same<W>(row + 16 + b/4*32), b%4*2, 2, 0) & 3;
     }
 };
 
@@ -43,13 +33,16 @@ struct q3_k : number_kind<3, 4, 2, false> {
         const uint64_t low  = qword_at(row + 96);
         const uint32_t high = dword_at(row + 104);
         for (int i = 0; i < 2; ++i) {
-            const uint64_t top = join(high >> 4*i & 0x03030303, high >> (4*i + 2) & 0x03030303);
+            const uint64_t top = qword_of(high >> 4*i & 0x03030303, high >> (4*i + 2) & 0x03030303);
             scale[i] = d*(floats_of((low >> 4*i & 0x0f0f0f0f0f0f0f0f) | top << 4) - 32.0f);
         }
     }
 
-    static bytes numbers(const char * row, int b) {
-        return shifted(load_bytes(row + 32 + b/4*32), b%4*2, 3) | bit_as(load_bytes(row), b, 4);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        const bytes<W> low  = moved<W>(load_same<W>(row + 32 + b/4*32), b%4*2, 2, 0);
+        const bytes<W> high = moved<W>(load_same<W>(row), b, 1, 2);
+        return (low & 3) | (high & 4);
     }
 };
 
@@ -59,8 +52,8 @@ inline void scales_of_6_bits(const char * unit, floats * scale, floats * min) {
     const uint32_t b = dword_at(unit + 8);
     const uint32_t c = dword_at(unit + 12);
 
-    scale[0] = half_at(unit)*floats_of(join(a & 0x3f3f3f3f, (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)));
-    min[0]   = -half_at(unit + 2)*floats_of(join(b & 0x3f3f3f3f, (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)));
+    scale[0] = half_at(unit)*floats_of(qword_of(a & 0x3f3f3f3f, (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)));
+    min[0]   = -half_at(unit + 2)*floats_of(qword_of(b & 0x3f3f3f3f, (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)));
 }
 
 struct q4_k : number_kind<4, 0, 1, true> {
@@ -72,8 +65,9 @@ struct q4_k : number_kind<4, 0, 1, true> {
         scales_of_6_bits(row, scale, min);
     }
 
-    static bytes numbers(const char * row, int b) {
-        return shifted(load_bytes(row + 16 + b/2*32), b%2*4, 15);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return moved<W>(load_same<W>(row + 16 + b/2*32), b%2*4, 4, 0) & 15;
     }
 };
 
@@ -86,8 +80,11 @@ struct q5_k : number_kind<5, 0, 1, true> {
         scales_of_6_bits(row, scale, min);
     }
 
-    static bytes numbers(const char * row, int b) {
-        return shifted(load_bytes(row + 48 + b/2*32), b%2*4, 15) | bit_as(load_bytes(row + 16), b, 16);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        const bytes<W> low  = moved<W>(load_same<W>(row + 48 + b/2*32), b%2*4, 4, 0);
+        const bytes<W> high = moved<W>(load_same<W>(row + 16), b, 1, 4);
+        return (low & 15) | (high & 16);
     }
 };
 
@@ -103,11 +100,11 @@ struct q6_k : number_kind<6, 32, 2, false> {
         }
     }
 
-    static bytes numbers(const char * row, int b) {
-        const bytes low  = shifted(load_bytes(row + b/4*64 + b%2*32), b%4/2*4, 15);
-        const bytes high = load_bytes(row + 128 + b/4*32);
-        const words top  = b%4 < 2 ? (words) high << (4 - b%4*2) : (words) high >> (b%4*2 - 4);
-        return low | ((bytes) top & 0x30);
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        const bytes<W> low  = moved<W>(load_each<W>(row + b/4*64 + b%2*32, 32), b%4/2*4, 0, 0);
+        const bytes<W> high = moved<W>(load_same<W>(row + 128 + b/4*32), b%4*2, 2, 4);
+        return (low & 15) | (high & 0x30);
     }
 };
 
@@ -126,8 +123,9 @@ struct iq4_xs : number_kind<8, 128, 1, false> {
         scale[0] = half_at(row)*(floats_of(x) - 32.0f);
     }
 
-    static bytes numbers(const char * row, int b) {
-        return look_up(iq4_table, nibbles(row + 8 + b*16));
+    template <int W>
+    static bytes<W> numbers(const char * row, int b) {
+        return look_up<W>(iq4_table, nibbles<W>(row + 8 + b*16, 16));
     }
 };
 

@@ -5,11 +5,15 @@
 //   BLOCKS, BYTES       of a unit
 //   scales<N>(row, ...) scales and minimums of N blocks from a unit's start, 1 or 2 for each in the order in which they lie; of
 //                       others minimums are 0, and scales finite if these are
-//   numbers(row, b)     32 numbers of block b, b from 0 to 7, from a unit's start
+//   numbers<W>(row, b)  those of W blocks from b on, b from 0 to 7 and a multiple of W, from a unit's start
 //
 // Formats: ggml-common.h and ggml-quants.c (dequantize_row_*).
 
-#include "ggml/product/kernels/unpack/x86.h"
+#if VL == 16
+#include "ggml/product/kernels/unpack/avx512.h"
+#else
+#include "ggml/product/kernels/unpack/avx2.h"
+#endif
 #include "ggml/simd/half.h"
 
 namespace {
@@ -36,7 +40,7 @@ inline uint64_t qword_at(const char * x) {
     return q;
 }
 
-inline uint64_t join(uint32_t low, uint32_t high) {
+inline uint64_t qword_of(uint32_t low, uint32_t high) {
     return low | (uint64_t) high << 32;
 }
 
