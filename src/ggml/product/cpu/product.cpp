@@ -189,9 +189,7 @@ const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
 
     const bool fits = ggml_h2o_product_has_hint(dst) && x->type == GGML_TYPE_F32 &&
         x->nb[0] == sizeof(float) && x->ne[2] == 1 && x->ne[3] == 1;
-    const h2o_product_kernel * kernel = fits ? h2o_product_kernel_in_use(weights->type) : nullptr;
-
-    return kernel && (x->ne[1] <= kernel->max_direct || x->ne[1] >= kernel->min_columns) ? kernel : nullptr;
+    return fits ? h2o_product_kernel_in_use(weights->type) : nullptr;
 }
 
 } // namespace

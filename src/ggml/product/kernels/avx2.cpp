@@ -2,8 +2,6 @@
 
 #define KERNELS h2o_products_avx2
 #define VL 8
-#define MAX_DIRECT 2
-#define MIN_COLUMNS 8
 
 #include "ggml/product/kernels/avx2.h"
 #include "ggml/product/kernels/table.h"

@@ -15,6 +15,10 @@ constexpr int N_STEPS = WIDE<K> ? 16 : 8;
 template <typename K>
 constexpr bool FIRST = K::ZERO != 0 && !WIDE<K>;
 
+// more columns are multiplied faster in panels
+template <typename K>
+constexpr int MAX_DIRECT = WIDE<K> ? 7 : 4;
+
 // what steps depend on
 template <typename K>
 using steps_of = number_kind<K::BITS < 4 ? 4 : K::BITS, K::ZERO != 0, K::SCALES, K::MINS>;

@@ -2,8 +2,6 @@
 
 #define KERNELS h2o_products_avx512
 #define VL 16
-#define MAX_DIRECT 2
-#define MIN_COLUMNS 3
 
 #include "ggml/product/kernels/vnni.h"
 #include "ggml/product/kernels/table.h"

@@ -224,7 +224,7 @@ void multiply_direct(const h2o_product_direct & d) {
 
 template <typename T>
 void multiply_few(const h2o_product_direct & d) {
-    with_constant<MAX_DIRECT>((int) d.n_columns, [&](auto n) {
+    with_constant<MAX_DIRECT<typename T::kind>>((int) d.n_columns, [&](auto n) {
         multiply_direct<T, decltype(n)::value>(d);
     });
 }

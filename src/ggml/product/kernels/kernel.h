@@ -60,7 +60,6 @@ struct h2o_product_kernel {
 
     int     n_lanes;
     int     max_direct;  // up to so many columns are multiplied by rows where they lie
-    int     min_columns; // of those that are packed into panels; upstream multiplies fewer as fast
     int64_t panel_block; // bytes of a block of a panel
     int64_t rows_block;  // and of a group
 

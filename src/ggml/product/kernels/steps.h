@@ -2,6 +2,7 @@
 
 // How the numbers of a block are multiplied in panels, for each kind of numbers:
 //   N_STEPS         so many steps, each with 4 bytes of every lane
+//   MAX_DIRECT      up to so many columns are multiplied by rows where they lie
 //   FIRST           whether a sum starts with what the columns' numbers add up to, times -ZERO
 // An instruction set's file has also:
 //   add_bytes(sum, x)                     4 signed bytes of each lane

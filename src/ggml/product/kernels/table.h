@@ -1,4 +1,4 @@
-// The kernels of an instruction set. The file that includes this defines VL, KERNELS, MAX_DIRECT and MIN_COLUMNS, and how steps are done.
+// The kernels of an instruction set. The file that includes this defines VL and KERNELS, and how steps are done.
 
 #include "ggml/product/kernels/panels.h"
 #include "ggml/product/kernels/direct.h"
@@ -9,7 +9,7 @@ template <typename T>
 constexpr h2o_product_kernel kernel_of() {
     using K = typename T::kind;
     return {
-        T::BLOCKS, T::BYTES, VL, MAX_DIRECT, MIN_COLUMNS, layout<K>::PANEL_BLOCK, layout<K>::ROWS_BLOCK,
+        T::BLOCKS, T::BYTES, VL, MAX_DIRECT<K>, layout<K>::PANEL_BLOCK, layout<K>::ROWS_BLOCK,
         pack_columns<K>, unpack_rows<T>, multiply<steps_of<K>>, column_bytes<K>, pack_column<K>, multiply_few<T>,
     };
 }

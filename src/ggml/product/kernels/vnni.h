@@ -10,6 +10,10 @@ constexpr int N_STEPS = 8;
 template <typename K>
 constexpr bool FIRST = K::ZERO != 0;
 
+// more columns are multiplied faster in panels
+template <typename K>
+constexpr int MAX_DIRECT = 5;
+
 // what steps depend on
 template <typename K>
 using steps_of = number_kind<8, K::ZERO != 0, K::SCALES, K::MINS>;

@@ -82,12 +82,12 @@ struct mxfp4 : number_kind<5, 16, 1, false> {
     // half of 2^(e - 127); for e of 0 and 1 a subnormal number
     template <int N>
     static void scales(const char * row, floats * scale, floats *) {
-        uint32_t s[8] = {};
+        uint32_t e[8] = {};
         for (int i = 0; i < N; ++i) {
-            const uint32_t e = (uint8_t) row[i*BYTES];
-            s[i] = e < 2 ? 0x00200000u << e : (e - 1) << 23;
+            e[i] = (uint8_t) row[i*BYTES];
         }
-        __builtin_memcpy(scale, s, sizeof(s));
+        const dwords x = { e[0], e[1], e[2], e[3], e[4], e[5], e[6], e[7] };
+        scale[0] = (floats) (x < 2 ? 0x00200000u << x : (x - 1) << 23);
     }
 
     template <int W>

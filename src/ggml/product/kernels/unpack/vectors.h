@@ -7,6 +7,7 @@
 namespace {
 
 typedef float    floats __attribute__((vector_size(32)));
+typedef uint32_t dwords __attribute__((vector_size(32)));
 typedef uint16_t halves __attribute__((vector_size(16)));
 
 template <int W>
