@@ -1,4 +1,4 @@
-"""H2O's products with weights of each type that it multiplies, against NumPy, with every CPU kernel that this machine has.
+"""H2O's products with weights of each type that it multiplies, against NumPy, with each CPU kernel of this machine.
 
 In whole models, the oracle's tests use them: some of these models have such weights.
 """
@@ -173,3 +173,24 @@ def test_what_is_not_finite_stays_in_its_column_or_row(rng: np.random.Generator,
         rest = np.setdiff1d(np.arange(got.shape[1]), odd)
         assert not np.isfinite(got[:, odd]).any()
         np.testing.assert_array_equal(got[:, rest], (expected.T if i == 0 else expected)[:, rest])
+
+
+@every_isa
+@pytest.mark.parametrize("type_name", ["q8_0", "q4_K", "q6_K", "q5_1"])
+def test_experts(rng: np.random.Generator, isa: str, type_name: str) -> None:
+    """Each token's product with the experts that were chosen for it: some have many tokens, others few or none."""
+    n, n_experts, n_rows = 2304, 7, 70
+    weights = weights_of(rng, type_name, n_experts * n_rows, n).reshape(n_experts, n_rows, -1)
+    for n_tokens, n_used, is_shared in ((1, 2, True), (1, 3, False), (5, 4, True), (90, 3, False)):
+        with case(n_tokens=n_tokens, n_used=n_used, is_shared=is_shared):
+            skewed = np.array([0.4, 0.3, 0.2, 0.04, 0.03, 0.03, 0])
+            skewed[:6] += 1e-9
+            ids = np.array(
+                [rng.choice(n_experts, n_used, replace=False, p=skewed / skewed.sum()) for _ in range(n_tokens)]
+            )
+            x = columns_of(rng, n_tokens * (1 if is_shared else n_used), n).reshape(n_tokens, -1, n)
+            got = _core.ops_experts(weights, type_name, x, ids.astype(np.int32), True, 3)
+            for token in range(n_tokens):
+                for i, expert in enumerate(ids[token]):
+                    column = x[token, 0 if is_shared else i][None]
+                    check(type_name, weights[expert], column, got[token, i][None])

@@ -217,7 +217,7 @@ void multiply_direct(const h2o_product_direct & d) {
         for (int c = 0; c < C; ++c) {
             float sum[ROWS];
             _mm_storeu_ps(sum, add_up(all[c]));
-            __builtin_memcpy(d.dst + c*d.ld + i, sum, n*sizeof(float));
+            __builtin_memcpy(d.dst[c] + d.row + i, sum, n*sizeof(float));
         }
     }
 }

@@ -29,8 +29,8 @@ struct h2o_product_slice {
     float      * sums;         // [panels][groups of rows][H2O_PRODUCT_ROWS][n_lanes] of the slices before
     bool         is_first;     // there are none, sums may be NULL if it is the last one, too
     bool         is_last;      // the sums go to dst instead
-    float      * dst;          // row i of column j is dst[j*ld + i]
-    int64_t      ld;
+    float * const * dst;       // row i of column j is dst[j][row + i]
+    int64_t      row;
 };
 
 // Rows by few columns, for which they are read where they lie.
@@ -42,8 +42,8 @@ struct h2o_product_direct {
     int64_t      column_stride;
     int64_t      n_columns;
     int64_t      n_blocks;
-    float      * dst;           // as above
-    int64_t      ld;
+    float * const * dst;        // as above
+    int64_t      row;
 };
 
 // Of one type of weights. It has units of one block, or of 8 with scales in common.
@@ -64,7 +64,7 @@ struct h2o_product_kernel {
     int64_t rows_block;  // and of a group
 
     // n columns in Q8_0, each in `spread` lanes. Lanes that have none repeat the last one.
-    void (*pack_columns)(const char * columns, int64_t stride, int n, int spread, int64_t n_blocks, char * panel);
+    void (*pack_columns)(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel);
 
     // n rows, at most H2O_PRODUCT_ROWS, from a unit's start. Missing ones repeat the last one.
     void (*unpack_rows)(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst);

@@ -34,12 +34,12 @@ inline void load_columns(const char * const * column, int64_t offset, vec_f * x)
 }
 
 template <typename K>
-void pack_columns(const char * columns, int64_t stride, int n, int spread, int64_t n_blocks, char * panel) {
+void pack_columns(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel) {
     using L = layout<K>;
 
     const char * column[VL];
     for (int i = 0; i < VL; ++i) {
-        column[i] = columns + min_of(i/spread, n - 1)*stride;
+        column[i] = columns[min_of(i/spread, n - 1)];
     }
 
     for (int64_t b = 0; b < n_blocks; ++b, panel += L::PANEL_BLOCK) {
@@ -159,7 +159,7 @@ inline void multiply_group(const char * rows, const char * panels, int64_t panel
 
 // The sums of a group by one panel.
 template <int SPREAD>
-void put(vec_f (& sums)[ROWS/SPREAD], float * dst, int64_t ld, int64_t n_rows, int64_t n_columns) {
+void put(vec_f (& sums)[ROWS/SPREAD], float * const * dst, int64_t row, int64_t n_rows, int64_t n_columns) {
     if constexpr (SPREAD == 1) {
         transpose<ROWS>(sums); // column i + ROWS*j is in lanes ROWS*j to ROWS*j + ROWS - 1 of sums[i]
     }
@@ -173,9 +173,9 @@ void put(vec_f (& sums)[ROWS/SPREAD], float * dst, int64_t ld, int64_t n_rows, i
             }
         }
         if (n_rows == ROWS) {
-            __builtin_memcpy(dst + i*ld, x, sizeof(x));
+            __builtin_memcpy(dst[i] + row, x, sizeof(x));
         } else {
-            __builtin_memcpy(dst + i*ld, x, n_rows*sizeof(float));
+            __builtin_memcpy(dst[i] + row, x, n_rows*sizeof(float));
         }
     }
 }
@@ -200,7 +200,7 @@ void multiply_panels(const h2o_product_slice & s, int64_t first) {
         for (int p = 0; p < N; ++p) {
             if (s.is_last) {
                 const int64_t column = (first + p)*VL;
-                put<SPREAD>(sums[p], s.dst + column*s.ld + g*ROWS, s.ld,
+                put<SPREAD>(sums[p], s.dst + column, s.row + g*ROWS,
                     min_of(ROWS, s.n_rows - g*ROWS), min_of(VL/SPREAD, s.n_columns - column));
             } else {
                 for (int r = 0; r < ROWS/SPREAD; ++r) {
