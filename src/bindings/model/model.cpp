@@ -3,6 +3,8 @@
 #include "bindings/llama-call.h"
 #include "bindings/model/gguf-check.h"
 
+#include "ggml/product/product.h"
+
 #include <pybind11/stl.h>
 
 #include <cstdint>
@@ -51,7 +53,7 @@ model::model(const std::string & path, int32_t n_gpu_layers, bool verbose, const
 
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers     = n_gpu_layers;
-    params.use_extra_bufts = repack;
+    params.use_extra_bufts = repack || !ggml_h2o_product_wants_plain_weights();
 
     ptr.reset(llama_call::run("[Llama] ", [&] {
         std::vector<ggml_backend_dev_t> devices;

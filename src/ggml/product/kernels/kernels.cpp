@@ -1,6 +1,11 @@
 #include "ggml/product/kernels/kernels.h"
 
+#include "ggml/product/product.h"
 #include "ggml/simd/isa.h"
+
+bool ggml_h2o_product_wants_plain_weights() {
+    return h2o_product_kernel_in_use(GGML_TYPE_Q8_0) && !h2o_has_isa(h2o_isa::AMX);
+}
 
 const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
     const h2o_product_kernels * kernels = h2o_kernel_in_use<h2o_product_kernels>({

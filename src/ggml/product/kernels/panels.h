@@ -211,6 +211,9 @@ void multiply_panels(const h2o_product_slice & s, int64_t first) {
     }
 }
 
+// One panel alone has too few sums to keep the instructions going: three at the end, where there are registers for them.
+constexpr int AT_END = VL == 16 ? 3 : 1;
+
 template <typename K>
 void multiply(const h2o_product_slice & s) {
     if (s.spread == 4) {
@@ -223,10 +226,12 @@ void multiply(const h2o_product_slice & s) {
     const int64_t n_panels = (s.n_columns + VL - 1)/VL;
 
     int64_t first = 0;
-    for (; first + 2 <= n_panels; first += 2) {
+    for (; first + 2 <= n_panels && n_panels - first != AT_END; first += 2) {
         multiply_panels<K, 2, 1>(s, first);
     }
-    if (first < n_panels) {
+    if (n_panels - first == AT_END) {
+        multiply_panels<K, AT_END, 1>(s, first);
+    } else if (first < n_panels) {
         multiply_panels<K, 1, 1>(s, first);
     }
 }
