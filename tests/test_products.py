@@ -39,7 +39,7 @@ TYPES: dict[str, tuple[list[int], slice | None]] = {
 }
 
 # Those with kernels of their own.
-ISAS = [isa for isa in ALL_ISAS if isa in ("avx512vnni", "avxvnni", "avx2")]
+ISAS = [isa for isa in ALL_ISAS if isa in ("avx512vnni", "avxvnni", "avx2", "dotprod")]
 
 every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
 every_type = pytest.mark.parametrize("type_name", TYPES)

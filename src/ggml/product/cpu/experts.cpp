@@ -2,6 +2,7 @@
 #include "ggml-cpu.h"
 #include "ops.h"
 
+#include "ggml/product/cpu/hint.h"
 #include "ggml/product/cpu/packed.h"
 #include "ggml/work.h"
 

@@ -1,6 +1,5 @@
 #include "ggml/product/cpu/packed.h"
 
-#include "ggml/product/product.h"
 #include "ggml/work.h"
 
 #include <algorithm>
@@ -78,13 +77,4 @@ void h2o_packed::multiply(const char * packed, const char * rows, int64_t stride
             kernel.multiply(s);
         }
     }
-}
-
-const h2o_product_kernel * h2o_product_kernel_for(const ggml_tensor * dst) {
-    const ggml_tensor * weights = dst->src[0];
-    const ggml_tensor * x       = dst->src[1];
-
-    const bool fits = ggml_h2o_product_has_hint(dst) && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1;
-
-    return fits ? h2o_product_kernel_in_use(weights->type) : nullptr;
 }

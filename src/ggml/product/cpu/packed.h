@@ -2,7 +2,7 @@
 
 // Columns that are multiplied by the same rows of weights: how they are packed, and their products.
 
-#include "ggml/product/kernels/kernels.h"
+#include "ggml/product/kernels/kernel.h"
 
 #include <cstddef>
 
@@ -37,6 +37,3 @@ private:
 
 // of weights in an item of work, unless rows are read where they lie
 constexpr int64_t H2O_PRODUCT_MAX_ROWS = 64;
-
-// NULL if upstream is to multiply.
-const h2o_product_kernel * h2o_product_kernel_for(const ggml_tensor * dst);

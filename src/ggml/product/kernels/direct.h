@@ -6,8 +6,6 @@
 
 namespace {
 
-constexpr int AT_ONCE = VL/8; // blocks of a vector
-
 // A packed column: all numbers, what the sums of 4 of them start with, scales, and what minimums are multiplied by. Blocks that are
 // missing in a unit of 8 are zeros.
 template <typename K>
@@ -25,12 +23,6 @@ struct column_layout {
 template <typename K>
 int64_t column_bytes(int64_t n_blocks) {
     return column_layout<K>(n_blocks).size();
-}
-
-// sums of 4 signed bytes, times `by`
-inline void put_sums(const char * numbers, int by, char * dst) {
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), _mm256_loadu_si256((const __m256i *) numbers));
-    _mm256_storeu_si256((__m256i *) dst, _mm256_madd_epi16(pairs, _mm256_set1_epi16(by)));
 }
 
 template <typename K>
@@ -72,51 +64,6 @@ void pack_column(const char * column, int64_t first, int64_t n, int64_t n_blocks
     }
 }
 
-// Of scales for 8 blocks, each in all lanes of its numbers, for the j-th vector of blocks.
-template <int SCALES>
-inline vec_f spread_scales(const floats * s, int j) {
-#if VL == 16
-    if constexpr (SCALES == 2) {
-        const vec_i from = vec_i { 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3 } + 4*j;
-        const __m512 all = _mm512_insertf32x8(_mm512_castps256_ps512((__m256) s[0]), (__m256) s[1], 1);
-        return (vec_f) _mm512_permutexvar_ps((__m512i) from, all);
-    } else {
-        const vec_i from = vec_i { 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1 } + 2*j;
-        return (vec_f) _mm512_permutexvar_ps((__m512i) from, _mm512_castps256_ps512((__m256) s[0]));
-    }
-#else
-    if constexpr (SCALES == 2) {
-        const vec_i from = vec_i { 0, 0, 0, 0, 1, 1, 1, 1 } + j%4*2;
-        return (vec_f) _mm256_permutevar8x32_ps((__m256) s[j/4], (__m256i) from);
-    } else {
-        return (vec_f) _mm256_permutevar8x32_ps((__m256) s[0], _mm256_set1_epi32(j));
-    }
-#endif
-}
-
-// each of 8 scales once, or twice side by side
-template <int SCALES>
-inline void load_scales(const char * src, floats * s) {
-    const __m256 x = _mm256_loadu_ps((const float *) src);
-    if constexpr (SCALES == 2) {
-        s[0] = (floats) _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-        s[1] = (floats) _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
-    } else {
-        s[0] = (floats) x;
-    }
-}
-
-// The j-th vector of a row's numbers, zeros where block N and those after it are.
-template <typename T, int N>
-inline vec_i load_numbers(const char * row, int j) {
-#if VL == 16
-    if constexpr (N == 1) {
-        return (vec_i) _mm512_zextsi256_si512((__m256i) T::template numbers<1>(row, j));
-    }
-#endif
-    return (vec_i) T::template numbers<AT_ONCE>(row, j*AT_ONCE);
-}
-
 // A row's sums by C columns, and what the minimums add.
 template <int C>
 struct row_sums {
@@ -140,37 +87,22 @@ inline void add_unit(const char * row, const h2o_product_direct & d, int64_t b, 
         for (int h = 0; h < T::SCALES; ++h) {
             scale[c][h] = s[h]*x[h];
             if (T::MINS) {
-                sums.min[c] += m[h]*(floats) _mm256_loadu_ps((const float *) (column + at.sums() + b*4*T::SCALES) + 8*h);
+                sums.min[c] += m[h]*load_floats(column + at.sums() + b*4*T::SCALES + h*32);
             }
         }
     }
 
-#pragma GCC unroll 8
-    for (int j = 0; j < (N + AT_ONCE - 1)/AT_ONCE; ++j) {
+#pragma GCC unroll 16
+    for (int j = 0; j < (N*8 + VL - 1)/VL; ++j) {
         const vec_i w = load_numbers<T, N>(row, j);
         for (int c = 0; c < C; ++c) {
-            const char * numbers = d.columns + c*d.column_stride + (b + j*AT_ONCE)*32;
+            const char * numbers = d.columns + c*d.column_stride + b*32 + j*VL*4;
             const vec_i  x       = *(const vec_i_mem *) numbers;
             const vec_i  first   = FIRST<typename T::kind> ? *(const vec_i_mem *) (numbers + at.first()) : vec_i {};
             const vec_f products = __builtin_convertvector(dot<typename T::kind>(first, w, x), vec_f);
             sums.sum[c][j%2] += products*spread_scales<T::SCALES>(scale[c], j);
         }
     }
-}
-
-inline floats add_halves(vec_f x) {
-#if VL == 16
-    return (floats) _mm256_add_ps(_mm512_castps512_ps256((__m512) x), _mm512_extractf32x8_ps((__m512) x, 1));
-#else
-    return (floats) x;
-#endif
-}
-
-// The sum of each vector's numbers.
-inline __m128 add_up(const floats (& x)[ROWS]) {
-    const __m256 sums = _mm256_hadd_ps(
-        _mm256_hadd_ps((__m256) x[0], (__m256) x[1]), _mm256_hadd_ps((__m256) x[2], (__m256) x[3]));
-    return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
 }
 
 // Of a row, the sums of 8 parts by each column.
@@ -216,7 +148,7 @@ void multiply_direct(const h2o_product_direct & d) {
         }
         for (int c = 0; c < C; ++c) {
             float sum[ROWS];
-            _mm_storeu_ps(sum, add_up(all[c]));
+            add_up(all[c], sum);
             __builtin_memcpy(d.dst[c] + d.row + i, sum, n*sizeof(float));
         }
     }

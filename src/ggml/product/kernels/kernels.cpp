@@ -4,7 +4,7 @@
 #include "ggml/simd/isa.h"
 
 bool ggml_h2o_product_wants_plain_weights() {
-    return h2o_product_kernel_in_use(GGML_TYPE_Q8_0) && !h2o_has_isa(h2o_isa::AMX);
+    return h2o_uses_isa(h2o_isa::AVX2) && !h2o_has_isa(h2o_isa::AMX);
 }
 
 const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
@@ -12,6 +12,7 @@ const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
         { h2o_isa::AVX512_VNNI, h2o_products_avx512 },
         { h2o_isa::AVX_VNNI,    h2o_products_avxvnni },
         { h2o_isa::AVX2,        h2o_products_avx2 },
+        { h2o_isa::DOTPROD,     h2o_products_dotprod },
     });
     if (!kernels) {
         return nullptr;

@@ -19,20 +19,6 @@ struct layout {
     static constexpr int ROWS_BLOCK   = ROWS_MINS + (K::MINS ? K::SCALES*ROWS*4 : 0);
 };
 
-// dword i of every column in x[i], i from 0 to 7
-inline void load_columns(const char * const * column, int64_t offset, vec_f * x) {
-    for (int i = 0; i < 8; ++i) {
-        const __m256i a = _mm256_loadu_si256((const __m256i *) (column[i] + offset));
-#if VL == 16
-        const __m256i b = _mm256_loadu_si256((const __m256i *) (column[i + 8] + offset));
-        x[i] = (vec_f) _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-#else
-        x[i] = (vec_f) a;
-#endif
-    }
-    transpose<8>(x);
-}
-
 template <typename K>
 void pack_columns(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel) {
     using L = layout<K>;
@@ -211,8 +197,10 @@ void multiply_panels(const h2o_product_slice & s, int64_t first) {
     }
 }
 
-// One panel alone has too few sums to keep the instructions going: three at the end, where there are registers for them.
-constexpr int AT_END = VL == 16 ? 3 : 1;
+// Panels that are multiplied at once: as many as there are registers for. One alone at the end has too few sums to keep the
+// instructions going.
+constexpr int AT_ONCE = VL == 4 ? 3 : 2;
+constexpr int AT_END  = VL == 8 ? 1 : 3;
 
 template <typename K>
 void multiply(const h2o_product_slice & s) {
@@ -226,13 +214,13 @@ void multiply(const h2o_product_slice & s) {
     const int64_t n_panels = (s.n_columns + VL - 1)/VL;
 
     int64_t first = 0;
-    for (; first + 2 <= n_panels && n_panels - first != AT_END; first += 2) {
-        multiply_panels<K, 2, 1>(s, first);
+    for (; n_panels - first >= AT_ONCE && n_panels - first != AT_END; first += AT_ONCE) {
+        multiply_panels<K, AT_ONCE, 1>(s, first);
     }
-    if (n_panels - first == AT_END) {
-        multiply_panels<K, AT_END, 1>(s, first);
-    } else if (first < n_panels) {
-        multiply_panels<K, 1, 1>(s, first);
+    if (first < n_panels) {
+        with_constant<AT_END>((int) (n_panels - first), [&](auto n) {
+            multiply_panels<K, decltype(n)::value, 1>(s, first);
+        });
     }
 }
 

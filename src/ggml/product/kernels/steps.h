@@ -20,16 +20,22 @@ constexpr int ROWS = H2O_PRODUCT_ROWS;
 
 typedef int64_t vec_l __attribute__((vector_size(VL*4)));
 
+} // namespace
+
+#if defined(__ARM_NEON)
+#include "ggml/product/kernels/vectors-neon.h"
+#else
+#include "ggml/product/kernels/vectors-x86.h"
+#endif
+
+namespace {
+
 // N dwords in every N lanes
 template <int N>
 inline vec_i repeat(const char * src) {
     static_assert(N == 1 || N == 2 || N == 4, "");
     if constexpr (N == 4) {
-#if VL == 16
-        return (vec_i) _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) src));
-#else
-        return (vec_i) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) src));
-#endif
+        return repeat_4(src);
     } else if constexpr (N == 2) {
         int64_t x;
         __builtin_memcpy(&x, src, sizeof(x));
@@ -38,22 +44,6 @@ inline vec_i repeat(const char * src) {
         int32_t x;
         __builtin_memcpy(&x, src, sizeof(x));
         return x - vec_i {};
-    }
-}
-
-// 8 dwords of each row: the first one of all rows, the second one, and so on
-inline void interleave(const bytes<1> * row, char * dst) {
-    const __m256i a = _mm256_unpacklo_epi32((__m256i) row[0], (__m256i) row[1]);
-    const __m256i b = _mm256_unpackhi_epi32((__m256i) row[0], (__m256i) row[1]);
-    const __m256i c = _mm256_unpacklo_epi32((__m256i) row[2], (__m256i) row[3]);
-    const __m256i d = _mm256_unpackhi_epi32((__m256i) row[2], (__m256i) row[3]);
-
-    const __m256i x[4] = {
-        _mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d),
-    };
-    for (int i = 0; i < 4; ++i) {
-        _mm_storeu_si128((__m128i *) (dst + i*16),       _mm256_castsi256_si128(x[i]));
-        _mm_storeu_si128((__m128i *) (dst + (4 + i)*16), _mm256_extracti128_si256(x[i], 1));
     }
 }
 

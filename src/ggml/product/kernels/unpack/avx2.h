@@ -1,8 +1,21 @@
 #pragma once
 
-#include "ggml/product/kernels/unpack/vectors.h"
-
 #include <immintrin.h>
+#include <stdint.h>
+
+namespace {
+
+typedef float    floats __attribute__((vector_size(32)));
+typedef uint32_t dwords __attribute__((vector_size(32)));
+
+template <int W>
+struct vector_of {
+    typedef uint8_t bytes __attribute__((vector_size(32*W)));
+};
+
+} // namespace
+
+#include "ggml/product/kernels/unpack/vectors.h"
 
 namespace {
 
@@ -50,6 +63,10 @@ inline bytes<1> look_up<1>(const uint8_t * table, bytes<1> i) {
     return (bytes<1>) _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_16((const char *) table)), (__m256i) i);
 }
 
+inline floats load_floats(const char * x) {
+    return (floats) _mm256_loadu_ps((const float *) x);
+}
+
 inline floats widen(halves x) {
     return (floats) _mm256_cvtph_ps((__m128i) x);
 }
@@ -60,6 +77,11 @@ inline floats floats_of(uint64_t x) {
 
 inline floats floats_of_signed(uint64_t x) {
     return (floats) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(x)));
+}
+
+inline floats halved_powers(const uint32_t (& e)[8]) {
+    const dwords x = { e[0], e[1], e[2], e[3], e[4], e[5], e[6], e[7] };
+    return (floats) (x < 2 ? 0x00200000u << x : (x - 1) << 23);
 }
 
 } // namespace

@@ -79,15 +79,13 @@ struct mxfp4 : number_kind<5, 16, 1, false> {
     static constexpr int BLOCKS = 1;
     static constexpr int BYTES  = 17;
 
-    // half of 2^(e - 127); for e of 0 and 1 a subnormal number
     template <int N>
     static void scales(const char * row, floats * scale, floats *) {
         uint32_t e[8] = {};
         for (int i = 0; i < N; ++i) {
             e[i] = (uint8_t) row[i*BYTES];
         }
-        const dwords x = { e[0], e[1], e[2], e[3], e[4], e[5], e[6], e[7] };
-        scale[0] = (floats) (x < 2 ? 0x00200000u << x : (x - 1) << 23);
+        scale[0] = halved_powers(e);
     }
 
     template <int W>

@@ -9,7 +9,9 @@
 //
 // Formats: ggml-common.h and ggml-quants.c (dequantize_row_*).
 
-#if VL == 16
+#if defined(__ARM_NEON)
+#include "ggml/product/kernels/unpack/neon.h"
+#elif VL == 16
 #include "ggml/product/kernels/unpack/avx512.h"
 #else
 #include "ggml/product/kernels/unpack/avx2.h"

@@ -1,19 +1,13 @@
 #pragma once
 
-// What unpacking needs of an instruction set. Numbers of W blocks are a vector of W*32 bytes.
+// What unpacking needs of an instruction set. The file that includes this defines floats, 8 of them, and vector_of<W>::bytes: W*32 bytes,
+// the numbers of W blocks. Both have the operators of numbers.
 
 #include <stdint.h>
 
 namespace {
 
-typedef float    floats __attribute__((vector_size(32)));
-typedef uint32_t dwords __attribute__((vector_size(32)));
 typedef uint16_t halves __attribute__((vector_size(16)));
-
-template <int W>
-struct vector_of {
-    typedef uint8_t bytes __attribute__((vector_size(32*W)));
-};
 
 template <int W>
 using bytes = typename vector_of<W>::bytes;
@@ -42,10 +36,15 @@ bytes<W> add_bits(bytes<W> y, const char * x, int stride, uint8_t value);
 template <int W>
 bytes<W> look_up(const uint8_t * table, bytes<W> i);
 
-floats widen(halves x);
+inline floats load_floats(const char * x);
+
+inline floats widen(halves x);
 
 // 8 bytes without a sign, and with one
-floats floats_of(uint64_t x);
-floats floats_of_signed(uint64_t x);
+inline floats floats_of(uint64_t x);
+inline floats floats_of_signed(uint64_t x);
+
+// half of 2^(e - 127), e from 0 to 255: for 0 and 1 a subnormal number
+inline floats halved_powers(const uint32_t (& e)[8]);
 
 } // namespace
