@@ -45,7 +45,8 @@ inline bytes<1> moved<1>(bytes<1> x, int from, int, int to) {
 
 template <>
 inline bytes<1> nibbles<1>(const char * x, int) {
-    return (bytes<1>) _mm256_set_m128i(_mm_srli_epi16(load_16(x), 4), load_16(x)) & 0xf;
+    const __m256i both = _mm256_broadcastsi128_si256(load_16(x));
+    return (bytes<1>) _mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4)) & 0xf;
 }
 
 template <>
