@@ -552,7 +552,7 @@ def ops_experts(
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray:
     """
-    Products with experts' weights of a type [n_experts, n_rows, bytes of a row], of x [n_tokens, 1 or n_used, n] by ids [n_tokens, n_used].
+    Products with experts' rows [n_experts, n_rows, bytes], of x [n_tokens, 1 or n_used, n] by ids.
     """
 
 def ops_experts_seconds(

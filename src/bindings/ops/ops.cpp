@@ -314,7 +314,7 @@ void init_ops(py::module_ & m) {
     m.def("ops_product", &product, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"), "Products with weights of a type [n_rows, bytes of a row], of x [n_columns, n].");
     m.def("ops_product_seconds", &product_seconds, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"));
     m.def("ops_experts", &experts, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("ids"), py::arg("by_h2o"), py::arg("n_threads"),
-        "Products with experts' weights of a type [n_experts, n_rows, bytes of a row], of x [n_tokens, 1 or n_used, n] by ids [n_tokens, n_used].");
+        "Products with experts' rows [n_experts, n_rows, bytes], of x [n_tokens, 1 or n_used, n] by ids.");
     m.def("ops_experts_seconds", &experts_seconds, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("ids"), py::arg("by_h2o"), py::arg("n_threads"));
     m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));
 }
