@@ -1,14 +1,14 @@
-"""Speed of products with Q8_0 weights: H2O's CPU kernels beside upstream's.
+"""Speed of products with quantized weights: H2O's CPU kernels beside upstream's.
 
     python benchmarks/products.py
-    python benchmarks/products.py --threads 1
+    python benchmarks/products.py --types q8_0,q4_K --columns 1,4,1024 --threads 1
 
-Weights [3,072, 1,024] by so many columns, which are rounded to 8 bits, too. All take turns.
+Random weights [3,072, 1,024] by so many columns, which are rounded to 8 bits, too. All take turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 from typing import Annotated
@@ -16,6 +16,7 @@ from typing import Annotated
 import gguf
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama.bench.tables import Table
@@ -23,47 +24,65 @@ from h2o_llama.machine import cpu_model
 from h2o_llama.params import available_cpus
 
 N_ROWS, N = 3072, 1024
-COLUMNS = (4, 8, 16, 64, 1024)
 UPSTREAM = "upstream"
+TYPES = "q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_K,q3_K,q4_K,q5_K,q6_K,iq4_xs"
+KERNELS = ("avx512vnni", "avxvnni", "avx2", "dotprod")
 
 
 def main(
     repeats: Annotated[int, typer.Option(help="Computations of each kind.", min=1)] = 15,
     threads: Annotated[int | None, typer.Option(help="Threads; by default one for each CPU.", min=1)] = None,
+    types: Annotated[str, typer.Option(help="Types of weights, with commas between them.")] = TYPES,
+    columns: Annotated[str, typer.Option(help="Numbers of columns.")] = "1,4,8,16,64,1024",
 ) -> None:
-    """Print a Markdown table: billions of multiplications in a second, and in brackets over upstream's."""
-    print(f"{cpu_model()}\n\n{table(list(products(repeats, threads or available_cpus())))}")
+    """Print a Markdown table: billions of multiplications a second, in brackets over upstream's; for one column GB/s.
+
+    Upstream's are those for weights that lie as in the file.
+    """
+    lines = products(repeats, threads or available_cpus(), types.split(","), [int(n) for n in columns.split(",")])
+    print(f"{cpu_model()}\n\n{table(list(lines))}")
 
 
 def table(lines: list[list[str]]) -> str:
     """What `products` gives, in Markdown."""
-    return Table("columns", lines[0][1:], lines[1:], "").markdown()
+    return Table("type, columns", lines[0][1:], lines[1:], "").markdown()
 
 
-def products(repeats: int, n_threads: int) -> Iterator[list[str]]:
-    """A head, and a line for each number of columns."""
+def products(repeats: int, n_threads: int, types: Sequence[str], columns: Sequence[int]) -> Iterator[list[str]]:
+    """A head, and a line for each type and number of columns."""
+    isas = [isa for isa in _core.ops_isas() if isa in KERNELS]
+    yield ["type, columns", UPSTREAM, *isas]
+
     rng = np.random.default_rng(0)
-    floats = rng.standard_normal((N_ROWS, N), dtype=np.float32)
-    weights = gguf.quants.quantize(floats, gguf.GGMLQuantizationType.Q8_0)
-    isas = [isa for isa in _core.ops_isas() if isa in ("avx512vnni", "avxvnni", "avx2")]
-    yield ["columns", UPSTREAM, *isas]
+    for type_name in types:
+        weights = random_weights(rng, type_name)
+        for n_columns in columns:
+            x = rng.standard_normal((n_columns, N), dtype=np.float32)
 
-    for n_columns in COLUMNS:
-        x = rng.standard_normal((n_columns, N), dtype=np.float32)
+            def seconds(isa: str, weights: object = weights, type_name: str = type_name, x: object = x) -> float:
+                if isa != UPSTREAM:
+                    _core.ops_set_isa(isa)
+                return _core.ops_product_seconds(weights, type_name, x, isa != UPSTREAM, n_threads)
 
-        def seconds(isa: str, x: object = x) -> float:
-            if isa != UPSTREAM:
-                _core.ops_set_isa(isa)
-            return _core.ops_product_seconds(weights, x, isa != UPSTREAM, n_threads)
+            ways: dict[str, Callable[[], float]] = {name: partial(seconds, name) for name in (UPSTREAM, *isas)}
+            measured: dict[str, list[float]] = {name: [] for name in ways}
+            for _ in range(repeats):
+                for name, run in ways.items():
+                    measured[name].append(run())
 
-        ways: dict[str, Callable[[], float]] = {name: partial(seconds, name) for name in (UPSTREAM, *isas)}
-        measured: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(repeats):
-            for name, run in ways.items():
-                measured[name].append(run())
+            taken = {name: median(times) for name, times in measured.items()}
+            cells = [f"{N_ROWS * N * n_columns / t / 1e9:.0f} ({taken[UPSTREAM] / t:.2f})" for t in taken.values()]
+            if n_columns == 1:
+                cells = [
+                    f"{cell} {weights.nbytes / t / 1e9:.1f} GB/s" for cell, t in zip(cells, taken.values(), strict=True)
+                ]
+            yield [f"{type_name}, {n_columns:,}", *cells]
 
-        speeds = {name: N_ROWS * N * n_columns / median(times) / 1e9 for name, times in measured.items()}
-        yield [f"{n_columns:,}", *(f"{s:.0f} ({s / speeds[UPSTREAM]:.2f})" for s in speeds.values())]
+
+def random_weights(rng: np.random.Generator, type_name: str) -> NDArray[np.uint8]:
+    """Bytes of a type, with scales that are no infinity or NaN."""
+    n_numbers, n_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type_name.upper()]]
+    return rng.integers(0, 124, (N_ROWS, N // n_numbers * n_bytes), dtype=np.uint8)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     endif()
 endif()
 
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    h2o_kernel_options(product dotprod -march=armv8.2-a+dotprod)
+endif()
+
 if(TARGET ggml-cuda)
     h2o_add_sources(ggml-cuda ggml/*/cuda/*.cu)
 endif()

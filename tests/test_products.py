@@ -1,4 +1,4 @@
-"""H2O's products with Q8_0 weights, against upstream's and NumPy, with every CPU kernel that this machine has.
+"""H2O's products with weights of each type that it multiplies, against NumPy, with each CPU kernel of this machine.
 
 In whole models, the oracle's tests use them: some of these models have such weights.
 """
@@ -21,78 +21,176 @@ from kernels import ALL_ISAS, using
 
 Array = NDArray[Any]
 
-Q8_0 = gguf.GGMLQuantizationType.Q8_0
+# Of each type's unit, the bytes that hold scales in F16, and where numbers lie if there are minimums besides.
+TYPES: dict[str, tuple[list[int], slice | None]] = {
+    "q4_0": ([0], None),
+    "q4_1": ([0, 2], slice(4, None)),
+    "q5_0": ([0], None),
+    "q5_1": ([0, 2], slice(4, None)),
+    "q8_0": ([0], None),
+    "iq4_nl": ([0], None),
+    "mxfp4": ([], None),
+    "q2_K": ([80, 82], slice(16, 80)),
+    "q3_K": ([108], None),
+    "q4_K": ([0, 2], slice(16, None)),
+    "q5_K": ([0, 2], slice(16, None)),
+    "q6_K": ([208], None),
+    "iq4_xs": ([0], None),
+}
 
-every_isa = pytest.mark.parametrize("isa", ALL_ISAS, indirect=True)
+# Those with kernels of their own.
+ISAS = [isa for isa in ALL_ISAS if isa in ("avx512vnni", "avxvnni", "avx2", "dotprod")]
+
+every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
+every_type = pytest.mark.parametrize("type_name", TYPES)
 
 
-def numbers(rng: np.random.Generator, n_rows: int, n: int) -> Array:
-    return rng.standard_normal((n_rows, n), dtype=np.float32)
+def ggml_type(type_name: str) -> gguf.GGMLQuantizationType:
+    return gguf.GGMLQuantizationType[type_name.upper()]
 
 
-def weights_of(rng: np.random.Generator, n_rows: int, n: int) -> Array:
-    """Bytes of Q8_0: -128 to 127, as a file may hold, with scales of all sizes."""
-    blocks = rng.integers(0, 256, (n_rows, n // 32, 34), dtype=np.uint8)
-    blocks[..., :2] = np.float16(rng.standard_normal((n_rows, n // 32, 1))).view(np.uint8)
-    return blocks.reshape(n_rows, -1)
+def unit(type_name: str) -> int:
+    """Numbers that have a scale in common."""
+    return gguf.GGML_QUANT_SIZES[ggml_type(type_name)][0]
 
 
-def product(weights: Array, x: Array, n_threads: int = 1) -> Array:
-    return _core.ops_product(weights, x, True, n_threads)
+def weights_of(
+    rng: np.random.Generator, type_name: str, n_rows: int, n: int, scales: list[float] | None = None
+) -> Array:
+    """Any bytes, as a file may hold them, with scales of all sizes, or some of these."""
+    n_numbers, n_bytes = gguf.GGML_QUANT_SIZES[ggml_type(type_name)]
+    shape = (n_rows, n // n_numbers)
+    units = rng.integers(0, 256, (*shape, n_bytes), dtype=np.uint8)
+    for i in TYPES[type_name][0]:
+        drawn = rng.choice(scales, (*shape, 1)) if scales else rng.standard_normal((*shape, 1))
+        units[..., i : i + 2] = np.float16(drawn).view(np.uint8)
+    if type_name == "mxfp4":
+        units[..., 0] = rng.choice([0, 1, 2, 200], shape) if scales else rng.integers(118, 132, shape)
+    return units.reshape(n_rows, -1)
 
 
-def sizes_of_terms(weights: Array, x: Array) -> Array:
-    """What the rounding of a sum is in proportion to."""
-    return np.abs(x) @ np.abs(gguf.quants.dequantize(weights, Q8_0)).T
+def columns_of(rng: np.random.Generator, n_columns: int, n: int) -> Array:
+    """Columns that are in Q8_0 as they are: 127 is the largest number of each block, and scales are powers of two."""
+    x = rng.integers(-127, 128, (n_columns, n // 32, 32)).astype(np.float32)
+    x[..., 5] = 127
+    x *= rng.choice(np.float32([0.25, 1, 8]), (n_columns, n // 32, 1))
+    x[rng.random(x.shape[:2]) < 0.05] = 0
+    return x.reshape(n_columns, -1)
 
 
-@pytest.mark.parametrize("isa_name", ALL_ISAS)
+def product(type_name: str, weights: Array, x: Array, n_threads: int = 1) -> Array:
+    return _core.ops_product(weights, type_name, x, True, n_threads)
+
+
+def check(type_name: str, weights: Array, x: Array, got: Array) -> None:
+    """The error is in proportion to the sizes of terms: scale times number, and minimum."""
+    w = gguf.quants.dequantize(weights, ggml_type(type_name)).astype(np.float64)
+    sizes = np.abs(w)
+    numbers = TYPES[type_name][1]
+    if numbers is not None:
+        units = weights.reshape(len(weights), -1, gguf.GGML_QUANT_SIZES[ggml_type(type_name)][1]).copy()
+        units[..., numbers] = 0
+        minimums = gguf.quants.dequantize(units.reshape(weights.shape), ggml_type(type_name))
+        sizes += 2 * np.abs(minimums)
+    assert got.shape == (len(x), len(weights))
+    assert np.all(np.abs(got - x.astype(np.float64) @ w.T) <= 1e-6 * (np.abs(x) @ sizes.T))
+
+
+@pytest.mark.parametrize("isa_name", ISAS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 def test_any_sizes(isa_name: str, data: st.DataObject) -> None:
     draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    type_name = data.draw(st.sampled_from(list(TYPES)))
     rng = np.random.default_rng(draw(0, 1000))
-    n = 32 * draw(1, 150)  # more than a slice of blocks, too
-    weights, x = weights_of(rng, draw(1, 70), n), numbers(rng, draw(1, 70), n)
+    n = unit(type_name) * draw(1, 4800 // unit(type_name))  # more than a slice of blocks, too
+    weights, x = weights_of(rng, type_name, draw(1, 70), n), columns_of(rng, draw(1, 70), n)
     with using(isa_name):
-        got = product(weights, x, n_threads=draw(1, 3))
-        upstream = _core.ops_product(weights, x, False, 1)
-    assert np.all(np.abs(got - upstream) <= 1e-6 * sizes_of_terms(weights, x))
+        check(type_name, weights, x, product(type_name, weights, x, n_threads=draw(1, 3)))
 
 
 @every_isa
-def test_numpy(rng: np.random.Generator, isa: str) -> None:
-    """Columns that are in Q8_0 as they are: 127 is the largest number of each block, and scales are powers of two."""
-    weights = weights_of(rng, 203, 4800)
-    expected_weights = gguf.quants.dequantize(weights, Q8_0).astype(np.float64)
-    for n_columns in (1, 2, 4, 7, 100):
+@every_type
+def test_few_and_many_columns(rng: np.random.Generator, isa: str, type_name: str) -> None:
+    n = 2560 if unit(type_name) == 256 else 2400
+    weights = weights_of(rng, type_name, 75, n)
+    for n_columns in (1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 33, 100):
         with case(n_columns=n_columns):
-            x = rng.integers(-127, 128, (n_columns, 150, 32)).astype(np.float32)
-            x[..., 5] = 127
-            x *= rng.choice(np.float32([0.25, 1, 8]), (n_columns, 150, 1))
-            x = x.reshape(n_columns, -1)
-            error = np.abs(product(weights, x, n_threads=2) - x @ expected_weights.T)
-            assert np.all(error <= 1e-6 * sizes_of_terms(weights, x))
+            x = columns_of(rng, n_columns, n)
+            check(type_name, weights, x, product(type_name, weights, x, n_threads=2))
 
 
 @every_isa
-def test_a_column_does_not_depend_on_others_or_threads(rng: np.random.Generator, isa: str) -> None:
-    weights, x = weights_of(rng, 75, 2400), numbers(rng, 70, 2400)
-    whole = product(weights, x, n_threads=3)
+@every_type
+def test_extreme_numbers_and_scales(rng: np.random.Generator, isa: str, type_name: str) -> None:
+    """All bits set or none; scales from the smallest to the largest F16, columns of 127 or -127."""
+    n = 512
+    for scales in ([65504.0], [6e-8, -6e-8], [0.0], [1e-3, 65504.0]):
+        for bits in (None, 0x00, 0x80, 0x7F, 0xFF):
+            with case(scales=scales, bits=bits):
+                weights = weights_of(rng, type_name, 9, n, scales)
+                if bits is not None:
+                    units = weights.reshape(9, n // unit(type_name), -1)
+                    kept = [0] if type_name == "mxfp4" else [i + j for i in TYPES[type_name][0] for j in (0, 1)]
+                    units[..., np.setdiff1d(np.arange(units.shape[2]), kept)] = bits
+                for n_columns in (1, 3, 20):
+                    x = rng.choice(np.float32([-127, 127]), (n_columns, n))
+                    x[0] = -127
+                    check(type_name, weights, x, product(type_name, weights, x))
+
+
+@every_isa
+def test_columns_are_rounded_to_q8_0(rng: np.random.Generator, isa: str) -> None:
+    weights, x = weights_of(rng, "q8_0", 33, 1120), rng.standard_normal((17, 1120), dtype=np.float32)
+    rounded = gguf.quants.dequantize(gguf.quants.quantize(x, ggml_type("q8_0")), ggml_type("q8_0"))
+    for n_columns in (1, 4, 17):
+        with case(n_columns=n_columns):
+            check("q8_0", weights, rounded[:n_columns], product("q8_0", weights, x[:n_columns]))
+
+
+@every_isa
+@every_type
+def test_a_column_does_not_depend_on_others_or_threads(rng: np.random.Generator, isa: str, type_name: str) -> None:
+    weights, x = weights_of(rng, type_name, 75, 2560), rng.standard_normal((70, 2560), dtype=np.float32)
+    whole = product(type_name, weights, x, n_threads=3)
     for start, end in ((0, 8), (5, 17), (30, 70)):
-        np.testing.assert_array_equal(product(weights, x[start:end]), whole[start:end])
+        np.testing.assert_array_equal(product(type_name, weights, x[start:end]), whole[start:end])
+    few = product(type_name, weights, x[:4], n_threads=2)
+    for i in range(4):
+        np.testing.assert_array_equal(product(type_name, weights, x[i : i + 1]), few[i : i + 1])
 
 
 @every_isa
 def test_what_is_not_finite_stays_in_its_column_or_row(rng: np.random.Generator, isa: str) -> None:
-    weights, x = weights_of(rng, 21, 128), numbers(rng, 19, 128)
-    expected = product(weights, x)
+    weights, x = weights_of(rng, "q8_0", 21, 128), rng.standard_normal((19, 128), dtype=np.float32)
+    expected = product("q8_0", weights, x)
     odd_x, odd_weights = x.copy(), weights.copy()
     odd_x[3, 70], odd_x[18, 127] = np.inf, 1e30  # whose scale is no F16
     odd_weights[5, 34:36] = np.float16([np.nan]).view(np.uint8)
     odd_weights[20, :2] = np.float16([np.inf]).view(np.uint8)
-    for i, got in ((0, product(weights, odd_x).T), (1, product(odd_weights, x))):
+    for i, got in ((0, product("q8_0", weights, odd_x).T), (1, product("q8_0", odd_weights, x))):
         odd = [[3, 18], [5, 20]][i]
         rest = np.setdiff1d(np.arange(got.shape[1]), odd)
         assert not np.isfinite(got[:, odd]).any()
         np.testing.assert_array_equal(got[:, rest], (expected.T if i == 0 else expected)[:, rest])
+
+
+@every_isa
+@pytest.mark.parametrize("type_name", ["q8_0", "q4_K", "q6_K", "q5_1"])
+def test_experts(rng: np.random.Generator, isa: str, type_name: str) -> None:
+    """Each token's product with the experts that were chosen for it: some have many tokens, others few or none."""
+    n, n_experts, n_rows = 2304, 7, 70
+    weights = weights_of(rng, type_name, n_experts * n_rows, n).reshape(n_experts, n_rows, -1)
+    for n_tokens, n_used, is_shared in ((1, 2, True), (1, 3, False), (5, 4, True), (90, 3, False)):
+        with case(n_tokens=n_tokens, n_used=n_used, is_shared=is_shared):
+            skewed = np.array([0.4, 0.3, 0.2, 0.04, 0.03, 0.03, 0])
+            skewed[:6] += 1e-9
+            ids = np.array(
+                [rng.choice(n_experts, n_used, replace=False, p=skewed / skewed.sum()) for _ in range(n_tokens)]
+            )
+            x = columns_of(rng, n_tokens * (1 if is_shared else n_used), n).reshape(n_tokens, -1, n)
+            got = _core.ops_experts(weights, type_name, x, ids.astype(np.int32), True, 3)
+            for token in range(n_tokens):
+                for i, expert in enumerate(ids[token]):
+                    column = x[token, 0 if is_shared else i][None]
+                    check(type_name, weights[expert], column, got[token, i][None])

@@ -40,6 +40,8 @@ __all__: list[str] = [
     "ops_attention",
     "ops_attention_seconds",
     "ops_column_sums",
+    "ops_experts",
+    "ops_experts_seconds",
     "ops_fuse",
     "ops_get_rows",
     "ops_isas",
@@ -62,6 +64,7 @@ class Model:
         n_gpu_layers: typing.SupportsInt | typing.SupportsIndex,
         verbose: bool,
         rpc_servers: collections.abc.Sequence[str],
+        repack: bool = True,
     ) -> None: ...
     def detokenize(
         self, tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], special: bool
@@ -540,6 +543,26 @@ def ops_column_sums(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray: ...
+def ops_experts(
+    weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    type: str,
+    x: numpy.ndarray,
+    ids: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    by_h2o: bool,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> numpy.ndarray:
+    """
+    Products with experts' rows [n_experts, n_rows, bytes], of x [n_tokens, 1 or n_used, n] by ids.
+    """
+
+def ops_experts_seconds(
+    weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    type: str,
+    x: numpy.ndarray,
+    ids: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    by_h2o: bool,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+) -> float: ...
 def ops_fuse(
     a: collections.abc.Sequence[numpy.ndarray],
     b: collections.abc.Sequence[numpy.ndarray],
@@ -566,16 +589,18 @@ def ops_mul_mat_seconds(
 ) -> float: ...
 def ops_product(
     weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    type: str,
     x: numpy.ndarray,
     by_h2o: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray:
     """
-    Products with Q8_0 weights [n_rows, bytes of a row], of x [n_columns, n].
+    Products with weights of a type [n_rows, bytes of a row], of x [n_columns, n].
     """
 
 def ops_product_seconds(
     weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    type: str,
     x: numpy.ndarray,
     by_h2o: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,

@@ -19,7 +19,7 @@ from h2o_llama.loading import check_rpc_servers, load_model
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Tokens
 from h2o_llama.named_files import find_model
-from h2o_llama.params import ContextParams
+from h2o_llama.params import ContextParams, has_own_products
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
 from h2o_llama.sequence import DENSE_TAIL as DENSE_TAIL
 from h2o_llama.sequence import Progress as Progress
@@ -167,7 +167,9 @@ class Llama(ChatCompletions):
             self._model_path = model_path.model_path
             self._fingerprint: str = model_path._fingerprint
         else:
-            model = load_model(model_path, n_gpu_layers, verbose, check_rpc_servers(rpc_servers, n_gpu_layers))
+            servers = check_rpc_servers(rpc_servers, n_gpu_layers)
+            repack = not has_own_products(self._params.h2o, products)
+            model = load_model(model_path, n_gpu_layers, verbose, servers, repack)
             self._model_path = os.fspath(find_model(model_path))
             self._fingerprint = model_fingerprint(self._model_path)
         if model.has_encoder:

@@ -27,16 +27,23 @@ KV_TYPES = {
 
 
 def load_model(
-    model_path: str | os.PathLike[str], n_gpu_layers: int, verbose: bool, rpc_servers: tuple[str, ...] = ()
+    model_path: str | os.PathLike[str],
+    n_gpu_layers: int,
+    verbose: bool,
+    rpc_servers: tuple[str, ...] = (),
+    repack: bool = True,
 ) -> _core.Model:
     """Load a GGUF file, or a model that has a name; its layers go to the servers first.
+
+    With `repack`, llama.cpp moves weights of some types into layouts for its own products, which only these can read.
 
     Raises FileNotFoundError if there is no such file; ValueError if it is a folder, empty, damaged, or no GGUF model
     file; H2OError if llama.cpp refuses it, or a server does not answer; the message has the reason.
     """
     if not isinstance(model_path, str | os.PathLike):
         raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Llama", model_path)
-    return _core.Model(os.fsencode(check_model_file("Llama", model_path)), n_gpu_layers, verbose, list(rpc_servers))
+    path = os.fsencode(check_model_file("Llama", model_path))
+    return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack)
 
 
 def can_index(model: _core.Model, n_gpu_layers: int) -> bool:

@@ -20,6 +20,11 @@ PRODUCTS = tuple(OPTIONS["products"].choices)
 """Whose kernels multiply by weights, the default first."""
 
 
+def has_own_products(h2o: H2OConfig | None, products: str) -> bool:
+    """Whether weights are multiplied by kernels of our own."""
+    return h2o is not None if products == "auto" else products == "own"
+
+
 @dataclass(frozen=True)
 class ContextParams:
     """The arguments of `Llama` that make its context, checked; see there.

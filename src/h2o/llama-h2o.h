@@ -100,6 +100,9 @@ LLAMA_API struct llama_h2o_params llama_h2o_default_params(void);
 // whether a memory set holds anything: H2O is off otherwise
 LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 
+// whether weights are multiplied by kernels of our own
+LLAMA_API bool llama_h2o_params_own_products(const struct llama_h2o_params * params);
+
 // What is known of a parameter: for command lines, and for whoever checks or prints values.
 enum llama_h2o_option_kind {
     LLAMA_H2O_OPTION_NUMBER = 0,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_llama.config import H2OConfig
 from h2o_llama.llama import Llama
-from h2o_llama.params import available_cpus
+from h2o_llama.params import available_cpus, has_own_products
 
 Tokens = NDArray[np.int32]
 
@@ -32,6 +32,10 @@ class Mode:
     @property
     def is_dense(self) -> bool:
         return self.h2o is None
+
+    @property
+    def has_own_products(self) -> bool:
+        return has_own_products(self.h2o, self.products)
 
     @property
     def group(self) -> str:

@@ -38,21 +38,33 @@ class Bench:
         self.plan = plan
         self.results: list[Result] = []
         self.bandwidth: float | None = None
-        self.weights = Llama(model, n_ctx=256, n_batch=256, n_ubatch=256, n_gpu_layers=plan.n_gpu_layers, h2o=None)
+        self.weights = self._open(model, "upstream")
+        self._own_weights: Llama | None = None  # upstream's products have some types in a layout of their own
         try:
             self.weight_bytes = weights_read(self.weights.core_model.weight_bytes, self.weights.metadata)
             cases = [case for n in plan.lengths for case in plan.cases(n)]
             self._tokens = prompt_tokens(self.weights, text, max(case.n_used for case in cases))
             self._check_memory()
             for case in {case.mode: case for case in cases}.values():  # of each mode the longest
-                case.open(self.weights).close()
+                if case.mode.has_own_products and self._own_weights is None:
+                    self._own_weights = self._open(model, "own")
+                case.open(self._weights_of(case)).close()
         except BaseException:
-            self.weights.close()
+            self.close()
             raise
+
+    def _open(self, model: str | os.PathLike[str], products: str) -> Llama:
+        sizes = {"n_ctx": 256, "n_batch": 256, "n_ubatch": 256}
+        return Llama(model, **sizes, n_gpu_layers=self.plan.n_gpu_layers, h2o=None, products=products)
+
+    def _weights_of(self, case: Case) -> Llama:
+        return self._own_weights if case.mode.has_own_products and self._own_weights is not None else self.weights
 
     def close(self) -> None:
         """Free the weights."""
         self.weights.close()
+        if self._own_weights is not None:
+            self._own_weights.close()
 
     def rows(self) -> list[Row]:
         """The figures so far, see `h2o_llama.bench.rows.rows`."""
@@ -90,7 +102,7 @@ class Bench:
                 repeated.append(result)
             progress(name, n_done := n_done + 1, n)
         with ExitStack() as stack:
-            llms = [stack.enter_context(result.case.open(self.weights)) for result in repeated]
+            llms = [stack.enter_context(result.case.open(self._weights_of(result.case))) for result in repeated]
             for result, llm in zip(repeated, llms, strict=True):
                 result.case.warm(llm, self._tokens)
             for _ in range(self.plan.repetitions):
@@ -105,7 +117,8 @@ class Bench:
             return
         for n_tokens in self.plan.lengths:
             cases = self.plan.cases(n_tokens)
-            needed = self.weights.model_bytes + sum(self._kv_bytes(case) for case in cases)
+            n_weights = len({case.mode.has_own_products for case in cases})
+            needed = n_weights * self.weights.model_bytes + sum(self._kv_bytes(case) for case in cases)
             if needed > available:
                 raise ValueError(
                     f"[bench] {n_tokens:,} tokens in {len(cases)} modes need {needed / 2**30:.1f} GiB for weights, K "

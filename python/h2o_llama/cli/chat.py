@@ -65,7 +65,7 @@ def chat(
     if file is not None:
         told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    with open_weights(model, gpu_layers, rpc) as weights:
+    with open_weights(model, gpu_layers, rpc, h2o, "auto") as weights:
         read_first = _shared_tokens(weights, begin)
         n_trained = weights.core_model.n_ctx_train
         if len(read_first) >= n_trained:

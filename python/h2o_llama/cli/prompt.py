@@ -9,6 +9,7 @@ import typer
 
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.named_files import TEXTS, find_text, suggestion
+from h2o_llama.params import has_own_products
 
 
 def model_file(name: str) -> Path:
@@ -16,9 +17,16 @@ def model_file(name: str) -> Path:
     return demo_model_path() if name == "demo" else Path(name)
 
 
-def open_weights(name: str, gpu_layers: int | None, rpc: str | None = None) -> Llama:
-    """The model with the least context: how large one must be is known when it has cut the text into tokens."""
-    return Llama(model_file(name), n_ctx=1, n_batch=1, n_ubatch=1, n_gpu_layers=gpu_layers, h2o=None, rpc_servers=rpc)
+def open_weights(
+    name: str, gpu_layers: int | None, rpc: str | None = None, h2o: H2OConfig | None = None, products: str = "own"
+) -> Llama:
+    """The model with the least context: how large one must be is known when it has cut the text into tokens.
+
+    The weights are loaded for what `products` are with `h2o`.
+    """
+    products = "own" if has_own_products(h2o, products) else "upstream"
+    sizes = {"n_ctx": 1, "n_batch": 1, "n_ubatch": 1}
+    return Llama(model_file(name), **sizes, n_gpu_layers=gpu_layers, h2o=None, rpc_servers=rpc, products=products)
 
 
 def open_context(

@@ -63,7 +63,7 @@ def run(
     """
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
-    with open_weights(model, gpu_layers, rpc) as weights:
+    with open_weights(model, gpu_layers, rpc, h2o, products) as weights:
         if not (raw or before or save) and weights.chat_template:
             tokens, n_asked = _asked_by_the_template(weights, text, prompt, special)
         else:

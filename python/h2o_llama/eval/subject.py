@@ -36,7 +36,7 @@ class Subject:
         seed: int,
     ) -> None:
         self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
-        self.weights = Llama(model, n_ctx=256, n_batch=256, n_ubatch=256, h2o=None, **self._common)
+        self.weights = Llama(model, n_ctx=256, n_batch=256, n_ubatch=256, h2o=None, products="own", **self._common)
         self.text = Text(self.weights, text, text_name)
         self.chunk_size = chunk_size
         self.seed = seed

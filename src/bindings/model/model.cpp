@@ -3,6 +3,8 @@
 #include "bindings/llama-call.h"
 #include "bindings/model/gguf-check.h"
 
+#include "ggml/product/product.h"
+
 #include <pybind11/stl.h>
 
 #include <cstdint>
@@ -44,13 +46,14 @@ static std::vector<ggml_backend_dev_t> devices_with(const std::vector<std::strin
     return result;
 }
 
-model::model(const std::string & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers) {
+model::model(const std::string & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack) {
     gguf_check(path, "[Llama] ");
 
     llama_call call(verbose, llama_call::THROW);
 
     llama_model_params params = llama_model_default_params();
-    params.n_gpu_layers = n_gpu_layers;
+    params.n_gpu_layers     = n_gpu_layers;
+    params.use_extra_bufts = repack || !ggml_h2o_product_wants_plain_weights();
 
     ptr.reset(llama_call::run("[Llama] ", [&] {
         std::vector<ggml_backend_dev_t> devices;
@@ -151,11 +154,11 @@ static std::map<std::string, size_t> weight_bytes(const model & self) {
 
 void init_model(py::module_ & m) {
     py::class_<model, std::shared_ptr<model>>(m, "Model")
-        .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers) {
+        .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack) {
             const std::string path_str = path;
             py::gil_scoped_release no_gil;
-            return std::make_shared<model>(path_str, n_gpu_layers, verbose, rpc_servers);
-        }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"))
+            return std::make_shared<model>(path_str, n_gpu_layers, verbose, rpc_servers, repack);
+        }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"), py::arg("repack") = true)
         .def("tokenize", [](const model & self, const py::bytes & text, bool add_special, bool parse_special) {
             const std::string text_str = text;
             py::gil_scoped_release no_gil;

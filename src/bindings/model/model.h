@@ -14,7 +14,8 @@
 class model {
 public:
     // rpc_servers: HOST:PORT of each ggml-rpc-server that takes layers before the GPUs of this machine do
-    model(const std::string & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers);
+    // repack: weights into other layouts, where upstream has some: without, H2O's products multiply them if they are as fast
+    model(const std::string & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack);
 
     std::vector<llama_token> tokenize(const std::string & text, bool add_special, bool parse_special) const;
     std::string detokenize(const std::vector<llama_token> & tokens, bool special) const;

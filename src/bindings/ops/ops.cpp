@@ -213,28 +213,54 @@ static double mul_mat_seconds(const py::array & a, const py::array & b, int n_th
     return graph.compute_seconds();
 }
 
-// weights are bytes of Q8_0 [n_rows, n_bytes], x is [n_columns, n]
-static ggml_tensor * product_build(ops_graph & graph, const py::array_t<uint8_t> & weights, const py::array & x, bool by_h2o) {
-    ggml_tensor * t = ggml_mul_mat(graph.ctx(), graph.input_rows(weights, GGML_TYPE_Q8_0), graph.input(x, GGML_TYPE_F32));
+// weights are bytes of this type [n_rows, n_bytes], x is [n_columns, n]
+static ggml_tensor * product_build(ops_graph & graph, const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, bool by_h2o) {
+    ggml_tensor * t = ggml_mul_mat(graph.ctx(), graph.input_rows(weights, find_type(type)), graph.input(x, GGML_TYPE_F32));
     if (by_h2o) {
         ggml_h2o_product_hint(t);
     }
     return t;
 }
 
-static py::array product(const py::array_t<uint8_t> & weights, const py::array & x, bool by_h2o, int n_threads) {
+// of experts: weights [n_experts, n_rows, n_bytes], x [n_tokens, 1 or n_used, n], ids [n_tokens, n_used]
+static ggml_tensor * experts_build(ops_graph & graph, const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, const py::array_t<int32_t> & ids, bool by_h2o) {
+    ggml_tensor * t = ggml_mul_mat_id(graph.ctx(), graph.input_rows(weights, find_type(type)), graph.input(x, GGML_TYPE_F32), graph.input(ids, GGML_TYPE_I32));
+    if (by_h2o) {
+        ggml_h2o_product_hint(t);
+    }
+    return t;
+}
+
+static py::array experts(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, const py::array_t<int32_t> & ids, bool by_h2o, int n_threads) {
+    ops_graph graph("experts", "cpu", n_threads);
+
+    ggml_tensor * t = experts_build(graph, weights, type, x, ids, by_h2o);
+    graph.compute({ t });
+
+    return graph.output(t, { ids.shape(0), ids.shape(1), weights.shape(1) });
+}
+
+static double experts_seconds(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, const py::array_t<int32_t> & ids, bool by_h2o, int n_threads) {
+    ops_graph graph("experts", "cpu", n_threads);
+
+    graph.compute({ experts_build(graph, weights, type, x, ids, by_h2o) });
+
+    return graph.compute_seconds();
+}
+
+static py::array product(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, bool by_h2o, int n_threads) {
     ops_graph graph("product", "cpu", n_threads);
 
-    ggml_tensor * t = product_build(graph, weights, x, by_h2o);
+    ggml_tensor * t = product_build(graph, weights, type, x, by_h2o);
     graph.compute({ t });
 
     return graph.output(t, { x.shape(0), weights.shape(0) });
 }
 
-static double product_seconds(const py::array_t<uint8_t> & weights, const py::array & x, bool by_h2o, int n_threads) {
+static double product_seconds(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, bool by_h2o, int n_threads) {
     ops_graph graph("product", "cpu", n_threads);
 
-    graph.compute({ product_build(graph, weights, x, by_h2o) });
+    graph.compute({ product_build(graph, weights, type, x, by_h2o) });
 
     return graph.compute_seconds();
 }
@@ -285,7 +311,10 @@ void init_ops(py::module_ & m) {
     m.def("ops_set_isa", &set_isa, py::arg("name"), "Kernels that need none better than this, from now on.");
     m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"),
         py::arg("n_threads"));
-    m.def("ops_product", &product, py::arg("weights"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"), "Products with Q8_0 weights [n_rows, bytes of a row], of x [n_columns, n].");
-    m.def("ops_product_seconds", &product_seconds, py::arg("weights"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"));
+    m.def("ops_product", &product, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"), "Products with weights of a type [n_rows, bytes of a row], of x [n_columns, n].");
+    m.def("ops_product_seconds", &product_seconds, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"));
+    m.def("ops_experts", &experts, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("ids"), py::arg("by_h2o"), py::arg("n_threads"),
+        "Products with experts' rows [n_experts, n_rows, bytes], of x [n_tokens, 1 or n_used, n] by ids.");
+    m.def("ops_experts_seconds", &experts_seconds, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("ids"), py::arg("by_h2o"), py::arg("n_threads"));
     m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));
 }

@@ -25,11 +25,11 @@ inline vec_f broadcast(float x) {
     return x - vec_f {};
 }
 
-inline int64_t min_of(int64_t a, int64_t b) {
+constexpr int64_t min_of(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-inline int64_t max_of(int64_t a, int64_t b) {
+constexpr int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 

@@ -21,7 +21,7 @@ struct h2o_config : llama_h2o_params {
     bool enabled() const { return memory_size() > 0; }
 
     // weights are multiplied by kernels of our own where there are some
-    bool own_products() const { return products == LLAMA_H2O_PRODUCTS_AUTO ? enabled() : products == LLAMA_H2O_PRODUCTS_OWN; }
+    bool own_products() const { return llama_h2o_params_own_products(this); }
 
     bool is_dense(uint32_t il) const { return dense_layers[il/64] >> il%64 & 1; }
 

@@ -278,6 +278,10 @@ bool llama_h2o_params_enabled(const llama_h2o_params * params) {
     return params->local_window > 0 || params->heavy_budget > 0 || params->sink_tokens > 0;
 }
 
+bool llama_h2o_params_own_products(const llama_h2o_params * params) {
+    return params->products == LLAMA_H2O_PRODUCTS_AUTO ? llama_h2o_params_enabled(params) : params->products == LLAMA_H2O_PRODUCTS_OWN;
+}
+
 int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_t size) {
     const bool enabled = llama_h2o_params_enabled(params);
     std::string res = enabled ? "" : "off";

@@ -2,25 +2,19 @@
 #include "ggml-cpu.h"
 #include "ops.h"
 
-#include "ggml/product/product.h"
-#include "ggml/product/kernels/kernels.h"
+#include "ggml/product/cpu/hint.h"
+#include "ggml/product/cpu/packed.h"
 #include "ggml/work.h"
 
 #include <algorithm>
 
 namespace {
 
-constexpr int64_t MAX_ROWS     = 64; // of weights in an item of work, unless there is one column
 constexpr int64_t ITEMS        = 8;  // for each thread, or fewer rows
-constexpr int64_t COLUMN_ITEMS = 2;  // long ones: the first rows of each come from memory late
-constexpr int64_t SLICE_BLOCKS = 64; // of rows and columns that are multiplied at once: in the L2 cache
+constexpr int64_t DIRECT_ITEMS = 2;  // long ones: the first rows of each come from memory late
 
-int64_t round_rows(int64_t n) {
-    return h2o_ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
-}
-
-// Columns are packed once; one alone in a way of its own. An item of work is a run of rows for all columns; a thread unpacks them.
-// The sum of a row and a column is taken block after block: it depends on nothing else.
+// Columns are packed once. An item of work is a run of rows for all columns; a thread unpacks them, or multiplies few columns by them
+// where they lie. The sum of a row and a column is taken block after block: it depends on nothing else.
 struct product {
     product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads);
 
@@ -29,67 +23,32 @@ struct product {
     void compute(const ggml_compute_params * params) const;
 
 private:
-    const h2o_product_kernel & kernel;
-
     const ggml_tensor * weights;
     const ggml_tensor * x;
     const ggml_tensor * dst;
 
-    int64_t n_columns, n_panels, n_rows, n_blocks;
+    h2o_packed columns;
+    int64_t    n_rows;
+    int64_t    item_rows;
 
-    int     spread;        // lanes for each column
-    int64_t panel_columns;
-    int64_t unit_blocks;   // that are packed together
-    int64_t unit_size;     // bytes
-    int64_t panel_units;
-    int64_t panel_size;    // bytes
-
-    int64_t item_rows;
-    int64_t step_rows;     // that are unpacked at once
-    int64_t slice;         // blocks
-
-    // offsets into the work buffer; a thread has quantized columns, then unpacked rows in the same place, and sums
-    size_t off_thread, off_sums, thread_size;
-
-    bool is_column() const { return n_columns == 1; }
+    // a thread's part of the work buffer: where each column's results go, then a panel's quantized columns, or unpacked rows
+    size_t off_scratch, thread_size;
 
     void prefetch(int64_t item) const;
     void pack(char * work, char * quantized, int ith, int nth) const;
-    void multiply(const char * work, char * rows, float * sums, int64_t first, int64_t n) const;
 };
 
 product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads)
-    : kernel(kernel), weights(dst->src[0]), x(dst->src[1]), dst(dst) {
-    n_columns = x->ne[1];
-    n_rows    = weights->ne[1];
-    n_blocks  = weights->ne[0]/H2O_PRODUCT_BLOCK;
+    : weights(dst->src[0]), x(dst->src[1]), dst(dst), columns(kernel, x->ne[1], x->ne[0]/H2O_PRODUCT_BLOCK), n_rows(weights->ne[1]) {
+    const int64_t n_items = n_threads*(columns.is_direct ? DIRECT_ITEMS : ITEMS);
+    const int64_t n       = std::min(h2o_ceil_div(n_rows, n_items), columns.is_direct ? n_rows : H2O_PRODUCT_MAX_ROWS);
+    item_rows = h2o_ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
 
-    spread        = n_columns <= kernel.n_lanes/4 ? 4 : n_columns <= kernel.n_lanes/2 ? 2 : 1;
-    panel_columns = is_column() ? 1 : kernel.n_lanes/spread;
-    unit_blocks   = is_column() ? kernel.column_blocks : 1;
-    unit_size     = is_column() ? kernel.column_bytes : kernel.panel_block;
-    panel_units   = h2o_ceil_div(n_blocks, unit_blocks);
-    n_panels      = h2o_ceil_div(n_columns, panel_columns);
+    const size_t n_quantized = columns.panel_columns*columns.n_blocks*H2O_PRODUCT_BLOCK_BYTES;
 
-    const int64_t n_items  = n_threads*(is_column() ? COLUMN_ITEMS : ITEMS);
-    const int64_t max_rows = is_column() ? n_rows : MAX_ROWS;
-    item_rows = round_rows(std::min(h2o_ceil_div(n_rows, n_items), max_rows));
-    // with few columns what is unpacked is used little, and stays in the L1 cache
-    step_rows = n_panels <= 2 && !is_column() ? H2O_PRODUCT_ROWS : item_rows;
-    slice     = std::min(n_blocks, SLICE_BLOCKS);
-
-    panel_size = panel_units*unit_size;
-
-    // fewer threads, which have larger items, fit into what was planned; rows are not unpacked for one column
-    const int64_t max_step    = is_column() ? 0 : n_panels <= 2 ? H2O_PRODUCT_ROWS : round_rows(std::min(n_rows, MAX_ROWS));
-    const int64_t n_quantized = panel_columns*n_blocks*H2O_PRODUCT_BLOCK_BYTES;
-    const int64_t n_unpacked  = max_step/H2O_PRODUCT_ROWS*slice*kernel.rows_block;
-    const int64_t n_sums      = slice < n_blocks ? n_panels*max_step*kernel.n_lanes*(int64_t) sizeof(float) : 0;
-
-    off_thread  = GGML_PAD(n_panels*panel_size, 64);
-    off_sums    = GGML_PAD(std::max(n_quantized, n_unpacked), 64);
-    thread_size = off_sums + GGML_PAD(n_sums, 64);
-    size        = off_thread + n_threads*thread_size;
+    off_scratch = GGML_PAD(columns.n_columns*sizeof(float *), 64);
+    thread_size = off_scratch + GGML_PAD(std::max(n_quantized, columns.scratch_size()), 64);
+    size        = columns.size() + n_threads*thread_size;
 }
 
 // The item's first rows, which nothing else asks for in time.
@@ -102,63 +61,28 @@ void product::prefetch(int64_t item) const {
     }
 }
 
-// A thread's share of all units of all panels.
+// A thread's share of all blocks of all panels.
 void product::pack(char * work, char * quantized, int ith, int nth) const {
-    const auto quantize = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
+    const auto    quantize = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
+    const int64_t n_blocks = columns.n_blocks;
 
-    const int64_t end = n_panels*panel_units*(ith + 1)/nth;
-    for (int64_t i = n_panels*panel_units*ith/nth; i < end;) {
-        const int64_t panel   = i/panel_units;
-        const int64_t unit    = i%panel_units;
-        const int64_t n_units = std::min(panel_units - unit, end - i);
-        const int64_t block   = unit*unit_blocks;
-        const int64_t n       = std::min(n_units*unit_blocks, n_blocks - block);
-        const int64_t column  = panel*panel_columns;
-        const int64_t n_cols  = std::min(panel_columns, n_columns - column);
-        const int64_t stride  = n*H2O_PRODUCT_BLOCK_BYTES;
+    const int64_t end = columns.n_panels*n_blocks*(ith + 1)/nth;
+    for (int64_t i = columns.n_panels*n_blocks*ith/nth; i < end;) {
+        const int64_t panel  = i/n_blocks;
+        const int64_t block  = i%n_blocks;
+        const int64_t n      = std::min(n_blocks - block, end - i);
+        const int64_t first  = panel*columns.panel_columns;
+        const int64_t n_cols = std::min(columns.panel_columns, columns.n_columns - first);
 
+        const char * column[64];
         for (int64_t j = 0; j < n_cols; ++j) {
-            const float * src = (const float *) ((const char *) x->data + (column + j)*x->nb[1]) + block*H2O_PRODUCT_BLOCK;
-            quantize(src, quantized + j*stride, n*H2O_PRODUCT_BLOCK);
+            const float * src = (const float *) ((const char *) x->data + (first + j)*x->nb[1]) + block*H2O_PRODUCT_BLOCK;
+            char        * to  = quantized + j*n*H2O_PRODUCT_BLOCK_BYTES;
+            quantize(src, to, n*H2O_PRODUCT_BLOCK);
+            column[j] = to;
         }
-        char * dst = work + panel*panel_size + unit*unit_size;
-        if (is_column()) {
-            kernel.pack_column(quantized, n, dst);
-        } else {
-            kernel.pack_columns(quantized, stride, n_cols, spread, n, dst);
-        }
-        i += n_units;
-    }
-}
-
-// n rows by all columns
-void product::multiply(const char * work, char * rows, float * sums, int64_t first, int64_t n) const {
-    const char * src = (const char *) weights->data + first*weights->nb[1];
-    if (is_column()) {
-        return kernel.multiply_column(src, weights->nb[1], n, work, n_blocks, (float *) dst->data + first);
-    }
-
-    h2o_product_slice s;
-    s.rows         = rows;
-    s.n_rows       = n;
-    s.panel_stride = panel_size;
-    s.n_columns    = n_columns;
-    s.spread       = spread;
-    s.sums         = sums;
-    s.dst          = (float *) dst->data + first;
-    s.ld           = dst->nb[1]/sizeof(float);
-
-    for (int64_t block = 0; block < n_blocks; block += slice) {
-        s.panels   = work + block*kernel.panel_block;
-        s.n_blocks = std::min(slice, n_blocks - block);
-        s.is_first = block == 0;
-        s.is_last  = block + s.n_blocks == n_blocks;
-
-        for (int64_t i = 0; i < n; i += H2O_PRODUCT_ROWS) {
-            kernel.unpack_rows(src + i*weights->nb[1] + block*H2O_PRODUCT_BLOCK_BYTES, weights->nb[1],
-                std::min<int64_t>(H2O_PRODUCT_ROWS, n - i), s.n_blocks, rows + i/H2O_PRODUCT_ROWS*s.n_blocks*kernel.rows_block);
-        }
-        kernel.multiply(s);
+        columns.pack(column, panel, block, n, work);
+        i += n;
     }
 }
 
@@ -166,38 +90,34 @@ void product::compute(const ggml_compute_params * params) const {
     const int ith = params->ith;
     const int nth = params->nth;
 
-    char * work   = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
-    char * thread = work + off_thread + ith*thread_size;
+    char   * work    = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
+    char   * thread  = work + columns.size() + ith*thread_size;
+    char   * scratch = thread + off_scratch;
+    float ** to      = (float **) thread;
 
     if (ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, nth);
     }
-    if (is_column()) {
+    if (columns.is_direct) {
         prefetch(ith);
     }
-    pack(work, thread, ith, nth);
+    for (int64_t j = 0; j < columns.n_columns; ++j) {
+        to[j] = (float *) ((char *) dst->data + j*dst->nb[1]);
+    }
+    pack(work, scratch, ith, nth);
 
     ggml_barrier(params->threadpool);
 
     const int64_t n_items = h2o_ceil_div(n_rows, item_rows);
     for (int64_t i = ith; i < n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        const int64_t end = std::min(n_rows, (i + 1)*item_rows);
-        for (int64_t row = i*item_rows; row < end; row += step_rows) {
-            multiply(work, thread, (float *) (thread + off_sums), row, std::min(step_rows, end - row));
-        }
+        const int64_t row = i*item_rows;
+        columns.multiply(work, (const char *) weights->data + row*weights->nb[1], weights->nb[1], std::min(item_rows, n_rows - row),
+            scratch, to, row);
     }
 }
 
-// NULL if upstream is to multiply
 const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
-    const ggml_tensor * weights = dst->src[0];
-    const ggml_tensor * x       = dst->src[1];
-
-    const bool fits = ggml_h2o_product_has_hint(dst) && weights->type == GGML_TYPE_Q8_0 && x->type == GGML_TYPE_F32 &&
-        x->nb[0] == sizeof(float) && x->ne[2] == 1 && x->ne[3] == 1;
-    const h2o_product_kernel * kernel = fits ? h2o_product_kernel_in_use() : nullptr;
-
-    return kernel && (x->ne[1] == 1 || x->ne[1] >= kernel->min_columns) ? kernel : nullptr;
+    return dst->src[1]->ne[2] == 1 ? h2o_product_kernel_for(dst) : nullptr;
 }
 
 } // namespace

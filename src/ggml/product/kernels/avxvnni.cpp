@@ -1,16 +1,15 @@
 #if defined(__AVX2__) && defined(__AVXVNNI__)
 
-#define KERNEL h2o_product_avxvnni
+#define KERNELS h2o_products_avxvnni
 #define VL 8
-#define MIN_COLUMNS 3
 
 #include "ggml/product/kernels/vnni.h"
-#include "ggml/product/kernels/simd.h"
+#include "ggml/product/kernels/table.h"
 
 #else
 
 #include "ggml/product/kernels/kernel.h"
 
-const h2o_product_kernel * const h2o_product_avxvnni = nullptr;
+const h2o_product_kernels * const h2o_products_avxvnni = nullptr;
 
 #endif

@@ -1,21 +1,21 @@
 #pragma once
 
-// The part of products with Q8_0 weights that is compiled once for each instruction set. Its files include no headers with
+// The part of products with quantized weights that is compiled once for each instruction set. Its files include no headers with
 // inline functions: the linker could take a copy that was compiled for another CPU.
 
 #include <stdint.h>
 
-// numbers of a block of Q8_0
+// numbers of a block
 constexpr int H2O_PRODUCT_BLOCK = 32;
 
-// bytes of it: a scale in F16, then the numbers
+// bytes of one of a column, in Q8_0: a scale in F16, then the numbers
 constexpr int H2O_PRODUCT_BLOCK_BYTES = 34;
 
 // rows of weights that are multiplied at once
 constexpr int H2O_PRODUCT_ROWS = 4;
 
-// bytes of rows that are asked for before they are multiplied by one column
-constexpr int64_t H2O_PRODUCT_AHEAD = 8192;
+// bytes of rows that are asked for before they are multiplied by few columns
+constexpr int64_t H2O_PRODUCT_AHEAD = 2048;
 
 // Rows by columns, over a slice of their blocks.
 struct h2o_product_slice {
@@ -29,38 +29,61 @@ struct h2o_product_slice {
     float      * sums;         // [panels][groups of rows][H2O_PRODUCT_ROWS][n_lanes] of the slices before
     bool         is_first;     // there are none, sums may be NULL if it is the last one, too
     bool         is_last;      // the sums go to dst instead
-    float      * dst;          // row i of column j is dst[j*ld + i]
-    int64_t      ld;
+    float * const * dst;       // row i of column j is dst[j][row + i]
+    int64_t      row;
 };
 
+// Rows by few columns, for which they are read where they lie.
+struct h2o_product_direct {
+    const char * rows;
+    int64_t      stride;
+    int64_t      n_rows;
+    const char * columns;       // packed
+    int64_t      column_stride;
+    int64_t      n_columns;
+    int64_t      n_blocks;
+    float * const * dst;        // as above
+    int64_t      row;
+};
+
+// Of one type of weights. It has units of one block, or of 8 with scales in common.
+//
 // A panel has n_lanes columns: or half or a quarter of them, each in 2 or 4 lanes side by side, which are multiplied by as many rows at
 // once. It has block after block: 4 bytes of numbers for each lane, 4 more, and so on, then the lanes' scales in F32, and what the
-// instruction set needs besides.
+// type and the instruction set need besides.
 //
 // Of H2O_PRODUCT_ROWS rows of weights, a group, unpacked blocks follow one another: 4 bytes of numbers of each row, and so on, then the
-// rows' scales.
+// rows' scales, and minimums if the type has any.
 struct h2o_product_kernel {
+    int     unit_blocks;
+    int64_t unit_bytes;
+
     int     n_lanes;
-    int     min_columns; // upstream multiplies fewer as fast, but for one
+    int     max_direct;  // up to so many columns are multiplied by rows where they lie
     int64_t panel_block; // bytes of a block of a panel
     int64_t rows_block;  // and of a group
 
     // n columns in Q8_0, each in `spread` lanes. Lanes that have none repeat the last one.
-    void (*pack_columns)(const char * columns, int64_t stride, int n, int spread, int64_t n_blocks, char * panel);
+    void (*pack_columns)(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel);
 
-    // n rows, at most H2O_PRODUCT_ROWS, in Q8_0. Missing ones repeat the last one.
+    // n rows, at most H2O_PRODUCT_ROWS, from a unit's start. Missing ones repeat the last one.
     void (*unpack_rows)(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst);
 
     void (*multiply)(const h2o_product_slice & slice);
 
-    // One column, for which rows are read where they lie: column_bytes for every column_blocks of its blocks; then its products.
-    int     column_blocks;
-    int64_t column_bytes;
-    void (*pack_column)(const char * column, int64_t n_blocks, char * dst);
-    void (*multiply_column)(const char * rows, int64_t stride, int64_t n_rows, const char * column, int64_t n_blocks, float * dst);
+    // A column of n_blocks, and n of its blocks in Q8_0, from `first` on, into it.
+    int64_t (*column_bytes)(int64_t n_blocks);
+    void (*pack_column)(const char * column, int64_t first, int64_t n, int64_t n_blocks, char * dst);
+
+    void (*multiply_direct)(const h2o_product_direct & direct);
+};
+
+struct h2o_product_kernels {
+    h2o_product_kernel q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
 };
 
 // NULL where the compiler has no such instructions
-extern const h2o_product_kernel * const h2o_product_avx2;
-extern const h2o_product_kernel * const h2o_product_avxvnni;
-extern const h2o_product_kernel * const h2o_product_avx512; // with VNNI
+extern const h2o_product_kernels * const h2o_products_dotprod; // NEON
+extern const h2o_product_kernels * const h2o_products_avx2;
+extern const h2o_product_kernels * const h2o_products_avxvnni;
+extern const h2o_product_kernels * const h2o_products_avx512; // with VNNI

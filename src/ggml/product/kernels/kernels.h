@@ -4,5 +4,5 @@
 
 #include "ggml.h"
 
-// NULL if there is none.
-GGML_API const h2o_product_kernel * h2o_product_kernel_in_use();
+// NULL if there is none for weights of this type.
+GGML_API const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type);

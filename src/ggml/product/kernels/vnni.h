@@ -1,17 +1,22 @@
-// Steps of products by the instructions that multiply bytes without a sign by bytes with one. 128 is added to the rows' numbers, so
-// sums start with -128 times the sum of each column's numbers: MORE, and lane by lane COLUMN_MORE.
+// Steps of products by the instructions that multiply bytes without a sign by bytes with one.
 
-#define N_STEPS 8
-#define MORE 1
-#define COLUMN_MORE 1
-
-#include "ggml/product/kernels/rows.h"
+#include "ggml/product/kernels/steps.h"
 
 namespace {
 
-inline vec_i first_sum(const char * more) {
-    return *(const vec_i_mem *) more;
-}
+template <typename K>
+constexpr int N_STEPS = 8;
+
+template <typename K>
+constexpr bool FIRST = K::ZERO != 0;
+
+// more columns are multiplied faster in panels
+template <typename K>
+constexpr int MAX_DIRECT = 5;
+
+// what steps depend on
+template <typename K>
+using steps_of = number_kind<8, K::ZERO != 0, K::SCALES, K::MINS>;
 
 inline vec_i multiply_add(vec_i sum, vec_i w, vec_i x) {
 #if VL == 16
@@ -21,29 +26,35 @@ inline vec_i multiply_add(vec_i sum, vec_i w, vec_i x) {
 #endif
 }
 
+inline vec_i add_bytes(vec_i sum, vec_i x) {
+    return multiply_add(sum, vec_i {} + 0x01010101, x);
+}
+
+template <typename K>
 inline void widen_columns(const vec_f * x, char * block) {
-    vec_i sum = {};
-    for (int j = 0; j < N_STEPS; ++j) {
-        sum = multiply_add(sum, vec_i {} + 0x01010101, (vec_i) x[j]);
-        *(vec_i_mem *) (block + j*VL*4) = (vec_i) x[j];
+    for (int j = 0; j < 8; ++j) {
+        store((float *) (block + j*VL*4), x[j]);
     }
-    *(vec_i_mem *) (block + (N_STEPS + 1)*VL*4) = sum*-128;
 }
 
-inline void widen_rows(const char * const * row, char * dst) {
-    __m256i x[H2O_PRODUCT_ROWS];
-    for (int i = 0; i < H2O_PRODUCT_ROWS; ++i) {
-        x[i] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *) row[i]), _mm256_set1_epi8(-128));
+template <typename K>
+inline void widen_rows(const bytes<1> * w, char * dst) {
+    interleave(w, dst);
+}
+
+template <typename K, int N, int SPREAD, int H>
+inline void add_products(const char * rows, const char * panels, int64_t panel_stride, vec_i (& sum)[N][ROWS/SPREAD]) {
+#pragma GCC unroll 1 // or GCC adds the products of several steps first, and runs out of registers
+    for (int j = H*8/K::SCALES; j < (H + 1)*8/K::SCALES; ++j) {
+        for_step<N, SPREAD>(rows, panels, panel_stride, j, [&](int p, int r, vec_i w, vec_i x) {
+            sum[p][r] = multiply_add(sum[p][r], w, x);
+        });
     }
-    interleave(x, dst);
 }
 
-inline void add_column_sums(char * block) {
-    *(vec_i_mem *) (block + VL*4) = multiply_add(vec_i {}, vec_i {} + 0x01010101, *(const vec_i_mem *) block)*-128;
-}
-
-inline vec_i dot_blocks(vec_i w, const char * block) {
-    return multiply_add(first_sum(block + VL*4), w ^ (int) 0x80808080, *(const vec_i_mem *) block);
+template <typename K>
+inline vec_i dot(vec_i first, vec_i w, vec_i x) {
+    return multiply_add(first, w, x);
 }
 
 } // namespace

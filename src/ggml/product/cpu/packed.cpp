@@ -1,0 +1,80 @@
+#include "ggml/product/cpu/packed.h"
+
+#include "ggml/work.h"
+
+#include <algorithm>
+
+static constexpr int64_t SLICE_BLOCKS = 64; // of rows and columns that are multiplied at once: in the L2 cache
+
+h2o_packed::h2o_packed(const h2o_product_kernel & kernel, int64_t n_columns, int64_t n_blocks)
+    : kernel(kernel), n_columns(n_columns), n_blocks(n_blocks) {
+    is_direct     = n_columns <= kernel.max_direct;
+    spread        = n_columns <= kernel.n_lanes/4 ? 4 : n_columns <= kernel.n_lanes/2 ? 2 : 1;
+    panel_columns = is_direct ? 1 : kernel.n_lanes/spread;
+    n_panels      = h2o_ceil_div(n_columns, panel_columns);
+    panel_size    = h2o_ceil_div(is_direct ? kernel.column_bytes(n_blocks) : n_blocks*kernel.panel_block, 64)*64;
+}
+
+int64_t h2o_packed::slice() const {
+    return std::min(n_blocks, SLICE_BLOCKS);
+}
+
+// With few columns what is unpacked is used little, and stays in the L1 cache.
+int64_t h2o_packed::step() const {
+    return n_panels <= 2 ? H2O_PRODUCT_ROWS : H2O_PRODUCT_MAX_ROWS;
+}
+
+void h2o_packed::pack(const char * const * quantized, int64_t panel, int64_t first, int64_t n, char * packed) const {
+    char * dst = packed + panel*panel_size;
+    if (is_direct) {
+        kernel.pack_column(*quantized, first, n, n_blocks, dst);
+    } else {
+        const int64_t n_packed = std::min(panel_columns, n_columns - panel*panel_columns);
+        kernel.pack_columns(quantized, (int) n_packed, spread, n, dst + first*kernel.panel_block);
+    }
+}
+
+static int64_t bytes_of_rows(const h2o_product_kernel & kernel, int64_t n_rows, int64_t n_blocks) {
+    return h2o_ceil_div(n_rows/H2O_PRODUCT_ROWS*n_blocks*kernel.rows_block, 64)*64;
+}
+
+size_t h2o_packed::scratch_size() const {
+    if (is_direct) {
+        return 0;
+    }
+    const int64_t n_sums = slice() < n_blocks ? n_panels*step()*kernel.n_lanes : 0;
+    return bytes_of_rows(kernel, step(), slice()) + n_sums*sizeof(float);
+}
+
+void h2o_packed::multiply(const char * packed, const char * rows, int64_t stride, int64_t n, char * scratch, float * const * dst, int64_t row) const {
+    if (is_direct) {
+        return kernel.multiply_direct({ rows, stride, n, packed, panel_size, n_columns, n_blocks, dst, row });
+    }
+
+    h2o_product_slice s;
+    s.rows         = scratch;
+    s.panel_stride = panel_size;
+    s.n_columns    = n_columns;
+    s.spread       = spread;
+    s.sums         = (float *) (scratch + bytes_of_rows(kernel, step(), slice()));
+    s.dst          = dst;
+
+    for (int64_t start = 0; start < n; start += step()) {
+        s.n_rows = std::min(step(), n - start);
+        s.row    = row + start;
+
+        for (int64_t block = 0; block < n_blocks; block += slice()) {
+            s.panels   = packed + block*kernel.panel_block;
+            s.n_blocks = std::min(slice(), n_blocks - block);
+            s.is_first = block == 0;
+            s.is_last  = block + s.n_blocks == n_blocks;
+
+            const char * src = rows + start*stride + block/kernel.unit_blocks*kernel.unit_bytes;
+            for (int64_t i = 0; i < s.n_rows; i += H2O_PRODUCT_ROWS) {
+                kernel.unpack_rows(src + i*stride, stride, (int) std::min<int64_t>(H2O_PRODUCT_ROWS, s.n_rows - i), s.n_blocks,
+                    scratch + i/H2O_PRODUCT_ROWS*s.n_blocks*kernel.rows_block);
+            }
+            kernel.multiply(s);
+        }
+    }
+}

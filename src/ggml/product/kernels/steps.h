@@ -1,0 +1,65 @@
+#pragma once
+
+// How the numbers of a block are multiplied in panels, for each kind of numbers:
+//   N_STEPS         so many steps, each with 4 bytes of every lane
+//   MAX_DIRECT      up to so many columns are multiplied by rows where they lie
+//   FIRST           whether a sum starts with what the columns' numbers add up to, times -ZERO
+// An instruction set's file has also:
+//   add_bytes(sum, x)                     4 signed bytes of each lane
+//   widen_columns<K>(x, block)            from a block's numbers, dword i of every column in x[i], to what a panel holds
+//   widen_rows<K>(w, dst)                 from the numbers of 4 rows to N_STEPS*4 bytes of each
+//   add_products<K, N, SPREAD, H>(...)    of half H of a block, or of all of it if it has one scale
+//   dot<K>(first, w, x)                   sums of 4 products in each lane, of a row's numbers and a column's
+
+#include "ggml/product/kernels/unpack/types.h"
+#include "ggml/product/kernels/kernel.h"
+
+namespace {
+
+constexpr int ROWS = H2O_PRODUCT_ROWS;
+
+typedef int64_t vec_l __attribute__((vector_size(VL*4)));
+
+} // namespace
+
+#if defined(__ARM_NEON)
+#include "ggml/product/kernels/vectors-neon.h"
+#else
+#include "ggml/product/kernels/vectors-x86.h"
+#endif
+
+namespace {
+
+// N dwords in every N lanes
+template <int N>
+inline vec_i repeat(const char * src) {
+    static_assert(N == 1 || N == 2 || N == 4, "");
+    if constexpr (N == 4) {
+        return repeat_4(src);
+    } else if constexpr (N == 2) {
+        int64_t x;
+        __builtin_memcpy(&x, src, sizeof(x));
+        return (vec_i) (x - vec_l {});
+    } else {
+        int32_t x;
+        __builtin_memcpy(&x, src, sizeof(x));
+        return x - vec_i {};
+    }
+}
+
+// Rows of 4 bytes of each lane by N panels.
+template <int N, int SPREAD, typename F>
+inline void for_step(const char * rows, const char * panels, int64_t panel_stride, int step, const F & add) {
+    vec_i x[N];
+    for (int p = 0; p < N; ++p) {
+        x[p] = *(const vec_i_mem *) (panels + p*panel_stride + step*VL*4);
+    }
+    for (int r = 0; r < ROWS/SPREAD; ++r) {
+        const vec_i w = repeat<SPREAD>(rows + (step*ROWS + r*SPREAD)*4);
+        for (int p = 0; p < N; ++p) {
+            add(p, r, w, x[p]);
+        }
+    }
+}
+
+} // namespace
