@@ -51,8 +51,8 @@ class Config:
 
     @classmethod
     def defaults(cls, S: int, **others: Any) -> Config:
-        """What the library chooses for chunks of this size."""
-        h2o = h2o_llama.H2OConfig(chunk_size=S)
+        """What the library chooses for chunks of this size, looked up by n-grams."""
+        h2o = h2o_llama.H2OConfig(retrieval="ngrams", chunk_size=S)
         sizes = {"L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens, "B": h2o.lookup_budget}
         return cls(S=S, T=h2o.tile, scorer=h2o.scorer, **(sizes | others))
 

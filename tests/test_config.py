@@ -67,15 +67,6 @@ def test_what_was_not_given_follows_anew() -> None:
     assert dataclasses.replace(H2OConfig(preset="fast"), evict=True) == H2OConfig(preset="fast", evict=True)
 
 
-def test_an_index_that_cannot_be() -> None:
-    """Where it was not asked for, n-grams take its place, with their sizes."""
-    assert H2OConfig().for_context(4096, can_index=True) == H2OConfig()
-    assert H2OConfig().for_context(4096, can_index=False) == H2OConfig(retrieval="ngrams")
-    assert H2OConfig(heavy_budget=9).for_context(4096, can_index=False) == H2OConfig(heavy_budget=9, retrieval="ngrams")
-    asked_for = H2OConfig(retrieval="index")
-    assert asked_for.for_context(4096, can_index=False) == asked_for
-
-
 def test_scorers() -> None:
     assert SCORERS == ("distant", "sum", "block_ema")
     for scorer in SCORERS:

@@ -100,7 +100,7 @@ def test_bad_sweeps_and_references() -> None:
 def test_a_sweep_has_the_defaults_of_h2o() -> None:
     (setting,) = sweep(local_window=[H2OConfig().local_window], heavy_budget=[H2OConfig().heavy_budget])
     assert setting.h2o == H2OConfig()
-    assert setting.name == "single_pass distant A4 L60 H320 B128"
+    assert setting.name == "single_pass distant A4 L60 H192 B256 index"
 
 
 def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
 
 def test_sizes_become_whole_blocks() -> None:
     h2o = H2OConfig(scorer="block_ema")
-    assert (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget) == (16, 64, 320)
+    assert (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget) == (16, 64, 192)
     assert H2OConfig(5, 9, 1, scorer="block_ema", block_tokens=4).memory_size == 8 + 12 + 4
     assert replace(h2o, scorer="sum", local_window=5).local_window == 5
 

@@ -67,10 +67,10 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("chunk_size", "sizes"),
     [
-        (1024, (60, 320, 4, 128)),
-        (2048, (60, 320, 4, 128)),
-        (256, (15, 80, 4, 32)),
-        (16, (0, 5, 2, 2)),
+        (1024, (60, 192, 4, 256)),
+        (2048, (60, 192, 4, 256)),
+        (256, (15, 48, 4, 64)),
+        (16, (0, 3, 2, 4)),
         (2, (0, 1, 0, 0)),
     ],
 )
@@ -436,3 +436,15 @@ llm("a", max_tokens=3)
     assert stdout == ""
     assert "llama_model_loader" in stderr
     assert "llama_context" in stderr
+
+
+@pytest.mark.parametrize("why", ["flash_attn", "H2O_NO_FUSED_ATTENTION"])
+def test_an_index_that_cannot_be(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """Where it was not asked for, n-grams take its place, with their sizes."""
+    if why != "flash_attn":
+        monkeypatch.setenv(why, "1")
+    flash_attn = "off" if why == "flash_attn" else "auto"
+    with Llama(tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(9)) as llm:
+        assert llm.h2o == H2OConfig(9, retrieval="ngrams")
+    with pytest.raises((ValueError, H2OError), match="retrieval.*index.* needs attention as one operator"):
+        Llama(tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(9, retrieval="index"))

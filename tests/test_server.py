@@ -38,7 +38,10 @@ SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
     "keep": ([], {}),
     "evict": (["--evict"], {"evict": True}),
     "cold": (["--evict", "--cold-store", "memory"], {"evict": True, "cold_store": "memory"}),
-    "sum": (["--scorer", "sum", "--dense-layers", "0"], {"scorer": "sum", "dense_layers": 1}),
+    "sum": (
+        ["--scorer", "sum", "--dense-layers", "0", "--retrieval", "ngrams"],
+        {"scorer": "sum", "dense_layers": 1, "retrieval": "ngrams"},
+    ),
     "dense": (["--no-h2o"], None),
 }
 
@@ -293,7 +296,7 @@ def test_lookups_over_http_are_those_of_kv(served: tuple[Server, Any]) -> None:
     assert "lookups" not in server.get("/slots/0/h2o")
     assert server.get("/slots/0/h2o?lookups=0")["lookups"] == []
     config = H2OConfig(chunk_size=S, **settings)
-    if config.lookup_budget == 0:
+    if not config.has_lookups:
         assert found == newest == []
         return
     with open_llama(settings, record=True) as llm:

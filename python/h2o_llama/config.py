@@ -211,15 +211,12 @@ class H2OConfig:
         """Whether a text may be of any length: nothing that is kept grows with it."""
         return self.evict and not self.dense_layers
 
-    def for_context(self, n_ctx: int, can_index: bool) -> H2OConfig:
-        """With the size that `keep_ratio` comes to, and a retrieval that was not given as it can be there."""
-        res = self
-        if not can_index and self.has_key_index and not self.was_given("retrieval"):
-            res = replace(res, retrieval="ngrams")
-        if res.heavy_budget is None and res.keep_ratio is not None:
-            n_kept = math.ceil(res.keep_ratio * n_ctx)
-            res = replace(res, heavy_budget=max(0, n_kept - res.local_window - res.sink_tokens))
-        return res
+    def for_context(self, n_ctx: int) -> H2OConfig:
+        """With the size that `keep_ratio` comes to."""
+        if self.heavy_budget is not None or self.keep_ratio is None:
+            return self
+        n_kept = math.ceil(self.keep_ratio * n_ctx)
+        return replace(self, heavy_budget=max(0, n_kept - self.local_window - self.sink_tokens))
 
     def in_chunks_of(self, chunk_size: int) -> H2OConfig:
         """With chunks of another size, and these sizes."""
@@ -236,6 +233,11 @@ class H2OConfig:
     def has_key_index(self) -> bool:
         """Whether a copy of the keys is kept, to find positions by."""
         return self.retrieval == "index" and self.lookup_budget > 0
+
+    @property
+    def has_lookups(self) -> bool:
+        """Whether the text tells what is looked up, the same for all layers and heads."""
+        return self.retrieval == "ngrams" and self.lookup_budget > 0
 
     @property
     def memory_size(self) -> int:

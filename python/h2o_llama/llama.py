@@ -186,9 +186,20 @@ class Llama(ChatCompletions):
         super().__init__(engine)
 
     def _open_engine(self, model: _core.Model, seed: int | None) -> Engine:
+        """By n-grams where there is no index of keys, and none was asked for."""
+        try:
+            return self._make_engine(model, seed)
+        except UnsupportedModelError as error:
+            h2o = self._params.h2o
+            if h2o is None or h2o.was_given("retrieval") or "[h2o] retrieval index" not in str(error):
+                raise
+        self._params = replace(self._params, h2o=replace(h2o, retrieval="ngrams"))
+        return self._make_engine(model, seed)
+
+    def _make_engine(self, model: _core.Model, seed: int | None) -> Engine:
         n_ctx = int(self._params.n_ctx) or model.n_ctx_train
         if isinstance(self._params.h2o, H2OConfig):
-            self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx, self._params.can_index(model)))
+            self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
         params = self._params
         origin = SnapshotOrigin(
             model=os.path.basename(self._model_path),

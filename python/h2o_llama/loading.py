@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from h2o_llama import _check, _core
-from h2o_llama._ram import head_size
 from h2o_llama.named_files import MODELS, find_model, suggestion
-
-_INDEX_BLOCK = 32  # numbers of a key that share a scale
 
 # Types that llama.cpp takes for K and V; the value tells whether they are quantised.
 KV_TYPES = {
@@ -44,11 +41,6 @@ def load_model(
         raise _check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Llama", model_path)
     path = os.fsencode(check_model_file("Llama", model_path))
     return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack)
-
-
-def can_index(model: _core.Model, n_gpu_layers: int) -> bool:
-    """Whether there are kernels for an index of the model's keys: on the CPU, for heads of whole blocks."""
-    return n_gpu_layers == 0 and head_size(model) % _INDEX_BLOCK == 0
 
 
 def check_rpc_servers(servers: str | Sequence[str] | None, n_gpu_layers: int = -1) -> tuple[str, ...]:

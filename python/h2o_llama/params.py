@@ -10,7 +10,7 @@ from h2o_llama import _check, _core
 from h2o_llama._cpus import available_cpus as available_cpus
 from h2o_llama._ram import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import OPTIONS, H2OConfig
-from h2o_llama.loading import KV_TYPES, can_index
+from h2o_llama.loading import KV_TYPES
 from h2o_llama.lossless import LosslessConfig
 
 _OWNER = "Llama"
@@ -105,10 +105,6 @@ class ContextParams:
     def has_bounded_memory(self) -> bool:
         """Whether a text may be of any length: nothing that is kept grows with it."""
         return self.h2o is not None and self.h2o.has_bounded_memory
-
-    def can_index(self, model: _core.Model) -> bool:
-        """Whether the model's context can have an index of keys."""
-        return self.flash_attn != "off" and can_index(model, self.n_gpu_layers)
 
     def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
         """A context for sequences of at least n_ctx tokens."""

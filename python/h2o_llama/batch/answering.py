@@ -78,8 +78,7 @@ class Answerer:
         if self._snapshots is not None:
             self._snapshots.mkdir(parents=True, exist_ok=True)
         products = "upstream" if settings.config is None else "own"
-        sizes = {"n_ctx": 1, "n_batch": 1, "n_ubatch": 1}
-        self._weights = Llama(model, **sizes, n_gpu_layers=n_gpu_layers, h2o=None, products=products)
+        self._weights = Llama(model, 1, 1, 1, n_gpu_layers=n_gpu_layers, h2o=None, products=products)
         self._prompts = Prompts(self._weights)
         self._fingerprint = model_fingerprint(self._weights.model_path)
         h2o = settings.config

@@ -54,8 +54,7 @@ class Bench:
             raise
 
     def _open(self, model: str | os.PathLike[str], products: str) -> Llama:
-        sizes = {"n_ctx": 256, "n_batch": 256, "n_ubatch": 256}
-        return Llama(model, **sizes, n_gpu_layers=self.plan.n_gpu_layers, h2o=None, products=products)
+        return Llama(model, 256, 256, 256, n_gpu_layers=self.plan.n_gpu_layers, h2o=None, products=products)
 
     def _weights_of(self, case: Case) -> Llama:
         return self._own_weights if case.mode.has_own_products and self._own_weights is not None else self.weights

@@ -25,7 +25,7 @@ from h2o_llama.report.terminal_lookups import lookup_sentence, lookup_tables
 MASS_TOKENS = 8192
 
 
-@options.with_h2o("local_window", "heavy_budget", "lookup_budget", "sink_tokens", "scorer", "schedule")
+@options.with_h2o("local_window", "heavy_budget", "lookup_budget", "retrieval", "sink_tokens", "scorer", "schedule")
 def inspect(
     model: options.Model,
     file: options.File = None,
@@ -68,7 +68,7 @@ def inspect(
             captured = captured_mass(
                 llm, tokens, history, n_threads=threads, progress=lambda n, n_total: update("dense", n, n_total)
             )
-            if h2o.lookup_budget > 0:
+            if llm.h2o is not None and llm.h2o.has_lookups:
                 to_looked_up = lookup_attention(
                     llm, tokens, n_threads=threads, progress=lambda n, n_total: update("lookup", n, n_total)
                 )

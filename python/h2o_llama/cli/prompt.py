@@ -25,8 +25,8 @@ def open_weights(
     The weights are loaded for what `products` are with `h2o`.
     """
     products = "own" if has_own_products(h2o, products) else "upstream"
-    sizes = {"n_ctx": 1, "n_batch": 1, "n_ubatch": 1}
-    return Llama(model_file(name), **sizes, n_gpu_layers=gpu_layers, h2o=None, rpc_servers=rpc, products=products)
+    path = model_file(name)
+    return Llama(path, 1, 1, 1, n_gpu_layers=gpu_layers, h2o=None, rpc_servers=rpc, products=products)
 
 
 def open_context(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError, _check
+from h2o_llama import H2OConfig, H2OError, Llama, _check
 from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_weights
 from h2o_llama.cli.upstream import upstream_options
-from h2o_llama.loading import can_index, check_rpc_servers
+from h2o_llama.loading import check_rpc_servers
 from h2o_llama.params import PRODUCTS, available_cpus
 
 _PAGE = Path(__file__).parent.parent / "page"
@@ -20,6 +21,13 @@ _PAGE = Path(__file__).parent.parent / "page"
 
 _MOST_ROOM = 32768
 """Tokens that a slot holds at most, unless told."""
+
+
+def _retrieval(weights: Llama, h2o: H2OConfig) -> Literal["ngrams", "index"]:
+    """What the model's layers can have of it."""
+    with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
+        assert llm.h2o is not None  # it was asked for
+        return llm.h2o.retrieval
 
 
 @options.with_h2o()
@@ -69,7 +77,8 @@ def serve(
             ) from error
         n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
-        has_index = can_index(weights.core_model, gpu_layers)
+        if h2o is not None and h2o.has_key_index and not h2o.was_given("retrieval"):
+            h2o = replace(h2o, retrieval=_retrieval(weights, h2o) if gpu_layers == 0 else "ngrams")
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
     arguments += ["--gpu-layers", gpu_layers]
@@ -81,7 +90,6 @@ def serve(
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if h2o is not None:
-        h2o = h2o.for_context(n_ctx, has_index)
         # One chunk at a time: others' tokens come, and requests are cancelled, in between.
         arguments += ["--ubatch-size", chunk, "--batch-size", chunk, "--no-kv-unified", *upstream_options(h2o)]
     become(program("serve", "llama-server", "install h2o-llama again"), [*map(str, arguments), *further])

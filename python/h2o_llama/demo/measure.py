@@ -20,7 +20,7 @@ from h2o_llama.sequence import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
 CHUNK_SIZE = 512
-H2O = H2OConfig(60, 64, 4, lookup_budget=128, chunk_size=CHUNK_SIZE)
+H2O = H2OConfig(60, 64, 4, lookup_budget=128, retrieval="ngrams", chunk_size=CHUNK_SIZE)
 
 VALUE_DIGITS = 4
 ROOM = 16  # for a question and its answer after a document

@@ -38,12 +38,12 @@ def lookup_attention(
     It is computed in a second context on the same weights, with F16 keys and values, whose scores are the attention
     that positions receive. What looked-up positions receive is not added to scores: it is what is missing from the sum.
 
-    `llm` was opened with record=True and a lookup_budget, its sequence is left alone; there are no dense tail and no
-    generated tokens. `progress` is called as progress(n_done, N) after every chunk. Raises H2OError if `llm` did not
+    `llm` was opened with record=True and looks up by n-grams, its sequence is left alone; there are no dense tail and
+    no generated tokens. `progress` is called as progress(n_done, N) after every chunk. Raises H2OError if `llm` did not
     record, or looks nothing up.
     """
-    if llm.h2o is None or llm.h2o.lookup_budget == 0:
-        raise H2OError("[lookup_attention] nothing is looked up: pass H2OConfig(lookup_budget=…)")
+    if llm.h2o is None or not llm.h2o.has_lookups:
+        raise H2OError("[lookup_attention] nothing is looked up by the text: pass H2OConfig(retrieval='ngrams')")
     sets, size = llm.kv.history, llm.kv.chunk_size
     rows = []
     with _second_context(llm, len(tokens), n_threads) as again:

@@ -61,8 +61,8 @@ def read_lookups(llm: Llama) -> Lookups:
 
     Raises H2OError with lookup_budget=0 or retrieval="index", and if H2O is off.
     """
-    if llm.h2o is None or llm.h2o.lookup_budget == 0:
-        raise H2OError("[read_lookups] nothing is looked up: pass H2OConfig(lookup_budget=…)")
+    if llm.h2o is None or not llm.h2o.has_lookups:
+        raise H2OError("[read_lookups] nothing is looked up by the text: pass H2OConfig(retrieval='ngrams')")
     kv, size = llm.kv, llm.h2o.tile
     tiles = range(kv.chunk_size // size, -(-kv.n_tokens // size))
     rows = np.concatenate([np.empty((0, 2), np.int32), *map(kv.lookup_indices, tiles)])

@@ -119,7 +119,7 @@ def memory_report(
         heads=tuple(heads),
         history=history,
         captured=captured,
-        lookups=read_lookups(llm) if llm.h2o is not None and llm.h2o.lookup_budget > 0 else None,
+        lookups=read_lookups(llm) if llm.h2o is not None and llm.h2o.has_lookups else None,
         lookup_attention=lookup_attention,
     )
 
