@@ -222,13 +222,10 @@ def test_errors_are_one_line(arguments: list[str], message: str, out: Path) -> N
 @pytest.mark.parametrize(
     ("name", "features", "slow"),
     [
-        ("Q4_1", ["avx2"], ["q4_1"]),
-        ("Q4_1", ["avx2", "avx512"], ["q4_1"]),
-        ("Q4_1", ["avx2", "avx512", "amx"], []),
-        ("Q4_1", [], []),
-        ("Q5_1", ["avx2", "avx512", "amx"], ["q5_1"]),
+        ("TQ2_0", ["avx2", "avx512"], ["tq2_0"]),
+        ("TQ2_0", [], []),
+        ("Q4_1", ["avx2"], []),
         ("Q8_0", ["avx2"], []),
-        ("Q4_0", ["avx2"], []),
     ],
 )
 def test_info_says_when_most_weights_are_slow(

@@ -7,20 +7,14 @@ from pathlib import Path
 
 from h2o_llama import _core
 
-# ggml multiplies a prompt by these on x86 one row and one column at a time. Those of any other type go through kernels
-# that work on tiles: ggml-cpu's tiled/tiled.cpp (K and I quantisations), llamafile/sgemm.cpp (F32, F16, BF16, Q8_0,
-# Q4_0, Q5_0, IQ4_NL) or repack.cpp (MXFP4 too).
-_ROW_BY_ROW = frozenset({"q4_1", "q5_1", "q1_0", "q2_0", "tq1_0", "tq2_0", "nvfp4"})
-# ggml-cpu/amx/common.h has these of them.
-_WITH_AMX = frozenset({"q4_1"})
+# ggml multiplies a prompt by these on x86 one row and one column at a time. For any other type there are kernels that work
+# on tiles, ours or its own.
+_ROW_BY_ROW = frozenset({"q1_0", "q2_0", "tq1_0", "tq2_0", "nvfp4"})
 
 
 def slow_types() -> frozenset[str]:
     """Types of weights that take about twice as long as Q8_0, by ggml's names; none where nobody has looked."""
-    features = _core.cpu_features()
-    if "avx2" not in features:
-        return frozenset()
-    return _ROW_BY_ROW - _WITH_AMX if "amx" in features else _ROW_BY_ROW
+    return _ROW_BY_ROW if "avx2" in _core.cpu_features() else frozenset()
 
 
 def slow_weights(model_path: str | os.PathLike[str]) -> tuple[float, list[str]]:
