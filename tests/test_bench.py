@@ -32,7 +32,7 @@ from pairwise import pairwise
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
 TINY = [*SMALL, "--n-prompt", "64,130", "--depth", "130", "--n-gen", "3", "--repetitions", "2"]
-SPARSE_NAMES = [f"{s} distant A4 L16 H16 B8" for s in ("single_pass", "two_phase")]
+SPARSE_NAMES = [f"{s} distant A4 L16 H16 B8 index" for s in ("single_pass", "two_phase")]
 NAMES = [mode.name for mode in DENSE] + SPARSE_NAMES
 GROUPS = ["dense, upstream products", "dense, own products", *SPARSE_NAMES]
 GENERATION_NAMES = [mode.name for mode in DENSE] + [

@@ -352,7 +352,7 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     without = invoke(*command, "--lookup", "0")
     assert "looked up" not in without.stdout.lower()
     assert 'id="queries"' not in (tmp_path / "page.html").read_text(encoding="utf-8")
-    result = succeeded(invoke(*command, "--lookup", "16"))
+    result = succeeded(invoke(*command, "--lookup", "16", "--retrieval", "ngrams"))
     assert re.search(
         r"Looked up by the text: ([1-9]|1\d)\.\d tokens on average by every tile of 4 tokens", result.stdout
     )
@@ -366,7 +366,7 @@ def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> No
     assert 'id="queries"' in html
     assert "<h3>Attention to what was looked up</h3>" in html
     assert "Looked-up tokens are not counted" in html
-    by_default = invoke(*command)
+    by_default = invoke(*command, "--retrieval", "ngrams")
     assert "A token attends to the newest 8 up to its own." in by_default.stdout
 
 

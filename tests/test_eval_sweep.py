@@ -65,16 +65,17 @@ def test_names_of_a_sweep() -> None:
             {"lookup_budget": [0, 16], "retrieval": ["ngrams", "index"]},
             ["distant L8 H8", "distant L8 H8 B16", "distant L8 H8 B16 index"],
         ),
-        ({"heavy_budget": [0], "scorer": ["sum", "distant"], "lookup_budget": [0, 16]}, ["window L8", "window L8 B16"]),
+        (
+            {"heavy_budget": [0], "scorer": ["sum", "distant"], "lookup_budget": [0, 16]},
+            ["window L8", "window L8 B16 index"],
+        ),
         ({"local_window": [8, 8]}, ["distant L8 H8"]),
     ]:
         with case(arguments=arguments):
             given: dict[str, Any] = {"local_window": [8], "heavy_budget": [8], "sink_tokens": [0], "lookup_budget": [0]}
             settings = sweep(**(given | arguments))
             assert [s.name for s in settings] == [f"single_pass {name}" for name in names]
-            assert [s.h2o.retrieval for s in settings if s.h2o] == [
-                "index" if "index" in n else "ngrams" for n in names
-            ]
+            assert [s.h2o.has_key_index for s in settings if s.h2o] == ["index" in name for name in names]
 
 
 def test_bad_sweeps_and_references() -> None:

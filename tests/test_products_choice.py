@@ -29,7 +29,9 @@ def weights(model_by_name: ModelByName) -> Path:
     """A model with weights that there are kernels for, on this CPU."""
     rng = np.random.default_rng(0)
     floats, x = (rng.standard_normal((n, 256), dtype=np.float32) for n in (32, 60))
-    products = [_core.ops_product(quantize(floats, GGMLQuantizationType.Q8_0), x, own, 1) for own in (True, False)]
+    products = [
+        _core.ops_product(quantize(floats, GGMLQuantizationType.Q8_0), "q8_0", x, own, 1) for own in (True, False)
+    ]
     if np.array_equal(*products):
         pytest.skip("H2O has no kernels for this CPU")
     return model_by_name("qwen3-gqa4-q8_0")

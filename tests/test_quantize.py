@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGUFReader
 
 import models
 from bad_files import write_files
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from full_disk import file_size_limit
-from h2o_llama import H2OError, Llama, _core, demo_model_path
+from h2o_llama import H2OError, Llama, demo_model_path
 from h2o_llama.quantizing import quantize_model, quantize_types
-from h2o_llama.weight_types import slow_weights
 from inputs import ModelByName
 from subprocess_cases import Case, run_cases
 
@@ -214,38 +212,3 @@ def test_the_command_takes_the_demo_model(out: Path) -> None:
 )
 def test_errors_are_one_line(arguments: list[str], message: str, out: Path) -> None:
     assert_one_line_error(invoke("quantize", *(out if a == "OUT" else a for a in arguments)), message)
-
-
-# --- slow types
-
-
-@pytest.mark.parametrize(
-    ("name", "features", "slow"),
-    [
-        ("TQ2_0", ["avx2", "avx512"], ["tq2_0"]),
-        ("TQ2_0", [], []),
-        ("Q4_1", ["avx2"], []),
-        ("Q8_0", ["avx2"], []),
-    ],
-)
-def test_info_says_when_most_weights_are_slow(
-    name: str, features: list[str], slow: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quantize_model(demo_model_path(), out, name)
-    monkeypatch.setattr(_core, "cpu_features", lambda: features)
-    share, types = slow_weights(out)
-    assert types == slow
-    assert (share > 0.5) == bool(slow)
-    result = invoke("info", out)
-    rows = [line.split(maxsplit=1)[1] for line in result.stdout.splitlines() if line.split()[0] == "Slow"]
-    assert [f"of the weights are {name}, slow on this CPU" in row for row in rows] == [True] * len(slow)
-
-
-def test_weights_are_counted_by_type(tiny_model: Path, model_by_name: ModelByName) -> None:
-    path = model_by_name("qwen3-gqa4-q8_0")
-    counts = _core.count_weights(os.fsencode(path))
-    tensors = GGUFReader(path).tensors
-    assert counts == {
-        kind.name.lower(): sum(int(t.n_elements) for t in tensors if t.tensor_type == kind)
-        for kind in (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0)
-    }

@@ -32,8 +32,6 @@ __all__: list[str] = [
     "codec_encode",
     "codec_predictors",
     "codec_types",
-    "count_weights",
-    "cpu_features",
     "h2o_options",
     "json_schema_to_grammar",
     "ops_AttentionParams",
@@ -512,8 +510,6 @@ def codec_encode(
 ) -> tuple[bytes, int, int, numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], bytes]: ...
 def codec_predictors() -> list[str]: ...
 def codec_types() -> list[str]: ...
-def count_weights(path: bytes) -> dict[str, int]: ...
-def cpu_features() -> list[str]: ...
 def h2o_options() -> list[H2OOption]:
     """
     The options of H2O.

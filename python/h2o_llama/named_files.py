@@ -101,7 +101,7 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
                 ),
             ),
             file_type="Q4_1",
-            type="Q8_0",  # weight_types.py knows Q4_1 as slow
+            type="Q8_0",
         ),
         NamedModel(
             name="gemma3-270m",

@@ -7,7 +7,6 @@
 namespace py = pybind11;
 
 void init_library (py::module_ & m);
-void init_gguf    (py::module_ & m);
 void init_model   (py::module_ & m);
 void init_context (py::module_ & m);
 void init_kv      (py::module_ & m);

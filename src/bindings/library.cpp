@@ -10,10 +10,8 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
-#include <map>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #ifdef GGML_BACKEND_DL
 #include <dlfcn.h>
@@ -74,23 +72,6 @@ ggml_type find_type(const std::string & name) {
     throw std::invalid_argument("unknown type '" + name + "'");
 }
 
-// What the CPU backend in use was compiled for, as far as it says which of its kernels multiply.
-static std::vector<std::string> cpu_features() {
-    static const std::map<std::string, std::string> names = { { "AVX2", "avx2" }, { "AVX512", "avx512" }, { "AMX_INT8", "amx" } };
-
-    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
-    auto * get_features = (ggml_backend_get_features_t) ggml_backend_reg_get_proc_address(reg, "ggml_backend_get_features");
-
-    std::vector<std::string> result;
-    for (auto * feature = get_features(reg); feature->name; ++feature) {
-        const auto it = names.find(feature->name);
-        if (it != names.end()) {
-            result.push_back(it->second);
-        }
-    }
-    return result;
-}
-
 void init_library(py::module_ & m) {
     translate_exceptions();
 
@@ -102,7 +83,6 @@ void init_library(py::module_ & m) {
     llama_backend_init();
 
     m.attr("UPSTREAM_COMMIT") = ggml_commit();
-    m.def("cpu_features", cpu_features);
     m.def("type_size", [](const std::string & type) {
         const ggml_type t = find_type(type);
         return (double) ggml_type_size(t)/ggml_blck_size(t);

@@ -4,7 +4,6 @@ PYBIND11_MODULE(_core, m) {
     m.doc() = "Private extension module of h2o_llama: the patched llama.cpp.";
 
     init_library (m);
-    init_gguf    (m);
     init_model   (m);
     init_context (m);
     init_kv      (m);

@@ -10,7 +10,6 @@ from rich.text import Text
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama.cli import options
 from h2o_llama.cli.prompt import model_file
-from h2o_llama.weight_types import slow_weights
 
 _N_CTX = 256
 _SMALL = H2OConfig(chunk_size=_N_CTX)
@@ -19,7 +18,7 @@ _SMALL = H2OConfig(chunk_size=_N_CTX)
 def info(model: options.Model) -> None:
     """Describe a model: its sizes, its heads, its KV cache, and whether H2O works with it."""
     with Llama(model_file(model), n_ctx=_N_CTX, h2o=None) as llm:
-        rows = [("File", llm.model_path), *_facts(llm), *_slow(llm), ("H2O", _verdict(llm))]
+        rows = [("File", llm.model_path), *_facts(llm), ("H2O", _verdict(llm))]
     table = Table(show_header=False, box=None)
     for name, value in rows:
         table.add_row(Text(name, style="bold"), Text(value))
@@ -33,15 +32,6 @@ def _verdict(llm: Llama) -> str:
             return "works"
     except H2OError as error:
         return f"does not work: {error}"
-
-
-def _slow(llm: Llama) -> list[tuple[str, str]]:
-    """A line for a model whose weights this CPU multiplies slowly."""
-    share, types = slow_weights(llm.model_path)
-    if share <= 0.5:
-        return []
-    names = " and ".join(name.upper() for name in types)
-    return [("Slow", f"{share:.0%} of the weights are {names}, slow on this CPU; `h2o-llama quantize` makes it Q8_0")]
 
 
 def _facts(llm: Llama) -> list[tuple[str, str]]:

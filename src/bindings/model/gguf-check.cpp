@@ -5,11 +5,8 @@
 #include "ggml-cpp.h"
 #include "gguf.h"
 
-#include <pybind11/stl.h>
-
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <stdexcept>
 
 static constexpr uint32_t N_LAYER_MAX = 512; // LLAMA_MAX_LAYERS
@@ -71,15 +68,6 @@ public:
         }
     }
 
-    // weights of each type, by ggml's names
-    std::map<std::string, int64_t> count_weights() const {
-        std::map<std::string, int64_t> result;
-        for (ggml_tensor * t = ggml_get_first_tensor(meta.get()); t; t = ggml_get_next_tensor(meta.get(), t)) {
-            result[ggml_type_name(t->type)] += ggml_nelements(t);
-        }
-        return result;
-    }
-
 private:
     [[noreturn]] void fail(const std::string & reason) const {
         throw std::invalid_argument(where + path + " is not a valid GGUF model file: " + reason);
@@ -131,8 +119,4 @@ void gguf_check(const std::string & path, const std::string & where) {
     const gguf_file file(path, where);
     file.check_tensors();
     file.check_hparams();
-}
-
-void init_gguf(py::module_ & m) {
-    m.def("count_weights", [](const py::bytes & path) { return gguf_file(path, "[info] ").count_weights(); }, py::arg("path"));
 }
