@@ -76,11 +76,11 @@ static void add_sequence(llama_kv_cache::slot_info & slots, const llama_kv_cache
     slots.idxs.push_back(sequence.idxs[0]);
 }
 
-// how many calls from the i-th on are tokens of one ubatch
-static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, size_t i, uint32_t n_ubatch) {
+// How many calls from the i-th on are tokens of one ubatch. A window's cache shows sequences that follow one another.
+static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, size_t i, uint32_t n_ubatch, bool has_window) {
     size_t n = 1;
     while (n < n_ubatch && i + n < calls.size() && calls[i].is_decoded_token() && calls[i + n].is_decoded_token() &&
-            calls[i + n].first == calls[i].first + n) {
+            calls[i + n].first == calls[i].first + n && (!has_window || calls[i + n].kv->id == calls[i].kv->id + (llama_seq_id) n)) {
         n++;
     }
     return n;
@@ -119,7 +119,7 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
 
     balloc.split_reset();
     for (size_t i = 0, n = 0; i < calls.size(); i += n) {
-        n = n_decoded_together(calls, i, n_ubatch);
+        n = n_decoded_together(calls, i, n_ubatch, caches.side.window != nullptr);
 
         if (n > 1) {
             ubatches.push_back(balloc.split_simple(n));
