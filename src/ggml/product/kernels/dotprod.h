@@ -4,9 +4,6 @@
 
 namespace {
 
-template <typename K>
-constexpr int N_STEPS = 8;
-
 // of 8 bits, which are made signed
 template <typename K>
 constexpr bool LARGE = K::BITS == 8;
@@ -26,16 +23,11 @@ inline vec_i multiply_add(vec_i sum, vec_i w, vec_i x) {
     return (vec_i) vdotq_s32((int32x4_t) sum, (int8x16_t) w, (int8x16_t) x);
 }
 
-inline vec_i add_bytes(vec_i sum, vec_i x) {
-    return multiply_add(sum, vec_i {} + 0x01010101, x);
-}
+} // namespace
 
-template <typename K>
-inline void widen_columns(const vec_f * x, char * block) {
-    for (int j = 0; j < 8; ++j) {
-        store((float *) (block + j*VL*4), x[j]);
-    }
-}
+#include "ggml/product/kernels/byte-steps.h"
+
+namespace {
 
 template <typename K>
 inline void widen_rows(const bytes<1> * w, char * dst) {
@@ -47,16 +39,6 @@ inline void widen_rows(const bytes<1> * w, char * dst) {
         s[i] = w[i] ^ 128;
     }
     interleave(s, dst);
-}
-
-template <typename K, int N, int SPREAD, int H>
-inline void add_products(const char * rows, const char * panels, int64_t panel_stride, vec_i (& sum)[N][ROWS/SPREAD]) {
-#pragma GCC unroll 1
-    for (int j = H*8/K::SCALES; j < (H + 1)*8/K::SCALES; ++j) {
-        for_step<N, SPREAD>(rows, panels, panel_stride, j, [&](int p, int r, vec_i w, vec_i x) {
-            sum[p][r] = multiply_add(sum[p][r], w, x);
-        });
-    }
 }
 
 template <typename K>
