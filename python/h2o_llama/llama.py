@@ -19,7 +19,7 @@ from h2o_llama.loading import check_rpc_servers, load_model
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Tokens
 from h2o_llama.named_files import find_model
-from h2o_llama.params import ContextParams, has_own_products
+from h2o_llama.params import ContextParams, resolved_products
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
 from h2o_llama.sequence import DENSE_TAIL as DENSE_TAIL
 from h2o_llama.sequence import Progress as Progress
@@ -168,7 +168,7 @@ class Llama(ChatCompletions):
             self._fingerprint: str = model_path._fingerprint
         else:
             servers = check_rpc_servers(rpc_servers, n_gpu_layers)
-            repack = not has_own_products(self._params.h2o, products)
+            repack = resolved_products(self._params.h2o, products) == "upstream"
             model = load_model(model_path, n_gpu_layers, verbose, servers, repack)
             self._model_path = os.fspath(find_model(model_path))
             self._fingerprint = model_fingerprint(self._model_path)
@@ -186,7 +186,7 @@ class Llama(ChatCompletions):
         super().__init__(engine)
 
     def _open_engine(self, model: _core.Model, seed: int | None) -> Engine:
-        """By n-grams where there is no index of keys, and none was asked for."""
+        """With lookup by n-grams where the model can have no index of keys, unless one was asked for."""
         try:
             return self._make_engine(model, seed)
         except UnsupportedModelError as error:

@@ -20,9 +20,11 @@ PRODUCTS = tuple(OPTIONS["products"].choices)
 """Whose kernels multiply by weights, the default first."""
 
 
-def has_own_products(h2o: H2OConfig | None, products: str) -> bool:
-    """Whether weights are multiplied by kernels of our own."""
-    return h2o is not None if products == "auto" else products == "own"
+def resolved_products(h2o: H2OConfig | None, products: str) -> str:
+    """Whose kernels multiply by weights, "own" or "upstream"."""
+    if products == "auto":
+        return "upstream" if h2o is None else "own"
+    return products
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from h2o_llama.chat_prompt import LONGEST_TAIL
 from h2o_llama.errors import H2OError
 from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.llama import Llama
+from h2o_llama.params import resolved_products
 from h2o_llama.sequence import Progress, Sequence
 from h2o_llama.snapshot import Snapshot
 from h2o_llama.text_buffer import TextBuffer
@@ -77,7 +78,7 @@ class Answerer:
         self._snapshots = None if snapshots is None else Path(snapshots)
         if self._snapshots is not None:
             self._snapshots.mkdir(parents=True, exist_ok=True)
-        products = "upstream" if settings.config is None else "own"
+        products = resolved_products(settings.config, "auto")
         self._weights = Llama(model, 1, 1, 1, n_gpu_layers=n_gpu_layers, h2o=None, products=products)
         self._prompts = Prompts(self._weights)
         self._fingerprint = model_fingerprint(self._weights.model_path)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_llama.config import H2OConfig
 from h2o_llama.llama import Llama
-from h2o_llama.params import available_cpus, has_own_products
+from h2o_llama.params import available_cpus, resolved_products
 
 Tokens = NDArray[np.int32]
 
@@ -34,8 +34,9 @@ class Mode:
         return self.h2o is None
 
     @property
-    def has_own_products(self) -> bool:
-        return has_own_products(self.h2o, self.products)
+    def resolved_products(self) -> str:
+        """Without "auto"."""
+        return resolved_products(self.h2o, self.products)
 
     @property
     def group(self) -> str:

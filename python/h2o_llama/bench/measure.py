@@ -38,32 +38,34 @@ class Bench:
         self.plan = plan
         self.results: list[Result] = []
         self.bandwidth: float | None = None
-        self.weights = self._open(model, "upstream")
-        self._own_weights: Llama | None = None  # upstream's products have some types in a layout of their own
+        self._weights: dict[str, Llama] = {}  # by products: upstream's have some types in a layout of their own
         try:
-            self.weight_bytes = weights_read(self.weights.core_model.weight_bytes, self.weights.metadata)
             cases = [case for n in plan.lengths for case in plan.cases(n)]
+            for products in dict.fromkeys(case.mode.resolved_products for case in cases):
+                self._weights[products] = Llama(
+                    model, 256, 256, 256, n_gpu_layers=plan.n_gpu_layers, h2o=None, products=products
+                )
+            self.weight_bytes = weights_read(self.weights.core_model.weight_bytes, self.weights.metadata)
             self._tokens = prompt_tokens(self.weights, text, max(case.n_used for case in cases))
             self._check_memory()
             for case in {case.mode: case for case in cases}.values():  # of each mode the longest
-                if case.mode.has_own_products and self._own_weights is None:
-                    self._own_weights = self._open(model, "own")
                 case.open(self._weights_of(case)).close()
         except BaseException:
             self.close()
             raise
 
-    def _open(self, model: str | os.PathLike[str], products: str) -> Llama:
-        return Llama(model, 256, 256, 256, n_gpu_layers=self.plan.n_gpu_layers, h2o=None, products=products)
+    @property
+    def weights(self) -> Llama:
+        """The model, for whoever asks about it."""
+        return next(iter(self._weights.values()))
 
     def _weights_of(self, case: Case) -> Llama:
-        return self._own_weights if case.mode.has_own_products and self._own_weights is not None else self.weights
+        return self._weights[case.mode.resolved_products]
 
     def close(self) -> None:
         """Free the weights."""
-        self.weights.close()
-        if self._own_weights is not None:
-            self._own_weights.close()
+        for weights in self._weights.values():
+            weights.close()
 
     def rows(self) -> list[Row]:
         """The figures so far, see `h2o_llama.bench.rows.rows`."""
@@ -116,8 +118,7 @@ class Bench:
             return
         for n_tokens in self.plan.lengths:
             cases = self.plan.cases(n_tokens)
-            n_weights = len({case.mode.has_own_products for case in cases})
-            needed = n_weights * self.weights.model_bytes + sum(self._kv_bytes(case) for case in cases)
+            needed = len(self._weights) * self.weights.model_bytes + sum(self._kv_bytes(case) for case in cases)
             if needed > available:
                 raise ValueError(
                     f"[bench] {n_tokens:,} tokens in {len(cases)} modes need {needed / 2**30:.1f} GiB for weights, K "

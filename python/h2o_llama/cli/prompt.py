@@ -9,7 +9,7 @@ import typer
 
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.named_files import TEXTS, find_text, suggestion
-from h2o_llama.params import has_own_products
+from h2o_llama.params import resolved_products
 
 
 def model_file(name: str) -> Path:
@@ -22,10 +22,9 @@ def open_weights(
 ) -> Llama:
     """The model with the least context: how large one must be is known when it has cut the text into tokens.
 
-    The weights are loaded for what `products` are with `h2o`.
+    `h2o` and `products` are those of the context to come: the layout of the weights depends on them.
     """
-    products = "own" if has_own_products(h2o, products) else "upstream"
-    path = model_file(name)
+    path, products = model_file(name), resolved_products(h2o, products)
     return Llama(path, 1, 1, 1, n_gpu_layers=gpu_layers, h2o=None, rpc_servers=rpc, products=products)
 
 
