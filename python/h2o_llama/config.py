@@ -26,7 +26,7 @@ _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
 _LOOKUP_SHARE = {"index": 4 / 7, "ngrams": 2 / 7}
 
 PRESETS = {"fast": 192, "balanced": 448, "faithful": 896}
-"""H + B, by the name of how much is kept."""
+"""The default of H + B, by preset."""
 
 _FOLLOWS: Any = None
 
@@ -56,8 +56,9 @@ class H2OConfig:
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 192
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 320
-        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup: all for "balanced".
-        With `keep_ratio` the most that it may hold, by default what the ratio comes to in a text of n_ctx tokens.
+        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup (with the preset
+        "balanced"). With `keep_ratio` the most that it may hold, by default what the ratio comes to in a text of n_ctx
+        tokens.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     chunk_size : int, default 1024
@@ -172,7 +173,7 @@ class H2OConfig:
 
     @classmethod
     def named(cls, owner: str, name: str) -> H2OConfig:
-        """What the argument `h2o` of `owner` means as a word: a preset, or "auto"."""
+        """The configuration that a word stands for: a preset, or "auto". `owner` is whose argument `h2o` it is."""
         _check.choice(owner, "h2o", name, ("auto", *PRESETS))
         return cls() if name == "auto" else cls(preset=cast(Any, name))
 

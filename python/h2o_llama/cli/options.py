@@ -132,9 +132,9 @@ def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Ca
 
 
 def with_h2o(*names: str) -> Callable[..., Callable[..., None]]:
-    """--h2o, and options for these parameters of `H2OConfig`, by default all, for the parameter `h2o`; None is off.
+    """--h2o, and options for these parameters of `H2OConfig` (by default all), for the parameter `h2o`.
 
-    The command has --chunk.
+    It is None if H2O is off. The command has --chunk.
     """
     flags = {flag(name): name for name in names or H2O_OPTIONS}
 

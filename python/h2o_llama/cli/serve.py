@@ -24,7 +24,7 @@ _MOST_ROOM = 32768
 
 
 def _retrieval(weights: Llama, h2o: H2OConfig) -> Literal["ngrams", "index"]:
-    """What the model's layers can have of it."""
+    """What a context of this model gets: n-grams where it can have no index of keys."""
     with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
         assert llm.h2o is not None  # it was asked for
         return llm.h2o.retrieval

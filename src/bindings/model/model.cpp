@@ -52,7 +52,7 @@ model::model(const std::string & path, int32_t n_gpu_layers, bool verbose, const
     llama_call call(verbose, llama_call::THROW);
 
     llama_model_params params = llama_model_default_params();
-    params.n_gpu_layers     = n_gpu_layers;
+    params.n_gpu_layers    = n_gpu_layers;
     params.use_extra_bufts = repack || !ggml_h2o_product_wants_plain_weights();
 
     ptr.reset(llama_call::run("[Llama] ", [&] {

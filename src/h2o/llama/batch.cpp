@@ -76,7 +76,8 @@ static void add_sequence(llama_kv_cache::slot_info & slots, const llama_kv_cache
     slots.idxs.push_back(sequence.idxs[0]);
 }
 
-// How many calls from the i-th on are tokens of one ubatch. A window's cache shows sequences that follow one another.
+// How many calls from the i-th on are tokens of one ubatch. With a cache of windows their sequences must have consecutive ids: its views
+// cover a range of ids.
 static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, size_t i, uint32_t n_ubatch, bool has_window) {
     size_t n = 1;
     while (n < n_ubatch && i + n < calls.size() && calls[i].is_decoded_token() && calls[i + n].is_decoded_token() &&

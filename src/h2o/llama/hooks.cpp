@@ -29,7 +29,7 @@ void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
         throw std::runtime_error("[h2o] H2O needs causal attention, but attention_type is non-causal");
     }
     params.kv_unified = false; // else each sequence would get a cache of all n_ctx tokens
-    cparams.n_rs_seq  = 0;     // recurrent layers go back to boundaries
+    cparams.n_rs_seq  = 0;     // H2O takes recurrent layers back to boundaries, not by single tokens
 
     cparams.h2o      = h2o_config(*params.h2o);
     cparams.n_ubatch = std::min(cparams.n_ubatch, cparams.h2o.chunk_size); // no step is longer than a chunk
