@@ -136,7 +136,7 @@ index_scratch top_keys::get_scratch(h2o_take & take) const {
     s.scores    = take.get<float>(is_few ? 0 : H2O_INDEX_QUERIES*n_k_pad);
     s.panels    = take.get<char>(is_few ? unit_size : 0);
     s.values    = take.get<float>(std::max(n_k_pad + kernel.n_lanes, d));
-    s.rows      = take.get<int32_t>(2*n_k_pad + kernel.n_lanes);
+    s.rows      = take.get<int32_t>(n_k_pad + kernel.n_lanes);
 
     if (n_candidates > n_top) {
         const int64_t n_panels = h2o_ceil_div(n_candidates, kernel.n_lanes);

@@ -54,6 +54,10 @@ inline unsigned lanes_at_least(vec_f x, float t) {
     return _mm512_cmp_ps_mask((__m512) x, _mm512_set1_ps(t), _CMP_GE_OQ);
 }
 
+inline vec_f compress(vec_f x, unsigned lanes) {
+    return (vec_f) _mm512_maskz_compress_ps((__mmask16) lanes, (__m512) x);
+}
+
 } // namespace
 
 #include "ggml/top-keys/kernels/simd.h"

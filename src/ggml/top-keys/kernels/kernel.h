@@ -37,7 +37,7 @@ struct h2o_index_kernel {
     void (*weigh)(float * scores, int64_t ld, const float * factors, int n_head, int64_t n, float * sums);
 
     // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones the first.
-    // Returns how many there are. values and rows are scratch for n + n_lanes and 2*n + n_lanes numbers.
+    // Returns how many there are. values and rows are scratch for n + n_lanes numbers.
     int64_t (*select)(const float * scores, int64_t n, int64_t n_top, float * values, int32_t * rows, int32_t * top);
 };
 

@@ -60,6 +60,15 @@ inline unsigned lanes_at_least(vec_f x, float t) {
     return lanes;
 }
 
+inline vec_f compress(vec_f x, unsigned lanes) {
+    vec_f y = x;
+    for (int j = 0, n = 0; j < VL; ++j) {
+        y[n] = x[j];
+        n += lanes >> j & 1;
+    }
+    return y;
+}
+
 } // namespace
 
 #include "ggml/top-keys/kernels/simd.h"

@@ -3,6 +3,7 @@
 //   key_block              a panel's block in registers; dot(q): VL sums of products with a query's block
 //   load_rows              16 bytes of every 4th of VL rows, side by side
 //   lanes_at_least(x, t)   the lanes that are t or more, as bits
+//   compress(x, lanes)     these lanes, one after another; the others may be anything
 
 #include "ggml/top-keys/kernels/kernel.h"
 
@@ -167,37 +168,66 @@ int64_t count_above(const float * x, int64_t n, float t) {
     return count_of(count);
 }
 
+// How many standard deviations above its mean a normal variable is with this probability. After Abramowitz and Stegun, 26.2.22.
+inline float normal_quantile(float probability) {
+    const float p = probability < 0.5f ? probability : 1.0f - probability;
+    const float t = __builtin_sqrtf(-2.0f*__builtin_logf(p));
+    const float z = t - (2.30753f + 0.27061f*t)/(1.0f + (0.99229f + 0.04481f*t)*t);
+
+    return probability < 0.5f ? z : -z;
+}
+
 // A number that at least k of x reach, and at most k + slack of them if there is such a number; else the k-th largest. Where
 // fewer than k are numbers, -inf.
+//
+// The first guess takes x for normal, others the logarithm of how many reach a number for a line. Every third halves what is
+// left, whatever x is.
 float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
-    vec_f low   = broadcast( __builtin_inff());
-    vec_f high  = broadcast(-__builtin_inff());
-    vec_i count = {};
+    vec_f low     = broadcast( __builtin_inff());
+    vec_f high    = broadcast(-__builtin_inff());
+    vec_f sum     = {};
+    vec_f squares = {};
+    vec_i count   = {};
     for (int64_t i = 0; i < n; i += VL) {
         const vec_f v = load(x + i);
         low    = min(v, low);
         high   = max(v, high);
         count += v == v;
+
+        const vec_f number = v == v ? v : vec_f {};
+        sum     += number;
+        squares += number*number;
     }
-    if (count_of(count) < k) {
+    int64_t n_reached = count_of(count);
+    if (n_reached < k) {
         return -__builtin_inff();
     }
 
-    int64_t reached = order_of(fold(low,  min)[0]);
-    int64_t missed  = order_of(fold(high, max)[0]) + 1;
+    int64_t reached  = order_of(fold(low,  min)[0]);
+    int64_t missed   = order_of(fold(high, max)[0]) + 1;
+    float   n_missed = 0.5f;
 
-    while (missed - reached > 1) {
-        const int64_t middle     = reached + (missed - reached)/2;
+    const auto  add    = [](vec_f a, vec_f b) { return a + b; };
+    const float aim    = (float) k + 0.5f*(float) slack;
+    const float mean   = fold(sum, add)[0]/(float) n_reached;
+    const float spread = fold(squares, add)[0]/(float) n_reached - mean*mean;
+
+    float guess = mean + normal_quantile(aim/(float) (n_reached + 1))*__builtin_sqrtf(spread);
+
+    for (int step = 1; missed - reached > 1 && n_reached > k + slack; ++step) {
+        const int64_t middle = step%3 == 0 ? reached + (missed - reached)/2 : min_of(max_of(order_of(guess), reached + 1), missed - 1);
+
         const int64_t n_at_least = count_at_least(x, n, float_of(middle));
-
         if (n_at_least < k) {
-            missed = middle;
+            missed   = middle;
+            n_missed = (float) max_of(n_at_least, 1);
         } else {
-            reached = middle;
-            if (n_at_least <= k + slack) {
-                break;
-            }
+            reached   = middle;
+            n_reached = n_at_least;
         }
+
+        const float share = __builtin_logf((float) n_reached/aim)/__builtin_logf((float) n_reached/n_missed);
+        guess = float_of(reached) + (float_of(missed) - float_of(reached))*share;
     }
 
     return float_of(reached);
@@ -219,6 +249,25 @@ int64_t find_maxima(const float * x, int64_t n_x, int64_t n, float * maxima) {
     return n_maxima;
 }
 
+// Those of n scores that reach the bound, and their numbers. Returns how many; up to VL - 1 more are written.
+int64_t append_at_least(const float * scores, int64_t n, float bound, float * values, int32_t * rows) {
+    vec_i lane;
+    for (int v = 0; v < VL; ++v) {
+        lane[v] = v;
+    }
+
+    int64_t n_found = 0;
+    for (int64_t i = 0; i < n; i += VL) {
+        const vec_f    x     = load(scores + i);
+        const unsigned lanes = lanes_at_least(x, bound);
+
+        store(values + n_found, compress(x, lanes));
+        store((float *) rows + n_found, compress((vec_f) (lane + (int32_t) i), lanes));
+        n_found += __builtin_popcount(lanes);
+    }
+    return n_found;
+}
+
 // Where scores are many, the n_top-th largest of the maxima of as many groups as are 8 times n_top is a lower bound of the
 // n_top-th largest score, and few scores reach it.
 int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, int32_t * rows, int32_t * top) {
@@ -229,24 +278,7 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
         find_threshold(scores, n, n_top, slack) :
         find_threshold(values, find_maxima(scores, n, n_group, values), n_top, slack);
 
-    // the vectors with such scores, found without branches, which the CPU could not predict
-    int32_t * vectors   = rows + n + VL;
-    int64_t   n_vectors = 0;
-    for (int64_t i = 0; i < n; i += VL) {
-        vectors[n_vectors] = (int32_t) i;
-        n_vectors += lanes_at_least(load(scores + i), bound) != 0;
-    }
-
-    int64_t n_found = 0;
-    for (int64_t i = 0; i < n_vectors; ++i) {
-        for (unsigned lanes = lanes_at_least(load(scores + vectors[i]), bound); lanes; lanes &= lanes - 1) {
-            const int32_t row = vectors[i] + __builtin_ctz(lanes);
-            values[n_found] = scores[row];
-            rows  [n_found] = row;
-            ++n_found;
-        }
-    }
-
+    const int64_t n_found = append_at_least(scores, n, bound, values, rows);
     if (n_found <= n_top) {
         __builtin_memcpy(top, rows, n_found*sizeof(int32_t));
         return n_found;
@@ -259,12 +291,17 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
     int64_t     n_equal   = n_top - count_above(values, n_values, threshold);
 
     int64_t n_chosen = 0;
-    for (int64_t i = 0; n_chosen < n_top; ++i) {
-        const bool is_equal = values[i] == threshold;
-        top[n_chosen] = rows[i];
-        n_chosen += values[i] > threshold || (is_equal && n_equal > 0);
-        n_equal  -= is_equal;
+    for (int64_t i = 0; i < n_values; i += VL) {
+        const vec_f x = load(values + i);
+
+        unsigned lanes = lanes_at_least(x, threshold);
+        for (unsigned equal = lanes & lanes_at_least(-x, -threshold); equal; equal &= equal - 1) {
+            lanes ^= --n_equal < 0 ? equal & -equal : 0;
+        }
+        store((float *) rows + n_chosen, compress(load((const float *) rows + i), lanes));
+        n_chosen += __builtin_popcount(lanes);
     }
+    __builtin_memcpy(top, rows, n_top*sizeof(int32_t));
     return n_top;
 }
 
