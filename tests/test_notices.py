@@ -11,6 +11,7 @@ from scikit_build_core import build
 
 ROOT = Path(__file__).parent.parent
 NOTICES = "THIRD_PARTY_NOTICES.txt"
+HOLDER = re.compile(r"Copyright(?:Text:)?(?: Copyright)?(?: \([cC]\))?[\d –-]*(?: |$)([A-Z][\w ]+)")
 VENDORED = [ROOT / "vendor" / "codecs", *(ROOT / "vendor" / "llama.cpp" / name for name in ("src", "common", "vendor"))]
 VENDORED += [ROOT / "vendor" / "llama.cpp" / "ggml" / "src" / name for name in ("ggml-cpu", "ggml-cuda", "ggml-rpc")]
 
@@ -35,7 +36,7 @@ def test_every_holder_is_in_them() -> None:
     for path in (path for folder in VENDORED for path in folder.rglob("*.*")):
         if path.suffix in (".c", ".cpp", ".cu", ".h", ".hpp"):
             text = path.read_text(encoding="utf-8", errors="replace")
-            for name in re.findall(r"Copyright(?:Text:)?(?: Copyright)?(?: \([cC]\))?[\d –-]*(?: |$)([A-Z][\w ]+)", text):
+            for name in HOLDER.findall(text):
                 holders[name.strip()] = path
     assert {"Yann Collet", "Sean Barrett", "Mozilla Foundation", "Niels Lohmann"} <= holders.keys()
     for holder, path in holders.items():
