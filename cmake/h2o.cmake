@@ -105,6 +105,3 @@ endif()
 add_custom_target(h2o-servers ALL DEPENDS ${servers})
 set_target_properties(${servers} PROPERTIES INSTALL_RPATH "${origin}")
 install(TARGETS ${servers} RUNTIME DESTINATION h2o_llama/lib) # beside the backends, where they look for them
-
-install(DIRECTORY vendor/codecs/ vendor/llama.cpp/licenses/ DESTINATION h2o_llama/licenses FILES_MATCHING PATTERN "LICENSE-*")
-install(FILES vendor/llama.cpp/LICENSE DESTINATION h2o_llama/licenses RENAME LICENSE-llama.cpp)

@@ -1,0 +1,37 @@
+"""Serve a model and ask it with OpenAI's client: python serve_and_ask.py document.txt "Who signed it?" [MODEL]
+
+Shows `h2o-llama serve`. The document is a message of its own, before the question's: the server keeps what it has read
+of it, and a second question costs only itself. Needs `pip install openai`.
+"""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from openai import OpenAI, OpenAIError
+
+path, question, *model = sys.argv[1:]
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    port = listener.getsockname()[1]  # a free one
+
+command = ["h2o-llama", "serve", model[0] if model else "smollm2-135m", "--port", str(port)]
+with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
+    document = {"role": "system", "content": Path(path).read_text(encoding="utf-8")}
+    try:
+        for text in (question, "Say that in other words."):
+            messages = [document, {"role": "user", "content": text}]
+            while True:
+                try:
+                    answer = client.chat.completions.create(model="", messages=messages, temperature=0, max_tokens=64)
+                    break
+                except OpenAIError:
+                    if server.poll() is not None:
+                        raise
+                    time.sleep(0.2)  # it does not listen yet, or still opens the model
+            print(answer.choices[0].message.content)
+            print("tokens read:", answer.timings["prompt_n"], "known:", answer.timings["cache_n"])
+    finally:
+        server.terminate()
