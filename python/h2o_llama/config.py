@@ -102,15 +102,17 @@ class H2OConfig:
         B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
         `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
     retrieval : {"index", "ngrams"}
-        Default "index"; "ngrams" with `evict`, and where `Llama` finds that the model or its place has no index.
+        Default "index"; "ngrams" with `evict` and no cold store, and where `Llama` finds that the model or its place has
+        no index.
 
         - "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
           heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
           have come.
         - "index": by the keys, of which a copy in 4 bits is kept. Every query chooses for itself, in each layer and KV
           head, the B positions before its chunk whose keys fit best and that are not in the memory set. Less is lost,
-          at a cost that grows with the text, slowly. Needs attention as one operator (layers on the CPU, flash
-          attention not off) and heads whose size is a multiple of 32.
+          at a cost that grows with the text, slowly. The copy has room for n_ctx tokens, and stays in memory with a cold
+          store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose size
+          is a multiple of 32.
     tile : int, default 4
         T, with "ngrams": a query adds ceil(B/T) positions at most. With a smaller T they are more, and stay for less
         long.
@@ -180,9 +182,9 @@ class H2OConfig:
     def _following(self) -> dict[str, int | str]:
         """What is not given."""
         share = min(self.chunk_size / _CHUNK, 1.0)
-        retrieval = self.retrieval or ("ngrams" if self.evict else "index")
-        budget = PRESETS[self.preset]
         has_lookup = not self.evict or self.cold_store is not None
+        retrieval = self.retrieval or ("index" if has_lookup else "ngrams")
+        budget = PRESETS[self.preset]
         lookup_budget = round(budget * _LOOKUP_SHARE[retrieval]) if has_lookup else 0
         res: dict[str, int | str] = {
             "local_window": int(share * _LOCAL_WINDOW),
@@ -210,7 +212,7 @@ class H2OConfig:
     @property
     def has_bounded_memory(self) -> bool:
         """Whether a text may be of any length: nothing that is kept grows with it."""
-        return self.evict and not self.dense_layers
+        return self.evict and not self.dense_layers and not self.has_key_index
 
     def for_context(self, n_ctx: int) -> H2OConfig:
         """With the size that `keep_ratio` comes to."""

@@ -37,7 +37,6 @@ h2o_config::h2o_config(const llama_h2o_params & params) : llama_h2o_params(param
     check(!evict || schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS, "evict needs schedule single_pass, got two_phase" + gone);
     check(!evict || decode == LLAMA_H2O_DECODE_MEMORY, "evict needs decode memory, got full" + gone);
     check(!evict || lookup_budget == 0 || has_cold_store(), "evict needs lookup_budget 0 or a cold_store, got " + text(lookup_budget) + gone);
-    check(!evict || !has_key_index(), "evict needs retrieval ngrams, got index" + gone);
     check(evict || !has_cold_store(), "cold_store is for what is evicted: it needs evict");
     check(lossless.mode == LLAMA_H2O_LOSSLESS_OFF || has_cold_store(), "lossless is about what is in a cold store: it needs cold_store");
 }

@@ -40,7 +40,7 @@ keys text_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
 }
 
 int sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
-    if (a.layer.is_dense() || !a.owns_kv) {
+    if (a.layer.is_dense() || !a.owns_kv || g.env.config.heavy_budget == 0) {
         return GGML_H2O_ATTN_NO_SUMS;
     }
     if (g.step.phase == h2o_step::DECODE) {
@@ -65,13 +65,18 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
     } else if (g.shape.n_indexed > 0) {
         const uint32_t n_top = std::min(g.env.config.lookup_budget, g.shape.n_indexed - g.shape.n_memory);
 
-        ggml_tensor * own    = heads_of(g.ctx, g.inputs.own_rows[layer.index], layer);
+        // the positions in the memory set
+        ggml_tensor * own    = g.inputs.memory.empty() ? heads_of(g.ctx, g.inputs.own_rows[layer.index], layer) : g.inputs.memory[layer.index];
         ggml_tensor * memory = ggml_view_2d(g.ctx, own, g.shape.n_memory, own->ne[1], own->nb[1], 0);
 
         ggml_tensor * keys = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
 
         params.further.rows      = ggml_h2o_top_keys(g.ctx, params.q, keys, memory, n_top, params.scale);
         params.further.list_size = 1;
+        if (g.env.store.far(g.shape.seq)) {
+            params.further.source   = h2o_fetch_chosen(g, layer, params.further.rows);
+            params.further.n_source = g.shape.n_indexed;
+        }
     }
 }
 

@@ -80,6 +80,8 @@ std::vector<h2o_run> h2o_runs(const h2o_step & step, uint32_t chunk_size);
 struct h2o_step_inputs {
     std::vector<ggml_tensor *> own_rows; // by layer: I32 [n_memory + n_chunk, n_head_kv]; compact layout: one for all layers
 
+    std::vector<ggml_tensor *> memory; // compact layout with an index of keys, by layer: I32 [n_memory, n_head_kv], positions
+
     ggml_tensor * own_first  = nullptr; // I32 [n_memory + n_chunk]: the first query that sees a key
     ggml_tensor * own_mask   = nullptr; // F16 [n_memory + n_chunk, n_tokens]
     ggml_tensor * text_rows  = nullptr; // I32 [n_text, n_head_kv]: 0, 1, ...

@@ -48,6 +48,11 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
             res.own_rows.push_back(new_input(ctx, "h2o_own_rows", GGML_TYPE_I32, n_own, layer.n_head_kv));
         }
     }
+    if (env.store.layout.is_compact && shape.n_indexed > 0) {
+        for (const auto & layer : state.layers) {
+            res.memory.push_back(new_input(ctx, "h2o_memory", GGML_TYPE_I32, shape.n_memory, layer.n_head_kv));
+        }
+    }
     res.own_first  = new_input(ctx, "h2o_own_first",  GGML_TYPE_I32, n_own);
     res.own_mask   = new_input(ctx, "h2o_own_mask",   GGML_TYPE_F16, n_own, shape.n_tokens);
     res.text_rows  = new_input(ctx, "h2o_text_rows",  GGML_TYPE_I32, shape.n_text, n_head_kv_max);
@@ -170,6 +175,11 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
     const uint32_t n_past = shape.n_memory + step.pos - start; // own keys before those of the step
 
     fill_own_rows(inputs, env, state, step, shape);
+    for (size_t i = 0; i < inputs.memory.size(); ++i) {
+        if (is_used(inputs.memory[i])) {
+            set_data(inputs.memory[i], state.layers[i].memory);
+        }
+    }
     if (shape.n_chunk > 0) {
         fill_first(inputs.own_first, n_past, step.n_tokens);
         fill_mask (inputs.own_mask,  n_past, step.n_tokens);

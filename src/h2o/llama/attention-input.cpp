@@ -26,6 +26,10 @@ h2o_attention_input::h2o_attention_input(ggml_context * ctx, const llama_ubatch 
         dense_k_idxs = dense->build_input_k_idxs(ctx, ubatch);
         dense_v_idxs = dense->build_input_v_idxs(ctx, ubatch);
     }
+    if (memory.index && memory.store.layout.is_compact && stores_kv()) {
+        index_rows = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, ubatch.n_tokens);
+        ggml_set_input(index_rows);
+    }
 }
 
 void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
@@ -34,6 +38,15 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
     if (dense_k_idxs) {
         dense->set_input_k_idxs(dense_k_idxs, ubatch);
         dense->set_input_v_idxs(dense_v_idxs, ubatch);
+    }
+    if (index_rows && index_rows->buffer) {
+        std::vector<int64_t> rows;
+        for (const auto & s : steps) {
+            for (uint32_t i = 0; i < s.now.n_tokens; ++i) {
+                rows.push_back((int64_t) (s.kv->id*memory.index->n_rows) + s.now.pos + i);
+            }
+        }
+        ggml_backend_tensor_set(index_rows, rows.data(), 0, ggml_nbytes(index_rows));
     }
     for (auto & s : steps) {
         h2o_fill_inputs(s.graph.inputs, memory.env, s.kv->state(), s.now, s.graph.shape);
@@ -99,7 +112,7 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
     }
 
     if (memory.index && memory.index->has(il)) {
-        ggml_build_forward_expand(graph.gf, memory.index->store(graph.ctx0, il, k, get_k_idxs()));
+        ggml_build_forward_expand(graph.gf, memory.index->store(graph.ctx0, il, k, index_rows ? index_rows : get_k_idxs()));
     }
 }
 

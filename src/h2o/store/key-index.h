@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
-// The keys of each layer a second time, in 4 bits: cheap to read, so that every query can choose among all of them. Rows are
-// those of the K cache; what is written later to a row replaces it.
+// The keys of each layer a second time, in 4 bits: cheap to read, so that every query can choose among all of them. A
+// sequence's row i is of position i, whether its K and V are still in the cache or not.
 class h2o_key_index {
 public:
     // throws std::invalid_argument, with the reason, if a layer cannot have one; std::runtime_error if there is not enough memory
@@ -16,7 +16,7 @@ public:
 
     bool has(int32_t il) const { return tensors.count(il) > 0; }
 
-    // writes k, F32 [n_embd_head, n_head_kv, n_tokens], to rows I64 [n_tokens] of all sequences
+    // writes k, F32 [n_embd_head, n_head_kv, n_tokens], to rows I64 [n_tokens], of all sequences
     ggml_tensor * store(ggml_context * ctx, int32_t il, ggml_tensor * k, ggml_tensor * rows) const;
 
     // view of a sequence's first n rows, [n_embd_head, n, n_head_kv]

@@ -11,15 +11,15 @@
 // What is in neither is evicted.
 class h2o_layout {
 public:
-    // kv_size: how many positions there is room for where all are kept: in the full layout, and in dense layers
+    // kv_size: how many positions there is room for where all are kept: in the full layout, in dense layers, in the index of keys
     h2o_layout(const h2o_config & config, uint32_t kv_size)
-        : is_compact(config.evict), kv_size(kv_size), has_dense_layers(config.has_dense_layers()), M(config.memory_size()), S(config.chunk_size) {}
+        : is_compact(config.evict), kv_size(kv_size), keeps_all(config.has_dense_layers() || config.has_key_index()), M(config.memory_size()), S(config.chunk_size) {}
 
     // rows of every KV head
     uint32_t n_rows() const { return is_compact ? M + S : kv_size; }
 
     // how many positions a sequence may have
-    uint32_t n_positions() const { return is_compact && !has_dense_layers ? INT32_MAX : kv_size; }
+    uint32_t n_positions() const { return is_compact && !keeps_all ? INT32_MAX : kv_size; }
 
     // the row of a position of the open chunk, the same for every layer and KV head; in the full layout of any position
     uint32_t row_of(uint32_t pos) const { return is_compact ? M + pos%S : pos; }
@@ -38,7 +38,7 @@ public:
     const uint32_t kv_size;
 
 private:
-    const bool     has_dense_layers;
+    const bool     keeps_all; // something of every position
     const uint32_t M;
     const uint32_t S;
 };

@@ -109,6 +109,35 @@ void h2o_far_rows::keep_failure(const F & f) {
     }
 }
 
+void h2o_far_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen, const ggml_h2o_attn_source_layout & at, size_t n,
+        uint8_t * dst, int ith, int nth) {
+    const int32_t begin = ith*n/nth;
+    const int32_t end   = (ith + 1)*n/nth;
+
+    std::vector<bool> is_chosen(end - begin);
+    for (size_t i = 0; i < n_chosen; ++i) {
+        if (chosen[i] >= begin && chosen[i] < end) {
+            is_chosen[chosen[i] - begin] = true;
+        }
+    }
+    if (begin == 0 && end > 0) {
+        is_chosen[0] = true; // row 0 of a source is finite
+    }
+    keep_failure([&]() {
+        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+            uint8_t * to = dst + (part == h2o_cold_store::K ? at.k : at.v);
+
+            std::vector<h2o_cold_store::wanted> wanted;
+            for (int32_t pos = begin; pos < end; ++pos) {
+                if (is_chosen[pos - begin]) {
+                    wanted.push_back({ pos, to + pos*store.row_sizes[layer][part] });
+                }
+            }
+            store.read(layer, part, wanted);
+        }
+    });
+}
+
 void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32_t first, size_t n, uint8_t * dst, int ith, int nth) {
     const size_t begin = ith*n/nth;
     const size_t end   = (ith + 1)*n/nth;
