@@ -32,10 +32,10 @@ def test_defaults_with_eviction() -> None:
 
 
 def test_defaults_with_a_cold_store() -> None:
-    """As without eviction, but for generated tokens, and for an index: rows are found by the text."""
+    """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
     assert config == dataclasses.replace(H2OConfig(decode="memory"), evict=True, cold_store="folder")
-    assert (config.heavy_budget, config.lookup_budget, config.retrieval) == (320, 128, "ngrams")
+    assert (config.heavy_budget, config.lookup_budget, config.retrieval) == (192, 256, "index")
 
 
 def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
@@ -120,7 +120,6 @@ def test_bad_values() -> None:
         ({"evict": True, "schedule": "two_phase"}, "evict needs schedule single_pass, got two_phase"),
         ({"evict": True, "decode": "full"}, "evict needs decode memory, got full"),
         ({"evict": True, "lookup_budget": 1}, "evict needs lookup_budget 0 or a cold_store, got 1"),
-        ({"evict": True, "cold_store": "memory", "retrieval": "index"}, "evict needs retrieval ngrams, got index"),
         ({"evict": True, "cold_store": ""}, "cold_store must be 'memory', the path of a folder or None, got ''"),
         ({"evict": True, "cold_store": 1}, "cold_store must be 'memory', the path of a folder or None, got 1"),
         ({"cold_store": "memory"}, "cold_store is for what is evicted: it needs evict"),
