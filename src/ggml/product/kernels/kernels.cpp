@@ -17,6 +17,9 @@ const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
     if (!kernels) {
         return nullptr;
     }
+    if (type == GGML_TYPE_BF16 && h2o_product_avx512bf16 && h2o_uses_isa(h2o_isa::AVX512_BF16)) {
+        return h2o_product_avx512bf16;
+    }
     switch (type) {
         case GGML_TYPE_Q4_0:   return &kernels->q4_0;
         case GGML_TYPE_Q4_1:   return &kernels->q4_1;
@@ -31,6 +34,8 @@ const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
         case GGML_TYPE_Q5_K:   return &kernels->q5_k;
         case GGML_TYPE_Q6_K:   return &kernels->q6_k;
         case GGML_TYPE_IQ4_XS: return &kernels->iq4_xs;
+        case GGML_TYPE_F16:    return &kernels->f16;
+        case GGML_TYPE_BF16:   return &kernels->bf16;
         default:               return nullptr;
     }
 }
