@@ -58,6 +58,10 @@ endif()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     h2o_kernel_options(product dotprod -march=armv8.2-a+dotprod)
+    check_cxx_compiler_flag(-march=armv8.2-a+dotprod+i8mm H2O_LLAMA_I8MM)
+    if(H2O_LLAMA_I8MM)
+        h2o_kernel_options(product i8mm -march=armv8.2-a+dotprod+i8mm)
+    endif()
 endif()
 
 if(TARGET ggml-cuda)

@@ -84,6 +84,16 @@ static bool has_dotprod() {
     return false;
 #endif
 }
+
+static bool has_i8mm() {
+#if defined(__linux__)
+    const unsigned long I8MM = 1ul << 13;
+
+    return has_dotprod() && (getauxval(AT_HWCAP2) & I8MM);
+#else
+    return false;
+#endif
+}
 #endif
 
 namespace {
@@ -103,6 +113,7 @@ struct cpu_isas {
 #endif
 #if defined(__aarch64__)
         set(h2o_isa::DOTPROD, has_dotprod());
+        set(h2o_isa::I8MM,    has_i8mm());
 #endif
         // for tests of programs
         const char * last = getenv("H2O_ISA");
@@ -121,7 +132,7 @@ struct cpu_isas {
 static std::atomic<h2o_isa> last_in_use { h2o_isa::AMX };
 
 const char * h2o_isa_name(h2o_isa isa) {
-    static const char * const names[H2O_N_ISAS] = { "portable", "dotprod", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx" };
+    static const char * const names[H2O_N_ISAS] = { "portable", "dotprod", "i8mm", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx" };
 
     return names[(int) isa];
 }

@@ -138,6 +138,8 @@ struct byte_panels {
     static constexpr int AT_ONCE     = VL == 4 ? 3 : 2;
     static constexpr int AT_END      = VL == 8 ? 1 : 3;
 
+    static constexpr bool SPREADS = MAX_DIRECT<K> < VL/2;
+
     template <int N, int SPREAD>
     static void add(const char * rows, const char * panels, int64_t panel_stride, int64_t n_blocks, vec_f (& sums)[N][ROWS/SPREAD]) {
         for (int64_t b = 0; b < n_blocks; ++b) {

@@ -23,6 +23,8 @@ struct float_panels {
     static constexpr int AT_ONCE     = VL == 8 ? 3 : 4;
     static constexpr int AT_END      = VL == 8 ? 2 : 5;
 
+    static constexpr bool SPREADS = false; // so few columns are multiplied by rows where they lie
+
     template <int N, int SPREAD>
     static void add(const char * rows, const char * panels, int64_t panel_stride, int64_t n_blocks, vec_f (& sums)[N][ROWS/SPREAD]) {
         for (int64_t i = 0; i < n_blocks*K::DWORDS; ++i) {

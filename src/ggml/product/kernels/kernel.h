@@ -89,6 +89,7 @@ struct h2o_product_kernels {
 
 // NULL where the compiler has no such instructions
 extern const h2o_product_kernels * const h2o_products_dotprod; // NEON
+extern const h2o_product_kernels * const h2o_products_i8mm;
 extern const h2o_product_kernels * const h2o_products_avx2;
 extern const h2o_product_kernels * const h2o_products_avxvnni;
 extern const h2o_product_kernels * const h2o_products_avx512; // with VNNI

@@ -12,6 +12,7 @@ const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
         { h2o_isa::AVX512_VNNI, h2o_products_avx512 },
         { h2o_isa::AVX_VNNI,    h2o_products_avxvnni },
         { h2o_isa::AVX2,        h2o_products_avx2 },
+        { h2o_isa::I8MM,        h2o_products_i8mm },
         { h2o_isa::DOTPROD,     h2o_products_dotprod },
     });
     if (!kernels) {

@@ -4,6 +4,7 @@
 //   PANEL_BLOCK, ROWS_BLOCK     bytes of a block of a panel, and of a group
 //   AT_ONCE, AT_END             panels that are multiplied at once: as many as there are registers for, and at most so many at the end,
 //                               where one panel alone would have too few sums to keep the instructions going
+//   SPREADS                     whether columns may be in several lanes each
 //   add<N, SPREAD>(...)         to sums, a group of rows by N panels, whose columns are in SPREAD lanes each: a vector has the sums of
 //                               so many rows
 
@@ -67,11 +68,13 @@ void multiply_panels(const h2o_product_slice & s, int64_t first) {
 
 template <typename P>
 void multiply(const h2o_product_slice & s) {
-    if (s.spread == 4) {
-        return multiply_panels<P, 1, 4>(s, 0);
-    }
-    if (s.spread == 2) {
-        return multiply_panels<P, 1, 2>(s, 0);
+    if constexpr (P::SPREADS) {
+        if (s.spread == 4) {
+            return multiply_panels<P, 1, 4>(s, 0);
+        }
+        if (s.spread == 2) {
+            return multiply_panels<P, 1, 2>(s, 0);
+        }
     }
 
     const int64_t n_panels = (s.n_columns + VL - 1)/VL;
