@@ -29,6 +29,7 @@ SAME_BY_AVX512 = ("-D__AVXVNNI__", "-D_mm256_dpbusd_avx_epi32=_mm256_dpbusd_epi3
 WAYS = {
     "dotprod": ("aarch64-linux-gnu-g++", ("-march=armv8.2-a+dotprod",), ("qemu-aarch64",)),
     "i8mm": ("aarch64-linux-gnu-g++", ("-march=armv8.2-a+dotprod+i8mm",), ("qemu-aarch64", "-cpu", "max")),
+    "avx2": ("c++", ("-march=haswell",), ()),
     "avxvnni": ("c++", ("-march=haswell", "-mavx512vl", "-mavx512vnni", *SAME_BY_AVX512), ()),
 }
 
@@ -49,7 +50,7 @@ def check_cases(isa: str, command: list[str]) -> None:
     rng = np.random.default_rng(0)
     cases = []
     for type_name in TYPES:
-        for n_columns in (1, 2, 3, 4, 5, 6, 8, 9, 13, 30, 45):
+        for n_columns in (1, 2, 3, 4, 5, 6, 8, 9, 13, 30, 45, 70):
             n = unit(type_name) * int(rng.integers(1, 2600 // unit(type_name)))
             scales = [65504.0, 6e-8, 0.0, 1.0] if n_columns % 3 == 0 else None
             weights = weights_of(rng, type_name, int(rng.integers(1, 80)), n, scales)

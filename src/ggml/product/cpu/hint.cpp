@@ -2,6 +2,16 @@
 
 #include "ggml/product/product.h"
 
+// Upstream multiplies by experts column by column.
+static bool is_faster(const h2o_product_kernel & kernel, const ggml_tensor * dst) {
+    const int64_t MIN_COLUMNS = 4; // of an expert, on average
+
+    if (dst->op == GGML_OP_MUL_MAT_ID) {
+        return kernel.min_columns == 0 || dst->ne[1]*dst->ne[2] >= MIN_COLUMNS*dst->src[0]->ne[2];
+    }
+    return dst->ne[1] >= (dst->ne[1] <= kernel.max_direct ? kernel.min_columns : kernel.min_packed);
+}
+
 const h2o_product_kernel * h2o_product_kernel_for(const ggml_tensor * dst) {
     const ggml_tensor * weights = dst->src[0];
     const ggml_tensor * x       = dst->src[1];
@@ -11,7 +21,5 @@ const h2o_product_kernel * h2o_product_kernel_for(const ggml_tensor * dst) {
 
     const h2o_product_kernel * kernel = fits ? h2o_product_kernel_in_use(weights->type) : nullptr;
 
-    const int64_t n_columns = dst->op == GGML_OP_MUL_MAT ? x->ne[1] : dst->ne[1]*dst->ne[2]/weights->ne[2];
-
-    return kernel && n_columns >= kernel->min_columns ? kernel : nullptr;
+    return kernel && is_faster(*kernel, dst) ? kernel : nullptr;
 }

@@ -37,7 +37,7 @@ struct bf16_pairs : pair_kind {
     }
 };
 
-const h2o_product_kernel kernel = float_kernel_of<bf16_pairs>();
+const h2o_product_kernel kernel = float_kernel_of<bf16_pairs>(true);
 
 } // namespace
 

@@ -11,6 +11,9 @@ constexpr int H2O_PRODUCT_BLOCK = 32;
 // bytes of one of a column, if that is rounded to Q8_0: a scale in F16, then the numbers
 constexpr int H2O_PRODUCT_Q8_0_BYTES = 34;
 
+// more columns than there are
+constexpr int H2O_PRODUCT_NEVER = INT32_MAX;
+
 // rows of weights that are multiplied at once
 constexpr int H2O_PRODUCT_ROWS = 4;
 
@@ -63,8 +66,9 @@ struct h2o_product_kernel {
 
     int     slice_blocks; // of rows and columns that are multiplied at once: in the L2 cache
     int     n_lanes;
-    int     min_columns; // fewer, of experts on average, are upstream's
+    int     min_columns; // fewer are upstream's
     int     max_direct;  // up to so many columns are multiplied by rows where they lie
+    int     min_packed;  // more than that, but fewer than this, are upstream's, too
     int64_t panel_block; // bytes of a block of a panel
     int64_t rows_block;  // and of a group
 
