@@ -1,9 +1,10 @@
-"""Speed of products with quantized weights: H2O's CPU kernels beside upstream's.
+"""Speed of products with weights: H2O's CPU kernels beside upstream's.
 
     python benchmarks/products.py
     python benchmarks/products.py --types q8_0,q4_K --columns 1,4,1024 --threads 1
 
-Random weights [3,072, 1,024] by so many columns, which are rounded to 8 bits, too. All take turns.
+Random weights [3,072, 1,024] by so many columns, which are rounded to 8 bits, too (for F16 and BF16 not, or to
+BF16). All take turns.
 """
 
 from __future__ import annotations
