@@ -27,7 +27,7 @@ struct float_panels {
 
     template <int N, int SPREAD>
     static void add(const char * rows, const char * panels, int64_t panel_stride, int64_t n_blocks, vec_f (& sums)[N][ROWS/SPREAD]) {
-        for (int64_t i = 0; i < n_blocks*K::DWORDS; ++i) {
+        for (int i = 0; i < (int) n_blocks*K::DWORDS; ++i) {
             for_step<N, SPREAD>(rows, panels, panel_stride, i, [&](int p, int r, vec_i w, vec_i x) {
                 sums[p][r] = K::multiply_add(sums[p][r], (vec_f) w, (vec_f) x);
             });

@@ -51,7 +51,7 @@ inline vec_i repeat(const char * src) {
 
 // Rows of 4 bytes of each lane by N panels.
 template <int N, int SPREAD, typename F>
-inline void for_step(const char * rows, const char * panels, int64_t panel_stride, int64_t step, const F & add) {
+inline void for_step(const char * rows, const char * panels, int64_t panel_stride, int step, const F & add) {
     vec_i x[N];
     for (int p = 0; p < N; ++p) {
         x[p] = *(const vec_i_mem *) (panels + p*panel_stride + step*VL*4);
