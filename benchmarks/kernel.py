@@ -37,6 +37,7 @@ from settings import CHUNK_SIZE, DEFAULT
 N_HEAD, N_HEAD_KV, HEAD_SIZE = 16, 8, 128
 MEMORY_SIZES = (0, DEFAULT.memory_size)
 MATRIX_SIZE = 1536
+ISAS = ("portable", "avx2", "avx512", "amx")  # attention has kernels for these
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def attention_kernels(memory: int, n_threads: int) -> list[Timed]:
         params = _core.ops_AttentionParams(rows=rows, first=first, sums=1)
         return _core.ops_attention_seconds(q, k, v, "f16", params, n_threads)
 
-    # attention has no kernels of its own for VNNI
-    return [Timed(isa, memory, flops, partial(run, isa)) for isa in _core.ops_isas() if "vnni" not in isa]
+    isas = [isa for isa in _core.ops_isas() if isa in ISAS]
+    return [Timed(isa, memory, flops, partial(run, isa)) for isa in isas]
 
 
 def matrix_products(numpy_process: ProcessPoolExecutor, n_threads: int) -> list[Timed]:

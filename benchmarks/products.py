@@ -1,9 +1,10 @@
-"""Speed of products with quantized weights: H2O's CPU kernels beside upstream's.
+"""Speed of products with weights: H2O's CPU kernels beside upstream's.
 
     python benchmarks/products.py
     python benchmarks/products.py --types q8_0,q4_K --columns 1,4,1024 --threads 1
 
-Random weights [3,072, 1,024] by so many columns, which are rounded to 8 bits, too. All take turns.
+Random weights [3,072, 1,024] by so many columns, which are rounded to 8 bits, too (for F16 and BF16 not, or to
+BF16). All take turns.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from h2o_llama.params import available_cpus
 
 N_ROWS, N = 3072, 1024
 UPSTREAM = "upstream"
-TYPES = "q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_K,q3_K,q4_K,q5_K,q6_K,iq4_xs"
-KERNELS = ("avx512vnni", "avxvnni", "avx2", "dotprod")
+TYPES = "q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_K,q3_K,q4_K,q5_K,q6_K,iq4_xs,f16,bf16"
+KERNELS = ("avx512bf16", "avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod")
 
 
 def main(
@@ -81,6 +82,9 @@ def products(repeats: int, n_threads: int, types: Sequence[str], columns: Sequen
 
 def random_weights(rng: np.random.Generator, type_name: str) -> NDArray[np.uint8]:
     """Bytes of a type, with scales that are no infinity or NaN."""
+    if type_name in ("f16", "bf16"):
+        numbers = rng.standard_normal((N_ROWS, N), dtype=np.float32)
+        return gguf.quants.quantize(numbers, gguf.GGMLQuantizationType[type_name.upper()]).view(np.uint8)
     n_numbers, n_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type_name.upper()]]
     return rng.integers(0, 124, (N_ROWS, N // n_numbers * n_bytes), dtype=np.uint8)
 

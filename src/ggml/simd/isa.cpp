@@ -35,6 +35,13 @@ static bool has_avx512() {
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
+static bool has_avx512_bf16() {
+    const unsigned AVX512_BF16 = 1u << 5;
+
+    unsigned eax, ebx, ecx, edx;
+    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & AVX512_BF16);
+}
+
 static bool has_amx() {
 #if defined(H2O_EMULATE_AMX)
     return has_avx512();
@@ -77,6 +84,16 @@ static bool has_dotprod() {
     return false;
 #endif
 }
+
+static bool has_i8mm() {
+#if defined(__linux__)
+    const unsigned long I8MM = 1ul << 13;
+
+    return has_dotprod() && (getauxval(AT_HWCAP2) & I8MM);
+#else
+    return false;
+#endif
+}
 #endif
 
 namespace {
@@ -91,10 +108,12 @@ struct cpu_isas {
         set(h2o_isa::AVX_VNNI,    has_avx_vnni());
         set(h2o_isa::AVX512,      has_avx512());
         set(h2o_isa::AVX512_VNNI, has_avx512() && __builtin_cpu_supports("avx512vnni"));
+        set(h2o_isa::AVX512_BF16, has_avx512_bf16());
         set(h2o_isa::AMX,         has_amx());
 #endif
 #if defined(__aarch64__)
         set(h2o_isa::DOTPROD, has_dotprod());
+        set(h2o_isa::I8MM,    has_i8mm());
 #endif
         // for tests of programs
         const char * last = getenv("H2O_ISA");
@@ -113,7 +132,7 @@ struct cpu_isas {
 static std::atomic<h2o_isa> last_in_use { h2o_isa::AMX };
 
 const char * h2o_isa_name(h2o_isa isa) {
-    static const char * const names[H2O_N_ISAS] = { "portable", "dotprod", "avx2", "avxvnni", "avx512", "avx512vnni", "amx" };
+    static const char * const names[H2O_N_ISAS] = { "portable", "dotprod", "i8mm", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx" };
 
     return names[(int) isa];
 }

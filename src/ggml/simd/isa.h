@@ -9,14 +9,16 @@
 enum class h2o_isa {
     PORTABLE,
     DOTPROD,     // NEON with products of bytes
+    I8MM,        // and of matrices of bytes
     AVX2,        // with FMA and F16C
     AVX_VNNI,
     AVX512,      // F, DQ, BW and VL
     AVX512_VNNI,
+    AVX512_BF16, // with VNNI
     AMX,         // tiles of BF16
 };
 
-constexpr int H2O_N_ISAS = 7;
+constexpr int H2O_N_ISAS = 9;
 
 GGML_API const char * h2o_isa_name(h2o_isa isa);
 

@@ -2,6 +2,7 @@
 #include "ggml-cpu.h"
 #include "ops.h"
 
+#include "ggml/product/cpu/columns.h"
 #include "ggml/product/cpu/hint.h"
 #include "ggml/product/cpu/packed.h"
 #include "ggml/work.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int64_t DIRECT_ITEMS = 2; // of an expert, where rows are read where they lie
 
-// Columns by the experts that a router chose for each. All columns are quantized once, and grouped by expert; then each group is packed
+// Columns by the experts that a router chose for each. All columns are rounded once, and grouped by expert; then each group is packed
 // and multiplied as in a product with one matrix. An item of work is a run of an expert's rows.
 struct experts {
     experts(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads);
@@ -38,13 +39,14 @@ private:
     const ggml_tensor * dst;
 
     int64_t n_experts, n_used, n_tokens, n_rows, n_blocks;
-    size_t  column_size; // in Q8_0
+    size_t  rounded_size; // of a column
 
     // offsets into the work buffer
     size_t off_groups, off_columns, off_dst, off_packed, off_threads, thread_size;
 
     int64_t most_packed() const;
-    void quantize(char * quantized, int ith, int nth) const;
+    const float * column(int64_t i) const;
+    void round_columns(char * rounded, int ith, int nth) const;
     void make_groups(char * work) const;
 };
 
@@ -55,12 +57,12 @@ experts::experts(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     n_tokens    = ids->ne[1];
     n_rows      = weights->ne[1];
     n_blocks    = weights->ne[0]/H2O_PRODUCT_BLOCK;
-    column_size = n_blocks*H2O_PRODUCT_BLOCK_BYTES;
+    rounded_size = h2o_rounded_size(kernel, n_blocks);
 
     const int64_t n = n_used*n_tokens;
 
     h2o_take take { nullptr };
-    take.get<char>(x->ne[1]*n_tokens*column_size);
+    take.get<char>(x->ne[1]*n_tokens*rounded_size);
     off_groups  = take.size; take.get<group>(n_experts + 1);
     off_columns = take.size; take.get<const char *>(n);
     off_dst     = take.size; take.get<float *>(n);
@@ -82,13 +84,14 @@ int64_t experts::most_packed() const {
     return std::max(n*one.panel_size, (n_busy + n/kernel.n_lanes)*std::max(panel.panel_size, kernel.max_direct*one.panel_size));
 }
 
-void experts::quantize(char * quantized, int ith, int nth) const {
-    const auto from_float = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
+const float * experts::column(int64_t i) const {
+    return (const float *) ((const char *) x->data + i/x->ne[1]*x->nb[2] + i%x->ne[1]*x->nb[1]);
+}
 
+void experts::round_columns(char * rounded, int ith, int nth) const {
     const int64_t n = x->ne[1]*n_tokens;
     for (int64_t i = n*ith/nth; i < n*(ith + 1)/nth; ++i) {
-        const char * src = (const char *) x->data + i/x->ne[1]*x->nb[2] + i%x->ne[1]*x->nb[1];
-        from_float((const float *) src, quantized + i*column_size, n_blocks*H2O_PRODUCT_BLOCK);
+        h2o_round_column(kernel, column(i), n_blocks, rounded + i*rounded_size);
     }
 }
 
@@ -123,9 +126,10 @@ void experts::make_groups(char * work) const {
     }
 
     for_each([&](int64_t token, int64_t i, group & g) {
-        const int64_t column = g.first + g.n_columns++;
-        ((const char **) (work + off_columns))[column] = work + (token*x->ne[1] + i%x->ne[1])*column_size;
-        ((float      **) (work + off_dst))    [column] = (float *) ((char *) dst->data + token*dst->nb[2] + i*dst->nb[1]);
+        const int64_t place = g.first + g.n_columns++;
+        const int64_t src   = token*x->ne[1] + i%x->ne[1];
+        ((const char **) (work + off_columns))[place] = rounded_size > 0 ? work + src*rounded_size : (const char *) column(src);
+        ((float      **) (work + off_dst))    [place] = (float *) ((char *) dst->data + token*dst->nb[2] + i*dst->nb[1]);
     });
 }
 
@@ -139,7 +143,7 @@ void experts::compute(const ggml_compute_params * params) const {
     const char * const * columns = (const char **) (work + off_columns);
     float * const      * to      = (float **) (work + off_dst);
 
-    quantize(work, ith, nth);
+    round_columns(work, ith, nth);
     if (ith == 0) {
         make_groups(work);
         ggml_threadpool_chunk_set(params->threadpool, nth);

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-static constexpr int64_t SLICE_BLOCKS = 64; // of rows and columns that are multiplied at once: in the L2 cache
-
 h2o_packed::h2o_packed(const h2o_product_kernel & kernel, int64_t n_columns, int64_t n_blocks)
     : kernel(kernel), n_columns(n_columns), n_blocks(n_blocks) {
     is_direct     = n_columns <= kernel.max_direct;
@@ -16,7 +14,7 @@ h2o_packed::h2o_packed(const h2o_product_kernel & kernel, int64_t n_columns, int
 }
 
 int64_t h2o_packed::slice() const {
-    return std::min(n_blocks, SLICE_BLOCKS);
+    return std::min<int64_t>(n_blocks, kernel.slice_blocks);
 }
 
 // With few columns what is unpacked is used little, and stays in the L1 cache.
@@ -24,13 +22,13 @@ int64_t h2o_packed::step() const {
     return n_panels <= 2 ? H2O_PRODUCT_ROWS : H2O_PRODUCT_MAX_ROWS;
 }
 
-void h2o_packed::pack(const char * const * quantized, int64_t panel, int64_t first, int64_t n, char * packed) const {
+void h2o_packed::pack(const char * const * columns, int64_t panel, int64_t first, int64_t n, char * packed) const {
     char * dst = packed + panel*panel_size;
     if (is_direct) {
-        kernel.pack_column(*quantized, first, n, n_blocks, dst);
+        kernel.pack_column(*columns, first, n, n_blocks, dst);
     } else {
         const int64_t n_packed = std::min(panel_columns, n_columns - panel*panel_columns);
-        kernel.pack_columns(quantized, (int) n_packed, spread, n, dst + first*kernel.panel_block);
+        kernel.pack_columns(columns, (int) n_packed, spread, n, dst + first*kernel.panel_block);
     }
 }
 

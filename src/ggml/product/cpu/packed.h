@@ -21,8 +21,8 @@ struct h2o_packed {
 
     int64_t size() const { return n_panels*panel_size; }
 
-    // n blocks of a panel's columns, from `first` on; these are in Q8_0.
-    void pack(const char * const * quantized, int64_t panel, int64_t first, int64_t n, char * packed) const;
+    // n blocks of a panel's columns, from `first` on.
+    void pack(const char * const * columns, int64_t panel, int64_t first, int64_t n, char * packed) const;
 
     // bytes that a thread needs to multiply up to H2O_PRODUCT_MAX_ROWS rows at once
     size_t scratch_size() const;

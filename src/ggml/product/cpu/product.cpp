@@ -2,6 +2,7 @@
 #include "ggml-cpu.h"
 #include "ops.h"
 
+#include "ggml/product/cpu/columns.h"
 #include "ggml/product/cpu/hint.h"
 #include "ggml/product/cpu/packed.h"
 #include "ggml/work.h"
@@ -31,11 +32,11 @@ private:
     int64_t    n_rows;
     int64_t    item_rows;
 
-    // a thread's part of the work buffer: where each column's results go, then a panel's quantized columns, or unpacked rows
+    // a thread's part of the work buffer: where each column's results go, then a panel's rounded columns, or unpacked rows
     size_t off_scratch, thread_size;
 
     void prefetch(int64_t item) const;
-    void pack(char * work, char * quantized, int ith, int nth) const;
+    void pack(char * work, char * rounded, int ith, int nth) const;
 };
 
 product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads)
@@ -44,10 +45,10 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     const int64_t n       = std::min(h2o_ceil_div(n_rows, n_items), columns.is_direct ? n_rows : H2O_PRODUCT_MAX_ROWS);
     item_rows = h2o_ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
 
-    const size_t n_quantized = columns.panel_columns*columns.n_blocks*H2O_PRODUCT_BLOCK_BYTES;
+    const size_t n_rounded = columns.panel_columns*h2o_rounded_size(kernel, columns.n_blocks);
 
     off_scratch = GGML_PAD(columns.n_columns*sizeof(float *), 64);
-    thread_size = off_scratch + GGML_PAD(std::max(n_quantized, columns.scratch_size()), 64);
+    thread_size = off_scratch + GGML_PAD(std::max(n_rounded, columns.scratch_size()), 64);
     size        = columns.size() + n_threads*thread_size;
 }
 
@@ -62,8 +63,7 @@ void product::prefetch(int64_t item) const {
 }
 
 // A thread's share of all blocks of all panels.
-void product::pack(char * work, char * quantized, int ith, int nth) const {
-    const auto    quantize = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
+void product::pack(char * work, char * rounded, int ith, int nth) const {
     const int64_t n_blocks = columns.n_blocks;
 
     const int64_t end = columns.n_panels*n_blocks*(ith + 1)/nth;
@@ -77,9 +77,7 @@ void product::pack(char * work, char * quantized, int ith, int nth) const {
         const char * column[64];
         for (int64_t j = 0; j < n_cols; ++j) {
             const float * src = (const float *) ((const char *) x->data + (first + j)*x->nb[1]) + block*H2O_PRODUCT_BLOCK;
-            char        * to  = quantized + j*n*H2O_PRODUCT_BLOCK_BYTES;
-            quantize(src, to, n*H2O_PRODUCT_BLOCK);
-            column[j] = to;
+            column[j] = h2o_round_column(columns.kernel, src, n, rounded + j*h2o_rounded_size(columns.kernel, n));
         }
         columns.pack(column, panel, block, n, work);
         i += n;

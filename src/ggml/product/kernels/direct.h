@@ -42,7 +42,7 @@ void pack_column(const char * column, int64_t first, int64_t n, int64_t n_blocks
         }
     }
 
-    for (int64_t b = first; b < first + n; ++b, column += H2O_PRODUCT_BLOCK_BYTES) {
+    for (int64_t b = first; b < first + n; ++b, column += H2O_PRODUCT_Q8_0_BYTES) {
         const float scale = half_at(column);
         __builtin_memcpy(dst + b*32, column + 2, 32);
         __builtin_memcpy(dst + at.scales() + b*4, &scale, 4);

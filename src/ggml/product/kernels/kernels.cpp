@@ -12,10 +12,14 @@ const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
         { h2o_isa::AVX512_VNNI, h2o_products_avx512 },
         { h2o_isa::AVX_VNNI,    h2o_products_avxvnni },
         { h2o_isa::AVX2,        h2o_products_avx2 },
+        { h2o_isa::I8MM,        h2o_products_i8mm },
         { h2o_isa::DOTPROD,     h2o_products_dotprod },
     });
     if (!kernels) {
         return nullptr;
+    }
+    if (type == GGML_TYPE_BF16 && h2o_product_avx512bf16 && h2o_uses_isa(h2o_isa::AVX512_BF16)) {
+        return h2o_product_avx512bf16;
     }
     switch (type) {
         case GGML_TYPE_Q4_0:   return &kernels->q4_0;
@@ -31,6 +35,8 @@ const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
         case GGML_TYPE_Q5_K:   return &kernels->q5_k;
         case GGML_TYPE_Q6_K:   return &kernels->q6_k;
         case GGML_TYPE_IQ4_XS: return &kernels->iq4_xs;
+        case GGML_TYPE_F16:    return &kernels->f16;
+        case GGML_TYPE_BF16:   return &kernels->bf16;
         default:               return nullptr;
     }
 }

@@ -28,6 +28,8 @@ typedef int64_t vec_l __attribute__((vector_size(VL*4)));
 #include "ggml/product/kernels/vectors-x86.h"
 #endif
 
+#include "ggml/product/kernels/unpack/floats.h"
+
 namespace {
 
 // N dwords in every N lanes
