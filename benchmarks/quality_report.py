@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import quality_plan as plan
 from h2o_llama.bench.tables import Table
 from h2o_llama.eval import Setting
-from h2o_llama.eval.ruler import RulerMean
+from h2o_llama.eval.ruler import ruler_mean
+from h2o_llama.eval.task import Row
 from h2o_llama.named_files import NAMED_FILES, NamedModel
 from pages import environment
 from quality_plan import Effort
 from quality_rows import Loss, Mean, Rows
 
+NOTHING = "–"
 _LOSS_COLUMNS = ("loss over dense", "KL", "same top", "loss, first chunk", "KL, first chunk", "windows")
 
 
 def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
-    """Write quality.md into a folder.
+    """Write quality.md into a folder: what was measured.
 
-    Raises ValueError if something was not measured.
+    Raises ValueError if nothing was.
     """
     templates = environment()
     text = templates.get_template("quality.md.j2").render(
@@ -56,9 +58,10 @@ def _type(name: str) -> str:
     return f"{model.type} of a {model.file_type} file" if model.type else model.file_type
 
 
-def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table, numbers to the right."""
-    return Table(columns[0], columns[1:], list(lines), "").markdown()
+def markdown(columns: Sequence[str], lines: Sequence[Sequence[str] | None]) -> str:
+    """A table, numbers to the right. A line is None where nothing was measured."""
+    measured = [line for line in lines if line]
+    return Table(columns[0], columns[1:], measured, "").markdown() if measured else "Not measured yet."
 
 
 def _nats(mean: Mean) -> str:
@@ -74,10 +77,13 @@ def _error(mean: Mean) -> str:
     return "" if mean.error is None else f" ± {mean.error:.4f}"
 
 
-def _cells(loss: Loss) -> list[str]:
-    """Those of `_LOSS_COLUMNS`."""
+def _line(names: Sequence[str], loss: Loss | None) -> list[str] | None:
+    """Names, then the cells of `_LOSS_COLUMNS`."""
+    if loss is None:
+        return None
     shares = f"{loss.same_top.value:.1%}"
-    return [_nats(loss.nats), _plain(loss.kl), shares, _nats(loss.first_nats), _plain(loss.first_kl), str(loss.windows)]
+    first = _nats(loss.first_nats), _plain(loss.first_kl)
+    return [*names, _nats(loss.nats), _plain(loss.kl), shares, *first, str(loss.windows)]
 
 
 def _first(rows: Rows, effort: Effort) -> str:
@@ -95,13 +101,13 @@ def _first(rows: Rows, effort: Effort) -> str:
     lines = []
     for model in effort.models:
         for n in effort.lengths_of(model):
-            losses = [rows.loss(f"{model} {text}", n, default) for text in plan.TEXTS]
-            rounding = sum(loss.first_kl.value for loss in losses) / len(losses)
-            mean, _ = rows.ruler(f"{model} ruler", _ruler_length(effort, n), default, plan.DENSE_TAILS[0])
-            cells = [f"{_nats(loss.nats)}, {loss.kl.value:.4f}" for loss in losses]
-            lines.append(
-                [f"{model}, {_type(model)}", f"{n:,}", *cells, f"{rounding:.4f}", _over(mean), *_speed(rows, model, n)]
-            )
+            found = [rows.loss(f"{model} {text}", n, default) for text in plan.TEXTS]
+            first = [loss.first_kl.value for loss in found if loss]
+            losses = [f"{_nats(loss.nats)}, {loss.kl.value:.4f}" if loss else NOTHING for loss in found]
+            rounding = f"{sum(first) / len(first):.4f}" if first else NOTHING
+            tasks = rows.ruler(f"{model} ruler", _ruler_length(effort, n), default, plan.DENSE_TAILS[0])
+            cells = [*losses, rounding, _over(tasks), *_speed(rows, model, n)]
+            lines.append([f"{model}, {_type(model)}", f"{n:,}", *cells] if {*cells} != {NOTHING} else None)
     return markdown(columns, lines)
 
 
@@ -110,21 +116,21 @@ def _ruler_length(effort: Effort, n: int) -> int:
     return min(effort.ruler_lengths, key=lambda length: abs(length - n))
 
 
-def _over(mean: RulerMean) -> str:
-    return mean.over_dense_text()
+def _over(tasks: dict[str, Row]) -> str:
+    return ruler_mean(list(tasks.values())).over_dense_text() if tasks else NOTHING
 
 
 def _speed(rows: Rows, model: str, n: int) -> list[str]:
     """Over dense attention."""
     found = {row["test"]: row["over_dense"] for row in rows.speed(model, n) if row["mode"] == "default"}
-    return [f"{found[test]:.2f}×" for test in ("prefill", "generation")]
+    return [f"{found[test]:.2f}×" if test in found else NOTHING for test in ("prefill", "generation")]
 
 
 def _by_text(rows: Rows, effort: Effort) -> Iterator[tuple[str, str]]:
     """For each text its name and a table: every model, N and setting."""
     for text in plan.TEXTS:
         lines = [
-            [f"{model}, {_type(model)}", f"{n:,}", name, *_cells(rows.loss(f"{model} {text}", n, setting))]
+            _line([f"{model}, {_type(model)}", f"{n:,}", name], rows.loss(f"{model} {text}", n, setting))
             for model in effort.models
             for n in effort.lengths_of(model)
             for name, setting in plan.compared().items()
@@ -138,31 +144,38 @@ def _ruler(rows: Rows, effort: Effort) -> str:
     lines = []
     for model in effort.models:
         for n in effort.ruler_lengths_of(model):
-            means = [rows.ruler(f"{model} ruler", n, default, tail)[0] for tail in plan.DENSE_TAILS]
-            cells = [cell for mean in means for cell in (f"{100 * mean.score:.1f}", _over(mean))]
-            lines.append([f"{model}, {_type(model)}", f"{n:,}", f"{100 * means[0].dense:.1f}", *cells])
+            found = [rows.ruler(f"{model} ruler", n, default, tail) for tail in plan.DENSE_TAILS]
+            if all(found):
+                means = [ruler_mean(list(tasks.values())) for tasks in found]
+                cells = [cell for mean in means for cell in (f"{100 * mean.score:.1f}", mean.over_dense_text())]
+                tasks = str(len(found[0]))
+                lines.append([f"{model}, {_type(model)}", f"{n:,}", tasks, f"{100 * means[0].dense:.1f}", *cells])
     with_tail, without = (f"dense tail {tail}" if tail else "no dense tail" for tail in plan.DENSE_TAILS)
-    return markdown(["model", "N", "dense", with_tail, "over dense", without, "over dense"], lines)
+    return markdown(["model", "N", "tasks", "dense", with_tail, "over dense", without, "over dense"], lines)
 
 
 def _ruler_tasks(rows: Rows, effort: Effort) -> str:
-    """Every task of every model at its longest N: dense attention and the default."""
+    """Every task of every model at the longest N that was measured: dense attention and the default."""
     default, tail = plan.compared()["default"], plan.DENSE_TAILS[0]
-    ends = {model: effort.ruler_lengths_of(model)[-1] for model in effort.models}
-    found = {model: rows.ruler(f"{model} ruler", n, default, tail)[1] for model, n in ends.items()}
-    lines = [
+    found = {}
+    for model in effort.models:
+        for n in effort.ruler_lengths_of(model):
+            if tasks := rows.ruler(f"{model} ruler", n, default, tail):
+                found[model] = n, tasks
+    cells = [
         [
-            f"`{kind}`",
-            *(f"{100 * row[kind]['score_dense']:.0f}, {100 * row[kind]['score']:.0f}" for row in found.values()),
+            f"{100 * row[kind]['score_dense']:.0f}, {100 * row[kind]['score']:.0f}" if kind in row else NOTHING
+            for _, row in found.values()
         ]
         for kind in effort.ruler_kinds
     ]
-    return markdown(["dense, default", *(f"{model}, {n:,}" for model, n in ends.items())], lines)
+    lines = [[f"`{kind}`", *line] if line else None for kind, line in zip(effort.ruler_kinds, cells, strict=True)]
+    return markdown(["dense, default", *(f"{model}, {n:,}" for model, (n, _) in found.items())], lines)
 
 
 def _settings(rows: Rows, step: str, effort: Effort, settings: dict[str, Setting]) -> str:
     n = effort.lengths[0]
-    lines = [[name, f"`{s.name}`", *_cells(rows.loss(step, n, s))] for name, s in settings.items()]
+    lines = [_line([name, f"`{s.name}`"], rows.loss(step, n, s)) for name, s in settings.items()]
     return markdown([f"N {n:,}", "setting", *_LOSS_COLUMNS], lines)
 
 
@@ -177,5 +190,5 @@ def _chunks(rows: Rows, effort: Effort) -> str:
     steps = {size: f"chunks of {size}" for size in plan.OTHER_CHUNK_SIZES if 2 * size <= n} | {
         plan.CHUNK_SIZE: "others"
     }
-    lines = [[f"{size:,}", *_cells(rows.loss(step, n, default))] for size, step in sorted(steps.items())]
+    lines = [_line([f"{size:,}"], rows.loss(step, n, default)) for size, step in sorted(steps.items())]
     return markdown([f"S, N {n:,}", *_LOSS_COLUMNS], lines)

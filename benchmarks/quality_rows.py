@@ -11,7 +11,6 @@ import numpy as np
 
 from h2o_llama.eval import Setting
 from h2o_llama.eval.rows import read_rows
-from h2o_llama.eval.ruler import RulerMean, ruler_mean
 from h2o_llama.eval.task import Row
 
 
@@ -61,9 +60,11 @@ class Rows:
             raise ValueError(f"nothing has been measured in {self._folder}") from None
         return machine
 
-    def loss(self, step: str, n_tokens: int, setting: Setting) -> Loss:
-        """Means over the windows that there are. Raises ValueError if there are none."""
+    def loss(self, step: str, n_tokens: int, setting: Setting) -> Loss | None:
+        """Means over the windows that there are, None without any."""
         rows = [*_newest(self._of(step, n_tokens, setting), "only").values()]
+        if not rows:
+            return None
         return Loss(
             *(
                 Mean.of([value(row) for row in rows])
@@ -79,32 +80,21 @@ class Rows:
             len(rows),
         )
 
-    def ruler(self, step: str, n_tokens: int, setting: Setting, dense_tail: int) -> tuple[RulerMean, dict[str, Row]]:
-        """The mean over RULER's tasks, and each. Raises ValueError if there are none."""
-        rows = _newest(self._of(step, n_tokens, setting, dense_tail=dense_tail), "kind")
-        return ruler_mean(list(rows.values())), rows
+    def ruler(self, step: str, n_tokens: int, setting: Setting, dense_tail: int) -> dict[str, Row]:
+        """RULER's tasks that were measured."""
+        return _newest(self._of(step, n_tokens, setting, dense_tail=dense_tail), "kind")
 
     def speed(self, model: str, n_tokens: int) -> list[Row]:
-        """Rows of a benchmark. Raises ValueError if it has not been run."""
+        """Rows of a benchmark, none if it has not been run."""
         path = rows_file(self._folder, f"{model} speed", n_tokens)
-        try:
-            rows: list[Row] = json.loads(path.read_text())
-        except FileNotFoundError:
-            raise _missing(path, "speed") from None
+        rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
         return rows
 
     def _of(self, step: str, n_tokens: int, setting: Setting, **identity: object) -> list[Row]:
         path = rows_file(self._folder, step, n_tokens)
         wanted = {"setting": setting.name, **identity}
-        rows = [row for row in read_rows(path) if wanted.items() <= row.items()]
-        if not rows:
-            raise _missing(path, setting.name)
-        return rows
+        return [row for row in read_rows(path) if wanted.items() <= row.items()]
 
 
 def _newest(rows: list[Row], key: str) -> dict[Any, Row]:
     return {row[key]: row for row in rows}
-
-
-def _missing(path: Path, name: str) -> ValueError:
-    return ValueError(f"{path} has no row of {name!r}: measure first, without --report-only")
