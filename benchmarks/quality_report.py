@@ -162,14 +162,11 @@ def _ruler_tasks(rows: Rows, effort: Effort) -> str:
         for n in effort.ruler_lengths_of(model):
             if tasks := rows.ruler(f"{model} ruler", n, default, tail):
                 found[model] = n, tasks
-    cells = [
-        [
-            f"{100 * row[kind]['score_dense']:.0f}, {100 * row[kind]['score']:.0f}" if kind in row else NOTHING
-            for _, row in found.values()
-        ]
-        for kind in effort.ruler_kinds
-    ]
-    lines = [[f"`{kind}`", *line] if line else None for kind, line in zip(effort.ruler_kinds, cells, strict=True)]
+    lines = []
+    for kind in effort.ruler_kinds:
+        of_kind = [tasks.get(kind) for _, tasks in found.values()]
+        cells = [f"{100 * row['score_dense']:.0f}, {100 * row['score']:.0f}" if row else NOTHING for row in of_kind]
+        lines.append([f"`{kind}`", *cells] if cells else None)
     return markdown(["dense, default", *(f"{model}, {n:,}" for model, (n, _) in found.items())], lines)
 
 

@@ -102,17 +102,17 @@ class H2OConfig:
         B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
         `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
     retrieval : {"index", "ngrams"}
-        Default "index"; "ngrams" with `evict` and no cold store, and where `Llama` finds that the model or its place has
-        no index.
+        Default "index"; "ngrams" with `evict` and no cold store, and where `Llama` finds that the model or its place
+        has no index.
 
         - "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
           heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
           have come.
         - "index": by the keys, of which a copy in 4 bits is kept. Every query chooses for itself, in each layer and KV
           head, the B positions before its chunk whose keys fit best and that are not in the memory set. Less is lost,
-          at a cost that grows with the text, slowly. The copy has room for n_ctx tokens, and stays in memory with a cold
-          store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose size
-          is a multiple of 32.
+          at a cost that grows with the text, slowly. The copy has room for n_ctx tokens, and stays in memory with a
+          cold store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose
+          size is a multiple of 32.
     tile : int, default 4
         T, with "ngrams": a query adds ceil(B/T) positions at most. With a smaller T they are more, and stay for less
         long.
