@@ -32,7 +32,7 @@ def test_block(
     # Answers of the demo model have no end, and it has no chat template. What it says matters to no block.
     generate = h2o_llama.Llama.generate
     monkeypatch.setattr(h2o_llama.Llama, "generate", lambda *args, **kwargs: islice(generate(*args, **kwargs), 8))
-    text, code = code, code.replace('"smollm2-135m"', '"model.gguf", chat_template="chatml"')
+    text, code = code, code.replace('"qwen2.5-coder-0.5b"', '"model.gguf", chat_template="chatml"')
     exec(compile(code, name, "exec"), {})
     printed = capsys.readouterr().out
     assert printed
