@@ -22,8 +22,8 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OConfig, Llama
+from h2o_llama._internal.machine import cpu_model
 from h2o_llama.gate.memory import peaks
-from h2o_llama.machine import cpu_model
 
 EVICT = H2OConfig(evict=True)
 CHUNK = 1024

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from h2o_llama import Llama
+from h2o_llama._internal.machine import cpu_model
 from h2o_llama.bench.tables import Table
-from h2o_llama.machine import cpu_model
 
 # Between two ends of chunks, so that generated tokens can be taken back to generate again.
 N_PROMPT = 3_100

@@ -26,8 +26,8 @@ import numpy as np
 import typer
 
 from h2o_llama import H2OConfig, Llama
-from h2o_llama.apart import resident_bytes
-from h2o_llama.machine import cpu_model
+from h2o_llama._internal.apart import resident_bytes
+from h2o_llama._internal.machine import cpu_model
 from random_model import ModelSpec, make_prompt, model_file
 from settings import parts_of
 

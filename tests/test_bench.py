@@ -18,7 +18,8 @@ from typer.testing import Result
 
 import h2o_llama
 from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
-from h2o_llama import H2OConfig, H2OError, KVStats, Llama, apart
+from h2o_llama import H2OConfig, H2OError, KVStats, Llama
+from h2o_llama._internal import apart
 from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report, Sample, alone, measure, read_bandwidth
 from h2o_llama.bench.alone import Alone
 from h2o_llama.bench.case import Case

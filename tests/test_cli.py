@@ -134,7 +134,7 @@ def test_bad_html_target_is_one_line_before_any_work(command: list[str], tmp_pat
 
 def test_missing_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "h2o_llama.plots", raising=False)
+    monkeypatch.delitem(sys.modules, "h2o_llama.inspect.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     command = ["eval", "demo", *SMALL, "--n-tokens", "128", "--windows", "1", "--plot", "plots"]
     assert_one_line_error(invoke(*command), re.escape('pip install "h2o-llama[plot]"'))

@@ -13,11 +13,11 @@ import pytest
 import h2o_llama
 from compare import assert_memory_is_well_formed, assert_refused, assert_same_history, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama.attention_mass import chunk_masses
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, references, sweep
 from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
 from h2o_llama.eval.rows import append_rows
-from h2o_llama.fingerprint import model_fingerprint
+from h2o_llama.inspect.attention_mass import chunk_masses
+from h2o_llama.models.fingerprint import model_fingerprint
 from inputs import random_tokens
 from spies import record_calls
 

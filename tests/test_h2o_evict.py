@@ -18,7 +18,7 @@ import h2o_llama
 from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
-from h2o_llama.apart import call_apart, resident_bytes
+from h2o_llama._internal.apart import call_apart, resident_bytes
 from inputs import is_external, random_tokens, split
 from llamas import Config, arrays, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel

@@ -18,7 +18,8 @@ import pytest
 import h2o_llama
 import models
 from compare import assert_all_equal, case
-from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, UnsupportedModelError, _core, _cpus
+from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, UnsupportedModelError, _core
+from h2o_llama._internal import cpus
 from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
@@ -126,10 +127,10 @@ def test_threads_are_no_more_than_a_container_may_use(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
     (tmp_path / "own").write_text("0::/service\n")
-    monkeypatch.setattr(_cpus, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(_cpus, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(cpus, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(cpus, "_OWN_CGROUPS", tmp_path / "own")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert _cpus.available_cpus() == n
+    assert cpus.available_cpus() == n
 
 
 @pytest.mark.parametrize(
@@ -138,14 +139,14 @@ def test_threads_are_no_more_than_a_container_may_use(
 def test_a_cache_is_no_smaller_than_is_said(model_by_name: ModelByName, name: str) -> None:
     """Or a model that fits would be refused: here some layers have fewer KV heads than the first, or none."""
     with open_tiny(model_by_name(name), h2o=None) as llm:
-        least = h2o_llama._ram.kv_bytes_at_least(llm.core_model, llm.n_ctx, "f16", "f16")
+        least = h2o_llama._internal.memory.kv_bytes_at_least(llm.core_model, llm.n_ctx, "f16", "f16")
         assert least <= llm.kv.stats.kv_bytes
         assert least == llm.kv.stats.kv_bytes or name != "qwen3-gqa4-f32"
 
 
 def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     n_bytes = 4 * N_VOCAB * 16
-    monkeypatch.setattr(h2o_llama._ram, "physical_memory", lambda: n_bytes)
+    monkeypatch.setattr(h2o_llama._internal.memory, "physical_memory", lambda: n_bytes)
     llm.eval([1] * 16, logits="all")
     with pytest.raises(ValueError, match=r"n_tokens=17 needs 0.0 GiB for logits='all'"):
         llm.eval([1] * 17, logits="all")

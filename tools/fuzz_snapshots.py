@@ -27,8 +27,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path, snapshot_file
-from h2o_llama.snapshot import SECTIONS
+from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
+from h2o_llama.sequence import snapshot_file
+from h2o_llama.sequence.snapshot import SECTIONS
 
 SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4, chunk_size=16)
 CONFIGS = (

@@ -8,12 +8,12 @@ from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.grammar import LlamaGrammar
-from h2o_llama.kv import KVStats
-from h2o_llama.kv_cache import KVCache
+from h2o_llama.inspect.kv import KVStats
+from h2o_llama.inspect.kv_cache import KVCache
 from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
-from h2o_llama.sequence import Sequence
-from h2o_llama.snapshot import Snapshot
+from h2o_llama.sequence.sequence import Sequence
+from h2o_llama.sequence.snapshot import Snapshot
 
 __version__ = version("h2o-llama")
 

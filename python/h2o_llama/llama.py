@@ -8,23 +8,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from h2o_llama import _check, _core, hub
-from h2o_llama.chat_completions import ChatCompletions
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama.chat.chat_completions import ChatCompletions
 from h2o_llama.config import H2OConfig
-from h2o_llama.engine import Engine
 from h2o_llama.errors import H2OError, UnsupportedModelError
-from h2o_llama.fingerprint import model_fingerprint
-from h2o_llama.generate_many import ManyGenerations, Start
-from h2o_llama.loading import check_rpc_servers, load_model
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Tokens
-from h2o_llama.named_files import find_model
-from h2o_llama.params import ContextParams, resolved_products
+from h2o_llama.models import hub
+from h2o_llama.models.files import check_rpc_servers, load_model
+from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.models.named import find_model
 from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
-from h2o_llama.sequence import DENSE_TAIL as DENSE_TAIL
-from h2o_llama.sequence import Progress as Progress
-from h2o_llama.sequence import Sequence
-from h2o_llama.snapshot import SnapshotOrigin
+from h2o_llama.sequence.engine import Engine
+from h2o_llama.sequence.many import ManyGenerations, Start
+from h2o_llama.sequence.params import ContextParams, resolved_products
+from h2o_llama.sequence.sequence import DENSE_TAIL as DENSE_TAIL
+from h2o_llama.sequence.sequence import Progress as Progress
+from h2o_llama.sequence.sequence import Sequence
+from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -133,9 +135,9 @@ class Llama(ChatCompletions):
         if n_ubatch is None:
             n_ubatch = config.chunk_size if isinstance(config, H2OConfig) else 1024
             if n_batch is not None:
-                n_ubatch = min(n_ubatch, _check.integer(_OWNER, "n_batch", n_batch, 1))
+                n_ubatch = min(n_ubatch, check.integer(_OWNER, "n_batch", n_batch, 1))
         if n_batch is None:
-            n_batch = max(4096, _check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
+            n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         self._params = ContextParams(
             n_ctx,
             n_batch,
@@ -155,14 +157,14 @@ class Llama(ChatCompletions):
         )
         seed = check_seed(_OWNER, seed)
         if chat_template is not None and (not isinstance(chat_template, str) or not chat_template):
-            raise _check.bad_argument(_OWNER, "chat_template", "a Jinja template, 'chatml' or None", chat_template)
+            raise check.bad_argument(_OWNER, "chat_template", "a Jinja template, 'chatml' or None", chat_template)
         self._chat_template = chat_template
         if isinstance(model_path, Llama):
             if rpc_servers is not None:
-                raise _check.bad_argument(_OWNER, "rpc_servers", "left out with shared weights", rpc_servers)
+                raise check.bad_argument(_OWNER, "rpc_servers", "left out with shared weights", rpc_servers)
             if n_gpu_layers != model_path.n_gpu_layers:
                 expected = f"that of the shared weights ({model_path.n_gpu_layers}), or left out"
-                raise _check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
+                raise check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
             model = model_path.core_model
             self._model_path = model_path.model_path
             self._fingerprint: str = model_path._fingerprint
@@ -310,15 +312,15 @@ class Llama(ChatCompletions):
         """
         owner = "Llama.generate_many"
         if max_tokens is not None:
-            max_tokens = _check.integer(owner, "max_tokens", max_tokens, 1)
+            max_tokens = check.integer(owner, "max_tokens", max_tokens, 1)
         if not isinstance(prompts, Mapping) or not prompts:
-            raise _check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
+            raise check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
         options = Sampling(**sampling)
         first_seed = self._engine.seed if options.seed is None else options.seed
         starts = []
         for i, (sequence, tokens) in enumerate(prompts.items()):
             if not isinstance(sequence, Sequence) or sequence._engine is not self._engine:
-                raise _check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
+                raise check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
             ids, tail = sequence.check_prompt(owner, tokens, dense_tail)
             seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
             sampler = replace(options, seed=seed).make_sampler(self.core_model)

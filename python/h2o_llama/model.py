@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 
 Tokens = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -87,11 +88,11 @@ class ModelView:
         """
         owner = "Llama.tokenize"
         if not isinstance(text, str | bytes):
-            raise _check.bad_argument(owner, "text", "str or bytes", text)
+            raise check.bad_argument(owner, "text", "str or bytes", text)
         return self.core_model.tokenize(
             text.encode() if isinstance(text, str) else text,
-            _check.flag(owner, "add_special", add_special),
-            _check.flag(owner, "parse_special", parse_special),
+            check.flag(owner, "add_special", add_special),
+            check.flag(owner, "parse_special", parse_special),
         )
 
     def detokenize(self, tokens: Tokens, special: bool = False) -> bytes:
@@ -111,8 +112,8 @@ class ModelView:
         """
         owner = "Llama.detokenize"
         model = self.core_model
-        ids = _check.token_ids(owner, tokens, model.n_vocab).tolist()
-        text = model.detokenize(ids, _check.flag(owner, "special", special))
+        ids = check.token_ids(owner, tokens, model.n_vocab).tolist()
+        text = model.detokenize(ids, check.flag(owner, "special", special))
         # SentencePiece puts a space before a text.
         begins_text = len(ids) > 1 and ids[0] == model.token_bos and not special
         adds_space = model.is_spm and model.metadata.get("tokenizer.ggml.add_space_prefix", "true") == "true"

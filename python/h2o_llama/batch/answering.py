@@ -17,20 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 from h2o_llama.batch.answers import ANSWER_TYPES, Answer
 from h2o_llama.batch.documents import Document, read_document
 from h2o_llama.batch.prompts import Asked, Prompts
 from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings
-from h2o_llama.chat_prompt import LONGEST_TAIL
+from h2o_llama.chat.template import LONGEST_TAIL
+from h2o_llama.chat.text_buffer import TextBuffer
 from h2o_llama.errors import H2OError
-from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.llama import Llama
-from h2o_llama.params import resolved_products
-from h2o_llama.sequence import Progress, Sequence
-from h2o_llama.snapshot import Snapshot
-from h2o_llama.text_buffer import TextBuffer
+from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.sequence.params import resolved_products
+from h2o_llama.sequence.sequence import Progress, Sequence
+from h2o_llama.sequence.snapshot import Snapshot
 
 _OWNER = "batch"
 _ROOM = 4096
@@ -74,7 +75,7 @@ class Answerer:
     ) -> None:
         self.settings = settings
         self._n_threads = n_threads
-        self._parallel = _check.integer(_OWNER, "parallel", parallel, 1, 255)
+        self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
         self._snapshots = None if snapshots is None else Path(snapshots)
         if self._snapshots is not None:
             self._snapshots.mkdir(parents=True, exist_ok=True)
@@ -84,8 +85,8 @@ class Answerer:
         self._fingerprint = model_fingerprint(self._weights.model_path)
         h2o = settings.config
         is_bounded = h2o is not None and h2o.has_bounded_memory
-        n_most = _check.integer(_OWNER, "n_ctx", n_ctx, 0)
-        self._n_most = n_most or (_check.INT32_MAX if is_bounded else self._weights.core_model.n_ctx_train)
+        n_most = check.integer(_OWNER, "n_ctx", n_ctx, 0)
+        self._n_most = n_most or (check.INT32_MAX if is_bounded else self._weights.core_model.n_ctx_train)
         # what cannot be had fails here, before any document
         self._llm = self._open(n_most if is_bounded else min(_ROOM, self._n_most))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_llama.config import H2OConfig
 from h2o_llama.llama import Llama
-from h2o_llama.params import available_cpus, resolved_products
+from h2o_llama.sequence.params import available_cpus, resolved_products
 
 Tokens = NDArray[np.int32]
 

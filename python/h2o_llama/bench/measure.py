@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from h2o_llama._ram import kv_bytes_at_least, physical_memory
+from h2o_llama._internal.memory import kv_bytes_at_least, physical_memory
 from h2o_llama.bench.alone import measure_alone
 from h2o_llama.bench.bandwidth import read_bandwidth
 from h2o_llama.bench.case import Case

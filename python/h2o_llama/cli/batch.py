@@ -18,9 +18,9 @@ from h2o_llama.batch.local_workers import answer_locally
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
-from h2o_llama.fingerprint import model_fingerprint
-from h2o_llama.loading import check_model_file
-from h2o_llama.sequence import Progress
+from h2o_llama.models.files import check_model_file
+from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.sequence.sequence import Progress
 
 
 @options.with_h2o()

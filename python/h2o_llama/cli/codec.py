@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from h2o_llama._internal.machine import describe
 from h2o_llama.bench.codec import CodecPlan, CodecReport, KVType, measure, read_tensors
 from h2o_llama.bench.codec_tables import facts, tables
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, open_weights, read_text
-from h2o_llama.machine import describe
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence.params import available_cpus
 
 
 def codec(

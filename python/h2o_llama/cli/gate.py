@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from h2o_llama._internal.machine import describe
 from h2o_llama.bench.tables import Table
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
@@ -16,7 +17,6 @@ from h2o_llama.eval.text import default_text
 from h2o_llama.gate.bounds import BOUNDS
 from h2o_llama.gate.figures import Figure, Gate
 from h2o_llama.gate.memory import FIRST
-from h2o_llama.machine import describe
 
 
 def gate(

@@ -13,13 +13,13 @@ from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
-from h2o_llama.report.captured import captured_mass
-from h2o_llama.report.history import memory_history
-from h2o_llama.report.html import check_target, write_html
-from h2o_llama.report.lookup_attention import lookup_attention
-from h2o_llama.report.memory import HeadMemory, MemoryReport, memory_report
-from h2o_llama.report.terminal import head_table, highlighted, legend
-from h2o_llama.report.terminal_lookups import lookup_sentence, lookup_tables
+from h2o_llama.inspect.captured import captured_mass
+from h2o_llama.inspect.history import memory_history
+from h2o_llama.inspect.html import check_target, write_html
+from h2o_llama.inspect.lookup_attention import lookup_attention
+from h2o_llama.inspect.memory import HeadMemory, MemoryReport, memory_report
+from h2o_llama.inspect.terminal import head_table, highlighted, legend
+from h2o_llama.inspect.terminal_lookups import lookup_sentence, lookup_tables
 
 # Dense attention costs the square of the length: up to so many tokens nobody has to ask for it.
 MASS_TOKENS = 8192

@@ -14,13 +14,13 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, Llama, Snapshot
-from h2o_llama.chat_prompt import ChatTemplate
+from h2o_llama.chat.template import ChatTemplate
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
-from h2o_llama.params import PRODUCTS
-from h2o_llama.rewinding import n_shared
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.sequence.params import PRODUCTS
+from h2o_llama.sequence.rewinding import n_shared
+from h2o_llama.sequence.sequence import DENSE_TAIL
 
 
 @options.with_h2o()

@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError, Llama, _check
+from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama._internal import check
 from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_weights
 from h2o_llama.cli.upstream import upstream_options
-from h2o_llama.loading import check_rpc_servers
-from h2o_llama.params import PRODUCTS, available_cpus
+from h2o_llama.models.files import check_rpc_servers
+from h2o_llama.sequence.params import PRODUCTS, available_cpus
 
 _PAGE = Path(__file__).parent.parent / "page"
 """What a browser is shown."""
@@ -84,7 +85,7 @@ def serve(
     arguments += ["--gpu-layers", gpu_layers]
     arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
     arguments += ["--threads", available_cpus() if threads is None else threads]
-    if _check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
+    if check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
         arguments += ["--h2o-products", products]
     arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]

@@ -12,11 +12,11 @@ from typing import Literal
 
 from h2o_llama import H2OConfig, KVStats, Llama
 from h2o_llama.demo.document import Document
-from h2o_llama.params import available_cpus
-from h2o_llama.report.history import memory_history
-from h2o_llama.report.lookups import read_lookups
-from h2o_llama.report.memory import MemoryReport, memory_report
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.inspect.history import memory_history
+from h2o_llama.inspect.lookups import read_lookups
+from h2o_llama.inspect.memory import MemoryReport, memory_report
+from h2o_llama.sequence.params import available_cpus
+from h2o_llama.sequence.sequence import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
 CHUNK_SIZE = 512

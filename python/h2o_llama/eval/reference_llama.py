@@ -10,13 +10,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check
-from h2o_llama.attention_mass import chunk_masses
+from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig
 from h2o_llama.eval.settings import Memory
+from h2o_llama.inspect.attention_mass import chunk_masses
 from h2o_llama.llama import Llama
 from h2o_llama.model import Tokens
-from h2o_llama.sequence import Progress
+from h2o_llama.sequence.sequence import Progress
 
 MemorySets = dict[int, NDArray[np.int32]]  # layer -> [n_head_kv, M]
 
@@ -44,7 +44,7 @@ class ReferenceLlama(Llama):
 
     def plan(self, tokens: Tokens) -> None:
         """Choose the memory sets of a text, of which the sequence will be the beginning. The sequence must be empty."""
-        ids = _check.token_ids("ReferenceLlama.plan", tokens, self.n_vocab)
+        ids = check.token_ids("ReferenceLlama.plan", tokens, self.n_vocab)
         size = self.kv.chunk_size
         ends = range(size, len(ids), size)  # of the chunks that have one after them
         choose = self._random if self._memory == "random" else self._upper_bound

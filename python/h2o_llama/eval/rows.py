@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from h2o_llama._replacing import replacing
+from h2o_llama._internal.atomic import replacing
 from h2o_llama.eval.task import Row
 
 

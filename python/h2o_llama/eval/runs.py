@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.eval.continuation import Continuation
 from h2o_llama.eval.perplexity import Perplexity
 from h2o_llama.eval.rows import append_rows, find_row, read_rows
@@ -81,10 +81,10 @@ def evaluate(
         If the model cannot be measured.
     """
     _check_settings(settings)
-    _check.integer(_OWNER, "chunk_size", chunk_size, 2)
-    _check.integer(_OWNER, "seed", seed, 0)
+    check.integer(_OWNER, "chunk_size", chunk_size, 2)
+    check.integer(_OWNER, "seed", seed, 0)
     for n in n_tokens:
-        if _check.integer(_OWNER, "n_tokens", n, 1) < 2 * chunk_size:
+        if check.integer(_OWNER, "n_tokens", n, 1) < 2 * chunk_size:
             raise ValueError(
                 f"[{_OWNER}] n_tokens must be at least two chunks, got {n} with chunks of {chunk_size}: the first "
                 "chunk is read densely, and there would be too little after it to tell settings apart"

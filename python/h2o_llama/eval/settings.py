@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, cast
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig
 
 _OWNER = "eval"
@@ -135,7 +135,7 @@ def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[
 
 
 def _reference(h2o: H2OConfig, kind: str, chunk_size: int) -> Setting:
-    _check.choice(_OWNER, "reference", kind, REFERENCES)
+    check.choice(_OWNER, "reference", kind, REFERENCES)
     h2o = replace(h2o, heavy_budget=h2o.heavy_budget + h2o.lookup_budget, lookup_budget=0)
     if kind == "random":
         return Setting.of(h2o, "random")

@@ -6,15 +6,15 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from h2o_llama._ram import kv_bytes_at_least, physical_memory
+from h2o_llama._internal.machine import describe
+from h2o_llama._internal.memory import kv_bytes_at_least, physical_memory
 from h2o_llama.eval.lockstep import piece_tokens
 from h2o_llama.eval.reference_llama import ReferenceLlama
 from h2o_llama.eval.settings import Setting
 from h2o_llama.eval.text import Text
-from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.llama import Llama
-from h2o_llama.machine import describe
-from h2o_llama.params import available_cpus
+from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.sequence.params import available_cpus
 
 
 class Subject:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.demo.document import standard_library_text
 from h2o_llama.llama import Llama
 
@@ -52,7 +52,7 @@ class Text:
 
         Raises ValueError if it has none, or `most` is bad.
         """
-        most = _check.integer("eval", "windows", most, 1)
+        most = check.integer("eval", "windows", most, 1)
         n = len(self.tokens) // size
         if n == 0:
             raise ValueError(

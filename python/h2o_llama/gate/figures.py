@@ -19,7 +19,7 @@ from h2o_llama.eval.answering import answer
 from h2o_llama.eval.lockstep import Reader, read_windows
 from h2o_llama.gate import memory, stored
 from h2o_llama.gate.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.sequence.sequence import DENSE_TAIL
 
 Figure = tuple[str, str, float]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama.apart import call_apart, resident_bytes
+from h2o_llama._internal.apart import call_apart, resident_bytes
 
 FIRST = 65_536
 _CALL = 4_096

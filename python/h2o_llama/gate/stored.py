@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import H2OConfig, Llama, LosslessConfig
-from h2o_llama.apart import call_apart, resident_bytes
+from h2o_llama._internal.apart import call_apart, resident_bytes
 from h2o_llama.errors import H2OError
 from h2o_llama.lossless import LosslessStats
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.eval.ruler.chains import variable_tracking
 from h2o_llama.eval.ruler.draft import Draft, Sources
 from h2o_llama.eval.ruler.frequencies import common_words, frequent_words
@@ -44,7 +44,7 @@ def make_item(kind: str, n_tokens: int, seed: int | str, llm: Llama, sources: So
 
     Raises ValueError if there is no such kind, or n_tokens is too short for it.
     """
-    draft = _DRAFTS[_check.choice(_OWNER, "ruler", kind, KINDS)](Random(f"{seed} {kind} {n_tokens}"), n_tokens, sources)
+    draft = _DRAFTS[check.choice(_OWNER, "ruler", kind, KINDS)](Random(f"{seed} {kind} {n_tokens}"), n_tokens, sources)
     before, after = _around(llm)
 
     def tokens(n: int) -> list[int]:

@@ -1,0 +1,76 @@
+"""What the sequences of a `Llama` share."""
+
+from __future__ import annotations
+
+import re
+import weakref
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama._internal.lock import Claim
+from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama.sequence.params import ContextParams
+from h2o_llama.sequence.snapshot import SnapshotOrigin
+
+# All that comes out of llama_init_from_model is a text.
+_UNSUPPORTED = re.compile(
+    r"\[h2o\] (H2O (does not work with|needs causal attention|computes a text chunk by chunk)|"
+    r".* needs attention as one operator, which layer|retrieval index needs)"
+)
+
+
+class Engine:
+    """An open model, its llama.cpp context, and the places for sequences in it.
+
+    A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of.
+    """
+
+    def __init__(
+        self, model: _core.Model, params: ContextParams, n_ctx: int, seed: int | None, origin: SnapshotOrigin
+    ) -> None:
+        self._model: _core.Model | None = model
+        self.params = params
+        self.n_ctx = check.INT32_MAX if params.n_ctx == 0 and params.has_bounded_memory else n_ctx
+        self.seed = seed
+        self.origin = origin
+        self.claim = Claim("Llama")
+        self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
+        try:
+            first = params.make_context(model, n_ctx)
+        except H2OError as error:
+            if _UNSUPPORTED.search(str(error)):
+                raise UnsupportedModelError(str(error)) from None
+            raise
+        self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
+        self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)
+
+    @property
+    def model(self) -> _core.Model:
+        if self._model is None:
+            raise ValueError("[Llama] this model is closed")
+        return self._model
+
+    def take(self, owner: object) -> _core.Context:
+        """An empty place, which the owner has until it gives it back or is garbage."""
+        for i, ref in enumerate(self._owners):
+            if ref is None or ref() is None:
+                if ref is not None:
+                    self._places[i].clear()
+                self._owners[i] = weakref.ref(owner)
+                return self._places[i]
+        n = len(self._places)
+        raise H2OError(
+            f"[Llama.sequence] all n_seq_max={n} sequences are in use, that of the Llama itself among them: close one, "
+            "or pass a larger n_seq_max to Llama"
+        )
+
+    def give_back(self, place: _core.Context) -> None:
+        if self._model is not None:
+            place.clear()
+            self._owners[self._places.index(place)] = None
+
+    def close(self) -> None:
+        """Free the context and the model, for all sequences."""
+        for place in self._places:
+            place.close()
+        self._model = None
