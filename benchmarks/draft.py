@@ -66,7 +66,7 @@ def measure(llm: Llama, prompt: list[int], temperature: float, draft: int, repea
     tokens: dict[int, list[int]] = {}
     accepted = ""
     for n_draft in itertools.islice(itertools.cycle(seconds), 2 * repeats):
-        with llm.use_context() as context:
+        with llm._use_context() as context:
             context.remove(len(prompt) - 1)
         llm.eval(prompt[-1:], decode=True)
         before = llm.kv.stats

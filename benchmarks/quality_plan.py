@@ -12,9 +12,9 @@ from h2o_llama.eval import Perplexity, Ruler, Setting, references
 from h2o_llama.eval.ruler import KINDS
 from h2o_llama.eval.task import Task
 from h2o_llama.eval.text import halves
-from h2o_llama.llama import DENSE_TAIL
 from h2o_llama.models.named import find_model, find_text
 from h2o_llama.models.quantize import quantize_model
+from h2o_llama.sequence.generating import DENSE_TAIL
 from random_model import CACHE
 from settings import CHUNK_SIZE, DEFAULT
 

@@ -127,7 +127,7 @@ def entry_sizes(spec: ModelSpec, n_tokens: int, h2o: H2OConfig | None) -> list[f
 
 def state_size(llm: Llama, partial: bool = False, rows: bool = True) -> int:
     """Bytes of a state of the server, or of a checkpoint."""
-    with llm.use_context() as context:
+    with llm._use_context() as context:
         return len(context.get_state(partial, rows))
 
 

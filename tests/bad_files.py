@@ -197,13 +197,13 @@ FILES = [
     *(_file_case(name, error, fragment) for name, (_, error, fragment) in MUTATIONS.items()),
     Case(
         "cache-file-missing",
-        "cache().__class__('/no/such.gguf', 64, 16, 4, 4)",
+        "cache().__class__('/no/such.gguf', kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)",
         "FileNotFoundError",
         "there is no file",
     ),
     Case(
         "cache-recurrent",
-        "KVCache(FOLDER + 'recurrent', 64, 16, 4, 4)",
+        "KVCache(FOLDER + 'recurrent', kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)",
         "H2OError",
         "[KVCache] the cache cannot be made",
     ),

@@ -39,7 +39,7 @@ GROUPS = ["dense, upstream products", "dense, own products", *SPARSE_NAMES]
 GENERATION_NAMES = [mode.name for mode in DENSE] + [
     name for sparse in SPARSE_NAMES for name in (sparse, f"{sparse} decode memory")
 ]
-SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
+SPARSE = Mode("sparse", "auto", H2OConfig(local_window=16, heavy_budget=16))
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_generated_token_reads_weights_and_the_keys_and_values_before_it() -> 
 
 def test_a_token_that_reads_memory_sets_reads_no_more_at_any_depth() -> None:
     """M = 12, B = 8, S = 64: at 201, the first that is timed, those and 10 of its chunk."""
-    h2o = H2OConfig(4, 4, 4, lookup_budget=8, decode="memory")
+    h2o = H2OConfig(local_window=4, heavy_budget=4, sink_tokens=4, lookup_budget=8, decode="memory")
     results = [measured(Mode("memory", "auto", h2o), n, [1.0], [1.0]) for n in (20, 200, 200 + 64)]
     found = [row["read_bytes"] for row in rows(results, 0, None) if row["test"] == "generation"]
     assert found == [1000 * (22 + 4.5), *2 * [1000 * (12 + 8 + 10 + 4.5)]]
@@ -135,7 +135,7 @@ def test_a_token_that_reads_memory_sets_reads_no_more_at_any_depth() -> None:
 
 def test_a_token_reads_the_index_of_keys() -> None:
     """4 bytes for each of the positions before its chunk, where some are not in the memory set."""
-    h2o = H2OConfig(4, 4, 4, lookup_budget=8, decode="memory", retrieval="index")
+    h2o = H2OConfig(local_window=4, heavy_budget=4, sink_tokens=4, lookup_budget=8, decode="memory", retrieval="index")
     results = [measured(Mode("index", "auto", h2o), n, [1.0], [1.0]) for n in (20, 200)]
     for result in results:
         result.stats = replace(result.stats, index_bytes=4 * result.case.n_ctx)
@@ -154,7 +154,7 @@ def test_weights_read_are_all_tensors_but_rows_that_are_looked_up_and_idle_exper
 def test_weight_bytes_are_those_of_the_file(model_path: Path) -> None:
     with Llama(model_path, n_ctx=64, h2o=None) as llm:
         expected = {tensor.name: tensor.n_bytes for tensor in GGUFReader(model_path).tensors}
-        assert llm.core_model.weight_bytes == expected
+        assert llm.model._handle.weight_bytes == expected
 
 
 def test_bandwidth_is_of_bytes_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,13 @@ from inputs import Opened, random_tokens
 
 
 def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": 16, "n_threads": 1, "h2o": H2OConfig(4, 6, chunk_size=16)}
+    defaults = {
+        "n_ctx": 256,
+        "n_batch": 64,
+        "n_ubatch": 16,
+        "n_threads": 1,
+        "h2o": H2OConfig(local_window=4, heavy_budget=6, chunk_size=16),
+    }
     return Llama(path, **(defaults | kwargs))
 
 
@@ -54,7 +60,7 @@ def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest
     next(generator)
     assert calls == [20, 1]
     calls.clear()
-    assert llm(random_tokens(20), 4, temperature=0)["usage"]["completion_tokens"] == 4
+    assert llm(random_tokens(20), max_tokens=4, temperature=0)["usage"]["completion_tokens"] == 4
     assert calls == [20, 1, 1, 1]
     assert llm.n_tokens == 24
 
@@ -79,13 +85,13 @@ def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
     llm.eval(prompt)
     snapshot = llm.snapshot()
     for leave in (
-        lambda: llm(other, 2),
-        lambda: llm(prompt, 2, reuse=True),
+        lambda: llm(other, max_tokens=2),
+        lambda: llm(prompt, max_tokens=2, reuse=True),
         lambda: (llm.reset(), llm.eval(other)),
         lambda: (llm.rewind(20), llm.eval(other)),
         lambda: llm.restore(snapshot),
     ):
-        stream = llm(prompt, 10, stream=True, temperature=0)
+        stream = llm(prompt, max_tokens=10, stream=True, temperature=0)
         next(stream)
         leave()
         with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence now holds another text"):
@@ -147,21 +153,22 @@ def test_echo_repeats_what_was_given(llm: Llama) -> None:
         (b"<|im_start|>\xff", "<|im_start|>\ufffd"),
         ([IM_START, 97], "a"),
     ):
-        assert llm(prompt, 1, echo=True)["choices"][0]["text"].startswith(text)
+        assert llm(prompt, max_tokens=1, echo=True)["choices"][0]["text"].startswith(text)
 
 
 def test_completion_stops_before_a_special_token(llm: Llama) -> None:
     """Its name is no text that could be found."""
     for stop in ("<|im_start|>", ["abx", "<|im_start|>"]):
         arguments: dict[str, Any] = {"stop": stop, "logits_processor": dictate("ab<", end=IM_START)}
-        completion = llm("a", None, **arguments)
+        completion = llm("a", max_tokens=None, **arguments)
         assert completion["choices"][0]["text"] == "ab<"
         assert completion["choices"][0]["finish_reason"] == "stop"
         assert completion["usage"]["completion_tokens"] == 4
     assert (
-        llm("a", 3, stop=["<|im_start|>"], logits_processor=dictate("abc"))["choices"][0]["finish_reason"] == "length"
+        llm("a", max_tokens=3, stop=["<|im_start|>"], logits_processor=dictate("abc"))["choices"][0]["finish_reason"]
+        == "length"
     )
-    assert llm("a", 9, stop=["b"], logits_processor=dictate("abc"))["choices"][0]["text"] == "a"
+    assert llm("a", max_tokens=9, stop=["b"], logits_processor=dictate("abc"))["choices"][0]["text"] == "a"
 
 
 def test_completion_stops_before_a_stop_string(llm: Llama) -> None:

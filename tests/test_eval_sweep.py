@@ -51,7 +51,9 @@ def test_a_sweep_has_all_combinations_by_name() -> None:
         "single_pass sum A4 L128 H32",
         "two_phase sum A4 L128 H32",
     ]
-    assert settings[5].h2o == H2OConfig(128, 32, 0, scorer="sum", schedule="two_phase", lookup_budget=0)
+    assert settings[5].h2o == H2OConfig(
+        local_window=128, heavy_budget=32, sink_tokens=0, scorer="sum", schedule="two_phase", lookup_budget=0
+    )
 
 
 def test_names_of_a_sweep() -> None:
@@ -81,8 +83,8 @@ def test_names_of_a_sweep() -> None:
 def test_bad_sweeps_and_references() -> None:
     it = Setting("it", H2O)
     too_large = [
-        Setting("it", H2OConfig(60, 9, 0, lookup_budget=0)),
-        Setting("it", H2OConfig(8, 45, 0, lookup_budget=16)),
+        Setting("it", H2OConfig(local_window=60, heavy_budget=9, sink_tokens=0, lookup_budget=0)),
+        Setting("it", H2OConfig(local_window=8, heavy_budget=45, sink_tokens=0, lookup_budget=16)),
     ]
     assert_refused(
         [
@@ -105,8 +107,18 @@ def test_a_sweep_has_the_defaults_of_h2o() -> None:
 
 
 def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
-    ratio = Setting.of(H2OConfig(8, sink_tokens=0, lookup_budget=0, keep_ratio=0.25))
-    blocks = Setting.of(H2OConfig(16, 16, 0, scorer="block_ema", ema_alpha=0.25, shared_heads=True, lookup_budget=0))
+    ratio = Setting.of(H2OConfig(local_window=8, sink_tokens=0, lookup_budget=0, keep_ratio=0.25))
+    blocks = Setting.of(
+        H2OConfig(
+            local_window=16,
+            heavy_budget=16,
+            sink_tokens=0,
+            scorer="block_ema",
+            ema_alpha=0.25,
+            shared_heads=True,
+            lookup_budget=0,
+        )
+    )
     names = ["single_pass distant L8 keep0.25", "single_pass block_ema L16 H16 blocks16 ema0.25 shared heads"]
     assert [ratio.name, blocks.name] == names
     settings = [ratio, blocks, *evicting([ratio])]
@@ -286,7 +298,7 @@ def test_a_second_run_measures_only_what_is_missing(
 
 def test_rows_of_dense_layers_are_found_again(tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    settings = [Setting.of(H2OConfig(8, 8, dense_layers=n)) for n in (0, 1, 2)]
+    settings = [Setting.of(H2OConfig(local_window=8, heavy_budget=8, dense_layers=n)) for n in (0, 1, 2)]
     rows = measure(tiny_model, settings, json_file=path)
     assert [row["h2o"]["dense_layers"] for row in rows] == [[], [0], [0, 1]]
     assert measure(tiny_model, settings, json_file=path) == json.loads(path.read_text()) == rows

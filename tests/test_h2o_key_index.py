@@ -264,7 +264,7 @@ def test_bytes_held(model_by_name: ModelByName) -> None:
             stats = llm.kv.stats
             index_bytes = 1024 * 2 * 2 * 64 * 18 // 32 if retrieval == "index" else 0
             assert 0 <= stats.index_bytes - index_bytes < 256
-            with llm.use_context() as context:
+            with llm._use_context() as context:
                 assert context.kv_bytes == stats.kv_bytes + stats.index_bytes
 
 

@@ -18,7 +18,7 @@ import pytest
 import h2o_llama
 import models
 from compare import assert_all_equal, case
-from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, UnsupportedModelError, _core
+from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, Model, UnsupportedModelError, _core
 from h2o_llama._internal import cpus
 from inputs import ModelByName, Opened, random_tokens
 
@@ -29,7 +29,13 @@ LAYERS, N_HEAD, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 8, 2, 32  # QWEN3_GQA4
 
 
 def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
-    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": S, "n_threads": 1, "h2o": H2OConfig(L, H, A, chunk_size=S)}
+    defaults = {
+        "n_ctx": 256,
+        "n_batch": 64,
+        "n_ubatch": S,
+        "n_threads": 1,
+        "h2o": H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, chunk_size=S),
+    }
     return Llama(path, **(defaults | kwargs))
 
 
@@ -80,7 +86,13 @@ def test_what_is_not_given_goes_with_the_chunk_size(tiny_model: Path, chunk_size
         h2o = llm.h2o
     assert h2o is not None
     assert (h2o.local_window, h2o.heavy_budget, h2o.sink_tokens, h2o.lookup_budget) == sizes
-    assert h2o == H2OConfig(*sizes[:3], lookup_budget=sizes[3], chunk_size=chunk_size)
+    assert h2o == H2OConfig(
+        local_window=sizes[0],
+        heavy_budget=sizes[1],
+        sink_tokens=sizes[2],
+        lookup_budget=sizes[3],
+        chunk_size=chunk_size,
+    )
 
 
 def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Path) -> None:
@@ -93,7 +105,7 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
         assert llm.h2o is None
         llm.eval([1, 2, 3])
     with pytest.raises(UnsupportedModelError, match="H2O does not work with this model"):
-        Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(8, 8))
+        Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(local_window=8, heavy_budget=8))
 
 
 def test_what_is_wrong_else_does_not_make_a_model_dense(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +151,7 @@ def test_threads_are_no_more_than_a_container_may_use(
 def test_a_cache_is_no_smaller_than_is_said(model_by_name: ModelByName, name: str) -> None:
     """Or a model that fits would be refused: here some layers have fewer KV heads than the first, or none."""
     with open_tiny(model_by_name(name), h2o=None) as llm:
-        least = h2o_llama._internal.memory.kv_bytes_at_least(llm.core_model, llm.n_ctx, "f16", "f16")
+        least = h2o_llama._internal.memory.kv_bytes_at_least(llm.model._handle, llm.n_ctx, "f16", "f16")
         assert least <= llm.kv.stats.kv_bytes
         assert least == llm.kv.stats.kv_bytes or name != "qwen3-gqa4-f32"
 
@@ -165,7 +177,7 @@ def test_model_properties(llm: Llama, tiny_model: Path) -> None:
     assert llm.metadata["qwen3.block_count"] == "3"
     assert (llm.token_bos, llm.token_eos) == (models.EOS, models.EOS)
     assert llm.n_params * 4 == llm.model_bytes  # F32
-    assert llm.h2o == H2OConfig(L, H, A, chunk_size=S)
+    assert llm.h2o == H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, chunk_size=S)
     assert llm.n_gpu_layers == 0
 
 
@@ -173,7 +185,7 @@ def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
     """llama.cpp rounds up to 256; the limit is the user's number, and a chunk may be larger. 0: as it was trained."""
     with open_tiny(tiny_model, n_ctx=0) as llm:
         assert llm.n_ctx == models.N_CTX_TRAIN
-    with open_tiny(tiny_model, n_ctx=20, h2o=H2OConfig(64, 0, chunk_size=64)) as llm:
+    with open_tiny(tiny_model, n_ctx=20, h2o=H2OConfig(local_window=64, heavy_budget=0, chunk_size=64)) as llm:
         llm.eval([1] * 20)
         assert llm.kv.chunk_size == 64
     with open_tiny(tiny_model, n_ctx=20) as llm:
@@ -186,7 +198,7 @@ def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
 
 def test_every_kv_type_works_both_ways(tiny_model: Path) -> None:
     for kv_type, flash_attn, h2o in product(
-        ("f32", "f16", "q8_0"), ("auto", "on", "off"), (None, H2OConfig(L, H, chunk_size=S))
+        ("f32", "f16", "q8_0"), ("auto", "on", "off"), (None, H2OConfig(local_window=L, heavy_budget=H, chunk_size=S))
     ):
         if (kv_type, flash_attn) != ("q8_0", "off"):
             arguments = {"type_k": kv_type, "type_v": kv_type, "flash_attn": flash_attn, "h2o": h2o}
@@ -201,6 +213,39 @@ def test_numpy_integers_are_integers(tiny_model: Path) -> None:
         assert (llm.n_tokens, llm.n_ctx, llm.kv.chunk_size) == (40, 64, S)
 
 
+# --- a model
+
+
+def test_a_model_tokenizes_without_a_context(tiny_model: Path, llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "Context", None)
+    with Model(tiny_model) as model:
+        tokens = model.tokenize("Hello, world")
+        assert tokens == llm.tokenize("Hello, world")
+        assert model.detokenize(tokens) == b"Hello, world"
+        assert (model.n_vocab, model.n_params, model.metadata) == (llm.n_vocab, llm.n_params, llm.metadata)
+        assert model.fingerprint == llm.model.fingerprint
+    with pytest.raises(ValueError, match=r"^\[Model\] this model is closed$"):
+        model.tokenize("a")
+
+
+def test_a_model_and_what_shares_it_close_in_any_order(tiny_model: Path) -> None:
+    with Model(tiny_model) as model:
+        open_tiny(model).close()
+        llm = open_tiny(model, h2o=None, chat_template="chatml")
+        assert (llm.chat_template, model.chat_template) == ("chatml", None)
+    with llm:
+        assert len(list(llm.generate(llm.tokenize("abc"), temperature=0, top_k=1))) > 0
+    with pytest.raises(ValueError, match=r"^\[Llama\] this model is closed$"):
+        llm.model.tokenize("a")
+
+
+def test_arguments_go_by_name(tiny_model: Path) -> None:
+    for call in (Llama, Model, KVCache, Llama.eval, Llama.generate, Llama.__call__, Llama.create_chat_completion):
+        parameters = list(inspect.signature(call).parameters.values())
+        n = 1 if inspect.isclass(call) else 2
+        assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters[n:]), call
+
+
 # --- shared weights
 
 
@@ -208,7 +253,7 @@ def test_shared_weights_give_the_same_logits(llm: Llama) -> None:
     """Two sequences at the same time, each with its own attention."""
     tokens = random_tokens(40)
     with open_tiny(llm) as twin, open_tiny(llm, h2o=None) as dense:
-        assert twin.core_model is dense.core_model is llm.core_model
+        assert twin.model._handle is dense.model._handle is llm.model._handle
         assert twin.model_path == llm.model_path
         dense.eval(tokens[::-1])
         llm.eval(tokens)
@@ -358,7 +403,9 @@ def test_arrays_are_copies(llm: Llama) -> None:
 
 @pytest.mark.parametrize(("schedule", "runs"), [("single_pass", (3, 0, 0)), ("two_phase", (0, 1, 3))])
 def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"], runs: tuple[int, int, int]) -> None:
-    with open_tiny(tiny_model, h2o=H2OConfig(L, H, A, schedule=schedule, chunk_size=S)) as llm:
+    with open_tiny(
+        tiny_model, h2o=H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, schedule=schedule, chunk_size=S)
+    ) as llm:
         llm.eval(random_tokens(40))
         llm.eval([1], decode=True)
         stats = llm.kv.stats
@@ -377,7 +424,7 @@ def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"
 @pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
 def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pass", "two_phase"]) -> None:
     """The parts of the prefill, on top of the same results; the operator gathers by itself."""
-    h2o = H2OConfig(L, H, A, scorer="sum", schedule=schedule, chunk_size=S)
+    h2o = H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, scorer="sum", schedule=schedule, chunk_size=S)
     results = []
     for profile in (True, False):
         with open_tiny(tiny_model, h2o=h2o, flash_attn=flash_attn, profile=profile) as llm:
@@ -409,7 +456,7 @@ def test_kv_without_h2o(dense: Llama) -> None:
 
 def test_stand_alone_cache_outlives_the_model_it_was_made_from(tiny_model: Path) -> None:
     with open_tiny(tiny_model) as llm:
-        cache = KVCache(llm, 64, S, L, H)
+        cache = KVCache(llm, kv_size=64, chunk_size=S, local_window=L, heavy_budget=H)
     cache.init_chunk_scores(0, 0, np.ones((N_HEAD_KV, S)))
     assert cache.layers == LAYERS
     assert cache.kv_size >= 64
@@ -423,7 +470,7 @@ def _run(code: str) -> tuple[str, str]:
     return process.stdout, process.stderr
 
 
-@pytest.mark.parametrize("h2o", ["None", "h2o_llama.H2OConfig(4, 4, chunk_size=16)"])
+@pytest.mark.parametrize("h2o", ["None", "h2o_llama.H2OConfig(local_window=4, heavy_budget=4, chunk_size=16)"])
 def test_verbose_is_the_only_noise(tiny_model: Path, h2o: str) -> None:
     """verbose=False prints nothing in a whole life, the end of the interpreter with an open model included."""
     code = f"""
@@ -445,7 +492,9 @@ def test_an_index_that_cannot_be(tiny_model: Path, monkeypatch: pytest.MonkeyPat
     if why != "flash_attn":
         monkeypatch.setenv(why, "1")
     flash_attn = "off" if why == "flash_attn" else "auto"
-    with Llama(tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(9)) as llm:
-        assert llm.h2o == H2OConfig(9, retrieval="ngrams")
+    with Llama(tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(local_window=9)) as llm:
+        assert llm.h2o == H2OConfig(local_window=9, retrieval="ngrams")
     with pytest.raises((ValueError, H2OError), match="retrieval.*index.* needs attention as one operator"):
-        Llama(tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(9, retrieval="index"))
+        Llama(
+            tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(local_window=9, retrieval="index")
+        )

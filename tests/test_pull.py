@@ -438,7 +438,7 @@ def test_an_unknown_name_lists_the_names(name: str, cache: Path) -> None:
 def test_a_name_is_its_model(fetched_model: Path) -> None:
     with Llama(MODEL, n_ctx=32, n_ubatch=16, h2o=None) as llm:
         assert llm.model_path == str(fetched_model)
-    assert KVCache(MODEL, 64, 16, 4, 4).kv_size == 64
+    assert KVCache(MODEL, kv_size=64, chunk_size=16, local_window=4, heavy_budget=4).kv_size == 64
     assert str(fetched_model) in succeeded(invoke("info", MODEL)).stdout
     succeeded(invoke("quantize", MODEL, "out.gguf", "Q4_0"))
     assert Path("out.gguf").stat().st_size < fetched_model.stat().st_size
@@ -469,7 +469,7 @@ def test_a_model_that_is_not_fetched_is_a_missing_file() -> None:
     with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
         Llama(MODEL)
     with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
-        KVCache(MODEL, 64, 16, 4, 4)
+        KVCache(MODEL, kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)
 
 
 @pytest.mark.parametrize(

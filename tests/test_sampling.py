@@ -73,7 +73,7 @@ def test_seed_of_the_model_is_the_default(tiny_model: Path, llm: Llama) -> None:
         assert generate(seeded, 10, **sampling) == generate(llm, 10, seed=5, **sampling)
         assert generate(seeded, 10, seed=6, **sampling) == generate(llm, 10, seed=6, **sampling)
         text = seeded("Hello", 10, **sampling)["choices"]
-        assert text == llm("Hello", 10, seed=5, **sampling)["choices"]
+        assert text == llm("Hello", max_tokens=10, seed=5, **sampling)["choices"]
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 3.0])

@@ -31,7 +31,7 @@ class Stop(Exception):
 
 @pytest.fixture
 def h2o(schedule: Literal["single_pass", "two_phase"]) -> H2OConfig:
-    return H2OConfig(4, 6, schedule=schedule, chunk_size=S)
+    return H2OConfig(local_window=4, heavy_budget=6, schedule=schedule, chunk_size=S)
 
 
 def open_tiny(path: Path, h2o: H2OConfig | None) -> Llama:
@@ -132,7 +132,11 @@ def test_cancelling_without_h2o(tiny_model: Path) -> None:
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     "h2o",
-    [None, H2OConfig(64, 64, schedule="single_pass"), H2OConfig(64, 64, schedule="two_phase")],
+    [
+        None,
+        H2OConfig(local_window=64, heavy_budget=64, schedule="single_pass"),
+        H2OConfig(local_window=64, heavy_budget=64, schedule="two_phase"),
+    ],
     ids=["dense", "single_pass", "two_phase"],
 )
 def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:

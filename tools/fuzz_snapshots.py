@@ -40,7 +40,16 @@ CONFIGS = (
     replace(SMALL, schedule="two_phase", lookup_budget=0),
     replace(SMALL, evict=True, decode="memory", lookup_budget=0, dense_layers=1),
     replace(SMALL, evict=True, decode="memory", cold_store="memory"),
-    H2OConfig(4, 24, 2, scorer="block_ema", block_tokens=2, shared_heads=True, keep_ratio=0.4, evict=True),
+    H2OConfig(
+        local_window=4,
+        heavy_budget=24,
+        sink_tokens=2,
+        scorer="block_ema",
+        block_tokens=2,
+        shared_heads=True,
+        keep_ratio=0.4,
+        evict=True,
+    ),
 )
 TEXT = [97 + i % 7 for i in range(70)]
 START = struct.Struct("<8sIII")

@@ -12,6 +12,7 @@ from h2o_llama.inspect.kv import KVStats
 from h2o_llama.inspect.kv_cache import KVCache
 from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
+from h2o_llama.model import Model
 from h2o_llama.sequence.sequence import Sequence
 from h2o_llama.sequence.snapshot import Snapshot
 
@@ -27,6 +28,7 @@ __all__ = [
     "LlamaGrammar",
     "LosslessConfig",
     "LosslessStats",
+    "Model",
     "Sequence",
     "Snapshot",
     "UnsupportedModelError",

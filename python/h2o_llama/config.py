@@ -41,7 +41,7 @@ class _FollowingStr(str):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class H2OConfig:
     """What the memory sets hold and how a prompt is computed.
 

@@ -28,9 +28,10 @@ from h2o_llama.chat.template import LONGEST_TAIL
 from h2o_llama.chat.text_buffer import TextBuffer
 from h2o_llama.errors import H2OError
 from h2o_llama.llama import Llama
-from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.model import Model
+from h2o_llama.sequence.generating import Progress
 from h2o_llama.sequence.params import resolved_products
-from h2o_llama.sequence.sequence import Progress, Sequence
+from h2o_llama.sequence.sequence import Sequence
 from h2o_llama.sequence.snapshot import Snapshot
 
 _OWNER = "batch"
@@ -80,13 +81,12 @@ class Answerer:
         if self._snapshots is not None:
             self._snapshots.mkdir(parents=True, exist_ok=True)
         products = resolved_products(settings.config, "auto")
-        self._weights = Llama(model, 1, 1, 1, n_gpu_layers=n_gpu_layers, h2o=None, products=products)
+        self._weights = Model(model, n_gpu_layers=n_gpu_layers, products=products)
         self._prompts = Prompts(self._weights)
-        self._fingerprint = model_fingerprint(self._weights.model_path)
         h2o = settings.config
         is_bounded = h2o is not None and h2o.has_bounded_memory
         n_most = check.integer(_OWNER, "n_ctx", n_ctx, 0)
-        self._n_most = n_most or (check.INT32_MAX if is_bounded else self._weights.core_model.n_ctx_train)
+        self._n_most = n_most or (check.INT32_MAX if is_bounded else self._weights.n_ctx_train)
         # what cannot be had fails here, before any document
         self._llm = self._open(n_most if is_bounded else min(_ROOM, self._n_most))
 
@@ -104,7 +104,7 @@ class Answerer:
     @property
     def fingerprint(self) -> str:
         """The model's, see `model_fingerprint`."""
-        return self._fingerprint
+        return self._weights.fingerprint
 
     def answer(
         self, document: Document, questions: list[Question], progress: Progress | None = None
@@ -204,7 +204,7 @@ class Answerer:
     def _digest(self, shared: NDArray[np.int32]) -> str:
         """What a snapshot's file is called: other documents, models and settings have other names."""
         settings = self.settings.to_json()
-        parts = (self._fingerprint, repr(settings["h2o"]), shared.tobytes().hex())
+        parts = (self.fingerprint, repr(settings["h2o"]), shared.tobytes().hex())
         return sha256("\n".join(parts).encode()).hexdigest()
 
     def _restore(self, path: Path, shared: NDArray[np.int32]) -> bool:
@@ -234,7 +234,7 @@ class Answerer:
                 tasks[fork] = task
             generation = self._llm.generate_many(
                 prompts,
-                self.settings.max_tokens,
+                max_tokens=self.settings.max_tokens,
                 dense_tail=LONGEST_TAIL,
                 temperature=self.settings.temperature,
                 seed=self._seed(group[0]),
@@ -272,7 +272,7 @@ class Answerer:
     def _tell(self, **known: Any) -> Answer:
         origin = {
             "model": Path(self._weights.model_path).name,
-            "fingerprint": self._fingerprint,
+            "fingerprint": self.fingerprint,
             "settings": self.settings.to_json(),
         }
         return dict.fromkeys(ANSWER_TYPES) | origin | known

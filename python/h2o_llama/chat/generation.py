@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections.abc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -15,10 +16,11 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.chat.logprobs import LogprobsRecorder, TokenLogprobs
 from h2o_llama.chat.text_buffer import TextBuffer
-from h2o_llama.sampling import Sampling
+from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence.generating import Progress, generate_by
 
 if TYPE_CHECKING:
-    from h2o_llama.chat.completions import Completions
+    from h2o_llama.sequence.sequence import Sequence
 
 
 class CompletionTokensDetails(TypedDict):
@@ -41,6 +43,16 @@ class Usage(TokenCounts, total=False):
     prompt_tokens_details: PromptTokensDetails
 
 
+class GenerationOptions(SamplingOptions, total=False):
+    """What completions of texts and of chats have in common."""
+
+    max_tokens: int | None
+    stop: str | collections.abc.Sequence[str] | None
+    progress: Progress | None
+    draft: int
+    reuse: bool
+
+
 @dataclass(frozen=True)
 class Piece:
     """Text that is certain, and the tokens that came with it, if log-probabilities were asked for."""
@@ -59,12 +71,12 @@ class Generation:
     their names.
     """
 
-    llm: Completions
+    sequence: Sequence
     prompt: NDArray[np.int32]
     max_tokens: int | None
     stop: list[str]
     sampling: Sampling
-    progress: Callable[[int, int], object] | None
+    progress: Progress | None
     dense_tail: int
     draft: int
     reuse: bool
@@ -80,14 +92,14 @@ class Generation:
     def pieces(self) -> Iterator[Piece]:
         """The text, as soon as it is certain. Generates it: to be called once."""
         if self.reuse:
-            self.n_cached = self.llm.reuse(self.prompt)
+            self.n_cached = self.sequence.reuse(self.prompt)
         else:
-            self.llm.reset()
-        self._counts_before = self.llm._draft_counts()
+            self.sequence.reset()
+        self._counts_before = self.sequence._draft_counts()
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
-        ends = stop_tokens(self.llm.core_model, self.stop)
+        ends = stop_tokens(self.sequence.model._handle, self.stop)
         for token in islice(tokens, self.max_tokens):
             self.n_generated += 1
             if token in ends:
@@ -96,7 +108,7 @@ class Generation:
                 return
             if recorder is not None:
                 logprobs.append(recorder.take(token, n_chars + buffer.n_held))
-            text = buffer.push(self.llm.detokenize([token], special=token in self.visible))
+            text = buffer.push(self.sequence.model.detokenize([token], special=token in self.visible))
             n_chars += len(text)
             if buffer.stopped:
                 self._end("stop")
@@ -105,13 +117,13 @@ class Generation:
             if text:
                 yield Piece(text, logprobs)
                 logprobs = []
-        is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.llm.n_ctx
+        is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.sequence.n_ctx
         self._end("length" if is_full else "stop")
         yield Piece(buffer.finish(), logprobs)
 
     def _end(self, reason: Literal["stop", "length"]) -> None:
         self.finish_reason = reason
-        drafted, accepted = self.llm._draft_counts()
+        drafted, accepted = self.sequence._draft_counts()
         self.n_drafted, self.n_accepted = drafted - self._counts_before[0], accepted - self._counts_before[1]
 
     def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
@@ -120,7 +132,7 @@ class Generation:
             recorder = LogprobsRecorder(self.n_top_logprobs)
             sampling = replace(sampling, logits_processor=[recorder, *sampling.processors])
         new = self.prompt[self.n_cached :]
-        return recorder, self.llm.generate_by(sampling, new, self.progress, self.dense_tail, self.draft)
+        return recorder, generate_by(self.sequence, sampling, new, self.progress, self.dense_tail, self.draft)
 
     def usage(self) -> Usage:
         """How many tokens it took."""
@@ -139,7 +151,7 @@ class Generation:
         return usage
 
 
-def check_stop(owner: str, stop: str | Sequence[str] | None) -> list[str]:
+def check_stop(owner: str, stop: str | collections.abc.Sequence[str] | None) -> list[str]:
     """The strings at which a text ends."""
     stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
     if not all(isinstance(s, str) and s for s in stops):
@@ -147,7 +159,7 @@ def check_stop(owner: str, stop: str | Sequence[str] | None) -> list[str]:
     return stops
 
 
-def stop_tokens(model: _core.Model, stop: Sequence[str]) -> frozenset[int]:
+def stop_tokens(model: _core.Model, stop: collections.abc.Sequence[str]) -> frozenset[int]:
     """Those of the strings that are the name of a special token: it has no text in which they could be found."""
     ids = [model.tokenize(text.encode(), False, True) for text in stop]
     return frozenset(some[0] for some in ids if len(some) == 1 and not model.detokenize(some, False))

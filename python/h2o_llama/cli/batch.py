@@ -20,7 +20,7 @@ from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
 from h2o_llama.models.files import check_model_file
 from h2o_llama.models.fingerprint import model_fingerprint
-from h2o_llama.sequence.sequence import Progress
+from h2o_llama.sequence.generating import Progress
 
 
 @options.with_h2o()

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama.chat.template import ABOUT_A_DOCUMENT, ChatTemplate
+from h2o_llama import H2OConfig, H2OError, Llama, Model
+from h2o_llama.chat.template import ABOUT_A_DOCUMENT
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_context, open_weights, read_text
+from h2o_llama.cli.prompt import open_context, open_model, read_text
 from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.memory import memory_report
 from h2o_llama.sequence.rewinding import n_shared
@@ -65,9 +65,9 @@ def chat(
     if file is not None:
         told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    with open_weights(model, gpu_layers, rpc, h2o, "auto") as weights:
+    with open_model(model, gpu_layers, rpc, h2o, "auto") as weights:
         read_first = _shared_tokens(weights, begin)
-        n_trained = weights.core_model.n_ctx_train
+        n_trained = weights.n_ctx_train
         if len(read_first) >= n_trained:
             typer.echo(
                 f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
@@ -90,10 +90,9 @@ def chat(
                 talk.say(line.strip())
 
 
-def _shared_tokens(llm: Llama, begin: list[dict[str, Any]]) -> list[int]:
+def _shared_tokens(model: Model, begin: list[dict[str, Any]]) -> list[int]:
     """The tokens that all chats with this begin share, as the template makes them."""
-    template = ChatTemplate(llm.core_model, None)
-    a, b = (template.apply("chat", [*begin, {"role": "user", "content": text}]).ids for text in "AB")
+    a, b = (model._template.apply("chat", [*begin, {"role": "user", "content": text}]).ids for text in "AB")
     return a[: n_shared(a, b)]
 
 

@@ -13,7 +13,7 @@ from h2o_llama.bench.codec import CodecPlan, CodecReport, KVType, measure, read_
 from h2o_llama.bench.codec_tables import facts, tables
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file, open_weights, read_text
+from h2o_llama.cli.prompt import model_file, open_model, read_text
 from h2o_llama.sequence.params import available_cpus
 
 
@@ -41,7 +41,7 @@ def codec(
     plan = CodecPlan(n_tokens, chunk, group, kv_type, repetitions)
     started = describe()
     path = model_file(model)
-    with open_weights(model, gpu_layers) as weights:
+    with open_model(model, gpu_layers) as weights:
         model_facts = {"file": Path(weights.model_path).name, "desc": weights.desc}
     tensors = read_tensors(
         path, None if text is None else read_text(text), plan, threads or available_cpus(), gpu_layers

@@ -18,7 +18,7 @@ from h2o_llama.eval.ruler import KINDS
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Task
 from h2o_llama.eval.text import halves
-from h2o_llama.sequence.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 _TEXT = "Perplexity and continuation"
 _RULER = "RULER"

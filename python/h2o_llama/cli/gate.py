@@ -12,7 +12,7 @@ from h2o_llama._internal.machine import describe
 from h2o_llama.bench.tables import Table
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_weights, read_text
+from h2o_llama.cli.prompt import open_model, read_text
 from h2o_llama.eval.text import default_text
 from h2o_llama.gate.bounds import BOUNDS
 from h2o_llama.gate.figures import Figure, Gate
@@ -40,7 +40,7 @@ def gate(
     machine = describe()
     content = default_text() if text is None else read_text(text)
     figures = []
-    with open_weights(model, 0) as weights, progress_bars(auto_refresh=False) as update:
+    with open_model(model, 0) as weights, progress_bars(auto_refresh=False) as update:
         name, desc = Path(weights.model_path).name, weights.desc
         for figure in Gate(weights, content, threads, long).figures():
             figures.append(figure)

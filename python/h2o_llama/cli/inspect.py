@@ -12,7 +12,7 @@ from rich.console import Console
 from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
+from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
 from h2o_llama.inspect.captured import captured_mass
 from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.html import check_target, write_html
@@ -54,7 +54,7 @@ def inspect(
     if html is not None:
         check_target(html)
     text = read_prompt(file, prompt)
-    with open_weights(model, gpu_layers) as weights:
+    with open_model(model, gpu_layers) as weights:
         tokens = tokenize(weights, text)
         llm = open_context(weights, len(tokens), threads, h2o, record=True)
     title = file.name if file and str(file) != "-" else "the text"

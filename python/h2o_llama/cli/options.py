@@ -13,7 +13,7 @@ import typer
 from h2o_llama import H2OConfig
 from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.config import option_names
-from h2o_llama.sequence.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 DEFAULTS = H2OConfig()
 NGRAMS = H2OConfig(retrieval="ngrams")

@@ -13,14 +13,13 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import H2OConfig, Llama, Snapshot
-from h2o_llama.chat.template import ChatTemplate
+from h2o_llama import H2OConfig, Llama, Model, Snapshot
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
+from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
+from h2o_llama.sequence.generating import DENSE_TAIL
 from h2o_llama.sequence.params import PRODUCTS
 from h2o_llama.sequence.rewinding import n_shared
-from h2o_llama.sequence.sequence import DENSE_TAIL
 
 
 @options.with_h2o()
@@ -63,7 +62,7 @@ def run(
     """
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
-    with open_weights(model, gpu_layers, rpc, h2o, products) as weights:
+    with open_model(model, gpu_layers, rpc, h2o, products) as weights:
         if not (raw or before or save) and weights.chat_template:
             tokens, n_asked = _asked_by_the_template(weights, text, prompt, special)
         else:
@@ -99,13 +98,12 @@ def run(
         )
 
 
-def _asked_by_the_template(llm: Llama, text: bytes, prompt: str, special: bool) -> tuple[list[int], int]:
+def _asked_by_the_template(model: Model, text: bytes, prompt: str, special: bool) -> tuple[list[int], int]:
     """The tokens of a user's message that ends with the prompt, and how many there are from the prompt's first on."""
-    template = ChatTemplate(llm.core_model, None)
 
     def ask(said: bytes) -> list[int]:
-        chat = template.apply("run", [{"role": "user", "content": said.decode(errors="replace")}])
-        return llm.tokenize(chat.text, parse_special=True) if special else chat.ids
+        chat = model._template.apply("run", [{"role": "user", "content": said.decode(errors="replace")}])
+        return model.tokenize(chat.text, parse_special=True) if special else chat.ids
 
     tokens = ask(text)
     n_asked = len(tokens) - n_shared(tokens, ask(text.removesuffix(prompt.encode()))) if prompt else 0

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import H2OConfig, H2OError, Llama, Model
 from h2o_llama._internal import check
 from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
-from h2o_llama.cli.prompt import open_weights
+from h2o_llama.cli.prompt import open_model
 from h2o_llama.cli.upstream import upstream_options
 from h2o_llama.models.files import check_rpc_servers
 from h2o_llama.sequence.params import PRODUCTS, available_cpus
@@ -24,7 +24,7 @@ _MOST_ROOM = 32768
 """Tokens that a slot holds at most, unless told."""
 
 
-def _retrieval(weights: Llama, h2o: H2OConfig) -> Literal["ngrams", "index"]:
+def _retrieval(weights: Model, h2o: H2OConfig) -> Literal["ngrams", "index"]:
     """What a context of this model gets: n-grams where it can have no index of keys."""
     with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
         assert llm.h2o is not None  # it was asked for
@@ -68,7 +68,7 @@ def serve(
     further = passed_on or []
     if model.startswith("-"):  # what follows -- comes here where no model is named
         model, further = "demo", [model, *further]
-    with open_weights(model, 0) as weights:
+    with open_model(model, 0) as weights:
         path = weights.model_path
         try:
             weights.tokenize("")
@@ -76,7 +76,7 @@ def serve(
             raise H2OError(
                 f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
             ) from error
-        n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)
+        n_ctx = n_ctx or min(weights.n_ctx_train, _MOST_ROOM)
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
         if h2o is not None and h2o.has_key_index and not h2o.was_given("retrieval"):
             h2o = replace(h2o, retrieval=_retrieval(weights, h2o) if gpu_layers == 0 else "ngrams")

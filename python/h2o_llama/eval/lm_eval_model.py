@@ -21,7 +21,7 @@ from h2o_llama._internal import check
 from h2o_llama.eval.lockstep import piece_tokens, pieces
 from h2o_llama.eval.losses import log_softmax
 from h2o_llama.sampling import SamplingOptions
-from h2o_llama.sequence.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 try:
     from lm_eval.api.instance import Instance
@@ -110,7 +110,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
 
         Once a chat template was applied, names of special tokens count as these tokens.
         """
-        return self._llm.tokenize(string, add_special_tokens is not False, parse_special=self._is_chat)
+        return self._llm.tokenize(string, add_special=add_special_tokens is not False, parse_special=self._is_chat)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Messages as the model's chat template writes them, for lm_eval's --apply_chat_template.
@@ -182,7 +182,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             until = options.get("until") or []
             completion = self._llm(
                 prompt,
-                n,
+                max_tokens=n,
                 stop=[stop for stop in ([until] if isinstance(until, str) else until) if stop],
                 dense_tail=self._dense_tail,
                 **_sampling(options),

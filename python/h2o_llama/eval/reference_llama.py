@@ -15,8 +15,8 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.eval.settings import Memory
 from h2o_llama.inspect.attention_mass import chunk_masses
 from h2o_llama.llama import Llama
-from h2o_llama.model import Tokens
-from h2o_llama.sequence.sequence import Progress
+from h2o_llama.model import Model, Tokens
+from h2o_llama.sequence.generating import Progress
 
 MemorySets = dict[int, NDArray[np.int32]]  # layer -> [n_head_kv, M]
 
@@ -28,7 +28,7 @@ class ReferenceLlama(Llama):
     that text H2O goes on by itself. Weights are shared; another text draws other numbers by the same seed.
     """
 
-    def __init__(self, weights: Llama, h2o: H2OConfig, memory: Memory, seed: int, **context: Any) -> None:
+    def __init__(self, weights: Model, h2o: H2OConfig, memory: Memory, seed: int, **context: Any) -> None:
         super().__init__(weights, h2o=h2o, **context)
         self._weights = weights
         self._config = h2o
@@ -54,6 +54,7 @@ class ReferenceLlama(Llama):
     def eval(
         self,
         tokens: Tokens,
+        *,
         logits: Literal["last", "all"] = "last",
         progress: Progress | None = None,
         dense_tail: int = 0,
@@ -69,10 +70,10 @@ class ReferenceLlama(Llama):
             self._set_memory(start)
             super().eval(
                 tokens[start - done : stop - done],
-                logits,
-                None if progress is None else _shifted(progress, start - done, len(tokens)),
-                min(stop - start, max(0, dense_tail - (end - stop))),
-                decode,
+                logits=logits,
+                progress=None if progress is None else _shifted(progress, start - done, len(tokens)),
+                dense_tail=min(stop - start, max(0, dense_tail - (end - stop))),
+                decode=decode,
             )
             outputs.append(self.logits)
         if logits == "all" and len(outputs) > 1:

@@ -16,12 +16,13 @@ from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Row, Task
 from h2o_llama.eval.text import default_text
 from h2o_llama.llama import Llama
+from h2o_llama.model import Model
 
 _OWNER = "eval"
 
 
 def evaluate(
-    model: str | os.PathLike[str] | Llama,
+    model: str | os.PathLike[str] | Model | Llama,
     settings: Sequence[Setting],
     *,
     text: str | bytes | None = None,

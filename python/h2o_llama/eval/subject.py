@@ -13,20 +13,20 @@ from h2o_llama.eval.reference_llama import ReferenceLlama
 from h2o_llama.eval.settings import Setting
 from h2o_llama.eval.text import Text
 from h2o_llama.llama import Llama
-from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.model import Model
 from h2o_llama.sequence.params import available_cpus
 
 
 class Subject:
     """One set of weights, one text, and contexts that differ in their attention only.
 
-    `weights` is a small context; all others share its weights. Everything that is drawn is drawn by `seed`. `machine`
+    All share `weights`. Everything that is drawn is drawn by `seed`. `machine`
     is the machine, versions and number of threads.
     """
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Llama,
+        model: str | os.PathLike[str] | Model | Llama,
         text: bytes,
         text_name: str,
         *,
@@ -36,11 +36,11 @@ class Subject:
         seed: int,
     ) -> None:
         self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
-        self.weights = Llama(model, n_ctx=256, n_batch=256, n_ubatch=256, h2o=None, products="own", **self._common)
+        self.weights = Model._of(model, n_gpu_layers=n_gpu_layers)
         self.text = Text(self.weights, text, text_name)
         self.chunk_size = chunk_size
         self.seed = seed
-        self.fingerprint = model_fingerprint(self.weights.model_path)
+        self.fingerprint = self.weights.fingerprint
         self.machine = describe() | {"threads": available_cpus() if n_threads is None else n_threads}
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class Subject:
 
     def rounds(self, settings: Sequence[Setting], n_ctx: int, contexts_each: int = 1) -> list[Sequence[Setting]]:
         """The settings, as many at a time as fit into half of the machine's memory beside dense attention."""
-        core = self.weights.core_model
+        core = self.weights._handle
         # Logits are in llama.cpp's buffers for a chunk and here for a piece.
         logits = 4 * core.n_vocab * (self.chunk_size + piece_tokens(core.n_vocab))
         has_index = any(s.h2o is not None and s.h2o.has_key_index for s in settings)

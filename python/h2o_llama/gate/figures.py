@@ -12,14 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
-from h2o_llama import H2OConfig, Llama, LosslessConfig, demo_model_path
+from h2o_llama import H2OConfig, Llama, LosslessConfig, Model, demo_model_path
 from h2o_llama.bench.codec import CodecPlan, measure_chosen, tensors_of
 from h2o_llama.demo.document import build_document
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.lockstep import Reader, read_windows
 from h2o_llama.gate import memory, stored
 from h2o_llama.gate.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
-from h2o_llama.sequence.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 Figure = tuple[str, str, float]
 
@@ -46,7 +46,7 @@ class Gate:
     `long` is how many tokens the packaged model reads for the memory of a process.
     """
 
-    weights: Llama
+    weights: Model
     text: bytes
     threads: int | None
     long: int

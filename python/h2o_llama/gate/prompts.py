@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama.llama import Llama
+from h2o_llama.model import Model
 
 Tokens = NDArray[np.int32]
 
@@ -19,14 +20,14 @@ PLACES = {"short": 8, "medium": 4, "long": 2, "turns": 4}
 _TURN_BYTES = 1_500
 
 
-def prompts(llm: Llama, text: bytes, tokens: Tokens, n_after: int) -> Iterator[tuple[str, list[Tokens]]]:
+def prompts(llm: Model | Llama, text: bytes, tokens: Tokens, n_after: int) -> Iterator[tuple[str, list[Tokens]]]:
     """Names and tokens, n_after more than the prompt: parts all over the text, and of a conversation made of it."""
     for name, n in LENGTHS.items():
         yield name, _parts(tokens, PLACES[name], n + n_after)
     yield "turns", _parts(np.array(_turns(llm, text), dtype=np.int32), PLACES["turns"], TURNS + n_after)
 
 
-def synthetic(llm: Llama, n: int) -> Tokens:
+def synthetic(llm: Model | Llama, n: int) -> Tokens:
     return np.full(n, min(16, llm.n_vocab - 1), dtype=np.int32)
 
 
@@ -38,7 +39,7 @@ def _parts(tokens: Tokens, n_parts: int, n: int) -> list[Tokens]:
     return [tokens[start : start + n] for start in starts]
 
 
-def _turns(llm: Llama, text: bytes) -> list[int]:
+def _turns(llm: Model | Llama, text: bytes) -> list[int]:
     """Two sides in turn, by the model's chat template where it has one."""
     words = text[-40 * _TURN_BYTES :].decode(errors="ignore")
     pieces = [words[i : i + _TURN_BYTES] for i in range(0, len(words), _TURN_BYTES)]

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig
 from h2o_llama.llama import Llama
-from h2o_llama.model import Tokens
+from h2o_llama.model import Model, Tokens
 
 _OWNER = "chunk_masses"
 
 
 def chunk_masses(
-    model: Llama, tokens: Tokens, *, chunk_size: int, n_threads: int | None = None
+    model: Model | Llama, tokens: Tokens, *, chunk_size: int, n_threads: int | None = None
 ) -> Iterator[dict[int, NDArray[np.float32]]]:
     """Read a text with dense attention, and yield what each chunk's queries gave to every position.
 
@@ -38,7 +38,7 @@ def chunk_masses(
 
 
 def _chunk_masses(
-    model: Llama, ids: NDArray[np.int32], chunk_size: int, n_threads: int | None
+    model: Model | Llama, ids: NDArray[np.int32], chunk_size: int, n_threads: int | None
 ) -> Iterator[dict[int, NDArray[np.float32]]]:
     with _dense_llama(model, len(ids), chunk_size, n_threads) as llm:
         before = {layer: np.zeros((1, 0), np.float32) for layer in llm.kv.layers}
@@ -53,7 +53,7 @@ def _chunk_masses(
             yield masses
 
 
-def _dense_llama(model: Llama, n_tokens: int, chunk_size: int, n_threads: int | None) -> Llama:
+def _dense_llama(model: Model | Llama, n_tokens: int, chunk_size: int, n_threads: int | None) -> Llama:
     """A second context that attends to everything and scores it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that its memory sets are large is meant
@@ -61,5 +61,5 @@ def _dense_llama(model: Llama, n_tokens: int, chunk_size: int, n_threads: int | 
             model,
             n_ctx=n_tokens,
             n_threads=n_threads,
-            h2o=H2OConfig(0, n_tokens, scorer="sum", lookup_budget=0, chunk_size=chunk_size),
+            h2o=H2OConfig(local_window=0, heavy_budget=n_tokens, scorer="sum", lookup_budget=0, chunk_size=chunk_size),
         )

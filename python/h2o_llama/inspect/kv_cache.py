@@ -16,7 +16,8 @@ from h2o_llama._internal.lock import Claim
 from h2o_llama._internal.memory import check_kv_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.inspect.kv import KVView
-from h2o_llama.models.files import KV_TYPES, load_model
+from h2o_llama.model import Model
+from h2o_llama.models.files import KV_TYPES
 
 if TYPE_CHECKING:
     from h2o_llama.llama import Llama
@@ -29,7 +30,7 @@ class KVCache(KVView):
 
     Parameters
     ----------
-    model : str, os.PathLike or Llama
+    model : str, os.PathLike, Model or Llama
         A GGUF file, the name of a fetched model, or a loaded model: it gives the layers, the heads and their sizes.
     kv_size : int
         How many tokens the cache can hold.
@@ -52,7 +53,8 @@ class KVCache(KVView):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Llama,
+        model: str | os.PathLike[str] | Model | Llama,
+        *,
         kv_size: int,
         chunk_size: int,
         local_window: int,
@@ -61,16 +63,15 @@ class KVCache(KVView):
         scorer: str = "sum",
         type_k: str = "f16",
         type_v: str = "f16",
-        *,
         block_tokens: int = H2OConfig.block_tokens,
         ema_alpha: float = H2OConfig.ema_alpha,
         shared_heads: bool = False,
     ) -> None:
         config = H2OConfig(
-            local_window,
-            heavy_budget,
-            sink_tokens,
-            scorer,
+            local_window=local_window,
+            heavy_budget=heavy_budget,
+            sink_tokens=sink_tokens,
+            scorer=scorer,
             chunk_size=chunk_size,
             block_tokens=block_tokens,
             ema_alpha=ema_alpha,
@@ -81,11 +82,7 @@ class KVCache(KVView):
         check.choice(self._owner, "type_k", type_k, KV_TYPES)
         check.choice(self._owner, "type_v", type_v, KV_TYPES)
 
-        core_model = (
-            load_model(model, n_gpu_layers=0, verbose=False)
-            if isinstance(model, str | os.PathLike)
-            else model.core_model
-        )
+        core_model = Model._of(model)._handle
         check_kv_size(self._owner, "kv_size", kv_size, core_model, type_k, type_v)
         self._claim = Claim(self._owner)
         self._kv = _core.KV.standalone(core_model, kv_size, config.as_text(), type_k, type_v)

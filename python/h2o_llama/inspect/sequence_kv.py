@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from h2o_llama.sequence.sequence import Sequence
 
 
-class LlamaKV(KVView):
+class SequenceKV(KVView):
     """`Sequence.kv`. With h2o=None only `n_tokens` and `stats` work, the others raise H2OError."""
 
     def __init__(self, sequence: Sequence, owner: str, record: bool) -> None:
@@ -31,7 +31,7 @@ class LlamaKV(KVView):
 
     @contextmanager
     def _open(self) -> Iterator[_core.KV]:
-        with self._sequence.use_context() as context:
+        with self._sequence._use_context() as context:
             kv = _core.KV.of_context(context)
             if kv is None:
                 raise H2OError(f"[{self._owner}] H2O is off: pass h2o=H2OConfig() to Llama")
@@ -48,7 +48,7 @@ class LlamaKV(KVView):
     @property
     def stats(self) -> KVStats:
         """Counts, milliseconds and bytes."""
-        with self._sequence.use_context() as context:
+        with self._sequence._use_context() as context:
             kv = _core.KV.of_context(context)
             h2o = self._sequence.h2o
             stats = KVStats(kv_bytes=context.kv_bytes) if kv is None or h2o is None else _with_memory(kv, h2o)

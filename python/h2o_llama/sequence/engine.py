@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import weakref
 
@@ -9,6 +10,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.lock import Claim
 from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama.model import Model
 from h2o_llama.sequence.params import ContextParams
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
@@ -25,18 +27,24 @@ class Engine:
     A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of.
     """
 
-    def __init__(
-        self, model: _core.Model, params: ContextParams, n_ctx: int, seed: int | None, origin: SnapshotOrigin
-    ) -> None:
-        self._model: _core.Model | None = model
+    def __init__(self, model: Model, params: ContextParams, n_ctx: int, seed: int | None) -> None:
+        self.model = model
         self.params = params
         self.n_ctx = check.INT32_MAX if params.n_ctx == 0 and params.has_bounded_memory else n_ctx
         self.seed = seed
-        self.origin = origin
+        self.origin = SnapshotOrigin(
+            model=os.path.basename(model.model_path),
+            fingerprint=model.fingerprint,
+            n_vocab=model.n_vocab,
+            type_k=params.type_k,
+            type_v=params.type_v,
+            flash_attn=params.flash_attn,
+            h2o=params.h2o,
+        )
         self.claim = Claim("Llama")
         self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
         try:
-            first = params.make_context(model, n_ctx)
+            first = params.make_context(model._handle, n_ctx)
         except H2OError as error:
             if _UNSUPPORTED.search(str(error)):
                 raise UnsupportedModelError(str(error)) from None
@@ -45,10 +53,9 @@ class Engine:
         self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)
 
     @property
-    def model(self) -> _core.Model:
-        if self._model is None:
-            raise ValueError("[Llama] this model is closed")
-        return self._model
+    def core(self) -> _core.Model:
+        """The core's model. Raises ValueError if it is closed."""
+        return self.model._handle
 
     def take(self, owner: object) -> _core.Context:
         """An empty place, which the owner has until it gives it back or is garbage."""
@@ -65,7 +72,7 @@ class Engine:
         )
 
     def give_back(self, place: _core.Context) -> None:
-        if self._model is not None:
+        if self.model._core is not None:
             place.clear()
             self._owners[self._places.index(place)] = None
 
@@ -73,4 +80,4 @@ class Engine:
         """Free the context and the model, for all sequences."""
         for place in self._places:
             place.close()
-        self._model = None
+        self.model.close()

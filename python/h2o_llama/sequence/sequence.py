@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import collections.abc
+import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,26 +14,22 @@ from numpy.typing import NDArray
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.memory import check_all_logits_size
+from h2o_llama.chat import chat_completion, completion
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
-from h2o_llama.grammar import LlamaGrammar
-from h2o_llama.inspect.sequence_kv import LlamaKV
-from h2o_llama.model import Tokens
-from h2o_llama.sampling import LogitsProcessor, Sampler, Sampling
-from h2o_llama.sequence.drafting import DraftLength
+from h2o_llama.inspect.sequence_kv import SequenceKV
+from h2o_llama.model import Model, Tokens
+from h2o_llama.sequence import generating
 from h2o_llama.sequence.engine import Engine
-from h2o_llama.sequence.past import Past
+from h2o_llama.sequence.generating import Progress
+from h2o_llama.sequence.rewinding import keep_prefix, rewind
+from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Progress = Callable[[int, int], object]
 
-DENSE_TAIL = 128
-"""Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
-
-
-class Sequence(Past):
+class Sequence:
     """One of the sequences of a `Llama`: a text with its own positions, scores and memory sets.
 
     `Llama.sequence()` and `fork()` make one. It holds one of the n_seq_max places until `close()`, or leaving a `with`
@@ -48,8 +43,9 @@ class Sequence(Past):
         self._context: _core.Context | None = engine.take(self)
         self._logits: NDArray[np.float32] | None = None
         self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
-        self._waiting: _Drawn | None = None  # it has come out, and is computed when somebody looks
+        self._waiting: generating.Drawn | None = None  # it has come out, and is computed when somebody looks
         self._n_drafted = 0  # with the last token that was drawn
+        self._n_texts = 0  # how often the text was replaced or cut
 
     # --- life
 
@@ -72,7 +68,7 @@ class Sequence(Past):
         """Forget the tokens, scores, memory sets and logits."""
         with self._engine.claim:
             self._waiting = None  # it need not be computed
-            self.open_context().clear()
+            self._open_context().clear()
             self._logits = None
             self._n_texts += 1
 
@@ -84,35 +80,40 @@ class Sequence(Past):
         H2OError
             If all n_seq_max sequences are in use.
         """
-        with self.use_context() as context:
+        with self._use_context() as context:
             fork = Sequence(self._engine)
-            fork.open_context().copy_from(context)
+            fork._open_context().copy_from(context)
             fork._logits = None if self._logits is None else self._logits.copy()
             return fork
 
     @contextmanager
-    def use_context(self) -> Iterator[_core.Context]:
+    def _use_context(self) -> Iterator[_core.Context]:
         """The core's context, for one call of this package's own classes."""
         with self._engine.claim:
-            yield self.open_context()
+            yield self._open_context()
 
     def _draft_counts(self) -> tuple[int, int]:
         """How many tokens were drafted and accepted since the last reset. Computes nothing, unlike `kv.stats`."""
         with self._engine.claim:
             return (0, 0) if self._context is None else (self._context.n_drafted, self._context.n_accepted)
 
-    def open_context(self) -> _core.Context:
+    def _open_context(self) -> _core.Context:
         """The same for callers that have claimed it."""
-        self._engine.model  # noqa: B018 (raises if closed)
+        self._engine.core  # noqa: B018 (raises if closed)
         if self._context is None:
             raise ValueError(f"[{self._owner}] this sequence is closed")
         if self._waiting is not None:
             drawn, self._waiting = self._waiting, self._waiting._replace(longest_draft=0)  # if this fails, alone
-            self._n_drafted = self._eval_with_draft(self._context, drawn)
+            self._n_drafted = generating.eval_with_draft(self, self._context, drawn)
             self._waiting = None
         return self._context
 
     # --- the sequence
+
+    @property
+    def model(self) -> Model:
+        """Weights, vocabulary and chat template."""
+        return self._engine.model
 
     @property
     def n_ctx(self) -> int:
@@ -122,13 +123,19 @@ class Sequence(Past):
     @property
     def n_tokens(self) -> int:
         """Tokens in the sequence."""
-        with self.use_context() as context:
+        with self._use_context() as context:
             return context.n_tokens
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The sequence, as token ids, int32 [n_tokens]."""
+        with self._use_context() as context:
+            return context.tokens
 
     @property
     def logits(self) -> NDArray[np.float32]:
         """Logits of the last `eval`, float32 [n_outputs, n_vocab]: of all its tokens, or of the last one."""
-        with self.use_context():
+        with self._use_context():
             if self._logits is None:
                 raise H2OError(f"[{self._owner}] there are no logits: call eval first")
             return self._logits
@@ -139,13 +146,14 @@ class Sequence(Past):
         return self._engine.params.h2o
 
     @property
-    def kv(self) -> LlamaKV:
+    def kv(self) -> SequenceKV:
         """A look inside the KV cache."""
-        return LlamaKV(self, f"{self._owner}.kv", self._engine.params.record)
+        return SequenceKV(self, f"{self._owner}.kv", self._engine.params.record)
 
     def eval(
         self,
         tokens: Tokens,
+        *,
         logits: Literal["last", "all"] = "last",
         progress: Progress | None = None,
         dense_tail: int = 0,
@@ -181,7 +189,7 @@ class Sequence(Past):
             llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
         """
         check.choice(f"{self._owner}.eval", "logits", logits, ("last", "all"))
-        with self.use_context() as context:
+        with self._use_context() as context:
             ids = self._check_prompt(f"{self._owner}.eval", tokens, context.n_tokens)
             if len(ids) == 0:
                 raise ValueError(f"[{self._owner}.eval] tokens must not be empty")
@@ -190,7 +198,7 @@ class Sequence(Past):
                 raise ValueError(f"[{self._owner}.eval] dense_tail is for a prompt: with decode=True leave it 0")
             progress = self._check_progress(f"{self._owner}.eval", progress)
             if logits == "all":
-                check_all_logits_size(f"{self._owner}.eval", len(ids), self._engine.model.n_vocab)
+                check_all_logits_size(f"{self._owner}.eval", len(ids), self.model.n_vocab)
             self._eval(context, ids, logits == "all", progress, tail, bool(decode))
 
     def _eval(
@@ -202,7 +210,7 @@ class Sequence(Past):
         dense_tail: int,
         decode: bool,
     ) -> None:
-        out = np.empty((len(ids) if all_logits else 1, self._engine.model.n_vocab), dtype=np.float32)
+        out = np.empty((len(ids) if all_logits else 1, self.model.n_vocab), dtype=np.float32)
         self._logits = None
         for start, stop in self._engine.params.split_calls(len(ids)):
             report = None if progress is None else _Report(progress, start, len(ids))
@@ -212,29 +220,19 @@ class Sequence(Past):
                 report(stop - start)
         self._logits = out
 
-    def keep_logits(self, logits: NDArray[np.float32] | None) -> None:
-        """What `logits` returns from now on, for this package's own classes."""
-        self._logits = logits
-
-    def check_prompt(self, owner: str, tokens: Tokens, dense_tail: int) -> tuple[NDArray[np.int32], int]:
-        """`tokens` and `dense_tail` of a call that appends a prompt, perhaps an empty one, checked."""
-        with self.use_context() as context:
-            ids = self._check_prompt(owner, tokens, context.n_tokens)
-            return ids, self._check_tail(owner, dense_tail, context.n_tokens + len(ids))
-
     def _check_prompt(self, owner: str, tokens: Tokens, n_tokens: int) -> NDArray[np.int32]:
-        ids = check.token_ids(owner, tokens, self._engine.model.n_vocab)
+        ids = check.token_ids(owner, tokens, self.model.n_vocab)
         if n_tokens + len(ids) > self._engine.n_ctx:
             raise ValueError(
                 f"[{owner}] {len(ids)} tokens after {n_tokens} do not fit into n_ctx={self._engine.n_ctx}: "
                 "use a larger n_ctx, fewer tokens, or reset()"
             )
-        self.warn_of_length(n_tokens + len(ids))
+        self._warn_of_length(n_tokens + len(ids))
         return ids
 
-    def warn_of_length(self, n_tokens: int) -> None:
+    def _warn_of_length(self, n_tokens: int) -> None:
         """Once, when a text gets longer than what the model knows."""
-        n_trained = self._engine.model.n_ctx_train
+        n_trained = self.model.n_ctx_train
         if self._engine.warns_of_length and n_tokens > n_trained:
             self._engine.warns_of_length = False
             warnings.warn(
@@ -249,133 +247,118 @@ class Sequence(Past):
         return progress
 
     def _check_tail(self, owner: str, dense_tail: int, n_tokens: int) -> int:
-        return self._engine.params.check_dense_tail(self._engine.model, owner, dense_tail, n_tokens)
+        return self._engine.params.check_dense_tail(self._engine.core, owner, dense_tail, n_tokens)
 
     def _check_draft(self, owner: str, draft: int) -> int:
         n = check.integer(owner, "draft", draft, 0)
-        if n > 0 and self._engine.model.is_recurrent:
+        if n > 0 and self._engine.core.is_recurrent:
             raise check.bad_argument(owner, "draft", "0, as a recurrent model cannot take tokens back", draft)
         return n
 
-    # --- generation
+    # --- generation: functions over a sequence, each in a file of its own
 
-    def generate(
-        self,
-        tokens: Tokens,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        repeat_penalty: float = 1.0,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        seed: int | None = None,
-        progress: Progress | None = None,
-        dense_tail: int = DENSE_TAIL,
-        draft: int = 0,
-        grammar: LlamaGrammar | str | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        logits_processor: LogitsProcessor | collections.abc.Sequence[LogitsProcessor] | None = None,
-    ) -> Iterator[int]:
-        """Append tokens to the sequence, then generate more, one at a time.
+    generate = generating.generate
+    create_completion = __call__ = completion.create_completion
+    create_chat_completion = chat_completion.create_chat_completion
 
-        A token comes out when it is drawn, and is computed when the next one is asked for or the sequence is looked at:
-        so every token that came out is in the sequence, and none else. It ends when the model ends its text (the token
-        that says so does not come out), or when the sequence has n_ctx tokens.
+    def _check_text(self, owner: str, n_texts: int) -> None:
+        """Raise H2OError if the text was replaced or cut since: a generator cannot go on after it."""
+        if self._n_texts != n_texts:
+            raise H2OError(
+                f"[{owner}] the sequence now holds another text: generate again, or use a sequence for each text"
+            )
+
+    # --- its past
+
+    def snapshot(self) -> Snapshot:
+        """The sequence as it is now, to go back to or to go on from elsewhere.
+
+        Raises
+        ------
+        H2OError
+            If llama.cpp cannot save it.
+        MemoryError
+            If a second copy of K and V does not fit.
+        """
+        with self._use_context() as context:
+            return take_snapshot(context, self._engine.origin)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Put a snapshot in the place of the sequence: all that follows is as if its tokens had just been evaluated.
+
+        Bit for bit, on the same machine; `kv.stats` begins anew. `n_ctx`, `n_batch` and threads may be others. With
+        `record`, `kv.history` is there if it was recorded for the snapshot, too.
+
+        Raises
+        ------
+        ValueError
+            If it is of another model or configuration, or does not fit into n_ctx.
+        H2OError
+            If llama.cpp refuses it. In either case the sequence stays as it was.
+        """
+        with self._use_context() as context:
+            restore_snapshot(context, snapshot, self._engine.origin, self._engine.n_ctx)
+            self._n_texts += 1
+            self._logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
+
+    def rewind(self, n_tokens: int) -> None:
+        """Keep the first tokens of the sequence, as if those after them had never been there.
+
+        That is possible down to the last prompt token, as attention that was scored cannot be taken back; further back
+        only to the end of the last closed chunk, with `record` of every one; and to 0. Without H2O everywhere, but for
+        recurrent models.
+
+        Parameters
+        ----------
+        n_tokens : int
+            How many to keep. There are no logits then, unless it is all of them.
+
+        Raises
+        ------
+        ValueError
+            If the sequence has fewer.
+        H2OError
+            If it is not possible there; the message names the nearest positions that are. Nothing has changed then.
+        """
+        with self._use_context() as context:
+            n_before = context.n_tokens
+            rewind(context, n_tokens, bool(self._engine.params.record))
+            self._n_texts += context.n_tokens < n_before
+            if not context.has_logits:
+                self._logits = None
+
+    def reuse(self, tokens: Tokens) -> int:
+        """Keep what the sequence shares with a text that is to be evaluated: `n_cached = llm.reuse(tokens)`.
+
+        The sequence goes back to where the two part, or as little before as `rewind` can. What is kept stays as it was
+        computed, generated tokens as generated. Then `llm.eval(tokens[n_cached:])`, or `generate`, computes the rest: a
+        turn of a chat costs what is new in it.
 
         Parameters
         ----------
         tokens : sequence of int, or integer ndarray [n]
-            Token ids; empty to go on after the last eval.
-        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed
-            See `h2o_llama.sampling.Sampling`. Penalties count the tokens given and generated here.
-        progress, dense_tail
-            As in `eval`, for the tokens given: by default the last 128 of them attend to everything.
-        draft : int, default 0
-            Prompt lookup decoding, for answers that quote or edit what is in the sequence: where the text's end was
-            there before, up to so many tokens that followed are computed together with the next token, and kept as
-            far as they are what is drawn. 15 is a good value, and with decode="memory" the most where
-            attention is scored; 0 is off. The same tokens come out, for every kind of
-            sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
-            with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
-            one. `kv.stats` counts; looking at `kv` takes back what is drafted.
-        grammar, logit_bias, logits_processor
-            See `h2o_llama.sampling.Sampling`. A grammar is about the tokens generated here.
+            Token ids: the whole text.
 
-        Raises
-        ------
-        ValueError, H2OError
-            As `eval`. H2OError too if there are no tokens and no logits to go on from, or if the sequence was reset,
-            rewound, restored or reused between two tokens.
+        Returns
+        -------
+        int
+            How many of the tokens are in the sequence now. All only if it was this text already and has its logits;
+            else at least the last one is left to be evaluated.
         """
-        sampling = Sampling(
-            *(temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed),
-            *(grammar, logit_bias, logits_processor),
-        )
-        return self.generate_by(sampling, tokens, progress, dense_tail, draft)
+        with self._use_context() as context:
+            n_cached = keep_prefix(context, check.token_ids("Llama.reuse", tokens, self.model.n_vocab))
+            self._n_texts += 1
+            if not context.has_logits:
+                self._logits = None
+            return n_cached
 
-    def generate_by(
-        self, sampling: Sampling, tokens: Tokens, progress: Progress | None, dense_tail: int, draft: int
-    ) -> Iterator[int]:
-        """`generate`, for this package's own classes."""
-        owner = f"{self._owner}.generate"
-        progress = self._check_progress(owner, progress)
-        ids, tail = self.check_prompt(owner, tokens, dense_tail)
-        n_draft = self._check_draft(owner, draft)
-        if sampling.seed is None:
-            sampling = replace(sampling, seed=self._engine.seed)
-        return self._generate(ids, sampling.make_sampler(self._engine.model), progress, tail, n_draft)
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`."""
+        self.snapshot().save(path)
 
-    def _generate(
-        self, ids: NDArray[np.int32], sampler: Sampler, progress: Progress | None, dense_tail: int, draft: int
-    ) -> Iterator[int]:
-        n_texts = self._n_texts
-        sampler.accept(ids)
-        if len(ids) > 0:
-            self.eval(ids, progress=progress, dense_tail=dense_tail)
-        length = DraftLength(draft)
-        self._n_drafted = n_accepted = 0
-        while True:
-            with self.use_context() as context:
-                self._check_text(f"{self._owner}.generate", n_texts)
-                n_left = self._engine.n_ctx - context.n_tokens
-                if n_left <= 0:
-                    return
-                self.warn_of_length(context.n_tokens + 1)
-                token = sampler.sample(context)
-                if self._engine.model.is_eog(token):
-                    return
-                if context.accept_draft(token):
-                    n_accepted += 1
-                    self._logits = self._draft_logits[context.logits_index :][:1]
-                else:
-                    length.report(self._n_drafted, n_accepted)
-                    n_accepted = 0
-                    shortest, longest = length.limits
-                    self._waiting = _Drawn(token, shortest, min(longest, n_left - 1))
-            yield token
-
-    def _eval_with_draft(self, context: _core.Context, drawn: _Drawn) -> int:
-        """Append a generated token, and compute a draft of what follows. Returns the number of tokens in the draft."""
-        ids = np.array([drawn.token], dtype=np.int32)
-        if drawn.longest_draft > 0:
-            ids = np.append(ids, context.find_draft(drawn.token, drawn.shortest_draft, drawn.longest_draft))
-        if len(ids) == 1:
-            self._eval(context, ids, False, None, 0, True)
-        else:
-            rows = np.empty((len(ids), self._engine.model.n_vocab), dtype=np.float32)
-            self._logits = None
-            context.decode_draft(ids, rows)
-            self._draft_logits, self._logits = rows, rows[:1]
-        return len(ids) - 1
-
-
-class _Drawn(NamedTuple):
-    """A token that has come out and is not computed yet, and how many tokens to draft with it."""
-
-    token: int
-    shortest_draft: int
-    longest_draft: int
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file that `save` has written: `restore(Snapshot.load(path))`. See there."""
+        self.restore(Snapshot.load(path))
 
 
 class _Report:

@@ -17,7 +17,7 @@ from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Progress, Row
 from h2o_llama.llama import Llama
-from h2o_llama.sequence.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 
 @dataclass(frozen=True)

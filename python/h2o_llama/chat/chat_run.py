@@ -84,7 +84,7 @@ class ChatRun:
             "id": self.id,
             "object": "chat.completion",
             "created": self.generation.created,
-            "model": self.generation.llm.model_path,
+            "model": self.generation.sequence.model.model_path,
             "choices": [
                 {
                     "index": 0,
@@ -135,7 +135,7 @@ class ChatRun:
     def _logprobs(self, tokens: list[TokenLogprobs]) -> ChatLogprobs | None:
         if self.generation.n_top_logprobs is None:
             return None
-        return chat_logprobs(self.generation.llm.core_model, tokens)
+        return chat_logprobs(self.generation.sequence.model._handle, tokens)
 
     def _chunk(
         self,
@@ -147,7 +147,7 @@ class ChatRun:
             "id": self.id,
             "object": "chat.completion.chunk",
             "created": self.generation.created,
-            "model": self.generation.llm.model_path,
+            "model": self.generation.sequence.model.model_path,
             "choices": [
                 {
                     "index": 0,
