@@ -64,7 +64,7 @@ def test_the_shell_completes_commands() -> None:
     assert result.stdout.split() == ["chat"]
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "inspect", "bench", "codec", "info"])
+@pytest.mark.parametrize("command", ["demo", "run", "inspect", "bench", "info"])
 def test_every_command_has_help(command: str) -> None:
     result = succeeded(invoke(command, "--help"))
     assert "Usage" in result.stdout

@@ -5,6 +5,7 @@ The process reads a function and its arguments from standard input and writes th
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -28,7 +29,8 @@ def call_apart(name: str, function: Callable[P, T], *arguments: P.args, **option
     H2OError
         If the process fails; the message begins with `name`.
     """
-    done = subprocess.run(_COMMAND, input=pickle.dumps((function, arguments, options)), capture_output=True)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # the function's module may be a script's
+    done = subprocess.run(_COMMAND, input=pickle.dumps((function, arguments, options)), capture_output=True, env=env)
     if done.returncode == 0:
         result: T = pickle.loads(done.stdout)
         return result

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama.cli import batch, bench, chat, codec, demo, gate, info, inspect, pull, quantize, rpc_server, run, serve
+from h2o_llama.cli import batch, bench, chat, demo, info, inspect, pull, quantize, rpc_server, run, serve
 from h2o_llama.cli.errors import Commands
 from h2o_llama.cli.eval import eval_model
 
@@ -48,8 +48,6 @@ for command in (
     batch.batch,
     inspect.inspect,
     bench.bench,
-    codec.codec,
-    gate.gate,
     info.info,
     pull.pull,
     quantize.quantize,

@@ -24,7 +24,7 @@ def check_files(*paths: Path | None) -> None:
             check_target(path)
 
 
-def drawing(plots: Literal["bench_plots", "codec_plots", "eval_plots"], folder: Path) -> Draw:
+def drawing(plots: Literal["bench_plots", "eval_plots"], folder: Path) -> Draw:
     """What draws rows into a folder. Fails here, before anything is measured, if matplotlib or the folder cannot be."""
     import h2o_llama.inspect.plots
 

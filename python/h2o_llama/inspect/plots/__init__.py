@@ -1,4 +1,4 @@
-"""Plots of what `h2o-llama eval`, `bench` and `codec` measured. Needs `pip install "h2o-llama[plot]"`.
+"""Plots of what `h2o-llama eval` and `bench` measured. Needs `pip install "h2o-llama[plot]"`.
 
 What memory sets hold is drawn by `h2o-llama inspect --html`.
 
@@ -11,8 +11,7 @@ from importlib.util import find_spec
 if find_spec("matplotlib") is None:
     raise ImportError('[h2o_llama.inspect.plots] needs matplotlib: pip install "h2o-llama[plot]"')
 
-from h2o_llama.inspect.plots.codec import codec_plots
 from h2o_llama.inspect.plots.evaluation import eval_plots
 from h2o_llama.inspect.plots.speed import bench_plots
 
-__all__ = ["bench_plots", "codec_plots", "eval_plots"]
+__all__ = ["bench_plots", "eval_plots"]

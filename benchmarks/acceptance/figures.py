@@ -12,14 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
+from acceptance import memory, stored
+from acceptance.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama import H2OConfig, Llama, LosslessConfig, Model, demo_model_path
-from h2o_llama.bench.codec import CodecPlan, measure_chosen, tensors_of
 from h2o_llama.demo.document import build_document
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.lockstep import Reader, read_windows
-from h2o_llama.gate import memory, stored
-from h2o_llama.gate.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama.sequence.generating import DENSE_TAIL
+from kv_codec.measure import CodecPlan, measure_chosen, tensors_of
 
 Figure = tuple[str, str, float]
 

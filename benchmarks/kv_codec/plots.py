@@ -1,4 +1,4 @@
-"""Plot of what `h2o-llama codec` measured."""
+"""Plot of what `python benchmarks/codec_sizes.py` measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def codec_plots(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[Path
     Parameters
     ----------
     rows : sequence of mapping
-        "rows" of what `h2o-llama codec --json` writes.
+        "rows" of what `python benchmarks/codec_sizes.py --json` writes.
     directory : Path
         Where the file goes; it is made if it is missing.
 

@@ -1,4 +1,4 @@
-"""`h2o-llama codec`: how small a model's K and V become, and how fast."""
+"""`python benchmarks/codec_sizes.py`: how small a model's K and V become, and how fast."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Annotated
 import typer
 
 from h2o_llama._internal.machine import describe
-from h2o_llama.bench.codec import CodecPlan, CodecReport, KVType, measure, read_tensors
-from h2o_llama.bench.codec_tables import facts, tables
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, open_model, read_text
 from h2o_llama.sequence.params import available_cpus
+from kv_codec.measure import CodecPlan, CodecReport, KVType, measure, read_tensors
+from kv_codec.tables import facts, tables
+
+app = typer.Typer(pretty_exceptions_enable=False)
 
 
+@app.command()
 def codec(
     model: options.Model,
     text: sweeps.Text = None,
@@ -37,7 +40,10 @@ def codec(
     Markdown unless they go to a terminal.
     """
     findings.check_files(json_file)
-    draw = None if plot is None else findings.drawing("codec_plots", plot)
+    if plot is not None:
+        import h2o_llama.inspect.plots  # noqa: F401 (says what to install, before anything is measured)
+
+        plot.mkdir(parents=True, exist_ok=True)
     plan = CodecPlan(n_tokens, chunk, group, kv_type, repetitions)
     started = describe()
     path = model_file(model)
@@ -50,4 +56,14 @@ def codec(
         rows = measure(tensors, plan, update)
     model_facts["text"] = "Python's sources" if text is None else text.name
     report = CodecReport(started, model_facts, asdict(plan), rows)
-    findings.write([(json_file, report.to_json())], rows, draw, facts(report), tables(report))
+    findings.write([(json_file, report.to_json())], rows, plot and _draw_into(plot), facts(report), tables(report))
+
+
+def _draw_into(folder: Path) -> findings.Draw:
+    from kv_codec.plots import codec_plots
+
+    return lambda rows: codec_plots(rows, folder)
+
+
+if __name__ == "__main__":
+    app()

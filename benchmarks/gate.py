@@ -1,4 +1,4 @@
-"""`h2o-llama gate`: does everything that eviction, cold store and codec promise hold, on this model and text?"""
+"""`python benchmarks/gate.py`: does what eviction, cold store and codec promise hold, on this model and text?"""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Annotated
 
 import typer
 
+from acceptance.bounds import BOUNDS
+from acceptance.figures import Figure, Gate
+from acceptance.memory import FIRST
 from h2o_llama._internal.machine import describe
 from h2o_llama.bench.tables import Table
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_model, read_text
 from h2o_llama.eval.text import default_text
-from h2o_llama.gate.bounds import BOUNDS
-from h2o_llama.gate.figures import Figure, Gate
-from h2o_llama.gate.memory import FIRST
+
+app = typer.Typer(pretty_exceptions_enable=False)
 
 
+@app.command()
 def gate(
     model: options.Model = "smollm2-135m",
     text: sweeps.Text = None,
@@ -67,3 +70,7 @@ def _table(figures: list[Figure], n_failed: int) -> Table:
         lines.append([bound.title, case, bound.format.format(value), bound.text, "yes" if bound.holds(value) else "NO"])
     note = f"{n_failed} of {len(figures)} do not hold." if n_failed else f"All {len(figures)} hold."
     return Table("Figure", ["case", "measured", "bound", "holds"], lines, note)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,4 +1,4 @@
-"""`h2o-llama codec`: figures from given K and V, and the command from end to end."""
+"""`python benchmarks/codec_sizes.py`: figures from given K and V, and the command from end to end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from codec_sizes import app
 from command_line import assert_wrong_usage, invoke, succeeded
 from h2o_llama import Llama, codec, demo_model_path
-from h2o_llama.bench.codec import PREDICTORS, VIEWS, CodecPlan, Tensor, measure, read_tensors
-from h2o_llama.bench.codec_tables import front, total
+from kv_codec.measure import PREDICTORS, VIEWS, CodecPlan, Tensor, measure, read_tensors
+from kv_codec.tables import front, total
 
 PLAN = CodecPlan(n_tokens=100, chunk=16, group=3, repetitions=1)
 TEXT = b"def f(x):\n    return x + 1\n" * 20
@@ -83,7 +84,7 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(TEXT)
     out = tmp_path / "codec.json"
     options = ["--text", tmp_path / "text", "--n-tokens", "160", "--chunk", "32", "--group", "2", "-r", "1"]
-    result = succeeded(invoke("codec", "demo", *options, "--json", out, "--plot", tmp_path / "plots"))
+    result = succeeded(invoke("demo", *options, "--json", out, "--plot", tmp_path / "plots", app=app))
     report = json.loads(out.read_text())
     assert report["plan"] == {"n_tokens": 160, "chunk": 32, "group": 2, "type": "f16", "repetitions": 1}
     rows = report["rows"]
@@ -100,14 +101,14 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     assert (tmp_path / "plots" / "codec.svg").stat().st_size > 0
     assert result.stdout.endswith(f"Written: {out}\nWritten: {tmp_path / 'plots' / 'codec.svg'}\n")
 
-    printed = invoke("codec", "demo", *options, "--json", "-").stdout
+    printed = invoke("demo", *options, "--json", "-", app=app).stdout
     assert json.loads(printed)["plan"] == report["plan"]
 
 
 def test_bad_options(tmp_path: Path) -> None:
-    assert_wrong_usage(invoke("codec", "demo", "--chunk", "0"), "--chunk")
-    assert_wrong_usage(invoke("codec", "demo", "--type", "q8_0"), "--type")
+    assert_wrong_usage(invoke("demo", "--chunk", "0", app=app), "--chunk")
+    assert_wrong_usage(invoke("demo", "--type", "q8_0", app=app), "--type")
     (tmp_path / "text").write_bytes(b"short")
-    result = invoke("codec", "demo", "--text", tmp_path / "text")
+    result = invoke("demo", "--text", tmp_path / "text", app=app)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "the text has 5 tokens, but 4,096 are needed" in result.stderr
+    assert "the text has 5 tokens, but 4,096 are needed" in str(result.exception)

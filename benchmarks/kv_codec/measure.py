@@ -1,4 +1,4 @@
-"""What the codec makes of a model's K and V: what `h2o-llama codec` runs."""
+"""What the codec makes of a model's K and V: what `python benchmarks/codec_sizes.py` runs."""
 
 from __future__ import annotations
 
