@@ -28,7 +28,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from h2o_llama import Llama
+from h2o_llama import Model
 from h2o_llama._internal.machine import describe
 from h2o_llama.bench.prompt import prompt_tokens
 from h2o_llama.bench.tables import MB, Table
@@ -270,7 +270,7 @@ def main(
 ) -> None:
     """Print Markdown tables."""
     sizes = sorted({int(n) for n in lengths.split(",")})
-    with Llama(model, n_ctx=1, n_batch=1, n_ubatch=1, h2o=None) as llm:
+    with Model(model) as llm:
         ids = prompt_tokens(llm, None if text is None else text.read_bytes(), sizes[-1]).tolist()
     race = Race(str(model), ids, sizes, n_gen, threads or available_cpus(), repetitions, positions, quality_max)
     found = {"machine": describe(), **race.settings, "rows": []}

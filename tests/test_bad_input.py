@@ -35,8 +35,8 @@ def cache(**kwargs):
 """
 
 
-def _open(arguments: str, fragment: str) -> Case:
-    return Case(f"Llama({arguments})", f"open_model({arguments})", "ValueError", fragment)
+def _open(arguments: str, fragment: str, error: str = "ValueError") -> Case:
+    return Case(f"Llama({arguments})", f"open_model({arguments})", error, fragment)
 
 
 def _call(code: str, fragment: str, error: str = "ValueError") -> Case:
@@ -91,11 +91,12 @@ ARGUMENTS = [
     _open("profile=1", "[Llama] profile must be True or False"),
     _open("profile=True, h2o=None", "[Llama] profile=True measures parts of H2O"),
     _open("verbose='no'", "[Llama] verbose must be True or False"),
-    _open("n_ctx=2**31 - 1", "[Llama] n_ctx=2147483647 needs"),
+    _open("n_ctx=2**31 - 1", "[Llama] n_ctx=2147483647 needs", "OutOfMemoryError"),
     *(
         _open(
             f"n_ctx=2**20, n_batch=2**20, n_ubatch=2**20, flash_attn='off', h2o={h2o}",
             f"[Llama] {name}=1048576 needs about",
+            "OutOfMemoryError",
         )
         for h2o, name in (
             ("H2OConfig(local_window=4, heavy_budget=4, chunk_size=2**20)", "chunk_size"),
@@ -106,6 +107,7 @@ ARGUMENTS = [
     _open(
         "n_ctx=2**20, n_batch=2**14, flash_attn='off', h2o=H2OConfig(lookup_budget=2**30, chunk_size=2**14)",
         "[Llama] lookup_budget=1073741824 needs about",
+        "OutOfMemoryError",
     ),
     Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
 ]
@@ -205,12 +207,12 @@ CALLS = [
 ]
 
 CACHE = [
+    Case("KVCache(large)", "cache(kv_size=2**31 - 1)", "OutOfMemoryError", "[KVCache] kv_size=2147483647 needs"),
     *(
         Case(f"KVCache({arguments})", f"cache({arguments})", "ValueError", fragment)
         for arguments, fragment in (
             ("kv_size=0", "[KVCache] kv_size must be an integer of at least 1, got 0"),
             ("kv_size=-1", "kv_size"),
-            ("kv_size=2**31 - 1", "[KVCache] kv_size=2147483647 needs"),
             ("kv_size=2**32", "kv_size must be"),
             ("chunk_size=0", "[H2OConfig] chunk_size"),
             ("chunk_size=nan", "[H2OConfig] chunk_size"),
@@ -289,7 +291,7 @@ STATE = [
         Case(
             f"reentry-{code}",
             f"llm = open_model()\nllm.eval([1] * 40, progress=lambda n_done, n: {code})",
-            "H2OError",
+            "BusyError",
             "[Llama] is in use",
         )
         for code in (
@@ -320,7 +322,7 @@ finally:
     thread.join()
     assert llm.n_tokens == 40
 """,
-        "H2OError",
+        "BusyError",
         "[Llama] is in use",
     ),
 ]

@@ -18,8 +18,22 @@ import pytest
 import h2o_llama
 import models
 from compare import assert_all_equal, case
-from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, Model, UnsupportedModelError, _core
+from h2o_llama import (
+    BusyError,
+    DamagedFileError,
+    H2OConfig,
+    H2OError,
+    H2OWarning,
+    KVCache,
+    KVStats,
+    Llama,
+    Model,
+    OutOfMemoryError,
+    UnsupportedModelError,
+    _core,
+)
 from h2o_llama._internal import cpus
+from h2o_llama._internal.core_errors import core_errors
 from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
@@ -67,7 +81,7 @@ def test_defaults() -> None:
     assert ", ".join(f"{name}={p.default}" for name, p in parameters.items() if name != "model_path") == (
         "n_ctx=0, n_batch=None, n_ubatch=None, n_threads=None, n_gpu_layers=None, type_k=f16, type_v=f16, "
         "flash_attn=auto, h2o=auto, record=False, profile=False, seed=None, verbose=False, n_seq_max=1, "
-        "chat_template=None, rpc_servers=None, lossless=None, products=auto"
+        "chat_template=None, rpc_servers=None, lossless=None, products=auto, busy=raise"
     )
 
 
@@ -97,7 +111,7 @@ def test_what_is_not_given_goes_with_the_chunk_size(tiny_model: Path, chunk_size
 
 def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Path) -> None:
     """With one warning, if nobody asked for H2O."""
-    with pytest.warns(UserWarning, match=r"(?s)H2O.*: attention is dense. Pass h2o=None") as warned:
+    with pytest.warns(H2OWarning, match=r"(?s)H2O.*: attention is dense. Pass h2o=None") as warned:
         llm = Llama(unsupported_memory_model, n_ctx=64, n_threads=1)
     with llm:
         assert len(warned) == 1
@@ -113,8 +127,33 @@ def test_what_is_wrong_else_does_not_make_a_model_dense(tiny_model: Path, monkey
         raise H2OError("[h2o] not enough memory for the compute buffers")
 
     monkeypatch.setattr(_core, "Context", refuse)
-    with pytest.raises(H2OError, match="not enough memory"):
+    with pytest.raises(OutOfMemoryError, match="not enough memory"):
         Llama(tiny_model, n_ctx=64, n_threads=1)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (H2OError("[h2o] not enough memory to move rows: CPU"), OutOfMemoryError),
+        (MemoryError("std::bad_alloc"), OutOfMemoryError),
+        (H2OError("[h2o] H2O does not work with this model: ALiBi"), UnsupportedModelError),
+        (H2OError("[h2o] decoding failed"), H2OError),
+        (BusyError("not enough memory"), BusyError),
+        (ValueError("not enough memory"), ValueError),
+    ],
+)
+def test_errors_of_the_core_are_told_apart(raised: Exception, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught, core_errors():
+        raise raised
+    assert type(caught.value) is kind
+
+
+def test_errors_are_also_the_builtins_that_they_were() -> None:
+    builtins = {OutOfMemoryError: (MemoryError, ValueError), DamagedFileError: (ValueError,), BusyError: ()}
+    for kind, bases in builtins.items():
+        assert issubclass(kind, (H2OError, *bases))
+        assert isinstance(kind("x"), bases or H2OError)
+    assert issubclass(H2OWarning, UserWarning)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,15 @@ from pathlib import Path
 from h2o_llama import ops
 from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama.config import H2OConfig
-from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama.errors import (
+    BusyError,
+    CancelledError,
+    DamagedFileError,
+    H2OError,
+    H2OWarning,
+    OutOfMemoryError,
+    UnsupportedModelError,
+)
 from h2o_llama.grammar import LlamaGrammar
 from h2o_llama.inspect.kv import KVStats
 from h2o_llama.inspect.kv_cache import KVCache
@@ -20,8 +28,12 @@ __version__ = version("h2o-llama")
 
 __all__ = [
     "UPSTREAM_COMMIT",
+    "BusyError",
+    "CancelledError",
+    "DamagedFileError",
     "H2OConfig",
     "H2OError",
+    "H2OWarning",
     "KVCache",
     "KVStats",
     "Llama",
@@ -29,6 +41,7 @@ __all__ = [
     "LosslessConfig",
     "LosslessStats",
     "Model",
+    "OutOfMemoryError",
     "Sequence",
     "Snapshot",
     "UnsupportedModelError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import logging
 import os
 import warnings
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from h2o_llama._internal import check
 from h2o_llama.chat.messages import Message
 from h2o_llama.config import H2OConfig
-from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama.errors import H2OError, H2OWarning, UnsupportedModelError
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model, Tokens
 from h2o_llama.models import hub
@@ -22,14 +23,15 @@ from h2o_llama.sequence.params import ContextParams, resolved_products
 from h2o_llama.sequence.sequence import Sequence
 
 _OWNER = "Llama"
+_LOG = logging.getLogger("h2o_llama")
 
 
 class Llama(Sequence):
     """A GGUF model and a sequence of tokens, or several, with H2O sparse attention over it.
 
     It is its own first `Sequence`, and `model` is its `Model`; `sequence()` makes more sequences. One call at a time: a
-    second thread, or a callback that calls back, gets an `H2OError` at once. `close()`, or leaving a `with` block,
-    frees the memory.
+    second thread, or a callback that calls back, gets a `BusyError` at once; `busy` and `lock()` make threads wait.
+    `close()`, or leaving a `with` block, frees the memory.
 
     Parameters
     ----------
@@ -78,21 +80,28 @@ class Llama(Sequence):
         Whose kernels multiply by weights on the CPU; results differ in their last bits. "own" is h2o-llama's where it
         has some for the CPU and the weights' type, "upstream" llama.cpp's. "auto" is "own" with H2O and "upstream"
         without, so that h2o=None is llama.cpp, bit for bit.
+    busy : {"raise", "wait"}
+        What a call does while another thread uses the `Llama`: raise BusyError, or wait. `lock()` keeps it for several
+        calls.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If an argument is bad, or the file is no valid GGUF model file.
-    H2OError
-        If llama.cpp refuses the model, or memory runs out.
+        If an argument is bad.
+    DamagedFileError
+        If the file is no valid GGUF model file.
+    OutOfMemoryError
+        If there is too little memory.
     UnsupportedModelError
-        If H2O cannot work with the model and h2o is not "auto". It is an H2OError.
+        If H2O cannot work with the model and h2o is not "auto".
+    H2OError
+        If llama.cpp refuses the model. The three above are of this class, too.
 
     Warns
     -----
-    UserWarning
+    H2OWarning
         If a memory set is not smaller than a chunk: that costs more than it saves. If "auto" is dense attention.
     """
 
@@ -120,6 +129,7 @@ class Llama(Sequence):
         rpc_servers: str | list[str] | tuple[str, ...] | None = None,
         lossless: LosslessConfig | None = None,
         products: str = "auto",
+        busy: Literal["raise", "wait"] = "raise",
     ) -> None:
         shared = model_path.model if isinstance(model_path, Llama) else model_path
         if n_gpu_layers is None:
@@ -149,6 +159,7 @@ class Llama(Sequence):
             products=products,
         )
         seed = check_seed(_OWNER, seed)
+        self._waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
         if isinstance(shared, Model):
             if rpc_servers is not None:
                 raise check.bad_argument(_OWNER, "rpc_servers", "left out with shared weights", rpc_servers)
@@ -174,7 +185,9 @@ class Llama(Sequence):
                 raise
             self._params = replace(self._params, h2o=None, record=False, profile=False)
             engine = self._open_engine(model, seed)
-            warnings.warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be", stacklevel=2)
+            warnings.warn(
+                f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be", H2OWarning, stacklevel=2
+            )
         super().__init__(engine)
 
     def _open_engine(self, model: Model, seed: int | None) -> Engine:
@@ -185,6 +198,7 @@ class Llama(Sequence):
             h2o = self._params.h2o
             if h2o is None or h2o.was_given("retrieval") or "[h2o] retrieval index" not in str(error):
                 raise
+            _LOG.info("%s: positions are looked up by n-grams", error)
         self._params = replace(self._params, h2o=replace(h2o, retrieval="ngrams"))
         return self._make_engine(model, seed)
 
@@ -192,7 +206,7 @@ class Llama(Sequence):
         n_ctx = int(self._params.n_ctx) or model.n_ctx_train
         if isinstance(self._params.h2o, H2OConfig):
             self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
-        return Engine(model, self._params, n_ctx, seed)
+        return Engine(model, self._params, n_ctx, seed, self._waits)
 
     @classmethod
     def from_pretrained(

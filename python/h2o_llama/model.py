@@ -53,9 +53,11 @@ class Model:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If an argument is bad, or the file is no valid GGUF model file.
+        If an argument is bad.
+    DamagedFileError
+        If the file is no valid GGUF model file.
     H2OError
-        If llama.cpp refuses the model, or memory runs out.
+        If llama.cpp refuses the model.
     """
 
     _owner = "Model"

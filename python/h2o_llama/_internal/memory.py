@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from h2o_llama import _core
+from h2o_llama.errors import OutOfMemoryError
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -54,7 +55,7 @@ def check_kv_size(
     n_seq_max: int = 1,
     n_layer: int | None = None,
 ) -> None:
-    """Raise ValueError if caches of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory.
+    """Raise OutOfMemoryError if caches of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory.
 
     Of so many of the model's layers: by default of all.
     """
@@ -65,7 +66,7 @@ def check_kv_size(
 
 
 def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
-    """Raise ValueError if two copies of the attention logits of so many queries and keys cannot fit into memory.
+    """Raise OutOfMemoryError if two copies of the attention logits of so many queries and keys cannot fit into memory.
 
     `name` and `value` are the argument that asks for them.
     """
@@ -74,7 +75,7 @@ def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: in
 
 
 def check_retrieved_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
-    """Raise ValueError if two lists of rows, n_keys for each of so many queries and KV heads, cannot fit into memory.
+    """Raise OutOfMemoryError if two lists of n_keys rows, for each query and KV head, cannot fit into memory.
 
     `name` and `value` are the argument that asks for them.
     """
@@ -83,15 +84,15 @@ def check_retrieved_size(owner: str, model: _core.Model, n_queries: int, n_keys:
 
 
 def check_all_logits_size(owner: str, n_tokens: int, n_vocab: int) -> None:
-    """Raise ValueError if the logits of so many tokens cannot fit into memory."""
+    """Raise OutOfMemoryError if the logits of so many tokens cannot fit into memory."""
     _check_fits(owner, "n_tokens", n_tokens, 4 * n_tokens * n_vocab, "{} for logits='all'")
 
 
 def _check_fits(owner: str, name: str, value: int, needed: int, purpose: str) -> None:
-    """Raise ValueError if so many bytes, {} in `purpose`, are more than the machine has."""
+    """Raise OutOfMemoryError if so many bytes, {} in `purpose`, are more than the machine has."""
     available = physical_memory()
     if available is not None and needed > available:
-        raise ValueError(
+        raise OutOfMemoryError(
             f"[{owner}] {name}={value} needs {purpose.format(f'{needed / 2**30:.1f} GiB')}, but this machine has "
             f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
         )

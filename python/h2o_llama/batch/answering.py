@@ -26,7 +26,7 @@ from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings
 from h2o_llama.chat.template import LONGEST_TAIL
 from h2o_llama.chat.text_buffer import TextBuffer
-from h2o_llama.errors import H2OError
+from h2o_llama.errors import H2OError, H2OWarning
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 from h2o_llama.sequence.generating import Progress
@@ -199,7 +199,7 @@ class Answerer:
             try:
                 self._llm.save(path)
             except OSError as error:
-                warnings.warn(f"{error}: no snapshot of this document is kept", stacklevel=2)
+                warnings.warn(f"{error}: no snapshot of this document is kept", H2OWarning, stacklevel=2)
 
     def _digest(self, shared: NDArray[np.int32]) -> str:
         """What a snapshot's file is called: other documents, models and settings have other names."""
@@ -215,7 +215,7 @@ class Answerer:
             self._llm.restore(snapshot)
             return True
         except (OSError, ValueError, H2OError) as error:
-            warnings.warn(f"{error}: the document is read again", stacklevel=2)
+            warnings.warn(f"{error}: the document is read again", H2OWarning, stacklevel=2)
             self._llm.reset()
             return False
 

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.lock import Claim
+from h2o_llama._internal.core_errors import core_errors
+from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.memory import check_kv_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.inspect.kv import KVView
@@ -84,13 +85,14 @@ class KVCache(KVView):
 
         core_model = Model._of(model)._handle
         check_kv_size(self._owner, "kv_size", kv_size, core_model, type_k, type_v)
-        self._claim = Claim(self._owner)
-        self._kv = _core.KV.standalone(core_model, kv_size, config.as_text(), type_k, type_v)
+        self._claim = Lock(self._owner)
+        with core_errors():
+            self._kv = _core.KV.standalone(core_model, kv_size, config.as_text(), type_k, type_v)
         self._ends: dict[int, int] = {}
 
     @contextmanager
     def _open(self) -> Iterator[_core.KV]:
-        with self._claim:
+        with self._claim, core_errors():
             yield self._kv
 
     def _memory_end(self, kv: _core.KV, layer: int) -> int:

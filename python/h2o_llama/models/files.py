@@ -8,6 +8,8 @@ from pathlib import Path
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.core_errors import core_errors
+from h2o_llama.errors import DamagedFileError, H2OError
 from h2o_llama.models.named import MODELS, find_model, suggestion
 
 # Types that llama.cpp takes for K and V; the value tells whether they are quantised.
@@ -35,13 +37,17 @@ def load_model(
 
     With `repack`, llama.cpp moves weights of some types into layouts for its own products, which only these can read.
 
-    Raises FileNotFoundError if there is no such file; ValueError if it is a folder, empty, damaged, or no GGUF model
-    file; H2OError if llama.cpp refuses it, or a server does not answer; the message has the reason.
+    Raises FileNotFoundError if there is no such file; ValueError if it is a folder; DamagedFileError if it is empty,
+    damaged, or no GGUF model file; H2OError if llama.cpp refuses it, or a server does not answer.
     """
     if not isinstance(model_path, str | os.PathLike):
-        raise check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Llama", model_path)
+        raise check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Model or Llama", model_path)
     path = os.fsencode(check_model_file("Llama", model_path))
-    return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack)
+    try:
+        with core_errors():
+            return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack)
+    except ValueError as error:
+        raise error if isinstance(error, H2OError) else DamagedFileError(str(error)) from None
 
 
 def check_rpc_servers(servers: str | Sequence[str] | None, n_gpu_layers: int = -1) -> tuple[str, ...]:
@@ -72,7 +78,7 @@ def check_model_file(owner: str, model_path: str | os.PathLike[str]) -> Path:
     if not path.is_file():
         raise ValueError(f"[{owner}] {path} is a folder or a special file, expected a GGUF file")
     if path.stat().st_size == 0:
-        raise ValueError(f"[{owner}] {path} is empty, expected a GGUF file")
+        raise DamagedFileError(f"[{owner}] {path} is empty, expected a GGUF file")
     with path.open("rb"):  # PermissionError, rather than "no valid GGUF"
         pass
     return path

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from h2o_llama._internal import check
-from h2o_llama.errors import H2OError
+from h2o_llama.errors import DamagedFileError, H2OError
 from h2o_llama.models.named import NAMED_FILES, NamedFile, NamedModel, NamedText, Package, Piece
 from h2o_llama.models.quantize import quantize_model
 from h2o_llama.models.rst_prose import prose
@@ -172,7 +172,7 @@ def _members(package: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 def _check_sha256(file: NamedFile, sha256: str, n_bytes: int) -> None:
     if sha256 != file.sha256:
-        raise H2OError(
+        raise DamagedFileError(
             f"[pull] {file.name} is not what it should be: {n_bytes:,} bytes with sha256 {sha256}, expected "
             f"{file.sha256}"
         )

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 import weakref
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.lock import Claim
-from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama._internal.core_errors import core_errors
+from h2o_llama._internal.lock import Lock
+from h2o_llama.errors import BusyError
 from h2o_llama.model import Model
 from h2o_llama.sequence.params import ContextParams
 from h2o_llama.sequence.snapshot import SnapshotOrigin
-
-# All that comes out of llama_init_from_model is a text.
-_UNSUPPORTED = re.compile(
-    r"\[h2o\] (H2O (does not work with|needs causal attention|computes a text chunk by chunk)|"
-    r".* needs attention as one operator, which layer|retrieval index needs)"
-)
 
 
 class Engine:
     """An open model, its llama.cpp context, and the places for sequences in it.
 
-    A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of.
+    A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of;
+    `waits` is whether a second thread waits for the first.
     """
 
-    def __init__(self, model: Model, params: ContextParams, n_ctx: int, seed: int | None) -> None:
+    def __init__(self, model: Model, params: ContextParams, n_ctx: int, seed: int | None, waits: bool) -> None:
         self.model = model
         self.params = params
         self.n_ctx = check.INT32_MAX if params.n_ctx == 0 and params.has_bounded_memory else n_ctx
@@ -41,14 +36,10 @@ class Engine:
             flash_attn=params.flash_attn,
             h2o=params.h2o,
         )
-        self.claim = Claim("Llama")
+        self.claim = Lock("Llama", waits)
         self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
-        try:
+        with core_errors():
             first = params.make_context(model._handle, n_ctx)
-        except H2OError as error:
-            if _UNSUPPORTED.search(str(error)):
-                raise UnsupportedModelError(str(error)) from None
-            raise
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
         self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)
 
@@ -66,7 +57,7 @@ class Engine:
                 self._owners[i] = weakref.ref(owner)
                 return self._places[i]
         n = len(self._places)
-        raise H2OError(
+        raise BusyError(
             f"[Llama.sequence] all n_seq_max={n} sequences are in use, that of the Llama itself among them: close one, "
             "or pass a larger n_seq_max to Llama"
         )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.core_errors import core_errors
 from h2o_llama.model import Tokens
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence.engine import Engine
@@ -60,7 +61,7 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
             self._starts.pop(0)
         if self._n_left == 0:
             raise StopIteration
-        with self._engine.claim:
+        with self._engine.claim, core_errors():
             self._draw()
             if not self._drawn:
                 raise StopIteration

@@ -11,6 +11,7 @@ from h2o_llama._internal import check
 from h2o_llama._internal.cpus import available_cpus as available_cpus
 from h2o_llama._internal.memory import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import OPTIONS, H2OConfig
+from h2o_llama.errors import H2OWarning
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.models.files import KV_TYPES
 
@@ -101,6 +102,7 @@ class ContextParams:
             warnings.warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
                 "costs more than it saves",
+                H2OWarning,
                 stacklevel=4,
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.memory import check_all_logits_size
 from h2o_llama.chat import chat_completion, completion
 from h2o_llama.config import H2OConfig
-from h2o_llama.errors import H2OError
+from h2o_llama.errors import CancelledError, H2OError, H2OWarning
 from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.model import Model, Tokens
 from h2o_llama.sequence import generating
@@ -89,8 +90,12 @@ class Sequence:
     @contextmanager
     def _use_context(self) -> Iterator[_core.Context]:
         """The core's context, for one call of this package's own classes."""
-        with self._engine.claim:
+        with self._engine.claim, core_errors():
             yield self._open_context()
+
+    def lock(self) -> AbstractContextManager[None]:
+        """`with llm.lock():` waits until no other thread uses the `Llama`, and keeps it for the calls of the block."""
+        return self._engine.claim.held()
 
     def _draft_counts(self) -> tuple[int, int]:
         """How many tokens were drafted and accepted since the last reset. Computes nothing, unlike `kv.stats`."""
@@ -238,6 +243,7 @@ class Sequence:
             warnings.warn(
                 f"[{self._owner}] this model was trained for texts of {n_trained} tokens, this one is longer: "
                 "positions after that are unknown to it, and it may write nonsense",
+                H2OWarning,
                 stacklevel=4,
             )
 
@@ -262,9 +268,9 @@ class Sequence:
     create_chat_completion = chat_completion.create_chat_completion
 
     def _check_text(self, owner: str, n_texts: int) -> None:
-        """Raise H2OError if the text was replaced or cut since: a generator cannot go on after it."""
+        """Raise CancelledError if the text was replaced or cut since: a generator cannot go on after it."""
         if self._n_texts != n_texts:
-            raise H2OError(
+            raise CancelledError(
                 f"[{owner}] the sequence now holds another text: generate again, or use a sequence for each text"
             )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig, option_names
+from h2o_llama.errors import DamagedFileError
 from h2o_llama.sequence import snapshot_file
 
 _OWNER = "Llama.restore"
@@ -136,14 +137,14 @@ class Snapshot:
         ------
         FileNotFoundError, PermissionError
             If it cannot be opened.
-        ValueError
+        DamagedFileError
             If it is no snapshot, damaged, or of a version that is not known here. The message says which.
         """
         values, (tokens, logits, state) = snapshot_file.read(path, SECTIONS)
         try:
             origin = SnapshotOrigin.from_json(values)
         except (TypeError, ValueError) as error:
-            raise ValueError(
+            raise DamagedFileError(
                 f"[Snapshot.load] {os.fspath(path)} has an origin that this h2o-llama does not know: {error}"
             ) from error
         if len(tokens) % 4 or len(logits) not in (0, 4 * origin.n_vocab):

@@ -26,6 +26,7 @@ import zstandard
 
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import replacing
+from h2o_llama.errors import DamagedFileError
 
 _OWNER = "Snapshot"
 
@@ -86,9 +87,9 @@ def read(path: str | os.PathLike[str], names: tuple[str, ...]) -> tuple[Any, lis
         return _Reader(file, source).read(names)
 
 
-def damaged(path: str | os.PathLike[str], what: str) -> ValueError:
+def damaged(path: str | os.PathLike[str], what: str) -> DamagedFileError:
     """The error that says so."""
-    return ValueError(
+    return DamagedFileError(
         f"[{_OWNER}.load] {os.fspath(path)} is damaged: {what}. Use another copy, or eval the tokens again"
     )
 
@@ -99,7 +100,7 @@ class _Reader:
         self._path = path
 
     def _refuse(self, what: str) -> NoReturn:
-        raise ValueError(f"[{_OWNER}.load] {self._path} {what}")
+        raise DamagedFileError(f"[{_OWNER}.load] {self._path} {what}")
 
     def _damaged(self, what: str) -> NoReturn:
         raise damaged(self._path, what)
