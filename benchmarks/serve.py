@@ -39,7 +39,7 @@ SERVERS = {
     "H2O": [],
     "--evict": ["--evict"],
     "--evict --chunk 512": ["--evict", "--chunk", "512"],
-    "--no-h2o": ["--no-h2o"],
+    "--h2o off": ["--h2o", "off"],
 }
 QUESTIONS = ("What is this document about? Answer in one sentence.", "Which of its details is surprising?")
 
@@ -100,7 +100,7 @@ def in_the_cache(n_tokens: int) -> None:
     """
     print("\n| | state, MB | with a checkpoint | if the answer closed the chunk | documents in 1 GB |")
     print("|---|--:|--:|--:|--:|")
-    for name, h2o in (("--evict", H2OConfig(evict=True)), ("--no-h2o", None)):
+    for name, h2o in (("--evict", H2OConfig(evict=True)), ("--h2o", "off", None)):
         few, more = (np.array(entry_sizes(ModelSpec(n_layer=n), n_tokens, h2o)) for n in (2, 4))
         entry = few + (more - few) / 2 * 26
         sizes = " | ".join(f"{size / 1e6:.0f}" for size in entry)

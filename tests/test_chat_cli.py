@@ -79,7 +79,7 @@ def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]],
         options = ["--file", str(tmp_path / "a.txt"), *evict, "--chunk", "256", "--threads", "1"]
         result = succeeded(invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n"))
         assert "Heavy hitters" in result.stdout
-    assert "H2O is off." in invoke("chat", str(chat_model), "--dense", *FAST, stdin="/inspect\n").stderr
+    assert "H2O is off." in invoke("chat", str(chat_model), "--h2o", "off", *FAST, stdin="/inspect\n").stderr
     assert "Nothing has been read yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
 
 

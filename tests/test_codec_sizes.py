@@ -83,7 +83,7 @@ def test_tensors_are_what_the_cache_holds(type_: Any) -> None:
 def test_from_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(TEXT)
     out = tmp_path / "codec.json"
-    options = ["--text", tmp_path / "text", "--n-tokens", "160", "--chunk", "32", "--group", "2", "-r", "1"]
+    options = ["--file", tmp_path / "text", "--n-tokens", "160", "--chunk", "32", "--group", "2", "-r", "1"]
     result = succeeded(invoke("demo", *options, "--json", out, "--plot", tmp_path / "plots", app=app))
     report = json.loads(out.read_text())
     assert report["plan"] == {"n_tokens": 160, "chunk": 32, "group": 2, "type": "f16", "repetitions": 1}
@@ -109,6 +109,6 @@ def test_bad_options(tmp_path: Path) -> None:
     assert_wrong_usage(invoke("demo", "--chunk", "0", app=app), "--chunk")
     assert_wrong_usage(invoke("demo", "--type", "q8_0", app=app), "--type")
     (tmp_path / "text").write_bytes(b"short")
-    result = invoke("demo", "--text", tmp_path / "text", app=app)
+    result = invoke("demo", "--file", tmp_path / "text", app=app)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "the text has 5 tokens, but 4,096 are needed" in str(result.exception)

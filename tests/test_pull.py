@@ -494,11 +494,11 @@ def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
     result = succeeded(invoke("run", "demo", "--file", DOCS, "-n", "1", *settings))
     assert f"prompt {n_tokens:,} tokens" in result.stderr
     succeeded(invoke("inspect", "demo", "--file", DOCS, *settings))
-    result = succeeded(invoke("eval", "demo", "--text", DOCS, "--n-tokens", "128", "--continuation", "0", *settings))
+    result = succeeded(invoke("eval", "demo", "--file", DOCS, "--n-tokens", "128", "--continuation", "0", *settings))
 
 
 @pytest.mark.parametrize(
-    "command", [["run", "demo", "--file"], ["inspect", "demo", "--file"], ["eval", "demo", "--text"]]
+    "command", [["run", "demo", "--file"], ["inspect", "demo", "--file"], ["eval", "demo", "--file"]]
 )
 def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
     assert invoke(*command, DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _core
-from h2o_llama._internal import check
+from h2o_llama._internal import check, log
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
 from h2o_llama.chat.template import ChatTemplate
 from h2o_llama.models.files import check_rpc_servers, load_model
@@ -81,7 +81,7 @@ class Model:
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
         self._core: _core.Model | None = load_model(
-            model_path, self._n_gpu_layers, verbose, servers, repack=products == "upstream"
+            model_path, self._n_gpu_layers, verbose or log.is_printed, servers, repack=products == "upstream"
         )
         self._path = os.fspath(find_model(model_path))
 

@@ -38,7 +38,7 @@ def bench(
     ] = None,
     plot: sweeps.Plot = None,
     settings: Sequence[Setting] = (),
-    chunk: options.Chunk = options.CHUNK_SIZE,
+    chunk: options.Chunk = options.DEFAULTS.chunk_size,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
 ) -> None:

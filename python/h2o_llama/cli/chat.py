@@ -36,25 +36,23 @@ _HELP = """\
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
-@options.with_h2o("evict", "cold_store")
+@options.with_h2o
 def chat(
     model: options.Model,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Text to talk about, or a name that `pull` lists.")
     ] = None,
     system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=1, help="Tokens of an answer at most.")] = 512,
-    chunk: options.Chunk = options.CHUNK_SIZE,
+    max_tokens: Annotated[int, options.max_tokens()] = 512,
     h2o: H2OConfig | None = None,
-    dense: options.Dense = False,
     n_ctx: Annotated[
         int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
     ] = 0,
     threads: options.Threads = None,
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
-    temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
+    temp: options.Temp = 0.8,
+    seed: options.Seed = None,
 ) -> None:
     """Chat with a model, perhaps about a document. /help lists what else can be typed.
 
@@ -82,7 +80,7 @@ def chat(
         if begin:
             with progress_bars() as update:
                 llm.eval(read_first, progress=lambda done, total: update("document", done, total))
-        talk = _Chat(llm, begin, {"max_tokens": n_predict, "temperature": temp, "seed": seed})
+        talk = _Chat(llm, begin, {"max_tokens": max_tokens, "temperature": temp, "seed": seed})
         for line in _lines():
             if line.strip() == "/exit":
                 break

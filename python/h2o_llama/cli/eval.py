@@ -34,10 +34,11 @@ def eval_model(
     ] = None,
     plot: sweeps.Plot = None,
     settings: Sequence[Setting] = (),
+    chunk: options.Chunk = options.DEFAULTS.chunk_size,
     reference: Annotated[
         str,
         typer.Option(
-            rich_help_panel=sweeps.PANEL, help="random, window, upper-bound: other memory of the first setting's size."
+            rich_help_panel=options.PANEL, help="random, window, upper-bound: other memory of the first setting's size."
         ),
     ] = "",
     half: Annotated[
@@ -64,7 +65,6 @@ def eval_model(
         int,
         typer.Option(rich_help_panel=_RULER, min=0, help="Last tokens of a prompt that attend to everything kept."),
     ] = DENSE_TAIL,
-    chunk: options.Chunk = options.CHUNK_SIZE,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,

@@ -22,23 +22,21 @@ from h2o_llama.sequence.params import PRODUCTS
 from h2o_llama.sequence.rewinding import n_shared
 
 
-@options.with_h2o()
+@options.with_h2o
 def run(
     model: options.Model,
     file: options.File = None,
     prompt: options.Prompt = "",
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=0, help="Tokens to generate at most.")] = 128,
+    max_tokens: Annotated[int, options.max_tokens(least=0)] = 128,
     h2o: H2OConfig | None = None,
     dense_tail: options.DenseTail = None,
-    chunk: options.Chunk = options.CHUNK_SIZE,
-    dense: options.Dense = False,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
     threads: options.Threads = None,
     products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
-    temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
+    temp: options.Temp = 0.8,
+    seed: options.Seed = None,
     draft: Annotated[
         int, typer.Option(min=0, help="Tokens to try at once where the text quotes itself, 15 say; 0 is none.")
     ] = 0,
@@ -75,7 +73,7 @@ def run(
         if dense_tail is None:
             dense_tail = DENSE_TAIL if file is None else max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
-        llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, threads, h2o, products=products)
+        llm = open_context(weights, n_ctx or n_before + len(tokens) + max_tokens, threads, h2o, products=products)
     with llm:
         if before is not None:
             llm.restore(before)
@@ -87,7 +85,7 @@ def run(
         if save is not None:
             llm.save(save)
         saved = time.perf_counter()
-        n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), n_predict))
+        n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), max_tokens))
         generated = time.perf_counter()
         typer.echo(
             f"{f'loaded {n_before:,} tokens, ' if before else ''}"

@@ -31,7 +31,7 @@ def _retrieval(weights: Model, h2o: H2OConfig) -> Literal["ngrams", "index"]:
         return llm.h2o.retrieval
 
 
-@options.with_h2o()
+@options.with_h2o
 def serve(
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="A GGUF file, a name that `pull` lists, or 'demo'.")
@@ -51,10 +51,6 @@ def serve(
         typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
     ] = None,
     h2o: H2OConfig | None = None,
-    chunk: options.Chunk = options.CHUNK_SIZE,
-    dense: Annotated[
-        bool, typer.Option("--dense", "--no-h2o", help="Without H2O: llama.cpp's dense attention.")
-    ] = False,
     threads: options.Threads = None,
     products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
@@ -92,5 +88,12 @@ def serve(
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if h2o is not None:
         # One chunk at a time: others' tokens come, and requests are cancelled, in between.
-        arguments += ["--ubatch-size", chunk, "--batch-size", chunk, "--no-kv-unified", *upstream_options(h2o)]
+        arguments += [
+            "--ubatch-size",
+            h2o.chunk_size,
+            "--batch-size",
+            h2o.chunk_size,
+            "--no-kv-unified",
+            *upstream_options(h2o),
+        ]
     become(program("serve", "llama-server", "install h2o-llama again"), [*map(str, arguments), *further])

@@ -41,7 +41,9 @@ def load_model(
     damaged, or no GGUF model file; H2OError if llama.cpp refuses it, or a server does not answer.
     """
     if not isinstance(model_path, str | os.PathLike):
-        raise check.bad_argument("Llama", "model_path", "the path of a GGUF file, or an open Model or Llama", model_path)
+        raise check.bad_argument(
+            "Llama", "model_path", "the path of a GGUF file, or an open Model or Llama", model_path
+        )
     path = os.fsencode(check_model_file("Llama", model_path))
     try:
         with core_errors():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from h2o_llama import _core
-from h2o_llama._internal import check
+from h2o_llama._internal import check, log
 from h2o_llama._internal.cpus import available_cpus as available_cpus
 from h2o_llama._internal.memory import check_kv_size, check_logits_size, check_retrieved_size
 from h2o_llama.config import OPTIONS, H2OConfig
@@ -24,7 +24,7 @@ PRODUCTS = tuple(OPTIONS["products"].choices)
 
 def resolved_products(h2o: H2OConfig | None, products: str) -> str:
     """Whose kernels multiply by weights, "own" or "upstream"."""
-    if products == "auto":
+    if check.choice(_OWNER, "products", products, PRODUCTS) == "auto":
         return "upstream" if h2o is None else "own"
     return products
 
@@ -150,7 +150,7 @@ class ContextParams:
             h2o=self._h2o_as_text(),
             record=bool(self.record),
             profile=bool(self.profile),
-            verbose=bool(self.verbose),
+            verbose=bool(self.verbose) or log.is_printed,
         )
 
     def _h2o_as_text(self) -> dict[str, str]:
