@@ -32,7 +32,7 @@ def text_file(tmp_path: Path) -> Path:
 
 def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    command: list[str | Path] = ["demo", "--file", text_file, *SMALL, "--heavy", "16,32", "--reference", "window"]
+    command: list[str | Path] = ["demo", "--file", text_file, *SMALL, "--heavy", "16,32", "--window"]
     command += ["--continuation", "32", "--json", out]
     result = succeeded(run(*command))
     assert result.stderr == ""
@@ -116,7 +116,6 @@ def test_errors_are_one_line() -> None:
         (["--local", "65"], "local_window"),
         (["--scorer", "nonsense"], "scorer"),
         (["--schedule", "nonsense"], "schedule"),
-        (["--reference", "nonsense"], "reference"),
         (["--ruler-task", "nonsense"], "ruler must be one of"),
         (["--json", "missing/rows.json"], "No such file"),
     ]:

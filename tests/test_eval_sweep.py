@@ -13,12 +13,13 @@ import pytest
 import h2o_llama
 from compare import assert_memory_is_well_formed, assert_refused, assert_same_history, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, references, sweep
-from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, sweep, window
 from h2o_llama.eval.rows import append_rows
 from h2o_llama.inspect.attention_mass import chunk_masses
 from h2o_llama.models.fingerprint import model_fingerprint
 from inputs import random_tokens
+from reference_llama import ReferenceLlama, memory_set
+from references import references
 from spies import record_calls
 
 S = 64
@@ -92,9 +93,12 @@ def test_bad_sweeps_and_references() -> None:
             (lambda: sweep(local_window=[-1], heavy_budget=[8]), "local_window"),
             (lambda: sweep(local_window=[8], heavy_budget=[8], schedule=["thrice"]), "schedule"),
             (lambda: sweep(local_window=[8], heavy_budget=[8], scorer=["guess"]), "scorer"),
-            (lambda: references(too_large[0], ["window"], S), r"window of 65 tokens .* at most a chunk \(64\)"),
-            (lambda: references(too_large[1], ["window"], S), r"window of 65 tokens .* at most a chunk \(64\)"),
-            (lambda: references(it, ["upper_bound"], S), "'random', 'window', 'upper-bound'"),
+            (
+                lambda: references(too_large[0], ["window"], S),
+                r"has 65 tokens, but a local window is at most a chunk \(64\)",
+            ),
+            (lambda: window(too_large[1], S), r"has 65 tokens, but a local window is at most a chunk \(64\)"),
+            (lambda: references(it, ["upper_bound"], S), "random, window, upper-bound"),
             (lambda: references(Setting("dense", None), ["random"], S), "needs a setting with H2O"),
         ]
     )
@@ -126,19 +130,19 @@ def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
     losses = [row["ppl_ratio"] for row in rows if row["setting"] != "dense"]
     assert len(losses) == 3
     assert losses[0] == pytest.approx(losses[2], rel=1e-4)
-    with pytest.raises(ValueError, match="leave keep_ratio out"):
+    with pytest.raises(ValueError, match="memory sets of one size"):
         references(ratio, ["random"], S)
 
 
 def test_references_have_the_same_memory_size() -> None:
-    random, window, upper_bound = references(Setting("it", H2O), ["random", "window", "upper-bound"], S)
-    assert (random.memory, window.memory, upper_bound.memory) == ("random", None, "upper_bound")
+    random, recent, upper_bound = references(Setting("it", H2O), ["random", "window", "upper-bound"], S)
+    assert (random.memory, recent.memory, upper_bound.memory) == ("random", None, "upper_bound")
     assert random.h2o == upper_bound.h2o
-    for setting in (random, window, upper_bound):
+    for setting in (random, recent, upper_bound):
         assert setting.h2o is not None
         assert setting.h2o.memory_size == H2O.memory_size
-    assert window.h2o == replace(H2O, local_window=14, heavy_budget=0, sink_tokens=4)
-    assert [s.name for s in (random, window, upper_bound)] == [
+    assert recent.h2o == replace(H2O, local_window=14, heavy_budget=0, sink_tokens=4)
+    assert [s.name for s in (random, recent, upper_bound)] == [
         "single_pass random A2 L8 H8",
         "single_pass window A4 L14",
         "single_pass upper bound A2 L8 H8",

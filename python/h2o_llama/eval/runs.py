@@ -45,7 +45,7 @@ def evaluate(
     model : str, os.PathLike or Llama
         A GGUF file, or an open model, whose weights are used.
     settings : sequence of Setting
-        See `sweep` and `references`.
+        See `sweep` and `window`.
     text : str or bytes, optional
         What "perplexity" and "continuation" read; by default source of this Python's standard library.
     text_name : str, optional
@@ -59,7 +59,7 @@ def evaluate(
     n_threads, n_gpu_layers
         As in `Llama`.
     seed : int, default 0
-        Of the random reference and of documents that are made.
+        Of what is drawn, and of documents that are made.
     json_file : str or os.PathLike, optional
         A list of rows: those in it are not measured again, and finished ones are added at once.
     progress : callable, optional

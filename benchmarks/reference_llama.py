@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig
-from h2o_llama.eval.settings import Memory
 from h2o_llama.inspect.attention_mass import chunk_masses
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model, Tokens
 from h2o_llama.sequence.generating import Progress
 
+Memory = Literal["random", "upper_bound"]
 MemorySets = dict[int, NDArray[np.int32]]  # layer -> [n_head_kv, M]
 
 
 class ReferenceLlama(Llama):
-    """A `Llama` that reads a text with the memory sets of the reference "random" or "upper_bound", see `Setting`.
+    """A `Llama` that reads a text with the memory sets of a rule, see `references.Reference`.
 
     The sets follow from the text that `plan` is given, or from the tokens of a sequence's first `eval`. Past the end of
     that text H2O goes on by itself. Weights are shared; another text draws other numbers by the same seed.
