@@ -42,6 +42,25 @@ def test_generated_tokens_are_in_the_sequence(llm: Llama) -> None:
     assert llm.n_tokens == 50
 
 
+def test_a_criterion_ends_the_text(llm: Llama) -> None:
+    """It sees what the next token would be drawn from. A list ends where the first of them does."""
+    prompt = random_tokens(20)
+    seen: list[tuple[list[int], int]] = []
+
+    def stop_at_24(ids: Any, logits: Any) -> bool:
+        seen.append((ids.tolist(), int(logits.argmax())))
+        return len(ids) == 24
+
+    tokens = list(llm.generate(prompt, temperature=0, stopping_criteria=stop_at_24))
+    assert seen == [(prompt + tokens[:n], next_) for n, next_ in zip(range(5), [*tokens, seen[-1][1]], strict=True)]
+    never = lambda ids, logits: False  # noqa: E731
+    completion = llm(prompt, max_tokens=20, temperature=0, stopping_criteria=[never, stop_at_24])
+    assert completion["choices"][0]["finish_reason"] == "stop"
+    assert completion["usage"]["completion_tokens"] == 4
+    with pytest.raises(ValueError, match="stopping_criteria must be callable, a list of callables, or None, got 3"):
+        llm(prompt, stopping_criteria=3)  # type: ignore[call-overload]
+
+
 def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one only if somebody looks at the sequence."""
     calls: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import h2o_llama
 from compare import assert_memory_is_well_formed, assert_refused, assert_same_history, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, sweep, window
-from h2o_llama.eval.rows import append_rows
+from h2o_llama.eval.rows import append_rows, read_rows
 from h2o_llama.inspect.attention_mass import chunk_masses
 from h2o_llama.models.fingerprint import model_fingerprint
 from inputs import random_tokens
@@ -266,6 +267,21 @@ def test_the_upper_bound_is_the_best_on_real_text() -> None:
 
 
 # --- rows and files
+
+
+def test_runs_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+
+    def add(run: int) -> None:
+        for i in range(20):
+            append_rows(path, [{"task": "t", "run": run, "i": i}])
+
+    threads = [threading.Thread(target=add, args=(run,)) for run in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_rows(path)) == 80
 
 
 def test_a_row_says_what_it_is(tiny_model: Path) -> None:

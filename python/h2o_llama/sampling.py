@@ -101,11 +101,7 @@ class Sampling:
     @property
     def processors(self) -> list[LogitsProcessor]:
         """The logits processors as a list."""
-        given = self.logits_processor
-        processors = [] if given is None else [given] if callable(given) else given
-        if not isinstance(processors, list | tuple) or not all(map(callable, processors)):
-            raise check.bad_argument(_OWNER, "logits_processor", "callable, a list of callables, or None", given)
-        return list(processors)
+        return check.callables(_OWNER, "logits_processor", self.logits_processor)
 
     def _biases(self, n_vocab: int) -> list[tuple[int, float]]:
         if self.logit_bias is None:

@@ -10,6 +10,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Waits until no other process or thread is in such a block about a file of the same folder."""
+    if fcntl is None:
+        yield
+        return
+    folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)  # and with it the lock
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:

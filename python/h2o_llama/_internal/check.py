@@ -63,6 +63,14 @@ def choice(owner: str, name: str, value: object, choices: Collection[str]) -> st
     return value
 
 
+def callables(owner: str, name: str, value: Any) -> list[Any]:
+    """One callable, a list of them, or None, as a list."""
+    found = [] if value is None else [value] if callable(value) and not isinstance(value, list) else value
+    if not isinstance(found, list | tuple) or not all(map(callable, found)):
+        raise bad_argument(owner, name, "callable, a list of callables, or None", value)
+    return list(found)
+
+
 def token_ids(owner: str, tokens: Sequence[int] | NDArray[np.integer[Any]], n_vocab: int) -> NDArray[np.int32]:
     """Token ids as int32 [n], n may be 0. Takes sequences of integers and integer arrays [n]."""
     expected = f"a sequence of token ids from 0 to {n_vocab - 1}"

@@ -16,7 +16,7 @@ from h2o_llama.chat.generation import Generation, GenerationOptions, check_stop
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
 from h2o_llama.chat.template import LONGEST_TAIL
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence.generating import Progress
+from h2o_llama.sequence.generating import Progress, Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -81,6 +81,7 @@ def create_chat_completion(
     dense_tail: int | None = None,
     draft: int = 0,
     reuse: bool = True,
+    stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
     """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
@@ -115,6 +116,8 @@ def create_chat_completion(
     dense_tail : int, optional
         So many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
         and what follows it, as the template sets them apart, but no more than 512 tokens.
+    stopping_criteria
+        As in `generate`.
     **sampling
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
         logit_bias, logits_processor: as in `generate`. A grammar is not for chats with tools or a response_format,
@@ -174,6 +177,7 @@ def create_chat_completion(
         dense_tail=sequence._check_tail(owner, dense_tail, len(ids)),
         draft=sequence._check_draft(owner, draft),
         reuse=check.flag(owner, "reuse", reuse),
+        stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),
         visible=frozenset(prompt.core.preserved_tokens),
     )

@@ -13,7 +13,7 @@ from h2o_llama.chat.generation import Generation, GenerationOptions, Piece, Usag
 from h2o_llama.chat.logprobs import CompletionLogprobs, completion_logprobs
 from h2o_llama.model import Model, Tokens
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence.generating import DENSE_TAIL, Progress
+from h2o_llama.sequence.generating import DENSE_TAIL, Progress, Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -85,6 +85,7 @@ def create_completion(
     draft: int = 0,
     reuse: bool = False,
     logprobs: int | None = None,
+    stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> Completion | Iterator[CompletionChunk]:
     """Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
@@ -111,6 +112,8 @@ def create_completion(
     logprobs : int, optional
         Tell the log-probability of every generated token, and so many of the most probable ones beside it. Not with
         `echo`; those of a prompt are in `eval(tokens, logits="all")`.
+    stopping_criteria
+        As in `generate`.
     **sampling
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
         logit_bias, logits_processor: as in `generate`.
@@ -150,6 +153,7 @@ def create_completion(
         dense_tail=sequence._check_tail(owner, dense_tail, len(ids)),
         draft=sequence._check_draft(owner, draft),
         reuse=check.flag(owner, "reuse", reuse),
+        stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         n_top_logprobs=logprobs,
     )
     run = _Run(generation, _text_of(model, prompt) if echo else "")

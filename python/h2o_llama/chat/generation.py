@@ -17,7 +17,7 @@ from h2o_llama._internal import check
 from h2o_llama.chat.logprobs import LogprobsRecorder, TokenLogprobs
 from h2o_llama.chat.text_buffer import TextBuffer
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence.generating import Progress, generate_by
+from h2o_llama.sequence.generating import Progress, Stopping, generate_by
 
 if TYPE_CHECKING:
     from h2o_llama.sequence.sequence import Sequence
@@ -51,6 +51,7 @@ class GenerationOptions(SamplingOptions, total=False):
     progress: Progress | None
     draft: int
     reuse: bool
+    stopping_criteria: Stopping
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Generation:
     dense_tail: int
     draft: int
     reuse: bool
+    stopping_criteria: Stopping = None
     n_top_logprobs: int | None = None
     visible: frozenset[int] = frozenset()
     n_cached: int = 0
@@ -132,7 +134,9 @@ class Generation:
             recorder = LogprobsRecorder(self.n_top_logprobs)
             sampling = replace(sampling, logits_processor=[recorder, *sampling.processors])
         new = self.prompt[self.n_cached :]
-        return recorder, generate_by(self.sequence, sampling, new, self.progress, self.dense_tail, self.draft)
+        return recorder, generate_by(
+            self.sequence, sampling, new, self.progress, self.dense_tail, self.draft, self.stopping_criteria
+        )
 
     def usage(self) -> Usage:
         """How many tokens it took."""

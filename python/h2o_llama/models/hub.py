@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from h2o_llama.errors import H2OWarning
 
 
 def download_model(repo_id: str, filename: str, revision: str | None = None, token: str | bool | None = None) -> Path:
@@ -17,25 +20,29 @@ def download_model(repo_id: str, filename: str, revision: str | None = None, tok
         raise ImportError('[Llama.from_pretrained] needs huggingface_hub: pip install "h2o-llama[hub]"') from error
     options = {"revision": revision, "token": token}
     try:
-        names, cached = hub.list_repo_files(repo_id, **options), None
-    except Exception:  # of several libraries for HTTP
-        cached = _cached_folder(hub, repo_id, revision)
-        if cached is None:
+        names = hub.list_repo_files(repo_id, **options)
+    except Exception as error:  # of several libraries for HTTP
+        if getattr(error, "response", None) is not None:  # the hub has answered: no such model, or not for everyone
             raise
-        names = [path.relative_to(cached).as_posix() for path in cached.rglob("*.gguf")]
+        return _from_cache(hub, repo_id, filename, revision, error)
     parts = _choose(repo_id, filename, sorted(name for name in names if name.endswith(".gguf")))
-    if cached is not None:
-        return cached / parts[0]
     paths = [Path(hub.hf_hub_download(repo_id, part, **options)) for part in parts]
     return paths[0]
 
 
-def _cached_folder(hub: Any, repo_id: str, revision: str | None) -> Path | None:
-    """What was downloaded of a repository; None if nothing was."""
+def _from_cache(hub: Any, repo_id: str, filename: str, revision: str | None, error: Exception) -> Path:
+    """What was downloaded before, if it is there in all its parts; or else the error that there is no network."""
     try:
-        return Path(hub.snapshot_download(repo_id, revision=revision, local_files_only=True))
+        folder = Path(hub.snapshot_download(repo_id, revision=revision, local_files_only=True))
     except Exception:
-        return None
+        raise error from None
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf"))
+    parts = _choose(repo_id, filename, names)
+    if not set(parts) <= set(names):
+        raise error
+    text = f"[Llama.from_pretrained] {error}: what was downloaded of {repo_id} before is used"
+    warnings.warn(text, H2OWarning, stacklevel=4)
+    return folder / parts[0]
 
 
 def _choose(repo_id: str, filename: str, files: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _core
+from h2o_llama._internal import check
 from h2o_llama.model import Tokens
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence.drafting import DraftLength
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from h2o_llama.sequence.sequence import Sequence
 
 Progress = Callable[[int, int], object]
+StoppingCriterion = Callable[[NDArray[np.int32], NDArray[np.float32]], bool]
+Stopping = StoppingCriterion | collections.abc.Sequence[StoppingCriterion] | None
 
 DENSE_TAIL = 128
 """Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
@@ -40,6 +44,7 @@ def generate(
     progress: Progress | None = None,
     dense_tail: int = DENSE_TAIL,
     draft: int = 0,
+    stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> Iterator[int]:
     """Append tokens to the sequence, then generate more, one at a time.
@@ -62,6 +67,9 @@ def generate(
         sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
         with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
         one. `kv.stats` counts; looking at `kv` takes back what is drafted.
+    stopping_criteria : callable, or sequence of callables, optional
+        Each is called as criterion(input_ids, logits) before a token is drawn, int32 [n_tokens] and float32 [n_vocab],
+        and ends the text by returning True. It must not call back into the `Llama`.
     **sampling
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
         logit_bias, logits_processor: see `h2o_llama.sampling.Sampling`. Penalties count the tokens given and generated
@@ -73,11 +81,17 @@ def generate(
         As `eval`. H2OError too if there are no tokens and no logits to go on from, or if the sequence was reset,
         rewound, restored or reused between two tokens.
     """
-    return generate_by(sequence, Sampling(**sampling), tokens, progress, dense_tail, draft)
+    return generate_by(sequence, Sampling(**sampling), tokens, progress, dense_tail, draft, stopping_criteria)
 
 
 def generate_by(
-    sequence: Sequence, sampling: Sampling, tokens: Tokens, progress: Progress | None, dense_tail: int, draft: int
+    sequence: Sequence,
+    sampling: Sampling,
+    tokens: Tokens,
+    progress: Progress | None,
+    dense_tail: int,
+    draft: int,
+    stopping_criteria: Stopping,
 ) -> Iterator[int]:
     """`generate`, with the sampling in one piece."""
     owner = f"{sequence._owner}.generate"
@@ -86,7 +100,8 @@ def generate_by(
     n_draft = sequence._check_draft(owner, draft)
     if sampling.seed is None:
         sampling = replace(sampling, seed=sequence._engine.seed)
-    return _generate(sequence, ids, sampling.make_sampler(sequence._engine.core), progress, tail, n_draft)
+    stops = check.callables(owner, "stopping_criteria", stopping_criteria)
+    return _generate(sequence, ids, sampling.make_sampler(sequence._engine.core), progress, tail, n_draft, stops)
 
 
 def check_prompt(sequence: Sequence, owner: str, tokens: Tokens, dense_tail: int) -> tuple[NDArray[np.int32], int]:
@@ -97,7 +112,13 @@ def check_prompt(sequence: Sequence, owner: str, tokens: Tokens, dense_tail: int
 
 
 def _generate(
-    sequence: Sequence, ids: NDArray[np.int32], sampler: Sampler, progress: Progress | None, dense_tail: int, draft: int
+    sequence: Sequence,
+    ids: NDArray[np.int32],
+    sampler: Sampler,
+    progress: Progress | None,
+    dense_tail: int,
+    draft: int,
+    stops: list[StoppingCriterion],
 ) -> Iterator[int]:
     n_texts = sequence._n_texts
     sampler.accept(ids)
@@ -112,6 +133,8 @@ def _generate(
             if n_left <= 0:
                 return
             sequence._warn_of_length(context.n_tokens + 1)
+            if stops and any(stop(context.tokens, context.last_logits) for stop in stops):
+                return
             token = sampler.sample(context)
             if sequence._engine.core.is_eog(token):
                 return
