@@ -20,7 +20,7 @@ import typer
 from h2o_llama._internal.machine import cpu_model
 from h2o_llama.batch import Answerer, BatchSettings, Document, make_questions
 from h2o_llama.batch.local_workers import local_cluster
-from h2o_llama.sequence.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 from settings import parts_of
 
 QUESTIONS = make_questions(

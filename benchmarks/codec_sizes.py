@@ -12,7 +12,7 @@ from h2o_llama._internal.machine import describe
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, open_model, read_text
-from h2o_llama.sequence.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 from kv_codec.measure import CodecPlan, CodecReport, KVType, measure, read_tensors
 from kv_codec.tables import facts, tables
 
@@ -29,7 +29,6 @@ def codec(
     kv_type: Annotated[KVType, typer.Option("--type", help="What the cache holds.")] = "f16",
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Samples of each time.")] = 3,
     json_file: sweeps.JsonFile = None,
-    plot: sweeps.Plot = None,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
 ) -> None:
@@ -40,10 +39,6 @@ def codec(
     Markdown unless they go to a terminal.
     """
     findings.check_files(json_file)
-    if plot is not None:
-        import h2o_llama.inspect.plots  # noqa: F401 (says what to install, before anything is measured)
-
-        plot.mkdir(parents=True, exist_ok=True)
     plan = CodecPlan(n_tokens, chunk, group, kv_type, repetitions)
     started = describe()
     path = model_file(model)
@@ -56,13 +51,7 @@ def codec(
         rows = measure(tensors, plan, update)
     model_facts["text"] = "Python's sources" if text is None else text.name
     report = CodecReport(started, model_facts, asdict(plan), rows)
-    findings.write([(json_file, report.to_json())], rows, plot and _draw_into(plot), facts(report), tables(report))
-
-
-def _draw_into(folder: Path) -> findings.Draw:
-    from kv_codec.plots import codec_plots
-
-    return lambda rows: codec_plots(rows, folder)
+    findings.write([(json_file, report.to_json())], rows, None, facts(report), tables(report))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from h2o_llama import Model
 from h2o_llama._internal.machine import describe
 from h2o_llama.bench.prompt import prompt_tokens
 from h2o_llama.bench.tables import MB, Table
-from h2o_llama.sequence.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 PROGRAMS = Path(__file__).with_name("race")
 TAIL = 128  # last tokens, which no figure of quality is of

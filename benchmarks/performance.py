@@ -38,9 +38,9 @@ from h2o_llama.bench.tables import facts, tables
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import Setting
 from h2o_llama.inspect.plots import bench_plots
-from h2o_llama.models.files import check_model_file
-from h2o_llama.models.named import find_text
-from h2o_llama.sequence.params import available_cpus
+from h2o_llama.models._files import check_model_file
+from h2o_llama.models._named import find_text
+from h2o_llama.sequence._params import available_cpus
 from pages import environment, equal_files
 from random_model import ModelSpec, model_file
 from settings import CHUNK_SIZE, DEFAULT

@@ -12,7 +12,7 @@ from h2o_llama.eval import Perplexity, Ruler, Setting, window
 from h2o_llama.eval.ruler import KINDS
 from h2o_llama.eval.task import Task
 from h2o_llama.eval.text import halves
-from h2o_llama.models.named import find_model, find_text
+from h2o_llama.models._named import find_model, find_text
 from h2o_llama.models.quantize import quantize_model
 from h2o_llama.sequence.generating import DENSE_TAIL
 from random_model import CACHE

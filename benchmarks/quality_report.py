@@ -9,7 +9,7 @@ import quality_plan as plan
 from h2o_llama.bench.tables import Table
 from h2o_llama.eval import Setting
 from h2o_llama.eval.ruler import RulerMean
-from h2o_llama.models.named import NAMED_FILES, NamedModel
+from h2o_llama.models._named import NAMED_FILES, NamedModel
 from pages import environment
 from quality_plan import Effort
 from quality_rows import Loss, Mean, Rows

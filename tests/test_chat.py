@@ -30,7 +30,7 @@ from chats import (
 )
 from compare import case
 from h2o_llama import H2OError, Llama, _core
-from h2o_llama.chat.template import ChatTemplate
+from h2o_llama.chat._template import ChatTemplate
 from inputs import EXTERNAL_MODEL, Opened
 from spies import record_calls
 

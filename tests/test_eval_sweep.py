@@ -17,7 +17,7 @@ from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, sweep, window
 from h2o_llama.eval.rows import append_rows, read_rows
 from h2o_llama.inspect.attention_mass import chunk_masses
-from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.models._fingerprint import model_fingerprint
 from inputs import random_tokens
 from reference_llama import ReferenceLlama, memory_set
 from references import references

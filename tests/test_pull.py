@@ -23,10 +23,10 @@ from compare import case
 from fake_packages import MEMBER, TEXT, made_up, offer_model, offer_pieces, offer_text, replace_entry, write_wheel
 from fake_upstream import BACKEND, PYPROJECT, sha256, use_index
 from h2o_llama import H2OError, KVCache, Llama
-from h2o_llama.models import named
-from h2o_llama.models.named import NamedModel, NamedText, Package, Piece
+from h2o_llama.models import _named
+from h2o_llama.models._named import NamedModel, NamedText, Package, Piece
+from h2o_llama.models._rst_prose import prose
 from h2o_llama.models.pull import pull
-from h2o_llama.models.rst_prose import prose
 
 MODEL, IN_PIECES, DOCS = "smollm2-135m", "gemma3-270m", "django-docs"
 NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
@@ -36,7 +36,7 @@ NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder, which is not there yet; and a working folder without files."""
     folder = tmp_path / "cache" / "h2o-llama"
-    monkeypatch.setattr(named, "cache_folder", lambda: folder)
+    monkeypatch.setattr(_named, "cache_folder", lambda: folder)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return folder
@@ -70,7 +70,7 @@ def text(index: Path, monkeypatch: pytest.MonkeyPatch) -> NamedText:
 @pytest.fixture
 def fetched_model(cache: Path, tiny_model: Path) -> Path:
     """A model in the cache."""
-    path = named.NAMED_FILES[MODEL].path
+    path = _named.NAMED_FILES[MODEL].path
     cache.mkdir(parents=True)
     path.write_bytes(tiny_model.read_bytes())
     return path
@@ -78,7 +78,7 @@ def fetched_model(cache: Path, tiny_model: Path) -> Path:
 
 @pytest.fixture
 def fetched_text(cache: Path) -> Path:
-    path = named.NAMED_FILES[DOCS].path
+    path = _named.NAMED_FILES[DOCS].path
     cache.mkdir(parents=True, exist_ok=True)
     path.write_text("The quick brown fox jumps over the lazy dog. " * 10)
     return path
@@ -449,10 +449,10 @@ def test_a_file_of_that_name_wins(fetched_model: Path, fetched_text: Path) -> No
     Path(DOCS).write_text("my own text")
     with pytest.raises(ValueError, match=f"{MODEL} is not a valid GGUF model file"):
         Llama(MODEL)
-    assert named.find_text(Path(DOCS)).read_text() == "my own text"
+    assert _named.find_text(Path(DOCS)).read_text() == "my own text"
     Path(MODEL).unlink()
     Path(MODEL).mkdir()  # a folder does not
-    assert named.find_model(MODEL) == fetched_model
+    assert _named.find_model(MODEL) == fetched_model
 
 
 @pytest.mark.parametrize(
@@ -503,7 +503,7 @@ def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
 def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
     assert invoke(*command, DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"
     result = invoke(*command, "django")
-    assert result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(named.TEXTS)}\n"
+    assert result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(_named.TEXTS)}\n"
     assert invoke(*command, "none.txt").stderr == "h2o-llama: none.txt: No such file or directory\n"
 
 

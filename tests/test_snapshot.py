@@ -21,7 +21,7 @@ import h2o_llama
 from compare import assert_all_equal, case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
-from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.models._fingerprint import model_fingerprint
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama, view
 from pairwise import SHAPES, pairwise

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
-from h2o_llama.sequence import snapshot_file
+from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import SECTIONS
 
 SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4, chunk_size=16)
@@ -188,7 +188,7 @@ def damaged_sections(data: bytes, rng: random.Random) -> bytes:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        origin, contents = snapshot_file.read(file.name, SECTIONS)
+        origin, contents = _snapshot_file.read(file.name, SECTIONS)
     content = bytearray(contents.pop(which := rng.choice([0, 1, *[2] * 8])))
     for _ in range(rng.randint(1, 3)):
         # the front holds sizes, then come memory sets and lookups
@@ -211,11 +211,11 @@ def damaged_sections(data: bytes, rng: random.Random) -> bytes:
             del content[max(word, 8) :]
     contents.insert(which, bytes(content))
     sections = {
-        name: snapshot_file.Section(content, width)
+        name: _snapshot_file.Section(content, width)
         for name, content, width in zip(SECTIONS, contents, (4, 4, 2), strict=True)
     }
     buffer = io.BytesIO()
-    snapshot_file.write_to(buffer, origin, sections)
+    _snapshot_file.write_to(buffer, origin, sections)
     return buffer.getvalue()
 
 

@@ -21,6 +21,8 @@ from h2o_llama.inspect.kv_cache import KVCache
 from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
 from h2o_llama.model import Model
+from h2o_llama.sampling import Sampling
+from h2o_llama.sequence.many import ManyGenerations
 from h2o_llama.sequence.sequence import Sequence
 from h2o_llama.sequence.snapshot import Snapshot
 
@@ -40,8 +42,10 @@ __all__ = [
     "LlamaGrammar",
     "LosslessConfig",
     "LosslessStats",
+    "ManyGenerations",
     "Model",
     "OutOfMemoryError",
+    "Sampling",
     "Sequence",
     "Snapshot",
     "UnsupportedModelError",

@@ -15,11 +15,11 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError, H2OWarning, UnsupportedModelError
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model, Tokens
-from h2o_llama.models import hub
+from h2o_llama.models import _hub
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
-from h2o_llama.sequence.engine import Engine
-from h2o_llama.sequence.params import ContextParams, resolved_products
+from h2o_llama.sequence._engine import Engine
+from h2o_llama.sequence._params import ContextParams, resolved_products
 from h2o_llama.sequence.sequence import Sequence
 
 _OWNER = "Llama"
@@ -242,7 +242,7 @@ class Llama(Sequence):
         ValueError
             If no file or several files match; the message lists them.
         """
-        return cls(hub.download_model(repo_id, filename, revision, token), **kwargs)
+        return cls(_hub.download_model(repo_id, filename, revision, token), **kwargs)
 
     def close(self) -> None:
         """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""

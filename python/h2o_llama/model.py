@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check, log
+from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
-from h2o_llama.chat.template import ChatTemplate
-from h2o_llama.models.files import check_rpc_servers, load_model
-from h2o_llama.models.fingerprint import model_fingerprint
-from h2o_llama.models.named import find_model
+from h2o_llama.models._files import check_rpc_servers, load_model
+from h2o_llama.models._fingerprint import model_fingerprint
+from h2o_llama.models._named import find_model
 
 if TYPE_CHECKING:
     from typing_extensions import Self

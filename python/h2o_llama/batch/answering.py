@@ -24,13 +24,13 @@ from h2o_llama.batch.documents import Document, read_document
 from h2o_llama.batch.prompts import Asked, Prompts
 from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings
-from h2o_llama.chat.template import LONGEST_TAIL
-from h2o_llama.chat.text_buffer import TextBuffer
+from h2o_llama.chat._template import LONGEST_TAIL
+from h2o_llama.chat._text_buffer import TextBuffer
 from h2o_llama.errors import H2OError, H2OWarning
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
+from h2o_llama.sequence._params import resolved_products
 from h2o_llama.sequence.generating import Progress
-from h2o_llama.sequence.params import resolved_products
 from h2o_llama.sequence.sequence import Sequence
 from h2o_llama.sequence.snapshot import Snapshot
 

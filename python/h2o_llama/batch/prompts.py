@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _core
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT, parse_deltas, parsed_message
 from h2o_llama.chat.generation import stop_tokens
-from h2o_llama.chat.template import ABOUT_A_DOCUMENT, parse_deltas, parsed_message
 from h2o_llama.model import Model
-from h2o_llama.sequence.rewinding import n_shared
+from h2o_llama.sequence._rewinding import n_shared
 
 _OWNER = "batch"
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h2o_llama.config import H2OConfig
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
-from h2o_llama.sequence.params import available_cpus, resolved_products
+from h2o_llama.sequence._params import available_cpus, resolved_products
 
 Tokens = NDArray[np.int32]
 

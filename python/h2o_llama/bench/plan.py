@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from h2o_llama._internal import check
 from h2o_llama.bench.case import Case, Mode
 from h2o_llama.eval import Setting
-from h2o_llama.sequence.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 _OWNER = "bench"
 

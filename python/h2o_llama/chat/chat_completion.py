@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from h2o_llama._internal import check
+from h2o_llama.chat._template import LONGEST_TAIL
 from h2o_llama.chat.chat_run import ChatCompletion, ChatCompletionChunk, ChatRun
 from h2o_llama.chat.generation import Generation, GenerationOptions, check_stop
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
-from h2o_llama.chat.template import LONGEST_TAIL
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence.generating import Progress, Stopping
 

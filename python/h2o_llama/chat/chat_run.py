@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from h2o_llama import _core
+from h2o_llama.chat._template import parse_deltas, parsed_message
 from h2o_llama.chat.generation import Generation, Usage
 from h2o_llama.chat.logprobs import ChatLogprobs, TokenLogprobs, chat_logprobs
-from h2o_llama.chat.template import parse_deltas, parsed_message
 
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 

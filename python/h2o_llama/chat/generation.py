@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama.chat._text_buffer import TextBuffer
 from h2o_llama.chat.logprobs import LogprobsRecorder, TokenLogprobs
-from h2o_llama.chat.text_buffer import TextBuffer
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence.generating import Progress, Stopping, generate_by
 

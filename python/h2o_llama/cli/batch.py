@@ -18,8 +18,8 @@ from h2o_llama.batch.local_workers import answer_locally
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
-from h2o_llama.models.files import check_model_file
-from h2o_llama.models.fingerprint import model_fingerprint
+from h2o_llama.models._files import check_model_file
+from h2o_llama.models._fingerprint import model_fingerprint
 from h2o_llama.sequence.generating import Progress
 
 

@@ -18,7 +18,7 @@ from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
 from h2o_llama.eval import Setting
-from h2o_llama.sequence.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 
 @sweeps.with_settings(schedule="single_pass,two_phase", decode="full,memory")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OConfig, H2OError, Llama, Model
-from h2o_llama.chat.template import ABOUT_A_DOCUMENT
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report
@@ -21,7 +21,7 @@ from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_text
 from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.memory import memory_report
-from h2o_llama.sequence.rewinding import n_shared
+from h2o_llama.sequence._rewinding import n_shared
 
 _ROOM = 8192
 """Tokens that there is room for after the document, if the model was trained for so many."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model, demo_model_path
-from h2o_llama.models.named import TEXTS, find_text, suggestion
-from h2o_llama.sequence.params import resolved_products
+from h2o_llama.models._named import TEXTS, find_text, suggestion
+from h2o_llama.sequence._params import resolved_products
 
 
 def model_file(name: str) -> Path:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from h2o_llama.models.named import NAMED_FILES, NamedModel
+from h2o_llama.models._named import NAMED_FILES, NamedModel
 from h2o_llama.models.pull import pull as pull_file
 
 

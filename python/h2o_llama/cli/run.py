@@ -17,9 +17,9 @@ from h2o_llama import H2OConfig, Llama, Model, Snapshot
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
+from h2o_llama.sequence._params import PRODUCTS
+from h2o_llama.sequence._rewinding import n_shared
 from h2o_llama.sequence.generating import DENSE_TAIL
-from h2o_llama.sequence.params import PRODUCTS
-from h2o_llama.sequence.rewinding import n_shared
 
 
 @options.with_h2o

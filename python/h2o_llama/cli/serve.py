@@ -14,8 +14,8 @@ from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_model
 from h2o_llama.cli.upstream import upstream_options
-from h2o_llama.models.files import check_rpc_servers
-from h2o_llama.sequence.params import PRODUCTS, available_cpus
+from h2o_llama.models._files import check_rpc_servers
+from h2o_llama.sequence._params import PRODUCTS, available_cpus
 
 _PAGE = Path(__file__).parent.parent / "page"
 """What a browser is shown."""

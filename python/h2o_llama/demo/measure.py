@@ -15,8 +15,8 @@ from h2o_llama.demo.document import Document
 from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.lookups import read_lookups
 from h2o_llama.inspect.memory import MemoryReport, memory_report
+from h2o_llama.sequence._params import available_cpus
 from h2o_llama.sequence.generating import DENSE_TAIL
-from h2o_llama.sequence.params import available_cpus
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
 CHUNK_SIZE = 512

@@ -13,7 +13,7 @@ from h2o_llama.eval.settings import Setting
 from h2o_llama.eval.text import Text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
-from h2o_llama.sequence.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 
 class Subject:

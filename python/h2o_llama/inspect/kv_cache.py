@@ -18,7 +18,7 @@ from h2o_llama._internal.memory import check_kv_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.inspect.kv import KVView
 from h2o_llama.model import Model
-from h2o_llama.models.files import KV_TYPES
+from h2o_llama.models._files import KV_TYPES
 
 if TYPE_CHECKING:
     from h2o_llama.llama import Llama

@@ -1,4 +1,4 @@
-"""Fetches the files of `h2o_llama.models.named`."""
+"""Fetches the files of `h2o_llama.models._named`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pathlib import Path
 
 from h2o_llama._internal import check
 from h2o_llama.errors import DamagedFileError, H2OError
-from h2o_llama.models.named import NAMED_FILES, NamedFile, NamedModel, NamedText, Package, Piece
+from h2o_llama.models._named import NAMED_FILES, NamedFile, NamedModel, NamedText, Package, Piece
+from h2o_llama.models._rst_prose import prose
 from h2o_llama.models.quantize import quantize_model
-from h2o_llama.models.rst_prose import prose
 
 _BLOCK = 1 << 20
 _DAY = 24 * 60 * 60

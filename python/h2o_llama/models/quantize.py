@@ -9,8 +9,8 @@ from pathlib import Path
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.models.files import check_model_file
-from h2o_llama.sequence.params import available_cpus
+from h2o_llama.models._files import check_model_file
+from h2o_llama.sequence._params import available_cpus
 
 
 def quantize_types() -> list[str]:

@@ -14,7 +14,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.model import Tokens
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
-from h2o_llama.sequence.drafting import DraftLength
+from h2o_llama.sequence._drafting import DraftLength
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

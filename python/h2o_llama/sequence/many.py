@@ -14,7 +14,7 @@ from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
 from h2o_llama.model import Tokens
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
-from h2o_llama.sequence.engine import Engine
+from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence.generating import DENSE_TAIL, check_prompt
 from h2o_llama.sequence.sequence import Sequence
 

@@ -21,9 +21,9 @@ from h2o_llama.errors import CancelledError, H2OError, H2OWarning
 from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.model import Model, Tokens
 from h2o_llama.sequence import generating
-from h2o_llama.sequence.engine import Engine
+from h2o_llama.sequence._engine import Engine
+from h2o_llama.sequence._rewinding import keep_prefix, rewind
 from h2o_llama.sequence.generating import Progress
-from h2o_llama.sequence.rewinding import keep_prefix, rewind
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig, option_names
 from h2o_llama.errors import DamagedFileError
-from h2o_llama.sequence import snapshot_file
+from h2o_llama.sequence import _snapshot_file
 
 _OWNER = "Llama.restore"
 
@@ -126,8 +126,8 @@ class Snapshot:
         logits = np.empty(0, dtype=np.float32) if self.logits is None else self.logits
         contents = (self.tokens.astype("<i4").tobytes(), logits.astype("<f4").tobytes(), self.state)
         widths = (4, 4, _NUMBER_BYTES.get(self.origin.type_k, 1))
-        sections = map(snapshot_file.Section, contents, widths)
-        snapshot_file.write(path, asdict(self.origin), dict(zip(SECTIONS, sections, strict=True)))
+        sections = map(_snapshot_file.Section, contents, widths)
+        _snapshot_file.write(path, asdict(self.origin), dict(zip(SECTIONS, sections, strict=True)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Snapshot:
@@ -140,7 +140,7 @@ class Snapshot:
         DamagedFileError
             If it is no snapshot, damaged, or of a version that is not known here. The message says which.
         """
-        values, (tokens, logits, state) = snapshot_file.read(path, SECTIONS)
+        values, (tokens, logits, state) = _snapshot_file.read(path, SECTIONS)
         try:
             origin = SnapshotOrigin.from_json(values)
         except (TypeError, ValueError) as error:
@@ -148,7 +148,7 @@ class Snapshot:
                 f"[Snapshot.load] {os.fspath(path)} has an origin that this h2o-llama does not know: {error}"
             ) from error
         if len(tokens) % 4 or len(logits) not in (0, 4 * origin.n_vocab):
-            raise snapshot_file.damaged(path, "it has an impossible number of tokens or logits")
+            raise _snapshot_file.damaged(path, "it has an impossible number of tokens or logits")
         return cls(
             origin,
             np.frombuffer(tokens, dtype="<i4").astype(np.int32),

@@ -10,7 +10,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
 from h2o_llama.errors import DamagedFileError, H2OError
-from h2o_llama.models.named import MODELS, find_model, suggestion
+from h2o_llama.models._named import MODELS, find_model, suggestion
 
 # Types that llama.cpp takes for K and V; the value tells whether they are quantised.
 KV_TYPES = {

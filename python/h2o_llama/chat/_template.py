@@ -10,9 +10,9 @@ from typing import Any
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama.chat._tokens import ChatTokenizer, replaced, texts_of, unused_characters
 from h2o_llama.chat.messages import Tool
-from h2o_llama.chat.tokens import ChatTokenizer, replaced, texts_of, unused_characters
-from h2o_llama.sequence.rewinding import n_shared
+from h2o_llama.sequence._rewinding import n_shared
 
 ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
 """What a model is told before a document, in the system's message."""

@@ -13,7 +13,7 @@ from h2o_llama._internal.memory import check_kv_size, check_logits_size, check_r
 from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.errors import H2OWarning
 from h2o_llama.lossless import LosslessConfig
-from h2o_llama.models.files import KV_TYPES
+from h2o_llama.models._files import KV_TYPES
 
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
