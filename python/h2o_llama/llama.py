@@ -257,7 +257,7 @@ class Llama(Sequence):
 
         Raises
         ------
-        H2OError
+        BusyError
             If all n_seq_max sequences are in use.
         """
         with self._use_context():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from h2o_llama._internal import check
 from h2o_llama.bench.case import Case, Mode
+from h2o_llama.config import H2OConfig
 from h2o_llama.eval import Setting
 from h2o_llama.sequence._params import available_cpus
 
@@ -50,7 +51,7 @@ class Plan:
     n_gen: int = 32
     repetitions: int = 3
     dense_max: int | None = None
-    chunk_size: int = 1024
+    chunk_size: int = H2OConfig.chunk_size
     n_threads: int = field(default_factory=available_cpus)
     n_gpu_layers: int = 0
 

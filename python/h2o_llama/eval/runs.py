@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from h2o_llama._internal import check
+from h2o_llama.config import H2OConfig
 from h2o_llama.eval.continuation import Continuation
 from h2o_llama.eval.perplexity import Perplexity
 from h2o_llama.eval.rows import append_rows, find_row, read_rows
@@ -29,7 +30,7 @@ def evaluate(
     text_name: str | None = None,
     n_tokens: Sequence[int] = (4096,),
     tasks: Sequence[Task] = (Perplexity(), Continuation()),
-    chunk_size: int = 1024,
+    chunk_size: int = H2OConfig.chunk_size,
     n_threads: int | None = None,
     n_gpu_layers: int | None = None,
     seed: int = 0,

@@ -78,8 +78,9 @@ def generate(
     Raises
     ------
     ValueError, H2OError
-        As `eval`. H2OError too if there are no tokens and no logits to go on from, or if the sequence was reset,
-        rewound, restored or reused between two tokens.
+        As `eval`. H2OError too if there are no tokens and no logits to go on from.
+    CancelledError
+        If the sequence was reset, rewound, restored or reused between two tokens.
     """
     return generate_by(sequence, Sampling(**sampling), tokens, progress, dense_tail, draft, stopping_criteria)
 

@@ -78,7 +78,7 @@ class Sequence:
 
         Raises
         ------
-        H2OError
+        BusyError
             If all n_seq_max sequences are in use.
         """
         with self._use_context() as context:
