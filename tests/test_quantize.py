@@ -155,9 +155,9 @@ def test_no_damaged_file_ends_the_process(tiny_model: Path, out: Path, tmp_path:
     outcome = run_cases(cases, prelude)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
     assert outcome.raised.keys() == {case.name for case in cases}
-    assert {kind for kind, _ in outcome.raised.values()} == {None, "H2OError", "ValueError"}
+    assert {kind for kind, _ in outcome.raised.values()} == {None, "H2OError", "DamagedFileError"}
     assert outcome.raised["rope-scaling Q8_0"][0] == "H2OError"  # an assertion of llama.cpp
-    assert outcome.raised["truncated-0 Q8_0"][0] == "ValueError"
+    assert outcome.raised["truncated-0 Q8_0"][0] == "DamagedFileError"
     assert [path for path in out.parent.iterdir() if path != out] == []
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from h2o_llama import _core
@@ -45,9 +46,16 @@ def load_model(
             "Llama", "model_path", "the path of a GGUF file, or an open Model or Llama", model_path
         )
     path = os.fsencode(check_model_file("Llama", model_path))
+    with reading_a_model():
+        return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack)
+
+
+@contextmanager
+def reading_a_model() -> Iterator[None]:
+    """Around calls of the core whose other arguments are checked: what is wrong then is the file."""
     try:
         with core_errors():
-            return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack)
+            yield
     except ValueError as error:
         raise error if isinstance(error, H2OError) else DamagedFileError(str(error)) from None
 

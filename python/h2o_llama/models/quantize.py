@@ -9,7 +9,7 @@ from pathlib import Path
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.models._files import check_model_file
+from h2o_llama.models._files import check_model_file, reading_a_model
 from h2o_llama.sequence._params import available_cpus
 
 
@@ -42,7 +42,9 @@ def quantize_model(
     FileNotFoundError
         If there is no such model.
     ValueError
-        If it is no valid GGUF model file, `out` is the same file, or there is no such type; the message lists them.
+        If `out` is the same file, or there is no such type; the message lists them.
+    DamagedFileError
+        If it is no valid GGUF model file.
     H2OError
         If llama.cpp refuses it; the message has its reason.
     OSError
@@ -63,7 +65,8 @@ def quantize_model(
     with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as folder:
         made = Path(folder) / target.name
         try:
-            _core.quantize(os.fsencode(source), os.fsencode(made), wanted, n_threads)
+            with reading_a_model():
+                _core.quantize(os.fsencode(source), os.fsencode(made), wanted, n_threads)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(target)) from error
         os.replace(made, target)
