@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from h2o_llama.gate.memory import peaks
 from rich.console import Console
 
+from acceptance.memory import peaks
 from h2o_llama import H2OConfig, Llama, Model
 from h2o_llama._internal.machine import cpu_model
 
