@@ -17,10 +17,10 @@ from typing import Annotated
 
 import typer
 
+from h2o_llama._internal.machine import cpu_model
 from h2o_llama.batch import Answerer, BatchSettings, Document, make_questions
 from h2o_llama.batch.local_workers import local_cluster
-from h2o_llama.machine import cpu_model
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 from settings import parts_of
 
 QUESTIONS = make_questions(
@@ -64,7 +64,7 @@ def main(
         return
 
     with tempfile.TemporaryDirectory() as folder, local_cluster(workers):
-        from h2o_llama.ray import answer_documents  # an extra; not before local_cluster
+        from h2o_llama.batch.ray import answer_documents  # an extra; not before local_cluster
 
         files = {part.name: Path(folder, part.name) for part in parts}
         for part in parts:

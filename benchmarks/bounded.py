@@ -21,9 +21,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, Llama
-from h2o_llama.gate.memory import peaks
-from h2o_llama.machine import cpu_model
+from acceptance.memory import peaks
+from h2o_llama import H2OConfig, Llama, Model
+from h2o_llama._internal.machine import cpu_model
 
 EVICT = H2OConfig(evict=True)
 CHUNK = 1024
@@ -50,7 +50,7 @@ def main(
 
 def read(model: str, text: Path) -> list[int]:
     """70,000 tokens: the text, again and again."""
-    with Llama(model, n_ctx=1, n_batch=1, n_ubatch=1, h2o=None) as llm:
+    with Model(model) as llm:
         tokens = llm.tokenize(text.read_bytes()[:400_000])
     return (tokens * (70_000 // len(tokens) + 1))[:70_000]
 

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from h2o_llama import Llama
+from h2o_llama._internal.machine import cpu_model
 from h2o_llama.bench.tables import Table
-from h2o_llama.machine import cpu_model
 
 # Between two ends of chunks, so that generated tokens can be taken back to generate again.
 N_PROMPT = 3_100
@@ -66,7 +66,7 @@ def measure(llm: Llama, prompt: list[int], temperature: float, draft: int, repea
     tokens: dict[int, list[int]] = {}
     accepted = ""
     for n_draft in itertools.islice(itertools.cycle(seconds), 2 * repeats):
-        with llm.use_context() as context:
+        with llm._use_context() as context:
             context.remove(len(prompt) - 1)
         llm.eval(prompt[-1:], decode=True)
         before = llm.kv.stats

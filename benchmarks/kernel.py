@@ -28,10 +28,10 @@ import typer
 from numpy.typing import NDArray
 
 from h2o_llama import _core
+from h2o_llama._internal.machine import describe
 from h2o_llama.bench.tables import Table
 from h2o_llama.cli.findings import check_files
-from h2o_llama.machine import describe
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 from settings import CHUNK_SIZE, DEFAULT
 
 N_HEAD, N_HEAD_KV, HEAD_SIZE = 16, 8, 128

@@ -17,9 +17,9 @@ from typing import Annotated
 import typer
 
 from h2o_llama import Llama
+from h2o_llama._internal.machine import cpu_model
 from h2o_llama.bench.tables import Table
-from h2o_llama.machine import cpu_model
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 from random_model import ModelSpec, make_prompt, model_file
 from settings import CHUNK_SIZE, DEFAULT
 

@@ -28,11 +28,11 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from h2o_llama import Llama
+from h2o_llama import Model
+from h2o_llama._internal.machine import describe
 from h2o_llama.bench.prompt import prompt_tokens
 from h2o_llama.bench.tables import MB, Table
-from h2o_llama.machine import describe
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 PROGRAMS = Path(__file__).with_name("race")
 TAIL = 128  # last tokens, which no figure of quality is of
@@ -270,7 +270,7 @@ def main(
 ) -> None:
     """Print Markdown tables."""
     sizes = sorted({int(n) for n in lengths.split(",")})
-    with Llama(model, n_ctx=1, n_batch=1, n_ubatch=1, h2o=None) as llm:
+    with Model(model) as llm:
         ids = prompt_tokens(llm, None if text is None else text.read_bytes(), sizes[-1]).tolist()
     race = Race(str(model), ids, sizes, n_gen, threads or available_cpus(), repetitions, positions, quality_max)
     found = {"machine": describe(), **race.settings, "rows": []}

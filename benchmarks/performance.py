@@ -31,16 +31,16 @@ import parts
 import peers
 import products
 from h2o_llama import H2OConfig
+from h2o_llama._internal.machine import describe
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
 from h2o_llama.bench.rows import of_groups
 from h2o_llama.bench.tables import facts, tables
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import Setting
-from h2o_llama.loading import check_model_file
-from h2o_llama.machine import describe
-from h2o_llama.named_files import find_text
-from h2o_llama.params import available_cpus
-from h2o_llama.plots import bench_plots
+from h2o_llama.inspect.plots import bench_plots
+from h2o_llama.models._files import check_model_file
+from h2o_llama.models._named import find_text
+from h2o_llama.sequence._params import available_cpus
 from pages import environment, equal_files
 from random_model import ModelSpec, model_file
 from settings import CHUNK_SIZE, DEFAULT

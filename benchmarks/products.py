@@ -20,9 +20,9 @@ import typer
 from numpy.typing import NDArray
 
 from h2o_llama import _core
+from h2o_llama._internal.machine import cpu_model
 from h2o_llama.bench.tables import Table
-from h2o_llama.machine import cpu_model
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 N_ROWS, N = 3072, 1024
 UPSTREAM = "upstream"

@@ -24,14 +24,14 @@ from typing import Annotated
 
 import typer
 
-from h2o_llama._replacing import replacing
+from h2o_llama._internal.atomic import replacing
+from h2o_llama._internal.machine import describe
 from h2o_llama.bench import Bench, Plan
 from h2o_llama.bench.case import Mode
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.eval import evaluate
-from h2o_llama.machine import describe
-from h2o_llama.named_files import find_model
-from h2o_llama.params import available_cpus
+from h2o_llama.models._named import find_model
+from h2o_llama.sequence._params import available_cpus
 from quality_plan import FULL, QUICK, TEXTS, Effort, Step, compared, half, steps
 from quality_report import write_report
 from quality_rows import Rows, rows_file

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from h2o_llama import H2OConfig
 from h2o_llama.config import SCORERS
-from h2o_llama.eval import Perplexity, Ruler, Setting, references
+from h2o_llama.eval import Perplexity, Ruler, Setting, window
 from h2o_llama.eval.ruler import KINDS
 from h2o_llama.eval.task import Task
 from h2o_llama.eval.text import halves
-from h2o_llama.llama import DENSE_TAIL
-from h2o_llama.named_files import find_model, find_text
-from h2o_llama.quantizing import quantize_model
+from h2o_llama.models._named import find_model, find_text
+from h2o_llama.models.quantize import quantize_model
+from h2o_llama.sequence.generating import DENSE_TAIL
 from random_model import CACHE
+from references import references
 from settings import CHUNK_SIZE, DEFAULT
 
 # The longest N of each: what it was trained for.
@@ -114,8 +115,7 @@ def without_lookup(h2o: H2OConfig) -> H2OConfig:
 def compared(size: int = SIZE) -> dict[str, Setting]:
     """The default and a window, of the same M + B, by what the report calls them."""
     chosen = Setting.of(of_size(size))
-    (window,) = references(chosen, ["window"], CHUNK_SIZE)
-    return {"default": chosen, "window": window}
+    return {"default": chosen, "window": window(chosen, CHUNK_SIZE)}
 
 
 def others() -> dict[str, Setting]:

@@ -10,7 +10,7 @@ from h2o_llama.bench.tables import Table
 from h2o_llama.eval import Setting
 from h2o_llama.eval.ruler import ruler_mean
 from h2o_llama.eval.task import Row
-from h2o_llama.named_files import NAMED_FILES, NamedModel
+from h2o_llama.models._named import NAMED_FILES, NamedModel
 from pages import environment
 from quality_plan import Effort
 from quality_rows import Loss, Mean, Rows

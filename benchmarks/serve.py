@@ -26,8 +26,8 @@ import numpy as np
 import typer
 
 from h2o_llama import H2OConfig, Llama
-from h2o_llama.apart import resident_bytes
-from h2o_llama.machine import cpu_model
+from h2o_llama._internal.apart import resident_bytes
+from h2o_llama._internal.machine import cpu_model
 from random_model import ModelSpec, make_prompt, model_file
 from settings import parts_of
 
@@ -39,7 +39,7 @@ SERVERS = {
     "H2O": [],
     "--evict": ["--evict"],
     "--evict --chunk 512": ["--evict", "--chunk", "512"],
-    "--no-h2o": ["--no-h2o"],
+    "--h2o off": ["--h2o", "off"],
 }
 QUESTIONS = ("What is this document about? Answer in one sentence.", "Which of its details is surprising?")
 
@@ -100,7 +100,7 @@ def in_the_cache(n_tokens: int) -> None:
     """
     print("\n| | state, MB | with a checkpoint | if the answer closed the chunk | documents in 1 GB |")
     print("|---|--:|--:|--:|--:|")
-    for name, h2o in (("--evict", H2OConfig(evict=True)), ("--no-h2o", None)):
+    for name, h2o in (("--evict", H2OConfig(evict=True)), ("--h2o", "off", None)):
         few, more = (np.array(entry_sizes(ModelSpec(n_layer=n), n_tokens, h2o)) for n in (2, 4))
         entry = few + (more - few) / 2 * 26
         sizes = " | ".join(f"{size / 1e6:.0f}" for size in entry)
@@ -127,7 +127,7 @@ def entry_sizes(spec: ModelSpec, n_tokens: int, h2o: H2OConfig | None) -> list[f
 
 def state_size(llm: Llama, partial: bool = False, rows: bool = True) -> int:
     """Bytes of a state of the server, or of a checkpoint."""
-    with llm.use_context() as context:
+    with llm._use_context() as context:
         return len(context.get_state(partial, rows))
 
 

@@ -68,7 +68,13 @@ def call_text(name: str, **arguments: int) -> str:
 
 
 def open_chat(path: Path, template: str | None = CHATML, **kwargs: Any) -> Llama:
-    defaults = {"n_ctx": 2048, "n_batch": 256, "n_ubatch": 64, "n_threads": 1, "h2o": H2OConfig(16, 16, chunk_size=64)}
+    defaults = {
+        "n_ctx": 2048,
+        "n_batch": 256,
+        "n_ubatch": 64,
+        "n_threads": 1,
+        "h2o": H2OConfig(local_window=16, heavy_budget=16, chunk_size=64),
+    }
     return Llama(path, chat_template=template, **(defaults | kwargs))
 
 

@@ -15,7 +15,9 @@ from h2o_llama.cli import app
 typer.testing._get_command = cache(typer.main.get_command)
 
 
-def invoke(*arguments: str | Path, stdin: str | bytes | None = None, columns: int = 200) -> Result:
+def invoke(
+    *arguments: str | Path, stdin: str | bytes | None = None, columns: int = 200, app: typer.Typer = app
+) -> Result:
     return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(a) for a in arguments], input=stdin)
 
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 import pytest
 
 from fake_upstream import BACKEND, PYPROJECT, sha256, write_archive
-from h2o_llama import named_files
-from h2o_llama.named_files import NamedFile, NamedModel, NamedText, Package, Piece
+from h2o_llama.models import _named
+from h2o_llama.models._named import NamedFile, NamedModel, NamedText, Package, Piece
 
 P = TypeVar("P", bound=Package)
 
@@ -52,8 +52,8 @@ def write_sdist(folder: Path) -> Path:
 
 def replace_entry(monkeypatch: pytest.MonkeyPatch, name: str, **fields: object) -> NamedFile:
     """Change fields of a name's entry in the table."""
-    entry = replace(named_files.NAMED_FILES[name], **fields)  # type: ignore[arg-type]
-    monkeypatch.setitem(named_files.NAMED_FILES, name, entry)
+    entry = replace(_named.NAMED_FILES[name], **fields)  # type: ignore[arg-type]
+    monkeypatch.setitem(_named.NAMED_FILES, name, entry)
     return entry
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import h2o_llama
 from compare import assert_scores_close
-from h2o_llama.attention_mass import chunk_masses
+from h2o_llama.inspect.attention_mass import chunk_masses
 from inputs import random_tokens
 from oracle import GGUFModel, layers, read_model
 from oracle.attention import attend

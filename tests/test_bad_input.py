@@ -22,8 +22,11 @@ from h2o_llama import H2OConfig, KVCache, Llama
 
 nan, inf = float("nan"), float("inf")
 
+SIZES = dict(local_window=4, heavy_budget=4, sink_tokens=0, chunk_size=16)
+
+
 def open_model(path=MODEL, **kwargs):
-    defaults = dict(n_ctx=128, n_batch=64, n_threads=1, h2o=H2OConfig(4, 4, 0, chunk_size=16))
+    defaults = dict(n_ctx=128, n_batch=64, n_threads=1, h2o=H2OConfig(**SIZES))
     return Llama(path, **(defaults | kwargs))
 
 def cache(**kwargs):
@@ -32,8 +35,8 @@ def cache(**kwargs):
 """
 
 
-def _open(arguments: str, fragment: str) -> Case:
-    return Case(f"Llama({arguments})", f"open_model({arguments})", "ValueError", fragment)
+def _open(arguments: str, fragment: str, error: str = "ValueError") -> Case:
+    return Case(f"Llama({arguments})", f"open_model({arguments})", error, fragment)
 
 
 def _call(code: str, fragment: str, error: str = "ValueError") -> Case:
@@ -55,15 +58,24 @@ ARGUMENTS = [
     _open("n_threads=0", "[Llama] n_threads must be an integer from 1 to 512, got 0"),
     _open("n_threads=513", "[Llama] n_threads"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
-    _open("h2o=H2OConfig(4, 4, chunk_size=0)", "[H2OConfig] chunk_size must be an integer of at least 1, got 0"),
-    _open("h2o=H2OConfig(17, 4, chunk_size=16)", "[H2OConfig] local_window must be at most chunk_size (16), got 17"),
-    _open("h2o=H2OConfig(0, 0, 0)", "[H2OConfig] local_window + heavy_budget + sink_tokens"),
-    _open("h2o=H2OConfig(-1, 4)", "[H2OConfig] local_window"),
-    _open("h2o=H2OConfig(nan, 4)", "[H2OConfig] local_window"),
-    _open("h2o=H2OConfig(4, 2**70)", "[H2OConfig] heavy_budget"),
+    _open(
+        "h2o=H2OConfig(local_window=4, heavy_budget=4, chunk_size=0)",
+        "[H2OConfig] chunk_size must be an integer of at least 1, got 0",
+    ),
+    _open(
+        "h2o=H2OConfig(local_window=17, heavy_budget=4, chunk_size=16)",
+        "[H2OConfig] local_window must be at most chunk_size (16), got 17",
+    ),
+    _open(
+        "h2o=H2OConfig(local_window=0, heavy_budget=0, sink_tokens=0)",
+        "[H2OConfig] local_window + heavy_budget + sink_tokens",
+    ),
+    _open("h2o=H2OConfig(local_window=-1)", "[H2OConfig] local_window"),
+    _open("h2o=H2OConfig(local_window=nan)", "[H2OConfig] local_window"),
+    _open("h2o=H2OConfig(local_window=4, heavy_budget=2**70)", "[H2OConfig] heavy_budget"),
     *(
         _open(
-            f"h2o=H2OConfig(4, 4, scorer={scorer})",
+            f"h2o=H2OConfig(local_window=4, heavy_budget=4, scorer={scorer})",
             "[H2OConfig] scorer must be one of 'distant', 'sum'",
         )
         for scorer in ("'best'", "''", "b'sum'", "0", "None")
@@ -79,21 +91,23 @@ ARGUMENTS = [
     _open("profile=1", "[Llama] profile must be True or False"),
     _open("profile=True, h2o=None", "[Llama] profile=True measures parts of H2O"),
     _open("verbose='no'", "[Llama] verbose must be True or False"),
-    _open("n_ctx=2**31 - 1", "[Llama] n_ctx=2147483647 needs"),
+    _open("n_ctx=2**31 - 1", "[Llama] n_ctx=2147483647 needs", "OutOfMemoryError"),
     *(
         _open(
             f"n_ctx=2**20, n_batch=2**20, n_ubatch=2**20, flash_attn='off', h2o={h2o}",
             f"[Llama] {name}=1048576 needs about",
+            "OutOfMemoryError",
         )
         for h2o, name in (
-            ("H2OConfig(4, 4, chunk_size=2**20)", "chunk_size"),
-            ("H2OConfig(4, 4, schedule='two_phase', chunk_size=2**20)", "chunk_size"),
+            ("H2OConfig(local_window=4, heavy_budget=4, chunk_size=2**20)", "chunk_size"),
+            ("H2OConfig(local_window=4, heavy_budget=4, schedule='two_phase', chunk_size=2**20)", "chunk_size"),
             ("None", "n_ubatch"),
         )
     ),
     _open(
-        "n_ctx=2**20, n_batch=2**14, flash_attn='off', h2o=H2OConfig(4, 4, lookup_budget=2**30, chunk_size=2**14)",
+        "n_ctx=2**20, n_batch=2**14, flash_attn='off', h2o=H2OConfig(lookup_budget=2**30, chunk_size=2**14)",
         "[Llama] lookup_budget=1073741824 needs about",
+        "OutOfMemoryError",
     ),
     Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
 ]
@@ -128,7 +142,7 @@ CALLS = [
     _call("eval([1], progress=3)", "progress must be callable or None, got 3"),
     *(
         _call(f"{call}, dense_tail={tail})", f"[Llama.{name}] dense_tail must be an integer of at least 0")
-        for name, call in (("eval", "eval([1]"), ("generate", "generate([1]"), ("__call__", "__call__('a'"))
+        for name, call in (("eval", "eval([1]"), ("generate", "generate([1]"), ("create_completion", "__call__('a'"))
         for tail in ("-1", "nan", "2**31", "True", "'8'", "None")
     ),
     _call("generate([1] * 126)", "126 tokens after 3 do not fit"),
@@ -146,7 +160,7 @@ CALLS = [
     _call("generate([1], presence_penalty=nan)", "presence_penalty must be a finite number"),
     _call("generate([1], seed=-1)", "seed must be an integer from 0"),
     _call("generate([1], seed=2**32 - 1)", "seed must be an integer from 0"),
-    _call("__call__('')", "[Llama.__call__] prompt must not be empty"),
+    _call("__call__('')", "[Llama.create_completion] prompt must not be empty"),
     _call("__call__([1] * 129)", "129 tokens after 0 do not fit"),
     _call("__call__('a', max_tokens=0)", "max_tokens must be an integer of at least 1"),
     _call("__call__('a', max_tokens=-1)", "max_tokens must be"),
@@ -193,12 +207,12 @@ CALLS = [
 ]
 
 CACHE = [
+    Case("KVCache(large)", "cache(kv_size=2**31 - 1)", "OutOfMemoryError", "[KVCache] kv_size=2147483647 needs"),
     *(
         Case(f"KVCache({arguments})", f"cache({arguments})", "ValueError", fragment)
         for arguments, fragment in (
             ("kv_size=0", "[KVCache] kv_size must be an integer of at least 1, got 0"),
             ("kv_size=-1", "kv_size"),
-            ("kv_size=2**31 - 1", "[KVCache] kv_size=2147483647 needs"),
             ("kv_size=2**32", "kv_size must be"),
             ("chunk_size=0", "[H2OConfig] chunk_size"),
             ("chunk_size=nan", "[H2OConfig] chunk_size"),
@@ -253,7 +267,7 @@ STATE = [
             "kv.stats",
             "llm.kv.layers",
             "kv.set_memory_indices(0, np.zeros((2, 8), int))",
-            "KVCache(llm, 64, 16, 4, 4)",
+            "KVCache(llm, kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)",
             "open_model(llm)",
         )
     ),
@@ -277,7 +291,7 @@ STATE = [
         Case(
             f"reentry-{code}",
             f"llm = open_model()\nllm.eval([1] * 40, progress=lambda n_done, n: {code})",
-            "H2OError",
+            "BusyError",
             "[Llama] is in use",
         )
         for code in (
@@ -308,7 +322,7 @@ finally:
     thread.join()
     assert llm.n_tokens == 40
 """,
-        "H2OError",
+        "BusyError",
         "[Llama] is in use",
     ),
 ]

@@ -27,7 +27,7 @@ from h2o_llama.batch import (
     read_questions,
 )
 from h2o_llama.batch import answers as answers_module
-from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from spies import record_calls
 
 CHUNK = 64
@@ -41,7 +41,7 @@ CONFIGS: dict[str, tuple[list[str], H2OConfig | None]] = {
         ["--evict", "--cold-store", "memory"],
         H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory"),
     ),
-    "dense": (["--dense"], None),
+    "dense": (["--h2o", "off"], None),
 }
 
 
@@ -204,7 +204,7 @@ def test_other_settings_are_not_mixed(chat_model: Path, one_layer_model: Path, f
             ["--heavy", "5"],
             "settings.h2o.heavy_budget was 12, not 5.",
         ),
-        (chat_model, ["--dense"], "settings.h2o was {"),
+        (chat_model, ["--h2o", "off"], "settings.h2o was {"),
         (one_layer_model, [], "fingerprint was "),
     ):
         result = run_batch(folder, model, *options)

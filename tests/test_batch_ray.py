@@ -66,8 +66,8 @@ def raylet_is_ours(pid):
 killed = 0
 with open(out, "w") as file, local_cluster(2):
     import ray
-    import h2o_llama.ray
-    from h2o_llama.ray import answer_documents
+    import h2o_llama.batch.ray
+    from h2o_llama.batch.ray import answer_documents
 
     assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
     files = find_documents(folder)
@@ -87,12 +87,12 @@ with open(out, "w") as file, local_cluster(2):
         print(json.dumps(str(error)), file=file)
 
 
-class Dies(h2o_llama.ray.AnswerDocuments):
+class Dies(h2o_llama.batch.ray.AnswerDocuments):
     def __call__(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-h2o_llama.ray.AnswerDocuments = Dies
+h2o_llama.batch.ray.AnswerDocuments = Dies
 asked = {name: list(make_questions(questions)) for name in files}
 try:
     list(answer_locally(files, asked, model=model, settings=settings, workers=1, n_threads=1, progress=print))
@@ -240,4 +240,4 @@ def test_ray_is_imported_where_it_is_needed_only(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r'needs Ray Data: pip install "h2o-llama\[ray\]"'):
-        importlib.import_module("h2o_llama.ray")
+        importlib.import_module("h2o_llama.batch.ray")

@@ -18,7 +18,8 @@ from typer.testing import Result
 
 import h2o_llama
 from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
-from h2o_llama import H2OConfig, H2OError, KVStats, Llama, apart
+from h2o_llama import H2OConfig, H2OError, KVStats, Llama
+from h2o_llama._internal import apart
 from h2o_llama.bench import DENSE, Bench, Mode, Plan, Report, Sample, alone, measure, read_bandwidth
 from h2o_llama.bench.alone import Alone
 from h2o_llama.bench.case import Case
@@ -38,7 +39,7 @@ GROUPS = ["dense, upstream products", "dense, own products", *SPARSE_NAMES]
 GENERATION_NAMES = [mode.name for mode in DENSE] + [
     name for sparse in SPARSE_NAMES for name in (sparse, f"{sparse} decode memory")
 ]
-SPARSE = Mode("sparse", "auto", H2OConfig(16, 16))
+SPARSE = Mode("sparse", "auto", H2OConfig(local_window=16, heavy_budget=16))
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_a_generated_token_reads_weights_and_the_keys_and_values_before_it() -> 
 
 def test_a_token_that_reads_memory_sets_reads_no_more_at_any_depth() -> None:
     """M = 12, B = 8, S = 64: at 201, the first that is timed, those and 10 of its chunk."""
-    h2o = H2OConfig(4, 4, 4, lookup_budget=8, decode="memory")
+    h2o = H2OConfig(local_window=4, heavy_budget=4, sink_tokens=4, lookup_budget=8, decode="memory")
     results = [measured(Mode("memory", "auto", h2o), n, [1.0], [1.0]) for n in (20, 200, 200 + 64)]
     found = [row["read_bytes"] for row in rows(results, 0, None) if row["test"] == "generation"]
     assert found == [1000 * (22 + 4.5), *2 * [1000 * (12 + 8 + 10 + 4.5)]]
@@ -134,7 +135,7 @@ def test_a_token_that_reads_memory_sets_reads_no_more_at_any_depth() -> None:
 
 def test_a_token_reads_the_index_of_keys() -> None:
     """4 bytes for each of the positions before its chunk, where some are not in the memory set."""
-    h2o = H2OConfig(4, 4, 4, lookup_budget=8, decode="memory", retrieval="index")
+    h2o = H2OConfig(local_window=4, heavy_budget=4, sink_tokens=4, lookup_budget=8, decode="memory", retrieval="index")
     results = [measured(Mode("index", "auto", h2o), n, [1.0], [1.0]) for n in (20, 200)]
     for result in results:
         result.stats = replace(result.stats, index_bytes=4 * result.case.n_ctx)
@@ -153,7 +154,7 @@ def test_weights_read_are_all_tensors_but_rows_that_are_looked_up_and_idle_exper
 def test_weight_bytes_are_those_of_the_file(model_path: Path) -> None:
     with Llama(model_path, n_ctx=64, h2o=None) as llm:
         expected = {tensor.name: tensor.n_bytes for tensor in GGUFReader(model_path).tensors}
-        assert llm.core_model.weight_bytes == expected
+        assert llm.model._handle.weight_bytes == expected
 
 
 def test_bandwidth_is_of_bytes_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,9 +372,8 @@ def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
         (["--depth", "600000"], "the text has 524,288 tokens, but 600,033 are needed"),
         (["--local", "65"], "local_window must be at most chunk_size"),
         (["--schedule", "nonsense"], "schedule must be one of"),
-        (["--schedule", ""], "there is no setting"),
         (["--threads", "1000"], "n_threads must be an integer from 1 to 512"),
-        (["--text", "missing.txt"], "missing.txt: No such file"),
+        (["--file", "missing.txt"], "missing.txt: No such file"),
         (["--json", "missing/bench.json"], "missing: No such file"),
         (["--csv", "missing/bench.csv"], "missing: No such file"),
     ],

@@ -11,7 +11,7 @@ import pytest
 import models
 from chats import CHATML, IM_END, dictate, rendered, user, write_chat_model
 from command_line import invoke, succeeded
-from h2o_llama import Llama
+from h2o_llama import Llama, Model
 from spies import record_calls
 
 FAST = ["--threads", "1", "--chunk", "64"]
@@ -79,7 +79,7 @@ def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]],
         options = ["--file", str(tmp_path / "a.txt"), *evict, "--chunk", "256", "--threads", "1"]
         result = succeeded(invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n"))
         assert "Heavy hitters" in result.stdout
-    assert "H2O is off." in invoke("chat", str(chat_model), "--dense", *FAST, stdin="/inspect\n").stderr
+    assert "H2O is off." in invoke("chat", str(chat_model), "--h2o", "off", *FAST, stdin="/inspect\n").stderr
     assert "Nothing has been read yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
 
 
@@ -114,7 +114,7 @@ def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPa
     asked = rendered(CHATML, [user("abc " + question)], add_generation_prompt=True)
     for more in ([], ["--raw"], ["--save", str(tmp_path / "saved")]):
         succeeded(invoke("run", *options, *more))
-    with Llama(chat_model, n_ctx=1, h2o=None) as llm:
+    with Model(chat_model) as llm:
         as_chat = llm.tokenize(asked, parse_special=True)
         tail = llm.tokenize(asked[asked.index("?") :], parse_special=True)
     raw = list(("abc " + question).encode())

@@ -19,6 +19,7 @@ from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.cli import demo
 from h2o_llama.cli.run import _stream
+from h2o_llama.config import OPTIONS, option_names
 from h2o_llama.demo.document import build_document
 from spies import record_calls
 
@@ -38,7 +39,7 @@ def text_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The models that are loaded."""
-    return record_calls(monkeypatch, h2o_llama.llama, "load_model")
+    return record_calls(monkeypatch, h2o_llama.model, "load_model")
 
 
 @pytest.fixture
@@ -64,11 +65,45 @@ def test_the_shell_completes_commands() -> None:
     assert result.stdout.split() == ["chat"]
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "inspect", "bench", "codec", "info"])
-def test_every_command_has_help(command: str) -> None:
-    result = succeeded(invoke(command, "--help"))
-    assert "Usage" in result.stdout
-    assert command in invoke("--help").stdout
+COMMANDS = [
+    *("demo", "chat", "run", "batch", "serve", "rpc-server"),
+    *("inspect", "info", "bench", "eval", "pull", "quantize"),
+]
+
+
+def test_help_groups_every_command() -> None:
+    text = succeeded(invoke("--help")).stdout
+    groups = ["─ Use ─", "─ Look inside ─", "─ Measure ─", "─ Model files ─"]
+    assert re.findall("|".join(groups), text) == groups
+    assert re.findall(r"^│ ([a-z-]+) ", text[text.index(groups[0]) :], re.MULTILINE) == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_has_one_name_everywhere(command: str) -> None:
+    text = succeeded(invoke(command, "--help")).stdout
+    assert "--verbose" in text
+    assert "--debug" in text
+    names = set(re.findall(r"--[a-z0-9-]+", text))
+    assert not names & {"--dense", "--no-h2o", "--text", "--n-predict", "--n-gpu-layers", "--temperature"}
+    if command in {"chat", "run", "batch", "serve", "inspect"}:
+        panel = re.findall(r"^│ (--[a-z0-9-]+)", text.split("─ H2O ─")[1].split("╰")[0], re.MULTILINE)
+        assert panel == ["--h2o", "--chunk", *(f"--{OPTIONS[n].flag}" for n in option_names() if n != "chunk_size")]
+
+
+def test_without_a_command_there_are_three_things_to_try() -> None:
+    result = subprocess.run([sys.executable, "-m", "h2o_llama"], text=True, capture_output=True, check=True)
+    tried = re.findall(r"^  h2o-llama (\S+)", result.stdout, re.MULTILINE)
+    assert tried == ["demo", "pull", "chat"]
+    assert set(tried) <= set(COMMANDS)
+
+
+def test_verbose_prints_the_log() -> None:
+    command = [*COMMAND, "run", "demo", "-p", "x", "-n", "1", *ONE_THREAD]
+    quiet, verbose = (
+        subprocess.run([*command, *more], text=True, capture_output=True, check=True) for more in ([], ["--verbose"])
+    )
+    assert "llama_context" not in quiet.stderr
+    assert "llama_context" in verbose.stderr
 
 
 def test_wrong_usage_exits_with_2() -> None:
@@ -118,7 +153,7 @@ def test_bad_arguments_are_one_line(command: list[str], match: str) -> None:
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    result = invoke("--debug", "info", tmp_path / "missing.gguf")
+    result = invoke("info", "--debug", tmp_path / "missing.gguf")
     assert result.exit_code == 1
     first, *others, last = result.stderr.splitlines()
     assert first == "Traceback (most recent call last):"
@@ -134,7 +169,7 @@ def test_bad_html_target_is_one_line_before_any_work(command: list[str], tmp_pat
 
 def test_missing_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "h2o_llama.plots", raising=False)
+    monkeypatch.delitem(sys.modules, "h2o_llama.inspect.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     command = ["eval", "demo", *SMALL, "--n-tokens", "128", "--windows", "1", "--plot", "plots"]
     assert_one_line_error(invoke(*command), re.escape('pip install "h2o-llama[plot]"'))
@@ -230,7 +265,7 @@ def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: P
     invoke(*command)
     options = ["--sinks", "2", "--scorer", "distant", "--schedule", "two_phase", "--lookup", "24"]
     invoke(*command, *options, "--retrieval", "index")
-    in_proportion = H2OConfig(16, 16, lookup_budget=16, chunk_size=64)
+    in_proportion = H2OConfig(local_window=16, heavy_budget=16, lookup_budget=16, chunk_size=64)
     changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24, retrieval="index")
     assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'sum'")
@@ -280,7 +315,7 @@ def test_the_model_is_loaded_once(loads: list[dict[str, Any]], command: list[str
 
 def test_one_chunk_says_the_same_dense_and_with_h2o() -> None:
     prompt = ["run", "demo", "--prompt", TEXT, "-n", "16", "--temp", "0", *ONE_THREAD]
-    dense = succeeded(invoke(*prompt, "--dense"))
+    dense = succeeded(invoke(*prompt, "--h2o", "off"))
     assert dense.stderr.endswith("H2O off\n")
     assert invoke(*prompt).stdout == dense.stdout
 

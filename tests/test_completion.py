@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 from chats import IM_START, dictate
 from compare import case
 from h2o_llama import H2OConfig, H2OError, Llama, _core
-from h2o_llama.text_buffer import TextBuffer
+from h2o_llama.chat._text_buffer import TextBuffer
 from inputs import Opened, random_tokens
 
 
 def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": 16, "n_threads": 1, "h2o": H2OConfig(4, 6, chunk_size=16)}
+    defaults = {
+        "n_ctx": 256,
+        "n_batch": 64,
+        "n_ubatch": 16,
+        "n_threads": 1,
+        "h2o": H2OConfig(local_window=4, heavy_budget=6, chunk_size=16),
+    }
     return Llama(path, **(defaults | kwargs))
 
 
@@ -34,6 +40,25 @@ def test_generated_tokens_are_in_the_sequence(llm: Llama) -> None:
     assert llm.n_tokens == 30
     llm.eval(random_tokens(20, seed=1))
     assert llm.n_tokens == 50
+
+
+def test_a_criterion_ends_the_text(llm: Llama) -> None:
+    """It sees what the next token would be drawn from. A list ends where the first of them does."""
+    prompt = random_tokens(20)
+    seen: list[tuple[list[int], int]] = []
+
+    def stop_at_24(ids: Any, logits: Any) -> bool:
+        seen.append((ids.tolist(), int(logits.argmax())))
+        return len(ids) == 24
+
+    tokens = list(llm.generate(prompt, temperature=0, stopping_criteria=stop_at_24))
+    assert seen == [(prompt + tokens[:n], next_) for n, next_ in zip(range(5), [*tokens, seen[-1][1]], strict=True)]
+    never = lambda ids, logits: False  # noqa: E731
+    completion = llm(prompt, max_tokens=20, temperature=0, stopping_criteria=[never, stop_at_24])
+    assert completion["choices"][0]["finish_reason"] == "stop"
+    assert completion["usage"]["completion_tokens"] == 4
+    with pytest.raises(ValueError, match="stopping_criteria must be callable, a list of callables, or None, got 3"):
+        llm(prompt, stopping_criteria=3)  # type: ignore[call-overload]
 
 
 def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +79,7 @@ def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest
     next(generator)
     assert calls == [20, 1]
     calls.clear()
-    assert llm(random_tokens(20), 4, temperature=0)["usage"]["completion_tokens"] == 4
+    assert llm(random_tokens(20), max_tokens=4, temperature=0)["usage"]["completion_tokens"] == 4
     assert calls == [20, 1, 1, 1]
     assert llm.n_tokens == 24
 
@@ -79,13 +104,13 @@ def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
     llm.eval(prompt)
     snapshot = llm.snapshot()
     for leave in (
-        lambda: llm(other, 2),
-        lambda: llm(prompt, 2, reuse=True),
+        lambda: llm(other, max_tokens=2),
+        lambda: llm(prompt, max_tokens=2, reuse=True),
         lambda: (llm.reset(), llm.eval(other)),
         lambda: (llm.rewind(20), llm.eval(other)),
         lambda: llm.restore(snapshot),
     ):
-        stream = llm(prompt, 10, stream=True, temperature=0)
+        stream = llm(prompt, max_tokens=10, stream=True, temperature=0)
         next(stream)
         leave()
         with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence now holds another text"):
@@ -147,21 +172,22 @@ def test_echo_repeats_what_was_given(llm: Llama) -> None:
         (b"<|im_start|>\xff", "<|im_start|>\ufffd"),
         ([IM_START, 97], "a"),
     ):
-        assert llm(prompt, 1, echo=True)["choices"][0]["text"].startswith(text)
+        assert llm(prompt, max_tokens=1, echo=True)["choices"][0]["text"].startswith(text)
 
 
 def test_completion_stops_before_a_special_token(llm: Llama) -> None:
     """Its name is no text that could be found."""
     for stop in ("<|im_start|>", ["abx", "<|im_start|>"]):
         arguments: dict[str, Any] = {"stop": stop, "logits_processor": dictate("ab<", end=IM_START)}
-        completion = llm("a", None, **arguments)
+        completion = llm("a", max_tokens=None, **arguments)
         assert completion["choices"][0]["text"] == "ab<"
         assert completion["choices"][0]["finish_reason"] == "stop"
         assert completion["usage"]["completion_tokens"] == 4
     assert (
-        llm("a", 3, stop=["<|im_start|>"], logits_processor=dictate("abc"))["choices"][0]["finish_reason"] == "length"
+        llm("a", max_tokens=3, stop=["<|im_start|>"], logits_processor=dictate("abc"))["choices"][0]["finish_reason"]
+        == "length"
     )
-    assert llm("a", 9, stop=["b"], logits_processor=dictate("abc"))["choices"][0]["text"] == "a"
+    assert llm("a", max_tokens=9, stop=["b"], logits_processor=dictate("abc"))["choices"][0]["text"] == "a"
 
 
 def test_completion_stops_before_a_stop_string(llm: Llama) -> None:

@@ -63,7 +63,9 @@ def test_what_was_not_given_follows_anew() -> None:
     assert dataclasses.replace(H2OConfig(evict=True), evict=False) == H2OConfig()
     assert pickle.loads(pickle.dumps(config)) == config
     assert dataclasses.replace(pickle.loads(pickle.dumps(config)), evict=True).decode == "memory"
-    assert config.in_chunks_of(256) == H2OConfig(60, 7, 4, lookup_budget=256, chunk_size=256)
+    assert config.in_chunks_of(256) == H2OConfig(
+        local_window=60, heavy_budget=7, sink_tokens=4, lookup_budget=256, chunk_size=256
+    )
     assert dataclasses.replace(H2OConfig(preset="fast"), evict=True) == H2OConfig(preset="fast", evict=True)
 
 
@@ -86,8 +88,8 @@ def test_the_cores_table_has_every_option() -> None:
 
 
 def test_numpy_integers_are_integers() -> None:
-    config = H2OConfig(np.int64(3), np.uint8(4), np.int32(0))  # type: ignore[arg-type]
-    assert config == H2OConfig(3, 4, 0)
+    config = H2OConfig(local_window=np.int64(3), heavy_budget=np.uint8(4), sink_tokens=np.int32(0))  # type: ignore[arg-type]
+    assert config == H2OConfig(local_window=3, heavy_budget=4, sink_tokens=0)
     assert type(config.local_window) is int
 
 

@@ -17,7 +17,7 @@ from h2o_llama.demo import document as document_module
 from h2o_llama.demo.document import SECRETS, Document, Needle, build_document, standard_library_text
 from h2o_llama.demo.measure import CHUNK_SIZE, DENSE, H2O, ROOM, SPARSE, TAIL, Comparison, Result, compare
 from h2o_llama.demo.tables import answer_table, cost_table, html_facts
-from h2o_llama.report.memory import HeadMemory, MemoryReport
+from h2o_llama.inspect.memory import HeadMemory, MemoryReport
 
 DEPTHS = (0.0, 0.3, 0.55, 0.8, 0.97)
 N_BYTES = 1100

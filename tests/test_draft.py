@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import models
 from compare import assert_all_close, case
 from h2o_llama import H2OConfig, H2OError, Llama, _core
-from h2o_llama.drafting import DraftLength
+from h2o_llama.sequence._drafting import DraftLength
 from inputs import random_tokens
 from llamas import arrays
 from spies import record_calls
@@ -31,10 +31,10 @@ REPEAT: dict[str, Any] = {"temperature": 0, "frequency_penalty": -10.0}
 # alone, but for the last bits.
 CONFIGS = {
     "dense": None,
-    "h2o": H2OConfig(4, 6, lookup_budget=0, chunk_size=S),
-    "lookup": H2OConfig(4, 6, lookup_budget=8, tile=4, chunk_size=S),
-    "memory": H2OConfig(4, 6, lookup_budget=8, tile=4, decode="memory", chunk_size=S),
-    "two_phase": H2OConfig(4, 6, schedule="two_phase", scorer="sum", chunk_size=S),
+    "h2o": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=0, chunk_size=S),
+    "lookup": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=8, tile=4, chunk_size=S),
+    "memory": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=8, tile=4, decode="memory", chunk_size=S),
+    "two_phase": H2OConfig(local_window=4, heavy_budget=6, schedule="two_phase", scorer="sum", chunk_size=S),
 }
 
 
@@ -87,7 +87,7 @@ def draft_of(text: Sequence[int], n_min: int, n_max: int) -> list[int]:
 def test_draft_follows_the_longest_match(dense: Llama, text: list[int], n_min: int, n_max: int) -> None:
     dense.reset()
     dense.eval(text[:-1])
-    with dense.use_context() as context:
+    with dense._use_context() as context:
         assert context.find_draft(text[-1], n_min, n_max).tolist() == draft_of(text, n_min, n_max)
 
 
@@ -96,16 +96,16 @@ def test_a_match_far_back_in_a_long_text(tiny_model: Path, pos: int) -> None:
     """Wherever it lies among the parts that are searched one after the other."""
     text = random_tokens(8190)
     text[pos : pos + 4] = [*text[-3:], 7]
-    with open_tiny(tiny_model, H2OConfig(4, 6, evict=True, chunk_size=64), n_ctx=0) as llm:
+    with open_tiny(tiny_model, H2OConfig(local_window=4, heavy_budget=6, evict=True, chunk_size=64), n_ctx=0) as llm:
         llm.eval(text[:-1])
-        with llm.use_context() as context:
+        with llm._use_context() as context:
             assert context.find_draft(text[-1], 1, 1).tolist() == draft_of(text, 1, 1) == [7]
 
 
 def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
     first, second = [1, 2, 3, 4, 5, 6, 7, 8], [11, 12, 13, 14, 15, 16, 17, 18]
     dense.reset()
-    with dense.use_context() as context:
+    with dense._use_context() as context:
         logits = np.empty((0, dense.n_vocab), dtype=np.float32)
         for n_kept, tokens in ((0, first + second), (10, [*first, *second[:4], 20, *first[:4]])):
             context.remove(n_kept)
@@ -125,9 +125,12 @@ def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
 def test_no_draft_begins_a_chunk(tiny_model: Path) -> None:
     """The memory set that it would build cannot be taken back."""
     for n_tokens in range(S, 2 * S + 1):
-        with case(n_tokens=n_tokens), open_tiny(tiny_model, H2OConfig(4, 6, chunk_size=S)) as llm:
+        with (
+            case(n_tokens=n_tokens),
+            open_tiny(tiny_model, H2OConfig(local_window=4, heavy_budget=6, chunk_size=S)) as llm,
+        ):
             llm.eval([7] * n_tokens)
-            with llm.use_context() as context:
+            with llm._use_context() as context:
                 n_room = S - 1 - n_tokens % S
                 assert len(context.find_draft(7, 1, 12)) == min(12, n_tokens // 2, n_room)
                 for n in (n_room, n_room + 1):
@@ -142,7 +145,7 @@ def test_no_draft_begins_a_chunk(tiny_model: Path) -> None:
 def test_the_end_of_a_text_is_not_drafted(dense: Llama) -> None:
     dense.reset()
     dense.eval([*range(1, 13), models.EOS, 1, 2, *range(1, 9)])
-    with dense.use_context() as context:
+    with dense._use_context() as context:
         assert context.find_draft(9, 1, 4).tolist() == [10, 11, 12]
         assert context.find_draft(9, 4, 4).tolist() == []
 
@@ -273,9 +276,11 @@ def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str,
 
 def test_scored_drafts_are_as_long_as_can_be_taken_back(tiny_model: Path) -> None:
     """Where no chunk begins. Longer ones would be there."""
-    with open_tiny(tiny_model, H2OConfig(4, 6, lookup_budget=0, decode="memory", chunk_size=64)) as llm:
+    with open_tiny(
+        tiny_model, H2OConfig(local_window=4, heavy_budget=6, lookup_budget=0, decode="memory", chunk_size=64)
+    ) as llm:
         llm.eval([7] * 40)
-        with llm.use_context() as context:
+        with llm._use_context() as context:
             assert context.find_draft(7, 1, 50).size == 15
         expected = generate(llm, 200, **REPEAT)
         llm.reset()
@@ -304,7 +309,7 @@ def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig
 
 
 def test_a_generator_that_was_left_behind(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, H2OConfig(4, 6, chunk_size=S)) as llm:
+    with open_tiny(tiny_model, H2OConfig(local_window=4, heavy_budget=6, chunk_size=S)) as llm:
         for leave in (lambda g: g.close(), lambda g: llm.reset()):
             llm.reset()
             generator = llm.generate(PROMPT, **REPEAT, draft=15)
@@ -362,14 +367,16 @@ def test_usage_is_of_one_completion(dense: Llama, monkeypatch: pytest.MonkeyPatc
     """Not of all since the sequence was reset; and counting computes nothing."""
     prompt, counts = PROMPT, [(0, 0)]
     for _ in range(3):
-        details = dense(prompt, 40, draft=15, reuse=len(counts) > 1, **REPEAT)["usage"]["completion_tokens_details"]
+        details = dense(prompt, max_tokens=40, draft=15, reuse=len(counts) > 1, **REPEAT)["usage"][
+            "completion_tokens_details"
+        ]
         counts.append(dense._draft_counts())
         drafted, accepted = np.diff(counts[-2:], axis=0)[0].tolist()
         assert details == {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
         assert accepted > 0
         prompt = [*dense.tokens.tolist(), 7]
     computed = record_calls(monkeypatch, dense, "_eval")
-    dense(PROMPT, 1, draft=15)
+    dense(PROMPT, max_tokens=1, draft=15)
     assert len(computed) == 1
 
 
@@ -378,7 +385,7 @@ def test_usage_is_of_one_completion(dense: Llama, monkeypatch: pytest.MonkeyPatc
 
 def test_sliding_window_and_recurrent_models(unsupported_memory_model: Path, request: pytest.FixtureRequest) -> None:
     with open_tiny(unsupported_memory_model) as llm:
-        if llm.core_model.is_recurrent:
+        if llm.model._handle.is_recurrent:
             with pytest.raises(ValueError, match="draft must be 0, as a recurrent model cannot take tokens back"):
                 llm.generate(PROMPT, draft=15)
             with pytest.raises(ValueError, match="draft must be 0"):

@@ -32,7 +32,7 @@ def text_file(tmp_path: Path) -> Path:
 
 def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    command: list[str | Path] = ["demo", "--text", text_file, *SMALL, "--heavy", "16,32", "--reference", "window"]
+    command: list[str | Path] = ["demo", "--file", text_file, *SMALL, "--heavy", "16,32", "--window"]
     command += ["--continuation", "32", "--json", out]
     result = succeeded(run(*command))
     assert result.stderr == ""
@@ -61,7 +61,7 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
 def test_halves_of_the_text(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     for half in ("first", "second"):
-        command = ["demo", "--text", text_file, *SMALL, "--half", half, "--continuation", "0", "--json", out]
+        command = ["demo", "--file", text_file, *SMALL, "--half", half, "--continuation", "0", "--json", out]
         result = succeeded(run(*command))
         assert f"1 × 256 tokens of {text_file}, {half} half" in result.stdout.replace("\n", " ")
     sha256s = [hashlib.sha256(half).hexdigest() for half in halves(text_file.read_bytes())]
@@ -110,13 +110,12 @@ def test_wrong_usage_exits_with_2(options: list[str], match: str) -> None:
 
 def test_errors_are_one_line() -> None:
     for options, match in [
-        (["--text", "missing.txt"], "missing.txt: No such file"),
+        (["--file", "missing.txt"], "missing.txt: No such file"),
         (["--n-tokens", "100"], "at least two chunks"),
         (["--n-tokens", "999936"], "the text has 524,288 tokens, but a window needs 999,936"),
         (["--local", "65"], "local_window"),
         (["--scorer", "nonsense"], "scorer"),
         (["--schedule", "nonsense"], "schedule"),
-        (["--reference", "nonsense"], "reference"),
         (["--ruler-task", "nonsense"], "ruler must be one of"),
         (["--json", "missing/rows.json"], "No such file"),
     ]:

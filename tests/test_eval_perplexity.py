@@ -20,6 +20,7 @@ from h2o_llama.eval.lockstep import pieces
 from h2o_llama.eval.losses import Losses, compare
 from h2o_llama.eval.text import Text, default_text
 from inputs import random_tokens
+from references import Reference
 
 S = 64
 N = 256
@@ -274,7 +275,7 @@ def test_as_many_settings_at_a_time_as_fit_into_half_of_the_memory(
     monkeypatch.setattr(subject, "kv_bytes_at_least", lambda *_: 2**30)
     # Weights and logits are less than the last half: 5 contexts fit, one of them for dense attention.
     monkeypatch.setattr(subject, "physical_memory", lambda: 11 * 2**30)
-    reference = Setting("reference", SPARSE.h2o, "upper_bound")  # which needs one more
+    reference = Reference("reference", SPARSE.h2o, "upper_bound")  # which needs one more
     settings = [SPARSE] * 5
     assert [len(some) for some in it.rounds(settings, N)] == [4, 1]
     assert [len(some) for some in it.rounds(settings, N, contexts_each=2)] == [2, 2, 1]

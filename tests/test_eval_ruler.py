@@ -14,12 +14,13 @@ import pytest
 from chats import open_chat, write_chat_model
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
-from h2o_llama import Llama, demo_model_path, named_files
+from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
 from h2o_llama.eval.dense_answers import DenseAnswers
 from h2o_llama.eval.ruler import KINDS, RulerMean, ruler_mean
 from h2o_llama.eval.ruler.draft import ESSAYS, WORDS, Sources
 from h2o_llama.eval.ruler.item import Item, make_item, score
+from h2o_llama.models import _named
 from spies import record_calls
 
 N = 4200
@@ -44,7 +45,7 @@ def llm() -> Iterator[Llama]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
-    for module in ("h2o_llama.named_files", "h2o_llama.eval.dense_answers"):
+    for module in ("h2o_llama.models._named", "h2o_llama.eval.dense_answers"):
         monkeypatch.setattr(f"{module}.cache_folder", lambda: folder)
     return folder
 
@@ -333,7 +334,7 @@ def test_a_chunk_that_sees_everything_says_what_dense_attention_says() -> None:
 
 def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) -> None:
     for name, text in ((ESSAYS, ESSAY), (WORDS, LISTS)):
-        path = named_files.NAMED_FILES[name].path
+        path = _named.NAMED_FILES[name].path
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     out = tmp_path / "rows.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 import h2o_llama
 from compare import assert_memory_is_well_formed, assert_refused, assert_same_history, case
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama.attention_mass import chunk_masses
-from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, references, sweep
-from h2o_llama.eval.reference_llama import ReferenceLlama, memory_set
-from h2o_llama.eval.rows import append_rows
-from h2o_llama.fingerprint import model_fingerprint
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, sweep, window
+from h2o_llama.eval.rows import append_rows, read_rows
+from h2o_llama.inspect.attention_mass import chunk_masses
+from h2o_llama.models._fingerprint import model_fingerprint
 from inputs import random_tokens
+from reference_llama import ReferenceLlama, memory_set
+from references import references
 from spies import record_calls
 
 S = 64
@@ -51,7 +53,9 @@ def test_a_sweep_has_all_combinations_by_name() -> None:
         "single_pass sum A4 L128 H32",
         "two_phase sum A4 L128 H32",
     ]
-    assert settings[5].h2o == H2OConfig(128, 32, 0, scorer="sum", schedule="two_phase", lookup_budget=0)
+    assert settings[5].h2o == H2OConfig(
+        local_window=128, heavy_budget=32, sink_tokens=0, scorer="sum", schedule="two_phase", lookup_budget=0
+    )
 
 
 def test_names_of_a_sweep() -> None:
@@ -81,8 +85,8 @@ def test_names_of_a_sweep() -> None:
 def test_bad_sweeps_and_references() -> None:
     it = Setting("it", H2O)
     too_large = [
-        Setting("it", H2OConfig(60, 9, 0, lookup_budget=0)),
-        Setting("it", H2OConfig(8, 45, 0, lookup_budget=16)),
+        Setting("it", H2OConfig(local_window=60, heavy_budget=9, sink_tokens=0, lookup_budget=0)),
+        Setting("it", H2OConfig(local_window=8, heavy_budget=45, sink_tokens=0, lookup_budget=16)),
     ]
     assert_refused(
         [
@@ -90,9 +94,12 @@ def test_bad_sweeps_and_references() -> None:
             (lambda: sweep(local_window=[-1], heavy_budget=[8]), "local_window"),
             (lambda: sweep(local_window=[8], heavy_budget=[8], schedule=["thrice"]), "schedule"),
             (lambda: sweep(local_window=[8], heavy_budget=[8], scorer=["guess"]), "scorer"),
-            (lambda: references(too_large[0], ["window"], S), r"window of 65 tokens .* at most a chunk \(64\)"),
-            (lambda: references(too_large[1], ["window"], S), r"window of 65 tokens .* at most a chunk \(64\)"),
-            (lambda: references(it, ["upper_bound"], S), "'random', 'window', 'upper-bound'"),
+            (
+                lambda: references(too_large[0], ["window"], S),
+                r"has 65 tokens, but a local window is at most a chunk \(64\)",
+            ),
+            (lambda: window(too_large[1], S), r"has 65 tokens, but a local window is at most a chunk \(64\)"),
+            (lambda: references(it, ["upper_bound"], S), "random, window, upper-bound"),
             (lambda: references(Setting("dense", None), ["random"], S), "needs a setting with H2O"),
         ]
     )
@@ -105,8 +112,18 @@ def test_a_sweep_has_the_defaults_of_h2o() -> None:
 
 
 def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
-    ratio = Setting.of(H2OConfig(8, sink_tokens=0, lookup_budget=0, keep_ratio=0.25))
-    blocks = Setting.of(H2OConfig(16, 16, 0, scorer="block_ema", ema_alpha=0.25, shared_heads=True, lookup_budget=0))
+    ratio = Setting.of(H2OConfig(local_window=8, sink_tokens=0, lookup_budget=0, keep_ratio=0.25))
+    blocks = Setting.of(
+        H2OConfig(
+            local_window=16,
+            heavy_budget=16,
+            sink_tokens=0,
+            scorer="block_ema",
+            ema_alpha=0.25,
+            shared_heads=True,
+            lookup_budget=0,
+        )
+    )
     names = ["single_pass distant L8 keep0.25", "single_pass block_ema L16 H16 blocks16 ema0.25 shared heads"]
     assert [ratio.name, blocks.name] == names
     settings = [ratio, blocks, *evicting([ratio])]
@@ -114,19 +131,19 @@ def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
     losses = [row["ppl_ratio"] for row in rows if row["setting"] != "dense"]
     assert len(losses) == 3
     assert losses[0] == pytest.approx(losses[2], rel=1e-4)
-    with pytest.raises(ValueError, match="leave keep_ratio out"):
+    with pytest.raises(ValueError, match="memory sets of one size"):
         references(ratio, ["random"], S)
 
 
 def test_references_have_the_same_memory_size() -> None:
-    random, window, upper_bound = references(Setting("it", H2O), ["random", "window", "upper-bound"], S)
-    assert (random.memory, window.memory, upper_bound.memory) == ("random", None, "upper_bound")
+    random, recent, upper_bound = references(Setting("it", H2O), ["random", "window", "upper-bound"], S)
+    assert (random.memory, recent.memory, upper_bound.memory) == ("random", None, "upper_bound")
     assert random.h2o == upper_bound.h2o
-    for setting in (random, window, upper_bound):
+    for setting in (random, recent, upper_bound):
         assert setting.h2o is not None
         assert setting.h2o.memory_size == H2O.memory_size
-    assert window.h2o == replace(H2O, local_window=14, heavy_budget=0, sink_tokens=4)
-    assert [s.name for s in (random, window, upper_bound)] == [
+    assert recent.h2o == replace(H2O, local_window=14, heavy_budget=0, sink_tokens=4)
+    assert [s.name for s in (random, recent, upper_bound)] == [
         "single_pass random A2 L8 H8",
         "single_pass window A4 L14",
         "single_pass upper bound A2 L8 H8",
@@ -252,6 +269,21 @@ def test_the_upper_bound_is_the_best_on_real_text() -> None:
 # --- rows and files
 
 
+def test_runs_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+
+    def add(run: int) -> None:
+        for i in range(20):
+            append_rows(path, [{"task": "t", "run": run, "i": i}])
+
+    threads = [threading.Thread(target=add, args=(run,)) for run in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_rows(path)) == 80
+
+
 def test_a_row_says_what_it_is(tiny_model: Path) -> None:
     row = measure(tiny_model, text_name="noise")[1]
     assert row["task"] == "perplexity"
@@ -286,7 +318,7 @@ def test_a_second_run_measures_only_what_is_missing(
 
 def test_rows_of_dense_layers_are_found_again(tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    settings = [Setting.of(H2OConfig(8, 8, dense_layers=n)) for n in (0, 1, 2)]
+    settings = [Setting.of(H2OConfig(local_window=8, heavy_budget=8, dense_layers=n)) for n in (0, 1, 2)]
     rows = measure(tiny_model, settings, json_file=path)
     assert [row["h2o"]["dense_layers"] for row in rows] == [[], [0], [0, 1]]
     assert measure(tiny_model, settings, json_file=path) == json.loads(path.read_text()) == rows

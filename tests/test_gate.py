@@ -1,4 +1,4 @@
-"""`h2o-llama gate`: figures of a small model, and what the command makes of those that do not hold."""
+"""`python benchmarks/gate.py`: figures of a small model, and what the command makes of those that do not hold."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 
 import h2o_llama
+from acceptance import figures, stored
+from acceptance.bounds import BOUNDS
+from acceptance.figures import N_AFTER, Figure, Gate
+from acceptance.prompts import LENGTHS, PLACES, TURNS, prompts
 from command_line import invoke
-from h2o_llama.gate import figures, stored
-from h2o_llama.gate.bounds import BOUNDS
-from h2o_llama.gate.figures import N_AFTER, Figure, Gate
-from h2o_llama.gate.prompts import LENGTHS, PLACES, TURNS, prompts
+from gate import app
 
 TEXT = b" ".join(b"%d squared is %d." % (i, i * i) for i in range(2_000))
 
 
 @pytest.fixture(scope="module")
 def gate(tiny_model: Path) -> Iterator[Gate]:
-    with h2o_llama.Llama(tiny_model, n_ctx=1, n_ubatch=1, n_batch=1, h2o=None) as weights:
+    with h2o_llama.Model(tiny_model) as weights:
         yield Gate(weights, TEXT, threads=1, long=65_536)
 
 
@@ -102,7 +103,7 @@ def test_command(ppl: float, status: int, tmp_path: Path, monkeypatch: pytest.Mo
     found: list[Figure] = [("lossy", "short", 3.3), ("lossy_ppl", "short", ppl)]
     monkeypatch.setattr(Gate, "figures", lambda self: iter(found))
     file = tmp_path / "gate.json"
-    result = invoke("gate", "demo", "--json", file)
+    result = invoke("demo", "--json", file, app=app)
     assert result.exit_code == status
     assert f"| {ppl:.3f} | ≤ 1.020 | {'yes' if status == 0 else 'NO'} |" in result.stdout
     assert ("All 2 hold." if status == 0 else "1 of 2 do not hold.") in result.stdout

@@ -22,7 +22,9 @@ PROMPT = random_tokens(20)
 
 
 def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    return Llama(path, n_ctx=512, n_batch=64, n_threads=1, h2o=H2OConfig(8, 8, chunk_size=32), **kwargs)
+    return Llama(
+        path, n_ctx=512, n_batch=64, n_threads=1, h2o=H2OConfig(local_window=8, heavy_budget=8, chunk_size=32), **kwargs
+    )
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def llm(opened: Opened, tiny_model: Path) -> Llama:
 
 
 def text_of(llm: Llama, max_tokens: int | None = 64, **sampling: Any) -> str:
-    return llm(PROMPT, max_tokens, **sampling)["choices"][0]["text"]
+    return llm(PROMPT, max_tokens=max_tokens, **sampling)["choices"][0]["text"]
 
 
 # --- grammars
@@ -116,7 +118,7 @@ def test_tokens_that_fit_keep_their_probabilities(llm: Llama, rng: np.random.Gen
             presence_penalty=0.0,
             seed=seed,
             logit_bias=[],
-            grammar=_core.Grammar(llm.core_model, "root ::= [a-f]"),
+            grammar=_core.Grammar(llm.model._handle, "root ::= [a-f]"),
         )
         counts[allowed.index(sampler.sample_from(logits))] += 1
     deviations = (counts - n * expected) / np.sqrt(n * expected * (1 - expected))
@@ -126,7 +128,7 @@ def test_tokens_that_fit_keep_their_probabilities(llm: Llama, rng: np.random.Gen
 def test_a_draft_follows_the_grammar(llm: Llama) -> None:
     grammar = 'root ::= ("abcd" | "abce"){15}'
     plain = text_of(llm, 60, grammar=grammar, temperature=0)
-    drafted = llm(PROMPT, 60, grammar=grammar, temperature=0, draft=15)
+    drafted = llm(PROMPT, max_tokens=60, grammar=grammar, temperature=0, draft=15)
     assert drafted["choices"][0]["text"] == plain
     assert drafted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 10
 
@@ -261,7 +263,7 @@ def test_logprobs_of_a_completion(llm: Llama, draft: int) -> None:
         logits *= 0.5
         return logits
 
-    answer = llm(prompt, 6, temperature=0.5, seed=2, logprobs=2, logits_processor=flatten, draft=draft)
+    answer = llm(prompt, max_tokens=6, temperature=0.5, seed=2, logprobs=2, logits_processor=flatten, draft=draft)
     entry = answer["choices"][0]["logprobs"]
     assert entry is not None
     tokens = llm.tokens[len(prompt) :].tolist()
@@ -278,12 +280,14 @@ def test_logprobs_of_a_completion(llm: Llama, draft: int) -> None:
 
 
 def test_logprobs_end_where_the_text_does(llm: Llama) -> None:
-    answer = llm(PROMPT, 20, stop="END", logprobs=0, logits_processor=dictate("one END two", EOS))
+    answer = llm(PROMPT, max_tokens=20, stop="END", logprobs=0, logits_processor=dictate("one END two", EOS))
     assert answer["choices"][0]["text"] == "one "
     logprobs = answer["choices"][0]["logprobs"]
     assert logprobs is not None
     assert "".join(logprobs["tokens"]) == "one "
-    chunks = list(llm(PROMPT, 20, stop="END", logprobs=0, logits_processor=dictate("one END two", EOS), stream=True))
+    chunks = list(
+        llm(PROMPT, max_tokens=20, stop="END", logprobs=0, logits_processor=dictate("one END two", EOS), stream=True)
+    )
     parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
     assert "".join(token for part in parts if part is not None for token in part["tokens"]) == "one "
 
@@ -293,9 +297,9 @@ def test_logprobs_are_of_generated_tokens(llm: Llama) -> None:
         llm(PROMPT, logprobs=1, echo=True)
     with pytest.raises(ValueError, match="logprobs must be an integer from 0"):
         llm(PROMPT, logprobs=-1)
-    assert llm(PROMPT, 1)["choices"][0]["logprobs"] is None
+    assert llm(PROMPT, max_tokens=1)["choices"][0]["logprobs"] is None
 
 
 def test_create_completion_is_the_call(llm: Llama) -> None:
-    a, b = llm.create_completion(PROMPT, 4, temperature=0), llm(PROMPT, 4, temperature=0)
+    a, b = llm.create_completion(PROMPT, max_tokens=4, temperature=0), llm(PROMPT, max_tokens=4, temperature=0)
     assert a["choices"] == b["choices"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.demo.document import build_document
-from h2o_llama.llama import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 from inputs import limited, random_tokens
 from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama, view
 from oracle import DenseOracle, GGUFModel, read_model
@@ -129,11 +129,16 @@ def test_a_question_after_the_document_is_answered_as_dense_attention_answers_it
     By default, the first tokens of an answer are looked up: the question repeats the key.
     """
     document = build_document(2500, (0.02, 0.4, 0.95))
-    h2o = H2OConfig(28, 0, lookup_budget=0, chunk_size=256)
+    h2o = H2OConfig(local_window=28, heavy_budget=0, lookup_budget=0, chunk_size=256)
     with (
         Llama(demo_model_path(), n_ctx=2600, n_threads=1, h2o=h2o) as llm,
         Llama(llm, n_ctx=2600, n_ubatch=256, n_threads=1, h2o=None) as dense,
-        Llama(llm, n_ctx=2600, n_threads=1, h2o=H2OConfig(60, 320, 4, lookup_budget=128, chunk_size=256)) as default,
+        Llama(
+            llm,
+            n_ctx=2600,
+            n_threads=1,
+            h2o=H2OConfig(local_window=60, heavy_budget=320, sink_tokens=4, lookup_budget=128, chunk_size=256),
+        ) as default,
     ):
         for needle in document.needles:
             prompt = document.text + needle.question

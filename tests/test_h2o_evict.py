@@ -18,7 +18,7 @@ import h2o_llama
 from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
-from h2o_llama.apart import call_apart, resident_bytes
+from h2o_llama._internal.apart import call_apart, resident_bytes
 from inputs import is_external, random_tokens, split
 from llamas import Config, arrays, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel
@@ -157,8 +157,8 @@ def test_a_cache_that_cannot_fit_is_refused(tiny_model: Path) -> None:
 
 def test_says_once_that_the_text_is_longer_than_what_the_model_was_trained_for(tiny_model: Path) -> None:
     with open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm:
-        llm.eval(random_tokens(llm.core_model.n_ctx_train))
-        with pytest.warns(UserWarning, match=f"trained for texts of {llm.core_model.n_ctx_train} tokens"):
+        llm.eval(random_tokens(llm.model._handle.n_ctx_train))
+        with pytest.warns(UserWarning, match=f"trained for texts of {llm.model._handle.n_ctx_train} tokens"):
             llm.eval([1])
         llm.eval([1])  # warnings are errors
 

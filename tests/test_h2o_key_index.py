@@ -294,7 +294,7 @@ def test_bytes_held(model_by_name: ModelByName) -> None:
             stats = llm.kv.stats
             index_bytes = 1024 * 2 * 2 * 64 * 18 // 32 if retrieval == "index" else 0
             assert 0 <= stats.index_bytes - index_bytes < 256
-            with llm.use_context() as context:
+            with llm._use_context() as context:
                 assert context.kv_bytes == stats.kv_bytes + stats.index_bytes
 
 
@@ -326,7 +326,7 @@ def test_heads_must_be_blocks(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_no_memory_could_hold(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("h2o_llama._ram.physical_memory", lambda: 2**24)
+    monkeypatch.setattr("h2o_llama._internal.memory.physical_memory", lambda: 2**24)
     h2o = H2OConfig(retrieval="index", lookup_budget=2**31 - 1)
     with pytest.raises(ValueError, match=r"lookup_budget=2147483647 needs about .* for what every query retrieves"):
         Llama(tiny_model, n_ctx=4096, h2o=h2o)

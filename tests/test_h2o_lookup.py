@@ -137,7 +137,9 @@ def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
     calls = split(repetitive_tokens(90), [40, 1, 49])
     results = []
     for arguments in ({"lookup_budget": 0}, {"lookup_budget": 0, "tile": 5}, {}):
-        h2o = H2OConfig(4, 6, 1, scorer="sum", schedule=schedule, chunk_size=S, **arguments)
+        h2o = H2OConfig(
+            local_window=4, heavy_budget=6, sink_tokens=1, scorer="sum", schedule=schedule, chunk_size=S, **arguments
+        )
         with h2o_llama.Llama(tiny_model, n_ctx=256, n_batch=256, n_threads=1, h2o=h2o) as llm:
             results.append([*eval_calls(llm, calls), *view(llm, history=False)])
     assert_all_equal(results[1], results[0])

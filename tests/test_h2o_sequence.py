@@ -25,22 +25,22 @@ CONFIG = Config(S=S, L=4, H=6, A=1)
 
 
 def remove(llm: h2o_llama.Llama, start: int) -> bool:
-    with llm.use_context() as context:
+    with llm._use_context() as context:
         return context.remove(start)
 
 
 def min_position(llm: h2o_llama.Llama) -> int:
-    with llm.use_context() as context:
+    with llm._use_context() as context:
         return context.min_position
 
 
 def state_of(llm: h2o_llama.Llama, partial: bool = False, rows: bool = True, end: int | None = None) -> bytes:
-    with llm.use_context() as context:
+    with llm._use_context() as context:
         return context.get_state(partial, rows, end)
 
 
 def restore(llm: h2o_llama.Llama, state: bytes, partial: bool = False, rows: bool = True) -> None:
-    with llm.use_context() as context:
+    with llm._use_context() as context:
         context.set_state(state, partial, rows)
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from h2o_llama.report import measures, membership
-from h2o_llama.report.captured import CapturedMass
-from h2o_llama.report.history import MemoryHistory
-from h2o_llama.report.html import render_html, write_html
-from h2o_llama.report.memory import SHADES, HeadMemory, MemoryReport, shades, top_texts
-from h2o_llama.report.pieces import split_pieces
-from h2o_llama.report.terminal import highlighted
+from h2o_llama.inspect import measures, membership
+from h2o_llama.inspect.captured import CapturedMass
+from h2o_llama.inspect.history import MemoryHistory
+from h2o_llama.inspect.html import render_html, write_html
+from h2o_llama.inspect.memory import SHADES, HeadMemory, MemoryReport, shades, top_texts
+from h2o_llama.inspect.pieces import split_pieces
+from h2o_llama.inspect.terminal import highlighted
 
 VOID_TAGS = {"meta", "br", "link", "img", "input", "hr"}
 HOSTILE = b"a\n\n<script>alert(1)</script>&amp;\"'`{{ 7*7 }}</div></span></mark><!-- \x00\x1b[31m\r\n end"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from h2o_llama import Llama
+from h2o_llama import H2OWarning, Llama
 
 
 class FakeHub:
@@ -21,12 +21,12 @@ class FakeHub:
         self.downloaded: list[tuple[str, str]] = []
         self.options: list[dict[str, Any]] = []
         self.cache: Path | None = None
-        self.is_online = True
+        self.error: Exception | None = None
 
     def list_repo_files(self, repo_id: str, **options: Any) -> list[str]:
         self.options.append(options)
-        if not self.is_online:
-            raise ConnectionError("no network")
+        if self.error is not None:
+            raise self.error
         return self.files
 
     def hf_hub_download(self, repo_id: str, filename: str, **options: Any) -> str:
@@ -97,14 +97,33 @@ def test_from_pretrained_says_which_revision_and_who_asks(hub: FakeHub) -> None:
 
 
 def test_from_pretrained_without_a_network(hub: FakeHub, tiny_model: Path, tmp_path: Path) -> None:
-    """What is in the cache is used; if there is nothing, the error is that of the network."""
-    hub.is_online = False
+    """What is in the cache is used, and this is said; if there is nothing, the error is that of the network."""
+    hub.error = ConnectionError("no network")
     with pytest.raises(ConnectionError, match="no network"):
         Llama.from_pretrained("someone/m")
     hub.cache = tmp_path
     (tmp_path / "m-Q8_0.gguf").symlink_to(tiny_model)
-    with Llama.from_pretrained("someone/m", n_ctx=32, n_ubatch=16, h2o=None) as llm:
+    with (
+        pytest.warns(H2OWarning, match="no network: what was downloaded of someone/m before is used"),
+        Llama.from_pretrained("someone/m", n_ctx=32, n_ubatch=16, h2o=None) as llm,
+    ):
         assert llm.model_path == str(tmp_path / "m-Q8_0.gguf")
     with pytest.raises(ValueError, match="no file matches"):
         Llama.from_pretrained("someone/m", "*F16.gguf")
     assert hub.downloaded == []
+
+
+def test_a_cache_that_lacks_a_part_is_not_used(hub: FakeHub, tmp_path: Path) -> None:
+    hub.error, hub.cache = ConnectionError("no network"), tmp_path
+    (tmp_path / "m-00001-of-00002.gguf").touch()
+    with pytest.raises(ConnectionError, match="no network"):
+        Llama.from_pretrained("someone/m", "*")
+
+
+def test_a_refusal_of_the_hub_is_no_missing_network(hub: FakeHub, tiny_model: Path, tmp_path: Path) -> None:
+    hub.cache, refusal = tmp_path, OSError("401: this model is gated")
+    hub.error = refusal
+    refusal.response = SimpleNamespace(status_code=401)  # type: ignore[attr-defined]
+    (tmp_path / "m-Q8_0.gguf").symlink_to(tiny_model)
+    with pytest.raises(OSError, match="gated"):
+        Llama.from_pretrained("someone/m")

@@ -18,7 +18,22 @@ import pytest
 import h2o_llama
 import models
 from compare import assert_all_equal, case
-from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama, UnsupportedModelError, _core, _cpus
+from h2o_llama import (
+    BusyError,
+    DamagedFileError,
+    H2OConfig,
+    H2OError,
+    H2OWarning,
+    KVCache,
+    KVStats,
+    Llama,
+    Model,
+    OutOfMemoryError,
+    UnsupportedModelError,
+    _core,
+)
+from h2o_llama._internal import cpus
+from h2o_llama._internal.core_errors import core_errors
 from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
@@ -28,7 +43,13 @@ LAYERS, N_HEAD, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 8, 2, 32  # QWEN3_GQA4
 
 
 def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
-    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": S, "n_threads": 1, "h2o": H2OConfig(L, H, A, chunk_size=S)}
+    defaults = {
+        "n_ctx": 256,
+        "n_batch": 64,
+        "n_ubatch": S,
+        "n_threads": 1,
+        "h2o": H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, chunk_size=S),
+    }
     return Llama(path, **(defaults | kwargs))
 
 
@@ -60,7 +81,7 @@ def test_defaults() -> None:
     assert ", ".join(f"{name}={p.default}" for name, p in parameters.items() if name != "model_path") == (
         "n_ctx=0, n_batch=None, n_ubatch=None, n_threads=None, n_gpu_layers=None, type_k=f16, type_v=f16, "
         "flash_attn=auto, h2o=auto, record=False, profile=False, seed=None, verbose=False, n_seq_max=1, "
-        "chat_template=None, rpc_servers=None, lossless=None, products=auto"
+        "chat_template=None, rpc_servers=None, lossless=None, products=auto, busy=raise"
     )
 
 
@@ -79,12 +100,18 @@ def test_what_is_not_given_goes_with_the_chunk_size(tiny_model: Path, chunk_size
         h2o = llm.h2o
     assert h2o is not None
     assert (h2o.local_window, h2o.heavy_budget, h2o.sink_tokens, h2o.lookup_budget) == sizes
-    assert h2o == H2OConfig(*sizes[:3], lookup_budget=sizes[3], chunk_size=chunk_size)
+    assert h2o == H2OConfig(
+        local_window=sizes[0],
+        heavy_budget=sizes[1],
+        sink_tokens=sizes[2],
+        lookup_budget=sizes[3],
+        chunk_size=chunk_size,
+    )
 
 
 def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Path) -> None:
     """With one warning, if nobody asked for H2O."""
-    with pytest.warns(UserWarning, match=r"(?s)H2O.*: attention is dense. Pass h2o=None") as warned:
+    with pytest.warns(H2OWarning, match=r"(?s)H2O.*: attention is dense. Pass h2o=None") as warned:
         llm = Llama(unsupported_memory_model, n_ctx=64, n_threads=1)
     with llm:
         assert len(warned) == 1
@@ -92,7 +119,7 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
         assert llm.h2o is None
         llm.eval([1, 2, 3])
     with pytest.raises(UnsupportedModelError, match="H2O does not work with this model"):
-        Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(8, 8))
+        Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(local_window=8, heavy_budget=8))
 
 
 def test_what_is_wrong_else_does_not_make_a_model_dense(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +127,33 @@ def test_what_is_wrong_else_does_not_make_a_model_dense(tiny_model: Path, monkey
         raise H2OError("[h2o] not enough memory for the compute buffers")
 
     monkeypatch.setattr(_core, "Context", refuse)
-    with pytest.raises(H2OError, match="not enough memory"):
+    with pytest.raises(OutOfMemoryError, match="not enough memory"):
         Llama(tiny_model, n_ctx=64, n_threads=1)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (H2OError("[h2o] not enough memory to move rows: CPU"), OutOfMemoryError),
+        (MemoryError("std::bad_alloc"), OutOfMemoryError),
+        (H2OError("[h2o] H2O does not work with this model: ALiBi"), UnsupportedModelError),
+        (H2OError("[h2o] decoding failed"), H2OError),
+        (BusyError("not enough memory"), BusyError),
+        (ValueError("not enough memory"), ValueError),
+    ],
+)
+def test_errors_of_the_core_are_told_apart(raised: Exception, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught, core_errors():
+        raise raised
+    assert type(caught.value) is kind
+
+
+def test_errors_are_also_the_builtins_that_they_were() -> None:
+    builtins = {OutOfMemoryError: (MemoryError, ValueError), DamagedFileError: (ValueError,), BusyError: ()}
+    for kind, bases in builtins.items():
+        assert issubclass(kind, (H2OError, *bases))
+        assert isinstance(kind("x"), bases or H2OError)
+    assert issubclass(H2OWarning, UserWarning)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +178,10 @@ def test_threads_are_no_more_than_a_container_may_use(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
     (tmp_path / "own").write_text("0::/service\n")
-    monkeypatch.setattr(_cpus, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(_cpus, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(cpus, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(cpus, "_OWN_CGROUPS", tmp_path / "own")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert _cpus.available_cpus() == n
+    assert cpus.available_cpus() == n
 
 
 @pytest.mark.parametrize(
@@ -138,14 +190,14 @@ def test_threads_are_no_more_than_a_container_may_use(
 def test_a_cache_is_no_smaller_than_is_said(model_by_name: ModelByName, name: str) -> None:
     """Or a model that fits would be refused: here some layers have fewer KV heads than the first, or none."""
     with open_tiny(model_by_name(name), h2o=None) as llm:
-        least = h2o_llama._ram.kv_bytes_at_least(llm.core_model, llm.n_ctx, "f16", "f16")
+        least = h2o_llama._internal.memory.kv_bytes_at_least(llm.model._handle, llm.n_ctx, "f16", "f16")
         assert least <= llm.kv.stats.kv_bytes
         assert least == llm.kv.stats.kv_bytes or name != "qwen3-gqa4-f32"
 
 
 def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     n_bytes = 4 * N_VOCAB * 16
-    monkeypatch.setattr(h2o_llama._ram, "physical_memory", lambda: n_bytes)
+    monkeypatch.setattr(h2o_llama._internal.memory, "physical_memory", lambda: n_bytes)
     llm.eval([1] * 16, logits="all")
     with pytest.raises(ValueError, match=r"n_tokens=17 needs 0.0 GiB for logits='all'"):
         llm.eval([1] * 17, logits="all")
@@ -164,7 +216,7 @@ def test_model_properties(llm: Llama, tiny_model: Path) -> None:
     assert llm.metadata["qwen3.block_count"] == "3"
     assert (llm.token_bos, llm.token_eos) == (models.EOS, models.EOS)
     assert llm.n_params * 4 == llm.model_bytes  # F32
-    assert llm.h2o == H2OConfig(L, H, A, chunk_size=S)
+    assert llm.h2o == H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, chunk_size=S)
     assert llm.n_gpu_layers == 0
 
 
@@ -172,7 +224,7 @@ def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
     """llama.cpp rounds up to 256; the limit is the user's number, and a chunk may be larger. 0: as it was trained."""
     with open_tiny(tiny_model, n_ctx=0) as llm:
         assert llm.n_ctx == models.N_CTX_TRAIN
-    with open_tiny(tiny_model, n_ctx=20, h2o=H2OConfig(64, 0, chunk_size=64)) as llm:
+    with open_tiny(tiny_model, n_ctx=20, h2o=H2OConfig(local_window=64, heavy_budget=0, chunk_size=64)) as llm:
         llm.eval([1] * 20)
         assert llm.kv.chunk_size == 64
     with open_tiny(tiny_model, n_ctx=20) as llm:
@@ -185,7 +237,7 @@ def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
 
 def test_every_kv_type_works_both_ways(tiny_model: Path) -> None:
     for kv_type, flash_attn, h2o in product(
-        ("f32", "f16", "q8_0"), ("auto", "on", "off"), (None, H2OConfig(L, H, chunk_size=S))
+        ("f32", "f16", "q8_0"), ("auto", "on", "off"), (None, H2OConfig(local_window=L, heavy_budget=H, chunk_size=S))
     ):
         if (kv_type, flash_attn) != ("q8_0", "off"):
             arguments = {"type_k": kv_type, "type_v": kv_type, "flash_attn": flash_attn, "h2o": h2o}
@@ -200,6 +252,39 @@ def test_numpy_integers_are_integers(tiny_model: Path) -> None:
         assert (llm.n_tokens, llm.n_ctx, llm.kv.chunk_size) == (40, 64, S)
 
 
+# --- a model
+
+
+def test_a_model_tokenizes_without_a_context(tiny_model: Path, llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "Context", None)
+    with Model(tiny_model) as model:
+        tokens = model.tokenize("Hello, world")
+        assert tokens == llm.tokenize("Hello, world")
+        assert model.detokenize(tokens) == b"Hello, world"
+        assert (model.n_vocab, model.n_params, model.metadata) == (llm.n_vocab, llm.n_params, llm.metadata)
+        assert model.fingerprint == llm.model.fingerprint
+    with pytest.raises(ValueError, match=r"^\[Model\] this model is closed$"):
+        model.tokenize("a")
+
+
+def test_a_model_and_what_shares_it_close_in_any_order(tiny_model: Path) -> None:
+    with Model(tiny_model) as model:
+        open_tiny(model).close()
+        llm = open_tiny(model, h2o=None, chat_template="chatml")
+        assert (llm.chat_template, model.chat_template) == ("chatml", None)
+    with llm:
+        assert len(list(llm.generate(llm.tokenize("abc"), temperature=0, top_k=1))) > 0
+    with pytest.raises(ValueError, match=r"^\[Llama\] this model is closed$"):
+        llm.model.tokenize("a")
+
+
+def test_arguments_go_by_name(tiny_model: Path) -> None:
+    for call in (Llama, Model, KVCache, Llama.eval, Llama.generate, Llama.__call__, Llama.create_chat_completion):
+        parameters = list(inspect.signature(call).parameters.values())
+        n = 1 if inspect.isclass(call) else 2
+        assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters[n:]), call
+
+
 # --- shared weights
 
 
@@ -207,7 +292,7 @@ def test_shared_weights_give_the_same_logits(llm: Llama) -> None:
     """Two sequences at the same time, each with its own attention."""
     tokens = random_tokens(40)
     with open_tiny(llm) as twin, open_tiny(llm, h2o=None) as dense:
-        assert twin.core_model is dense.core_model is llm.core_model
+        assert twin.model._handle is dense.model._handle is llm.model._handle
         assert twin.model_path == llm.model_path
         dense.eval(tokens[::-1])
         llm.eval(tokens)
@@ -357,7 +442,9 @@ def test_arrays_are_copies(llm: Llama) -> None:
 
 @pytest.mark.parametrize(("schedule", "runs"), [("single_pass", (3, 0, 0)), ("two_phase", (0, 1, 3))])
 def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"], runs: tuple[int, int, int]) -> None:
-    with open_tiny(tiny_model, h2o=H2OConfig(L, H, A, schedule=schedule, chunk_size=S)) as llm:
+    with open_tiny(
+        tiny_model, h2o=H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, schedule=schedule, chunk_size=S)
+    ) as llm:
         llm.eval(random_tokens(40))
         llm.eval([1], decode=True)
         stats = llm.kv.stats
@@ -376,7 +463,7 @@ def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"
 @pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
 def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pass", "two_phase"]) -> None:
     """The parts of the prefill, on top of the same results; the operator gathers by itself."""
-    h2o = H2OConfig(L, H, A, scorer="sum", schedule=schedule, chunk_size=S)
+    h2o = H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, scorer="sum", schedule=schedule, chunk_size=S)
     results = []
     for profile in (True, False):
         with open_tiny(tiny_model, h2o=h2o, flash_attn=flash_attn, profile=profile) as llm:
@@ -408,7 +495,7 @@ def test_kv_without_h2o(dense: Llama) -> None:
 
 def test_stand_alone_cache_outlives_the_model_it_was_made_from(tiny_model: Path) -> None:
     with open_tiny(tiny_model) as llm:
-        cache = KVCache(llm, 64, S, L, H)
+        cache = KVCache(llm, kv_size=64, chunk_size=S, local_window=L, heavy_budget=H)
     cache.init_chunk_scores(0, 0, np.ones((N_HEAD_KV, S)))
     assert cache.layers == LAYERS
     assert cache.kv_size >= 64
@@ -422,7 +509,7 @@ def _run(code: str) -> tuple[str, str]:
     return process.stdout, process.stderr
 
 
-@pytest.mark.parametrize("h2o", ["None", "h2o_llama.H2OConfig(4, 4, chunk_size=16)"])
+@pytest.mark.parametrize("h2o", ["None", "h2o_llama.H2OConfig(local_window=4, heavy_budget=4, chunk_size=16)"])
 def test_verbose_is_the_only_noise(tiny_model: Path, h2o: str) -> None:
     """verbose=False prints nothing in a whole life, the end of the interpreter with an open model included."""
     code = f"""
@@ -444,7 +531,9 @@ def test_an_index_that_cannot_be(tiny_model: Path, monkeypatch: pytest.MonkeyPat
     if why != "flash_attn":
         monkeypatch.setenv(why, "1")
     flash_attn = "off" if why == "flash_attn" else "auto"
-    with Llama(tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(9)) as llm:
-        assert llm.h2o == H2OConfig(9, retrieval="ngrams")
+    with Llama(tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(local_window=9)) as llm:
+        assert llm.h2o == H2OConfig(local_window=9, retrieval="ngrams")
     with pytest.raises((ValueError, H2OError), match="retrieval.*index.* needs attention as one operator"):
-        Llama(tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(9, retrieval="index"))
+        Llama(
+            tiny_model, n_ctx=64, n_threads=1, flash_attn=flash_attn, h2o=H2OConfig(local_window=9, retrieval="index")
+        )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import h2o_llama
 import models
 from h2o_llama import Llama, LlamaGrammar
+from h2o_llama.sampling import SamplingOptions
 from inputs import EXTERNAL_MODEL, Opened, random_tokens
 
 GUIDE = Path(__file__).parent.parent / "docs" / "from-llama-cpp-python.md"
@@ -56,7 +57,9 @@ def test_an_external_model_obeys_a_processor(external: Llama) -> None:
         logits[tokens] = np.abs(logits[tokens]) * 1000
         return logits
 
-    answer = external.create_completion("The capital of france is par", 4, seed=1337, logits_processor=[prefer])
+    answer = external.create_completion(
+        "The capital of france is par", max_tokens=4, seed=1337, logits_processor=[prefer]
+    )
     assert answer["choices"][0]["text"].startswith("rot")
 
 
@@ -64,9 +67,9 @@ def test_external_numbers_come_back_with_the_seed(external: Llama) -> None:
     """test_real_llama; a call's seed is all that is random in it. So hot that no model is sure of one number."""
     prompt = "Pick a number from 1 to 10?:\n"
     picked = [
-        external.create_completion(prompt, 4, temperature=10.0, min_p=0.0, seed=seed, grammar=NUMBERS)["choices"][0][
-            "text"
-        ]
+        external.create_completion(prompt, max_tokens=4, temperature=10.0, min_p=0.0, seed=seed, grammar=NUMBERS)[
+            "choices"
+        ][0]["text"]
         for seed in (*range(10), *range(10))
     ]
     assert picked[:10] == picked[10:]
@@ -132,13 +135,13 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
         name
         for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
         for name in _parameters(f)
-    }
+    } | set(SamplingOptions.__annotations__)
     with open_dense(tiny_model) as llm:
         llm.eval(PROMPT)
         for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:
             assert name in known or hasattr(llm, name), name
     assert set(re.findall(r"h2o_llama\.(\w+)", text)) <= set(h2o_llama.__all__)
-    assert set(re.findall(r"\b([a-z_]+)=", text)) <= known | {"seed", "temperature"}
+    assert set(re.findall(r"\b([a-z_]+)=", text)) <= known
 
 
 def _parameters(function: object) -> tuple[str, ...]:

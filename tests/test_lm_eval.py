@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from chats import CHATML, log_softmax, rendered, user
 from h2o_llama import H2OConfig, Llama, demo_model_path
+from h2o_llama.chat import generation
 from spies import record_calls
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
@@ -197,7 +198,7 @@ def test_tasks_are_sampled_as_they_ask_for(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """What they do not ask for is off."""
-    calls = record_calls(monkeypatch, Llama, "generate_by")
+    calls = record_calls(monkeypatch, generation, "generate_by")
     open_lm(h2o="off").generate_until([request("generate_until", "a", {"max_gen_toks": 1, **options})], True)
     wanted = Sampling(**({"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | expected))
     assert calls[0]["sampling"] == wanted
@@ -224,7 +225,7 @@ def test_options_reach_the_model() -> None:
         {"batch_size": 1, "device": "cpu"},
     )
     assert lm._llm.n_ctx == 300
-    assert lm._llm.h2o == H2OConfig(4, 4, 2, schedule="two_phase", chunk_size=32)
+    assert lm._llm.h2o == H2OConfig(local_window=4, heavy_budget=4, sink_tokens=2, schedule="two_phase", chunk_size=32)
     assert open_lm(h2o="off")._llm.h2o is None
     assert lm.tokenizer_name == str(demo_model_path())
 

@@ -9,7 +9,7 @@ import pytest
 
 import models
 from compare import assert_logits_close, case, relative_error
-from h2o_llama.quantizing import quantize_model
+from h2o_llama.models.quantize import quantize_model
 from inputs import ModelByName, random_tokens, split
 from llamas import eval_calls, open_llama
 from oracle import DenseOracle, OracleSinglePass, OracleTwoPhase, UnsupportedModel, read_model

@@ -17,8 +17,8 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from h2o_llama import plots
-from h2o_llama.plots.style import line_style
+from h2o_llama.inspect import plots
+from h2o_llama.inspect.plots.style import line_style
 
 
 def perplexity_row(
@@ -141,8 +141,8 @@ def test_lines_differ_without_colour() -> None:
 
 def test_pyplot_is_left_alone_and_a_missing_matplotlib_is_named() -> None:
     run = [sys.executable, "-c"]
-    used = "import h2o_llama.plots, sys; assert 'matplotlib.pyplot' not in sys.modules"
+    used = "import h2o_llama.inspect.plots, sys; assert 'matplotlib.pyplot' not in sys.modules"
     subprocess.run([*run, used], check=True)
-    without = "import sys; sys.modules['matplotlib'] = None\nimport h2o_llama.plots"
+    without = "import sys; sys.modules['matplotlib'] = None\nimport h2o_llama.inspect.plots"
     done = subprocess.run([*run, without], capture_output=True, text=True)
     assert 'pip install "h2o-llama[plot]"' in done.stderr.splitlines()[-1]

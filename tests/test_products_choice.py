@@ -76,7 +76,7 @@ def test_on_command_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         return make(**arguments)
 
     monkeypatch.setattr(_core, "Context", spy)
-    succeeded(invoke("run", "demo", "-p", "some text", "-n", "1", "--dense", "--products", "own"))
+    succeeded(invoke("run", "demo", "-p", "some text", "-n", "1", "--h2o", "off", "--products", "own"))
     assert opened[-1] == "own"
     for command in (["run", "demo", "-p", "x"], ["serve", "demo"]):
         assert_one_line_error(

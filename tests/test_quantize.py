@@ -16,7 +16,7 @@ from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, demo_model_path
-from h2o_llama.quantizing import quantize_model, quantize_types
+from h2o_llama.models.quantize import quantize_model, quantize_types
 from inputs import ModelByName
 from subprocess_cases import Case, run_cases
 
@@ -146,7 +146,7 @@ def test_no_damaged_file_ends_the_process(tiny_model: Path, out: Path, tmp_path:
     folder.mkdir()
     write_files(tiny_model, folder)
     files = sorted(folder.iterdir())
-    prelude = "from h2o_llama.quantizing import quantize_model\n"
+    prelude = "from h2o_llama.models.quantize import quantize_model\n"
     cases = [
         Case(f"{file.name} {name}", f"quantize_model({str(file)!r}, {str(out)!r}, {name!r}, 2)", "", "")
         for file in files
@@ -155,9 +155,9 @@ def test_no_damaged_file_ends_the_process(tiny_model: Path, out: Path, tmp_path:
     outcome = run_cases(cases, prelude)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
     assert outcome.raised.keys() == {case.name for case in cases}
-    assert {kind for kind, _ in outcome.raised.values()} == {None, "H2OError", "ValueError"}
+    assert {kind for kind, _ in outcome.raised.values()} == {None, "H2OError", "DamagedFileError"}
     assert outcome.raised["rope-scaling Q8_0"][0] == "H2OError"  # an assertion of llama.cpp
-    assert outcome.raised["truncated-0 Q8_0"][0] == "ValueError"
+    assert outcome.raised["truncated-0 Q8_0"][0] == "DamagedFileError"
     assert [path for path in out.parent.iterdir() if path != out] == []
 
 

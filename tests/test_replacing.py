@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from h2o_llama._replacing import replacing
+from h2o_llama._internal.atomic import replacing
 
 
 def replace(path: Path, content: bytes) -> None:

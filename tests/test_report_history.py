@@ -11,10 +11,10 @@ import pytest
 
 from compare import case
 from h2o_llama import H2OError
-from h2o_llama.attention_mass import chunk_masses
-from h2o_llama.report import measures
-from h2o_llama.report.captured import CapturedMass, captured_mass, mean_over_heads
-from h2o_llama.report.history import MemoryHistory, count_in_bins, memory_history, stays
+from h2o_llama.inspect import measures
+from h2o_llama.inspect.attention_mass import chunk_masses
+from h2o_llama.inspect.captured import CapturedMass, captured_mass, mean_over_heads
+from h2o_llama.inspect.history import MemoryHistory, count_in_bins, memory_history, stays
 from inputs import random_tokens
 from llamas import Config, open_llama
 

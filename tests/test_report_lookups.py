@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from h2o_llama import H2OError
-from h2o_llama.attention_mass import chunk_masses
-from h2o_llama.report import lookup_panel
-from h2o_llama.report.html import render_html
-from h2o_llama.report.lookup_attention import lookup_attention
-from h2o_llama.report.lookups import Lookups, examples, most_wanted, places, read_lookups
-from h2o_llama.report.memory import MemoryReport
-from h2o_llama.report.snippets import Snippet, snippet
+from h2o_llama.inspect import lookup_panel
+from h2o_llama.inspect.attention_mass import chunk_masses
+from h2o_llama.inspect.html import render_html
+from h2o_llama.inspect.lookup_attention import lookup_attention
+from h2o_llama.inspect.lookups import Lookups, examples, most_wanted, places, read_lookups
+from h2o_llama.inspect.memory import MemoryReport
+from h2o_llama.inspect.snippets import Snippet, snippet
 from inputs import ModelByName, repetitive_tokens
 from llamas import Config, open_llama
 from test_html import Page, byte_tokens, report_of

@@ -72,8 +72,8 @@ def test_seed_of_the_model_is_the_default(tiny_model: Path, llm: Llama) -> None:
     with Llama(tiny_model, n_ctx=256, n_batch=64, n_ubatch=16, n_threads=1, h2o=None, seed=5) as seeded:
         assert generate(seeded, 10, **sampling) == generate(llm, 10, seed=5, **sampling)
         assert generate(seeded, 10, seed=6, **sampling) == generate(llm, 10, seed=6, **sampling)
-        text = seeded("Hello", 10, **sampling)["choices"]
-        assert text == llm("Hello", 10, seed=5, **sampling)["choices"]
+        text = seeded("Hello", max_tokens=10, **sampling)["choices"]
+        assert text == llm("Hello", max_tokens=10, seed=5, **sampling)["choices"]
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 3.0])

@@ -108,7 +108,7 @@ def decode_each(sequences: list[h2o_llama.Sequence], tokens: list[int]) -> Any:
     """Append a generated token to each in one call. Returns their logits."""
     rows = np.empty((len(tokens), sequences[0]._engine.model.n_vocab), np.float32)
     with sequences[0]._engine.claim:
-        contexts = [sequence.open_context() for sequence in sequences]
+        contexts = [sequence._open_context() for sequence in sequences]
         h2o_llama._core.Context.decode_each(contexts, np.array(tokens, np.int32), rows)
     return rows
 
@@ -339,9 +339,9 @@ def test_a_state_goes_to_another_sequence(llm: h2o_llama.Llama, alone: h2o_llama
     a, b = Tracked(llm.sequence()), Tracked(llm.sequence())
     a.eval(text(0))
     b.eval(text(1))
-    with a.sequence.use_context() as context:
+    with a.sequence._use_context() as context:
         state = context.get_state(False)
-    with b.sequence.use_context() as context:
+    with b.sequence._use_context() as context:
         context.set_state(state, False)
     a.eval([1], decode=True)
     b.calls = list(a.calls[:1])
@@ -356,10 +356,10 @@ def test_a_state_goes_to_another_context(llm: h2o_llama.Llama, alone: h2o_llama.
     llm.eval(text(0))
     fork = llm.fork()
     llm.reset()
-    with fork.use_context() as context:
+    with fork._use_context() as context:
         state = context.get_state(False)
     target = llm if llm.h2o is None else alone
-    with target.use_context() as context:
+    with target._use_context() as context:
         context.set_state(state, False)
     for sequence in (fork, target):
         sequence.eval(text(1)[:20])
@@ -413,7 +413,7 @@ def test_any_order_of_calls(tiny_model: Path, name: str, calls: list[tuple[Any, 
                     ids = list(islice(tokens, len(tracked)))
                     rows = decode_each([t.sequence for t in tracked], ids)
                     for t, token, row in zip(tracked, ids, rows, strict=True):
-                        t.sequence.keep_logits(row[np.newaxis])
+                        t.sequence._logits = row[np.newaxis]
                         t.calls.append(([token], True))
             elif kind == "cancel":
                 with pytest.raises(KeyError):

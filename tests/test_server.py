@@ -42,7 +42,7 @@ SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
         ["--scorer", "sum", "--dense-layers", "0", "--retrieval", "ngrams"],
         {"scorer": "sum", "dense_layers": 1, "retrieval": "ngrams"},
     ),
-    "dense": (["--no-h2o"], None),
+    "dense": (["--h2o", "off"], None),
 }
 
 
@@ -576,7 +576,7 @@ def test_sizes_go_with_the_chunk(started: list[list[str]]) -> None:
 
 
 def test_without_h2o_and_with_options_of_llama_server(started: list[list[str]]) -> None:
-    assert invoke("serve", "--no-h2o", "--", "--metrics", "--cache-ram", "1").exit_code == 0
+    assert invoke("serve", "--h2o", "off", "--", "--metrics", "--cache-ram", "1").exit_code == 0
     (arguments,) = started
     assert arguments[-3:] == ["--metrics", "--cache-ram", "1"]
     assert not any("h2o" in argument for argument in arguments if argument.startswith("-"))

@@ -21,7 +21,7 @@ import h2o_llama
 from compare import assert_all_equal, case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
-from h2o_llama.fingerprint import model_fingerprint
+from h2o_llama.models._fingerprint import model_fingerprint
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama, view
 from pairwise import SHAPES, pairwise
@@ -56,7 +56,7 @@ def seen(llm: Llama) -> list[Any]:
 
 def what_follows(llm: Llama) -> list[Any]:
     """Generation from the last logits, with drafts if the model can have them; a prompt over the ends of chunks."""
-    draft = 0 if llm.core_model.is_recurrent else 8
+    draft = 0 if llm.model._handle.is_recurrent else 8
     drawn = list(islice(llm.generate([], temperature=1, seed=5, draft=draft), 12))
     llm.eval(random_tokens(40, seed=2), logits="all")
     return [drawn, llm.logits, *seen(llm)]

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from compare import assert_all_equal
-from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import BusyError, H2OConfig, H2OError, Llama
 from inputs import random_tokens
 from llamas import view
 
@@ -31,7 +32,7 @@ class Stop(Exception):
 
 @pytest.fixture
 def h2o(schedule: Literal["single_pass", "two_phase"]) -> H2OConfig:
-    return H2OConfig(4, 6, schedule=schedule, chunk_size=S)
+    return H2OConfig(local_window=4, heavy_budget=6, schedule=schedule, chunk_size=S)
 
 
 def open_tiny(path: Path, h2o: H2OConfig | None) -> Llama:
@@ -132,7 +133,11 @@ def test_cancelling_without_h2o(tiny_model: Path) -> None:
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     "h2o",
-    [None, H2OConfig(64, 64, schedule="single_pass"), H2OConfig(64, 64, schedule="two_phase")],
+    [
+        None,
+        H2OConfig(local_window=64, heavy_budget=64, schedule="single_pass"),
+        H2OConfig(local_window=64, heavy_budget=64, schedule="two_phase"),
+    ],
     ids=["dense", "single_pass", "two_phase"],
 )
 def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:
@@ -212,6 +217,43 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
         fresh.eval(tokens)
         assert_all_equal(view(llm, history=False), view(fresh, history=False))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+def test_a_second_thread_waits_if_it_shall(tiny_model: Path) -> None:
+    """`busy="wait"`: all calls are made, one after the other. A callback would wait for itself: it is refused."""
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
+        threads = [threading.Thread(target=llm.eval, args=([i] * 20,)) for i in range(4)]
+        with llm.lock():
+            for thread in threads:
+                thread.start()
+            llm.eval([9, 9])
+            assert llm.tokens.tolist() == [9, 9]
+        for thread in threads:
+            thread.join()
+        told = llm.tokens[2:].reshape(4, 20)
+        assert sorted(told[:, 0].tolist()) == [0, 1, 2, 3]
+        assert (told == told[:, :1]).all()
+        with pytest.raises(BusyError, match="the call whose callback this is"):
+            llm.eval([1], progress=lambda *_: llm.reset())
+
+
+def test_a_lock_keeps_others_out(tiny_model: Path) -> None:
+    refused: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            llm.eval([1])
+        except BusyError as error:
+            refused.append(error)
+
+    with open_tiny(tiny_model, None) as llm:
+        for is_locked in (True, False):
+            thread = threading.Thread(target=other)
+            with llm.lock() if is_locked else nullcontext():
+                thread.start()
+                thread.join()
+        assert len(refused) == 1
+        assert llm.n_tokens == 1
 
 
 def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> None:

@@ -25,11 +25,11 @@ from h2o_llama import H2OConfig, Llama, demo_model_path
 
 stand_in = sys.argv[1:] == ["--stand-in"]
 configs = {
-    "single_pass": H2OConfig(64, 64, chunk_size=512),
-    "two_phase": H2OConfig(64, 64, chunk_size=512, schedule="two_phase"),
-    "evict, distant": H2OConfig(64, 64, chunk_size=512, evict=True),
-    "evict, sum": H2OConfig(64, 64, chunk_size=512, scorer="sum", evict=True),
-    "evict, dense layer": H2OConfig(64, 64, chunk_size=512, evict=True, dense_layers=[1]),
+    "single_pass": H2OConfig(local_window=64, heavy_budget=64, chunk_size=512),
+    "two_phase": H2OConfig(local_window=64, heavy_budget=64, chunk_size=512, schedule="two_phase"),
+    "evict, distant": H2OConfig(local_window=64, heavy_budget=64, chunk_size=512, evict=True),
+    "evict, sum": H2OConfig(local_window=64, heavy_budget=64, chunk_size=512, scorer="sum", evict=True),
+    "evict, dense layer": H2OConfig(local_window=64, heavy_budget=64, chunk_size=512, evict=True, dense_layers=[1]),
 }
 
 def run(h2o, gpu):

@@ -27,12 +27,21 @@ H2O = ["--h2o-chunk", str(CHUNK), "--h2o-local", "64", "--h2o-heavy", "64", "-b"
 
 EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=64),
-    H2OConfig(64, 32, 0, lookup_budget=50, tile=48, dense_layers=[0, 2]),
+    H2OConfig(local_window=64, heavy_budget=32, sink_tokens=0, lookup_budget=50, tile=48, dense_layers=[0, 2]),
     H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
     H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
     H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
     H2OConfig(local_window=32, heavy_budget=32, evict=True, cold_store="memory", lookup_budget=50),
-    H2OConfig(32, 416, 16, scorer="block_ema", ema_alpha=0.75, shared_heads=True, keep_ratio=0.2, lookup_budget=0),
+    H2OConfig(
+        local_window=32,
+        heavy_budget=416,
+        sink_tokens=16,
+        scorer="block_ema",
+        ema_alpha=0.75,
+        shared_heads=True,
+        keep_ratio=0.2,
+        lookup_budget=0,
+    ),
 )
 # Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits.
 STATISTICS = {

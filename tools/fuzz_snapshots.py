@@ -27,8 +27,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path, snapshot_file
-from h2o_llama.snapshot import SECTIONS
+from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
+from h2o_llama.sequence import _snapshot_file
+from h2o_llama.sequence.snapshot import SECTIONS
 
 SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4, chunk_size=16)
 CONFIGS = (
@@ -39,7 +40,16 @@ CONFIGS = (
     replace(SMALL, schedule="two_phase", lookup_budget=0),
     replace(SMALL, evict=True, decode="memory", lookup_budget=0, dense_layers=1),
     replace(SMALL, evict=True, decode="memory", cold_store="memory"),
-    H2OConfig(4, 24, 2, scorer="block_ema", block_tokens=2, shared_heads=True, keep_ratio=0.4, evict=True),
+    H2OConfig(
+        local_window=4,
+        heavy_budget=24,
+        sink_tokens=2,
+        scorer="block_ema",
+        block_tokens=2,
+        shared_heads=True,
+        keep_ratio=0.4,
+        evict=True,
+    ),
 )
 TEXT = [97 + i % 7 for i in range(70)]
 START = struct.Struct("<8sIII")
@@ -178,7 +188,7 @@ def damaged_sections(data: bytes, rng: random.Random) -> bytes:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        origin, contents = snapshot_file.read(file.name, SECTIONS)
+        origin, contents = _snapshot_file.read(file.name, SECTIONS)
     content = bytearray(contents.pop(which := rng.choice([0, 1, *[2] * 8])))
     for _ in range(rng.randint(1, 3)):
         # the front holds sizes, then come memory sets and lookups
@@ -201,11 +211,11 @@ def damaged_sections(data: bytes, rng: random.Random) -> bytes:
             del content[max(word, 8) :]
     contents.insert(which, bytes(content))
     sections = {
-        name: snapshot_file.Section(content, width)
+        name: _snapshot_file.Section(content, width)
         for name, content, width in zip(SECTIONS, contents, (4, 4, 2), strict=True)
     }
     buffer = io.BytesIO()
-    snapshot_file.write_to(buffer, origin, sections)
+    _snapshot_file.write_to(buffer, origin, sections)
     return buffer.getvalue()
 
 

@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from h2o_llama.apart import resident_bytes  # noqa: E402
+from h2o_llama._internal.apart import resident_bytes  # noqa: E402
 from h2o_llama.demo.document import standard_library_text  # noqa: E402
 from servers import Server, serving  # noqa: E402
 

@@ -10,7 +10,7 @@ import numpy as np
 from worker import main, timed
 
 from h2o_llama import H2OConfig, Llama, __version__, _core
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 
 class H2OLlama:

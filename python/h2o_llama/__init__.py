@@ -6,27 +6,46 @@ from pathlib import Path
 from h2o_llama import ops
 from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama.config import H2OConfig
-from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama.errors import (
+    BusyError,
+    CancelledError,
+    DamagedFileError,
+    H2OError,
+    H2OWarning,
+    OutOfMemoryError,
+    UnsupportedModelError,
+)
 from h2o_llama.grammar import LlamaGrammar
-from h2o_llama.kv import KVStats
-from h2o_llama.kv_cache import KVCache
+from h2o_llama.inspect.kv import KVStats
+from h2o_llama.inspect.kv_cache import KVCache
 from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
-from h2o_llama.sequence import Sequence
-from h2o_llama.snapshot import Snapshot
+from h2o_llama.model import Model
+from h2o_llama.sampling import Sampling
+from h2o_llama.sequence.many import ManyGenerations
+from h2o_llama.sequence.sequence import Sequence
+from h2o_llama.sequence.snapshot import Snapshot
 
 __version__ = version("h2o-llama")
 
 __all__ = [
     "UPSTREAM_COMMIT",
+    "BusyError",
+    "CancelledError",
+    "DamagedFileError",
     "H2OConfig",
     "H2OError",
+    "H2OWarning",
     "KVCache",
     "KVStats",
     "Llama",
     "LlamaGrammar",
     "LosslessConfig",
     "LosslessStats",
+    "ManyGenerations",
+    "Model",
+    "OutOfMemoryError",
+    "Sampling",
     "Sequence",
     "Snapshot",
     "UnsupportedModelError",

@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 from h2o_llama.errors import H2OError
 
 Predictor: TypeAlias = Literal["auto", "raw", "delta", "xor", "pair", "pair_delta"]
@@ -130,13 +131,13 @@ def encode(
     code, unit, n_stored, numbers, ends, units = _core.codec_encode(
         rows,
         type=name,
-        predictor=_check.choice(_OWNER, "predictor", predictor, PREDICTORS),
-        unit_rows=0 if unit_rows is None else _check.integer(_OWNER, "unit_rows", unit_rows, 1),
+        predictor=check.choice(_OWNER, "predictor", predictor, PREDICTORS),
+        unit_rows=0 if unit_rows is None else check.integer(_OWNER, "unit_rows", unit_rows, 1),
     )
     header = _HEADER.pack(_MAGIC, _VERSION, TYPES.index(name), len(code), *rows.shape, unit, n_stored)
     head = header + code + numbers.astype("<u4").tobytes() + ends.astype("<u4").tobytes()
     frame = head + zlib.crc32(head).to_bytes(4, "little") + units
-    if _check.flag(_OWNER, "strict", strict) and decode(frame).tobytes() != rows.tobytes():
+    if check.flag(_OWNER, "strict", strict) and decode(frame).tobytes() != rows.tobytes():
         raise H2OError("[codec] the frame does not give the same bytes: please report this")
     return frame
 
@@ -166,10 +167,10 @@ def decode(frame: bytes, start: int = 0, stop: int | None = None, *, max_bytes: 
         If the frame is damaged, or holds more than max_bytes.
     """
     parts = _read(frame)
-    stop = _check.integer(_OWNER, "stop", parts.n_rows if stop is None else stop, 0, parts.n_rows)
-    start = _check.integer(_OWNER, "start", start, 0, stop)
+    stop = check.integer(_OWNER, "stop", parts.n_rows if stop is None else stop, 0, parts.n_rows)
+    start = check.integer(_OWNER, "start", start, 0, stop)
     n_bytes = (stop - start) * parts.row_bytes
-    if n_bytes > _check.integer(_OWNER, "max_bytes", max_bytes, 0, 2**63 - 1):
+    if n_bytes > check.integer(_OWNER, "max_bytes", max_bytes, 0, 2**63 - 1):
         raise H2OError(f"[codec] the frame holds {n_bytes} bytes, more than max_bytes = {max_bytes}")
     rows = _core.codec_decode(
         parts.encoded,
@@ -210,7 +211,7 @@ class _Parts(NamedTuple):
 
 def _read(frame: object) -> _Parts:
     if not isinstance(frame, bytes):
-        raise _check.bad_argument(_OWNER, "frame", "bytes", frame)
+        raise check.bad_argument(_OWNER, "frame", "bytes", frame)
     if len(frame) < _HEADER.size or not frame.startswith(_MAGIC):
         raise H2OError(f"[codec] this is no frame: expected {_HEADER.size} bytes or more that begin with H2KV")
     _, version, type, n_code, n_rows, row_bytes, unit_rows, n_stored = _HEADER.unpack_from(frame)
@@ -234,11 +235,11 @@ def _read(frame: object) -> _Parts:
 def _rows(array: object, type: str | None) -> tuple[NDArray[np.uint8], str]:
     """Rows as bytes, uint8 [n_tokens, row_bytes], and their type's name."""
     if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise _check.bad_argument(_OWNER, "array", "a NumPy array of one axis or more", array)
+        raise check.bad_argument(_OWNER, "array", "a NumPy array of one axis or more", array)
     if type is None:
         found = [name for name, dtype in _DTYPES.items() if dtype == array.dtype and name != "bf16"]
         type = found[0] if found else "u8"
-    name = _check.choice(_OWNER, "type", type, TYPES)
+    name = check.choice(_OWNER, "type", type, TYPES)
     dtype = _DTYPES.get(name, np.dtype(np.uint8))
     if array.dtype != dtype:
         raise ValueError(f'[{_OWNER}] array must be {dtype} for type "{name}", got {array.dtype}')

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 
 _OWNER = "H2OConfig"
 
@@ -40,7 +41,7 @@ class _FollowingStr(str):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class H2OConfig:
     """What the memory sets hold and how a prompt is computed.
 
@@ -167,7 +168,7 @@ class H2OConfig:
         if self.ranks_blocks:
             self._round_up_to_blocks()
         if self.keep_ratio == 0:
-            raise _check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
+            raise check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
         try:
             _core.check_h2o(self.as_text())
         except ValueError as error:
@@ -176,7 +177,7 @@ class H2OConfig:
     @classmethod
     def named(cls, owner: str, name: str) -> H2OConfig:
         """The configuration that a word stands for: a preset, or "auto". `owner` is whose argument `h2o` it is."""
-        _check.choice(owner, "h2o", name, ("auto", *PRESETS))
+        check.choice(owner, "h2o", name, ("auto", *PRESETS))
         return cls() if name == "auto" else cls(preset=cast(Any, name))
 
     def _following(self) -> dict[str, int | str]:
@@ -264,22 +265,22 @@ def option_names() -> list[str]:
 def _checked(name: str, value: Any) -> Any:
     """The value, in the range and of the kind that the core's table says. NumPy's integers become int."""
     if name == "preset":
-        return _check.choice(_OWNER, name, value, PRESETS)
+        return check.choice(_OWNER, name, value, PRESETS)
     option = OPTIONS[name]
     if option.kind == "number":
-        return _check.integer(_OWNER, name, value, int(option.min), int(option.max))
+        return check.integer(_OWNER, name, value, int(option.min), int(option.max))
     if option.kind == "part":
-        return None if value is None and name == "keep_ratio" else _check.real(_OWNER, name, value, 0.0, 1.0)
+        return None if value is None and name == "keep_ratio" else check.real(_OWNER, name, value, 0.0, 1.0)
     if option.kind == "switch":
-        return _check.flag(_OWNER, name, value)
+        return check.flag(_OWNER, name, value)
     if option.kind == "choice":
-        return _check.choice(_OWNER, name, value, option.choices)
+        return check.choice(_OWNER, name, value, option.choices)
     if option.kind == "layers":
         return _layers(value)
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike) or not str(value):
-        raise _check.bad_argument(_OWNER, name, "'memory', the path of a folder or None", value)
+        raise check.bad_argument(_OWNER, name, "'memory', the path of a folder or None", value)
     return os.fspath(value)
 
 
@@ -292,5 +293,5 @@ def _text(value: Any) -> str:
 def _layers(value: int | Sequence[int]) -> tuple[int, ...]:
     """The first n layers, or those that are named, ascending."""
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return tuple(sorted({_check.integer(_OWNER, "dense_layers", layer, 0, _MAX_LAYERS - 1) for layer in value}))
-    return tuple(range(_check.integer(_OWNER, "dense_layers", value, 0, _MAX_LAYERS)))
+        return tuple(sorted({check.integer(_OWNER, "dense_layers", layer, 0, _MAX_LAYERS - 1) for layer in value}))
+    return tuple(range(check.integer(_OWNER, "dense_layers", value, 0, _MAX_LAYERS)))

@@ -1,13 +1,45 @@
-"""The errors of this package that are not builtin."""
+"""The errors of this package, one class for each thing that a program would treat differently.
+
+Each is an `H2OError`, and the builtin exception that says the same: `except ValueError` catches a damaged file.
+"""
 
 
 class H2OError(RuntimeError):
-    """Something failed while running: llama.cpp refused a model, memory ran out, a context is in use."""
+    """Something failed while running: llama.cpp refused a model, or a computation failed."""
 
 
 class UnsupportedModelError(H2OError):
     """H2O does not work with this model, or not on the devices that its layers are on. h2o=None may work."""
 
 
+class BusyError(H2OError):
+    """Another thread is using it, or the call whose callback this is; or all sequences are in use. Try again later."""
+
+
+class OutOfMemoryError(H2OError, MemoryError, ValueError):
+    """More memory is needed than there is. The message names the argument that asks for it, where one does."""
+
+
+class DamagedFileError(H2OError, ValueError):
+    """A file is not what it should be: damaged, cut off, of another kind or version."""
+
+
+class CancelledError(H2OError):
+    """A generation cannot go on: its sequence was reset, rewound, restored or reused since."""
+
+
+class H2OWarning(UserWarning):
+    """What works otherwise than one would think."""
+
+
 # What users see and catch is h2o_llama.H2OError.
-H2OError.__module__ = UnsupportedModelError.__module__ = "h2o_llama"
+for _class in (
+    H2OError,
+    UnsupportedModelError,
+    BusyError,
+    OutOfMemoryError,
+    DamagedFileError,
+    CancelledError,
+    H2OWarning,
+):
+    _class.__module__ = "h2o_llama"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 
 _OWNER = "LlamaGrammar"
 
@@ -30,7 +31,7 @@ class LlamaGrammar:
     def from_string(cls, grammar: str) -> LlamaGrammar:
         """The grammar that a text is."""
         if not isinstance(grammar, str) or not grammar.strip():
-            raise _check.bad_argument(_OWNER, "grammar", "GBNF as a string, not empty", grammar)
+            raise check.bad_argument(_OWNER, "grammar", "GBNF as a string, not empty", grammar)
         return cls(grammar)
 
     @classmethod
@@ -58,8 +59,8 @@ def schema_text(owner: str, schema: str | Mapping[str, Any]) -> str:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"[{owner}] json_schema must be JSON: {error}") from None
     if not isinstance(schema, Mapping):
-        raise _check.bad_argument(owner, "json_schema", "a JSON schema, that is an object", schema)
-    return _check.json_text(owner, "json_schema", schema)
+        raise check.bad_argument(owner, "json_schema", "a JSON schema, that is an object", schema)
+    return check.json_text(owner, "json_schema", schema)
 
 
 def compile_grammar(
@@ -70,9 +71,9 @@ def compile_grammar(
         return grammar
     text = LlamaGrammar.from_string(grammar).text if isinstance(grammar, str) else getattr(grammar, "text", None)
     if not isinstance(text, str):
-        raise _check.bad_argument(owner, "grammar", "a LlamaGrammar, GBNF as a string, or None", grammar)
+        raise check.bad_argument(owner, "grammar", "a LlamaGrammar, GBNF as a string, or None", grammar)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _check.bad_argument(owner, "grammar", "text that UTF-8 can hold", text) from None
+        raise check.bad_argument(owner, "grammar", "text that UTF-8 can hold", text) from None
     return _core.Grammar(model, text)

@@ -1,48 +1,43 @@
-"""A loaded model with a context."""
+"""A model and its first sequence."""
 
 from __future__ import annotations
 
+import collections.abc
+import logging
 import os
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from h2o_llama import _check, _core, hub
-from h2o_llama.chat_completions import ChatCompletions
+from h2o_llama._internal import check
+from h2o_llama.chat.messages import Message
 from h2o_llama.config import H2OConfig
-from h2o_llama.engine import Engine
-from h2o_llama.errors import H2OError, UnsupportedModelError
-from h2o_llama.fingerprint import model_fingerprint
-from h2o_llama.generate_many import ManyGenerations, Start
-from h2o_llama.loading import check_rpc_servers, load_model
+from h2o_llama.errors import H2OError, H2OWarning, UnsupportedModelError
 from h2o_llama.lossless import LosslessConfig
-from h2o_llama.model import Tokens
-from h2o_llama.named_files import find_model
-from h2o_llama.params import ContextParams, resolved_products
-from h2o_llama.sampling import Sampling, SamplingOptions, check_seed
-from h2o_llama.sequence import DENSE_TAIL as DENSE_TAIL
-from h2o_llama.sequence import Progress as Progress
-from h2o_llama.sequence import Sequence
-from h2o_llama.snapshot import SnapshotOrigin
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from h2o_llama.model import Model, Tokens
+from h2o_llama.models import _hub
+from h2o_llama.sampling import check_seed
+from h2o_llama.sequence import many
+from h2o_llama.sequence._engine import Engine
+from h2o_llama.sequence._params import ContextParams, resolved_products
+from h2o_llama.sequence.sequence import Sequence
 
 _OWNER = "Llama"
+_LOG = logging.getLogger("h2o_llama")
 
 
-class Llama(ChatCompletions):
-    """A GGUF model with a sequence of tokens, or several, and H2O sparse attention over it.
+class Llama(Sequence):
+    """A GGUF model and a sequence of tokens, or several, with H2O sparse attention over it.
 
-    Its own methods are those of its first sequence; `sequence()` makes others. One call at a time: a second thread, or
-    a callback that calls back, gets an `H2OError` at once. `close()`, or leaving a `with` block, frees the memory.
+    It is its own first `Sequence`, and `model` is its `Model`; `sequence()` makes more sequences. One call at a time: a
+    second thread, or a callback that calls back, gets a `BusyError` at once; `busy` and `lock()` make threads wait.
+    `close()`, or leaving a `with` block, frees the memory.
 
     Parameters
     ----------
-    model_path : str, os.PathLike or Llama
-        A GGUF file, or the name of a model that `h2o-llama pull` has fetched; or an open `Llama`, to share its
-        weights: either may be closed before the other.
+    model_path : str, os.PathLike, Model or Llama
+        A GGUF file, or the name of a model that `h2o-llama pull` has fetched; or an open `Model` or `Llama`, to share
+        its weights: either may be closed before the other.
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for, and no limit with `H2OConfig.evict`.
     n_batch : int, optional
@@ -54,7 +49,7 @@ class Llama(ChatCompletions):
         Threads to compute with; by default one for each CPU this process may use.
     n_gpu_layers : int, optional
         Layers to keep on the GPU, -1 for all, if the package was built for one; by default none. Shared weights stay
-        where they are: the default is the other `Llama`'s, and nothing else is possible.
+        where they are: the default is the other's, and nothing else is possible.
     type_k, type_v : str, default "f16"
         Types of the K and V cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "iq4_nl".
     flash_attn : {"auto", "on", "off"}
@@ -85,21 +80,28 @@ class Llama(ChatCompletions):
         Whose kernels multiply by weights on the CPU; results differ in their last bits. "own" is h2o-llama's where it
         has some for the CPU and the weights' type, "upstream" llama.cpp's. "auto" is "own" with H2O and "upstream"
         without, so that h2o=None is llama.cpp, bit for bit.
+    busy : {"raise", "wait"}
+        What a call does while another thread uses the `Llama`: raise BusyError, or wait. `lock()` keeps it for several
+        calls.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If an argument is bad, or the file is no valid GGUF model file.
-    H2OError
-        If llama.cpp refuses the model, or memory runs out.
+        If an argument is bad.
+    DamagedFileError
+        If the file is no valid GGUF model file.
+    OutOfMemoryError
+        If there is too little memory.
     UnsupportedModelError
-        If H2O cannot work with the model and h2o is not "auto". It is an H2OError.
+        If H2O cannot work with the model and h2o is not "auto".
+    H2OError
+        If llama.cpp refuses the model. The three above are of this class, too.
 
     Warns
     -----
-    UserWarning
+    H2OWarning
         If a memory set is not smaller than a chunk: that costs more than it saves. If "auto" is dense attention.
     """
 
@@ -107,7 +109,8 @@ class Llama(ChatCompletions):
 
     def __init__(
         self,
-        model_path: str | os.PathLike[str] | Llama,
+        model_path: str | os.PathLike[str] | Model | Llama,
+        *,
         n_ctx: int = 0,
         n_batch: int | None = None,
         n_ubatch: int | None = None,
@@ -126,55 +129,55 @@ class Llama(ChatCompletions):
         rpc_servers: str | list[str] | tuple[str, ...] | None = None,
         lossless: LosslessConfig | None = None,
         products: str = "auto",
+        busy: Literal["raise", "wait"] = "raise",
     ) -> None:
+        shared = model_path.model if isinstance(model_path, Llama) else model_path
         if n_gpu_layers is None:
-            n_gpu_layers = model_path.n_gpu_layers if isinstance(model_path, Llama) else -1 if rpc_servers else 0
+            n_gpu_layers = shared.n_gpu_layers if isinstance(shared, Model) else -1 if rpc_servers else 0
         config = H2OConfig.named(_OWNER, h2o) if isinstance(h2o, str) else h2o
         if n_ubatch is None:
             n_ubatch = config.chunk_size if isinstance(config, H2OConfig) else 1024
             if n_batch is not None:
-                n_ubatch = min(n_ubatch, _check.integer(_OWNER, "n_batch", n_batch, 1))
+                n_ubatch = min(n_ubatch, check.integer(_OWNER, "n_batch", n_batch, 1))
         if n_batch is None:
-            n_batch = max(4096, _check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
+            n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         self._params = ContextParams(
-            n_ctx,
-            n_batch,
-            n_ubatch,
-            n_threads,
-            n_gpu_layers,
-            type_k,
-            type_v,
-            flash_attn,
-            config,
-            record,
-            profile,
-            verbose,
-            n_seq_max,
-            lossless,
-            products,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            type_k=type_k,
+            type_v=type_v,
+            flash_attn=flash_attn,
+            h2o=config,
+            record=record,
+            profile=profile,
+            verbose=verbose,
+            n_seq_max=n_seq_max,
+            lossless=lossless,
+            products=products,
         )
         seed = check_seed(_OWNER, seed)
-        if chat_template is not None and (not isinstance(chat_template, str) or not chat_template):
-            raise _check.bad_argument(_OWNER, "chat_template", "a Jinja template, 'chatml' or None", chat_template)
-        self._chat_template = chat_template
-        if isinstance(model_path, Llama):
+        self._waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
+        if isinstance(shared, Model):
             if rpc_servers is not None:
-                raise _check.bad_argument(_OWNER, "rpc_servers", "left out with shared weights", rpc_servers)
-            if n_gpu_layers != model_path.n_gpu_layers:
-                expected = f"that of the shared weights ({model_path.n_gpu_layers}), or left out"
-                raise _check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
-            model = model_path.core_model
-            self._model_path = model_path.model_path
-            self._fingerprint: str = model_path._fingerprint
+                raise check.bad_argument(_OWNER, "rpc_servers", "left out with shared weights", rpc_servers)
+            if n_gpu_layers != shared.n_gpu_layers:
+                expected = f"that of the shared weights ({shared.n_gpu_layers}), or left out"
+                raise check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
+            opened = shared
         else:
-            servers = check_rpc_servers(rpc_servers, n_gpu_layers)
-            repack = resolved_products(self._params.h2o, products) == "upstream"
-            model = load_model(model_path, n_gpu_layers, verbose, servers, repack)
-            self._model_path = os.fspath(find_model(model_path))
-            self._fingerprint = model_fingerprint(self._model_path)
-        if model.has_encoder:
-            raise H2OError(f"[{_OWNER}] {self._model_path} is an encoder-decoder model, which is not supported")
-        self._model: _core.Model | None = model
+            opened = Model(
+                shared,
+                n_gpu_layers=n_gpu_layers,
+                rpc_servers=rpc_servers,
+                products=resolved_products(self._params.h2o, products),
+                verbose=verbose,
+            )
+        model = opened._share(chat_template)
+        if model._handle.has_encoder:
+            raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
         try:
             engine = self._open_engine(model, seed)
         except UnsupportedModelError as error:
@@ -182,10 +185,12 @@ class Llama(ChatCompletions):
                 raise
             self._params = replace(self._params, h2o=None, record=False, profile=False)
             engine = self._open_engine(model, seed)
-            warnings.warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be", stacklevel=2)
+            warnings.warn(
+                f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be", H2OWarning, stacklevel=2
+            )
         super().__init__(engine)
 
-    def _open_engine(self, model: _core.Model, seed: int | None) -> Engine:
+    def _open_engine(self, model: Model, seed: int | None) -> Engine:
         """With lookup by n-grams where the model can have no index of keys, unless one was asked for."""
         try:
             return self._make_engine(model, seed)
@@ -193,30 +198,22 @@ class Llama(ChatCompletions):
             h2o = self._params.h2o
             if h2o is None or h2o.was_given("retrieval") or "[h2o] retrieval index" not in str(error):
                 raise
+            _LOG.info("%s: positions are looked up by n-grams", error)
         self._params = replace(self._params, h2o=replace(h2o, retrieval="ngrams"))
         return self._make_engine(model, seed)
 
-    def _make_engine(self, model: _core.Model, seed: int | None) -> Engine:
+    def _make_engine(self, model: Model, seed: int | None) -> Engine:
         n_ctx = int(self._params.n_ctx) or model.n_ctx_train
         if isinstance(self._params.h2o, H2OConfig):
             self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
-        params = self._params
-        origin = SnapshotOrigin(
-            model=os.path.basename(self._model_path),
-            fingerprint=self._fingerprint,
-            n_vocab=model.n_vocab,
-            type_k=params.type_k,
-            type_v=params.type_v,
-            flash_attn=params.flash_attn,
-            h2o=params.h2o,
-        )
-        return Engine(model, params, n_ctx, seed, origin)
+        return Engine(model, self._params, n_ctx, seed, self._waits)
 
     @classmethod
     def from_pretrained(
         cls,
         repo_id: str,
         filename: str = "*Q8_0.gguf",
+        *,
         revision: str | None = None,
         token: str | bool | None = None,
         **kwargs: Any,
@@ -245,16 +242,12 @@ class Llama(ChatCompletions):
         ValueError
             If no file or several files match; the message lists them.
         """
-        return cls(hub.download_model(repo_id, filename, revision, token), **kwargs)
-
-    # --- life
+        return cls(_hub.download_model(repo_id, filename, revision, token), **kwargs)
 
     def close(self) -> None:
         """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""
         with self._engine.claim:
             self._engine.close()
-            self._model = None
-            self._template = None
             self._logits = None
 
     # --- sequences
@@ -264,71 +257,74 @@ class Llama(ChatCompletions):
 
         Raises
         ------
-        H2OError
+        BusyError
             If all n_seq_max sequences are in use.
         """
-        with self.use_context():
+        with self._use_context():
             return Sequence(self._engine)
 
-    def generate_many(
-        self,
-        prompts: Mapping[Sequence, Tokens],
-        max_tokens: int | None = None,
-        dense_tail: int = DENSE_TAIL,
-        **sampling: Unpack[SamplingOptions],
-    ) -> ManyGenerations:
-        """Append tokens to each of several sequences, then generate more in all of them at once.
+    generate_many = many.generate_many
 
-        That is faster than one after another: the weights are read once for a token of each. Texts are those that
-        `Sequence.generate` makes of each sequence alone, but for rounding.
+    # --- the model's own
 
-        Parameters
-        ----------
-        prompts : mapping from Sequence to token ids
-            Sequences of this `Llama`, itself perhaps among them, and the tokens to append to each; empty to go on after
-            its last eval.
-        max_tokens : int or None, default None
-            The most tokens to generate in each; None: until it ends.
-        dense_tail : int, default 128
-            As in `generate`.
-        **sampling
-            temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-            logit_bias, logits_processor: as in `generate`. Every sequence has its own sampler; the first has this seed,
-            the i-th after it seed + i.
+    @property
+    def model_path(self) -> str:
+        """Where the model's file is."""
+        return self.model.model_path
 
-        Returns
-        -------
-        iterator of dict
-            In each step, the next token of every sequence that has not ended, which holds it already. A sequence ends
-            as in `generate`, or when `stop(sequence)` of the iterator is called.
+    @property
+    def desc(self) -> str:
+        """Architecture, size and type in words."""
+        return self.model.desc
 
-        Raises
-        ------
-        ValueError, H2OError
-            As `generate`. If a prompt cannot be computed, those before it have been appended. If a step cannot, no
-            sequence has it.
-        """
-        owner = "Llama.generate_many"
-        if max_tokens is not None:
-            max_tokens = _check.integer(owner, "max_tokens", max_tokens, 1)
-        if not isinstance(prompts, Mapping) or not prompts:
-            raise _check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
-        options = Sampling(**sampling)
-        first_seed = self._engine.seed if options.seed is None else options.seed
-        starts = []
-        for i, (sequence, tokens) in enumerate(prompts.items()):
-            if not isinstance(sequence, Sequence) or sequence._engine is not self._engine:
-                raise _check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
-            ids, tail = sequence.check_prompt(owner, tokens, dense_tail)
-            seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
-            sampler = replace(options, seed=seed).make_sampler(self.core_model)
-            sampler.accept(ids)
-            starts.append(Start(sequence, ids, tail, sampler))
-        return ManyGenerations(self._engine, starts, max_tokens)
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The GGUF file's metadata, but for arrays; values as text."""
+        return self.model.metadata
 
-    # --- the model
+    @property
+    def n_vocab(self) -> int:
+        """Tokens in the vocabulary."""
+        return self.model.n_vocab
+
+    @property
+    def n_params(self) -> int:
+        """Weights of the model."""
+        return self.model.n_params
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the weights."""
+        return self.model.model_bytes
 
     @property
     def n_gpu_layers(self) -> int:
         """Layers asked for on the GPU; -1 is all."""
-        return self._params.n_gpu_layers
+        return self.model.n_gpu_layers
+
+    @property
+    def token_bos(self) -> int:
+        """Id of the token that begins a text; -1 if there is none."""
+        return self.model.token_bos
+
+    @property
+    def token_eos(self) -> int:
+        """Id of the token that ends a text; -1 if there is none."""
+        return self.model.token_eos
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of chats, or "chatml"; None if the model has none."""
+        return self.model.chat_template
+
+    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of a text: `Model.tokenize`."""
+        return self.model.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
+        """Text of token ids, as bytes: `Model.detokenize`."""
+        return self.model.detokenize(tokens, special=special)
+
+    def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
+        """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
+        return self.model.apply_chat_template(messages, **options)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 
 _OWNER = "LosslessConfig"
 
@@ -43,10 +44,10 @@ class LosslessConfig:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        _check.choice(_OWNER, "mode", self.mode, ("store", "full", "probe"))
-        for name, high in (("threads", _check.MAX_THREADS), ("max_queue", 2**16)):
-            object.__setattr__(self, name, _check.integer(_OWNER, name, getattr(self, name), 1, high))
-        object.__setattr__(self, "strict", _check.flag(_OWNER, "strict", self.strict))
+        check.choice(_OWNER, "mode", self.mode, ("store", "full", "probe"))
+        for name, high in (("threads", check.MAX_THREADS), ("max_queue", 2**16)):
+            object.__setattr__(self, name, check.integer(_OWNER, name, getattr(self, name), 1, high))
+        object.__setattr__(self, "strict", check.flag(_OWNER, "strict", self.strict))
 
     def as_text(self) -> dict[str, str]:
         """The core's options."""

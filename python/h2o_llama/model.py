@@ -1,72 +1,183 @@
-"""A loaded model without its context: what it is, and its vocabulary."""
+"""A model without a context: weights, vocabulary and chat template."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check, log
+from h2o_llama.chat._template import ChatTemplate
+from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
+from h2o_llama.models._files import check_rpc_servers, load_model
+from h2o_llama.models._fingerprint import model_fingerprint
+from h2o_llama.models._named import find_model
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from h2o_llama.llama import Llama
 
 Tokens = Sequence[int] | NDArray[np.integer[Any]]
 
 
-class ModelView:
-    """Read access to a model. Everything raises ValueError after `close()`."""
+class Model:
+    """The weights of a GGUF file, its vocabulary and its chat template. It has no context, so it opens at once.
 
-    _model: _core.Model | None
-    _model_path: str
+    `Llama(model)` shares the weights: either may be closed before the other. Everything raises ValueError after
+    `close()`, or leaving a `with` block.
+
+    Parameters
+    ----------
+    model_path : str or os.PathLike
+        A GGUF file, or the name of a model that `h2o-llama pull` has fetched.
+    n_gpu_layers : int, optional
+        As in `Llama`: by default none, and with `rpc_servers` all.
+    chat_template : str, optional
+        A Jinja template, or "chatml", instead of the model's own.
+    rpc_servers : str or list of str, optional
+        As in `Llama`.
+    products : {"own", "upstream"}
+        Whose kernels will multiply by weights: with "upstream" some types get a layout that only llama.cpp's read.
+    verbose : bool, default False
+        Print llama.cpp's log to stderr.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If an argument is bad.
+    DamagedFileError
+        If the file is no valid GGUF model file.
+    H2OError
+        If llama.cpp refuses the model.
+    """
+
+    _owner = "Model"
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        n_gpu_layers: int | None = None,
+        chat_template: str | None = None,
+        rpc_servers: str | Sequence[str] | None = None,
+        products: str = "own",
+        verbose: bool = False,
+    ) -> None:
+        owner = self._owner
+        if n_gpu_layers is None:
+            n_gpu_layers = -1 if rpc_servers else 0
+        self._n_gpu_layers = check.integer(owner, "n_gpu_layers", n_gpu_layers, -1)
+        servers = check_rpc_servers(rpc_servers, self._n_gpu_layers)
+        check.choice(owner, "products", products, ("own", "upstream"))
+        check.flag(owner, "verbose", verbose)
+        self._source = _check_template(owner, chat_template)
+        self._core: _core.Model | None = load_model(
+            model_path, self._n_gpu_layers, verbose or log.is_printed, servers, repack=products == "upstream"
+        )
+        self._path = os.fspath(find_model(model_path))
+
+    def _share(self, chat_template: str | None = None) -> Model:
+        """A `Llama`'s own handle on the same weights."""
+        self._handle  # noqa: B018 (raises if closed)
+        model = copy.copy(self)
+        model._owner = "Llama"
+        if chat_template is not None:
+            model._source = _check_template("Llama", chat_template)
+            model.__dict__.pop("_template", None)
+        return model
+
+    @classmethod
+    def _of(cls, model: str | os.PathLike[str] | Model | Llama, **options: Any) -> Model:
+        """A handle on what is open, or else a file opened with these options."""
+        opened = model if isinstance(model, Model) else getattr(model, "model", None)
+        return opened._share() if isinstance(opened, Model) else cls(cast(str, model), **options)
+
+    def close(self) -> None:
+        """Free the weights, if nothing else shares them. Closing twice is fine."""
+        self._core = None
+        self.__dict__.pop("_template", None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     @property
-    def core_model(self) -> _core.Model:
-        """The core's model, for this package's own classes."""
-        if self._model is None:
-            raise ValueError("[Llama] this model is closed")
-        return self._model
+    def _handle(self) -> _core.Model:
+        if self._core is None:
+            raise ValueError(f"[{self._owner}] this model is closed")
+        return self._core
+
+    # --- what it is
 
     @property
     def model_path(self) -> str:
         """Where the model's file is."""
-        return self._model_path
+        return self._path
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of a part of the file's bytes, by which snapshots know their model."""
+        return model_fingerprint(self._path)
 
     @property
     def desc(self) -> str:
         """Architecture, size and type in words."""
-        return self.core_model.desc
+        return self._handle.desc
 
     @property
     def metadata(self) -> dict[str, str]:
         """The GGUF file's metadata, but for arrays; values as text."""
-        return self.core_model.metadata
+        return self._handle.metadata
+
+    @property
+    def n_gpu_layers(self) -> int:
+        """Layers asked for on the GPU; -1 is all."""
+        return self._n_gpu_layers
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Tokens of the texts that the model was trained for."""
+        return self._handle.n_ctx_train
 
     @property
     def n_vocab(self) -> int:
         """Tokens in the vocabulary."""
-        return self.core_model.n_vocab
+        return self._handle.n_vocab
 
     @property
     def n_params(self) -> int:
         """Weights of the model."""
-        return self.core_model.n_params
+        return self._handle.n_params
 
     @property
     def model_bytes(self) -> int:
         """Bytes of the weights."""
-        return self.core_model.size
+        return self._handle.size
+
+    # --- tokens
 
     @property
     def token_bos(self) -> int:
         """Id of the token that begins a text; -1 if there is none."""
-        return self.core_model.token_bos
+        return self._handle.token_bos
 
     @property
     def token_eos(self) -> int:
         """Id of the token that ends a text; -1 if there is none."""
-        return self.core_model.token_eos
+        return self._handle.token_eos
 
-    def tokenize(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text.
 
         Parameters
@@ -76,7 +187,7 @@ class ModelView:
         add_special : bool, default True
             Add the tokens that the model expects around a text, such as the one that begins it.
         parse_special : bool, default False
-            Turn the names of special tokens in the text into these tokens. Not for text from strangers.
+            Turn the names of special tokens in the text into these tokens. Do not enable this for untrusted text.
 
         Raises
         ------
@@ -85,16 +196,16 @@ class ModelView:
         H2OError
             If the model has no tokenizer, or it cannot tokenize this text.
         """
-        owner = "Llama.tokenize"
+        owner = f"{self._owner}.tokenize"
         if not isinstance(text, str | bytes):
-            raise _check.bad_argument(owner, "text", "str or bytes", text)
-        return self.core_model.tokenize(
+            raise check.bad_argument(owner, "text", "str or bytes", text)
+        return self._handle.tokenize(
             text.encode() if isinstance(text, str) else text,
-            _check.flag(owner, "add_special", add_special),
-            _check.flag(owner, "parse_special", parse_special),
+            check.flag(owner, "add_special", add_special),
+            check.flag(owner, "parse_special", parse_special),
         )
 
-    def detokenize(self, tokens: Tokens, special: bool = False) -> bytes:
+    def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
         """Text of token ids, as bytes: a single token may hold a part of a character.
 
         Parameters
@@ -109,11 +220,68 @@ class ModelView:
         ValueError
             If a token is no token id.
         """
-        owner = "Llama.detokenize"
-        model = self.core_model
-        ids = _check.token_ids(owner, tokens, model.n_vocab).tolist()
-        text = model.detokenize(ids, _check.flag(owner, "special", special))
+        owner = f"{self._owner}.detokenize"
+        model = self._handle
+        ids = check.token_ids(owner, tokens, model.n_vocab).tolist()
+        text = model.detokenize(ids, check.flag(owner, "special", special))
         # SentencePiece puts a space before a text.
         begins_text = len(ids) > 1 and ids[0] == model.token_bos and not special
         adds_space = model.is_spm and model.metadata.get("tokenizer.ggml.add_space_prefix", "true") == "true"
         return text[1:] if begins_text and adds_space and text.startswith(b" ") else text
+
+    # --- chats
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of chats, or "chatml"; None if the model has none."""
+        return self._source or self.metadata.get("tokenizer.chat_template")
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self._handle, self._source)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Messages as the text that the model was trained to answer.
+
+        It is a prompt for `llm(text)`, or `tokenize(text, parse_special=True)`, which add what begins a text. Names of
+        special tokens in messages count as these tokens, too: `create_chat_completion` tells them apart.
+
+        Parameters
+        ----------
+        messages : list of dict
+            {"role", "content"}; roles are system, developer, user, assistant and tool, content is text or a list of
+            {"type": "text", "text"}. An assistant's message may have "tool_calls", a tool's has "tool_call_id".
+        tools : list of dict, optional
+            {"type": "function", "function": {"name", "description", "parameters"}}, parameters as a JSON schema.
+        add_generation_prompt : bool, default True
+            End with what begins an answer.
+        chat_template_kwargs : dict, optional
+            What else the template knows: {"enable_thinking": False} for some models.
+
+        Raises
+        ------
+        ValueError
+            If the model has no template, or messages or tools are not as above, or the template refuses them.
+        """
+        owner = f"{self._owner}.apply_chat_template"
+        prompt = self._template.apply(
+            owner,
+            check_messages(owner, messages),
+            check_tools(owner, tools),
+            add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
+            kwargs=chat_template_kwargs,
+        )
+        return prompt.text
+
+
+def _check_template(owner: str, source: str | None) -> str | None:
+    if source is not None and (not isinstance(source, str) or not source):
+        raise check.bad_argument(owner, "chat_template", "a Jinja template, 'chatml' or None", source)
+    return source

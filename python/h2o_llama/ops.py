@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 
 # bytes per block of each type that get_rows and attention take as bytes
 _BLOCK_BYTES = {"bf16": 2, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34}
@@ -156,7 +157,7 @@ def softmax_state(
         raise ValueError(
             f"[softmax_state] v must be of shape {[*x.shape[:-2], x.shape[-1], 'd']}, got {list(values.shape)}"
         )
-    number = _check.real("softmax_state", "scale", scale, float(np.finfo(np.float32).tiny))
+    number = check.real("softmax_state", "scale", scale, float(np.finfo(np.float32).tiny))
 
     if x.shape[-1] == 0:  # no key is like one masked key
         x = np.full((*x.shape[:-1], 1), -np.inf, dtype=np.float32)
@@ -224,7 +225,7 @@ def column_sums(weights: ArrayLike, n_head_kv: int, *, backend: str = "cpu", n_t
     """
     array = _array("column_sums", "weights", weights, ("float32",), axes=(3, 4))
     n_head = array.shape[-3]
-    heads = _check.integer("column_sums", "n_head_kv", n_head_kv, 1, n_head)
+    heads = check.integer("column_sums", "n_head_kv", n_head_kv, 1, n_head)
     if n_head % heads != 0:
         raise ValueError(f"[column_sums] n_head_kv must divide the {n_head} heads of weights, got {heads}")
     return _core.ops_column_sums(array, heads, *_place("column_sums", backend, n_threads))
@@ -323,7 +324,7 @@ def attention(
     _check_shape("attention", "rows", indices, *batch, n_head_kv, "n_k")
     _check_indices("attention", "rows", indices, n_kv)
     n_k = indices.shape[-1]
-    is_causal = _check.flag("attention", "causal", causal) and first is None
+    is_causal = check.flag("attention", "causal", causal) and first is None
     if is_causal and n_k < n_q:
         raise ValueError(
             f"[attention] rows must hold at least as many keys as there are queries ({n_q}) when causal, got {n_k}"
@@ -333,15 +334,15 @@ def attention(
         seen = _array("attention", "first", first, None, axes=(1, 1))
         if seen.shape != (n_k,) or np.any(np.diff(seen) < 0) or np.any((seen < 0) | (seen > n_q)):
             raise ValueError(f"[attention] first must hold {n_k} ascending numbers from 0 to {n_q}, got {first}")
-    number = _check.real("attention", "scale", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
+    number = check.real("attention", "scale", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
     bounds = None if limits is None else _limits(limits, (*batch, n_q), indices)
-    cap = _check.real("attention", "softcap", softcap, 0.0, _FLOAT32_MAX)
+    cap = check.real("attention", "softcap", softcap, 0.0, _FLOAT32_MAX)
     head_sinks = None
     if sinks is not None:
         head_sinks = _array("attention", "sinks", sinks, ("float32",), axes=(1, 1))
         _check_shape("attention", "sinks", head_sinks, queries.shape[-3])
-    size = _check.integer("attention", "list_size", list_size, 1, int(_INT32.max))
-    offset = _check.integer("attention", "list_offset", list_offset, 0, size - 1)
+    size = check.integer("attention", "list_size", list_size, 1, int(_INT32.max))
+    offset = check.integer("attention", "list_offset", list_offset, 0, size - 1)
     further, further_queries = None, None
     if further_rows is not None:
         further, further_queries = _further(further_rows, further_first, further_last, size, offset, n_q, n_kv, indices)
@@ -422,20 +423,20 @@ def top_keys(
     queries = _array("top_keys", "q", q, ("float32",), axes=(3, 3))
     keys, ggml_type = _rows_of_type("top_keys", "k", k, "q4_0", (), axes=(3, 3))
     _check_keys("top_keys", queries, keys, ggml_type)
-    number = _check.integer("top_keys", "n_top", n_top, 1)
+    number = check.integer("top_keys", "n_top", n_top, 1)
     excluded = None
     if taken is not None:
         array = _array("top_keys", "taken", taken, None, axes=(2, 2))
         _check_shape("top_keys", "taken", array, len(keys), "n_taken")
         excluded = _int32("top_keys", "taken", array)
-    factor = _check.real("top_keys", "scale", scale, 0.0, _FLOAT32_MAX)
+    factor = check.real("top_keys", "scale", scale, 0.0, _FLOAT32_MAX)
     return _core.ops_top_keys(queries, keys, number, excluded, factor, *_place("top_keys", backend, n_threads))
 
 
 def _place(op: str, backend: object, n_threads: object) -> tuple[str, int]:
     if not isinstance(backend, str):
-        raise _check.bad_argument(op, "backend", "a name such as 'cpu'", backend)
-    return backend, _check.integer(op, "n_threads", n_threads, 1, _check.MAX_THREADS)
+        raise check.bad_argument(op, "backend", "a name such as 'cpu'", backend)
+    return backend, check.integer(op, "n_threads", n_threads, 1, check.MAX_THREADS)
 
 
 def _array(
@@ -450,7 +451,7 @@ def _array(
     try:
         array = np.asarray(value)
     except ValueError:  # ragged
-        raise _check.bad_argument(op, name, "an array", value) from None
+        raise check.bad_argument(op, name, "an array", value) from None
     if not (array.dtype.kind in "iu" if dtypes is None else array.dtype in dtypes):
         expected = "integers" if dtypes is None else " or ".join(dtypes)
         raise ValueError(f"[{op}] {name} must be {expected}, got {array.dtype}")
@@ -470,7 +471,7 @@ def _rows_of_type(
     if type is None:
         array = _array(op, name, value, dtypes, axes)
         return array, {"float32": "f32", "float16": "f16", "int32": "i32"}[array.dtype.name]
-    ggml_type = _check.choice(op, "type", type, _BLOCK_BYTES)
+    ggml_type = check.choice(op, "type", type, _BLOCK_BYTES)
     array = _array(op, name, value, ("uint8",), axes)
     n_bytes = _BLOCK_BYTES[ggml_type]
     if array.shape[-1] % n_bytes != 0:
@@ -607,7 +608,7 @@ def _check_ascending(indices: NDArray[Any], reason: str) -> None:
 
 def _state(name: str, state: object) -> tuple[Float32, Float32, Float32]:
     if not isinstance(state, tuple) or len(state) != 3:
-        raise _check.bad_argument("fuse", name, "a tuple (m, l, o)", state)
+        raise check.bad_argument("fuse", name, "a tuple (m, l, o)", state)
     m, l, o = (  # noqa: E741
         _array("fuse", f"{name}.{part}", value, ("float32",), axes=(2, 4) if part == "o" else (1, 3))
         for part, value in zip("mlo", state, strict=True)

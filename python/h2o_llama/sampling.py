@@ -10,7 +10,8 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 from h2o_llama.grammar import LlamaGrammar, compile_grammar
 
 _OWNER = "Llama.generate"
@@ -86,37 +87,33 @@ class Sampling:
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
 
     def __post_init__(self) -> None:
-        _check.real(_OWNER, "temperature", self.temperature, 0, _FLOAT32_MAX)
-        _check.integer(_OWNER, "top_k", self.top_k, 0)
-        _check.real(_OWNER, "top_p", self.top_p, 0, 1)
-        _check.real(_OWNER, "min_p", self.min_p, 0, 1)
-        _check.real(_OWNER, "frequency_penalty", self.frequency_penalty, -_FLOAT32_MAX, _FLOAT32_MAX)
-        _check.real(_OWNER, "presence_penalty", self.presence_penalty, -_FLOAT32_MAX, _FLOAT32_MAX)
-        if _check.real(_OWNER, "repeat_penalty", self.repeat_penalty, 0, _FLOAT32_MAX) == 0:
-            raise _check.bad_argument(_OWNER, "repeat_penalty", "greater than 0", self.repeat_penalty)
+        check.real(_OWNER, "temperature", self.temperature, 0, _FLOAT32_MAX)
+        check.integer(_OWNER, "top_k", self.top_k, 0)
+        check.real(_OWNER, "top_p", self.top_p, 0, 1)
+        check.real(_OWNER, "min_p", self.min_p, 0, 1)
+        check.real(_OWNER, "frequency_penalty", self.frequency_penalty, -_FLOAT32_MAX, _FLOAT32_MAX)
+        check.real(_OWNER, "presence_penalty", self.presence_penalty, -_FLOAT32_MAX, _FLOAT32_MAX)
+        if check.real(_OWNER, "repeat_penalty", self.repeat_penalty, 0, _FLOAT32_MAX) == 0:
+            raise check.bad_argument(_OWNER, "repeat_penalty", "greater than 0", self.repeat_penalty)
         check_seed(_OWNER, self.seed)
         self.processors  # noqa: B018 (checks them)
 
     @property
     def processors(self) -> list[LogitsProcessor]:
         """The logits processors as a list."""
-        given = self.logits_processor
-        processors = [] if given is None else [given] if callable(given) else given
-        if not isinstance(processors, list | tuple) or not all(map(callable, processors)):
-            raise _check.bad_argument(_OWNER, "logits_processor", "callable, a list of callables, or None", given)
-        return list(processors)
+        return check.callables(_OWNER, "logits_processor", self.logits_processor)
 
     def _biases(self, n_vocab: int) -> list[tuple[int, float]]:
         if self.logit_bias is None:
             return []
         if not isinstance(self.logit_bias, Mapping):
-            raise _check.bad_argument(_OWNER, "logit_bias", "a mapping from token ids to numbers", self.logit_bias)
+            raise check.bad_argument(_OWNER, "logit_bias", "a mapping from token ids to numbers", self.logit_bias)
         biases = []
         for token, bias in self.logit_bias.items():
             id_ = int(token) if isinstance(token, str) and token.isdecimal() else token  # JSON has no other keys
-            _check.integer(_OWNER, "logit_bias' token id", id_, 0, n_vocab - 1)
+            check.integer(_OWNER, "logit_bias' token id", id_, 0, n_vocab - 1)
             if bias != -math.inf:
-                _check.real(_OWNER, "logit_bias", bias, -_FLOAT32_MAX, _FLOAT32_MAX)
+                check.real(_OWNER, "logit_bias", bias, -_FLOAT32_MAX, _FLOAT32_MAX)
             biases.append((int(id_), float(bias)))
         return biases
 
@@ -162,7 +159,7 @@ class Sampler:
         logits = context.last_logits
         for processor in self._processors:
             result = processor(context.tokens, logits)
-            logits = _check.float_array(_OWNER, "what logits_processor returns", result, logits.shape)
+            logits = check.float_array(_OWNER, "what logits_processor returns", result, logits.shape)
         if np.isnan(logits).any() or np.isposinf(logits).any():
             raise ValueError(f"[{_OWNER}] logits_processor must return numbers below infinity, got some that are not")
         return self._core.sample_from(logits)
@@ -170,4 +167,4 @@ class Sampler:
 
 def check_seed(owner: str, seed: int | None) -> int | None:
     """The largest uint32 is llama.cpp's "random"."""
-    return None if seed is None else _check.integer(owner, "seed", seed, 0, _core.RANDOM_SEED - 1)
+    return None if seed is None else check.integer(owner, "seed", seed, 0, _core.RANDOM_SEED - 1)

@@ -17,20 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check, _core
+from h2o_llama import _core
+from h2o_llama._internal import check
 from h2o_llama.batch.answers import ANSWER_TYPES, Answer
 from h2o_llama.batch.documents import Document, read_document
 from h2o_llama.batch.prompts import Asked, Prompts
 from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings
-from h2o_llama.chat_prompt import LONGEST_TAIL
-from h2o_llama.errors import H2OError
-from h2o_llama.fingerprint import model_fingerprint
+from h2o_llama.chat._template import LONGEST_TAIL
+from h2o_llama.chat._text_buffer import TextBuffer
+from h2o_llama.errors import H2OError, H2OWarning
 from h2o_llama.llama import Llama
-from h2o_llama.params import resolved_products
-from h2o_llama.sequence import Progress, Sequence
-from h2o_llama.snapshot import Snapshot
-from h2o_llama.text_buffer import TextBuffer
+from h2o_llama.model import Model
+from h2o_llama.sequence._params import resolved_products
+from h2o_llama.sequence.generating import Progress
+from h2o_llama.sequence.sequence import Sequence
+from h2o_llama.sequence.snapshot import Snapshot
 
 _OWNER = "batch"
 _ROOM = 4096
@@ -74,18 +76,17 @@ class Answerer:
     ) -> None:
         self.settings = settings
         self._n_threads = n_threads
-        self._parallel = _check.integer(_OWNER, "parallel", parallel, 1, 255)
+        self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
         self._snapshots = None if snapshots is None else Path(snapshots)
         if self._snapshots is not None:
             self._snapshots.mkdir(parents=True, exist_ok=True)
         products = resolved_products(settings.config, "auto")
-        self._weights = Llama(model, 1, 1, 1, n_gpu_layers=n_gpu_layers, h2o=None, products=products)
+        self._weights = Model(model, n_gpu_layers=n_gpu_layers, products=products)
         self._prompts = Prompts(self._weights)
-        self._fingerprint = model_fingerprint(self._weights.model_path)
         h2o = settings.config
         is_bounded = h2o is not None and h2o.has_bounded_memory
-        n_most = _check.integer(_OWNER, "n_ctx", n_ctx, 0)
-        self._n_most = n_most or (_check.INT32_MAX if is_bounded else self._weights.core_model.n_ctx_train)
+        n_most = check.integer(_OWNER, "n_ctx", n_ctx, 0)
+        self._n_most = n_most or (check.INT32_MAX if is_bounded else self._weights.n_ctx_train)
         # what cannot be had fails here, before any document
         self._llm = self._open(n_most if is_bounded else min(_ROOM, self._n_most))
 
@@ -103,7 +104,7 @@ class Answerer:
     @property
     def fingerprint(self) -> str:
         """The model's, see `model_fingerprint`."""
-        return self._fingerprint
+        return self._weights.fingerprint
 
     def answer(
         self, document: Document, questions: list[Question], progress: Progress | None = None
@@ -198,12 +199,12 @@ class Answerer:
             try:
                 self._llm.save(path)
             except OSError as error:
-                warnings.warn(f"{error}: no snapshot of this document is kept", stacklevel=2)
+                warnings.warn(f"{error}: no snapshot of this document is kept", H2OWarning, stacklevel=2)
 
     def _digest(self, shared: NDArray[np.int32]) -> str:
         """What a snapshot's file is called: other documents, models and settings have other names."""
         settings = self.settings.to_json()
-        parts = (self._fingerprint, repr(settings["h2o"]), shared.tobytes().hex())
+        parts = (self.fingerprint, repr(settings["h2o"]), shared.tobytes().hex())
         return sha256("\n".join(parts).encode()).hexdigest()
 
     def _restore(self, path: Path, shared: NDArray[np.int32]) -> bool:
@@ -214,7 +215,7 @@ class Answerer:
             self._llm.restore(snapshot)
             return True
         except (OSError, ValueError, H2OError) as error:
-            warnings.warn(f"{error}: the document is read again", stacklevel=2)
+            warnings.warn(f"{error}: the document is read again", H2OWarning, stacklevel=2)
             self._llm.reset()
             return False
 
@@ -233,7 +234,7 @@ class Answerer:
                 tasks[fork] = task
             generation = self._llm.generate_many(
                 prompts,
-                self.settings.max_tokens,
+                max_tokens=self.settings.max_tokens,
                 dense_tail=LONGEST_TAIL,
                 temperature=self.settings.temperature,
                 seed=self._seed(group[0]),
@@ -271,7 +272,7 @@ class Answerer:
     def _tell(self, **known: Any) -> Answer:
         origin = {
             "model": Path(self._weights.model_path).name,
-            "fingerprint": self._fingerprint,
+            "fingerprint": self.fingerprint,
             "settings": self.settings.to_json(),
         }
         return dict.fromkeys(ANSWER_TYPES) | origin | known

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from h2o_llama._replacing import replacing
+from h2o_llama._internal.atomic import replacing
 from h2o_llama.batch.documents import read_document
 from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings

@@ -17,8 +17,8 @@ from h2o_llama.batch.answers import Answer
 from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings
 from h2o_llama.errors import H2OError
-from h2o_llama.params import available_cpus
-from h2o_llama.sequence import Progress
+from h2o_llama.sequence._params import available_cpus
+from h2o_llama.sequence.generating import Progress
 
 _OBJECT_STORE_BYTES = 128 << 20  # answers, and names of documents
 
@@ -51,7 +51,7 @@ def answer_locally(
     with local_cluster(workers * threads), remembered_interrupt() as raise_if_interrupted:
         import ray.data
 
-        from h2o_llama.ray import answer_documents
+        from h2o_llama.batch.ray import answer_documents
 
         answers = answer_documents(
             ray.data.from_items(rows, override_num_blocks=len(rows)),
@@ -108,7 +108,7 @@ def local_cluster(n_cpus: int) -> Iterator[None]:
     import ray
     import ray.data
 
-    import h2o_llama.ray  # noqa: F401 (says how to install it)
+    import h2o_llama.batch.ray  # noqa: F401 (says how to install it)
 
     try:
         ray.init(

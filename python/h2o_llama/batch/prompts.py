@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _core
-from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT, ChatTemplate, parse_deltas, parsed_message
-from h2o_llama.generation import stop_tokens
-from h2o_llama.llama import Llama
-from h2o_llama.rewinding import n_shared
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT, parse_deltas, parsed_message
+from h2o_llama.chat.generation import stop_tokens
+from h2o_llama.model import Model
+from h2o_llama.sequence._rewinding import n_shared
 
 _OWNER = "batch"
 
@@ -44,9 +44,9 @@ class Asked:
 class Prompts:
     """How a model is asked about a document: by its chat template, or in plain text where it has none."""
 
-    def __init__(self, llm: Llama) -> None:
-        self._model = llm.core_model
-        self._template = ChatTemplate(self._model, None) if llm.chat_template else None
+    def __init__(self, model: Model) -> None:
+        self._model = model._handle
+        self._template = model._template if model.chat_template else None
 
     def shared(self, text: str) -> NDArray[np.int32]:
         """The tokens with which every question about a text begins: what stands before the question's message."""

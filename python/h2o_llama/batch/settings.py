@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig
 from h2o_llama.sampling import Sampling
 
@@ -40,13 +40,13 @@ class BatchSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check.integer(_OWNER, "max_tokens", self.max_tokens, 1)
-        _check.integer(_OWNER, "seed", self.seed, 0)
+        check.integer(_OWNER, "max_tokens", self.max_tokens, 1)
+        check.integer(_OWNER, "seed", self.seed, 0)
         Sampling(temperature=self.temperature)
         if isinstance(self.h2o, str):
             object.__setattr__(self, "h2o", H2OConfig.named(_OWNER, self.h2o))
         elif not (self.h2o is None or isinstance(self.h2o, H2OConfig)):
-            raise _check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", self.h2o)
+            raise check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", self.h2o)
 
     @property
     def config(self) -> H2OConfig | None:

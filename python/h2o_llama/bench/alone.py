@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from h2o_llama.apart import call_apart, resident_bytes
+from h2o_llama._internal.apart import call_apart, resident_bytes
 from h2o_llama.bench.case import Case, Sample, Tokens
-from h2o_llama.kv import KVStats
+from h2o_llama.inspect.kv import KVStats
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from h2o_llama._ram import physical_memory
+from h2o_llama._internal.memory import physical_memory
 
 # Together larger than any cache: what is in a cache is not read from memory.
 _LEAST_BYTES = 512 * 2**20

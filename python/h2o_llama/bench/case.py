@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from h2o_llama.config import H2OConfig
 from h2o_llama.llama import Llama
-from h2o_llama.params import available_cpus, resolved_products
+from h2o_llama.model import Model
+from h2o_llama.sequence._params import available_cpus, resolved_products
 
 Tokens = NDArray[np.int32]
 
@@ -81,7 +82,7 @@ class Case:
         """A whole chunk at least, and a multiple of 256: llama.cpp's cache then has exactly so many cells."""
         return -(-max(self.n_used, self.chunk_size) // 256) * 256
 
-    def open(self, model: str | os.PathLike[str] | Llama) -> Llama:
+    def open(self, model: str | os.PathLike[str] | Model | Llama) -> Llama:
         """A context of its own on the model's weights."""
         return Llama(
             model,

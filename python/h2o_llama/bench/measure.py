@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from h2o_llama._ram import kv_bytes_at_least, physical_memory
+from h2o_llama._internal.memory import kv_bytes_at_least, physical_memory
 from h2o_llama.bench.alone import measure_alone
 from h2o_llama.bench.bandwidth import read_bandwidth
 from h2o_llama.bench.case import Case
@@ -14,7 +14,7 @@ from h2o_llama.bench.plan import Plan
 from h2o_llama.bench.prompt import prompt_tokens
 from h2o_llama.bench.rows import Result, Row, rows
 from h2o_llama.bench.token_bytes import weights_read
-from h2o_llama.llama import Llama
+from h2o_llama.model import Model
 
 # A prefill that takes longer, in seconds, is measured once.
 ONCE_ABOVE = 20.0
@@ -26,7 +26,7 @@ class Bench:
     """Measures what a plan says, of one model; every mode reads the same tokens with the same weights.
 
     What is read is `h2o_llama.bench.prompt.prompt_tokens` of the text. `results` are what has been measured so far, of
-    a run that was interrupted too. `weights` is a small context, whose weights all others share. `weight_bytes` are
+    a run that was interrupted too. `weights` is the model. `weight_bytes` are
     those that a generated token reads. `bandwidth` is the bytes per second that the CPU reads from memory, the best so
     far; None before the first, and with layers on a GPU.
 
@@ -38,14 +38,12 @@ class Bench:
         self.plan = plan
         self.results: list[Result] = []
         self.bandwidth: float | None = None
-        self._weights: dict[str, Llama] = {}  # by products: upstream's have some types in a layout of their own
+        self._weights: dict[str, Model] = {}  # by products: upstream's have some types in a layout of their own
         try:
             cases = [case for n in plan.lengths for case in plan.cases(n)]
             for products in dict.fromkeys(case.mode.resolved_products for case in cases):
-                self._weights[products] = Llama(
-                    model, 256, 256, 256, n_gpu_layers=plan.n_gpu_layers, h2o=None, products=products
-                )
-            self.weight_bytes = weights_read(self.weights.core_model.weight_bytes, self.weights.metadata)
+                self._weights[products] = Model(model, n_gpu_layers=plan.n_gpu_layers, products=products)
+            self.weight_bytes = weights_read(self.weights._handle.weight_bytes, self.weights.metadata)
             self._tokens = prompt_tokens(self.weights, text, max(case.n_used for case in cases))
             self._check_memory()
             for case in {case.mode: case for case in cases}.values():  # of each mode the longest
@@ -55,11 +53,11 @@ class Bench:
             raise
 
     @property
-    def weights(self) -> Llama:
+    def weights(self) -> Model:
         """The model, for whoever asks about it."""
         return next(iter(self._weights.values()))
 
-    def _weights_of(self, case: Case) -> Llama:
+    def _weights_of(self, case: Case) -> Model:
         return self._weights[case.mode.resolved_products]
 
     def close(self) -> None:
@@ -128,4 +126,4 @@ class Bench:
 
     def _kv_bytes(self, case: Case) -> int:
         has_index = case.mode.h2o is not None and case.mode.h2o.has_key_index
-        return kv_bytes_at_least(self.weights.core_model, case.n_ctx, "f16", "f16", has_index)
+        return kv_bytes_at_least(self.weights._handle, case.n_ctx, "f16", "f16", has_index)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.bench.case import Case, Mode
+from h2o_llama.config import H2OConfig
 from h2o_llama.eval import Setting
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 _OWNER = "bench"
 
@@ -50,7 +51,7 @@ class Plan:
     n_gen: int = 32
     repetitions: int = 3
     dense_max: int | None = None
-    chunk_size: int = 1024
+    chunk_size: int = H2OConfig.chunk_size
     n_threads: int = field(default_factory=available_cpus)
     n_gpu_layers: int = 0
 
@@ -60,11 +61,11 @@ class Plan:
             raise ValueError(f"[{_OWNER}] modes must be at least one, each with its own name, got {names}")
         for name in ("n_prompt", "depths"):
             for n in getattr(self, name):
-                _check.integer(_OWNER, name, n, 1)
+                check.integer(_OWNER, name, n, 1)
         for name in ("n_gen", "repetitions", "chunk_size"):
-            _check.integer(_OWNER, name, getattr(self, name), 1)
+            check.integer(_OWNER, name, getattr(self, name), 1)
         if self.dense_max is not None:
-            _check.integer(_OWNER, "dense_max", self.dense_max, 0)
+            check.integer(_OWNER, "dense_max", self.dense_max, 0)
         if not any(self.cases(n) for n in self.lengths):
             raise ValueError(f"[{_OWNER}] there is nothing to measure: give a prompt length or a depth")
 

@@ -8,9 +8,10 @@ from h2o_llama.bench.case import Tokens
 from h2o_llama.errors import H2OError
 from h2o_llama.eval.text import default_text
 from h2o_llama.llama import Llama
+from h2o_llama.model import Model
 
 
-def prompt_tokens(llm: Llama, text: bytes | None, n_tokens: int) -> Tokens:
+def prompt_tokens(model: Model | Llama, text: bytes | None, n_tokens: int) -> Tokens:
     """The first n_tokens of a text, int32 [n_tokens]. A short prompt is the beginning of a longer one.
 
     Without a text: source of this Python's standard library, or, if the model has no tokenizer, ids drawn by Zipf's
@@ -20,11 +21,11 @@ def prompt_tokens(llm: Llama, text: bytes | None, n_tokens: int) -> Tokens:
     """
     if text is None:
         try:
-            found = llm.tokenize(default_text())
+            found = model.tokenize(default_text())
         except H2OError:
-            return _zipf(llm.n_vocab, n_tokens)
+            return _zipf(model.n_vocab, n_tokens)
     else:
-        found = llm.tokenize(text)
+        found = model.tokenize(text)
     if len(found) < n_tokens:
         raise ValueError(
             f"[bench] the text has {len(found):,} tokens, but {n_tokens:,} are needed: give a longer text or smaller "

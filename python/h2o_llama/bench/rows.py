@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from h2o_llama.bench.case import Case, Sample
 from h2o_llama.bench.token_bytes import kv_read
-from h2o_llama.kv import KVStats
+from h2o_llama.inspect.kv import KVStats
 
 Row = dict[str, Any]
 Test = Literal["prefill", "generation"]

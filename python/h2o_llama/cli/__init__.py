@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama.cli import batch, bench, chat, codec, demo, gate, info, inspect, pull, quantize, rpc_server, run, serve
-from h2o_llama.cli.errors import Commands
+from h2o_llama.cli import batch, bench, chat, demo, info, inspect, pull, quantize, rpc_server, run, serve
+from h2o_llama.cli.errors import Commands, with_debug
 from h2o_llama.cli.eval import eval_model
 
 app = typer.Typer(
     name="h2o-llama",
     cls=Commands,
     help="llama.cpp with H2O sparse attention, and a look at which tokens attention kept.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_FIRST_STEPS = """\
+Three things to try:
+
+  h2o-llama demo                                              keys in a document, found densely and with H2O
+  h2o-llama pull smollm2-135m                                 a small chat model, 93 MB; then
+  h2o-llama chat smollm2-135m --file document.txt             a chat about a document
+
+h2o-llama --help lists all commands."""
 
 
 def _print_version(asked: bool) -> None:
@@ -29,30 +39,30 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Print the whole traceback of an error, to report it.")
-    ] = False,
 ) -> None:
-    """Global options."""
+    """What there is to do without a command."""
+    if context.invoked_subcommand is None:
+        typer.echo(_FIRST_STEPS)
 
 
-for command in (
-    demo.demo,
-    chat.chat,
-    run.run,
-    serve.serve,
-    rpc_server.rpc_server,
-    batch.batch,
-    inspect.inspect,
-    bench.bench,
-    codec.codec,
-    gate.gate,
-    info.info,
-    pull.pull,
-    quantize.quantize,
-):
-    app.command()(command)
-app.command("eval")(eval_model)
+_GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+    "Use": {
+        "demo": demo.demo,
+        "chat": chat.chat,
+        "run": run.run,
+        "batch": batch.batch,
+        "serve": serve.serve,
+        "rpc-server": rpc_server.rpc_server,
+    },
+    "Look inside": {"inspect": inspect.inspect, "info": info.info},
+    "Measure": {"bench": bench.bench, "eval": eval_model},
+    "Model files": {"pull": pull.pull, "quantize": quantize.quantize},
+}
+
+for panel, commands in _GROUPS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(with_debug(command))

@@ -18,12 +18,12 @@ from h2o_llama.batch.local_workers import answer_locally
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
-from h2o_llama.fingerprint import model_fingerprint
-from h2o_llama.loading import check_model_file
-from h2o_llama.sequence import Progress
+from h2o_llama.models._files import check_model_file
+from h2o_llama.models._fingerprint import model_fingerprint
+from h2o_llama.sequence.generating import Progress
 
 
-@options.with_h2o()
+@options.with_h2o
 def batch(
     model: options.Model,
     documents: Annotated[
@@ -33,14 +33,12 @@ def batch(
         Path, typer.Option(metavar="FILE", help='One on each line, or JSON lines: {"id": …, "question": …}.')
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. What is answered there is not asked again.")],
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="Tokens of an answer at most.")] = 128,
+    max_tokens: Annotated[int, options.max_tokens()] = 128,
     parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
     snapshots: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep what was read of each document here, for other questions.")
     ] = None,
     h2o: H2OConfig | None = None,
-    chunk: options.Chunk = options.CHUNK_SIZE,
-    dense: options.Dense = False,
     n_ctx: Annotated[
         int,
         typer.Option(min=0, help="Tokens of a document, a question and its answer at most; 0 is the model's limit."),
@@ -50,7 +48,7 @@ def batch(
     workers: Annotated[
         int, typer.Option(min=0, help="Processes that share the documents, by Ray; --threads is of each. 0: none.")
     ] = 0,
-    temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.0,
+    temp: options.Temp = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
 ) -> None:
     """Ask the same questions about many documents. Each document is read once.

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from h2o_llama._internal.machine import describe
 from h2o_llama.bench import Bench, Plan, Report, beside_dense
 from h2o_llama.bench.rows import of_groups
 from h2o_llama.bench.tables import facts, tables
@@ -17,8 +18,7 @@ from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
 from h2o_llama.eval import Setting
-from h2o_llama.machine import describe
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 
 @sweeps.with_settings(schedule="single_pass,two_phase", decode="full,memory")
@@ -38,7 +38,7 @@ def bench(
     ] = None,
     plot: sweeps.Plot = None,
     settings: Sequence[Setting] = (),
-    chunk: options.Chunk = options.CHUNK_SIZE,
+    chunk: options.Chunk = options.DEFAULTS.chunk_size,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
 ) -> None:

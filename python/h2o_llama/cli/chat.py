@@ -12,16 +12,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama.chat_prompt import ABOUT_A_DOCUMENT, ChatTemplate
+from h2o_llama import H2OConfig, H2OError, Llama, Model
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_context, open_weights, read_text
-from h2o_llama.report.history import memory_history
-from h2o_llama.report.memory import memory_report
-from h2o_llama.rewinding import n_shared
+from h2o_llama.cli.prompt import open_context, open_model, read_text
+from h2o_llama.inspect.history import memory_history
+from h2o_llama.inspect.memory import memory_report
+from h2o_llama.sequence._rewinding import n_shared
 
 _ROOM = 8192
 """Tokens that there is room for after the document, if the model was trained for so many."""
@@ -36,25 +36,23 @@ _HELP = """\
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
-@options.with_h2o("evict", "cold_store")
+@options.with_h2o
 def chat(
     model: options.Model,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Text to talk about, or a name that `pull` lists.")
     ] = None,
     system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=1, help="Tokens of an answer at most.")] = 512,
-    chunk: options.Chunk = options.CHUNK_SIZE,
+    max_tokens: Annotated[int, options.max_tokens()] = 512,
     h2o: H2OConfig | None = None,
-    dense: options.Dense = False,
     n_ctx: Annotated[
         int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
     ] = 0,
     threads: options.Threads = None,
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
-    temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
+    temp: options.Temp = 0.8,
+    seed: options.Seed = None,
 ) -> None:
     """Chat with a model, perhaps about a document. /help lists what else can be typed.
 
@@ -65,9 +63,9 @@ def chat(
     if file is not None:
         told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    with open_weights(model, gpu_layers, rpc, h2o, "auto") as weights:
+    with open_model(model, gpu_layers, rpc, h2o, "auto") as weights:
         read_first = _shared_tokens(weights, begin)
-        n_trained = weights.core_model.n_ctx_train
+        n_trained = weights.n_ctx_train
         if len(read_first) >= n_trained:
             typer.echo(
                 f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
@@ -82,7 +80,7 @@ def chat(
         if begin:
             with progress_bars() as update:
                 llm.eval(read_first, progress=lambda done, total: update("document", done, total))
-        talk = _Chat(llm, begin, {"max_tokens": n_predict, "temperature": temp, "seed": seed})
+        talk = _Chat(llm, begin, {"max_tokens": max_tokens, "temperature": temp, "seed": seed})
         for line in _lines():
             if line.strip() == "/exit":
                 break
@@ -90,10 +88,9 @@ def chat(
                 talk.say(line.strip())
 
 
-def _shared_tokens(llm: Llama, begin: list[dict[str, Any]]) -> list[int]:
+def _shared_tokens(model: Model, begin: list[dict[str, Any]]) -> list[int]:
     """The tokens that all chats with this begin share, as the template makes them."""
-    template = ChatTemplate(llm.core_model, None)
-    a, b = (template.apply("chat", [*begin, {"role": "user", "content": text}]).ids for text in "AB")
+    a, b = (model._template.apply("chat", [*begin, {"role": "user", "content": text}]).ids for text in "AB")
     return a[: n_shared(a, b)]
 
 

@@ -13,7 +13,7 @@ from h2o_llama.cli.progress import progress_bars
 from h2o_llama.demo.document import build_document
 from h2o_llama.demo.measure import CHUNK_SIZE, H2O, compare, default_threads
 from h2o_llama.demo.tables import LONG_NOTE, LOSSES, answer_table, cost_table, html_facts
-from h2o_llama.report.html import check_target, write_html
+from h2o_llama.inspect.html import check_target, write_html
 
 # The model was trained on up to 8,192 tokens; this leaves room for questions and answers.
 DOCUMENT_BYTES = 8100

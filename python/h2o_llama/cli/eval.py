@@ -13,12 +13,12 @@ from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
-from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, references
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, window
 from h2o_llama.eval.ruler import KINDS
 from h2o_llama.eval.tables import tables
 from h2o_llama.eval.task import Task
 from h2o_llama.eval.text import halves
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 _TEXT = "Perplexity and continuation"
 _RULER = "RULER"
@@ -34,12 +34,13 @@ def eval_model(
     ] = None,
     plot: sweeps.Plot = None,
     settings: Sequence[Setting] = (),
-    reference: Annotated[
-        str,
+    chunk: options.Chunk = options.DEFAULTS.chunk_size,
+    beside_window: Annotated[
+        bool,
         typer.Option(
-            rich_help_panel=sweeps.PANEL, help="random, window, upper-bound: other memory of the first setting's size."
+            "--window", rich_help_panel=options.PANEL, help="Measure a window of the first setting's size, too."
         ),
-    ] = "",
+    ] = False,
     half: Annotated[
         Literal["both", "first", "second"],
         typer.Option(
@@ -64,7 +65,6 @@ def eval_model(
         int,
         typer.Option(rich_help_panel=_RULER, min=0, help="Last tokens of a prompt that attend to everything kept."),
     ] = DENSE_TAIL,
-    chunk: options.Chunk = options.CHUNK_SIZE,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
@@ -85,7 +85,7 @@ def eval_model(
     with progress_bars() as update:
         rows = evaluate(
             model_file(model),
-            list(dict.fromkeys([*settings, *references(settings[0], values("--reference", reference, str), chunk)])),
+            list(dict.fromkeys([*settings, *([window(settings[0], chunk)] if beside_window else [])])),
             text=None if text is None else _half(read_text(text), half),
             text_name=None if text is None else str(text) + ("" if half == "both" else f", {half} half"),
             n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk],

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from h2o_llama.bench.tables import Table
-from h2o_llama.report.html import check_target
+from h2o_llama.inspect.html import check_target
 
 STDOUT = Path("-")
 
@@ -24,11 +24,11 @@ def check_files(*paths: Path | None) -> None:
             check_target(path)
 
 
-def drawing(plots: Literal["bench_plots", "codec_plots", "eval_plots"], folder: Path) -> Draw:
+def drawing(plots: Literal["bench_plots", "eval_plots"], folder: Path) -> Draw:
     """What draws rows into a folder. Fails here, before anything is measured, if matplotlib or the folder cannot be."""
-    import h2o_llama.plots
+    import h2o_llama.inspect.plots
 
-    draw = getattr(h2o_llama.plots, plots)
+    draw = getattr(h2o_llama.inspect.plots, plots)
     folder.mkdir(parents=True, exist_ok=True)
     return lambda rows: draw(rows, folder)
 

@@ -36,7 +36,7 @@ def _verdict(llm: Llama) -> str:
 
 def _facts(llm: Llama) -> list[tuple[str, str]]:
     """Names and values."""
-    core, metadata = llm.core_model, llm.metadata
+    core, metadata = llm.model._handle, llm.metadata
     architecture = metadata.get("general.architecture", "unknown")
     head_size = metadata.get(f"{architecture}.attention.key_length") or str(core.n_embd // max(core.n_head, 1))
     varying = "" if f"{architecture}.attention.head_count_kv" in metadata else " in the first layer"

@@ -12,20 +12,20 @@ from rich.console import Console
 from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
-from h2o_llama.report.captured import captured_mass
-from h2o_llama.report.history import memory_history
-from h2o_llama.report.html import check_target, write_html
-from h2o_llama.report.lookup_attention import lookup_attention
-from h2o_llama.report.memory import HeadMemory, MemoryReport, memory_report
-from h2o_llama.report.terminal import head_table, highlighted, legend
-from h2o_llama.report.terminal_lookups import lookup_sentence, lookup_tables
+from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
+from h2o_llama.inspect.captured import captured_mass
+from h2o_llama.inspect.history import memory_history
+from h2o_llama.inspect.html import check_target, write_html
+from h2o_llama.inspect.lookup_attention import lookup_attention
+from h2o_llama.inspect.memory import HeadMemory, MemoryReport, memory_report
+from h2o_llama.inspect.terminal import head_table, highlighted, legend
+from h2o_llama.inspect.terminal_lookups import lookup_sentence, lookup_tables
 
 # Dense attention costs the square of the length: up to so many tokens nobody has to ask for it.
 MASS_TOKENS = 8192
 
 
-@options.with_h2o("local_window", "heavy_budget", "lookup_budget", "retrieval", "sink_tokens", "scorer", "schedule")
+@options.with_h2o
 def inspect(
     model: options.Model,
     file: options.File = None,
@@ -41,8 +41,7 @@ def inspect(
             f"page of up to {MASS_TOKENS:,} tokens."
         ),
     ] = None,
-    h2o: H2OConfig = options.DEFAULTS,
-    chunk: options.Chunk = options.CHUNK_SIZE,
+    h2o: H2OConfig | None = None,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
 ) -> None:
@@ -51,15 +50,17 @@ def inspect(
     A table of the heads, what was looked up and what asked for it (unless --lookup is 0), then the text itself with the
     heavy hitters highlighted: by score for a single head (--layer and --head), by how many heads keep them otherwise.
     """
+    if h2o is None or h2o.evict:
+        raise typer.BadParameter("there is nothing to look at with --h2o off, or when it was evicted")
     if html is not None:
         check_target(html)
     text = read_prompt(file, prompt)
-    with open_weights(model, gpu_layers) as weights:
+    with open_model(model, gpu_layers) as weights:
         tokens = tokenize(weights, text)
         llm = open_context(weights, len(tokens), threads, h2o, record=True)
     title = file.name if file and str(file) != "-" else "the text"
     if mass is None:
-        mass = html is not None and len(tokens) <= MASS_TOKENS and chunk > 1
+        mass = html is not None and len(tokens) <= MASS_TOKENS and h2o.chunk_size > 1
     with llm, progress_bars() as update:
         llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
         history = memory_history(llm)
@@ -76,7 +77,7 @@ def inspect(
         description = llm.desc
 
     console = Console()
-    print_report(console, report, report.select(layer, head), chunk)
+    print_report(console, report, report.select(layer, head), h2o.chunk_size)
     if html is not None:
         ranked = f"ranked by {h2o.scorer}, schedule {h2o.schedule}"
         write_html(html, report, [("Heavy hitters", ranked), ("Model", description)])

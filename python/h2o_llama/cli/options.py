@@ -12,13 +12,13 @@ import typer
 
 from h2o_llama import H2OConfig
 from h2o_llama.config import OPTIONS as H2O
-from h2o_llama.config import option_names
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.config import PRESETS, option_names
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 DEFAULTS = H2OConfig()
 NGRAMS = H2OConfig(retrieval="ngrams")
 EVICTING = H2OConfig(evict=True)
-CHUNK_SIZE = DEFAULTS.chunk_size
+PANEL = "H2O"
 
 _LESS = ", less with smaller chunks"
 _FOLLOWING = {
@@ -44,18 +44,23 @@ def summary(name: str) -> str:
     return option.help[0].upper() + option.help[1:] + choices
 
 
+def shown_default(name: str) -> str:
+    """The default in words."""
+    return _FOLLOWING.get(name, H2O[name].default or "none")
+
+
 def _option(name: str) -> tuple[Any, Any]:
     """Annotation and default. What is not given, follows."""
-    option, text = H2O[name], summary(name) + "."
-    shown = _FOLLOWING.get(name, option.default or "none")
+    option, text, shown = H2O[name], summary(name) + ".", shown_default(name)
     if option.kind == "switch":
-        return Annotated[bool, typer.Option(f"--{option.flag}", help=text)], False
+        return Annotated[bool, typer.Option(f"--{option.flag}", rich_help_panel=PANEL, help=text)], False
+    limits: dict[str, Any] = {"rich_help_panel": PANEL, "show_default": shown, "help": text}
     if option.kind == "number":
-        return Annotated[int | None, typer.Option(min=int(option.min), show_default=shown, help=text)], None
+        return Annotated[int | None, typer.Option(min=int(option.min), **limits)], None
     if option.kind == "part":
-        return Annotated[float | None, typer.Option(min=0, max=1, show_default=shown, help=text)], None
+        return Annotated[float | None, typer.Option(min=0, max=1, **limits)], None
     metavar = {"choice": "NAME", "layers": "LIST", "text": "WHERE"}[option.kind]
-    return Annotated[str | None, typer.Option(metavar=metavar, show_default=shown, help=text)], None
+    return Annotated[str | None, typer.Option(metavar=metavar, **limits)], None
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")]
@@ -65,7 +70,6 @@ File = Annotated[
 Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
 
 
-Dense = Annotated[bool, typer.Option("--dense", help="Without H2O: llama.cpp's dense attention.")]
 DenseTail = Annotated[
     int | None,
     typer.Option(
@@ -74,7 +78,8 @@ DenseTail = Annotated[
         help="Last tokens of the text that attend to everything before them.",
     ),
 ]
-Chunk = Annotated[int, typer.Option(min=1, help="S: tokens per chunk.")]
+Temp = Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")]
 GpuLayers = Annotated[int, typer.Option("--gpu-layers", min=-1, help="Layers to keep on the GPU; -1 is all.")]
 RpcGpuLayers = Annotated[
@@ -93,17 +98,32 @@ Rpc = Annotated[
 
 Products = Annotated[str, typer.Option(metavar="NAME", help=summary("products") + ".")]
 
+
+def max_tokens(least: int = 1) -> Any:
+    """The option for a parameter of this name."""
+    return typer.Option("--max-tokens", "-n", min=least, help="Tokens to generate at most.")
+
+
 Options = Mapping[str, tuple[Any, Any]]
 """By name: annotation and default."""
-
-H2O_OPTIONS: Options = {name: _option(name) for name in option_names() if name != "chunk_size"}
 
 Preset = Annotated[
     str,
     typer.Option(
-        "--h2o", metavar="NAME", help="How much a token attends to: fast, balanced, faithful; off is --dense."
+        "--h2o",
+        metavar="NAME",
+        rich_help_panel=PANEL,
+        help=f"How much a token attends to: {', '.join(PRESETS)}; or off: llama.cpp's dense attention.",
     ),
 ]
+Chunk = Annotated[int, typer.Option(min=1, rich_help_panel=PANEL, help="S: tokens per chunk.")]
+
+H2O_OPTIONS: Options = {
+    "preset": (Preset, DEFAULTS.preset),
+    flag("chunk_size"): (Chunk, DEFAULTS.chunk_size),
+    **{flag(name): _option(name) for name in option_names() if name != "chunk_size"},
+}
+"""The panel that is the same in every command."""
 
 
 def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Callable[..., Callable[..., None]]:
@@ -131,20 +151,14 @@ def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Ca
     return decorate
 
 
-def with_h2o(*names: str) -> Callable[..., Callable[..., None]]:
-    """--h2o, and options for these parameters of `H2OConfig` (by default all), for the parameter `h2o`.
+def with_h2o(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the panel of H2O's options in the place of its parameter `h2o`, which is None if H2O is off."""
+    names = {flag(name): name for name in option_names()} | {"preset": "preset"}
 
-    It is None if H2O is off. The command has --chunk.
-    """
-    flags = {flag(name): name for name in names or H2O_OPTIONS}
+    def make(_: Mapping[str, Any], **chosen: Any) -> H2OConfig | None:
+        return None if chosen["preset"] == "off" else config({names[flag]: value for flag, value in chosen.items()})
 
-    def make(others: Mapping[str, Any], preset: str, **chosen: Any) -> H2OConfig | None:
-        if others.get("dense") or preset == "off":
-            return None
-        return config(others["chunk"], preset=preset, **{flags[name]: value for name, value in chosen.items()})
-
-    own = {"preset": (Preset, DEFAULTS.preset)}
-    return instead_of("h2o", own | {name: H2O_OPTIONS[flags[name]] for name in flags}, make)
+    return instead_of("h2o", H2O_OPTIONS, make)(command)
 
 
 def layers(text: str) -> tuple[int, ...]:
@@ -159,9 +173,9 @@ def layers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def config(chunk: int, **chosen: Any) -> H2OConfig:
-    """What was chosen, None being nothing, in chunks of this size."""
+def config(chosen: Mapping[str, Any]) -> H2OConfig:
+    """What was chosen, None being nothing."""
     given = {name: value for name, value in chosen.items() if value is not None}
     if "dense_layers" in given:
         given["dense_layers"] = layers(given["dense_layers"])
-    return H2OConfig(chunk_size=chunk, **given)
+    return H2OConfig(**given)

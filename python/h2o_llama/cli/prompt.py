@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
-from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama.named_files import TEXTS, find_text, suggestion
-from h2o_llama.params import resolved_products
+from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+from h2o_llama.models._named import TEXTS, find_text, suggestion
+from h2o_llama.sequence._params import resolved_products
 
 
 def model_file(name: str) -> Path:
@@ -17,19 +17,19 @@ def model_file(name: str) -> Path:
     return demo_model_path() if name == "demo" else Path(name)
 
 
-def open_weights(
+def open_model(
     name: str, gpu_layers: int | None, rpc: str | None = None, h2o: H2OConfig | None = None, products: str = "own"
-) -> Llama:
-    """The model with the least context: how large one must be is known when it has cut the text into tokens.
+) -> Model:
+    """The model, to cut the text into tokens: then it is known how large a context must be.
 
     `h2o` and `products` are those of the context to come: the layout of the weights depends on them.
     """
-    path, products = model_file(name), resolved_products(h2o, products)
-    return Llama(path, 1, 1, 1, n_gpu_layers=gpu_layers, h2o=None, rpc_servers=rpc, products=products)
+    products = resolved_products(h2o, products)
+    return Model(model_file(name), n_gpu_layers=gpu_layers, rpc_servers=rpc, products=products)
 
 
 def open_context(
-    weights: Llama, n_ctx: int, threads: int | None, h2o: H2OConfig | None, record: bool = False, products: str = "auto"
+    weights: Model, n_ctx: int, threads: int | None, h2o: H2OConfig | None, record: bool = False, products: str = "auto"
 ) -> Llama:
     """The model with a context, as the options that `run` and `inspect` share ask for it."""
     return Llama(weights, n_ctx=n_ctx, n_threads=threads, h2o=h2o, record=record, products=products)
@@ -55,7 +55,7 @@ def read_text(file: Path) -> bytes:
     return path.read_bytes()
 
 
-def tokenize(llm: Llama, text: bytes, special: bool = False) -> list[int]:
+def tokenize(llm: Model, text: bytes, special: bool = False) -> list[int]:
     """Token ids of a text. Raises ValueError if there are none."""
     tokens = llm.tokenize(text, parse_special=special)
     if not tokens:

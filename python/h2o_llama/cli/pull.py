@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from h2o_llama.named_files import NAMED_FILES, NamedModel
-from h2o_llama.pull import pull as pull_file
+from h2o_llama.models._named import NAMED_FILES, NamedModel
+from h2o_llama.models.pull import pull as pull_file
 
 
 def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default="list them")] = None) -> None:

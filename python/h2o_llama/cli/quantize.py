@@ -10,8 +10,8 @@ from rich.filesize import decimal
 
 from h2o_llama.cli import options
 from h2o_llama.cli.prompt import model_file
-from h2o_llama.quantizing import quantize_model, quantize_types
-from h2o_llama.report.html import check_target
+from h2o_llama.inspect.html import check_target
+from h2o_llama.models.quantize import quantize_model, quantize_types
 
 
 def quantize(

@@ -8,7 +8,7 @@ import typer
 
 from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
-from h2o_llama.params import available_cpus
+from h2o_llama.sequence._params import available_cpus
 
 _REMEDY = "install h2o-llama from its source with RPC: pip install . -C cmake.define.GGML_RPC=ON"
 

@@ -13,33 +13,30 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import H2OConfig, Llama, Snapshot
-from h2o_llama.chat_prompt import ChatTemplate
+from h2o_llama import H2OConfig, Llama, Model, Snapshot
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_context, open_weights, read_prompt, tokenize
-from h2o_llama.params import PRODUCTS
-from h2o_llama.rewinding import n_shared
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
+from h2o_llama.sequence._params import PRODUCTS
+from h2o_llama.sequence._rewinding import n_shared
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 
-@options.with_h2o()
+@options.with_h2o
 def run(
     model: options.Model,
     file: options.File = None,
     prompt: options.Prompt = "",
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=0, help="Tokens to generate at most.")] = 128,
+    max_tokens: Annotated[int, options.max_tokens(least=0)] = 128,
     h2o: H2OConfig | None = None,
     dense_tail: options.DenseTail = None,
-    chunk: options.Chunk = options.CHUNK_SIZE,
-    dense: options.Dense = False,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
     threads: options.Threads = None,
     products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
-    temp: Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")] = 0.8,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")] = None,
+    temp: options.Temp = 0.8,
+    seed: options.Seed = None,
     draft: Annotated[
         int, typer.Option(min=0, help="Tokens to try at once where the text quotes itself, 15 say; 0 is none.")
     ] = 0,
@@ -63,7 +60,7 @@ def run(
     """
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
-    with open_weights(model, gpu_layers, rpc, h2o, products) as weights:
+    with open_model(model, gpu_layers, rpc, h2o, products) as weights:
         if not (raw or before or save) and weights.chat_template:
             tokens, n_asked = _asked_by_the_template(weights, text, prompt, special)
         else:
@@ -76,7 +73,7 @@ def run(
         if dense_tail is None:
             dense_tail = DENSE_TAIL if file is None else max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
-        llm = open_context(weights, n_ctx or n_before + len(tokens) + n_predict, threads, h2o, products=products)
+        llm = open_context(weights, n_ctx or n_before + len(tokens) + max_tokens, threads, h2o, products=products)
     with llm:
         if before is not None:
             llm.restore(before)
@@ -88,7 +85,7 @@ def run(
         if save is not None:
             llm.save(save)
         saved = time.perf_counter()
-        n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), n_predict))
+        n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), max_tokens))
         generated = time.perf_counter()
         typer.echo(
             f"{f'loaded {n_before:,} tokens, ' if before else ''}"
@@ -99,13 +96,12 @@ def run(
         )
 
 
-def _asked_by_the_template(llm: Llama, text: bytes, prompt: str, special: bool) -> tuple[list[int], int]:
+def _asked_by_the_template(model: Model, text: bytes, prompt: str, special: bool) -> tuple[list[int], int]:
     """The tokens of a user's message that ends with the prompt, and how many there are from the prompt's first on."""
-    template = ChatTemplate(llm.core_model, None)
 
     def ask(said: bytes) -> list[int]:
-        chat = template.apply("run", [{"role": "user", "content": said.decode(errors="replace")}])
-        return llm.tokenize(chat.text, parse_special=True) if special else chat.ids
+        chat = model._template.apply("run", [{"role": "user", "content": said.decode(errors="replace")}])
+        return model.tokenize(chat.text, parse_special=True) if special else chat.ids
 
     tokens = ask(text)
     n_asked = len(tokens) - n_shared(tokens, ask(text.removesuffix(prompt.encode()))) if prompt else 0

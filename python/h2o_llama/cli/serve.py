@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError, Llama, _check
+from h2o_llama import H2OConfig, H2OError, Llama, Model
+from h2o_llama._internal import check
 from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
-from h2o_llama.cli.prompt import open_weights
+from h2o_llama.cli.prompt import open_model
 from h2o_llama.cli.upstream import upstream_options
-from h2o_llama.loading import check_rpc_servers
-from h2o_llama.params import PRODUCTS, available_cpus
+from h2o_llama.models._files import check_rpc_servers
+from h2o_llama.sequence._params import PRODUCTS, available_cpus
 
 _PAGE = Path(__file__).parent.parent / "page"
 """What a browser is shown."""
@@ -23,14 +24,14 @@ _MOST_ROOM = 32768
 """Tokens that a slot holds at most, unless told."""
 
 
-def _retrieval(weights: Llama, h2o: H2OConfig) -> Literal["ngrams", "index"]:
+def _retrieval(weights: Model, h2o: H2OConfig) -> Literal["ngrams", "index"]:
     """What a context of this model gets: n-grams where it can have no index of keys."""
     with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
         assert llm.h2o is not None  # it was asked for
         return llm.h2o.retrieval
 
 
-@options.with_h2o()
+@options.with_h2o
 def serve(
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="A GGUF file, a name that `pull` lists, or 'demo'.")
@@ -50,10 +51,6 @@ def serve(
         typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
     ] = None,
     h2o: H2OConfig | None = None,
-    chunk: options.Chunk = options.CHUNK_SIZE,
-    dense: Annotated[
-        bool, typer.Option("--dense", "--no-h2o", help="Without H2O: llama.cpp's dense attention.")
-    ] = False,
     threads: options.Threads = None,
     products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
@@ -67,7 +64,7 @@ def serve(
     further = passed_on or []
     if model.startswith("-"):  # what follows -- comes here where no model is named
         model, further = "demo", [model, *further]
-    with open_weights(model, 0) as weights:
+    with open_model(model, 0) as weights:
         path = weights.model_path
         try:
             weights.tokenize("")
@@ -75,7 +72,7 @@ def serve(
             raise H2OError(
                 f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
             ) from error
-        n_ctx = n_ctx or min(weights.core_model.n_ctx_train, _MOST_ROOM)
+        n_ctx = n_ctx or min(weights.n_ctx_train, _MOST_ROOM)
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
         if h2o is not None and h2o.has_key_index and not h2o.was_given("retrieval"):
             h2o = replace(h2o, retrieval=_retrieval(weights, h2o) if gpu_layers == 0 else "ngrams")
@@ -84,12 +81,19 @@ def serve(
     arguments += ["--gpu-layers", gpu_layers]
     arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
     arguments += ["--threads", available_cpus() if threads is None else threads]
-    if _check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
+    if check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
         arguments += ["--h2o-products", products]
     arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if h2o is not None:
         # One chunk at a time: others' tokens come, and requests are cancelled, in between.
-        arguments += ["--ubatch-size", chunk, "--batch-size", chunk, "--no-kv-unified", *upstream_options(h2o)]
+        arguments += [
+            "--ubatch-size",
+            h2o.chunk_size,
+            "--batch-size",
+            h2o.chunk_size,
+            "--no-kv-unified",
+            *upstream_options(h2o),
+        ]
     become(program("serve", "llama-server", "install h2o-llama again"), [*map(str, arguments), *further])

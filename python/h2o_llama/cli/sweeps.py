@@ -8,16 +8,18 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from h2o_llama.cli.options import DEFAULTS, Options, flag, instead_of, summary
+from h2o_llama.cli.options import DEFAULTS, PANEL, Options, flag, instead_of, shown_default, summary
 from h2o_llama.config import OPTIONS as H2O
+from h2o_llama.config import PRESETS
 from h2o_llama.eval import Setting, evicting, sweep
 
 T = TypeVar("T")
 
-PANEL = "Settings to measure"
-
 Text = Annotated[
-    Path | None, typer.Option(help="Text file, or a text's name; - is standard input. By default Python's sources.")
+    Path | None,
+    typer.Option(
+        "--file", "-f", help="Text file, or a name that `pull` lists; - is standard input. By default Python's sources."
+    ),
 ]
 Plot = Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")]
 JsonFile = Annotated[
@@ -41,25 +43,30 @@ _SWEPT = ("local_window", "heavy_budget", "lookup_budget", "retrieval", "sink_to
 """The parameters of `H2OConfig` of which there may be several values, the last one changing fastest."""
 
 
-def _option(name: str) -> tuple[str, tuple[Any, str]]:
-    """The option for values of a parameter: its own name, annotation and default."""
-    help_ = f"{summary(name)}; one or more, with commas."
-    return flag(name), (Annotated[str, typer.Option(rich_help_panel=PANEL, help=help_)], str(getattr(DEFAULTS, name)))
+def _option(name: str, default: str = "") -> tuple[Any, str]:
+    """The option for values of a parameter: annotation and default."""
+    option = typer.Option(
+        rich_help_panel=PANEL,
+        show_default=True if default else shown_default(name),
+        help=f"{summary(name)}; one or more, with commas.",
+    )
+    return Annotated[str, option], default
 
 
-OPTIONS: Options = {
-    **dict(map(_option, _SWEPT)),
-    "evict": (Evict, False),
-    "cold_store": (ColdStore, None),
-}
+_PRESETS = typer.Option(
+    "--h2o",
+    rich_help_panel=PANEL,
+    help=f"How much a token attends to: {', '.join(PRESETS)}; one or more, with commas.",
+)
 
 
 def with_settings(*left_out: str, **defaults: str) -> Callable[..., Callable[..., None]]:
-    """All these options but some, and with some other defaults, for `settings`. The command has --chunk."""
-    chosen = {
-        name: (annotation, defaults.get(name, default))
-        for name, (annotation, default) in OPTIONS.items()
-        if name not in left_out
+    """The panel of H2O's options but some, and with some other defaults, for `settings`. The command has --chunk."""
+    chosen: Options = {
+        "preset": (Annotated[str, _PRESETS], DEFAULTS.preset),
+        **{flag(name): _option(name, defaults.get(name, "")) for name in _SWEPT if name not in left_out},
+        "evict": (Evict, False),
+        "cold_store": (ColdStore, None),
     }
     return instead_of("settings", chosen, lambda others, **given: settings(others["chunk"], **given))
 
@@ -73,15 +80,14 @@ def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
 
 
 def settings(chunk_size: int, *, evict: bool, cold_store: str | None, **texts: str) -> list[Setting]:
-    """All combinations of the options' values."""
-    kept = sweep(
-        chunk_size=chunk_size,
-        **{
-            name: values(f"--{flag(name)}", texts[flag(name)], int if H2O[name].kind == "number" else str)
-            for name in _SWEPT
-            if flag(name) in texts
-        },
-    )
+    """All combinations of the options' values. What has none follows from the others."""
+    options = {name: flag(name) for name in _SWEPT} | {"preset": "preset"}
+    chosen = {
+        name: values(f"--{option}", texts[option], int if name in H2O and H2O[name].kind == "number" else str)
+        for name, option in options.items()
+        if texts.get(option)
+    }
+    kept = sweep(chunk_size=chunk_size, **chosen)
     evicted = evicting(kept) if evict else []
     stored = evicting(kept, cold_store) if cold_store is not None else []
     return [*kept, *evicted, *stored]

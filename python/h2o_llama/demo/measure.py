@@ -12,15 +12,17 @@ from typing import Literal
 
 from h2o_llama import H2OConfig, KVStats, Llama
 from h2o_llama.demo.document import Document
-from h2o_llama.params import available_cpus
-from h2o_llama.report.history import memory_history
-from h2o_llama.report.lookups import read_lookups
-from h2o_llama.report.memory import MemoryReport, memory_report
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.inspect.history import memory_history
+from h2o_llama.inspect.lookups import read_lookups
+from h2o_llama.inspect.memory import MemoryReport, memory_report
+from h2o_llama.sequence._params import available_cpus
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
 CHUNK_SIZE = 512
-H2O = H2OConfig(60, 64, 4, lookup_budget=128, retrieval="ngrams", chunk_size=CHUNK_SIZE)
+H2O = H2OConfig(
+    local_window=60, heavy_budget=64, sink_tokens=4, lookup_budget=128, retrieval="ngrams", chunk_size=CHUNK_SIZE
+)
 
 VALUE_DIGITS = 4
 ROOM = 16  # for a question and its answer after a document

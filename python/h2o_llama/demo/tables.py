@@ -8,7 +8,7 @@ from rich.text import Text
 
 from h2o_llama.demo.document import Document, Needle
 from h2o_llama.demo.measure import CHUNK_SIZE, H2O, SPARSE, TAIL, Comparison, Result
-from h2o_llama.report.pieces import visible
+from h2o_llama.inspect.pieces import visible
 
 LOSSES = (
     f"H2O: the question reads its own chunk, the memory sets, and up to {H2O.lookup_budget} tokens that are looked up "

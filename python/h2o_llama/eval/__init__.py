@@ -4,6 +4,6 @@ from h2o_llama.eval.continuation import Continuation
 from h2o_llama.eval.perplexity import Perplexity
 from h2o_llama.eval.ruler import Ruler
 from h2o_llama.eval.runs import evaluate
-from h2o_llama.eval.settings import Setting, evicting, references, sweep
+from h2o_llama.eval.settings import Setting, evicting, sweep, window
 
-__all__ = ["Continuation", "Perplexity", "Ruler", "Setting", "evaluate", "evicting", "references", "sweep"]
+__all__ = ["Continuation", "Perplexity", "Ruler", "Setting", "evaluate", "evicting", "sweep", "window"]

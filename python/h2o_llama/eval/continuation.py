@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.eval.lockstep import Reader, read_windows
 from h2o_llama.eval.losses import Losses
 from h2o_llama.eval.settings import DENSE, Setting
@@ -40,7 +40,7 @@ class Continuation:
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """A row for each "over"."""
-        size = n_tokens + _check.integer("eval", "length", self.length, 2)
+        size = n_tokens + check.integer("eval", "length", self.length, 2)
         common = subject.text.identity(size, self.windows)
         return [{**common, "over": over, "prompt_tokens": n_tokens, "length": self.length} for over in _OVER]
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from h2o_llama._replacing import replacing
-from h2o_llama.named_files import cache_folder
+from h2o_llama._internal.atomic import replacing
+from h2o_llama.models._named import cache_folder
 
 
 class Prompt(Protocol):

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import H2OConfig, Llama, _check
+from h2o_llama import H2OConfig, Llama
+from h2o_llama._internal import check
 from h2o_llama.eval.lockstep import piece_tokens, pieces
 from h2o_llama.eval.losses import log_softmax
 from h2o_llama.sampling import SamplingOptions
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 try:
     from lm_eval.api.instance import Instance
@@ -82,9 +83,9 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             known = ", ".join(["pretrained", "h2o", "dense_tail", *_H2O_OPTIONS, *_LLAMA_OPTIONS])
             raise ValueError(f"[{_OWNER}] there is no option {unknown[0]!r}: the options are {known}")
         config = {name: options.pop(name) for name in _H2O_OPTIONS if name in options}
-        is_on = _check.choice(_OWNER, "h2o", h2o, ("on", "off")) == "on"
+        is_on = check.choice(_OWNER, "h2o", h2o, ("on", "off")) == "on"
         self._is_chat = False
-        self._dense_tail = _check.integer(_OWNER, "dense_tail", dense_tail, 0)
+        self._dense_tail = check.integer(_OWNER, "dense_tail", dense_tail, 0)
         self._llm = Llama(pretrained, h2o=H2OConfig(**config) if is_on else None, **options)
 
     # --- tokens
@@ -109,7 +110,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
 
         Once a chat template was applied, names of special tokens count as these tokens.
         """
-        return self._llm.tokenize(string, add_special_tokens is not False, parse_special=self._is_chat)
+        return self._llm.tokenize(string, add_special=add_special_tokens is not False, parse_special=self._is_chat)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Messages as the model's chat template writes them, for lm_eval's --apply_chat_template.
@@ -181,7 +182,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             until = options.get("until") or []
             completion = self._llm(
                 prompt,
-                n,
+                max_tokens=n,
                 stop=[stop for stop in ([until] if isinstance(until, str) else until) if stop],
                 dense_tail=self._dense_tail,
                 **_sampling(options),

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama.eval.losses import Losses, compare, join
-from h2o_llama.eval.reference_llama import ReferenceLlama
 from h2o_llama.eval.settings import DENSE
 from h2o_llama.llama import Llama
 
@@ -98,5 +97,6 @@ def read_windows(
 
 def _begin(llm: Llama, window: NDArray[np.int32]) -> None:
     llm.reset()
-    if isinstance(llm, ReferenceLlama):
-        llm.plan(window)
+    plan = getattr(llm, "plan", None)  # of a setting's own Llama, whose memory sets follow from the text
+    if plan is not None:
+        plan(window)

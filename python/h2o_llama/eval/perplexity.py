@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.eval.lockstep import Reader, Reading, read_windows
 from h2o_llama.eval.losses import Losses
 from h2o_llama.eval.settings import DENSE, Setting
@@ -44,7 +44,7 @@ class Perplexity:
         identity = subject.text.identity(n_tokens, self.windows)
         if self.only is None:
             return [identity]
-        return [identity | {"only": _check.integer("eval", "only", self.only, 0, identity["windows"] - 1)}]
+        return [identity | {"only": check.integer("eval", "only", self.only, 0, identity["windows"] - 1)}]
 
     def measure(
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from h2o_llama._replacing import replacing
+from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama.eval.task import Row
 
 
@@ -28,10 +28,14 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Add rows to a file. It is replaced as a whole: whoever reads it sees all of the rows or none of them."""
-    text = json.dumps([*read_rows(path), *rows], indent=1) + "\n"
-    with replacing(path) as file:
-        file.write(text.encode())
+    """Add rows to a file, to which other runs may add theirs.
+
+    It is replaced as a whole: whoever reads it sees all of the rows or none of them.
+    """
+    with alone_with(path):
+        text = json.dumps([*read_rows(path), *rows], indent=1) + "\n"
+        with replacing(path) as file:
+            file.write(text.encode())
 
 
 def find_row(rows: Sequence[Row], identity: Row) -> Row | None:

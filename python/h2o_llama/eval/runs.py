@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from h2o_llama import _check
+from h2o_llama._internal import check
+from h2o_llama.config import H2OConfig
 from h2o_llama.eval.continuation import Continuation
 from h2o_llama.eval.perplexity import Perplexity
 from h2o_llama.eval.rows import append_rows, find_row, read_rows
@@ -16,19 +17,20 @@ from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Row, Task
 from h2o_llama.eval.text import default_text
 from h2o_llama.llama import Llama
+from h2o_llama.model import Model
 
 _OWNER = "eval"
 
 
 def evaluate(
-    model: str | os.PathLike[str] | Llama,
+    model: str | os.PathLike[str] | Model | Llama,
     settings: Sequence[Setting],
     *,
     text: str | bytes | None = None,
     text_name: str | None = None,
     n_tokens: Sequence[int] = (4096,),
     tasks: Sequence[Task] = (Perplexity(), Continuation()),
-    chunk_size: int = 1024,
+    chunk_size: int = H2OConfig.chunk_size,
     n_threads: int | None = None,
     n_gpu_layers: int | None = None,
     seed: int = 0,
@@ -44,7 +46,7 @@ def evaluate(
     model : str, os.PathLike or Llama
         A GGUF file, or an open model, whose weights are used.
     settings : sequence of Setting
-        See `sweep` and `references`.
+        See `sweep` and `window`.
     text : str or bytes, optional
         What "perplexity" and "continuation" read; by default source of this Python's standard library.
     text_name : str, optional
@@ -58,7 +60,7 @@ def evaluate(
     n_threads, n_gpu_layers
         As in `Llama`.
     seed : int, default 0
-        Of the random reference and of documents that are made.
+        Of what is drawn, and of documents that are made.
     json_file : str or os.PathLike, optional
         A list of rows: those in it are not measured again, and finished ones are added at once.
     progress : callable, optional
@@ -81,10 +83,10 @@ def evaluate(
         If the model cannot be measured.
     """
     _check_settings(settings)
-    _check.integer(_OWNER, "chunk_size", chunk_size, 2)
-    _check.integer(_OWNER, "seed", seed, 0)
+    check.integer(_OWNER, "chunk_size", chunk_size, 2)
+    check.integer(_OWNER, "seed", seed, 0)
     for n in n_tokens:
-        if _check.integer(_OWNER, "n_tokens", n, 1) < 2 * chunk_size:
+        if check.integer(_OWNER, "n_tokens", n, 1) < 2 * chunk_size:
             raise ValueError(
                 f"[{_OWNER}] n_tokens must be at least two chunks, got {n} with chunks of {chunk_size}: the first "
                 "chunk is read densely, and there would be too little after it to tell settings apart"

@@ -1,21 +1,22 @@
-"""What is measured: configurations of H2O, and references to judge them by."""
+"""What is measured: configurations of H2O."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from h2o_llama import _check
 from h2o_llama.config import H2OConfig
+from h2o_llama.llama import Llama
+from h2o_llama.model import Model
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _OWNER = "eval"
 
-Memory = Literal["random", "upper_bound"]
-REFERENCES = ("random", "window", "upper-bound")
-
-# Attention sinks of the reference "window", as in StreamingLLM (Xiao et al. 2024, arXiv:2309.17453).
+# Attention sinks of a window, as in StreamingLLM (Xiao et al. 2024, arXiv:2309.17453).
 _WINDOW_SINKS = 4
 
 _DEFAULTS = H2OConfig()
@@ -31,18 +32,21 @@ class Setting:
         What tables and rows call it.
     h2o : H2OConfig or None
         None is dense attention.
-    memory : "random", "upper_bound" or None, default None
-        Who chooses the H heavy hitters of a memory set. By default H2O itself. "random": H at random out of the last
-        memory set and the chunk. "upper_bound": the H positions before the local window that the next chunk's queries
-        give most to, under dense attention.
+    memory : str or None, default None
+        Who chooses the H heavy hitters of a memory set, if it is not H2O: a subclass has an `open` of its own for it.
     """
 
     name: str
     h2o: H2OConfig | None
-    memory: Memory | None = None
+    memory: str | None = None
+    n_more_contexts = 0  # that a context of this setting needs beside it
+
+    def open(self, model: Model, h2o: H2OConfig | None, seed: int, **context: Any) -> Llama:
+        """A context that computes attention so, with this configuration in the place of its own."""
+        return Llama(model, h2o=h2o, **context)
 
     @classmethod
-    def of(cls, h2o: H2OConfig, memory: Memory | None = None) -> Setting:
+    def of(cls, h2o: H2OConfig, memory: str | None = None) -> Self:
         """With a name that tells schedule, choice and budgets, such as "single_pass distant A4 L128 H128".
 
         Where H2O chooses nothing, `h2o` gets the default scorer, and the default retrieval where nothing is looked up,
@@ -116,36 +120,24 @@ def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list
     return list(dict.fromkeys(res))
 
 
-def references(setting: Setting, kinds: Sequence[str], chunk_size: int) -> list[Setting]:
-    """Settings with the same M + B, all of it chosen for a whole chunk, to judge another by.
+def window(setting: Setting, chunk_size: int) -> Setting:
+    """A window with the same M + B to judge another setting by.
 
-    "random" and "upper-bound" choose the heavy hitters as `Setting` says; "window" has none, but the first tokens of
-    the sequence, at most 4, and the last before the chunk.
+    The first tokens of the sequence, at most 4, and the last before the chunk.
 
     Raises
     ------
     ValueError
-        If a kind is unknown, the setting is dense or has a keep_ratio, or the window would be longer than a chunk.
+        If the setting is dense or has a keep_ratio, or the window would be longer than a chunk.
     """
-    if setting.h2o is None:
-        raise ValueError(f"[{_OWNER}] a reference needs a setting with H2O, got {setting.name!r}")
-    if setting.h2o.keep_ratio is not None:
-        raise ValueError(f"[{_OWNER}] references choose memory sets of one size: leave keep_ratio out")
-    return [_reference(setting.h2o, kind, chunk_size) for kind in dict.fromkeys(kinds)]
-
-
-def _reference(h2o: H2OConfig, kind: str, chunk_size: int) -> Setting:
-    _check.choice(_OWNER, "reference", kind, REFERENCES)
-    h2o = replace(h2o, heavy_budget=h2o.heavy_budget + h2o.lookup_budget, lookup_budget=0)
-    if kind == "random":
-        return Setting.of(h2o, "random")
-    if kind == "upper-bound":
-        return Setting.of(h2o, "upper_bound")
-    sinks = min(_WINDOW_SINKS, h2o.memory_size - 1)
-    window = h2o.memory_size - sinks
-    if window > chunk_size:
+    h2o = setting.h2o
+    if h2o is None or h2o.keep_ratio is not None:
+        raise ValueError(f"[{_OWNER}] a window needs a setting with H2O and no keep_ratio, got {setting.name!r}")
+    size = h2o.memory_size + h2o.lookup_budget
+    sinks = min(_WINDOW_SINKS, size - 1)
+    if size - sinks > chunk_size:
         raise ValueError(
-            f"[{_OWNER}] the reference 'window' needs a window of {window} tokens for the same size, but a local "
-            f"window is at most a chunk ({chunk_size}): use larger chunks, smaller budgets, or leave this reference out"
+            f"[{_OWNER}] a window of the same size has {size - sinks} tokens, but a local window is at most a chunk "
+            f"({chunk_size}): use larger chunks, smaller budgets, or leave the window out"
         )
-    return Setting.of(replace(h2o, sink_tokens=sinks, local_window=window, heavy_budget=0))
+    return Setting.of(replace(h2o, sink_tokens=sinks, local_window=size - sinks, heavy_budget=0, lookup_budget=0))

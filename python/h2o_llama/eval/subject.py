@@ -6,27 +6,26 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from h2o_llama._ram import kv_bytes_at_least, physical_memory
+from h2o_llama._internal.machine import describe
+from h2o_llama._internal.memory import kv_bytes_at_least, physical_memory
 from h2o_llama.eval.lockstep import piece_tokens
-from h2o_llama.eval.reference_llama import ReferenceLlama
 from h2o_llama.eval.settings import Setting
 from h2o_llama.eval.text import Text
-from h2o_llama.fingerprint import model_fingerprint
 from h2o_llama.llama import Llama
-from h2o_llama.machine import describe
-from h2o_llama.params import available_cpus
+from h2o_llama.model import Model
+from h2o_llama.sequence._params import available_cpus
 
 
 class Subject:
     """One set of weights, one text, and contexts that differ in their attention only.
 
-    `weights` is a small context; all others share its weights. Everything that is drawn is drawn by `seed`. `machine`
+    All share `weights`. Everything that is drawn is drawn by `seed`. `machine`
     is the machine, versions and number of threads.
     """
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Llama,
+        model: str | os.PathLike[str] | Model | Llama,
         text: bytes,
         text_name: str,
         *,
@@ -36,11 +35,11 @@ class Subject:
         seed: int,
     ) -> None:
         self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
-        self.weights = Llama(model, n_ctx=256, n_batch=256, n_ubatch=256, h2o=None, products="own", **self._common)
+        self.weights = Model._of(model, n_gpu_layers=n_gpu_layers)
         self.text = Text(self.weights, text, text_name)
         self.chunk_size = chunk_size
         self.seed = seed
-        self.fingerprint = model_fingerprint(self.weights.model_path)
+        self.fingerprint = self.weights.fingerprint
         self.machine = describe() | {"threads": available_cpus() if n_threads is None else n_threads}
 
     def close(self) -> None:
@@ -51,18 +50,16 @@ class Subject:
         """A context for `n_ctx` tokens."""
         context = {"n_ctx": n_ctx, "n_batch": max(4096, self.chunk_size), "n_ubatch": self.chunk_size, **self._common}
         h2o = None if setting.h2o is None else setting.h2o.in_chunks_of(self.chunk_size)
-        if h2o is not None and setting.memory is not None:
-            return ReferenceLlama(self.weights, h2o, setting.memory, self.seed, **context)
-        return Llama(self.weights, h2o=h2o, **context)
+        return setting.open(self.weights, h2o, self.seed, **context)
 
     def rounds(self, settings: Sequence[Setting], n_ctx: int, contexts_each: int = 1) -> list[Sequence[Setting]]:
         """The settings, as many at a time as fit into half of the machine's memory beside dense attention."""
-        core = self.weights.core_model
+        core = self.weights._handle
         # Logits are in llama.cpp's buffers for a chunk and here for a piece.
         logits = 4 * core.n_vocab * (self.chunk_size + piece_tokens(core.n_vocab))
         has_index = any(s.h2o is not None and s.h2o.has_key_index for s in settings)
         each = kv_bytes_at_least(core, n_ctx, "f16", "f16", has_index) + logits
-        others = 1 + any(s.memory == "upper_bound" for s in settings)  # that rule reads the text by itself
+        others = 1 + max((s.n_more_contexts for s in settings), default=0)
         room = (physical_memory() or 0) // 2 - core.size - others * each
         size = max(1, room // (each * contexts_each))
         return [settings[i : i + size] for i in range(0, len(settings), size)]

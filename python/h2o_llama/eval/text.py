@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.demo.document import standard_library_text
-from h2o_llama.llama import Llama
+from h2o_llama.model import Model
 
 # Their sources are longer than a piece in every supported Python.
 _MODULES = """
@@ -41,18 +41,18 @@ class Text:
     `name` is what tables call it. The tokens have those that the model expects around a text.
     """
 
-    def __init__(self, llm: Llama, text: bytes, name: str) -> None:
+    def __init__(self, model: Model, text: bytes, name: str) -> None:
         self.name = name
-        self.tokens: NDArray[np.int32] = np.array(llm.tokenize(text), dtype=np.int32)
+        self.tokens: NDArray[np.int32] = np.array(model.tokenize(text), dtype=np.int32)
         self.sha256 = hashlib.sha256(text).hexdigest()
-        self._bos = llm.token_bos if llm.tokenize(b"")[:1] == [llm.token_bos] else None
+        self._bos = model.token_bos if model.tokenize(b"")[:1] == [model.token_bos] else None
 
     def n_windows(self, size: int, most: int) -> int:
         """How many windows of `size` tokens the text has, at most `most`, which is at least 1.
 
         Raises ValueError if it has none, or `most` is bad.
         """
-        most = _check.integer("eval", "windows", most, 1)
+        most = check.integer("eval", "windows", most, 1)
         n = len(self.tokens) // size
         if n == 0:
             raise ValueError(

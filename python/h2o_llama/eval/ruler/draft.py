@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from h2o_llama.named_files import find_text
+from h2o_llama.models._named import find_text
 
 WORDS, ESSAYS = "english-words", "war-and-peace"
 """Names of the texts that RULER's words and its essays are taken from."""

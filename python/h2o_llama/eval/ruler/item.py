@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.eval.ruler.chains import variable_tracking
 from h2o_llama.eval.ruler.draft import Draft, Sources
 from h2o_llama.eval.ruler.frequencies import common_words, frequent_words
 from h2o_llama.eval.ruler.needles import NEEDLES
 from h2o_llama.llama import Llama
+from h2o_llama.model import Model
 
 _OWNER = "eval"
 
@@ -36,7 +37,7 @@ class Item:
     n_generate: int
 
 
-def make_item(kind: str, n_tokens: int, seed: int | str, llm: Llama, sources: Sources) -> Item:
+def make_item(kind: str, n_tokens: int, seed: int | str, model: Model | Llama, sources: Sources) -> Item:
     """Draw a task: prompt and answer have at most n_tokens tokens, and as many as a sentence or word more allows.
 
     The question is a user's message in the model's chat template, if it has one, and the answer begins with RULER's
@@ -44,12 +45,12 @@ def make_item(kind: str, n_tokens: int, seed: int | str, llm: Llama, sources: So
 
     Raises ValueError if there is no such kind, or n_tokens is too short for it.
     """
-    draft = _DRAFTS[_check.choice(_OWNER, "ruler", kind, KINDS)](Random(f"{seed} {kind} {n_tokens}"), n_tokens, sources)
-    before, after = _around(llm)
+    draft = _DRAFTS[check.choice(_OWNER, "ruler", kind, KINDS)](Random(f"{seed} {kind} {n_tokens}"), n_tokens, sources)
+    before, after = _around(model)
 
     def tokens(n: int) -> list[int]:
         text = before + draft.question(n) + after + draft.prefix
-        return llm.tokenize(text, parse_special=bool(before or after))
+        return model.tokenize(text, parse_special=bool(before or after))
 
     def fits(n: int) -> bool:
         return len(tokens(n)) + draft.n_generate <= n_tokens
@@ -67,12 +68,12 @@ def score(said: str, answers: Sequence[str]) -> float:
     return sum(answer.lower() in text for answer in answers) / len(answers)
 
 
-def _around(llm: Llama) -> tuple[str, str]:
+def _around(model: Model | Llama) -> tuple[str, str]:
     """What the chat template puts before and after a user's message; nothing without a template."""
-    if "tokenizer.chat_template" not in llm.metadata:
+    if "tokenizer.chat_template" not in model.metadata:
         return "", ""
     mark = "THE MESSAGE"
-    before, _, after = llm.apply_chat_template([{"role": "user", "content": mark}]).partition(mark)
+    before, _, after = model.apply_chat_template([{"role": "user", "content": mark}]).partition(mark)
     return before, after
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from h2o_llama import _check
+from h2o_llama._internal import check
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.dense_answers import DenseAnswers
 from h2o_llama.eval.ruler.draft import Sources
@@ -17,7 +17,7 @@ from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Progress, Row
 from h2o_llama.llama import Llama
-from h2o_llama.sequence import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Ruler:
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        _check.integer("eval", "samples", self.samples, 1)
-        _check.integer("eval", "dense_tail", self.dense_tail, 0)
+        check.integer("eval", "samples", self.samples, 1)
+        check.integer("eval", "dense_tail", self.dense_tail, 0)
         first = self._item(subject, n_tokens, 0)
         digest = hashlib.sha256(np.array(first.tokens, dtype=np.int32).tobytes()).hexdigest()
         return [

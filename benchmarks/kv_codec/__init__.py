@@ -1,0 +1,1 @@
+"""What the codec makes of K and V."""

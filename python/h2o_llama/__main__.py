@@ -1,0 +1,5 @@
+"""`python -m h2o_llama` is `h2o-llama`."""
+
+from h2o_llama.cli import app
+
+app(prog_name="h2o-llama")

@@ -1,0 +1,1 @@
+"""Completions and chats, in the shapes of OpenAI."""

@@ -1,0 +1,194 @@
+"""Answering a chat, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import collections.abc
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from h2o_llama._internal import check
+from h2o_llama.chat._template import LONGEST_TAIL
+from h2o_llama.chat.chat_run import ChatCompletion, ChatCompletionChunk, ChatRun
+from h2o_llama.chat.generation import Generation, GenerationOptions, check_stop
+from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
+from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence.generating import Progress, Stopping
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from h2o_llama.sequence.sequence import Sequence
+
+
+class ChatOptions(GenerationOptions, total=False):
+    """Keyword arguments of `create_chat_completion`, but `stream`."""
+
+    tools: collections.abc.Sequence[Tool] | None
+    tool_choice: str | Mapping[str, Any] | None
+    response_format: Mapping[str, Any] | None
+    logprobs: bool
+    top_logprobs: int | None
+    parallel_tool_calls: bool
+    chat_template_kwargs: Mapping[str, Any] | None
+    dense_tail: int | None
+
+
+@overload
+def create_chat_completion(
+    sequence: Sequence,
+    messages: collections.abc.Sequence[Message],
+    *,
+    stream: Literal[False] = ...,
+    **options: Unpack[ChatOptions],
+) -> ChatCompletion: ...
+
+
+@overload
+def create_chat_completion(
+    sequence: Sequence,
+    messages: collections.abc.Sequence[Message],
+    *,
+    stream: Literal[True],
+    **options: Unpack[ChatOptions],
+) -> Iterator[ChatCompletionChunk]: ...
+
+
+@overload
+def create_chat_completion(
+    sequence: Sequence, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
+) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
+
+
+def create_chat_completion(
+    sequence: Sequence,
+    messages: collections.abc.Sequence[Message],
+    *,
+    tools: collections.abc.Sequence[Tool] | None = None,
+    tool_choice: str | Mapping[str, Any] | None = None,
+    response_format: Mapping[str, Any] | None = None,
+    max_tokens: int | None = None,
+    stream: bool = False,
+    stop: str | collections.abc.Sequence[str] | None = None,
+    logprobs: bool = False,
+    top_logprobs: int | None = None,
+    parallel_tool_calls: bool = False,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    dense_tail: int | None = None,
+    draft: int = 0,
+    reuse: bool = True,
+    stopping_criteria: Stopping = None,
+    **sampling: Unpack[SamplingOptions],
+) -> ChatCompletion | Iterator[ChatCompletionChunk]:
+    """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
+
+    Names of special tokens in messages are text here: only the template's are these tokens.
+    What the sequence shares with the chat before stays, so that a turn costs what is new in it:
+    `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
+
+    Parameters
+    ----------
+    messages, tools, chat_template_kwargs
+        As in `apply_chat_template`.
+    tool_choice : str or dict, optional
+        "auto" (default with tools), "none", "required", or {"type": "function", "function": {"name"}} for that one.
+    response_format : dict, optional
+        {"type": "json_object"} for JSON, with "schema" for JSON of that schema; or OpenAI's {"type": "json_schema",
+        "json_schema": {"schema"}}.
+    max_tokens : int or None, default None
+        The most tokens to generate; None: until the model ends, or the context is full.
+    stream : bool, default False
+        Return an iterator of chunks instead of one dict.
+    stop : str or list of str, optional
+        The answer ends before any of these. The name of a special token is that token.
+    logprobs : bool, default False
+        Tell the log-probability of every generated token.
+    top_logprobs : int, optional
+        With `logprobs`: so many of the most probable tokens beside each one.
+    parallel_tool_calls : bool, default False
+        Let the model call several tools in one answer, if its format can say that.
+    progress, draft, reuse
+        As in `llm(prompt)`; reuse=False begins afresh.
+    dense_tail : int, optional
+        So many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
+        and what follows it, as the template sets them apart, but no more than 512 tokens.
+    stopping_criteria
+        As in `generate`.
+    **sampling
+        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
+        logit_bias, logits_processor: as in `generate`. A grammar is not for chats with tools or a response_format,
+        which make one themselves.
+
+    Returns
+    -------
+    dict, or iterator of dict
+        {"id", "object": "chat.completion", "created", "model", "choices": [{"index", "message": {"role", "content",
+        "tool_calls"}, "logprobs", "finish_reason"}], "usage"}. finish_reason is "stop", "length" or "tool_calls";
+        the content is None beside tool calls alone, and a model's thoughts are "reasoning_content". Chunks have a
+        "delta" instead of the message; only the last has a finish_reason, and usage.
+
+    Raises
+    ------
+    ValueError, H2OError
+        As `apply_chat_template` and `generate`; ValueError too if a schema or a grammar is none.
+    """
+    owner, model = f"{sequence._owner}.create_chat_completion", sequence.model
+    checked = check_messages(owner, messages)
+    known, choice = choose_tools(owner, check_tools(owner, tools), tool_choice)
+    schema = response_schema(owner, response_format)
+    options = Sampling(**sampling)
+    if options.grammar is not None and (known or schema):
+        raise ValueError(f"[{owner}] grammar must not be given together with tools or response_format")
+    if max_tokens is not None:
+        max_tokens = check.integer(owner, "max_tokens", max_tokens, 1)
+    template = model._template
+    prompt = template.apply(
+        owner,
+        checked,
+        known,
+        choice,
+        check.flag(owner, "parallel_tool_calls", parallel_tool_calls),
+        schema,
+        kwargs=chat_template_kwargs,
+    )
+    ids = sequence._check_prompt(owner, np.array(prompt.ids, dtype=np.int32), 0)
+    if len(ids) == 0:
+        raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
+    if dense_tail is None:
+        turn = template.last_turn(owner, ids.tolist(), checked, tools=known, kwargs=chat_template_kwargs)
+        dense_tail = min(turn, LONGEST_TAIL)
+    grammar = prompt.core.grammar()
+    if choice == "required" and grammar is None:
+        raise ValueError(
+            f"[{owner}] llama.cpp cannot tell from this chat template how a tool is called, so it cannot be "
+            "required: use tool_choice='auto' and read the content"
+        )
+    generation = Generation(
+        sequence=sequence,
+        prompt=ids,
+        max_tokens=max_tokens,
+        stop=check_stop(owner, stop) + prompt.core.stops,
+        sampling=(options if grammar is None else replace(options, grammar=grammar)).compiled(model._handle),
+        progress=sequence._check_progress(owner, progress),
+        dense_tail=sequence._check_tail(owner, dense_tail, len(ids)),
+        draft=sequence._check_draft(owner, draft),
+        reuse=check.flag(owner, "reuse", reuse),
+        stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
+        n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),
+        visible=frozenset(prompt.core.preserved_tokens),
+    )
+    run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
+    return run.stream() if check.flag(owner, "stream", stream) else run.complete()
+
+
+def _check_top_logprobs(owner: str, logprobs: bool, top_logprobs: int | None) -> int | None:
+    """How many most probable tokens to name; None: no log-probabilities."""
+    if not check.flag(owner, "logprobs", logprobs):
+        if top_logprobs is not None:
+            raise ValueError(f"[{owner}] top_logprobs needs logprobs=True")
+        return None
+    return 0 if top_logprobs is None else check.integer(owner, "top_logprobs", top_logprobs, 0, 20)

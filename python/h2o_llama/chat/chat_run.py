@@ -1,0 +1,165 @@
+"""A chat completion, OpenAI-shaped."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+from h2o_llama import _core
+from h2o_llama.chat._template import parse_deltas, parsed_message
+from h2o_llama.chat.generation import Generation, Usage
+from h2o_llama.chat.logprobs import ChatLogprobs, TokenLogprobs, chat_logprobs
+
+ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: dict[str, Any]
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason
+
+
+class ChatCompletion(TypedDict):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatChunkChoice(TypedDict):
+    index: int
+    delta: dict[str, Any]
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason
+
+
+class ChatChunkBase(TypedDict):
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+
+
+class ChatCompletionChunk(ChatChunkBase, total=False):
+    usage: Usage
+
+
+@dataclass
+class ChatRun:
+    """One answer, at once or as a stream of chunks. The parser tells content, reasoning and tool calls apart."""
+
+    generation: Generation
+    parser: _core.ChatParser
+    text: str = ""
+    is_understood: bool = True  # whether all of the text has the model's format
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4()}")
+
+    def stream(self) -> Iterator[ChatCompletionChunk]:
+        """A chunk that names the role, chunks with what is new, and one that tells the reason of the end."""
+        yield self._chunk({"role": "assistant"})
+        told, waiting = list[str](), list[TokenLogprobs]()
+        for piece in self.generation.pieces():
+            waiting += piece.logprobs
+            for delta in self._add(piece.text):
+                told += _said(delta)
+                yield self._chunk(delta, waiting)
+                waiting = []
+        for delta in self._finish(told):
+            yield self._chunk(delta, waiting)
+            waiting = []
+        yield {**self._chunk({}, waiting, self._finish_reason()), "usage": self.generation.usage()}
+
+    def complete(self) -> ChatCompletion:
+        """All at once."""
+        pieces = list(self.generation.pieces())
+        self.text = "".join(piece.text for piece in pieces)
+        self._finish([])
+        return {
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.generation.created,
+            "model": self.generation.sequence.model.model_path,
+            "choices": [
+                {
+                    "index": 0,
+                    "message": self._message(),
+                    "logprobs": self._logprobs([t for piece in pieces for t in piece.logprobs]),
+                    "finish_reason": self._finish_reason(),
+                }
+            ],
+            "usage": self.generation.usage(),
+        }
+
+    def _add(self, text: str) -> list[dict[str, Any]]:
+        """What this text adds to the message. What is not understood yet may be when more has come."""
+        if not text:
+            return []
+        self.text += text
+        try:
+            return parse_deltas(self.parser, self.text, True)
+        except ValueError:
+            return []
+
+    def _finish(self, told: list[str]) -> list[dict[str, Any]]:
+        """What the end adds. A text without the model's own format is an answer all the same: what was not told yet."""
+        try:
+            return parse_deltas(self.parser, self.text, self.generation.finish_reason == "length")
+        except ValueError:
+            self.is_understood = False
+        end = 0
+        for said in told:
+            found = self.text.find(said, end)
+            end = found + len(said) if found >= 0 else end
+        return [{"content": self.text[end:]}]
+
+    def _parsed(self) -> dict[str, Any]:
+        return parsed_message(self.parser) if self.is_understood else {}
+
+    def _message(self) -> dict[str, Any]:
+        message = self._parsed() or {"content": self.text}
+        if message.get("tool_calls") and not message.get("content"):
+            message["content"] = None
+        return {"role": "assistant", **message}
+
+    def _finish_reason(self) -> ChatFinishReason:
+        if self.generation.finish_reason == "stop" and self._parsed().get("tool_calls"):
+            return "tool_calls"
+        return self.generation.finish_reason
+
+    def _logprobs(self, tokens: list[TokenLogprobs]) -> ChatLogprobs | None:
+        if self.generation.n_top_logprobs is None:
+            return None
+        return chat_logprobs(self.generation.sequence.model._handle, tokens)
+
+    def _chunk(
+        self,
+        delta: dict[str, Any],
+        logprobs: list[TokenLogprobs] | None = None,
+        finish_reason: ChatFinishReason = None,
+    ) -> ChatCompletionChunk:
+        return {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.generation.created,
+            "model": self.generation.sequence.model.model_path,
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": delta,
+                    "logprobs": self._logprobs(logprobs) if logprobs else None,
+                    "finish_reason": finish_reason,
+                }
+            ],
+        }
+
+
+def _said(delta: dict[str, Any]) -> list[str]:
+    """The model's own words in a delta."""
+    calls = [call["function"]["arguments"] for call in delta.get("tool_calls", [])]
+    return [text for text in (delta.get("reasoning_content"), delta.get("content"), *calls) if text]

@@ -1,0 +1,203 @@
+"""Completing a text, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import collections.abc
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
+
+from h2o_llama._internal import check
+from h2o_llama.chat.generation import Generation, GenerationOptions, Piece, Usage, check_stop
+from h2o_llama.chat.logprobs import CompletionLogprobs, completion_logprobs
+from h2o_llama.model import Model, Tokens
+from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence.generating import DENSE_TAIL, Progress, Stopping
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from h2o_llama.sequence.sequence import Sequence
+
+FinishReason = Literal["stop", "length"] | None
+
+
+class Choice(TypedDict):
+    text: str
+    index: int
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason
+
+
+class CompletionChunk(TypedDict):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[Choice]
+
+
+class Completion(CompletionChunk):
+    usage: Usage
+
+
+class CompletionOptions(GenerationOptions, total=False):
+    """Keyword arguments of `create_completion`, but `stream`."""
+
+    echo: bool
+    dense_tail: int
+    logprobs: int | None
+
+
+@overload
+def create_completion(
+    sequence: Sequence,
+    prompt: str | bytes | Tokens,
+    *,
+    stream: Literal[False] = ...,
+    **options: Unpack[CompletionOptions],
+) -> Completion: ...
+
+
+@overload
+def create_completion(
+    sequence: Sequence, prompt: str | bytes | Tokens, *, stream: Literal[True], **options: Unpack[CompletionOptions]
+) -> Iterator[CompletionChunk]: ...
+
+
+@overload
+def create_completion(
+    sequence: Sequence, prompt: str | bytes | Tokens, *, stream: bool, **options: Unpack[CompletionOptions]
+) -> Completion | Iterator[CompletionChunk]: ...
+
+
+def create_completion(
+    sequence: Sequence,
+    prompt: str | bytes | Tokens,
+    *,
+    max_tokens: int | None = 16,
+    stream: bool = False,
+    stop: str | collections.abc.Sequence[str] | None = None,
+    echo: bool = False,
+    progress: Progress | None = None,
+    dense_tail: int = DENSE_TAIL,
+    draft: int = 0,
+    reuse: bool = False,
+    logprobs: int | None = None,
+    stopping_criteria: Stopping = None,
+    **sampling: Unpack[SamplingOptions],
+) -> Completion | Iterator[CompletionChunk]:
+    """Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
+
+    Parameters
+    ----------
+    prompt : str, bytes, or token ids
+        In text, names of special tokens count as these tokens.
+    max_tokens : int or None, default 16
+        The most tokens to generate; None: until the model ends, or the context is full.
+    stream : bool, default False
+        Return an iterator of chunks, a few characters each, instead of one dict.
+    stop : str or list of str, optional
+        The text ends before any of these. The name of a special token is that token.
+    echo : bool, default False
+        Put the prompt in front of the text; of token ids, the text without special tokens.
+    progress, dense_tail
+        As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
+    draft : int, default 0
+        As in `generate`: faster where the answer quotes or edits the prompt.
+    reuse : bool, default False
+        Keep what the sequence shares with the prompt, see `Llama.reuse`, instead of beginning afresh. Penalties and
+        `dense_tail` are then about the tokens that are new.
+    logprobs : int, optional
+        Tell the log-probability of every generated token, and so many of the most probable ones beside it. Not with
+        `echo`; those of a prompt are in `eval(tokens, logits="all")`.
+    stopping_criteria
+        As in `generate`.
+    **sampling
+        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
+        logit_bias, logits_processor: as in `generate`.
+
+    Returns
+    -------
+    dict, or iterator of dict
+        {"id", "object": "text_completion", "created", "model", "choices": [{"text", "index", "logprobs",
+        "finish_reason"}], "usage"}. With `draft`, usage["completion_tokens_details"] counts
+        "accepted_prediction_tokens" and "rejected_prediction_tokens"; with `reuse`, usage["prompt_tokens_details"]
+        "cached_tokens". Chunks have no "usage", and only the last has
+        a finish_reason ("stop" or "length").
+
+    Raises
+    ------
+    ValueError, H2OError
+        As `generate`.
+    """
+    owner, model = f"{sequence._owner}.create_completion", sequence.model
+    if max_tokens is not None:
+        max_tokens = check.integer(owner, "max_tokens", max_tokens, 1)
+    tokens = model.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
+    ids = sequence._check_prompt(owner, tokens, 0)
+    if len(ids) == 0:
+        raise ValueError(f"[{owner}] prompt must not be empty")
+    if logprobs is not None:
+        logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
+    if check.flag(owner, "echo", echo) and logprobs is not None:
+        raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
+    generation = Generation(
+        sequence=sequence,
+        prompt=ids,
+        max_tokens=max_tokens,
+        stop=check_stop(owner, stop),
+        sampling=Sampling(**sampling).compiled(model._handle),
+        progress=sequence._check_progress(owner, progress),
+        dense_tail=sequence._check_tail(owner, dense_tail, len(ids)),
+        draft=sequence._check_draft(owner, draft),
+        reuse=check.flag(owner, "reuse", reuse),
+        stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
+        n_top_logprobs=logprobs,
+    )
+    run = _Run(generation, _text_of(model, prompt) if echo else "")
+    return run.stream() if check.flag(owner, "stream", stream) else run.complete()
+
+
+def _text_of(model: Model, prompt: str | bytes | Tokens) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return (prompt if isinstance(prompt, bytes) else model.detokenize(prompt)).decode(errors="replace")
+
+
+@dataclass
+class _Run:
+    """One completion, at once or as a stream of chunks, beginning with the text `echo`."""
+
+    generation: Generation
+    echo: str
+    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4()}")
+
+    def stream(self) -> Iterator[CompletionChunk]:
+        """Chunks with text, then one without that tells the reason of the end."""
+        if self.echo:
+            yield self._chunk(Piece(self.echo, []), None)
+        for piece in self.generation.pieces():
+            if piece.text or piece.logprobs:
+                yield self._chunk(piece, None)
+        yield self._chunk(Piece("", []), self.generation.finish_reason)
+
+    def complete(self) -> Completion:
+        """All at once."""
+        pieces = [Piece(self.echo, []), *self.generation.pieces()]
+        whole = Piece("".join(p.text for p in pieces), [t for p in pieces for t in p.logprobs])
+        return {**self._chunk(whole, self.generation.finish_reason), "usage": self.generation.usage()}
+
+    def _chunk(self, piece: Piece, finish_reason: FinishReason) -> CompletionChunk:
+        model = self.generation.sequence.model
+        logprobs = None
+        if self.generation.n_top_logprobs is not None:
+            logprobs = completion_logprobs(model._handle, piece.logprobs, len(self.echo))
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.generation.created,
+            "model": model.model_path,
+            "choices": [{"text": piece.text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}],
+        }

@@ -1,0 +1,169 @@
+"""A prompt and the text after it, whatever shape it is given then."""
+
+from __future__ import annotations
+
+import collections.abc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama.chat._text_buffer import TextBuffer
+from h2o_llama.chat.logprobs import LogprobsRecorder, TokenLogprobs
+from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence.generating import Progress, Stopping, generate_by
+
+if TYPE_CHECKING:
+    from h2o_llama.sequence.sequence import Sequence
+
+
+class CompletionTokensDetails(TypedDict):
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class PromptTokensDetails(TypedDict):
+    cached_tokens: int
+
+
+class TokenCounts(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Usage(TokenCounts, total=False):
+    completion_tokens_details: CompletionTokensDetails
+    prompt_tokens_details: PromptTokensDetails
+
+
+class GenerationOptions(SamplingOptions, total=False):
+    """What completions of texts and of chats have in common."""
+
+    max_tokens: int | None
+    stop: str | collections.abc.Sequence[str] | None
+    progress: Progress | None
+    draft: int
+    reuse: bool
+    stopping_criteria: Stopping
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that is certain, and the tokens that came with it, if log-probabilities were asked for."""
+
+    text: str
+    logprobs: list[TokenLogprobs]
+
+
+@dataclass
+class Generation:
+    """Makes the sequence the prompt, generates after it, and then knows how it ended.
+
+    The prompt is int32 [n], at least one token. Without `max_tokens` the text ends where the model ends it or the
+    context is full. `reuse` keeps what the sequence shares with the prompt. `n_top_logprobs` is how many most probable
+    tokens are named beside each one; None: no log-probabilities. `visible` special tokens are part of the text, by
+    their names.
+    """
+
+    sequence: Sequence
+    prompt: NDArray[np.int32]
+    max_tokens: int | None
+    stop: list[str]
+    sampling: Sampling
+    progress: Progress | None
+    dense_tail: int
+    draft: int
+    reuse: bool
+    stopping_criteria: Stopping = None
+    n_top_logprobs: int | None = None
+    visible: frozenset[int] = frozenset()
+    n_cached: int = 0
+    n_generated: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    finish_reason: Literal["stop", "length"] | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def pieces(self) -> Iterator[Piece]:
+        """The text, as soon as it is certain. Generates it: to be called once."""
+        if self.reuse:
+            self.n_cached = self.sequence.reuse(self.prompt)
+        else:
+            self.sequence.reset()
+        self._counts_before = self.sequence._draft_counts()
+        buffer = TextBuffer(self.stop)
+        n_chars, logprobs = 0, list[TokenLogprobs]()
+        recorder, tokens = self._tokens()
+        ends = stop_tokens(self.sequence.model._handle, self.stop)
+        for token in islice(tokens, self.max_tokens):
+            self.n_generated += 1
+            if token in ends:
+                self._end("stop")
+                yield Piece(buffer.finish(), logprobs)
+                return
+            if recorder is not None:
+                logprobs.append(recorder.take(token, n_chars + buffer.n_held))
+            text = buffer.push(self.sequence.model.detokenize([token], special=token in self.visible))
+            n_chars += len(text)
+            if buffer.stopped:
+                self._end("stop")
+                yield Piece(text, [t for t in logprobs if t.offset < n_chars])
+                return
+            if text:
+                yield Piece(text, logprobs)
+                logprobs = []
+        is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.sequence.n_ctx
+        self._end("length" if is_full else "stop")
+        yield Piece(buffer.finish(), logprobs)
+
+    def _end(self, reason: Literal["stop", "length"]) -> None:
+        self.finish_reason = reason
+        drafted, accepted = self.sequence._draft_counts()
+        self.n_drafted, self.n_accepted = drafted - self._counts_before[0], accepted - self._counts_before[1]
+
+    def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
+        recorder, sampling = None, self.sampling
+        if self.n_top_logprobs is not None:
+            recorder = LogprobsRecorder(self.n_top_logprobs)
+            sampling = replace(sampling, logits_processor=[recorder, *sampling.processors])
+        new = self.prompt[self.n_cached :]
+        return recorder, generate_by(
+            self.sequence, sampling, new, self.progress, self.dense_tail, self.draft, self.stopping_criteria
+        )
+
+    def usage(self) -> Usage:
+        """How many tokens it took."""
+        usage: Usage = {
+            "prompt_tokens": len(self.prompt),
+            "completion_tokens": self.n_generated,
+            "total_tokens": len(self.prompt) + self.n_generated,
+        }
+        if self.draft > 0:
+            usage["completion_tokens_details"] = {
+                "accepted_prediction_tokens": self.n_accepted,
+                "rejected_prediction_tokens": self.n_drafted - self.n_accepted,
+            }
+        if self.reuse:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
+        return usage
+
+
+def check_stop(owner: str, stop: str | collections.abc.Sequence[str] | None) -> list[str]:
+    """The strings at which a text ends."""
+    stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
+    if not all(isinstance(s, str) and s for s in stops):
+        raise check.bad_argument(owner, "stop", "a string or a list of strings, none of them empty", stop)
+    return stops
+
+
+def stop_tokens(model: _core.Model, stop: collections.abc.Sequence[str]) -> frozenset[int]:
+    """Those of the strings that are the name of a special token: it has no text in which they could be found."""
+    ids = [model.tokenize(text.encode(), False, True) for text in stop]
+    return frozenset(some[0] for some in ids if len(some) == 1 and not model.detokenize(some, False))

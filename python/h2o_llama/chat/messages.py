@@ -1,0 +1,95 @@
+"""Checks of what a chat is asked with, before llama.cpp's own code reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from h2o_llama._internal import check
+from h2o_llama.grammar import schema_text
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+
+
+def check_messages(owner: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as OpenAI has them. Raises ValueError, naming the message."""
+    if not isinstance(messages, list | tuple) or not messages:
+        raise check.bad_argument(owner, "messages", "a list of messages, not empty", messages)
+    for i, message in enumerate(messages):
+        name = f"messages[{i}]"
+        if not isinstance(message, Mapping):
+            raise check.bad_argument(owner, name, 'a dict such as {"role": "user", "content": "Hello"}', message)
+        role = check.choice(owner, f"{name}['role']", message.get("role"), ROLES)
+        _check_content(owner, name, message.get("content"), is_needed=role != "assistant")
+        calls = message.get("tool_calls")
+        if calls is not None and not isinstance(calls, list | tuple):
+            raise check.bad_argument(owner, f"{name}['tool_calls']", "a list", calls)
+        if message.get("content") is None and not calls:
+            raise check.bad_argument(owner, f"{name}['content']", "text, where there are no tool_calls", None)
+    return [{key: value for key, value in message.items() if value is not None} for message in messages]
+
+
+def _check_content(owner: str, name: str, content: object, is_needed: bool) -> None:
+    if isinstance(content, str) or (content is None and not is_needed):
+        return
+    if not isinstance(content, list | tuple):
+        raise check.bad_argument(owner, f"{name}['content']", "text, or a list of parts", content)
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            expected = 'of parts such as {"type": "text", "text": "Hello"}; images and sound are not supported'
+            raise check.bad_argument(owner, f"{name}['content']", expected, part)
+
+
+def check_tools(owner: str, tools: Sequence[Tool] | None) -> list[Tool]:
+    """Tools as OpenAI has them; none is an empty list."""
+    if tools is None:
+        return []
+    if not isinstance(tools, list | tuple):
+        raise check.bad_argument(owner, "tools", "a list of tools, or None", tools)
+    for i, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            expected = 'a dict {"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
+            raise check.bad_argument(owner, f"tools[{i}]", expected, tool)
+    return list(tools)
+
+
+def choose_tools(owner: str, tools: list[Tool], tool_choice: str | Mapping[str, Any] | None) -> tuple[list[Tool], str]:
+    """The tools that may be called, and "auto", "none" or "required"."""
+    names = [tool["function"]["name"] for tool in tools]
+    if tool_choice is None:
+        return tools, "auto"
+    if isinstance(tool_choice, Mapping):
+        function = tool_choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if name not in names:
+            raise check.bad_argument(owner, "tool_choice", f"of a function among tools ({names})", tool_choice)
+        return [tools[names.index(name)]], "required"
+    choice = check.choice(owner, "tool_choice", tool_choice, ("auto", "none", "required"))
+    if choice == "required" and not tools:
+        raise ValueError(f"[{owner}] tool_choice='required' needs tools")
+    return tools, choice
+
+
+def response_schema(owner: str, response_format: Mapping[str, Any] | None) -> str:
+    """The JSON schema that an answer must follow, as JSON; empty if it is free."""
+    if response_format is None:
+        return ""
+    if not isinstance(response_format, Mapping):
+        raise check.bad_argument(owner, "response_format", 'a dict such as {"type": "json_object"}', response_format)
+    kind = check.choice(
+        owner, "response_format['type']", response_format.get("type"), ("text", "json_object", "json_schema")
+    )
+    if kind == "text":
+        return ""
+    if kind == "json_object":
+        return schema_text(owner, response_format.get("schema") or {"type": "object"})
+    given = response_format.get("json_schema")
+    schema = given.get("schema") if isinstance(given, Mapping) else None
+    if schema is None:
+        expected = 'a dict {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}'
+        raise check.bad_argument(owner, "response_format", expected, response_format)
+    return schema_text(owner, schema)

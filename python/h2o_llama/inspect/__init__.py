@@ -1,0 +1,1 @@
+"""A look inside: what attention kept, and why."""

@@ -1,0 +1,291 @@
+"""Looking inside: which tokens each KV head kept, and why."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama.lossless import LosslessStats
+
+
+@dataclass(frozen=True)
+class KVStats:
+    """What was computed since the last reset, and what is held.
+
+    Without H2O all but `drafted_tokens`, `accepted_tokens` and `kv_bytes` is 0.
+
+    Attributes
+    ----------
+    single_pass_runs, phase1_runs, phase2_runs, decode_steps : int
+        Passes through the model: chunks under "single_pass"; under "two_phase" first phases (one per prefill call) and
+        second phases (one per chunk); generated tokens, each with its draft.
+    tail_runs : int
+        Passes for tokens of a dense tail, one for each chunk that it reaches into.
+    graphs_reused : int
+        How many of these passes used the graph of the one before, instead of building it anew.
+    prefill_tokens : int
+        Prompt tokens processed.
+    drafted_tokens, accepted_tokens : int
+        Tokens that `generate` computed ahead, and how many of them it came to.
+    single_pass_ms, phase1_ms, phase2_ms, decode_ms, tail_ms, select_ms : float
+        Milliseconds in each of them, and in building memory sets. Those of a pass for several sequences are shared out.
+    gather_ms, attention_ms, score_ms : float
+        With profile=True, milliseconds in gathering K and V, in attention (which gathers by itself where it is one
+        operator; choosing by the index of keys is part of it) and in adding to the scores. The rest is the layers'
+        products, norms and RoPE. Decode steps are counted where attention is one operator.
+    selections : int
+        Memory sets built (layers times chunks).
+    kv_bytes, index_bytes, cold_bytes, score_bytes, memory_bytes, intra_bytes : int
+        Bytes of the K and V cache, the index of keys (retrieval="index"), the cold store, the scores, the memory
+        sets, and of the (m, l, o) that phase 1 leaves for phase 2, which all sequences share. Without H2O `kv_bytes` is
+        that of all sequences.
+    side_bytes : int
+        Bytes of the layers that H2O leaves to llama.cpp: rows of sliding windows, recurrent states, and the copies of
+        these that rewinding to a boundary needs. The last boundary has one; with record=True every boundary has one.
+    token_bytes : int
+        Bytes of one token's K and V in all layers.
+    n_tokens, closed_tokens, kept_tokens : int
+        Tokens of the text; of its chunks whose memory sets are built; of these, how many each memory set holds.
+    floor_tokens, target_tokens : int, float
+        Of the closed ones, what a memory set always holds (sinks and local window), and what it should hold by
+        `keep_ratio`, or by M.
+    evicted_tokens, last_evicted_tokens : int
+        With evict=True, the closed tokens that each layer and KV head has dropped, in all and when the last chunk was
+        closed. `select_ms` is the time that it took, with choosing them.
+    lossless : LosslessStats or None
+        Of the cold store's codec, if `Llama` was given a `LosslessConfig`. These do not begin again with a reset.
+    """
+
+    single_pass_runs: int = 0
+    phase1_runs: int = 0
+    phase2_runs: int = 0
+    decode_steps: int = 0
+    tail_runs: int = 0
+    graphs_reused: int = 0
+    prefill_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    single_pass_ms: float = 0.0
+    phase1_ms: float = 0.0
+    phase2_ms: float = 0.0
+    decode_ms: float = 0.0
+    tail_ms: float = 0.0
+    select_ms: float = 0.0
+    gather_ms: float = 0.0
+    attention_ms: float = 0.0
+    score_ms: float = 0.0
+    selections: int = 0
+    kv_bytes: int = 0
+    index_bytes: int = 0
+    side_bytes: int = 0
+    cold_bytes: int = 0
+    score_bytes: int = 0
+    memory_bytes: int = 0
+    intra_bytes: int = 0
+    token_bytes: int = 0
+    n_tokens: int = 0
+    closed_tokens: int = 0
+    kept_tokens: int = 0
+    floor_tokens: int = 0
+    target_tokens: float = 0.0
+    evicted_tokens: int = 0
+    last_evicted_tokens: int = 0
+    lossless: LosslessStats | None = None
+
+    @property
+    def keep_ratio(self) -> float:
+        """Part of the closed tokens that a memory set holds; 1 before the first chunk is closed."""
+        return self.kept_tokens / self.closed_tokens if self.closed_tokens else 1.0
+
+    @property
+    def lossy_ratio(self) -> float:
+        """How many times fewer tokens a memory set holds than were closed: 1 / `keep_ratio`."""
+        return 1 / self.keep_ratio
+
+    @property
+    def total_lossy_ratio(self) -> float:
+        """Bytes of K and V of all tokens over the bytes that are held: all layers, scores and memory sets too."""
+        held = self.kv_bytes + self.state_bytes
+        return self.n_tokens * self.token_bytes / held if held else 1.0
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all but K and V: index of keys, scores, memory sets, phase 1's results."""
+        return self.index_bytes + self.score_bytes + self.memory_bytes + self.intra_bytes
+
+    @classmethod
+    def of(cls, stats: _core.KVStats) -> KVStats:
+        return cls(
+            single_pass_runs=stats.n_single_pass,
+            phase1_runs=stats.n_phase1,
+            phase2_runs=stats.n_phase2,
+            decode_steps=stats.n_decode,
+            tail_runs=stats.n_tail,
+            graphs_reused=stats.n_reused,
+            prefill_tokens=stats.n_tokens_prefill,
+            single_pass_ms=stats.t_single_pass_us / 1000,
+            phase1_ms=stats.t_phase1_us / 1000,
+            phase2_ms=stats.t_phase2_us / 1000,
+            decode_ms=stats.t_decode_us / 1000,
+            tail_ms=stats.t_tail_us / 1000,
+            select_ms=stats.t_select_us / 1000,
+            gather_ms=stats.t_gather_us / 1000,
+            attention_ms=stats.t_attention_us / 1000,
+            score_ms=stats.t_scores_us / 1000,
+            selections=stats.n_select,
+            kv_bytes=stats.bytes_kv,
+            token_bytes=stats.bytes_token,
+            index_bytes=stats.bytes_index,
+            side_bytes=stats.bytes_side,
+            cold_bytes=stats.bytes_cold,
+            score_bytes=stats.bytes_scores,
+            memory_bytes=stats.bytes_memory,
+            intra_bytes=stats.bytes_intra,
+        )
+
+
+class KVView(ABC):
+    """Read access to a KV cache with scores and memory sets.
+
+    Layers are the model's layer indices, heads are KV heads, positions count from the beginning of the sequence. Every
+    array is a copy.
+
+    Raises
+    ------
+    ValueError
+        For a layer or head that the cache does not have, and after `close()`.
+    H2OError
+        If the cache is in use by another call.
+    """
+
+    _owner: str
+
+    @abstractmethod
+    def _open(self) -> AbstractContextManager[_core.KV]:
+        """The core's cache, for one call."""
+
+    def _info(self) -> _core.KVInfo:
+        with self._open() as kv:
+            return kv.info
+
+    def _layer(self, kv: _core.KV, layer: int) -> int:
+        layers = kv.layers
+        index = check.integer(self._owner, "layer", layer, 0)
+        if index not in layers:
+            raise ValueError(f"[{self._owner}] layer {index} has no K/V in the cache, expected one of {layers}")
+        return index
+
+    def _head(self, kv: _core.KV, layer: int, head: int) -> int:
+        return check.integer(self._owner, "head", head, 0, kv.n_head_kv(layer) - 1)
+
+    @abstractmethod
+    def _memory_end(self, kv: _core.KV, layer: int) -> int:
+        """End of the chunk that the layer's current memory set was built for; 0 if none was built."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the sequence."""
+        return self._info().n_tokens
+
+    @property
+    def chunk_size(self) -> int:
+        """S, the tokens per chunk."""
+        return self._info().chunk_size
+
+    @property
+    def memory_size(self) -> int:
+        """M, the positions in a full memory set."""
+        return self._info().memory_size
+
+    @property
+    def chunk_index(self) -> int:
+        """Number of chunks begun, ceil(n_tokens / S)."""
+        return self._info().chunk_index
+
+    @property
+    def chunk_boundaries(self) -> list[tuple[int, int]]:
+        """(start, stop) of every chunk begun; the last one may be partial."""
+        info = self._info()
+        starts = range(0, info.n_tokens, info.chunk_size)
+        return [(start, min(start + info.chunk_size, info.n_tokens)) for start in starts]
+
+    @property
+    def memory_initialized(self) -> bool:
+        """Whether a memory set was built: when the second chunk's first token came."""
+        return self._info().n_memory_sets > 0
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers that have K/V in the cache."""
+        with self._open() as kv:
+            return kv.layers
+
+    def memory_indices(self, layer: int) -> NDArray[np.int32]:
+        """The current memory set: positions, int32 [n_head_kv, M], ascending, padded at the end with -1."""
+        with self._open() as kv:
+            return kv.memory_indices(self._layer(kv, layer))
+
+    def local_window_of(self, layer: int, head: int) -> NDArray[np.int32]:
+        """The positions of the memory set that are in the local window, int32 [k], ascending."""
+        return self._parts(layer, head)[0]
+
+    def heavy_hitters(self, layer: int, head: int) -> NDArray[np.int32]:
+        """The positions of the memory set that are neither sink nor local window, int32 [k], ascending."""
+        return self._parts(layer, head)[1]
+
+    def _parts(self, layer: int, head: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        with self._open() as kv:
+            layer = self._layer(kv, layer)
+            row = kv.memory_indices(layer)[self._head(kv, layer, head)]
+            row = row[row >= 0]
+            is_local = row >= self._memory_end(kv, layer) - kv.info.local_window
+            return row[is_local], row[~is_local & (row >= kv.info.sink_tokens)]
+
+    def scores(self, layer: int) -> NDArray[np.float32]:
+        """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
+
+        NaN for what is evicted.
+
+        With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
+        saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
+        """
+        with self._open() as kv:
+            return kv.scores(self._layer(kv, layer))
+
+    def keys(self, layer: int) -> NDArray[np.float32]:
+        """K as the cache holds it (after RoPE), dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim].
+
+        NaN for what is evicted.
+        """
+        with self._open() as kv:
+            return kv.get_k(self._layer(kv, layer), 0, kv.info.n_tokens)
+
+    def values(self, layer: int) -> NDArray[np.float32]:
+        """V as the cache holds it, dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim].
+
+        NaN for what is evicted.
+        """
+        with self._open() as kv:
+            return kv.get_v(self._layer(kv, layer), 0, kv.info.n_tokens)
+
+    @property
+    def stats(self) -> KVStats:
+        """Counts, milliseconds and bytes."""
+        with self._open() as kv:
+            return KVStats.of(kv.stats)
+
+
+def read_history(kv: _core.KV) -> list[Mapping[int, NDArray[np.int32]]]:
+    """The memory sets of all chunks so far: for each a mapping from layer to int32 [n_head_kv, M]."""
+    return [
+        MappingProxyType({layer: kv.history(chunk, layer) for layer in kv.layers})
+        for chunk in range(kv.info.n_memory_sets)
+    ]

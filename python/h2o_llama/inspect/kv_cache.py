@@ -1,0 +1,202 @@
+"""The KV cache on its own, for unit tests and research."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama._internal.core_errors import core_errors
+from h2o_llama._internal.lock import Lock
+from h2o_llama._internal.memory import check_kv_size
+from h2o_llama.config import H2OConfig
+from h2o_llama.inspect.kv import KVView
+from h2o_llama.model import Model
+from h2o_llama.models._files import KV_TYPES
+
+if TYPE_CHECKING:
+    from h2o_llama.llama import Llama
+
+
+class KVCache(KVView):
+    """A KV cache with scores and memory sets that is filled by hand instead of by a model's attention.
+
+    The same code that inference runs: column sums of softmax weights go in, memory sets and gathered K and V come out.
+
+    Parameters
+    ----------
+    model : str, os.PathLike, Model or Llama
+        A GGUF file, the name of a fetched model, or a loaded model: it gives the layers, the heads and their sizes.
+    kv_size : int
+        How many tokens the cache can hold.
+    chunk_size, local_window, heavy_budget, sink_tokens : int
+        S, L, H and A, see `H2OConfig`.
+    scorer, block_tokens, ema_alpha, shared_heads : str, int, float, bool
+        How heavy hitters are chosen, see `H2OConfig`; the default is the plain sum of what is put in.
+    type_k, type_v : str
+        Types of K and V, such as "f16" or "q8_0".
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong type, shape or range.
+    H2OError
+        If the model has no plain KV cache, or memory runs out.
+    """
+
+    _owner = "KVCache"
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Model | Llama,
+        *,
+        kv_size: int,
+        chunk_size: int,
+        local_window: int,
+        heavy_budget: int,
+        sink_tokens: int = 0,
+        scorer: str = "sum",
+        type_k: str = "f16",
+        type_v: str = "f16",
+        block_tokens: int = H2OConfig.block_tokens,
+        ema_alpha: float = H2OConfig.ema_alpha,
+        shared_heads: bool = False,
+    ) -> None:
+        config = H2OConfig(
+            local_window=local_window,
+            heavy_budget=heavy_budget,
+            sink_tokens=sink_tokens,
+            scorer=scorer,
+            chunk_size=chunk_size,
+            block_tokens=block_tokens,
+            ema_alpha=ema_alpha,
+            shared_heads=shared_heads,
+            lookup_budget=0,
+        )
+        kv_size = check.integer(self._owner, "kv_size", kv_size, 1)
+        check.choice(self._owner, "type_k", type_k, KV_TYPES)
+        check.choice(self._owner, "type_v", type_v, KV_TYPES)
+
+        core_model = Model._of(model)._handle
+        check_kv_size(self._owner, "kv_size", kv_size, core_model, type_k, type_v)
+        self._claim = Lock(self._owner)
+        with core_errors():
+            self._kv = _core.KV.standalone(core_model, kv_size, config.as_text(), type_k, type_v)
+        self._ends: dict[int, int] = {}
+
+    @contextmanager
+    def _open(self) -> Iterator[_core.KV]:
+        with self._claim, core_errors():
+            yield self._kv
+
+    def _memory_end(self, kv: _core.KV, layer: int) -> int:
+        return self._ends.get(layer, 0)
+
+    @property
+    def memory_initialized(self) -> bool:
+        """Whether a memory set was built, for any layer."""
+        return bool(self._ends)
+
+    @property
+    def kv_size(self) -> int:
+        """How many tokens the cache can hold."""
+        return self._info().kv_size
+
+    def reset(self) -> None:
+        """Forget everything."""
+        with self._open() as kv:
+            kv.clear()
+            self._ends.clear()
+
+    def next_chunk(self, n: int) -> None:
+        """Append n tokens to the sequence. Their scores and K/V may be set before or after."""
+        with self._open() as kv:
+            kv.next_chunk(check.integer(self._owner, "n", n, 0, kv.info.kv_size - kv.info.n_tokens))
+
+    def init_chunk_scores(self, layer: int, start: int, colsum: ArrayLike) -> None:
+        """Add column sums of intra attention to the scores: score[start + i] += colsum[:, i].
+
+        Parameters
+        ----------
+        layer, start : int
+            Layer, and position of the first column.
+        colsum : array_like, float32 [n_head_kv, n] or [n_head, n]
+            Per KV head, or per query head: then the heads of each group are summed.
+        """
+        with self._open() as kv:
+            layer = self._layer(kv, layer)
+            array = self._colsum(kv, layer, colsum, None)
+            start = check.integer(self._owner, "start", start, 0, kv.info.kv_size - array.shape[1])
+            kv.init_chunk_scores(layer, start, array)
+
+    def accumulate_memory_scores(self, layer: int, colsum: ArrayLike) -> None:
+        """Add column sums of inter attention: score[memory[i]] += colsum[:, i].
+
+        Parameters
+        ----------
+        layer : int
+            Layer.
+        colsum : array_like, float32 [n_head_kv, M] or [n_head, M]
+            In the order of `memory_indices`. Entries at padding are ignored.
+        """
+        with self._open() as kv:
+            layer = self._layer(kv, layer)
+            kv.accumulate_memory_scores(layer, self._colsum(kv, layer, colsum, kv.info.memory_size))
+
+    def build_memory_set(self, layer: int, chunk_end: int) -> None:
+        """Build the layer's memory set out of its current one and the chunk that ends at chunk_end.
+
+        Parameters
+        ----------
+        layer, chunk_end : int
+            Layer, and the position after the chunk's last; the chunk may be partial.
+        """
+        with self._open() as kv:
+            layer = self._layer(kv, layer)
+            end = check.integer(self._owner, "chunk_end", chunk_end, 1, kv.info.kv_size)
+            kv.build_memory_set(layer, end)
+            self._ends[layer] = end
+
+    def set_kv(self, layer: int, start: int, k: ArrayLike, v: ArrayLike) -> None:
+        """Write K and V of positions start to start + n.
+
+        Parameters
+        ----------
+        layer, start : int
+            Layer, and position of the first row.
+        k, v : array_like, float32 [n_head_kv, n, head_dim]
+            They are rounded to the cache's types.
+        """
+        with self._open() as kv:
+            layer = self._layer(kv, layer)
+            n_head_kv = kv.n_head_kv(layer)
+            k_array = check.float_array(self._owner, "k", k, (n_head_kv, None, kv.head_size_k(layer)))
+            v_array = check.float_array(self._owner, "v", v, (n_head_kv, k_array.shape[1], kv.head_size_v(layer)))
+            start = check.integer(self._owner, "start", start, 0, kv.info.kv_size - k_array.shape[1])
+            kv.set_kv(layer, start, k_array, v_array)
+
+    def gather_k_memory(self, layer: int) -> NDArray[np.float32]:
+        """K of the memory set, gathered as inference does: float32 [n_head_kv, M, head_dim], padding is 0."""
+        with self._open() as kv:
+            return kv.gather_k_memory(self._layer(kv, layer))
+
+    def gather_v_memory(self, layer: int) -> NDArray[np.float32]:
+        """V of the memory set, gathered as inference does: float32 [n_head_kv, M, head_dim], padding is 0."""
+        with self._open() as kv:
+            return kv.gather_v_memory(self._layer(kv, layer))
+
+    def _colsum(self, kv: _core.KV, layer: int, colsum: ArrayLike, n: int | None) -> NDArray[np.float32]:
+        array = check.float_array(self._owner, "colsum", colsum, (None, n))
+        rows = (kv.n_head_kv(layer), kv.n_head(layer))
+        if array.shape[0] not in rows:
+            raise ValueError(
+                f"[{self._owner}] colsum must have a row per KV head ({rows[0]}) or per query head ({rows[1]}), "
+                f"got {array.shape[0]} rows"
+            )
+        return array

@@ -1,0 +1,1 @@
+"""Model files: by path, by name, from the hub."""

@@ -1,0 +1,1 @@
+"""One text, and all that is done with it."""

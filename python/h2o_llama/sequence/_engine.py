@@ -1,0 +1,74 @@
+"""What the sequences of a `Llama` share."""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama._internal.core_errors import core_errors
+from h2o_llama._internal.lock import Lock
+from h2o_llama.errors import BusyError
+from h2o_llama.model import Model
+from h2o_llama.sequence._params import ContextParams
+from h2o_llama.sequence.snapshot import SnapshotOrigin
+
+
+class Engine:
+    """An open model, its llama.cpp context, and the places for sequences in it.
+
+    A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of;
+    `waits` is whether a second thread waits for the first.
+    """
+
+    def __init__(self, model: Model, params: ContextParams, n_ctx: int, seed: int | None, waits: bool) -> None:
+        self.model = model
+        self.params = params
+        self.n_ctx = check.INT32_MAX if params.n_ctx == 0 and params.has_bounded_memory else n_ctx
+        self.seed = seed
+        self.origin = SnapshotOrigin(
+            model=os.path.basename(model.model_path),
+            fingerprint=model.fingerprint,
+            n_vocab=model.n_vocab,
+            type_k=params.type_k,
+            type_v=params.type_v,
+            flash_attn=params.flash_attn,
+            h2o=params.h2o,
+        )
+        self.claim = Lock("Llama", waits)
+        self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
+        with core_errors():
+            first = params.make_context(model._handle, n_ctx)
+        self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
+        self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)
+
+    @property
+    def core(self) -> _core.Model:
+        """The core's model. Raises ValueError if it is closed."""
+        return self.model._handle
+
+    def take(self, owner: object) -> _core.Context:
+        """An empty place, which the owner has until it gives it back or is garbage."""
+        for i, ref in enumerate(self._owners):
+            if ref is None or ref() is None:
+                if ref is not None:
+                    self._places[i].clear()
+                self._owners[i] = weakref.ref(owner)
+                return self._places[i]
+        n = len(self._places)
+        raise BusyError(
+            f"[Llama.sequence] all n_seq_max={n} sequences are in use, that of the Llama itself among them: close one, "
+            "or pass a larger n_seq_max to Llama"
+        )
+
+    def give_back(self, place: _core.Context) -> None:
+        if self.model._core is not None:
+            place.clear()
+            self._owners[self._places.index(place)] = None
+
+    def close(self) -> None:
+        """Free the context and the model, for all sequences."""
+        for place in self._places:
+            place.close()
+        self.model.close()

@@ -1,0 +1,44 @@
+"""Going back in a sequence, and keeping what it shares with another text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama.errors import H2OError
+
+
+def rewind(context: _core.Context, n_tokens: int, record: bool) -> None:
+    """Keep the first n_tokens of the context's sequence. See `Llama.rewind`."""
+    owner, n_now = "Llama.rewind", context.n_tokens
+    n = check.integer(owner, "n_tokens", n_tokens, 0, n_now)
+    below, above = context.rewind_points(n)
+    if below != n:
+        advice = "" if record else "; with record=True every boundary between chunks is kept"
+        raise H2OError(
+            f"[{owner}] the sequence of {n_now} tokens cannot go back to {n}, as what came after has left a trace: the "
+            f"nearest possible are {below} and {above}{advice}"
+        )
+    context.rewind(n)
+
+
+def n_shared(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
+    """How many tokens two texts begin with in common."""
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(np.asarray(a[:n]) != np.asarray(b[:n]))
+    return int(differ[0]) if len(differ) else n
+
+
+def keep_prefix(context: _core.Context, ids: NDArray[np.int32]) -> int:
+    """Keep as much of the context's sequence as begins ids, and say how much. See `Llama.reuse`."""
+    now = context.tokens
+    n = n_shared(now, ids)
+    if n == len(ids) and not (n == len(now) and context.has_logits):
+        n = max(n - 1, 0)  # the last token's logits are wanted
+    n, _ = context.rewind_points(n)
+    context.rewind(n)
+    return n

@@ -1,0 +1,152 @@
+"""Several sequences generate at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama._internal.core_errors import core_errors
+from h2o_llama.model import Tokens
+from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
+from h2o_llama.sequence._engine import Engine
+from h2o_llama.sequence.generating import DENSE_TAIL, check_prompt
+from h2o_llama.sequence.sequence import Sequence
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from h2o_llama.llama import Llama
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a sequence begins to generate: checked ids, int32 [n], to append first, which the sampler has seen."""
+
+    sequence: Sequence
+    ids: NDArray[np.int32]
+    dense_tail: int
+    sampler: Sampler
+
+
+class ManyGenerations(Iterator[dict[Sequence, int]]):
+    """What `Llama.generate_many` returns: in each step the next token of every sequence that has not ended."""
+
+    def __init__(self, engine: Engine, starts: list[Start], max_tokens: int | None) -> None:
+        self._engine = engine
+        self._starts = starts  # prompts that are not in their sequences yet
+        self._samplers: dict[Sequence, Sampler] = {}  # of those that generate
+        self._n_texts: dict[Sequence, int] = {}
+        self._drawn: dict[Sequence, int] = {}  # tokens that a step which failed has drawn: their samplers have them
+        self._n_left = max_tokens
+
+    def stop(self, sequence: Sequence) -> None:
+        """End a sequence: it gets no more tokens. The others go on."""
+        self._starts = [start for start in self._starts if start.sequence is not sequence]
+        self._samplers.pop(sequence, None)
+        self._drawn.pop(sequence, None)
+
+    def __next__(self) -> dict[Sequence, int]:
+        while self._starts:
+            start = self._starts[0]
+            self._n_texts[start.sequence] = start.sequence._n_texts
+            if len(start.ids) > 0:
+                start.sequence.eval(start.ids, dense_tail=start.dense_tail)
+            self._samplers[start.sequence] = start.sampler
+            self._starts.pop(0)
+        if self._n_left == 0:
+            raise StopIteration
+        with self._engine.claim, core_errors():
+            self._draw()
+            if not self._drawn:
+                raise StopIteration
+            self._append(self._drawn)
+        tokens, self._drawn = self._drawn, {}
+        if self._n_left is not None:
+            self._n_left -= 1
+        return tokens
+
+    def _draw(self) -> None:
+        """The next token of each sequence. Those that have none have ended."""
+        for sequence, sampler in list(self._samplers.items()):
+            sequence._check_text("Llama.generate_many", self._n_texts[sequence])
+            if sequence in self._drawn:
+                continue
+            context = sequence._open_context()
+            token = sampler.sample(context) if context.n_tokens < self._engine.n_ctx else None
+            if token is None or self._engine.core.is_eog(token):
+                del self._samplers[sequence]
+            else:
+                self._drawn[sequence] = token
+
+    def _append(self, tokens: dict[Sequence, int]) -> None:
+        rows = np.empty((len(tokens), self._engine.core.n_vocab), dtype=np.float32)
+        for sequence in tokens:
+            sequence._logits = None
+        contexts = [sequence._open_context() for sequence in tokens]
+        _core.Context.decode_each(contexts, np.array(list(tokens.values()), dtype=np.int32), rows)
+        for sequence, row in zip(tokens, rows, strict=True):
+            sequence._logits = row[np.newaxis]
+
+
+def generate_many(
+    llama: Llama,
+    prompts: Mapping[Sequence, Tokens],
+    *,
+    max_tokens: int | None = None,
+    dense_tail: int = DENSE_TAIL,
+    **sampling: Unpack[SamplingOptions],
+) -> ManyGenerations:
+    """Append tokens to each of several sequences, then generate more in all of them at once.
+
+    That is faster than one after another: the weights are read once for a token of each. Texts are those that
+    `Sequence.generate` makes of each sequence alone, but for rounding.
+
+    Parameters
+    ----------
+    prompts : mapping from Sequence to token ids
+        Sequences of this `Llama`, itself perhaps among them, and the tokens to append to each; empty to go on after
+        its last eval.
+    max_tokens : int or None, default None
+        The most tokens to generate in each; None: until it ends.
+    dense_tail : int, default 128
+        As in `generate`.
+    **sampling
+        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
+        logit_bias, logits_processor: as in `generate`. Every sequence has its own sampler; the first has this seed,
+        the i-th after it seed + i.
+
+    Returns
+    -------
+    iterator of dict
+        In each step, the next token of every sequence that has not ended, which holds it already. A sequence ends
+        as in `generate`, or when `stop(sequence)` of the iterator is called.
+
+    Raises
+    ------
+    ValueError, H2OError
+        As `generate`. If a prompt cannot be computed, those before it have been appended. If a step cannot, no
+        sequence has it.
+    """
+    owner = "Llama.generate_many"
+    if max_tokens is not None:
+        max_tokens = check.integer(owner, "max_tokens", max_tokens, 1)
+    if not isinstance(prompts, Mapping) or not prompts:
+        raise check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
+    options = Sampling(**sampling)
+    first_seed = llama._engine.seed if options.seed is None else options.seed
+    starts = []
+    for i, (sequence, tokens) in enumerate(prompts.items()):
+        if not isinstance(sequence, Sequence) or sequence._engine is not llama._engine:
+            raise check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
+        ids, tail = check_prompt(sequence, owner, tokens, dense_tail)
+        seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
+        sampler = replace(options, seed=seed).make_sampler(llama._engine.core)
+        sampler.accept(ids)
+        starts.append(Start(sequence, ids, tail, sampler))
+    return ManyGenerations(llama._engine, starts, max_tokens)
