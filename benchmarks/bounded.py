@@ -1,4 +1,4 @@
-"""What eviction, snapshots and several sequences save: the figures of docs/memory.md.
+"""What eviction, snapshots and several sequences save: the figures of docs/eviction.md.
 
     python benchmarks/bounded.py smollm2-135m --text django.txt
 

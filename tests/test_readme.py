@@ -1,4 +1,4 @@
-"""The Python of README.md and of the documentation's first page runs as it stands, on the demo model."""
+"""The Python of README.md and of the manual's first pages runs as it stands, on the demo model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import h2o_llama
+from chats import CHATML
 
 ROOT = Path(__file__).parent.parent
+PAGES = ["index", "tutorial", "many-questions", "chat", "memory", "tools-and-json", "snapshots"]
 BLOCKS = [
     (name, code)
-    for name in ("README.md", "docs/index.md")
+    for name in ("README.md", *(f"docs/{page}.md" for page in PAGES))
     for code in re.findall(
         r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -32,7 +34,8 @@ def test_block(
     # Answers of the demo model have no end, and it has no chat template. What it says matters to no block.
     generate = h2o_llama.Llama.generate
     monkeypatch.setattr(h2o_llama.Llama, "generate", lambda *args, **kwargs: islice(generate(*args, **kwargs), 8))
-    text, code = code, code.replace('"qwen2.5-coder-0.5b"', '"model.gguf", chat_template="chatml"')
+    template = "{% if tools %}{{ tools | tojson }}\n{% endif %}" + CHATML
+    text, code = code, code.replace('"qwen2.5-coder-0.5b"', f'"model.gguf", chat_template={template!r}')
     exec(compile(code, name, "exec"), {})
     printed = capsys.readouterr().out
     assert printed

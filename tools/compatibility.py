@@ -23,9 +23,9 @@ def page() -> str:
     rows = "\n".join(f"| {refusal.why} | {listed(refusal.architectures)} |" for refusal in REFUSED)
     above, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
     return f"""{above}{HEADING}
-By the names in GGUF files (`general.architecture`). A test runs H2O on a tiny random model of each: with all tokens in
-memory it must give what dense attention gives, and rewinding, forks, snapshots and eviction must change nothing. What
-is in neither list has not been tested.
+The names are those in GGUF files (`general.architecture`). A test runs H2O on a tiny random model of each. With all
+tokens in memory it must give what dense attention gives. Rewinding, forks, snapshots and eviction must change nothing.
+What is in neither list has not been tested.
 
 H2O works with {listed(ACCEPTED)}.
 
