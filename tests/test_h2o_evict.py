@@ -126,24 +126,30 @@ def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
         assert np.isfinite(llm.logits).all()
 
 
-def resident_of_a_sequence(n_chunk: int) -> list[int]:
-    """Resident bytes with a complete chunk, with the next one begun, and when the sequence is empty again."""
+def given_back_by_a_sequence(n_chunk: int) -> list[float]:
+    """Resident bytes that are gone when the chunk after a complete one begins, and when the sequence is empty again.
+
+    Over the K and V of a chunk. The most of some rounds: what else the process does takes memory now and then.
+    """
     h2o = H2OConfig(chunk_size=n_chunk, evict=True)
+    rounds = []
     with Llama(demo_model_path(), n_ctx=2 * n_chunk, n_batch=n_chunk, h2o=h2o) as llm:
-        for _ in range(2):  # what is computed with grows in the first round
-            found = []
+        of_chunk = llm.kv.stats.kv_bytes * n_chunk // (n_chunk + h2o.memory_size)
+        for _ in range(4):
+            resident = []
             for step in (lambda: llm.eval([65] * n_chunk), lambda: llm.eval([65]), llm.reset):
                 step()
-                found.append(resident_bytes() or 0)
-        return [*found, llm.kv.stats.kv_bytes * n_chunk // (n_chunk + h2o.memory_size)]
+                resident.append(resident_bytes() or 0)
+            rounds.append([(resident[0] - later) / of_chunk for later in resident[1:]])
+    return [max(shares) for shares in zip(*rounds, strict=True)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there is memory of unused rows given back")
 def test_rows_take_memory_while_something_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    full, begun, empty, of_chunk = call_apart("test", resident_of_a_sequence, 4096)
-    assert full - begun > of_chunk // 3
-    assert full - empty > of_chunk * 3 // 4
+    begun, empty = call_apart("test", given_back_by_a_sequence, 2048)
+    assert begun > 0.5
+    assert empty > 0.75
 
 
 def test_a_cache_that_cannot_fit_is_refused(tiny_model: Path) -> None:
