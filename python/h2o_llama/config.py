@@ -121,7 +121,8 @@ class H2OConfig:
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
     preset : {"fast", "balanced", "faithful"}, default "balanced"
-        How large H + B are where they are not given: 192, 448 or 896.
+        How large H + B are where they are not given: 192, 448 or 896. With "faithful" all of it is B, by the index of
+        keys: less is lost than with heavy hitters, and it takes longer.
 
     Raises
     ------
@@ -186,7 +187,9 @@ class H2OConfig:
         has_lookup = not self.evict or self.cold_store is not None
         retrieval = self.retrieval or ("index" if has_lookup else "ngrams")
         budget = PRESETS[self.preset]
-        lookup_budget = round(budget * _LOOKUP_SHARE[retrieval]) if has_lookup else 0
+        all_by_index = retrieval == "index" and self.preset == "faithful"
+        lookup_share = 1.0 if all_by_index else _LOOKUP_SHARE[retrieval]
+        lookup_budget = round(budget * lookup_share) if has_lookup else 0
         res: dict[str, int | str] = {
             "local_window": int(share * _LOCAL_WINDOW),
             "sink_tokens": min(_SINK_TOKENS, self.chunk_size // 8),
@@ -195,7 +198,8 @@ class H2OConfig:
             "decode": "memory" if self.evict else "full",
         }
         if self.keep_ratio is None:
-            res["heavy_budget"] = max(1, int(share * (budget - lookup_budget)))
+            at_least = 0 if all_by_index and res["sink_tokens"] else 1
+            res["heavy_budget"] = max(at_least, int(share * (budget - lookup_budget)))
         return res
 
     def _round_up_to_blocks(self) -> None:
