@@ -50,13 +50,40 @@ def _cache(code: str, fragment: str, error: str = "ValueError") -> Case:
 ARGUMENTS = [
     *(
         _open(f"{name}={value}", f"[Llama] {name} must be")
-        for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_gpu_layers", "seed")
+        for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch", "n_gpu_layers", "seed")
         for value in ("-2", "nan", "inf", "2**32", "10**40", "1.5", "True", "'8'", "[8]")
     ),
     _open("n_ubatch=0", "[Llama] n_ubatch must be an integer of at least 1, got 0"),
     _open("n_batch=0", "[Llama] n_batch"),
     _open("n_threads=0", "[Llama] n_threads must be an integer from 1 to 512, got 0"),
     _open("n_threads=513", "[Llama] n_threads"),
+    _open("use_mmap=1", "[Llama] use_mmap must be True or False"),
+    _open("use_mlock=None", "[Llama] use_mlock must be True or False"),
+    _open("kv_overrides=[1]", "[Llama] kv_overrides must be a mapping from keys to"),
+    *(
+        _open(f"kv_overrides={{{key}: {value}}}", f"[Llama] kv_overrides{fragment}", error)
+        for key, value, fragment, error in (
+            ("1", "1", "' keys must be names of metadata", "ValueError"),
+            ("'k' * 128", "1", "' keys must be names of metadata", "ValueError"),
+            ("'a\\0'", "1", "' keys must be names of metadata", "ValueError"),
+            ("'general.name'", "'n' * 128", "['general.name'] must be a bool, an int of 32 bits", "ValueError"),
+            ("'qwen3.context_length'", "2**32", "['qwen3.context_length'] must be a bool, an int", "ValueError"),
+            ("'qwen3.context_length'", "nan", "['qwen3.context_length'] must be a bool, an int", "ValueError"),
+            ("'qwen3.context_length'", "-1", "['qwen3.context_length'] must be an integer from 0", "ValueError"),
+            ("'qwen3.context_length'", "8.0", "['qwen3.context_length'] must be an integer from 0", "ValueError"),
+            ("'general.name'", "1", "['general.name'] must be a str, got 1", "ValueError"),
+            (
+                "'tokenizer.ggml.tokens'",
+                "1",
+                "['tokenizer.ggml.tokens'] must be left out: the file has an",
+                "ValueError",
+            ),
+            ("'qwen3.block_count'", "0", ": qwen3.block_count is 0, expected 1 to 512", "ValueError"),
+            ("'qwen3.contextlength'", "9", ": llama.cpp does not read 'qwen3.contextlength'", "H2OError"),
+        )
+    ),
+    _open("kv_overrides={'qwen3.attention.head_count_kv': 0}", "[Llama] llama.cpp cannot load", "H2OError"),
+    _open("main_gpu=0, tensor_split=[1]", "[Llama] tensor_split must be left out with main_gpu"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
     _open(
         "h2o=H2OConfig(local_window=4, heavy_budget=4, chunk_size=0)",

@@ -34,6 +34,7 @@ __all__: list[str] = [
     "codec_types",
     "h2o_options",
     "json_schema_to_grammar",
+    "layer_devices",
     "ops_AttentionParams",
     "ops_attention",
     "ops_attention_seconds",
@@ -56,6 +57,13 @@ __all__: list[str] = [
 ]
 
 class Model:
+    @staticmethod
+    def check_overrides(
+        path: bytes,
+        kv_overrides: collections.abc.Mapping[
+            str, bool | typing.SupportsInt | typing.SupportsIndex | typing.SupportsFloat | typing.SupportsIndex | str
+        ],
+    ) -> None: ...
     def __init__(
         self,
         path: bytes,
@@ -63,6 +71,14 @@ class Model:
         verbose: bool,
         rpc_servers: collections.abc.Sequence[str],
         repack: bool = True,
+        *,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        main_gpu: typing.SupportsInt | typing.SupportsIndex | None = None,
+        tensor_split: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
+        kv_overrides: collections.abc.Mapping[
+            str, bool | typing.SupportsInt | typing.SupportsIndex | typing.SupportsFloat | typing.SupportsIndex | str
+        ] = {},
     ) -> None: ...
     def detokenize(
         self, tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], special: bool
@@ -120,6 +136,7 @@ class Context:
         n_batch: typing.SupportsInt | typing.SupportsIndex,
         n_ubatch: typing.SupportsInt | typing.SupportsIndex,
         n_threads: typing.SupportsInt | typing.SupportsIndex,
+        n_threads_batch: typing.SupportsInt | typing.SupportsIndex,
         type_k: str,
         type_v: str,
         flash_attn: str,
@@ -175,6 +192,8 @@ class Context:
     def n_accepted(self) -> int: ...
     @property
     def n_drafted(self) -> int: ...
+    @property
+    def n_threads(self) -> tuple[int, int]: ...
     @property
     def n_tokens(self) -> int: ...
     @property
@@ -516,6 +535,11 @@ def h2o_options() -> list[H2OOption]:
     """
 
 def json_schema_to_grammar(schema: str) -> str: ...
+def layer_devices(rpc_servers: collections.abc.Sequence[str]) -> list[str]:
+    """
+    Names of what may hold layers, besides the CPU.
+    """
+
 def ops_attention(
     q: numpy.ndarray,
     k: numpy.ndarray,
