@@ -180,6 +180,32 @@ CALLS = [
     _call("generate([1], temperature='hot')", "temperature must be a finite number"),
     _call("generate([1], top_k=-1)", "top_k must be an integer of at least 0"),
     _call("generate([1], top_k=2**31)", "top_k must be"),
+    _call("generate([1], typical_p=-0.1)", "typical_p must be a finite number from 0 to 1, got -0.1"),
+    _call("generate([1], xtc_probability=2)", "xtc_probability must be a finite number from 0 to 1, got 2"),
+    _call("generate([1], mirostat_mode=3)", "mirostat_mode must be an integer from 0 to 2, got 3"),
+    _call("generate([1], dry_base=0.5)", "dry_base must be a finite number from 1 to 3.4e+38, got 0.5"),
+    _call("generate([1], dry_penalty_last_n=-1)", "dry_penalty_last_n must be an integer from 0"),
+    *(
+        _call(f"generate([1], dry_sequence_breakers={value})", "dry_sequence_breakers must be a list of str of 1 to 40")
+        for value in ("'ab'", "['']", "['a' * 41]", "[1]", "['\\0']")
+    ),
+    Case(
+        "extreme-samplers",
+        """
+with open_model() as llm:
+    for options in (
+        dict(dry_multiplier=3e38, dry_base=3e38, dry_allowed_length=0, dry_penalty_last_n=2**20),
+        *(dict(mirostat_mode=m, mirostat_tau=t, mirostat_eta=e) for m in (1, 2) for t in (0, 3e38) for e in (0, 3e38)),
+        dict(typical_p=0), dict(xtc_probability=1, xtc_threshold=0),
+    ):
+        llm.reset()
+        for _, token in zip(range(30), llm.generate([1, 2, 3, 1, 2, 3], temperature=3e38, seed=1, **options)):
+            assert 0 <= token < 260
+raise KeyError("the end")
+""",
+        "KeyError",
+        "the end",
+    ),
     _call("generate([1], top_p=1.1)", "top_p must be a finite number from 0 to 1, got 1.1"),
     _call("generate([1], min_p=nan)", "min_p must be a finite number from 0 to 1, got nan"),
     _call("generate([1], repeat_penalty=0)", "repeat_penalty must be greater than 0"),

@@ -18,12 +18,14 @@ __all__: list[str] = [
     "ChatPrompt",
     "ChatTemplate",
     "Context",
+    "DryOptions",
     "Grammar",
     "H2OOption",
     "KVInfo",
     "KVStats",
     "Lookup",
     "LosslessStats",
+    "MirostatOptions",
     "Model",
     "Sampler",
     "check_h2o",
@@ -457,18 +459,40 @@ class ChatTemplate:
     @property
     def supports_tools(self) -> bool: ...
 
+class DryOptions:
+    def __init__(
+        self,
+        multiplier: typing.SupportsFloat | typing.SupportsIndex,
+        base: typing.SupportsFloat | typing.SupportsIndex,
+        allowed_length: typing.SupportsInt | typing.SupportsIndex,
+        last_n: typing.SupportsInt | typing.SupportsIndex,
+        breakers: collections.abc.Sequence[str],
+    ) -> None: ...
+
+class MirostatOptions:
+    def __init__(
+        self,
+        version: typing.SupportsInt | typing.SupportsIndex,
+        tau: typing.SupportsFloat | typing.SupportsIndex,
+        eta: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+
 class Sampler:
     def __init__(
         self,
         *,
-        n_vocab: typing.SupportsInt | typing.SupportsIndex,
+        model: Model,
         temperature: typing.SupportsFloat | typing.SupportsIndex,
         top_k: typing.SupportsInt | typing.SupportsIndex,
+        typical_p: typing.SupportsFloat | typing.SupportsIndex,
         top_p: typing.SupportsFloat | typing.SupportsIndex,
         min_p: typing.SupportsFloat | typing.SupportsIndex,
+        xtc: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex],
         repeat_penalty: typing.SupportsFloat | typing.SupportsIndex,
         frequency_penalty: typing.SupportsFloat | typing.SupportsIndex,
         presence_penalty: typing.SupportsFloat | typing.SupportsIndex,
+        dry: DryOptions,
+        mirostat: MirostatOptions,
         seed: typing.SupportsInt | typing.SupportsIndex,
         logit_bias: collections.abc.Sequence[
             tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]
