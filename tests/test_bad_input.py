@@ -50,13 +50,40 @@ def _cache(code: str, fragment: str, error: str = "ValueError") -> Case:
 ARGUMENTS = [
     *(
         _open(f"{name}={value}", f"[Llama] {name} must be")
-        for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_gpu_layers", "seed")
+        for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch", "n_gpu_layers", "seed")
         for value in ("-2", "nan", "inf", "2**32", "10**40", "1.5", "True", "'8'", "[8]")
     ),
     _open("n_ubatch=0", "[Llama] n_ubatch must be an integer of at least 1, got 0"),
     _open("n_batch=0", "[Llama] n_batch"),
     _open("n_threads=0", "[Llama] n_threads must be an integer from 1 to 512, got 0"),
     _open("n_threads=513", "[Llama] n_threads"),
+    _open("use_mmap=1", "[Llama] use_mmap must be True or False"),
+    _open("use_mlock=None", "[Llama] use_mlock must be True or False"),
+    _open("kv_overrides=[1]", "[Llama] kv_overrides must be a mapping from keys to"),
+    *(
+        _open(f"kv_overrides={{{key}: {value}}}", f"[Llama] kv_overrides{fragment}", error)
+        for key, value, fragment, error in (
+            ("1", "1", "' keys must be names of metadata", "ValueError"),
+            ("'k' * 128", "1", "' keys must be names of metadata", "ValueError"),
+            ("'a\\0'", "1", "' keys must be names of metadata", "ValueError"),
+            ("'general.name'", "'n' * 128", "['general.name'] must be a bool, an int of 32 bits", "ValueError"),
+            ("'qwen3.context_length'", "2**32", "['qwen3.context_length'] must be a bool, an int", "ValueError"),
+            ("'qwen3.context_length'", "nan", "['qwen3.context_length'] must be a bool, an int", "ValueError"),
+            ("'qwen3.context_length'", "-1", "['qwen3.context_length'] must be an integer from 0", "ValueError"),
+            ("'qwen3.context_length'", "8.0", "['qwen3.context_length'] must be an integer from 0", "ValueError"),
+            ("'general.name'", "1", "['general.name'] must be a str, got 1", "ValueError"),
+            (
+                "'tokenizer.ggml.tokens'",
+                "1",
+                "['tokenizer.ggml.tokens'] must be left out: the file has an",
+                "ValueError",
+            ),
+            ("'qwen3.block_count'", "0", ": qwen3.block_count is 0, expected 1 to 512", "ValueError"),
+            ("'qwen3.contextlength'", "9", ": llama.cpp does not read 'qwen3.contextlength'", "H2OError"),
+        )
+    ),
+    _open("kv_overrides={'qwen3.attention.head_count_kv': 0}", "[Llama] llama.cpp cannot load", "H2OError"),
+    _open("main_gpu=0, tensor_split=[1]", "[Llama] tensor_split must be left out with main_gpu"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
     _open(
         "h2o=H2OConfig(local_window=4, heavy_budget=4, chunk_size=0)",
@@ -153,6 +180,32 @@ CALLS = [
     _call("generate([1], temperature='hot')", "temperature must be a finite number"),
     _call("generate([1], top_k=-1)", "top_k must be an integer of at least 0"),
     _call("generate([1], top_k=2**31)", "top_k must be"),
+    _call("generate([1], typical_p=-0.1)", "typical_p must be a finite number from 0 to 1, got -0.1"),
+    _call("generate([1], xtc_probability=2)", "xtc_probability must be a finite number from 0 to 1, got 2"),
+    _call("generate([1], mirostat_mode=3)", "mirostat_mode must be an integer from 0 to 2, got 3"),
+    _call("generate([1], dry_base=0.5)", "dry_base must be a finite number from 1 to 3.4e+38, got 0.5"),
+    _call("generate([1], dry_penalty_last_n=-1)", "dry_penalty_last_n must be an integer from 0"),
+    *(
+        _call(f"generate([1], dry_sequence_breakers={value})", "dry_sequence_breakers must be a list of str of 1 to 40")
+        for value in ("'ab'", "['']", "['a' * 41]", "[1]", "['\\0']")
+    ),
+    Case(
+        "extreme-samplers",
+        """
+with open_model() as llm:
+    for options in (
+        dict(dry_multiplier=3e38, dry_base=3e38, dry_allowed_length=0, dry_penalty_last_n=2**20),
+        *(dict(mirostat_mode=m, mirostat_tau=t, mirostat_eta=e) for m in (1, 2) for t in (0, 3e38) for e in (0, 3e38)),
+        dict(typical_p=0), dict(xtc_probability=1, xtc_threshold=0),
+    ):
+        llm.reset()
+        for _, token in zip(range(30), llm.generate([1, 2, 3, 1, 2, 3], temperature=3e38, seed=1, **options)):
+            assert 0 <= token < 260
+raise KeyError("the end")
+""",
+        "KeyError",
+        "the end",
+    ),
     _call("generate([1], top_p=1.1)", "top_p must be a finite number from 0 to 1, got 1.1"),
     _call("generate([1], min_p=nan)", "min_p must be a finite number from 0 to 1, got nan"),
     _call("generate([1], repeat_penalty=0)", "repeat_penalty must be greater than 0"),

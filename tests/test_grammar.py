@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chats import dictate, log_softmax
 from compare import case
-from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, _core
+from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Sampling
 from inputs import Opened, random_tokens, repetitive_tokens
 from models import EOS, N_VOCAB
 
@@ -107,19 +107,8 @@ def test_tokens_that_fit_keep_their_probabilities(llm: Llama, rng: np.random.Gen
     counts = np.zeros(len(allowed))
     n = 2000
     for seed in range(n):
-        sampler = _core.Sampler(
-            n_vocab=N_VOCAB,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            min_p=0.0,
-            repeat_penalty=1.0,
-            frequency_penalty=0.0,
-            presence_penalty=0.0,
-            seed=seed,
-            logit_bias=[],
-            grammar=_core.Grammar(llm.model._handle, "root ::= [a-f]"),
-        )
+        sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed, grammar="root ::= [a-f]")
+        sampler = sampling.make_sampler(llm.model._handle)._core
         counts[allowed.index(sampler.sample_from(logits))] += 1
     deviations = (counts - n * expected) / np.sqrt(n * expected * (1 - expected))
     assert np.abs(deviations).max() < 4

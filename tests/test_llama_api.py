@@ -81,7 +81,8 @@ def test_defaults() -> None:
     assert ", ".join(f"{name}={p.default}" for name, p in parameters.items() if name != "model_path") == (
         "n_ctx=0, n_batch=None, n_ubatch=None, n_threads=None, n_gpu_layers=None, type_k=f16, type_v=f16, "
         "flash_attn=auto, h2o=auto, record=False, profile=False, seed=None, verbose=False, n_seq_max=1, "
-        "chat_template=None, rpc_servers=None, lossless=None, products=auto, busy=raise"
+        "chat_template=None, rpc_servers=None, lossless=None, products=auto, busy=raise, "
+        "n_threads_batch=None, use_mmap=True, use_mlock=False, kv_overrides=None, main_gpu=None, tensor_split=None"
     )
 
 

@@ -141,6 +141,30 @@ def test_the_layers_are_there(addresses: list[str], capfd: pytest.CaptureFixture
 
 
 @needs_rpc
+@pytest.mark.parametrize(
+    ("options", "device"), [({"tensor_split": [1, 0]}, 0), ({"tensor_split": (0.0, 2)}, 1), ({"main_gpu": 1}, 1)]
+)
+def test_layers_are_where_they_were_put(
+    addresses: list[str], capfd: pytest.CaptureFixture[str], options: dict[str, Any], device: int
+) -> None:
+    with load(None, rpc_servers=addresses, verbose=True, **options):
+        log = capfd.readouterr().err
+    lines = [line for line in log.splitlines() if "model buffer size" in line and "RPC" in line]
+    assert lines
+    assert all(addresses[device] in line for line in lines), log
+
+
+@needs_rpc
+@pytest.mark.parametrize(
+    "options", [{"tensor_split": [1]}, {"tensor_split": [1, 1, 1]}, {"tensor_split": [0, 0]}, {"main_gpu": 2}]
+)
+def test_devices_that_are_not_there(addresses: list[str], options: dict[str, Any]) -> None:
+    expected = "2 numbers of at least 0, not all 0" if "tensor_split" in options else "an integer from 0 to 1"
+    with pytest.raises(ValueError, match=rf"\[Llama\] {next(iter(options))} must be {expected}"):
+        load(None, rpc_servers=addresses, **options)
+
+
+@needs_rpc
 def test_a_snapshot_goes_from_one_machine_to_several(addresses: list[str]) -> None:
     h2o = H2OConfig(chunk_size=S, evict=True)
     with load(h2o) as here, load(h2o, rpc_servers=addresses) as there:

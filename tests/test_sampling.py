@@ -104,6 +104,60 @@ def test_truncation_keeps_the_right_tokens(llm: Llama, name: str) -> None:
     assert len(drawn) > 1
 
 
+def test_typical_tokens_are_nearest_to_the_entropy(llm: Llama) -> None:
+    p = np.exp(log_softmax(first_logits(llm)))
+    order = np.argsort(np.abs(-np.log(p) - (-p * np.log(p)).sum()))
+    n_kept = int(np.searchsorted(np.cumsum(p[order]), 0.4, side="right")) + 1
+    assert 1 < n_kept < models.N_VOCAB
+    drawn = set(np.flatnonzero(draws(llm, 300, **(PLAIN | {"typical_p": 0.4}))).tolist())
+    assert drawn <= set(order[:n_kept].tolist())
+    assert len(drawn) > 1
+
+
+def test_xtc_drops_the_most_probable(llm: Llama) -> None:
+    """But the least probable of those above the threshold; or, with a probability of 0.5, half the time."""
+    bias = {10: 100.0, 20: 101.0, 30: 102.0}  # 0.09, 0.24 and 0.67 of the whole, but for the logits themselves
+    logits = first_logits(llm)
+    exact = {token: value - logits[token] for token, value in bias.items()}
+    xtc = PLAIN | {"logit_bias": exact, "xtc_threshold": 0.2}
+    assert set(np.flatnonzero(draws(llm, 60, **xtc, xtc_probability=1.0))) == {10, 20}
+    assert set(np.flatnonzero(draws(llm, 60, **xtc, xtc_probability=0.5))) == {10, 20, 30}
+
+
+def test_dry_ends_repetitions(llm: Llama) -> None:
+    """A breaker within the repetition, or a longer one allowed, lets it go on."""
+    repeated = [ord(c) for c in "abcd:efg"]
+    sampling: dict[str, Any] = {"temperature": 0, "logit_bias": {ord("g"): 1000.0}, "dry_allowed_length": 3}
+
+    def next_after(prompt: list[int], **options: Any) -> int:
+        llm.reset()
+        return next(llm.generate(prompt, **(sampling | options)))
+
+    twice = repeated + repeated[:-1]  # g comes next
+    assert next_after(twice) == ord("g")
+    assert next_after(twice, dry_multiplier=1e6) == ord("g")  # only "ef" comes after the breaker
+    assert next_after(twice, dry_multiplier=1e6, dry_sequence_breakers=[]) != ord("g")
+    assert next_after(twice, dry_multiplier=1e6, dry_allowed_length=8, dry_sequence_breakers=[]) == ord("g")
+    far = twice[:8] + [ord("x")] * 200 + twice[8:]
+    assert next_after(far, dry_multiplier=1e6, dry_sequence_breakers=[]) != ord("g")
+    assert next_after(far, dry_multiplier=1e6, dry_sequence_breakers=[], dry_penalty_last_n=100) == ord("g")
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_mirostat_aims_at_its_information(llm: Llama, mode: int) -> None:
+    """In bits, on average; without any, it is greedy."""
+    sampling = PLAIN | {"mirostat_mode": mode, "seed": 1}
+    assert generate(llm, 10, **sampling, mirostat_tau=0.0) == generate(llm, 10, temperature=0)
+    bits = []
+    for tau in (1.0, 4.0):
+        tokens = generate(llm, 300, **sampling, mirostat_tau=tau, logit_bias={models.EOS: -np.inf})
+        llm.reset()
+        llm.eval(PROMPT + tokens, logits="all")
+        logits = llm.logits[len(PROMPT) - 1 : -1].astype(np.float64)
+        bits.append(np.mean([-log_softmax(row)[t] / np.log(2) for row, t in zip(logits, tokens, strict=True)]))
+    assert bits[0] < bits[1] - 0.5, bits
+
+
 @pytest.mark.parametrize("penalty", [{"repeat_penalty": 1e6}, {"frequency_penalty": 1e6}, {"presence_penalty": 1e6}])
 def test_penalties_forbid_what_was_there(llm: Llama, penalty: dict[str, float]) -> None:
     """The prompt counts too, so greedy generation finds a new token every time."""

@@ -18,12 +18,14 @@ __all__: list[str] = [
     "ChatPrompt",
     "ChatTemplate",
     "Context",
+    "DryOptions",
     "Grammar",
     "H2OOption",
     "KVInfo",
     "KVStats",
     "Lookup",
     "LosslessStats",
+    "MirostatOptions",
     "Model",
     "Sampler",
     "check_h2o",
@@ -34,6 +36,7 @@ __all__: list[str] = [
     "codec_types",
     "h2o_options",
     "json_schema_to_grammar",
+    "layer_devices",
     "ops_AttentionParams",
     "ops_attention",
     "ops_attention_seconds",
@@ -56,6 +59,13 @@ __all__: list[str] = [
 ]
 
 class Model:
+    @staticmethod
+    def check_overrides(
+        path: bytes,
+        kv_overrides: collections.abc.Mapping[
+            str, bool | typing.SupportsInt | typing.SupportsIndex | typing.SupportsFloat | typing.SupportsIndex | str
+        ],
+    ) -> None: ...
     def __init__(
         self,
         path: bytes,
@@ -63,6 +73,14 @@ class Model:
         verbose: bool,
         rpc_servers: collections.abc.Sequence[str],
         repack: bool = True,
+        *,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        main_gpu: typing.SupportsInt | typing.SupportsIndex | None = None,
+        tensor_split: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
+        kv_overrides: collections.abc.Mapping[
+            str, bool | typing.SupportsInt | typing.SupportsIndex | typing.SupportsFloat | typing.SupportsIndex | str
+        ] = {},
     ) -> None: ...
     def detokenize(
         self, tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], special: bool
@@ -120,6 +138,7 @@ class Context:
         n_batch: typing.SupportsInt | typing.SupportsIndex,
         n_ubatch: typing.SupportsInt | typing.SupportsIndex,
         n_threads: typing.SupportsInt | typing.SupportsIndex,
+        n_threads_batch: typing.SupportsInt | typing.SupportsIndex,
         type_k: str,
         type_v: str,
         flash_attn: str,
@@ -175,6 +194,8 @@ class Context:
     def n_accepted(self) -> int: ...
     @property
     def n_drafted(self) -> int: ...
+    @property
+    def n_threads(self) -> tuple[int, int]: ...
     @property
     def n_tokens(self) -> int: ...
     @property
@@ -438,18 +459,40 @@ class ChatTemplate:
     @property
     def supports_tools(self) -> bool: ...
 
+class DryOptions:
+    def __init__(
+        self,
+        multiplier: typing.SupportsFloat | typing.SupportsIndex,
+        base: typing.SupportsFloat | typing.SupportsIndex,
+        allowed_length: typing.SupportsInt | typing.SupportsIndex,
+        last_n: typing.SupportsInt | typing.SupportsIndex,
+        breakers: collections.abc.Sequence[str],
+    ) -> None: ...
+
+class MirostatOptions:
+    def __init__(
+        self,
+        version: typing.SupportsInt | typing.SupportsIndex,
+        tau: typing.SupportsFloat | typing.SupportsIndex,
+        eta: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+
 class Sampler:
     def __init__(
         self,
         *,
-        n_vocab: typing.SupportsInt | typing.SupportsIndex,
+        model: Model,
         temperature: typing.SupportsFloat | typing.SupportsIndex,
         top_k: typing.SupportsInt | typing.SupportsIndex,
+        typical_p: typing.SupportsFloat | typing.SupportsIndex,
         top_p: typing.SupportsFloat | typing.SupportsIndex,
         min_p: typing.SupportsFloat | typing.SupportsIndex,
+        xtc: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex],
         repeat_penalty: typing.SupportsFloat | typing.SupportsIndex,
         frequency_penalty: typing.SupportsFloat | typing.SupportsIndex,
         presence_penalty: typing.SupportsFloat | typing.SupportsIndex,
+        dry: DryOptions,
+        mirostat: MirostatOptions,
         seed: typing.SupportsInt | typing.SupportsIndex,
         logit_bias: collections.abc.Sequence[
             tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]
@@ -516,6 +559,11 @@ def h2o_options() -> list[H2OOption]:
     """
 
 def json_schema_to_grammar(schema: str) -> str: ...
+def layer_devices(rpc_servers: collections.abc.Sequence[str]) -> list[str]:
+    """
+    Names of what may hold layers, besides the CPU.
+    """
+
 def ops_attention(
     q: numpy.ndarray,
     k: numpy.ndarray,

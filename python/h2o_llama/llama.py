@@ -6,6 +6,7 @@ import collections.abc
 import logging
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from h2o_llama.errors import H2OError, H2OWarning, UnsupportedModelError
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model, Tokens
 from h2o_llama.models import _hub
+from h2o_llama.models._loading import Loading, Override
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
 from h2o_llama.sequence._engine import Engine
@@ -66,7 +68,8 @@ class Llama(Sequence):
     seed : int, optional
         Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
     verbose : bool, default False
-        Print llama.cpp's log to stderr. Otherwise nothing is printed.
+        Print llama.cpp's log to stderr, as it comes. Otherwise nothing is printed. The logger "h2o_llama.llama_cpp" of
+        Python's logging gets it in either case, when a call returns.
     n_seq_max : int, default 1
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
     chat_template : str, optional
@@ -83,6 +86,10 @@ class Llama(Sequence):
     busy : {"raise", "wait"}
         What a call does while another thread uses the `Llama`: raise BusyError, or wait. `lock()` keeps it for several
         calls.
+    n_threads_batch : int, optional
+        Threads for prompts, and whatever has several tokens; by default n_threads, which is then for both.
+    use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split
+        How the file is loaded: as in `Model`, and left out with shared weights.
 
     Raises
     ------
@@ -130,6 +137,12 @@ class Llama(Sequence):
         lossless: LosslessConfig | None = None,
         products: str = "auto",
         busy: Literal["raise", "wait"] = "raise",
+        n_threads_batch: int | None = None,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        kv_overrides: Mapping[str, Override] | None = None,
+        main_gpu: int | None = None,
+        tensor_split: collections.abc.Sequence[float] | None = None,
     ) -> None:
         shared = model_path.model if isinstance(model_path, Llama) else model_path
         if n_gpu_layers is None:
@@ -146,6 +159,7 @@ class Llama(Sequence):
             n_batch=n_batch,
             n_ubatch=n_ubatch,
             n_threads=n_threads,
+            n_threads_batch=n_threads_batch,
             n_gpu_layers=n_gpu_layers,
             type_k=type_k,
             type_v=type_v,
@@ -160,7 +174,9 @@ class Llama(Sequence):
         )
         seed = check_seed(_OWNER, seed)
         self._waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
+        loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split)
         if isinstance(shared, Model):
+            loading.check_left_out()
             if rpc_servers is not None:
                 raise check.bad_argument(_OWNER, "rpc_servers", "left out with shared weights", rpc_servers)
             if n_gpu_layers != shared.n_gpu_layers:
@@ -174,6 +190,7 @@ class Llama(Sequence):
                 rpc_servers=rpc_servers,
                 products=resolved_products(self._params.h2o, products),
                 verbose=verbose,
+                **vars(loading),
             )
         model = opened._share(chat_template)
         if model._handle.has_encoder:
@@ -279,7 +296,7 @@ class Llama(Sequence):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The GGUF file's metadata, but for arrays; values as text."""
+        """The GGUF file's metadata, with kv_overrides, but for arrays; values as text."""
         return self.model.metadata
 
     @property

@@ -17,6 +17,7 @@ from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
 from h2o_llama.models._files import check_rpc_servers, load_model
 from h2o_llama.models._fingerprint import model_fingerprint
+from h2o_llama.models._loading import Loading, Override, overridden_fingerprint
 from h2o_llama.models._named import find_model
 
 if TYPE_CHECKING:
@@ -47,6 +48,18 @@ class Model:
         Whose kernels will multiply by weights: with "upstream" some types get a layout that only llama.cpp's read.
     verbose : bool, default False
         Print llama.cpp's log to stderr.
+    use_mmap : bool, default True
+        Map the file into memory, where the devices allow it; otherwise read it, which takes memory of its own.
+    use_mlock : bool, default False
+        Keep the weights in RAM: never swapped out. The system may allow less; llama.cpp's log says so.
+    kv_overrides : mapping from str to bool, int, float or str, optional
+        Metadata in the place of the file's, such as {"qwen3.context_length": 65536}. It must be what llama.cpp reads
+        of this model, and no array. Snapshots of the model only fit where the overrides are the same.
+    main_gpu : int, optional
+        The only GPU that holds layers, by its number. By default layers go to all of them.
+    tensor_split : sequence of float, optional
+        What part of the layers each GPU holds, such as [3, 1]; with `rpc_servers` theirs come first. By default as
+        much as its memory allows.
 
     Raises
     ------
@@ -71,6 +84,11 @@ class Model:
         rpc_servers: str | Sequence[str] | None = None,
         products: str = "own",
         verbose: bool = False,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        kv_overrides: Mapping[str, Override] | None = None,
+        main_gpu: int | None = None,
+        tensor_split: Sequence[float] | None = None,
     ) -> None:
         owner = self._owner
         if n_gpu_layers is None:
@@ -80,8 +98,10 @@ class Model:
         check.choice(owner, "products", products, ("own", "upstream"))
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
+        loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split).checked(servers)
+        self._overrides: dict[str, Override] = loading["kv_overrides"]
         self._core: _core.Model | None = load_model(
-            model_path, self._n_gpu_layers, verbose or log.is_printed, servers, repack=products == "upstream"
+            model_path, self._n_gpu_layers, verbose or log.is_printed, servers, repack=products == "upstream", **loading
         )
         self._path = os.fspath(find_model(model_path))
 
@@ -127,8 +147,8 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of a part of the file's bytes, by which snapshots know their model."""
-        return model_fingerprint(self._path)
+        """SHA-256 of a part of the file's bytes and of kv_overrides, by which snapshots know their model."""
+        return overridden_fingerprint(model_fingerprint(self._path), self._overrides)
 
     @property
     def desc(self) -> str:
@@ -137,7 +157,7 @@ class Model:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The GGUF file's metadata, but for arrays; values as text."""
+        """The GGUF file's metadata, with kv_overrides, but for arrays; values as text."""
         return self._handle.metadata
 
     @property

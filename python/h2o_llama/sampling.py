@@ -17,6 +17,8 @@ from h2o_llama.grammar import LlamaGrammar, compile_grammar
 _OWNER = "Llama.generate"
 _FLOAT32_MAX = 3.4e38
 _PENALTY_TOKENS = 64  # llama.cpp's penalty_last_n
+_DRY_TOKENS = 1 << 20
+_BREAKER_BYTES = 40  # MAX_CHAR_LEN of llama_sampler_init_dry
 
 LogitsProcessor = Callable[[NDArray[np.int32], NDArray[np.float32]], Any]
 
@@ -35,14 +37,26 @@ class SamplingOptions(TypedDict, total=False):
     grammar: LlamaGrammar | str | None
     logit_bias: Mapping[int, float] | None
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
+    typical_p: float
+    xtc_probability: float
+    xtc_threshold: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    mirostat_mode: int
+    mirostat_tau: float
+    mirostat_eta: float
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn from the logits.
 
-    Processors come first, then biases, penalties, top-k, top-p, min-p and temperature. With a grammar, a token that
-    does not fit it is drawn again among those that do.
+    Processors come first, then biases, penalties, DRY, top-k, typical, top-p, min-p, XTC and temperature. Mirostat
+    takes the place of all from top-k on but temperature. With a grammar, a token that does not fit it is drawn again
+    among those that do.
 
     Parameters
     ----------
@@ -67,6 +81,25 @@ class Sampling:
     logits_processor : callable, or sequence of callables, optional
         Each is called as processor(input_ids, logits) before a token is drawn, int32 [n_tokens] and float32 [n_vocab],
         and returns the logits to go on with. It must not call back into the `Llama`.
+    typical_p : float, default 1.0
+        Draw among the fewest tokens whose probabilities add up to p, those first whose information is nearest to the
+        entropy (Meister et al., 2022); 1 is off.
+    xtc_probability, xtc_threshold : float, default 0.0 and 0.1
+        With this probability, drop all tokens at least as probable as the threshold but the least probable of them;
+        0, or a threshold above 0.5, is off.
+    dry_multiplier, dry_base : float, default 0.0 and 1.75
+        A token that would go on with a repetition of n tokens loses multiplier * base ** (n - dry_allowed_length);
+        multiplier 0 is off.
+    dry_allowed_length : int, default 2
+        Shorter repetitions lose nothing.
+    dry_penalty_last_n : int, default 1024
+        How many tokens back repetitions are looked for.
+    dry_sequence_breakers : sequence of str, default newline, colon, quotation mark and asterisk
+        No repetition goes beyond one of these.
+    mirostat_mode : {0, 1, 2}, default 0
+        Mirostat 1 or 2 (Basu et al., 2021) instead of truncation: draws have the information tau on average; 0 is off.
+    mirostat_tau, mirostat_eta : float, default 5.0 and 0.1
+        The information in bits, and the rate at which what was drawn corrects it.
 
     Raises
     ------
@@ -85,6 +118,17 @@ class Sampling:
     grammar: LlamaGrammar | str | _core.Grammar | None = None
     logit_bias: Mapping[int, float] | None = None
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 1024
+    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    mirostat_mode: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
 
     def __post_init__(self) -> None:
         check.real(_OWNER, "temperature", self.temperature, 0, _FLOAT32_MAX)
@@ -95,8 +139,25 @@ class Sampling:
         check.real(_OWNER, "presence_penalty", self.presence_penalty, -_FLOAT32_MAX, _FLOAT32_MAX)
         if check.real(_OWNER, "repeat_penalty", self.repeat_penalty, 0, _FLOAT32_MAX) == 0:
             raise check.bad_argument(_OWNER, "repeat_penalty", "greater than 0", self.repeat_penalty)
+        check.real(_OWNER, "typical_p", self.typical_p, 0, 1)
+        check.real(_OWNER, "xtc_probability", self.xtc_probability, 0, 1)
+        check.real(_OWNER, "xtc_threshold", self.xtc_threshold, 0, 1)
+        check.integer(_OWNER, "mirostat_mode", self.mirostat_mode, 0, 2)
+        check.real(_OWNER, "mirostat_tau", self.mirostat_tau, 0, _FLOAT32_MAX)
+        check.real(_OWNER, "mirostat_eta", self.mirostat_eta, 0, _FLOAT32_MAX)
+        self._check_dry()
         check_seed(_OWNER, self.seed)
         self.processors  # noqa: B018 (checks them)
+
+    def _check_dry(self) -> None:
+        check.real(_OWNER, "dry_multiplier", self.dry_multiplier, 0, _FLOAT32_MAX)
+        check.real(_OWNER, "dry_base", self.dry_base, 1, _FLOAT32_MAX)
+        check.integer(_OWNER, "dry_allowed_length", self.dry_allowed_length, 0)
+        check.integer(_OWNER, "dry_penalty_last_n", self.dry_penalty_last_n, 0, _DRY_TOKENS)
+        breakers = self.dry_sequence_breakers
+        if not isinstance(breakers, list | tuple) or not all(isinstance(b, str) and _is_breaker(b) for b in breakers):
+            expected = f"a list of str of 1 to {_BREAKER_BYTES} bytes"
+            raise check.bad_argument(_OWNER, "dry_sequence_breakers", expected, breakers)
 
     @property
     def processors(self) -> list[LogitsProcessor]:
@@ -125,31 +186,43 @@ class Sampling:
     def make_sampler(self, model: _core.Model) -> Sampler:
         """A new chain: penalties, the grammar and the random state start afresh."""
         core = _core.Sampler(
-            n_vocab=model.n_vocab,
+            model=model,
             temperature=float(self.temperature),
             top_k=int(self.top_k),
+            typical_p=float(self.typical_p),
             top_p=float(self.top_p),
             min_p=float(self.min_p),
+            xtc=(float(self.xtc_probability), float(self.xtc_threshold)),
             repeat_penalty=float(self.repeat_penalty),
             frequency_penalty=float(self.frequency_penalty),
             presence_penalty=float(self.presence_penalty),
+            dry=_core.DryOptions(
+                float(self.dry_multiplier),
+                float(self.dry_base),
+                int(self.dry_allowed_length),
+                int(self.dry_penalty_last_n),
+                list(self.dry_sequence_breakers),
+            ),
+            mirostat=_core.MirostatOptions(int(self.mirostat_mode), float(self.mirostat_tau), float(self.mirostat_eta)),
             seed=_core.RANDOM_SEED if self.seed is None else int(self.seed),
             logit_bias=self._biases(model.n_vocab),
             grammar=compile_grammar(_OWNER, model, self.grammar),
         )
-        return Sampler(core, self.processors)
+        n_dry = int(self.dry_penalty_last_n) if self.dry_multiplier > 0 else 0
+        return Sampler(core, self.processors, max(_PENALTY_TOKENS, n_dry))
 
 
 class Sampler:
     """Draws the tokens of one text."""
 
-    def __init__(self, core: _core.Sampler, processors: list[LogitsProcessor]) -> None:
+    def __init__(self, core: _core.Sampler, processors: list[LogitsProcessor], n_past: int) -> None:
         self._core = core
+        self._n_past = n_past
         self._processors = processors
 
     def accept(self, ids: NDArray[np.int32]) -> None:
-        """Tokens of the prompt, of which penalties count the last."""
-        for token in ids[-_PENALTY_TOKENS:].tolist():
+        """Tokens of the prompt, of which penalties and DRY see the last."""
+        for token in ids[-self._n_past :].tolist():
             self._core.accept(token)
 
     def sample(self, context: _core.Context) -> int:
@@ -163,6 +236,10 @@ class Sampler:
         if np.isnan(logits).any() or np.isposinf(logits).any():
             raise ValueError(f"[{_OWNER}] logits_processor must return numbers below infinity, got some that are not")
         return self._core.sample_from(logits)
+
+
+def _is_breaker(text: str) -> bool:
+    return 1 <= len(text.encode(errors="replace")) <= _BREAKER_BYTES and "\0" not in text
 
 
 def check_seed(owner: str, seed: int | None) -> int | None:

@@ -75,7 +75,7 @@ ggml_type find_type(const std::string & name) {
 void init_library(py::module_ & m) {
     translate_exceptions();
 
-    // from the first import on nothing is printed but what a verbose llama_call lets through
+    // from the first import on nothing is printed but what a verbose llama_call, or Python's logging, lets through
     llama_log_set(llama_call::on_log, nullptr);
     ggml_set_abort_callback(llama_call::on_abort);
 

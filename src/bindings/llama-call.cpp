@@ -1,5 +1,7 @@
 #include "bindings/llama-call.h"
 
+#include "bindings/log.h"
+
 #include <cstdio>
 #include <stdexcept>
 
@@ -12,6 +14,9 @@ llama_call::llama_call(bool verbose, asserts on_assert) : verbose(verbose), on_a
 
 llama_call::~llama_call() {
     current = previous;
+    if (!previous) {
+        log_hand_over();
+    }
 }
 
 // "function: message\n" -> "message"
@@ -62,6 +67,7 @@ void llama_call::log(ggml_log_level level, const char * text) {
 }
 
 void llama_call::on_log(ggml_log_level level, const char * text, void * /*user_data*/) {
+    log_add(level, text);
     if (current) {
         current->log(level, text);
     }

@@ -120,8 +120,8 @@ def create_chat_completion(
         As in `generate`.
     **sampling
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor: as in `generate`. A grammar is not for chats with tools or a response_format,
-        which make one themselves.
+        logit_bias, logits_processor and the others: as in `generate`. A grammar is not for chats with tools or a
+        response_format, which make one themselves.
 
     Returns
     -------

@@ -116,7 +116,7 @@ def create_completion(
         As in `generate`.
     **sampling
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor: as in `generate`.
+        logit_bias, logits_processor and the others: as in `generate`.
 
     Returns
     -------

@@ -49,8 +49,11 @@ def chat(
         int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
     ] = 0,
     threads: options.Threads = None,
+    threads_batch: options.ThreadsBatch = None,
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
+    mlock: options.Mlock = False,
+    no_mmap: options.NoMmap = False,
     temp: options.Temp = 0.8,
     seed: options.Seed = None,
 ) -> None:
@@ -63,7 +66,7 @@ def chat(
     if file is not None:
         told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    with open_model(model, gpu_layers, rpc, h2o, "auto") as weights:
+    with open_model(model, gpu_layers, rpc, h2o, "auto", mlock, no_mmap) as weights:
         read_first = _shared_tokens(weights, begin)
         n_trained = weights.n_ctx_train
         if len(read_first) >= n_trained:
@@ -75,7 +78,9 @@ def chat(
         evicts = h2o is not None and h2o.evict
         if n_ctx == 0 and not evicts:
             n_ctx = max(min(len(read_first) + _ROOM, n_trained), len(read_first) + _LEAST_ROOM)
-        llm = open_context(weights, n_ctx, threads, h2o, record=h2o is not None and not evicts)
+        llm = open_context(
+            weights, n_ctx, threads, h2o, record=h2o is not None and not evicts, threads_batch=threads_batch
+        )
     with llm:
         if begin:
             with progress_bars() as update:

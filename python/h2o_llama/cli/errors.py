@@ -50,6 +50,7 @@ def _set_verbose(is_on: bool) -> None:
     log.is_printed = is_on
     if is_on:
         logging.basicConfig(format="h2o-llama: %(message)s", level=logging.INFO, force=True)
+        logging.getLogger(log.NAME).propagate = False  # it is printed as it comes
 
 
 _ON_EVERY_COMMAND: dict[str, Any] = {

@@ -80,20 +80,44 @@ DenseTail = Annotated[
 ]
 Temp = Annotated[float, typer.Option(min=0, help="Temperature; 0 always takes the most probable token.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")]
-Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")]
-GpuLayers = Annotated[int, typer.Option("--gpu-layers", min=-1, help="Layers to keep on the GPU; -1 is all.")]
+MACHINE = "Machine"
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", "-t", min=1, rich_help_panel=MACHINE, help="CPU threads; all cores by default."),
+]
+ThreadsBatch = Annotated[
+    int | None,
+    typer.Option(
+        min=1, rich_help_panel=MACHINE, help="CPU threads that read the prompt; by default those of --threads."
+    ),
+]
+Mlock = Annotated[
+    bool, typer.Option("--mlock", rich_help_panel=MACHINE, help="Keep the weights in RAM, never swapped.")
+]
+NoMmap = Annotated[
+    bool, typer.Option("--no-mmap", rich_help_panel=MACHINE, help="Read the model's file instead of mapping it.")
+]
+GpuLayers = Annotated[
+    int, typer.Option("--gpu-layers", min=-1, rich_help_panel=MACHINE, help="Layers to keep on the GPU; -1 is all.")
+]
 RpcGpuLayers = Annotated[
     int | None,
     typer.Option(
         "--gpu-layers",
         min=-1,
+        rich_help_panel=MACHINE,
         show_default="0, with --rpc -1",
         help="Layers on the GPU and by --rpc; -1 is all.",
     ),
 ]
 Rpc = Annotated[
     str | None,
-    typer.Option("--rpc", metavar="HOST:PORT,…", help="Machines that hold layers: `h2o-llama rpc-server` runs there."),
+    typer.Option(
+        "--rpc",
+        metavar="HOST:PORT,…",
+        rich_help_panel=MACHINE,
+        help="Machines that hold layers: `h2o-llama rpc-server` runs there.",
+    ),
 ]
 
 Products = Annotated[str, typer.Option(metavar="NAME", help=summary("products") + ".")]

@@ -18,21 +18,48 @@ def model_file(name: str) -> Path:
 
 
 def open_model(
-    name: str, gpu_layers: int | None, rpc: str | None = None, h2o: H2OConfig | None = None, products: str = "own"
+    name: str,
+    gpu_layers: int | None,
+    rpc: str | None = None,
+    h2o: H2OConfig | None = None,
+    products: str = "own",
+    mlock: bool = False,
+    no_mmap: bool = False,
 ) -> Model:
     """The model, to cut the text into tokens: then it is known how large a context must be.
 
     `h2o` and `products` are those of the context to come: the layout of the weights depends on them.
     """
     products = resolved_products(h2o, products)
-    return Model(model_file(name), n_gpu_layers=gpu_layers, rpc_servers=rpc, products=products)
+    return Model(
+        model_file(name),
+        n_gpu_layers=gpu_layers,
+        rpc_servers=rpc,
+        products=products,
+        use_mlock=mlock,
+        use_mmap=not no_mmap,
+    )
 
 
 def open_context(
-    weights: Model, n_ctx: int, threads: int | None, h2o: H2OConfig | None, record: bool = False, products: str = "auto"
+    weights: Model,
+    n_ctx: int,
+    threads: int | None,
+    h2o: H2OConfig | None,
+    record: bool = False,
+    products: str = "auto",
+    threads_batch: int | None = None,
 ) -> Llama:
     """The model with a context, as the options that `run` and `inspect` share ask for it."""
-    return Llama(weights, n_ctx=n_ctx, n_threads=threads, h2o=h2o, record=record, products=products)
+    return Llama(
+        weights,
+        n_ctx=n_ctx,
+        n_threads=threads,
+        n_threads_batch=threads_batch,
+        h2o=h2o,
+        record=record,
+        products=products,
+    )
 
 
 def read_prompt(file: Path | None, prompt: str) -> bytes:

@@ -32,9 +32,12 @@ def run(
     dense_tail: options.DenseTail = None,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
     threads: options.Threads = None,
+    threads_batch: options.ThreadsBatch = None,
     products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
+    mlock: options.Mlock = False,
+    no_mmap: options.NoMmap = False,
     temp: options.Temp = 0.8,
     seed: options.Seed = None,
     draft: Annotated[
@@ -60,7 +63,7 @@ def run(
     """
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
-    with open_model(model, gpu_layers, rpc, h2o, products) as weights:
+    with open_model(model, gpu_layers, rpc, h2o, products, mlock, no_mmap) as weights:
         if not (raw or before or save) and weights.chat_template:
             tokens, n_asked = _asked_by_the_template(weights, text, prompt, special)
         else:
@@ -73,7 +76,8 @@ def run(
         if dense_tail is None:
             dense_tail = DENSE_TAIL if file is None else max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
-        llm = open_context(weights, n_ctx or n_before + len(tokens) + max_tokens, threads, h2o, products=products)
+        n_ctx = n_ctx or n_before + len(tokens) + max_tokens
+        llm = open_context(weights, n_ctx, threads, h2o, products=products, threads_batch=threads_batch)
     with llm:
         if before is not None:
             llm.restore(before)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -33,12 +34,15 @@ def load_model(
     verbose: bool,
     rpc_servers: tuple[str, ...] = (),
     repack: bool = True,
+    **loading: Any,
 ) -> _core.Model:
     """Load a GGUF file, or a model that has a name; its layers go to the servers first.
 
     With `repack`, llama.cpp moves weights of some types into layouts for its own products, which only these can read.
+    `loading` is what `Loading.checked` gave.
 
-    Raises FileNotFoundError if there is no such file; ValueError if it is a folder; DamagedFileError if it is empty,
+    Raises FileNotFoundError if there is no such file; ValueError if it is a folder, or has no room for an override;
+    DamagedFileError if it is empty,
     damaged, or no GGUF model file; H2OError if llama.cpp refuses it, or a server does not answer.
     """
     if not isinstance(model_path, str | os.PathLike):
@@ -46,8 +50,10 @@ def load_model(
             "Llama", "model_path", "the path of a GGUF file, or an open Model or Llama", model_path
         )
     path = os.fsencode(check_model_file("Llama", model_path))
+    if loading.get("kv_overrides"):
+        _core.Model.check_overrides(path, loading["kv_overrides"])
     with reading_a_model():
-        return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack)
+        return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack, **loading)
 
 
 @contextmanager

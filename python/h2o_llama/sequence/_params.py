@@ -43,6 +43,7 @@ class ContextParams:
     n_batch: int
     n_ubatch: int
     n_threads: int | None
+    n_threads_batch: int | None
     n_gpu_layers: int
     type_k: str
     type_v: str
@@ -60,8 +61,9 @@ class ContextParams:
         check.integer(_OWNER, "n_ubatch", self.n_ubatch, 1)
         check.integer(_OWNER, "n_batch", self.n_batch, 1)
         check.integer(_OWNER, "n_gpu_layers", self.n_gpu_layers, -1)
-        if self.n_threads is not None:
-            check.integer(_OWNER, "n_threads", self.n_threads, 1, check.MAX_THREADS)
+        for name in ("n_threads", "n_threads_batch"):
+            if getattr(self, name) is not None:
+                check.integer(_OWNER, name, getattr(self, name), 1, check.MAX_THREADS)
         check.choice(_OWNER, "type_k", self.type_k, KV_TYPES)
         check.choice(_OWNER, "type_v", self.type_v, KV_TYPES)
         check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
@@ -137,13 +139,15 @@ class ContextParams:
                 f"[{_OWNER}] dense_layers must be layers of this model, from 0 to {model.n_layer - 1}, "
                 f"got {dense_layers[-1]}"
             )
+        n_threads = min(available_cpus(), check.MAX_THREADS) if self.n_threads is None else self.n_threads
         return _core.Context(
             model=model,
             n_ctx=n_cells,
             n_seq_max=n_seq_max,
             n_batch=self.n_batch,
             n_ubatch=self.n_ubatch,
-            n_threads=min(available_cpus(), check.MAX_THREADS) if self.n_threads is None else self.n_threads,
+            n_threads=n_threads,
+            n_threads_batch=n_threads if self.n_threads_batch is None else self.n_threads_batch,
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,

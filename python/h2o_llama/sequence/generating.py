@@ -72,8 +72,8 @@ def generate(
         and ends the text by returning True. It must not call back into the `Llama`.
     **sampling
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor: see `h2o_llama.sampling.Sampling`. Penalties count the tokens given and generated
-        here, and a grammar is about the tokens generated here.
+        logit_bias, logits_processor, typical_p, xtc_…, dry_…, mirostat_…: see `h2o_llama.sampling.Sampling`.
+        Penalties count the tokens given and generated here, and a grammar is about the tokens generated here.
 
     Raises
     ------

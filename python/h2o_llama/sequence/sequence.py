@@ -20,7 +20,7 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.errors import CancelledError, H2OError, H2OWarning
 from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.model import Model, Tokens
-from h2o_llama.sequence import generating
+from h2o_llama.sequence import asynchronous, generating
 from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence._rewinding import keep_prefix, rewind
 from h2o_llama.sequence.generating import Progress
@@ -264,6 +264,8 @@ class Sequence:
     # --- generation: functions over a sequence, each in a file of its own
 
     generate = generating.generate
+    aeval = asynchronous.aeval
+    agenerate = asynchronous.agenerate
     create_completion = __call__ = completion.create_completion
     create_chat_completion = chat_completion.create_chat_completion
 

@@ -308,7 +308,8 @@ void context::decode_each(const std::vector<context *> & sequences, const token_
 void init_context(py::module_ & m) {
     py::class_<context, std::shared_ptr<context>>(m, "Context")
         .def(py::init([](
-                std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch, int32_t n_threads,
+                std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch,
+                int32_t n_threads, int32_t n_threads_batch,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
                 const option_values & h2o, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
@@ -317,7 +318,7 @@ void init_context(py::module_ & m) {
             params.n_batch         = n_batch;
             params.n_ubatch        = n_ubatch;
             params.n_threads       = n_threads;
-            params.n_threads_batch = n_threads;
+            params.n_threads_batch = n_threads_batch;
             params.type_k          = find_type(type_k);
             params.type_v          = find_type(type_v);
             params.flash_attn_type =
@@ -330,7 +331,8 @@ void init_context(py::module_ & m) {
             py::gil_scoped_release no_gil;
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
-            py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"), py::arg("n_threads"),
+            py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"),
+            py::arg("n_threads"), py::arg("n_threads_batch"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("h2o"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
@@ -349,6 +351,7 @@ void init_context(py::module_ & m) {
         .def("get_state", &context::get_state, py::arg("partial"), py::arg("rows") = true, py::arg("end") = py::none())
         .def("set_state", &context::set_state, py::arg("state"), py::arg("partial"), py::arg("rows") = true)
         .def("close", &context::close)
+        .def_property_readonly("n_threads",  [](const context & self) { return std::make_pair(llama_n_threads(self.get()), llama_n_threads_batch(self.get())); })
         .def_property_readonly("n_tokens",   &context::n_tokens)
         .def_property_readonly("tokens",     &context::tokens)
         .def_property_readonly("last_logits", &context::last_logits_array)

@@ -7,18 +7,38 @@
 #include <cmath>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 static constexpr int32_t PENALTY_LAST_N = 64; // llama.cpp's default
 
-// llama.cpp's sampler chain: biases, penalties, then greedy, or top-k, top-p, min-p, temperature and a draw. With a grammar, what
-// is drawn is drawn again among the tokens that fit it, if it does not.
+// Don't repeat yourself: what goes on with a repetition of more than allowed_length tokens loses multiplier*base^(length - allowed).
+struct dry_options {
+    float   multiplier; // 0 is off
+    float   base;
+    int32_t allowed_length;
+    int32_t last_n;
+
+    std::vector<std::string> breakers; // no repetition goes beyond one
+};
+
+struct mirostat_options {
+    int32_t version; // 0 is off
+    float   tau;
+    float   eta;
+};
+
+static constexpr int32_t MIROSTAT_M = 100; // llama.cpp's, and the paper's
+
+// llama.cpp's sampler chain: biases, penalties, DRY, then greedy, or top-k, typical, top-p, min-p, XTC, temperature and a draw, or
+// temperature and Mirostat. With a grammar, what is drawn is drawn again among the tokens that fit it, if it does not.
 class sampler {
 public:
     sampler(
-            int32_t n_vocab, float temperature, int32_t top_k, float top_p, float min_p,
-            float repeat_penalty, float frequency_penalty, float presence_penalty, uint32_t seed,
+            const model & mdl, float temperature, int32_t top_k, float typical_p, float top_p, float min_p, std::pair<float, float> xtc,
+            float repeat_penalty, float frequency_penalty, float presence_penalty, const dry_options & dry,
+            const mirostat_options & mirostat, uint32_t seed,
             const std::vector<std::pair<llama_token, float>> & logit_bias, const std::optional<std::shared_ptr<grammar>> & rules)
         : chain(llama_sampler_chain_init(llama_sampler_chain_default_params()), llama_sampler_free) {
         if (rules) {
@@ -29,16 +49,28 @@ public:
             for (const auto & [token, bias] : logit_bias) {
                 biases.push_back({ token, bias });
             }
-            add(llama_sampler_init_logit_bias(n_vocab, biases.size(), biases.data()));
+            add(llama_sampler_init_logit_bias(mdl.n_vocab(), biases.size(), biases.data()));
         }
-        add(llama_sampler_init_penalties(n_vocab, PENALTY_LAST_N, repeat_penalty, frequency_penalty, presence_penalty));
+        add(llama_sampler_init_penalties(mdl.n_vocab(), PENALTY_LAST_N, repeat_penalty, frequency_penalty, presence_penalty));
+        if (dry.multiplier > 0.0f) {
+            add_dry(mdl, dry);
+        }
         if (temperature == 0.0f) {
             add(llama_sampler_init_greedy());
             return;
         }
+        if (mirostat.version > 0) {
+            add(llama_sampler_init_temp(temperature));
+            add(mirostat.version == 1
+                ? llama_sampler_init_mirostat   (mdl.n_vocab(), seed, mirostat.tau, mirostat.eta, MIROSTAT_M)
+                : llama_sampler_init_mirostat_v2(seed, mirostat.tau, mirostat.eta));
+            return;
+        }
         add(llama_sampler_init_top_k(top_k));
+        add(llama_sampler_init_typical(typical_p, /*min_keep =*/ 1));
         add(llama_sampler_init_top_p(top_p, /*min_keep =*/ 1));
         add(llama_sampler_init_min_p(min_p, /*min_keep =*/ 1));
+        add(llama_sampler_init_xtc(xtc.first, xtc.second, /*min_keep =*/ 1, seed));
         add(llama_sampler_init_temp (temperature));
         add(llama_sampler_init_dist (seed));
     }
@@ -100,6 +132,19 @@ private:
         return array.data[array.selected].id;
     }
 
+    void add_dry(const model & mdl, const dry_options & dry) {
+        if (llama_vocab_type(mdl.vocab) == LLAMA_VOCAB_TYPE_NONE) {
+            throw h2o_error("[Llama.generate] dry_multiplier: this model has no tokenizer to find dry_sequence_breakers with");
+        }
+        std::vector<const char *> breakers;
+        for (const auto & breaker : dry.breakers) {
+            breakers.push_back(breaker.c_str());
+        }
+        llama_call::run("[Llama.generate] ", [&] {
+            add(llama_sampler_init_dry(mdl.vocab, dry.multiplier, dry.base, dry.allowed_length, dry.last_n, breakers.data(), breakers.size()));
+        });
+    }
+
     void add(llama_sampler * smpl) {
         llama_sampler_chain_add(chain.get(), smpl);
     }
@@ -112,12 +157,18 @@ private:
 };
 
 void init_sampler(py::module_ & m) {
+    py::class_<dry_options>(m, "DryOptions")
+        .def(py::init<float, float, int32_t, int32_t, std::vector<std::string>>(),
+            py::arg("multiplier"), py::arg("base"), py::arg("allowed_length"), py::arg("last_n"), py::arg("breakers"));
+    py::class_<mirostat_options>(m, "MirostatOptions")
+        .def(py::init<int32_t, float, float>(), py::arg("version"), py::arg("tau"), py::arg("eta"));
     py::class_<sampler>(m, "Sampler")
-        .def(py::init<int32_t, float, int32_t, float, float, float, float, float, uint32_t,
+        .def(py::init<const model &, float, int32_t, float, float, float, std::pair<float, float>, float, float, float,
+                const dry_options &, const mirostat_options &, uint32_t,
                 const std::vector<std::pair<llama_token, float>> &, const std::optional<std::shared_ptr<grammar>> &>(), py::kw_only(),
-            py::arg("n_vocab"), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"), py::arg("min_p"),
-            py::arg("repeat_penalty"), py::arg("frequency_penalty"), py::arg("presence_penalty"), py::arg("seed"),
-            py::arg("logit_bias"), py::arg("grammar"))
+            py::arg("model"), py::arg("temperature"), py::arg("top_k"), py::arg("typical_p"), py::arg("top_p"), py::arg("min_p"),
+            py::arg("xtc"), py::arg("repeat_penalty"), py::arg("frequency_penalty"), py::arg("presence_penalty"),
+            py::arg("dry"), py::arg("mirostat"), py::arg("seed"), py::arg("logit_bias"), py::arg("grammar"))
         .def("accept", &sampler::accept, py::arg("token"))
         .def("sample", &sampler::sample, py::arg("context"))
         .def("sample_from", [](sampler & self, const context::logits_array & logits) {

@@ -16,13 +16,41 @@ namespace {
 // The metadata of a file, which upstream's parser has checked for counts, sizes and overflows.
 class gguf_file {
 public:
-    gguf_file(const std::string & path, const std::string & where) : path(path), where(where) {
+    // fault begins what is said of anything wrong
+    gguf_file(const std::string & path, const std::string & fault) : path(path), fault(fault) {
         llama_call call(/*verbose =*/ false);
         ggml_context * ctx_meta = nullptr;
         gguf.reset(gguf_init_from_file(path.c_str(), { /*.no_alloc =*/ true, /*.ctx =*/ &ctx_meta }));
         meta.reset(ctx_meta);
         if (!gguf) {
-            fail(call.reason());
+            reason = call.reason();
+        }
+    }
+
+    bool is_gguf() const { return gguf != nullptr; }
+
+    void check_gguf() const {
+        if (!gguf) {
+            fail(reason);
+        }
+    }
+
+    // as the loader will read it
+    void apply(const std::string & key, const kv_overrides::mapped_type & value) {
+        const int64_t id = gguf_find_key(gguf.get(), key.c_str());
+        if (id >= 0) {
+            check_kind(key, value, gguf_get_kv_type(gguf.get(), id));
+        }
+        if (const auto * number = std::get_if<int64_t>(&value)) {
+            if (*number < 0) {
+                gguf_set_val_i32(gguf.get(), key.c_str(), *number);
+            } else {
+                gguf_set_val_u32(gguf.get(), key.c_str(), *number);
+            }
+        } else if (const auto * real = std::get_if<double>(&value)) {
+            gguf_set_val_f32(gguf.get(), key.c_str(), *real);
+        } else if (const auto * text = std::get_if<std::string>(&value)) {
+            gguf_set_val_str(gguf.get(), key.c_str(), text->c_str());
         }
     }
 
@@ -70,7 +98,28 @@ public:
 
 private:
     [[noreturn]] void fail(const std::string & reason) const {
-        throw std::invalid_argument(where + path + " is not a valid GGUF model file: " + reason);
+        throw std::invalid_argument(fault + reason);
+    }
+
+    static void check_kind(const std::string & key, const kv_overrides::mapped_type & value, gguf_type type) {
+        const auto expect = [&](bool ok, const char * expected) {
+            if (!ok) {
+                throw std::invalid_argument("[Llama] kv_overrides['" + key + "'] must be " + expected + ", got " + to_text(value));
+            }
+        };
+        const auto * number = std::get_if<int64_t>(&value);
+        switch (type) {
+            case GGUF_TYPE_BOOL:    expect(std::holds_alternative<bool>       (value), "True or False"); break;
+            case GGUF_TYPE_STRING:  expect(std::holds_alternative<std::string>(value), "a str");         break;
+            case GGUF_TYPE_FLOAT32:
+            case GGUF_TYPE_FLOAT64: expect(std::holds_alternative<double>     (value), "a float");       break;
+            case GGUF_TYPE_ARRAY:   expect(false, "left out: the file has an array there");              break;
+            case GGUF_TYPE_INT8:
+            case GGUF_TYPE_INT16:
+            case GGUF_TYPE_INT32:
+            case GGUF_TYPE_INT64:   expect(number && *number <= INT32_MAX, "an integer of 32 bits");     break;
+            default:                expect(number && *number >= 0, "an integer from 0 to 2**32 - 1");
+        }
     }
 
     // The loader does not look at types, and a kernel that meets one it was not made for aborts or crashes.
@@ -107,7 +156,9 @@ private:
     }
 
     const std::string path;
-    const std::string where;
+    const std::string fault;
+
+    std::string reason; // why it is no GGUF
 
     gguf_context_ptr gguf;
     ggml_context_ptr meta;
@@ -116,7 +167,18 @@ private:
 } // namespace
 
 void gguf_check(const std::string & path, const std::string & where) {
-    const gguf_file file(path, where);
+    const gguf_file file(path, where + path + " is not a valid GGUF model file: ");
+    file.check_gguf();
     file.check_tensors();
     file.check_hparams();
+}
+
+void gguf_check_overrides(const std::string & path, const kv_overrides & overrides) {
+    gguf_file file(path, "[Llama] kv_overrides: ");
+    if (file.is_gguf()) {
+        for (const auto & [key, value] : overrides) {
+            file.apply(key, value);
+        }
+        file.check_hparams();
+    }
 }

@@ -1,6 +1,7 @@
 #include "bindings/model/model.h"
 
 #include "bindings/llama-call.h"
+#include "bindings/model/devices.h"
 #include "bindings/model/gguf-check.h"
 
 #include "ggml/product/product.h"
@@ -10,61 +11,60 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 // in upstream's llama-model.h, for its tests
 const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_tensor_map(const llama_model * model);
 
-// What holds layers: the devices of the servers, then this machine's GPUs, then a null pointer.
-static std::vector<ggml_backend_dev_t> devices_with(const std::vector<std::string> & rpc_servers) {
-    ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
-    if (!rpc) {
-        throw h2o_error("rpc_servers: this build has no RPC. Install h2o-llama from its source with it: "
-            "pip install . -C cmake.define.GGML_RPC=ON");
+static llama_load_mode load_mode(const model_options & options) {
+    if (options.use_mlock) {
+        return options.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK;
     }
-    const auto add_server = (ggml_backend_reg_t (*)(const char *)) ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server");
-
-    std::vector<ggml_backend_dev_t> result;
-    for (const auto & server : rpc_servers) {
-        ggml_backend_reg_t reg;
-        try {
-            reg = add_server(server.c_str());
-        } catch (const std::exception & e) {
-            throw h2o_error(std::string(e.what()) + ": start `h2o-llama rpc-server` of this version there");
-        }
-        for (size_t i = 0; reg && i < ggml_backend_reg_dev_count(reg); ++i) {
-            result.push_back(ggml_backend_reg_dev_get(reg, i));
-        }
-    }
-    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-        ggml_backend_dev_t device = ggml_backend_dev_get(i);
-        if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU) {
-            result.push_back(device);
-        }
-    }
-    result.push_back(nullptr);
-    return result;
+    return options.use_mmap ? LLAMA_LOAD_MODE_AUTO : LLAMA_LOAD_MODE_NONE;
 }
 
-model::model(const std::string & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack) {
+model::model(const std::string & path, const model_options & options) : overrides(options.overrides) {
     gguf_check(path, "[Llama] ");
 
-    llama_call call(verbose, llama_call::THROW);
+    llama_call call(options.verbose, llama_call::THROW);
 
     llama_model_params params = llama_model_default_params();
-    params.n_gpu_layers    = n_gpu_layers;
-    params.use_extra_bufts = repack || !ggml_h2o_product_wants_plain_weights();
+    params.n_gpu_layers    = options.n_gpu_layers;
+    params.use_extra_bufts = options.repack || !ggml_h2o_product_wants_plain_weights();
+    params.load_mode       = load_mode(options);
+
+    const std::vector<llama_model_kv_override> llama_overrides = to_llama(overrides);
+    params.kv_overrides = llama_overrides.data();
+
+    // what nothing reads is a slip of the pen
+    kv_overrides unread = overrides;
+    call.on_line = [&unread](const char * line) { unread.erase(used_override(line)); };
+
+    std::vector<float> tensor_split = options.tensor_split;
+    tensor_split.resize(llama_max_devices());
 
     ptr.reset(llama_call::run("[Llama] ", [&] {
         std::vector<ggml_backend_dev_t> devices;
-        if (!rpc_servers.empty()) {
-            devices = devices_with(rpc_servers);
+        if (!options.rpc_servers.empty() || options.main_gpu || !options.tensor_split.empty()) {
+            devices = layer_devices(options.rpc_servers);
+            devices.push_back(nullptr);
             params.devices = devices.data();
+        }
+        if (options.main_gpu) {
+            params.split_mode = LLAMA_SPLIT_MODE_NONE;
+            params.main_gpu   = *options.main_gpu;
+        }
+        if (!options.tensor_split.empty()) {
+            params.tensor_split = tensor_split.data();
         }
         return llama_model_load_from_file(path.c_str(), params);
     }), llama_model_free);
     if (!ptr) {
         throw h2o_error("[Llama] llama.cpp cannot load " + path + ": " + call.reason());
+    }
+    if (!unread.empty()) {
+        throw h2o_error("[Llama] kv_overrides: llama.cpp does not read '" + unread.begin()->first + "' from " + path);
     }
     vocab = llama_model_get_vocab(ptr.get());
 }
@@ -136,6 +136,9 @@ py::typing::Dict<py::str, py::str> model::metadata() const {
         const auto val = get_str([&](char * buf, size_t size) { return llama_model_meta_val_str_by_index(ptr.get(), i, buf, size); });
         result[decode_utf8(key)] = decode_utf8(val);
     }
+    for (const auto & [key, value] : overrides) {
+        result[decode_utf8(key)] = decode_utf8(to_text(value));
+    }
     return result;
 }
 
@@ -154,11 +157,20 @@ static std::map<std::string, size_t> weight_bytes(const model & self) {
 
 void init_model(py::module_ & m) {
     py::class_<model, std::shared_ptr<model>>(m, "Model")
-        .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack) {
+        .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack,
+                bool use_mmap, bool use_mlock, std::optional<int32_t> main_gpu, const std::vector<float> & tensor_split, const kv_overrides & overrides) {
+            const std::string path_str = path;
+            const model_options options = { n_gpu_layers, verbose, rpc_servers, main_gpu, tensor_split, repack, use_mmap, use_mlock, overrides };
+            py::gil_scoped_release no_gil;
+            return std::make_shared<model>(path_str, options);
+        }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"), py::arg("repack") = true, py::kw_only(),
+            py::arg("use_mmap") = true, py::arg("use_mlock") = false, py::arg("main_gpu") = py::none(),
+            py::arg("tensor_split") = std::vector<float>(), py::arg("kv_overrides") = kv_overrides())
+        .def_static("check_overrides", [](const py::bytes & path, const kv_overrides & overrides) {
             const std::string path_str = path;
             py::gil_scoped_release no_gil;
-            return std::make_shared<model>(path_str, n_gpu_layers, verbose, rpc_servers, repack);
-        }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"), py::arg("repack") = true)
+            gguf_check_overrides(path_str, overrides);
+        }, py::arg("path"), py::arg("kv_overrides"))
         .def("tokenize", [](const model & self, const py::bytes & text, bool add_special, bool parse_special) {
             const std::string text_str = text;
             py::gil_scoped_release no_gil;
@@ -185,4 +197,15 @@ void init_model(py::module_ & m) {
         .def_property_readonly("is_spm",        [](const model & self) { return llama_vocab_type(self.vocab) == LLAMA_VOCAB_TYPE_SPM; })
         .def_property_readonly("token_bos",     [](const model & self) { return llama_vocab_bos(self.vocab); })
         .def_property_readonly("token_eos",     [](const model & self) { return llama_vocab_eos(self.vocab); });
+
+    m.def("layer_devices", [](const std::vector<std::string> & rpc_servers) {
+        py::gil_scoped_release no_gil;
+        llama_call call(/*verbose =*/ false);
+
+        std::vector<std::string> names;
+        for (ggml_backend_dev_t device : layer_devices(rpc_servers)) {
+            names.push_back(ggml_backend_dev_name(device));
+        }
+        return names;
+    }, py::arg("rpc_servers"), "Names of what may hold layers, besides the CPU.");
 }

@@ -1,21 +1,39 @@
 #pragma once
 
 #include "bindings/bindings.h"
+#include "bindings/model/overrides.h"
 
 #include "llama.h"
 
 #include <pybind11/typing.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+// How a file becomes a model.
+struct model_options {
+    int32_t n_gpu_layers = 0;
+    bool    verbose      = false;
+
+    std::vector<std::string> rpc_servers;  // HOST:PORT of each ggml-rpc-server that takes layers before the GPUs of this machine do
+    std::optional<int32_t>   main_gpu;     // one of layer_devices(rpc_servers), for all layers
+    std::vector<float>       tensor_split; // how much each of them holds; empty: what its memory allows
+
+    // weights into other layouts, where upstream has some: without, H2O's products multiply them if they are as fast
+    bool repack = true;
+
+    bool use_mmap  = true;
+    bool use_mlock = false;
+
+    kv_overrides overrides; // checked by gguf_check_overrides()
+};
 
 // A loaded model; the vocabulary goes with it. Immutable, so any thread may use it.
 class model {
 public:
-    // rpc_servers: HOST:PORT of each ggml-rpc-server that takes layers before the GPUs of this machine do
-    // repack: weights into other layouts, where upstream has some: without, H2O's products multiply them if they are as fast
-    model(const std::string & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack);
+    model(const std::string & path, const model_options & options);
 
     std::vector<llama_token> tokenize(const std::string & text, bool add_special, bool parse_special) const;
     std::string detokenize(const std::vector<llama_token> & tokens, bool special) const;
@@ -27,4 +45,7 @@ public:
 
     std::shared_ptr<llama_model> ptr;
     const llama_vocab * vocab = nullptr;
+
+private:
+    kv_overrides overrides;
 };
