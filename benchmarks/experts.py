@@ -22,7 +22,7 @@ import typer
 from numpy.typing import NDArray
 
 from h2o_llama import Llama
-from h2o_llama.machine import cpu_model
+from h2o_llama._internal.machine import cpu_model
 from random_model import CACHE
 from settings import DEFAULT
 
