@@ -7,7 +7,7 @@
 h2o_packed::h2o_packed(const h2o_product_kernel & kernel, int64_t n_columns, int64_t n_blocks)
     : kernel(kernel), n_columns(n_columns), n_blocks(n_blocks) {
     is_direct     = n_columns <= kernel.max_direct;
-    spread        = n_columns <= kernel.n_lanes/4 ? 4 : n_columns <= kernel.n_lanes/2 ? 2 : 1;
+    spread        = n_columns <= kernel.n_lanes/2 ? 2 : 1;
     panel_columns = is_direct ? 1 : kernel.n_lanes/spread;
     n_panels      = h2o_ceil_div(n_columns, panel_columns);
     panel_size    = h2o_ceil_div(is_direct ? kernel.column_bytes(n_blocks) : n_blocks*kernel.panel_block, 64)*64;

@@ -69,9 +69,6 @@ void multiply_panels(const h2o_product_slice & s, int64_t first) {
 template <typename P>
 void multiply(const h2o_product_slice & s) {
     if constexpr (P::SPREADS) {
-        if (s.spread == 4) {
-            return multiply_panels<P, 1, 4>(s, 0);
-        }
         if (s.spread == 2) {
             return multiply_panels<P, 1, 2>(s, 0);
         }

@@ -35,10 +35,8 @@ namespace {
 // N dwords in every N lanes
 template <int N>
 inline vec_i repeat(const char * src) {
-    static_assert(N == 1 || N == 2 || N == 4, "");
-    if constexpr (N == 4) {
-        return repeat_4(src);
-    } else if constexpr (N == 2) {
+    static_assert(N == 1 || N == 2, "");
+    if constexpr (N == 2) {
         int64_t x;
         __builtin_memcpy(&x, src, sizeof(x));
         return (vec_i) (x - vec_l {});

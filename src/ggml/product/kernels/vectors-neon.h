@@ -4,11 +4,6 @@
 
 namespace {
 
-// 4 dwords in every 4 lanes
-inline vec_i repeat_4(const char * src) {
-    return *(const vec_i_mem *) src;
-}
-
 // 8 dwords of each row: the first one of all rows, the second one, and so on
 inline void interleave(const bytes<1> * row, char * dst) {
     for (int h = 0; h < 2; ++h) {

@@ -4,15 +4,6 @@
 
 namespace {
 
-// 4 dwords in every 4 lanes
-inline vec_i repeat_4(const char * src) {
-#if VL == 16
-    return (vec_i) _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) src));
-#else
-    return (vec_i) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) src));
-#endif
-}
-
 // 8 dwords of each row: the first one of all rows, the second one, and so on
 inline void interleave(const bytes<1> * row, char * dst) {
     const __m256i a = _mm256_unpacklo_epi32((__m256i) row[0], (__m256i) row[1]);
