@@ -26,7 +26,7 @@ h2o_attention_input::h2o_attention_input(ggml_context * ctx, const llama_ubatch 
         dense_k_idxs = dense->build_input_k_idxs(ctx, ubatch);
         dense_v_idxs = dense->build_input_v_idxs(ctx, ubatch);
     }
-    if (memory.index && memory.store.layout.is_compact && stores_kv()) {
+    if (memory.index && stores_kv()) {
         index_rows = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, ubatch.n_tokens);
         ggml_set_input(index_rows);
     }
@@ -112,7 +112,7 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
     }
 
     if (memory.index && memory.index->has(il)) {
-        ggml_build_forward_expand(graph.gf, memory.index->store(graph.ctx0, il, k, index_rows ? index_rows : get_k_idxs()));
+        ggml_build_forward_expand(graph.gf, memory.index->store(graph.ctx0, il, k, index_rows));
     }
 }
 

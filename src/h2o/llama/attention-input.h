@@ -53,7 +53,7 @@ private:
 
     ggml_tensor * dense_k_idxs = nullptr; // as self_k_idxs
     ggml_tensor * dense_v_idxs = nullptr;
-    ggml_tensor * index_rows   = nullptr; // likewise; of the index of keys, where it has other rows than the cache
+    ggml_tensor * index_rows   = nullptr; // I64 [n_tokens], of the index of keys; nullptr if there is none
 
     bool has_upstreams_attention = false; // in some layer
     bool was_computed            = false;
