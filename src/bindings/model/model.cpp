@@ -37,7 +37,7 @@ model::model(const std::string & path, const model_options & options) : override
     const std::vector<llama_model_kv_override> llama_overrides = to_llama(overrides);
     params.kv_overrides = llama_overrides.data();
 
-    // what nothing reads is a slip of the pen
+    // an override that llama.cpp does not read is probably misspelt
     kv_overrides unread = overrides;
     call.on_line = [&unread](const char * line) { unread.erase(used_override(line)); };
 

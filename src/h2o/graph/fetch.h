@@ -8,7 +8,8 @@
 // I8, those that the step's queries look up: a source of ggml_h2o_attn_further.
 ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer);
 
-// The same of the positions that they choose, I32 of any shape; -1 is none. Row i is of position i, and undefined if it was not chosen.
+// I8, a source likewise, of positions that an index of keys has chosen: I32 of any shape, -1 is none. Row i holds position i. A row that
+// was not chosen is undefined.
 ggml_tensor * h2o_fetch_chosen(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * positions);
 
 // [n_embd, n, n_head_kv] of the positions [first, first + n)

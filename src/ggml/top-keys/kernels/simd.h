@@ -120,6 +120,10 @@ inline vec_f max(vec_f a, vec_f b) {
     return a > b ? a : b;
 }
 
+inline float sum_of_lanes(vec_f x) {
+    return fold(x, [](vec_f a, vec_f b) { return a + b; })[0];
+}
+
 void weigh(float * scores, int64_t ld, const float * factors, int n_head, int64_t n, float * sums) {
     for (int h = 0; h < n_head; ++h) {
         float * x = scores + h*ld;
@@ -138,7 +142,7 @@ void weigh(float * scores, int64_t ld, const float * factors, int n_head, int64_
             store(x + i, e);
             total += e;
         }
-        const vec_f share = 1.0f/fold(total, [](vec_f a, vec_f b) { return a + b; });
+        const vec_f share = broadcast(1.0f/sum_of_lanes(total));
 
         for (int64_t i = 0; i < n; i += VL) {
             store(sums + i, load(x + i)*share + (h > 0 ? load(sums + i) : vec_f {}));
@@ -180,8 +184,8 @@ inline float normal_quantile(float probability) {
 // A number that at least k of x reach, and at most k + slack of them if there is such a number; else the k-th largest. Where
 // fewer than k are numbers, -inf.
 //
-// The first guess takes x for normal, others the logarithm of how many reach a number for a line. Every third halves what is
-// left, whatever x is.
+// The first guess is right if x is normally distributed. Others interpolate: the logarithm of the count falls nearly linearly. Every
+// third step is a bisection, so that the search ends soon whatever x is.
 float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
     vec_f low     = broadcast( __builtin_inff());
     vec_f high    = broadcast(-__builtin_inff());
@@ -207,12 +211,11 @@ float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
     int64_t missed   = order_of(fold(high, max)[0]) + 1;
     float   n_missed = 0.5f;
 
-    const auto  add    = [](vec_f a, vec_f b) { return a + b; };
-    const float aim    = (float) k + 0.5f*(float) slack;
-    const float mean   = fold(sum, add)[0]/(float) n_reached;
-    const float spread = fold(squares, add)[0]/(float) n_reached - mean*mean;
+    const float aim      = (float) k + 0.5f*(float) slack;
+    const float mean     = sum_of_lanes(sum)/(float) n_reached;
+    const float variance = sum_of_lanes(squares)/(float) n_reached - mean*mean;
 
-    float guess = mean + normal_quantile(aim/(float) (n_reached + 1))*__builtin_sqrtf(spread);
+    float guess = mean + normal_quantile(aim/(float) (n_reached + 1))*__builtin_sqrtf(variance);
 
     for (int step = 1; missed - reached > 1 && n_reached > k + slack; ++step) {
         const int64_t middle = step%3 == 0 ? reached + (missed - reached)/2 : min_of(max_of(order_of(guess), reached + 1), missed - 1);

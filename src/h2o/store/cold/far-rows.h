@@ -29,7 +29,8 @@ public:
     //   memory: I32 [n_head_kv, M], the layer's memory set, ascending, -1 padded at the front
     void fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_attn_source_layout & at, size_t n_far, uint8_t * dst, int ith, int nth);
 
-    // Writes the rows of positions that are chosen, at least of position 0, likewise: of n positions, each has its place. Others are left.
+    // Writes the rows of chosen positions, and of position 0, likewise. dst has room for n positions, each at its own place; the others
+    // are not written.
     void fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen, const ggml_h2o_attn_source_layout & at, size_t n, uint8_t * dst, int ith, int nth);
 
     // Writes the rows of n positions from the first on, likewise.
