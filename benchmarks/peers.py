@@ -85,13 +85,15 @@ class Peer:
 def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
     """All peers, with the Pythons that have them."""
     ours, theirs = PROGRAMS / "run_h2o.py", PROGRAMS / "run_openvino.py"
-    index = {"h2o": {"retrieval": "index", "decode": "memory"}}
+    memory = {"h2o": {"decode": "memory"}}
+    ngrams = {"h2o": {"retrieval": "ngrams", "decode": "memory"}}
     flash = {f"flash attention {name}": {"flash_attn": name == "on"} for name in FLASH}
     return [
         Peer("llama.cpp", ours, sys.executable, UPSTREAM),
         Peer("llama.cpp, own products", ours, sys.executable, OWN),
         Peer("H2O", ours, sys.executable, {"": {"h2o": {}}}, "llama.cpp, own products"),
-        Peer("H2O, index, decode memory", ours, sys.executable, {"": index}, "llama.cpp, own products"),
+        Peer("H2O, decode memory", ours, sys.executable, {"": memory}, "llama.cpp, own products"),
+        Peer("H2O, n-grams, decode memory", ours, sys.executable, {"": ngrams}, "llama.cpp, own products"),
         Peer("OpenVINO GenAI", theirs, openvino, {"1,024 tokens at once": {"batch": 1024}, "all at once": {}}),
         Peer("OpenVINO GenAI, XAttention", theirs, openvino, {"": {"sparse": "XATTENTION"}}, "OpenVINO GenAI"),
         Peer("llama-cpp-python", PROGRAMS / "run_llama_cpp_python.py", llama_cpp, flash),
@@ -103,7 +105,7 @@ class Race:
     """What is measured of each peer: prompts of these lengths, and `n_gen` tokens after them.
 
     Quality is of `n_positions` before the last 128 of a prompt of at most `quality_max` tokens: OpenVINO GenAI computes
-    the logits of all of them.
+    the logits of all of them. Dense attention reads prompts of at most `dense_max` tokens: its time grows as N².
     """
 
     model: str
@@ -114,6 +116,7 @@ class Race:
     repetitions: int
     n_positions: int
     quality_max: int = 8192
+    dense_max: int = 32768
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -128,13 +131,14 @@ class Race:
         them), "kl", "loss" and "dense_nats" (see `quality`), "reason" (why some are None).
         """
         for n_tokens in self.lengths:
-            rows = {peer.name: _row(peer, n_tokens) for peer in peers}
+            taking_part = [peer for peer in peers if peer.dense is not None or n_tokens <= self.dense_max]
+            rows = {peer.name: _row(peer, n_tokens) for peer in taking_part}
             for _ in range(self.repetitions):
-                for peer in peers:
+                for peer in taking_part:
                     self._take_samples(peer, rows[peer.name])
             for row in rows.values():
                 _summarise(row)
-            self._judge(peers, rows, n_tokens)
+            self._judge(taking_part, rows, n_tokens)
             yield from rows.values()
 
     def _job(self, n_tokens: int) -> dict[str, Any]:
@@ -262,6 +266,7 @@ def main(
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds, of which medians count.")] = 3,
     positions: Annotated[int, typer.Option(min=0, help="Positions that quality is of; 0: leave it out.")] = 512,
     quality_max: Annotated[int, typer.Option(min=0, help="Leave quality out of longer prompts.")] = 8192,
+    dense_max: Annotated[int, typer.Option(min=0, help="Leave dense attention out of longer prompts.")] = 32768,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="By default one for each CPU.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text to read; by default source of Python.", exists=True)] = None,
     openvino_python: Annotated[str | None, typer.Option(help="A Python that has openvino-genai.")] = None,
@@ -272,7 +277,8 @@ def main(
     sizes = sorted({int(n) for n in lengths.split(",")})
     with Model(model) as llm:
         ids = prompt_tokens(llm, None if text is None else text.read_bytes(), sizes[-1]).tolist()
-    race = Race(str(model), ids, sizes, n_gen, threads or available_cpus(), repetitions, positions, quality_max)
+    limits = (quality_max, dense_max)
+    race = Race(str(model), ids, sizes, n_gen, threads or available_cpus(), repetitions, positions, *limits)
     found = {"machine": describe(), **race.settings, "rows": []}
     try:
         for row in race.run(everyone(openvino_python, llama_cpp_python)):

@@ -1,15 +1,13 @@
 """How fast it is: measures it and writes the report docs/performance.md, with its pictures.
 
-    h2o-llama pull smollm2-135m && h2o-llama pull gemma3-270m && h2o-llama pull django-docs
+    h2o-llama pull qwen2.5-coder-0.5b && h2o-llama pull django-docs
     python benchmarks/performance.py                 # everything, about 25 minutes on two idle cores
-    python benchmarks/performance.py --known qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
     python benchmarks/performance.py --report-only   # the report again, from what was measured
     python benchmarks/performance.py --quick         # a little of everything: to see that it works
 
 Figures are kept in build/performance; with --quick they and the report are in build/performance-quick. The first table
-is of a model that people know, in the type that they have, Q4_K_M; its first part, for README.md, is speed.md in that
-folder. If benchmarks/peers.py has written race.json into it, the page has its tables, too. Needs matplotlib and gguf:
-pip install "h2o-llama[bench]".
+is of a model that people know, in the type that they have, Q4_K_M. If benchmarks/peers.py has written race*.json into
+it, the page has their tables, too. Needs matplotlib and gguf: pip install "h2o-llama[bench]".
 """
 
 from __future__ import annotations
@@ -46,76 +44,66 @@ from random_model import ModelSpec, model_file
 from settings import CHUNK_SIZE, DEFAULT
 
 ROOT = Path(__file__).parents[1]
-MODEL, TEXT = "smollm2-135m", "django-docs"
-KNOWN = "gemma3-270m"
+MODEL, TEXT = "qwen2.5-coder-0.5b", "django-docs"
 FOLDER = ROOT / "build" / "performance"
 
-INDEX = replace(DEFAULT, retrieval="index")
-MEMORY = replace(DEFAULT, decode="memory")
-INDEX_MEMORY = replace(INDEX, decode="memory")
+TWO_PHASE = replace(DEFAULT, schedule="two_phase")
+NGRAMS = replace(DEFAULT, retrieval="ngrams")
+OTHERS = [NGRAMS, replace(DEFAULT, decode="memory"), replace(NGRAMS, decode="memory")]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: of a known model, the random one, a real one, the parts, products and kernels."""
+    """How much is measured: of a real model, the random one, the parts, products and kernels."""
 
-    known_lengths: tuple[int, ...]
+    real_lengths: tuple[int, ...]
+    real_dense_max: int
     lengths: tuple[int, ...]
-    depths: tuple[int, ...]
     dense_max: int
     repetitions: int
-    real_lengths: tuple[int, ...]
-    real_depths: tuple[int, ...]
     part_lengths: tuple[int, ...]
     kernel_repeats: int
 
 
-FULL = Effort(
-    (1024, 8192, 16384), (1024, 4096, 8192, 16384, 32768), (16384,), 16384, 2, (8192,), (2048, 8192), (8192,), 15
-)
-QUICK = Effort((1024,), (1024, 2048), (1024,), 1024, 1, (1024,), (1024,), (2048,), 1)
+FULL = Effort((1024, 8192, 16384), 8192, (1024, 4096, 8192, 16384, 32768), 16384, 2, (8192,), 15)
+QUICK = Effort((1024,), 1024, (1024, 2048), 1024, 1, (2048,), 1)
 
 
 def main(
     report_only: Annotated[bool, typer.Option("--report-only", help="Measure nothing.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure a little, and write the report there.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
-    known: Annotated[str, typer.Option(help="A Q4_K_M file of a model that people know.")] = KNOWN,
 ) -> None:
     """Measure how fast it is, and write the report."""
     effort, folder = (QUICK, FOLDER.with_name("performance-quick")) if quick else (FULL, FOLDER)
     try:
         if not report_only:
             folder.mkdir(parents=True, exist_ok=True)
-            measure(folder, effort, threads or available_cpus(), known)
+            measure(folder, effort, threads or available_cpus())
         for path in write_report(folder, folder if quick else ROOT / "docs"):
             print(path)
     except (ValueError, FileNotFoundError) as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def measure(folder: Path, effort: Effort, n_threads: int, known_model: str) -> None:
+def measure(folder: Path, effort: Effort, n_threads: int) -> None:
     """Write all figures into a folder."""
     text = find_text(TEXT).read_bytes()
-    for name in (MODEL, known_model):  # if one is not here, fail before anything is measured
-        check_model_file("performance", name)
+    check_model_file("performance", MODEL)  # if it is not here, fail before anything is measured
 
-    def plan(configs: list[H2OConfig], lengths: tuple[int, ...], depths: tuple[int, ...]) -> Plan:
+    def plan(configs: list[H2OConfig], lengths: tuple[int, ...], dense_max: int) -> Plan:
         modes = beside_dense([Setting.of(config) for config in configs])
-        return Plan(modes, lengths, depths, 32, effort.repetitions, effort.dense_max, CHUNK_SIZE, n_threads)
+        return Plan(modes, lengths, (dense_max,), 32, effort.repetitions, dense_max, CHUNK_SIZE, n_threads)
 
-    schedules = [replace(DEFAULT, schedule=schedule) for schedule in ("single_pass", "two_phase")]
-    others = [INDEX, MEMORY, INDEX_MEMORY]
-    random = plan([*schedules, *others], effort.lengths, effort.depths)
-    known = plan([DEFAULT, INDEX, INDEX_MEMORY], effort.known_lengths, effort.known_lengths[-1:])
-    real = plan([DEFAULT, *others], effort.real_lengths, effort.real_depths)
+    random = plan([DEFAULT, TWO_PHASE, *OTHERS], effort.lengths, effort.dense_max)
+    real = plan([DEFAULT, *OTHERS], effort.real_lengths, effort.real_dense_max)
 
-    _write(folder / "known.json", lambda: bench(known_model, known, text))
-    _write(folder / "random.json", lambda: bench(model_file(ModelSpec()), random, None))
     _write(folder / "real.json", lambda: bench(MODEL, real, text))
+    _write(folder / "random.json", lambda: bench(model_file(ModelSpec()), random, None))
     _write(folder / "parts.json", lambda: json.dumps(list(parts.parts(effort.part_lengths, n_threads)), indent=1))
     repeats = effort.kernel_repeats
-    _write(folder / "products.json", lambda: json.dumps(list(products.products(repeats, n_threads)), indent=1))
+    lines = products.products(repeats, n_threads, products.TYPES.split(","), (1, 8, 1024))
+    _write(folder / "products.json", lambda: json.dumps(list(lines), indent=1))
     _write(folder / "kernel.json", lambda: kernels(folder / "kernel.json", n_threads, repeats))
 
 
@@ -138,16 +126,13 @@ def kernels(path: Path, n_threads: int, repeats: int) -> str:
 
 def write_report(folder: Path, target: Path) -> list[Path]:
     """Write performance.md and its pictures into `target`. Raises FileNotFoundError if something was not measured."""
-    known, random, real = (
-        Report.from_json((folder / f"{name}.json").read_text()) for name in ("known", "random", "real")
-    )
+    random, real = (Report.from_json((folder / f"{name}.json").read_text()) for name in ("random", "real"))
     of_default = sorted((r for r in random.rows if _is_default(r)), key=lambda r: r["n_tokens"])
-    race = folder / "race.json"
+    races = [json.loads(path.read_text()) for path in sorted(folder.glob("race*.json"))]
     template = environment().get_template("performance.md.j2")
     text = template.render(
         h2o=H2OConfig(),
         spec=ModelSpec(),
-        known=known,
         random=random,
         real=real,
         facts=facts,
@@ -156,15 +141,13 @@ def write_report(folder: Path, target: Path) -> list[Path]:
         deepest=[r for r in of_default if r["test"] == "generation"][-1],
         parts=parts.table(json.loads((folder / "parts.json").read_text())),
         kernels=kernel.table(json.loads((folder / "kernel.json").read_text())),
-        race=peers.report(json.loads(race.read_text())) if race.exists() else None,
+        races=[peers.report(race) for race in races],
         products=products.table(json.loads((folder / "products.json").read_text())),
     )
-    short = folder / "speed.md"
-    short.write_text(f"{facts(known)}\n\n{next(tables(known)).markdown()}\n", encoding="utf-8")
     report = target / "performance.md"
     report.write_text(text, encoding="utf-8")
     with equal_files("performance"):
-        return [short, report, *bench_plots(of_groups(random.rows), target)]
+        return [report, *bench_plots(of_groups(random.rows), target)]
 
 
 def _is_default(row: dict[str, object]) -> bool:
