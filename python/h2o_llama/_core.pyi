@@ -34,6 +34,7 @@ __all__: list[str] = [
     "codec_encode",
     "codec_predictors",
     "codec_types",
+    "embed",
     "h2o_options",
     "json_schema_to_grammar",
     "layer_devices",
@@ -553,6 +554,17 @@ def codec_encode(
 ) -> tuple[bytes, int, int, numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], bytes]: ...
 def codec_predictors() -> list[str]: ...
 def codec_types() -> list[str]: ...
+def embed(
+    model: Model,
+    texts: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],
+    whole: bool,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
+    options: collections.abc.Mapping[str, str],
+) -> list[numpy.typing.NDArray[numpy.float32]]:
+    """
+    The hidden states of the last layer of each text, [n_tokens, n_embd].
+    """
+
 def h2o_options() -> list[H2OOption]:
     """
     The options of H2O.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _core
+from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
 from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
@@ -71,6 +71,13 @@ class Model:
         If the file is no valid GGUF model file.
     H2OError
         If llama.cpp refuses the model.
+
+    Examples
+    --------
+    >>> from h2o_llama import Model, demo_model_path
+    >>> with Model(demo_model_path()) as model:
+    ...     print(model.n_vocab, model.n_ctx_train)
+    260 8192
     """
 
     _owner = "Model"
@@ -95,7 +102,7 @@ class Model:
             n_gpu_layers = -1 if rpc_servers else 0
         self._n_gpu_layers = check.integer(owner, "n_gpu_layers", n_gpu_layers, -1)
         servers = check_rpc_servers(rpc_servers, self._n_gpu_layers)
-        check.choice(owner, "products", products, ("own", "upstream"))
+        self._products = check.choice(owner, "products", products, ("own", "upstream"))
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split).checked(servers)
@@ -215,6 +222,11 @@ class Model:
             If an argument has the wrong type.
         H2OError
             If the model has no tokenizer, or it cannot tokenize this text.
+
+        Examples
+        --------
+        >>> model.tokenize("abc")
+        [97, 98, 99]
         """
         owner = f"{self._owner}.tokenize"
         if not isinstance(text, str | bytes):
@@ -239,6 +251,11 @@ class Model:
         ------
         ValueError
             If a token is no token id.
+
+        Examples
+        --------
+        >>> model.detokenize([97, 98, 99])
+        b'abc'
         """
         owner = f"{self._owner}.detokenize"
         model = self._handle
@@ -248,6 +265,11 @@ class Model:
         begins_text = len(ids) > 1 and ids[0] == model.token_bos and not special
         adds_space = model.is_spm and model.metadata.get("tokenizer.ggml.add_space_prefix", "true") == "true"
         return text[1:] if begins_text and adds_space and text.startswith(b" ") else text
+
+    # --- texts as vectors
+
+    embed = embedding.embed
+    create_embedding = embedding.create_embedding
 
     # --- chats
 
@@ -289,6 +311,14 @@ class Model:
         ------
         ValueError
             If the model has no template, or messages or tools are not as above, or the template refuses them.
+
+        Examples
+        --------
+        >>> with Model(demo_model_path(), chat_template="chatml") as model:
+        ...     print(model.apply_chat_template([{"role": "user", "content": "Who?"}]))
+        <|im_start|>user
+        Who?<|im_end|>
+        <|im_start|>assistant
         """
         owner = f"{self._owner}.apply_chat_template"
         prompt = self._template.apply(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "bindings/llama-call.h"
+#include "bindings/without-gil.h"
 
 #include <pybind11/pybind11.h>
 
@@ -9,6 +10,7 @@ namespace py = pybind11;
 void init_library (py::module_ & m);
 void init_model   (py::module_ & m);
 void init_context (py::module_ & m);
+void init_embed   (py::module_ & m);
 void init_kv      (py::module_ & m);
 void init_options (py::module_ & m);
 void init_lookup  (py::module_ & m);

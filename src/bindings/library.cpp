@@ -74,6 +74,7 @@ ggml_type find_type(const std::string & name) {
 
 void init_library(py::module_ & m) {
     translate_exceptions();
+    without_gil::register_end();
 
     // from the first import on nothing is printed but what a verbose llama_call, or Python's logging, lets through
     llama_log_set(llama_call::on_log, nullptr);

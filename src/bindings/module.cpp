@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, m) {
     init_library (m);
     init_model   (m);
     init_context (m);
+    init_embed   (m);
     init_kv      (m);
     init_options (m);
     init_lookup  (m);

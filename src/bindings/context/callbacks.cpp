@@ -40,7 +40,7 @@ bool callbacks::on_abort(void * data) {
             }
         });
     }
-    return self.error != nullptr;
+    return self.error != nullptr || without_gil::is_ending();
 }
 
 bool callbacks::on_progress(int32_t /*phase*/, uint32_t n_done, uint32_t /*n_tokens*/, void * data) {

@@ -161,7 +161,7 @@ bool context::compute(const llama_batch & batch, float * logits, int64_t n_rows,
     int32_t status;
     failure.clear();
     {
-        py::gil_scoped_release no_gil;
+        without_gil no_gil;
         llama_call call(verbose);
         try {
             status = llama_decode(get(), batch);
@@ -328,7 +328,7 @@ void init_context(py::module_ & m) {
             const llama_h2o_params h2o_params = read_options(h2o);
             params.h2o = &h2o_params;
 
-            py::gil_scoped_release no_gil;
+            without_gil no_gil;
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"),

@@ -64,7 +64,7 @@ py::bytes context::snapshot() {
     auto * dst = (uint8_t *) PyBytes_AS_STRING(res.ptr());
 
     const size_t n_written = llama_call::run("[Llama.snapshot] ", [&] {
-        py::gil_scoped_release no_gil;
+        without_gil no_gil;
         return llama_state_seq_get_data(get(), dst, size, seq_id);
     });
     if (size == 0 || n_written != size) {
@@ -80,7 +80,7 @@ void context::write_state(const py::bytes & state) {
     llama_call call(verbose);
 
     const size_t n_read = llama_call::run("[Llama.restore] the state is damaged: ", [&] {
-        py::gil_scoped_release no_gil;
+        without_gil no_gil;
         return llama_state_seq_set_data(get(), src, n, seq_id);
     });
     if (n_read != n) {

@@ -161,19 +161,19 @@ void init_model(py::module_ & m) {
                 bool use_mmap, bool use_mlock, std::optional<int32_t> main_gpu, const std::vector<float> & tensor_split, const kv_overrides & overrides) {
             const std::string path_str = path;
             const model_options options = { n_gpu_layers, verbose, rpc_servers, main_gpu, tensor_split, repack, use_mmap, use_mlock, overrides };
-            py::gil_scoped_release no_gil;
+            without_gil no_gil;
             return std::make_shared<model>(path_str, options);
         }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"), py::arg("repack") = true, py::kw_only(),
             py::arg("use_mmap") = true, py::arg("use_mlock") = false, py::arg("main_gpu") = py::none(),
             py::arg("tensor_split") = std::vector<float>(), py::arg("kv_overrides") = kv_overrides())
         .def_static("check_overrides", [](const py::bytes & path, const kv_overrides & overrides) {
             const std::string path_str = path;
-            py::gil_scoped_release no_gil;
+            without_gil no_gil;
             gguf_check_overrides(path_str, overrides);
         }, py::arg("path"), py::arg("kv_overrides"))
         .def("tokenize", [](const model & self, const py::bytes & text, bool add_special, bool parse_special) {
             const std::string text_str = text;
-            py::gil_scoped_release no_gil;
+            without_gil no_gil;
             return self.tokenize(text_str, add_special, parse_special);
         }, py::arg("text"), py::arg("add_special"), py::arg("parse_special"))
         .def("detokenize", [](const model & self, const std::vector<llama_token> & tokens, bool special) {
@@ -199,7 +199,7 @@ void init_model(py::module_ & m) {
         .def_property_readonly("token_eos",     [](const model & self) { return llama_vocab_eos(self.vocab); });
 
     m.def("layer_devices", [](const std::vector<std::string> & rpc_servers) {
-        py::gil_scoped_release no_gil;
+        without_gil no_gil;
         llama_call call(/*verbose =*/ false);
 
         std::vector<std::string> names;

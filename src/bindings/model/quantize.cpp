@@ -62,6 +62,9 @@ static void quantize(const std::string & path_in, const std::string & path_out, 
             if (text[0] != '[' || interrupt) {
                 return; // not the line before a tensor: [  1/ 30]
             }
+            if (without_gil::is_ending()) {
+                throw std::runtime_error("Python is ending");
+            }
             py::gil_scoped_acquire gil;
             if (PyErr_CheckSignals() != 0) {
                 interrupt = std::make_exception_ptr(py::error_already_set());
@@ -101,7 +104,7 @@ void init_quantize(py::module_ & m) {
     m.def("quantize", [](const py::bytes & path_in, const py::bytes & path_out, const std::string & type, int32_t n_threads) {
         const std::string in = path_in, out = path_out;
         const llama_ftype ftype = find_file_type(type);
-        py::gil_scoped_release no_gil;
+        without_gil no_gil;
         quantize(in, out, ftype, n_threads);
     }, py::arg("path_in"), py::arg("path_out"), py::arg("type"), py::arg("n_threads"));
     m.def("quantize_types", [] {

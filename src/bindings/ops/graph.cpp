@@ -126,7 +126,7 @@ void ops_graph::compute(const std::vector<ggml_tensor *> & outputs) {
 void ops_graph::compute_again() {
     ggml_status status;
     {
-        py::gil_scoped_release release;
+        without_gil no_gil;
         status = ggml_backend_graph_compute(backend.get(), gf);
     }
     if (status != GGML_STATUS_SUCCESS) {

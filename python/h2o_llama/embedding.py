@@ -1,0 +1,179 @@
+"""Texts as vectors, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama._internal.core_errors import core_errors
+from h2o_llama._internal.cpus import available_cpus
+from h2o_llama._internal.memory import check_all_logits_size
+from h2o_llama.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from h2o_llama.model import Model
+
+_POOLING = ("none", "mean", "cls", "last", "rank")  # by LLAMA_POOLING_TYPE
+_STEP = 512
+
+PoolingType = Literal["none", "mean", "cls", "last"]
+
+
+class Embedding(TypedDict):
+    object: Literal["embedding"]
+    embedding: list[float] | list[list[float]]
+    index: int
+
+
+class EmbeddingUsage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingResponse(TypedDict):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+def embed(
+    model: Model,
+    input: str | Sequence[str],
+    *,
+    normalize: bool = False,
+    truncate: bool = True,
+    return_count: bool = False,
+    pooling_type: PoolingType | None = None,
+    n_threads: int | None = None,
+) -> Any:
+    """The embedding of a text, or of each of several, as llama-cpp-python's `embed` returns it.
+
+    H2O has no part in it: texts are read with dense attention, in a context of their own that no sequence notices. It
+    is made anew for each call, so give many texts together.
+
+    Parameters
+    ----------
+    input : str or list of str
+        Texts.
+    normalize : bool, default False
+        Divide each vector by its Euclidean length.
+    truncate : bool, default True
+        Of a text with more tokens than the model was trained for take the first ones; otherwise it is a ValueError.
+    return_count : bool, default False
+        Return (embeddings, number of tokens).
+    pooling_type : {"none", "mean", "cls", "last"}, optional
+        How the vectors of a text's tokens become one: their mean, the first, the last; with "none" they do not. By
+        default as the model's file says, and "none" where it says nothing.
+    n_threads : int, optional
+        Threads to compute with; by default one for each CPU this process may use.
+
+    Returns
+    -------
+    list
+        [n_embd] floats, with "none" [n_tokens][n_embd]; of several texts a list of these.
+
+    Raises
+    ------
+    ValueError
+        If an argument is bad, or a text has no tokens.
+    UnsupportedModelError
+        If the model only ranks texts, or has an encoder beside its decoder.
+    H2OError
+        If the computation fails.
+
+    Examples
+    --------
+    >>> vector = model.embed("how a text is read", pooling_type="mean", normalize=True)
+    >>> print(len(vector), f"{np.linalg.norm(vector):.3f}")
+    192 1.000
+    """
+    owner = f"{model._owner}.embed"
+    vectors, n_tokens = _embed(model, owner, input, normalize, truncate, pooling_type, n_threads)
+    found = [vector.tolist() for vector in vectors]
+    result = found[0] if isinstance(input, str) else found
+    return (result, n_tokens) if check.flag(owner, "return_count", return_count) else result
+
+
+def create_embedding(model: Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
+    """Embeddings as OpenAI's interface has them. The options are those of `embed`, but `return_count`.
+
+    Examples
+    --------
+    >>> answer = model.create_embedding(["a text", "another"], pooling_type="mean")
+    >>> [(item["index"], len(item["embedding"])) for item in answer["data"]], answer["usage"]
+    ([(0, 192), (1, 192)], {'prompt_tokens': 13, 'total_tokens': 13})
+    """
+    texts = [input] if isinstance(input, str) else input
+    found, n_tokens = embed(model, texts, **options, return_count=True)
+    return {
+        "object": "list",
+        "data": [{"object": "embedding", "embedding": vector, "index": i} for i, vector in enumerate(found)],
+        "model": model.model_path,
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    }
+
+
+def _embed(
+    model: Model,
+    owner: str,
+    texts: str | Sequence[str],
+    normalize: bool,
+    truncate: bool,
+    pooling_type: str | None,
+    n_threads: int | None,
+) -> tuple[list[NDArray[np.float32]], int]:
+    """Vectors, float32 [n_embd] or [n_tokens, n_embd], and the number of tokens."""
+    core, texts = model._handle, [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise check.bad_argument(owner, "input", "a text or a list of texts", texts)
+    pooling = _pooling(owner, core, pooling_type)
+    check.flag(owner, "normalize", normalize)
+    threads = available_cpus() if n_threads is None else n_threads
+    check.integer(owner, "n_threads", threads, 1, check.MAX_THREADS)
+    ids = [model.tokenize(text) for text in texts]
+    if check.flag(owner, "truncate", truncate):
+        ids = [tokens[: core.n_ctx_train] for tokens in ids]
+    elif (longest := max(map(len, ids), default=0)) > core.n_ctx_train:
+        raise ValueError(
+            f"[{owner}] a text has {longest} tokens, but the model was trained for {core.n_ctx_train}: "
+            "pass truncate=True or shorter texts"
+        )
+    if not ids:
+        return [], 0
+    is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
+    check_all_logits_size(owner, min(max(map(len, ids)), 2**31 if is_whole else _STEP), core.n_vocab)
+    with core_errors():
+        hidden = _core.embed(core, ids, is_whole, threads, {"products": model._products})
+    vectors = [_pooled(rows, pooling) for rows in hidden]
+    if normalize:
+        tiny = np.finfo(np.float32).tiny
+        vectors = [vector / np.maximum(np.linalg.norm(vector, axis=-1, keepdims=True), tiny) for vector in vectors]
+    return vectors, sum(map(len, ids))
+
+
+def _pooling(owner: str, core: _core.Model, pooling_type: str | None) -> str:
+    if core.has_encoder:
+        raise UnsupportedModelError(f"[{owner}] this is an encoder-decoder model, which is not supported")
+    if pooling_type is not None:
+        return check.choice(owner, "pooling_type", pooling_type, _POOLING[:4])
+    own = _POOLING[int(core.metadata.get(f"{_architecture(core)}.pooling_type", "0"))]
+    if own == "rank":
+        raise UnsupportedModelError(
+            f"[{owner}] this model ranks texts and has no embeddings of them: pass pooling_type for its hidden states"
+        )
+    return own
+
+
+def _architecture(core: _core.Model) -> str:
+    return core.metadata.get("general.architecture", "")
+
+
+def _pooled(rows: NDArray[np.float32], pooling: str) -> NDArray[np.float32]:
+    pooled: NDArray[np.float32] = rows if pooling == "none" else rows[0 if pooling == "cls" else -1]
+    return rows.mean(axis=0) if pooling == "mean" else pooled

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <optional>
+
+// A call that others need not wait for: this thread is without the GIL for the lifetime of the object.
+//
+// A thread that asks for the GIL when Python has ended is unwound through C++ that cannot be, which ends the process. So none is
+// within when Python ends: calls in progress are ended, and no other begins.
+class without_gil {
+public:
+    without_gil(); // throws h2o_error when Python is ending
+    ~without_gil();
+
+    without_gil(const without_gil &) = delete;
+    without_gil & operator=(const without_gil &) = delete;
+
+    // calls in progress should return
+    static bool is_ending();
+
+    // has this done when Python ends
+    static void register_end();
+
+private:
+    std::optional<pybind11::gil_scoped_release> release;
+};
