@@ -76,16 +76,6 @@ def test_package() -> None:
     assert set(h2o_llama.__all__) <= set(dir(h2o_llama))
 
 
-def test_defaults() -> None:
-    parameters = inspect.signature(Llama).parameters
-    assert ", ".join(f"{name}={p.default}" for name, p in parameters.items() if name != "model_path") == (
-        "n_ctx=0, n_batch=None, n_ubatch=None, n_threads=None, n_gpu_layers=None, type_k=f16, type_v=f16, "
-        "flash_attn=auto, h2o=auto, record=False, profile=False, seed=None, verbose=False, n_seq_max=1, "
-        "chat_template=None, rpc_servers=None, lossless=None, products=auto, busy=raise, "
-        "n_threads_batch=None, use_mmap=True, use_mlock=False, kv_overrides=None, main_gpu=None, tensor_split=None"
-    )
-
-
 @pytest.mark.parametrize(
     ("chunk_size", "sizes"),
     [
@@ -234,6 +224,24 @@ def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
         with pytest.raises(ValueError, match="do not fit into n_ctx=20"):
             llm.eval([1])
         assert llm.n_tokens == 20
+
+
+def test_n_ctx_of_0_is_what_fits(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a warning that says the bytes; a number that does not fit is refused as ever."""
+    with open_tiny(tiny_model, n_ctx=0, h2o=None) as llm:
+        weights, n_bytes = llm.model_bytes, llm.kv.stats.kv_bytes
+    monkeypatch.setattr(h2o_llama._internal.memory, "physical_memory", lambda: weights + n_bytes // 2)
+    for kwargs, n in (({}, models.N_CTX_TRAIN // 2), ({"n_seq_max": 2}, models.N_CTX_TRAIN // 4)):
+        with (
+            pytest.warns(
+                H2OWarning, match=rf"n_ctx=8192.* needs 0.0 GiB .* there are 0.0 GiB .* n_ctx is {n}\."
+            ) as warned,
+            open_tiny(tiny_model, n_ctx=0, h2o=None, **kwargs) as llm,
+        ):
+            assert llm.n_ctx == n
+        assert [warning.filename for warning in warned] == [__file__]
+    with pytest.raises(OutOfMemoryError, match="n_ctx=65536 needs"):
+        open_tiny(tiny_model, n_ctx=65536, h2o=None)
 
 
 def test_every_kv_type_works_both_ways(tiny_model: Path) -> None:

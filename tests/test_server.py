@@ -434,6 +434,16 @@ def test_what_h2o_cannot_do_is_refused_at_the_start(tmp_path: Path, options: lis
         pass
 
 
+def test_embeddings(tmp_path: Path) -> None:
+    """Dense, as those of the Python interface."""
+    texts = [OTHER[:300], "short"]
+    options = ["--threads", "1", "--n-ctx", "512", "--embeddings", "--", "--pooling", "mean"]
+    with serving(tmp_path / "log", "demo", *options) as server, open_llama(None) as llm:
+        found = server.post("/v1/embeddings", {"input": texts})["data"]
+        expected = llm.embed(texts, pooling_type="mean", normalize=True)
+    np.testing.assert_allclose([item["embedding"] for item in found], expected, rtol=1e-3, atol=1e-4)
+
+
 def test_api_key(tmp_path: Path) -> None:
     with serving(tmp_path / "log", "demo", "--chunk", "64", "--n-ctx", "256", "--api-key", "secret") as server:
         for path in ("/slots", "/slots/0/h2o"):

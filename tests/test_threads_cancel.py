@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from compare import assert_all_equal
-from h2o_llama import BusyError, H2OConfig, H2OError, Llama
+from h2o_llama import BusyError, H2OConfig, H2OError, Llama, demo_model_path
 from inputs import random_tokens
 from llamas import view
 
@@ -84,27 +84,6 @@ def test_progress_of_generate_and_completion(h2o: H2OConfig, tiny_model: Path) -
 
 
 # --- cancelling
-
-
-@pytest.mark.parametrize("limit", [16, 32, 60])
-def test_an_exception_undoes_the_call(h2o: H2OConfig, tiny_model: Path, limit: int) -> None:
-    """With H2O, to the last score: what follows is as if the cancelled call had never been."""
-    first, second = random_tokens(40), random_tokens(60, seed=1)
-    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
-        llm.eval(first)
-        before = view(llm, history=False)
-        reports: list[int] = []
-        with pytest.raises(Stop):
-            llm.eval(second, progress=stop_at(limit, reports))
-        assert reports[-1] >= limit
-        assert_all_equal(view(llm, history=False), before)
-        with pytest.raises(H2OError, match="no logits"):
-            _ = llm.logits
-        llm.eval(second)
-        fresh.eval(first)
-        fresh.eval(second)
-        assert_all_equal(view(llm, history=False), view(fresh, history=False))
-        np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
 def test_finished_calls_stay(h2o: H2OConfig, tiny_model: Path) -> None:
@@ -235,6 +214,56 @@ def test_a_second_thread_waits_if_it_shall(tiny_model: Path) -> None:
         assert (told == told[:, :1]).all()
         with pytest.raises(BusyError, match="the call whose callback this is"):
             llm.eval([1], progress=lambda *_: llm.reset())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_whole_answer_is_waited_for(stream: bool) -> None:
+    """Not only a step of it, and also where several threads read the stream, one after the other."""
+    with Llama(demo_model_path(), n_ctx=512, n_threads=1, h2o=None, busy="wait", chat_template="chatml") as llm:
+        messages: dict[str, Any] = {name: [{"role": "user", "content": name}] for name in ("first", "second")}
+        options: dict[str, Any] = {"max_tokens": 20, "temperature": 0}
+        answers: dict[str, str] = {}
+
+        def ask(name: str) -> None:
+            answer: Any = llm.create_chat_completion(messages[name], **options)
+            answers[name] = answer["choices"][0]["message"]["content"]
+
+        for name in messages:
+            ask(name)
+        expected = dict(answers)
+        answers.clear()
+        others = [threading.Thread(target=ask, args=("second",)) for _ in range(2)]
+        if stream:
+            chunks: Any = llm.create_chat_completion(messages["first"], **options, stream=True)
+            text, reader = [], lambda: text.extend([next(chunks) for _ in range(3)])
+            for other in [threading.Thread(target=reader), threading.Thread(target=reader), *others]:
+                other.start()
+                other.join(None if other not in others else 0.05)
+            with pytest.raises(BusyError, match="in use by another thread"):
+                llm._engine.claim._take(False)
+            text += list(chunks)
+            answers["first"] = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in text)
+        else:
+            others.append(threading.Thread(target=ask, args=("first",)))
+            for other in others:
+                other.start()
+        for other in others:
+            other.join()
+        assert answers == expected
+
+
+def test_a_stream_is_one_call_until_its_end(tiny_model: Path) -> None:
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
+        chunks: Any = llm("abc", max_tokens=9, stream=True)
+        next(chunks)
+        assert llm.n_tokens >= 3  # the thread that reads it may look
+        with pytest.raises(BusyError, match=r"in use by a stream of this thread.*close\(\) it"):
+            llm("def")
+        chunks.close()
+        other = threading.Thread(target=llm, args=("def",))
+        other.start()
+        other.join()
+        assert llm.tokens[:3].tolist() == list(b"def")
 
 
 def test_a_lock_keeps_others_out(tiny_model: Path) -> None:

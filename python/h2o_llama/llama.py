@@ -13,6 +13,7 @@ from typing import Any, Literal
 from h2o_llama._internal import check
 from h2o_llama.chat.messages import Message
 from h2o_llama.config import H2OConfig
+from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import H2OError, H2OWarning, UnsupportedModelError
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model, Tokens
@@ -41,7 +42,8 @@ class Llama(Sequence):
         A GGUF file, or the name of a model that `h2o-llama pull` has fetched; or an open `Model` or `Llama`, to share
         its weights: either may be closed before the other.
     n_ctx : int, default 0
-        How many tokens the sequence can hold; 0 is what the model was trained for, and no limit with `H2OConfig.evict`.
+        How many tokens the sequence can hold; 0 is what the model was trained for, or as many of these as fit into
+        memory, and no limit with `H2OConfig.evict`.
     n_batch : int, optional
         The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch; by default 4,096.
     n_ubatch : int, optional
@@ -84,8 +86,9 @@ class Llama(Sequence):
         has some for the CPU and the weights' type, "upstream" llama.cpp's. "auto" is "own" with H2O and "upstream"
         without, so that h2o=None is llama.cpp, bit for bit.
     busy : {"raise", "wait"}
-        What a call does while another thread uses the `Llama`: raise BusyError, or wait. `lock()` keeps it for several
-        calls.
+        What a call does while another thread uses the `Llama`: raise BusyError, or wait. With "wait" a completion and
+        an answer in a chat are one call, also as a stream, until its end or its `close()`. `lock()` keeps the `Llama`
+        for several calls.
     n_threads_batch : int, optional
         Threads for prompts, and whatever has several tokens; by default n_threads, which is then for both.
     use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split
@@ -109,7 +112,16 @@ class Llama(Sequence):
     Warns
     -----
     H2OWarning
-        If a memory set is not smaller than a chunk: that costs more than it saves. If "auto" is dense attention.
+        If a memory set is not smaller than a chunk: that costs more than it saves. If "auto" is dense attention. If
+        n_ctx is 0 and what the model was trained for does not fit.
+
+    Examples
+    --------
+    >>> from h2o_llama import H2OConfig, Llama, demo_model_path
+    >>> with Llama(demo_model_path(), n_ctx=2048, h2o=H2OConfig(chunk_size=64)) as llm:
+    ...     llm.eval(llm.tokenize("A text is read in chunks. " * 10))
+    ...     print(llm.n_tokens, llm.kv.chunk_index)
+    260 5
     """
 
     _owner = _OWNER
@@ -220,7 +232,7 @@ class Llama(Sequence):
         return self._make_engine(model, seed)
 
     def _make_engine(self, model: Model, seed: int | None) -> Engine:
-        n_ctx = int(self._params.n_ctx) or model.n_ctx_train
+        n_ctx = int(self._params.n_ctx) or self._params.default_n_ctx(model._handle)
         if isinstance(self._params.h2o, H2OConfig):
             self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
         return Engine(model, self._params, n_ctx, seed, self._waits)
@@ -276,6 +288,13 @@ class Llama(Sequence):
         ------
         BusyError
             If all n_seq_max sequences are in use.
+
+        Examples
+        --------
+        >>> with Llama(model, n_ctx=256, n_seq_max=2) as llm, llm.sequence() as other:
+        ...     llm.eval([1, 2, 3])
+        ...     print(llm.n_tokens, other.n_tokens)
+        3 0
         """
         with self._use_context():
             return Sequence(self._engine)
@@ -341,6 +360,18 @@ class Llama(Sequence):
     def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
         """Text of token ids, as bytes: `Model.detokenize`."""
         return self.model.detokenize(tokens, special=special)
+
+    def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
+        """The embedding of a text, or of each of several: `Model.embed`. The sequence stays as it is."""
+        return self.model.embed(input, **self._threads, **options)
+
+    def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
+        """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence stays as it is."""
+        return self.model.create_embedding(input, **self._threads, **options)
+
+    @property
+    def _threads(self) -> dict[str, Any]:
+        return {"n_threads": self._params.n_threads_batch or self._params.n_threads}
 
     def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
         """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""

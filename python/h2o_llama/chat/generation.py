@@ -93,6 +93,9 @@ class Generation:
 
     def pieces(self) -> Iterator[Piece]:
         """The text, as soon as it is certain. Generates it: to be called once."""
+        return self.sequence._engine.claim.kept(self._pieces())
+
+    def _pieces(self) -> Iterator[Piece]:
         if self.reuse:
             self.n_cached = self.sequence.reuse(self.prompt)
         else:

@@ -23,6 +23,9 @@ _PAGE = Path(__file__).parent.parent / "page"
 _MOST_ROOM = 32768
 """Tokens that a slot holds at most, unless told."""
 
+_LONGEST_EMBEDDED = 4096
+"""Tokens of a text whose embedding is asked for."""
+
 
 def _retrieval(weights: Model, h2o: H2OConfig) -> Literal["ngrams", "index"]:
     """What a context of this model gets: n-grams where it can have no index of keys."""
@@ -50,6 +53,9 @@ def serve(
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
     ] = None,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Serve embeddings of texts instead of answers. H2O is off then.")
+    ] = False,
     h2o: H2OConfig | None = None,
     threads: options.Threads = None,
     products: options.Products = PRODUCTS[0],
@@ -74,6 +80,8 @@ def serve(
             ) from error
         n_ctx = n_ctx or min(weights.n_ctx_train, _MOST_ROOM)
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
+        if embeddings:
+            h2o = None
         if h2o is not None and h2o.has_key_index and not h2o.was_given("retrieval"):
             h2o = replace(h2o, retrieval=_retrieval(weights, h2o) if gpu_layers == 0 else "ngrams")
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
@@ -86,6 +94,9 @@ def serve(
     arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
+    if embeddings:  # a text is read in one step
+        n_step = min(n_ctx, _LONGEST_EMBEDDED)
+        arguments += ["--embeddings", "--ubatch-size", n_step, "--batch-size", n_step]
     if h2o is not None:
         # One chunk at a time: others' tokens come, and requests are cancelled, in between.
         arguments += [

@@ -9,7 +9,7 @@ from typing import cast
 from h2o_llama import _core
 from h2o_llama._internal import check, log
 from h2o_llama._internal.cpus import available_cpus as available_cpus
-from h2o_llama._internal.memory import check_kv_size, check_logits_size, check_retrieved_size
+from h2o_llama._internal.memory import check_kv_size, check_logits_size, check_retrieved_size, fitting_cells
 from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.errors import H2OWarning
 from h2o_llama.lossless import LosslessConfig
@@ -112,6 +112,25 @@ class ContextParams:
     def has_bounded_memory(self) -> bool:
         """Whether a text may be of any length: nothing that is kept grows with it."""
         return self.h2o is not None and self.h2o.has_bounded_memory
+
+    def default_n_ctx(self, model: _core.Model) -> int:
+        """n_ctx where it is 0: what the model was trained for, or less with a warning, if only less fits."""
+        n_trained = model.n_ctx_train
+        if self.n_gpu_layers != 0 or (self.h2o is not None and self.h2o.evict):
+            return n_trained
+        has_index = self.h2o is not None and self.h2o.has_key_index
+        n_cells, needed, free = fitting_cells(
+            model, n_trained, self.type_k, self.type_v, has_index, int(self.n_seq_max), self._n_step
+        )
+        if n_cells < n_trained:
+            warnings.warn(
+                f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
+                f"KV cache, but beside the weights there are {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
+                "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit",
+                H2OWarning,
+                stacklevel=5,
+            )
+        return n_cells
 
     def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
         """A context for sequences of at least n_ctx tokens."""
