@@ -16,7 +16,7 @@ def progress(done: int, total: int) -> None:
     print(f"\rread {done} of {total} tokens", end="", file=sys.stderr, flush=True)
 
 
-with Llama(model[0] if model else "smollm2-135m") as llm:
+with Llama(model[0] if model else "qwen2.5-coder-0.5b") as llm:
     llm.eval(llm.tokenize(Path(path).read_text(encoding="utf-8")), progress=progress)
     print(file=sys.stderr)
     prompt = llm.tokenize(f"\n{question}", add_special=False)

@@ -11,7 +11,7 @@ from h2o_llama import Llama
 
 path, *model = sys.argv[1:]
 
-with Llama(model[0] if model else "smollm2-135m") as llm:
+with Llama(model[0] if model else "qwen2.5-coder-0.5b") as llm:
     document = Path(path).read_text(encoding="utf-8")
     chat = [{"role": "system", "content": f"Answer questions about this text:\n\n{document}"}]
     for question in sys.stdin:

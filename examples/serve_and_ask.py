@@ -16,7 +16,7 @@ path, question, *model = sys.argv[1:]
 with socket.create_server(("127.0.0.1", 0)) as listener:
     port = listener.getsockname()[1]  # a free one
 
-command = ["h2o-llama", "serve", model[0] if model else "smollm2-135m", "--port", str(port)]
+command = ["h2o-llama", "serve", model[0] if model else "qwen2.5-coder-0.5b", "--port", str(port)]
 with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
     client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
     document = {"role": "system", "content": Path(path).read_text(encoding="utf-8")}

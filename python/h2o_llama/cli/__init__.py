@@ -25,8 +25,8 @@ _FIRST_STEPS = """\
 Three things to try:
 
   h2o-llama demo                                              keys in a document, found densely and with H2O
-  h2o-llama pull smollm2-135m                                 a small chat model, 93 MB; then
-  h2o-llama chat smollm2-135m --file document.txt             a chat about a document
+  h2o-llama pull qwen2.5-coder-0.5b                           a chat model, 0.5 GB; then
+  h2o-llama chat qwen2.5-coder-0.5b --file document.txt       a chat about a document
 
 h2o-llama --help lists all commands."""
 
