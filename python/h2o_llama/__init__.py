@@ -55,5 +55,11 @@ __all__ = [
 
 
 def demo_model_path() -> Path:
-    """The small model that comes with the package: Qwen3 architecture, 2 million parameters, a token per byte."""
+    """The small model that comes with the package: Qwen3 architecture, 2 million parameters, a token per byte.
+
+    Examples
+    --------
+    >>> demo_model_path().name
+    'demo-qwen3-2m-f16.gguf'
+    """
     return Path(__file__).parent / "data" / "demo-qwen3-2m-f16.gguf"

@@ -126,6 +126,13 @@ def encode(
         If an argument has the wrong type, shape or name.
     H2OError
         With strict, if the frame does not give the same bytes.
+
+    Examples
+    --------
+    >>> rows = np.tile(np.arange(64, dtype=np.float16), (100, 1))
+    >>> frame = encode(rows)
+    >>> inspect(frame).stored_rows, np.array_equal(decode(frame), rows)
+    (1, True)
     """
     rows, name = _rows(array, type)
     code, unit, n_stored, numbers, ends, units = _core.codec_encode(

@@ -133,6 +133,13 @@ class H2OConfig:
     ----------
     Zhang et al. 2023, "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models",
     arXiv:2306.14048.
+
+    Examples
+    --------
+    >>> H2OConfig(evict=True).memory_size, H2OConfig(evict=True).decode
+    (512, 'memory')
+    >>> H2OConfig(preset="fast").lookup_budget, H2OConfig(chunk_size=256).local_window
+    (110, 15)
     """
 
     local_window: int = _FOLLOWS
@@ -210,7 +217,13 @@ class H2OConfig:
                 object.__setattr__(self, name, kind(-(-size // self.block_tokens) * self.block_tokens))
 
     def as_text(self) -> dict[str, str]:
-        """Every option by its name, as the core and command lines take it."""
+        """Every option by its name, as the core and command lines take it.
+
+        Examples
+        --------
+        >>> H2OConfig(dense_layers=2).as_text()["dense_layers"]
+        '0,1'
+        """
         values = {name: getattr(self, name) for name in option_names()}
         return {name: _text(value) for name, value in values.items() if value is not None}
 
@@ -227,7 +240,13 @@ class H2OConfig:
         return replace(self, heavy_budget=max(0, n_kept - self.local_window - self.sink_tokens))
 
     def in_chunks_of(self, chunk_size: int) -> H2OConfig:
-        """With chunks of another size, and these sizes."""
+        """With chunks of another size, and these sizes.
+
+        Examples
+        --------
+        >>> H2OConfig(chunk_size=256).local_window, H2OConfig().in_chunks_of(256).local_window
+        (15, 60)
+        """
         names = ("local_window", "sink_tokens", "lookup_budget")
         heavy = None if self.heavy_budget is None else int(self.heavy_budget)
         sizes: dict[str, Any] = {name: int(getattr(self, name)) for name in names}

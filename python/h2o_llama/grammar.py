@@ -29,7 +29,14 @@ class LlamaGrammar:
 
     @classmethod
     def from_string(cls, grammar: str) -> LlamaGrammar:
-        """The grammar that a text is."""
+        """The grammar that a text is.
+
+        Examples
+        --------
+        >>> grammar = LlamaGrammar.from_string('root ::= "yes" | "no"')
+        >>> llm("Is it? ", grammar=grammar, temperature=0)["choices"][0]["text"] in ("yes", "no")
+        True
+        """
         if not isinstance(grammar, str) or not grammar.strip():
             raise check.bad_argument(_OWNER, "grammar", "GBNF as a string, not empty", grammar)
         return cls(grammar)
@@ -47,6 +54,15 @@ class LlamaGrammar:
         ------
         ValueError
             If it is no JSON schema, or says what a grammar cannot.
+
+        Examples
+        --------
+        >>> import json
+        >>> schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+        >>> grammar = LlamaGrammar.from_json_schema(schema)
+        >>> answer = llm("{}", grammar=grammar, temperature=0, max_tokens=64)["choices"][0]["text"]
+        >>> sorted(json.loads(answer))
+        ['ok']
         """
         return cls(_core.json_schema_to_grammar(schema_text(_OWNER, json_schema)))
 

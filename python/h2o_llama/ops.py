@@ -78,6 +78,12 @@ def max_rows(a: ArrayLike, *, backend: str = "cpu", n_threads: int = 1) -> NDArr
         If an argument has the wrong type, shape or range, or there is no such backend.
     H2OError
         If the backend lacks the operator, or memory runs out.
+
+    Examples
+    --------
+    >>> ops.max_rows(np.array([[1, 3, 2], [-5, -7, -6]], np.float32))
+    array([[ 3.],
+           [-5.]], dtype=float32)
     """
     array = _array("max_rows", "a", a, ("float32", "float16"), axes=(1, 4))
     ggml_type = "f32" if array.dtype == np.float32 else "f16"
@@ -110,6 +116,12 @@ def get_rows(
         If an argument has the wrong type, shape or range, or an index is not a row of a.
     H2OError
         If the backend lacks the operator for this type, or memory runs out.
+
+    Examples
+    --------
+    >>> a = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    >>> ops.get_rows(a, [[2], [0]]).tolist()
+    [[[4.0, 5.0]], [[6.0, 7.0]]]
     """
     array, ggml_type = _rows_of_type("get_rows", "a", a, type, ("float32", "float16", "int32"), axes=(2, 4))
     rows = _array("get_rows", "indices", indices, None, axes=(1, 4))
@@ -144,6 +156,12 @@ def softmax_state(
         If an argument has the wrong type, shape or range.
     H2OError
         If the backend lacks an operator, or memory runs out.
+
+    Examples
+    --------
+    >>> m, l, o = ops.softmax_state(np.zeros((1, 4), np.float32), np.eye(4, dtype=np.float32))
+    >>> m, l, o
+    (array([0.], dtype=float32), array([4.], dtype=float32), array([[0.25, 0.25, 0.25, 0.25]], dtype=float32))
     """
     x = _array("softmax_state", "logits", logits, ("float32",), axes=(2, 4), may_be_empty=-1)
     values = _array("softmax_state", "v", v, ("float32",), axes=(2, 4), may_be_empty=-2)
@@ -191,6 +209,13 @@ def fuse(
         If an argument has the wrong type or shape.
     H2OError
         If the backend lacks an operator, or memory runs out.
+
+    Examples
+    --------
+    >>> logits, v = np.zeros((1, 4), np.float32), np.eye(4, dtype=np.float32)
+    >>> halves = [ops.softmax_state(logits[:, i : i + 2], v[i : i + 2]) for i in (0, 2)]
+    >>> ops.fuse(*halves).o
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
     """
     state_a, state_b = _state("a", a), _state("b", b)
     shape_a, shape_b = state_a[2].shape, state_b[2].shape
@@ -222,6 +247,12 @@ def column_sums(weights: ArrayLike, n_head_kv: int, *, backend: str = "cpu", n_t
         If an argument has the wrong type, shape or range.
     H2OError
         If the backend lacks an operator, or memory runs out.
+
+    Examples
+    --------
+    >>> ops.column_sums(np.full((4, 2, 3), 1 / 3, np.float32), n_head_kv=2)
+    array([[1.3333334, 1.3333334, 1.3333334],
+           [1.3333334, 1.3333334, 1.3333334]], dtype=float32)
     """
     array = _array("column_sums", "weights", weights, ("float32",), axes=(3, 4))
     n_head = array.shape[-3]
@@ -307,6 +338,13 @@ def attention(
         there are limits or further keys.
     H2OError
         If the backend lacks the operator, or memory runs out.
+
+    Examples
+    --------
+    >>> q, k = np.zeros((2, 1, 32), np.float32), np.ones((1, 4, 32), np.float32)
+    >>> found = ops.attention(q, k, k, rows=[[0, 2]])  # of four keys two
+    >>> found.o.shape, found.sums
+    ((1, 2, 32), array([[1., 1.]], dtype=float32))
     """
     queries = _array("attention", "q", q, ("float32",), axes=(3, 4))
     keys, ggml_type = _rows_of_type("attention", "k", k, type, ("float32", "float16"), axes=(3, 3))

@@ -105,6 +105,15 @@ class Sampling:
     ------
     ValueError
         If a value has the wrong type or is out of range, or the grammar is none.
+
+    Examples
+    --------
+    >>> Sampling(temperature=0).top_k
+    40
+    >>> Sampling(top_p=2.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: [Llama.generate] top_p must be a finite number from 0 to 1, got 2.0
     """
 
     temperature: float = 0.8

@@ -135,6 +135,13 @@ def create_chat_completion(
     ------
     ValueError, H2OError
         As `apply_chat_template` and `generate`; ValueError too if a schema or a grammar is none.
+
+    Examples
+    --------
+    >>> with Llama(model, n_ctx=256, chat_template="chatml") as llm:
+    ...     answer = llm.create_chat_completion([{"role": "user", "content": "Who?"}], max_tokens=4)
+    >>> answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]
+    ('length', 4)
     """
     owner, model = f"{sequence._owner}.create_chat_completion", sequence.model
     checked = check_messages(owner, messages)

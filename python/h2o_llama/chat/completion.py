@@ -88,7 +88,7 @@ def create_completion(
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> Completion | Iterator[CompletionChunk]:
-    """Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
+    r"""Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
 
     Parameters
     ----------
@@ -131,6 +131,14 @@ def create_completion(
     ------
     ValueError, H2OError
         As `generate`.
+
+    Examples
+    --------
+    >>> answer = llm("k17=4829;\nk17?", max_tokens=5, temperature=0)
+    >>> answer["choices"][0]["text"], answer["usage"]["total_tokens"]
+    ('4829;', 19)
+    >>> [chunk["choices"][0]["text"] for chunk in llm("k17=4829;\nk17?", max_tokens=5, temperature=0, stream=True)]
+    ['4', '8', '2', '9', ';', '']
     """
     owner, model = f"{sequence._owner}.create_completion", sequence.model
     if max_tokens is not None:

@@ -212,7 +212,14 @@ class KVView(ABC):
 
     @property
     def chunk_boundaries(self) -> list[tuple[int, int]]:
-        """(start, stop) of every chunk begun; the last one may be partial."""
+        """(start, stop) of every chunk begun; the last one may be partial.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("x" * 150))
+        >>> llm.kv.chunk_boundaries
+        [(0, 64), (64, 128), (128, 150)]
+        """
         info = self._info()
         starts = range(0, info.n_tokens, info.chunk_size)
         return [(start, min(start + info.chunk_size, info.n_tokens)) for start in starts]
@@ -229,16 +236,37 @@ class KVView(ABC):
             return kv.layers
 
     def memory_indices(self, layer: int) -> NDArray[np.int32]:
-        """The current memory set: positions, int32 [n_head_kv, M], ascending, padded at the end with -1."""
+        """The current memory set: positions, int32 [n_head_kv, M], ascending, padded at the end with -1.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
+        >>> llm.kv.memory_indices(1).shape, llm.kv.memory_size
+        ((2, 19), 19)
+        """
         with self._open() as kv:
             return kv.memory_indices(self._layer(kv, layer))
 
     def local_window_of(self, layer: int, head: int) -> NDArray[np.int32]:
-        """The positions of the memory set that are in the local window, int32 [k], ascending."""
+        """The positions of the memory set that are in the local window, int32 [k], ascending.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
+        >>> llm.kv.local_window_of(1, 0)
+        array([189, 190, 191], dtype=int32)
+        """
         return self._parts(layer, head)[0]
 
     def heavy_hitters(self, layer: int, head: int) -> NDArray[np.int32]:
-        """The positions of the memory set that are neither sink nor local window, int32 [k], ascending."""
+        """The positions of the memory set that are neither sink nor local window, int32 [k], ascending.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
+        >>> len(llm.kv.heavy_hitters(1, 0)) == llm.h2o.heavy_budget
+        True
+        """
         return self._parts(layer, head)[1]
 
     def _parts(self, layer: int, head: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -256,6 +284,12 @@ class KVView(ABC):
 
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
+        >>> llm.kv.scores(1).shape
+        (2, 230)
         """
         with self._open() as kv:
             return kv.scores(self._layer(kv, layer))

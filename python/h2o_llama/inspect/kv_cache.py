@@ -48,6 +48,16 @@ class KVCache(KVView):
         If an argument has the wrong type, shape or range.
     H2OError
         If the model has no plain KV cache, or memory runs out.
+
+    Examples
+    --------
+    >>> cache = KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1)
+    >>> cache.next_chunk(8)
+    >>> n_head_kv = cache.scores(0).shape[0]
+    >>> cache.init_chunk_scores(0, 0, np.tile([0, 1, 0, 5, 0, 0, 0, 0], (n_head_kv, 1)))
+    >>> cache.build_memory_set(0, 8)
+    >>> cache.memory_indices(0)[0]
+    array([3, 6, 7], dtype=int32)
     """
 
     _owner = "KVCache"

@@ -145,6 +145,12 @@ class SequenceKV(KVView):
         ------
         H2OError
             Without record=True, or after `Llama.restore` of what was not recorded.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("a text of some length, " * 10))  # of a Llama with record=True
+        >>> len(llm.kv.history), llm.kv.history[0][1].shape
+        (3, (2, 19))
         """
         with self._open() as kv:
             if not self._record:

@@ -52,9 +52,18 @@ async def aeval(sequence: Sequence, tokens: Tokens, *, progress: Progress | None
 async def agenerate(
     sequence: Sequence, tokens: Tokens, *, progress: Progress | None = None, **options: Any
 ) -> AsyncIterator[int]:
-    """`generate`, as an asynchronous iterator: the event loop goes on while a token is computed.
+    r"""`generate`, as an asynchronous iterator: the event loop goes on while a token is computed.
 
     Cancelling ends it as it ends `aeval`, or after the token that is being computed.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> async def answer(prompt):
+    ...     generated = llm.agenerate(llm.tokenize(prompt), temperature=0, grammar='root ::= "4829"')
+    ...     return llm.detokenize([token async for token in generated])
+    >>> asyncio.run(answer("k17=4829;\nk17?"))
+    b'4829'
     """
     sequence._check_progress(f"{sequence._owner}.agenerate", progress)
     current: list[Progress] = []

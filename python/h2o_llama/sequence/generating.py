@@ -47,7 +47,7 @@ def generate(
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> Iterator[int]:
-    """Append tokens to the sequence, then generate more, one at a time.
+    r"""Append tokens to the sequence, then generate more, one at a time.
 
     A token comes out when it is drawn, and is computed when the next one is asked for or the sequence is looked at:
     so every token that came out is in the sequence, and none else. It ends when the model ends its text (the token
@@ -81,6 +81,14 @@ def generate(
         As `eval`. H2OError too if there are no tokens and no logits to go on from.
     CancelledError
         If the sequence was reset, rewound, restored or reused between two tokens.
+
+    Examples
+    --------
+    >>> from itertools import islice
+    >>> prompt = llm.tokenize("k17=4829;\n" + "# a comment\n" * 20 + "k17?")
+    >>> tokens = list(islice(llm.generate(prompt, temperature=0), 5))
+    >>> llm.detokenize(tokens)
+    b'4829;'
     """
     return generate_by(sequence, Sampling(**sampling), tokens, progress, dense_tail, draft, stopping_criteria)
 

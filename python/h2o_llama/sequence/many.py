@@ -102,7 +102,7 @@ def generate_many(
     dense_tail: int = DENSE_TAIL,
     **sampling: Unpack[SamplingOptions],
 ) -> ManyGenerations:
-    """Append tokens to each of several sequences, then generate more in all of them at once.
+    r"""Append tokens to each of several sequences, then generate more in all of them at once.
 
     That is faster than one after another: the weights are read once for a token of each. Texts are those that
     `Sequence.generate` makes of each sequence alone, but for rounding.
@@ -132,6 +132,15 @@ def generate_many(
     ValueError, H2OError
         As `generate`. If a prompt cannot be computed, those before it have been appended. If a step cannot, no
         sequence has it.
+
+    Examples
+    --------
+    >>> with Llama(model, n_ctx=256, n_seq_max=2) as llm:
+    ...     texts = {llm: "k17=4829;\nk17?", llm.sequence(): "k23=1357;\nk23?"}
+    ...     prompts = {sequence: llm.tokenize(text) for sequence, text in texts.items()}
+    ...     steps = list(llm.generate_many(prompts, temperature=0, max_tokens=5))
+    ...     print([llm.detokenize([step[sequence] for step in steps]) for sequence in prompts])
+    [b'4829;', b'1357;']
     """
     owner = "Llama.generate_many"
     if max_tokens is not None:

@@ -66,7 +66,15 @@ class Sequence:
         self.close()
 
     def reset(self) -> None:
-        """Forget the tokens, scores, memory sets and logits."""
+        """Forget the tokens, scores, memory sets and logits.
+
+        Examples
+        --------
+        >>> llm.eval([1, 2, 3])
+        >>> llm.reset()
+        >>> llm.n_tokens
+        0
+        """
         with self._engine.claim:
             self._waiting = None  # it need not be computed
             self._open_context().clear()
@@ -80,6 +88,14 @@ class Sequence:
         ------
         BusyError
             If all n_seq_max sequences are in use.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("One document. "))
+        >>> with llm.fork() as fork:
+        ...     fork.eval(llm.tokenize("One question?"))
+        ...     print(fork.n_tokens, llm.n_tokens)
+        27 14
         """
         with self._use_context() as context:
             fork = Sequence(self._engine)
@@ -94,7 +110,14 @@ class Sequence:
             yield self._open_context()
 
     def lock(self) -> AbstractContextManager[None]:
-        """`with llm.lock():` waits until no other thread uses the `Llama`, and keeps it for the calls of the block."""
+        """`with llm.lock():` waits until no other thread uses the `Llama`, and keeps it for the calls of the block.
+
+        Examples
+        --------
+        >>> with llm.lock():
+        ...     llm.reset()
+        ...     llm.eval([1, 2])
+        """
         return self._engine.claim.held()
 
     def _draft_counts(self) -> tuple[int, int]:
@@ -139,7 +162,14 @@ class Sequence:
 
     @property
     def logits(self) -> NDArray[np.float32]:
-        """Logits of the last `eval`, float32 [n_outputs, n_vocab]: of all its tokens, or of the last one."""
+        """Logits of the last `eval`, float32 [n_outputs, n_vocab]: of all its tokens, or of the last one.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("import sy"))
+        >>> chr(llm.logits[-1].argmax())
+        's'
+        """
         with self._use_context():
             if self._logits is None:
                 raise H2OError(f"[{self._owner}] there are no logits: call eval first")
@@ -192,6 +222,12 @@ class Sequence:
         H2OError
             If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
             llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("import sys"), logits="all")
+        >>> llm.logits.shape
+        (10, 260)
         """
         check.choice(f"{self._owner}.eval", "logits", logits, ("last", "all"))
         with self._use_context() as context:
@@ -287,6 +323,15 @@ class Sequence:
             If llama.cpp cannot save it.
         MemoryError
             If a second copy of K and V does not fit.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("A document. "))
+        >>> read = llm.snapshot()
+        >>> llm.eval(llm.tokenize("A question?"))
+        >>> llm.restore(read)
+        >>> llm.n_tokens
+        12
         """
         with self._use_context() as context:
             return take_snapshot(context, self._engine.origin)
@@ -327,6 +372,13 @@ class Sequence:
             If the sequence has fewer.
         H2OError
             If it is not possible there; the message names the nearest positions that are. Nothing has changed then.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("A document. " * 20))
+        >>> llm.rewind(192)  # where a chunk of 64 ends
+        >>> llm.n_tokens
+        192
         """
         with self._use_context() as context:
             n_before = context.n_tokens
@@ -352,6 +404,15 @@ class Sequence:
         int
             How many of the tokens are in the sequence now. All only if it was this text already and has its logits;
             else at least the last one is left to be evaluated.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("A document. " * 20 + "Who?"))
+        >>> second = llm.tokenize("A document. " * 20 + "When?")
+        >>> n_cached = llm.reuse(second)  # the end of a chunk
+        >>> n_cached, len(second)
+        (192, 245)
+        >>> llm.eval(second[n_cached:])
         """
         with self._use_context() as context:
             n_cached = keep_prefix(context, check.token_ids("Llama.reuse", tokens, self.model.n_vocab))
@@ -361,7 +422,17 @@ class Sequence:
             return n_cached
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`."""
+        """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("A document. "))
+        >>> llm.save("document.h2o")
+        >>> llm.reset()
+        >>> llm.load("document.h2o")
+        >>> llm.n_tokens
+        12
+        """
         self.snapshot().save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:

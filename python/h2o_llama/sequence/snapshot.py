@@ -93,6 +93,13 @@ class Snapshot:
         Of the last token; None if they were not known, as after `Llama.rewind`.
     state : bytes
         The rest, as llama.cpp keeps it.
+
+    Examples
+    --------
+    >>> llm.eval([1, 2, 3])
+    >>> snapshot = llm.snapshot()
+    >>> snapshot.tokens
+    array([1, 2, 3], dtype=int32)
     """
 
     origin: SnapshotOrigin
