@@ -11,11 +11,10 @@ import pytest
 
 from compare import assert_all_equal, assert_logits_close
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
-from llamas import Config, assert_agrees_with_oracle, lookups_of, open_llama, view
+from llamas import Config, assert_agrees_with_oracle, lookups_of, open_llama
 from oracle import DenseOracle, GGUFModel
 from pairwise import pairwise
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
-from test_h2o_sequence import remove
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -76,19 +75,6 @@ def test_everything_in_memory_is_dense(flash_attn: str, model_path: Path, oracle
         llm.eval(tokens[:20])
         got = decode_calls(llm, [[token] for token in tokens[20:]])
     assert_logits_close(got, expected[20:], config.tolerance(oracle_model, [[0]]).logits)
-
-
-def test_tokens_that_are_taken_back_leave_nothing(tiny_model: Path, config: Config) -> None:
-    """As if they had never been: the same bits."""
-    tokens, others = repetitive_tokens(60, seed=5), repetitive_tokens(20, seed=6)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        for model in (llm, fresh):
-            model.eval(tokens[:49])
-        decode_calls(llm, [others[:3], others[3:4], others[4:9]])
-        assert remove(llm, 49)
-        got = decode_calls(llm, [tokens[49:51], tokens[51:60]])
-        np.testing.assert_array_equal(got, decode_calls(fresh, [tokens[49:51], tokens[51:60]]))
-        assert_all_equal(view(llm), view(fresh))
 
 
 @pytest.mark.parametrize(("dense_layers", "n_built"), [((), 1), ((1,), 2)], ids=["", "dense layer"])

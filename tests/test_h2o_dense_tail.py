@@ -6,19 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compare import assert_all_equal, assert_logits_close
+from compare import assert_logits_close
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.demo.document import build_document
 from h2o_llama.sequence.generating import DENSE_TAIL
 from inputs import limited, random_tokens
-from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama, view
+from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import DenseOracle, GGUFModel, read_model
 from pairwise import SHAPES, pairwise
-from test_threads_cancel import Stop, stop_at
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -92,23 +90,6 @@ def test_stats_tell_of_tails(schedule: str, tiny_model: Path) -> None:
         assert stats.prefill_tokens == 90
         assert stats.single_pass_runs == (4 if schedule == "single_pass" else 0)
         assert (stats.phase1_runs, stats.phase2_runs) == ((1, 4) if schedule == "two_phase" else (0, 0))
-
-
-@pytest.mark.parametrize("n_done_at_end", [50, 64, 80])
-def test_a_call_cancelled_in_its_tail_is_undone(schedule: str, tiny_model: Path, n_done_at_end: int) -> None:
-    """Scores of all positions, also of those outside the memory set, are as before."""
-    before, tokens = random_tokens(70, seed=5), random_tokens(90, seed=6)
-    with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
-        llm.eval(before)
-        seen = view(llm)
-        with pytest.raises(Stop):
-            llm.eval(tokens, dense_tail=60, progress=stop_at(n_done_at_end))
-        assert_all_equal(view(llm), seen)
-        (again,) = eval_calls(llm, [tokens], dense_tail=60)
-    with open_llama(tiny_model, replace(CONFIG, schedule=schedule)) as llm:
-        llm.eval(before)
-        (expected,) = eval_calls(llm, [tokens], dense_tail=60)
-    np.testing.assert_array_equal(again, expected)
 
 
 def test_without_h2o_a_tail_changes_nothing(tiny_model: Path) -> None:

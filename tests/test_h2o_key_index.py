@@ -25,8 +25,7 @@ from oracle import DenseOracle, read_model
 from oracle.key_index import choose_keys
 from oracle.kv_rounding import round_q4_0
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
-from test_h2o_sequence import remove, restore, state_of
-from test_threads_cancel import Stop, stop_at
+from test_h2o_sequence import restore, state_of
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -113,7 +112,7 @@ CONFIGS = {
     "plain": CONFIG,
     "decode memory": replace(CONFIG, decode="memory"),
     "two_phase": replace(CONFIG, schedule="two_phase", decode="memory"),
-    "distant, bf16 scores": replace(CONFIG, scorer="distant"),
+    "distant": replace(CONFIG, scorer="distant"),
     "f16 cache": replace(CONFIG, kv_type="f16", decode="memory"),
     "a rotated cache": replace(CONFIG, kv_type="q8_0"),
     "one position": replace(CONFIG, B=1, T=1),
@@ -222,40 +221,12 @@ def test_what_is_chosen_is_brought_back(
         assert_all_equal(result, results[0])
 
 
-# --- what was undone leaves nothing: the same bits
+# --- states
 
 
 @pytest.fixture(params=[{"schedule": "single_pass"}, {"schedule": "two_phase"}, COLD], ids=str)
 def config(request: pytest.FixtureRequest) -> Config:
     return replace(CONFIG, **{"decode": "memory", **request.param})
-
-
-def test_tokens_that_are_taken_back(tiny_model: Path, config: Config) -> None:
-    """Also over the end of a chunk, whose record is kept."""
-    tokens, others = random_tokens(90, seed=9), random_tokens(40, seed=10)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        llm.eval(tokens[:50])
-        llm.eval(others)
-        assert remove(llm, 48)
-        fresh.eval(tokens[:48])
-        calls = [tokens[48:51], *[[token] for token in tokens[51:70]], tokens[70:]]
-        np.testing.assert_array_equal(decode_calls(llm, calls), decode_calls(fresh, calls))
-
-
-def test_a_call_that_is_cancelled_and_a_reset(tiny_model: Path, config: Config) -> None:
-    tokens, others = random_tokens(90, seed=11), random_tokens(80, seed=12)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        calls = [tokens[:40], tokens[40:]]
-        expected = eval_calls(fresh, calls)
-        llm.eval(calls[0])
-        with pytest.raises(Stop):
-            llm.eval(others, progress=stop_at(1))
-        assert_all_equal(eval_calls(llm, calls[1:]), expected[1:])
-        llm.reset()
-        assert_all_equal(eval_calls(llm, calls), expected)
-
-
-# --- states
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])

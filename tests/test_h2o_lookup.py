@@ -35,8 +35,7 @@ from oracle import GGUFModel, read_model
 from oracle.lookup import FOLLOW, Row
 from pairwise import pairwise
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
-from test_h2o_sequence import OPERATIONS, assert_same, count, remove, restore, run_operations, state_of
-from test_threads_cancel import Stop, stop_at
+from test_h2o_sequence import OPERATIONS, assert_same, count, restore, run_operations, state_of
 from tolerances import SELF_LOGITS_F32
 
 S, T = 16, 4
@@ -279,35 +278,6 @@ def test_no_later_token_changes_a_logit(tiny_model: Path, B: int) -> None:
             assert_logits_close(actual[: x + 1], expected[: x + 1], SELF_LOGITS_F32)
 
 
-# --- a call that fails leaves no trace
-
-
-@pairwise("schedule", scorer=["sum", "distant"], limit=[2, 18, 34, 40], dense_tail=[0, 25])
-def test_a_cancelled_call_leaves_no_trace(
-    tiny_model: Path, schedule: str, scorer: str, limit: int, dense_tail: int
-) -> None:
-    """Neither entries of the log, nor tokens that could be found: what follows is as if it had never been."""
-    config = replace(CONFIG, scorer=scorer, schedule=schedule)
-    text = repetitive_tokens(150, seed=7)
-    # within a tile and a chunk
-    first, cancelled = text[:46], text[46:86]
-    for following in (cancelled, text[60:100], text[:46], text[100:107]):
-        with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-            for target in (llm, fresh):
-                logits_of(target, [first])
-            before, log = view(llm, history=False), log_of(llm)
-            assert len(log) > 5
-            for _ in range(2):
-                with pytest.raises(Stop):
-                    llm.eval(cancelled, dense_tail=dense_tail, progress=stop_at(limit))
-                assert_all_equal(view(llm, history=False), before)
-                assert log_of(llm) == log
-            logits = [logits_of(target, [following, text[:1], text[:20]]) for target in (llm, fresh)]
-            np.testing.assert_array_equal(*logits)
-            assert_all_equal(view(llm, history=False), view(fresh, history=False))
-            assert log_of(llm) == log_of(fresh)
-
-
 # --- going back
 
 
@@ -316,19 +286,6 @@ def assert_same_lookups(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int],
     assert log_of(a) == log_of(b)
     assert_same(a, b, more, flash_decode)
     assert log_of(a) == log_of(b)
-
-
-@pytest.mark.parametrize("start", [48, 64, 73])
-def test_what_was_removed_is_not_found_any_more(tiny_model: Path, start: int) -> None:
-    """Nor seen what it asked for."""
-    text = repetitive_tokens(150, seed=13)
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
-        logits_of(llm, [text[:73]])
-        eval_calls(llm, [text[73:74], text[74:75]])
-        assert len(log_of(llm)) > 10
-        assert remove(llm, start)
-        logits_of(fresh, [text[:start]])
-        assert_same_lookups(llm, fresh, text[90:150])
 
 
 @small
