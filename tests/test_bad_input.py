@@ -15,7 +15,6 @@ from gguf_mutation import GGUFFile
 from subprocess_cases import Case, run_cases
 
 PRELUDE = """
-import threading
 import numpy as np
 import h2o_llama
 from h2o_llama import H2OConfig, KVCache, Llama
@@ -356,27 +355,6 @@ STATE = [
             "llm.kv.set_memory_indices(0, [])",
             "llm('a')",
         )
-    ),
-    Case(
-        "two-threads",
-        """
-llm = open_model()
-inside, done, errors = threading.Event(), threading.Event(), []
-def hold(n_done, n):
-    inside.set()
-    done.wait(10)
-thread = threading.Thread(target=lambda: llm.eval([1] * 40, progress=hold))
-thread.start()
-inside.wait(10)
-try:
-    llm.eval([1])
-finally:
-    done.set()
-    thread.join()
-    assert llm.n_tokens == 40
-""",
-        "BusyError",
-        "[Llama] is in use",
     ),
 ]
 

@@ -74,9 +74,3 @@ def test_the_cores_includes_go_in_one_direction() -> None:
         assert lowest, f"these include each other: {sorted(parts)}"
         for part in lowest:
             del parts[part]
-
-
-@pytest.mark.parametrize("folder", ["h2o", "ggml", "server"])
-def test_no_source_file_is_long(folder: str) -> None:
-    for path in (REPOSITORY / "src" / folder).rglob("*.*"):
-        assert path.read_text().count("\n") <= 400, path.name

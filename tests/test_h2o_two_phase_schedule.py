@@ -43,13 +43,6 @@ def test_phase_log_of_a_prompt_with_a_tail(tiny_model: Path) -> None:
     assert all("phase=1" not in line for line in lines[first_phase2:]), "phase 1 comes first"
 
 
-@pytest.mark.parametrize("n", [2, S - 1, S])
-def test_phase_2_is_skipped_in_the_first_chunk(tiny_model: Path, n: int) -> None:
-    lines = log_of(tiny_model, [random_tokens(n)], H2O_DEBUG_PHASES="1")
-    assert [f["ubatch.n_tokens"] for f in phases(lines, 1)] == [n]
-    assert phases(lines, 2) == []
-
-
 def test_phase_log_of_several_calls(tiny_model: Path) -> None:
     """Pieces of phase 2 are cut at the absolute grid; a chunk after the first has a predecessor in every call."""
     calls = split(random_tokens(60), [10, 20, 4, 26])
@@ -60,10 +53,6 @@ def test_phase_log_of_several_calls(tiny_model: Path) -> None:
     assert [f["ubatch.n_tokens"] for f in phase2] == [6, 14, 2, 2, 14, 12]
     assert [f["chunk_idx"] for f in phase2] == [0, 1, 1, 2, 2, 3]
     assert [f["has_prev"] for f in phase2] == [0, 1, 1, 1, 1, 1]
-
-
-def test_nothing_is_logged_without_the_variables(tiny_model: Path) -> None:
-    assert log_of(tiny_model, [random_tokens(40)]) == []
 
 
 def test_exact_count_of_phases(tiny_model: Path) -> None:

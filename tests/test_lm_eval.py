@@ -148,24 +148,6 @@ def test_the_size_of_pieces_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(pieces, whole, atol=5e-2)
 
 
-@pytest.mark.parametrize(
-    ("n_tokens", "n_scored", "most", "calls"),
-    [
-        (10, 4, 9, [(0, 6), (6, 10)]),
-        (10, 1, 9, [(0, 9), (9, 10)]),
-        (10, 8, 3, [(0, 2), (2, 4), (4, 7), (7, 10)]),
-        (10, 9, 5, [(0, 1), (1, 5), (5, 10)]),
-        (4, 4, 3, [(0, 2), (2, 4)]),
-        (3, 1, 3, [(0, 2), (2, 3)]),
-        (1, 1, 3, [(0, 1)]),
-    ],
-)
-def test_what_is_scored_is_read_in_pieces(
-    n_tokens: int, n_scored: int, most: int, calls: list[tuple[int, int]]
-) -> None:
-    assert lm_eval_model._calls(n_tokens, n_scored, most) == calls
-
-
 # --- generation
 
 

@@ -49,21 +49,6 @@ def test_products_with_every_type_of_weights_are_the_librarys(model_by_name: Mod
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_everything_in_memory_is_dense_attention(model_by_name: ModelByName, name: str) -> None:
-    """However a text is split into calls: the side of a layer that is not H2O's goes on where it was."""
-    model = read_model(model_by_name(name))
-    tokens = random_tokens(100, models.N_VOCAB, seed=2)
-    dense = DenseOracle(model, "f32", F64).logits(np.array(tokens))
-    for sizes in ([100], [10, 1, 1, 20, 68]):
-        oracle = OracleSinglePass(model, S=16, L=4, H=128, kv_type="f32", dtype=F64, decode="memory")
-        logits = []
-        for call in split(tokens, sizes):
-            oracle.eval(call) if len(call) > 1 else oracle.decode_step(call[0])
-            logits.append(oracle.logits)
-        assert relative_error(np.concatenate(logits), dense) < 1e-10
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_memory_changes_the_logits(model_by_name: ModelByName, name: str) -> None:
     """Otherwise a comparison with the library under H2O would prove nothing. Windows and convolutions do not change."""
     model = read_model(model_by_name(name))
@@ -74,25 +59,6 @@ def test_memory_changes_the_logits(model_by_name: ModelByName, name: str) -> Non
     assert relative_error(oracle.logits[:16], dense[:16]) < 1e-10
     assert relative_error(oracle.logits[16:], dense[16:]) > 0.05
     assert oracle.history[0].keys() == set(model.hparams.attention_layers)
-
-
-def test_a_window_hides_what_is_older(model_by_name: ModelByName) -> None:
-    """The third layer's keys depend on no token that is further away than the window and H2O's chunk together reach."""
-    model = read_model(model_by_name("gemma3-windows-f32"))
-    hp = model.hparams
-    assert hp.attention_layers == [1, 3]
-    assert [hp.window[il] for il in (0, 2)] == [24, 24]
-    tokens = np.array(random_tokens(40))
-    others = tokens.copy()
-    others[0] += 1
-    states = [OracleSinglePass(model, S=4, L=4, H=0, kv_type="f32", dtype=F64) for _ in range(2)]
-    for oracle, ids in zip(states, (tokens, others), strict=True):
-        oracle.eval(ids)
-    k, k_others = (oracle.cache.read(2, slice(0, 40))[0] for oracle in states)
-    # The window of the first layer; in the second a chunk of 4 and the 4 positions before it.
-    reach = (24 - 1) + (8 - 1)
-    assert not np.array_equal(k[:, :reach], k_others[:, :reach])
-    np.testing.assert_array_equal(k[:, reach + 1 :], k_others[:, reach + 1 :])
 
 
 def test_two_phases_are_refused_where_layers_cannot_run_twice(model_by_name: ModelByName) -> None:

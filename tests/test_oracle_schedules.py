@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import models
-from compare import assert_memory_is_well_formed, relative_error
-from inputs import ModelByName, chunk_ends, random_tokens, split
+from compare import relative_error
+from inputs import ModelByName, random_tokens
 from oracle import SCHEDULES, DenseOracle, GGUFModel, OracleSequence, read_model
 from oracle.arrays import Array
 from pairwise import MODELS
@@ -46,15 +44,6 @@ def test_models_have_distinct_heavy_hitters(schedule: str, model_by_name: ModelB
         assert np.all(scores.max(axis=1) > 5 * np.median(scores, axis=1))
 
 
-def test_one_chunk_is_dense_attention(schedule: str, fixture_model: GGUFModel) -> None:
-    tokens = random_tokens(16, models.N_VOCAB)
-    oracle = sequence(schedule, fixture_model)
-    oracle.eval(tokens)
-    assert relative_error(oracle.logits, dense_logits(fixture_model, tokens)) < 1e-12
-    assert not oracle.history
-    assert np.all(oracle.memory_indices(0) == -1)
-
-
 def test_memory_changes_the_logits(schedule: str, fixture_model: GGUFModel) -> None:
     """The bounds in tolerances.py are worth something only if H2O's effect is far above them."""
     tokens = random_tokens(32, models.N_VOCAB)
@@ -75,54 +64,6 @@ def test_the_schedules_differ(fixture_model: GGUFModel) -> None:
         logits.append(oracle.logits)
     assert relative_error(logits[0][:16], logits[1][:16]) < 1e-12
     assert relative_error(logits[0][16:], logits[1][16:]) > 0.05
-
-
-@given(
-    sizes=st.lists(st.integers(2, 25), min_size=2, max_size=6),
-    S=st.integers(4, 20),
-    L=st.integers(0, 4),
-    H=st.integers(1, 10),
-    A=st.integers(0, 3),
-    seed=st.integers(0, 1000),
-)
-@settings(deadline=None, derandomize=True, max_examples=25)
-def test_split_invariance_and_index_properties(
-    schedule: str, model_by_name: ModelByName, sizes: list[int], S: int, L: int, H: int, A: int, seed: int
-) -> None:
-    model = read_model(model_by_name("qwen3-gqa4-f32"))
-    tokens = random_tokens(sum(sizes), models.N_VOCAB, seed)
-    whole = sequence(schedule, model, S=S, L=L, H=H, A=A)
-    whole.eval(tokens)
-    parts = sequence(schedule, model, S=S, L=L, H=H, A=A)
-    logits = []
-    for part in split(tokens, sizes):
-        parts.eval(part)
-        logits.append(parts.logits)
-
-    assert relative_error(np.concatenate(logits), whole.logits) < 1e-10
-    assert parts.chunk_index == whole.chunk_index == -(-len(tokens) // S)
-    ends = chunk_ends(len(tokens), S)
-    assert len(whole.history) == len(parts.history) == len(ends)
-    for end, a, b in zip(ends, whole.history, parts.history, strict=True):
-        for il in model.hparams.attention_layers:
-            np.testing.assert_array_equal(a[il], b[il])
-            assert_memory_is_well_formed(a[il], end=int(end), L=L, H=H, A=A)
-
-
-def test_decode_is_dense_and_leaves_scores_alone(schedule: str, fixture_model: GGUFModel) -> None:
-    """In chunk 0 the cache is a dense one; and a decode step that begins a chunk builds the memory set before it."""
-    tokens = random_tokens(20, models.N_VOCAB)
-    oracle = sequence(schedule, fixture_model)
-    oracle.eval(tokens[:10])
-    before = {il: oracle.scores(il).copy() for il in fixture_model.hparams.attention_layers}
-    dense = dense_logits(fixture_model, tokens)
-    for position in range(10, 20):
-        oracle.decode_step(tokens[position])
-        assert relative_error(oracle.logits, dense[position : position + 1]) < 1e-12
-        assert len(oracle.history) == (position >= 16)
-    for il, scores in before.items():
-        np.testing.assert_array_equal(oracle.scores(il)[:, :10], scores)
-        assert not oracle.scores(il)[:, 10:].any()
 
 
 # --- two_phase
