@@ -9,11 +9,8 @@ The work is done in processes of its own. If one dies, what it was working on is
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,39 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import H2OError, codec
+from jobs import work_in_jobs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from kv_rows import BLOCK_BYTES, DTYPES
 from oracle.codec import HEADER, with_checksum
 
 NUMBERS = (0, 1, 2, 3, 16, 17, 27, 28, 127, 255, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--frames", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work is not None:
-        work(range(arguments.work, arguments.frames, arguments.jobs), arguments.seed)
-        return
-    command = [
-        sys.executable,
-        __file__,
-        *(f"--{name}={getattr(arguments, name)}" for name in ("frames", "seed", "jobs")),
-    ]
-    jobs = [subprocess.Popen([*command, f"--work={i}"], stdout=subprocess.PIPE) for i in range(arguments.jobs)]
-    failed = []
-    for job in jobs:
-        output, _ = job.communicate()
-        lines = output.decode().split()
-        if job.returncode != 0:
-            failed.append(f"frame {lines[-1]}: exit status {job.returncode}")
-    if failed:
-        sys.exit(f"fuzz_codec: with --seed={arguments.seed}, {'; '.join(failed)}")
-    print(f"fuzz_codec: {arguments.frames} frames, all refused or decoded")
 
 
 def work(numbers: range, seed: int) -> None:
@@ -154,4 +125,4 @@ DAMAGES: tuple[Callable[[bytes, bytes, random.Random], bytes], ...] = (bits, tru
 
 
 if __name__ == "__main__":
-    main()
+    work_in_jobs("frames", 200_000, work)

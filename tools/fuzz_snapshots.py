@@ -4,21 +4,16 @@ Each file is a good one with something changed: its bytes; or its header, or wha
 that are right. Each must be refused with a ValueError or an H2OError that leaves the sequence as it was, or be a
 sequence that can be gone on with. N is 20,000 by default, which takes a minute; some millions are for a night.
 
-The work is done in processes of its own. If one dies, the file that it died of is kept and named.
+The work is done in processes of its own. If one dies, the file that it died of is named by its number.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import io
 import json
-import os
 import random
-import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 import zlib
 from contextlib import suppress
@@ -30,6 +25,7 @@ from typing import Any
 from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import SECTIONS
+from jobs import work_in_jobs
 
 SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4, chunk_size=16)
 CONFIGS = (
@@ -57,32 +53,6 @@ NUMBERS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 70, 71, 72, 255, 256, 2**31 - 1, 2**
 VALUES: tuple[Any, ...] = (None, True, -1, 0, 1, 2, 4, 2**31, 2**63, 2**70, 1e300, "", "f16", [], {}, [0] * 3)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            work(range(arguments.work, arguments.files, arguments.jobs), arguments.seed, Path(folder))
-        return
-    command = [
-        sys.executable,
-        __file__,
-        *(f"--{name}={getattr(arguments, name)}" for name in ("files", "seed", "jobs")),
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        env = os.environ | {"TMPDIR": folder}
-        jobs = [subprocess.Popen([*command, f"--work={i}"], env=env) for i in range(arguments.jobs)]
-        failed = [job.args[-1] for job in jobs if job.wait() != 0]  # type: ignore[index]
-        if failed:
-            kept = Path.cwd() / "fuzz_snapshots"
-            shutil.copytree(folder, kept, dirs_exist_ok=True)
-            sys.exit(f"fuzz_snapshots: {failed} failed; the files that they worked on are in {kept}")
-
-
 class Case:
     """A `Llama` with a sequence, and the file of it."""
 
@@ -95,17 +65,16 @@ class Case:
         self.good.save(path)
         self.file = path.read_bytes()
 
-    def load(self, path: Path) -> bool:
-        """Whether the file is taken. If not, nothing has changed; if so, all can be done with the sequence."""
+    def load(self, path: Path) -> None:
+        """If the file is refused, nothing has changed; if it is taken, all can be done with the sequence."""
         try:
             self.llm.load(path)
         except (ValueError, H2OError):
             if self.llm.snapshot().state != self.good.state or not (self.llm.logits == self.good.logits).all():
                 raise AssertionError("a refused file has changed the sequence") from None
-            return False
+            return
         self._go_on()
         self.llm.restore(self.good)
-        return True
 
     def _go_on(self) -> None:
         llm = self.llm
@@ -124,18 +93,17 @@ class Case:
                 llm.eval(TEXT[:18])
 
 
-def work(numbers: range, seed: int, folder: Path) -> None:
-    """The files of these numbers. One is on the disk as long as it is worked on."""
-    cases = [Case(h2o, folder / "good") for h2o in CONFIGS]
-    n_taken = 0
-    for number in numbers:
-        rng = random.Random(f"{seed}/{number}")
-        case, damage = rng.choice(cases), rng.choice([damaged_bytes, damaged_header, damaged_sections])
-        path = folder / f"file-{number}"
-        path.write_bytes(damage(case.file, rng))
-        n_taken += case.load(path)
-        path.unlink()
-    print(f"fuzz_snapshots: {len(numbers)} files, {n_taken} of them can be gone on with, the others are refused")
+def work(numbers: range, seed: int) -> None:
+    """The files of these numbers, each printed before it is worked on."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        cases = [Case(h2o, path) for h2o in CONFIGS]
+        for number in numbers:
+            print(number, flush=True)
+            rng = random.Random(f"{seed}/{number}")
+            case, damage = rng.choice(cases), rng.choice([damaged_bytes, damaged_header, damaged_sections])
+            path.write_bytes(damage(case.file, rng))
+            case.load(path)
 
 
 def damaged_bytes(data: bytes, rng: random.Random) -> bytes:
@@ -220,4 +188,4 @@ def damaged_sections(data: bytes, rng: random.Random) -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    work_in_jobs("files", 20_000, work)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "python" / "h2o_llama" / "_core.pyi"
+
+
+def ruff() -> Path:
+    """The program itself: `python -m ruff` runs whatever has this name beside Python, which may run it again."""
+    for folder in (sysconfig.get_path("scripts"), *os.get_exec_path()):
+        path = Path(folder) / "ruff"
+        if path.is_file() and path.open("rb").read(2) != b"#!":
+            return path
+    sys.exit("stubs: ruff is missing: pip install --group dev")
 
 
 def generate() -> str:
@@ -20,9 +31,7 @@ def generate() -> str:
         subprocess.run([sys.executable, "-m", *command], check=True)
         stub = Path(folder) / "h2o_llama" / "_core.pyi"
         for action in (["check", "--fix-only", "--quiet"], ["format", "--quiet"]):
-            subprocess.run(
-                [sys.executable, "-m", "ruff", *action, f"--config={ROOT / 'pyproject.toml'}", stub], check=True
-            )
+            subprocess.run([ruff(), *action, f"--config={ROOT / 'pyproject.toml'}", stub], check=True)
         return stub.read_text(encoding="utf-8")
 
 

@@ -14,7 +14,7 @@
 #include <immintrin.h>
 
 #if defined(H2O_EMULATE_AMX)
-#include H2O_EMULATE_AMX // tools/check_amx.py
+#include H2O_EMULATE_AMX // tools/check_kernels.py amx
 #endif
 
 namespace {

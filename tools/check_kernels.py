@@ -1,0 +1,75 @@
+"""Run tests as on another CPU: python tools/check_kernels.py avx2|amx [pytest's arguments]
+
+    python tools/check_kernels.py avx2 --run COMMAND...
+
+Builds a library of ggml's in build/avx2 or build/amx, and puts it in the installed one's place. avx2: the CPU backend
+for plain AVX2, as results differ in their last bits from those of newer instructions, and must pass too; by default all
+of H2O's tests are run. amx: the base library, which holds the kernels, with AMX's tiles in software; it needs AVX-512,
+and the tests are attention's. Needs the package with its extra "test", and pybind11. Linux on x86-64.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from quiet import run
+
+ROOT = Path(__file__).resolve().parent.parent
+INSTRUCTIONS = ("SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C")
+EMULATION = ROOT / "tests" / "amx_emulation.h"
+# target, how it is built, variables, tests, pytest's options
+KERNELS = {
+    "avx2": (
+        "ggml-cpu",
+        [f"-DGGML_{name}=ON" for name in INSTRUCTIONS],
+        {"H2O_ISA": "avx2"},
+        ("test_attention_*.py", "test_top_keys_op.py", "test_h2o_*.py", "test_llama_api.py", "test_ops.py"),
+        [],
+    ),
+    "amx": (
+        "ggml-base",
+        [f'-DCMAKE_CXX_FLAGS=-DH2O_EMULATE_AMX=\\"{EMULATION}\\"'],
+        {},
+        ("test_attention_*.py",),
+        ["-k", "amx"],
+    ),
+}
+
+# The libraries in use, and H2O's best kernel.
+WHICH = """
+from h2o_llama import _core
+maps = open("/proc/self/maps").read().split()
+print(_core.ops_isas()[0], *{path for path in maps if "/libh2o-" in path})
+"""
+
+
+def main() -> None:
+    kernel, *arguments = sys.argv[1:] or [""]
+    if kernel not in KERNELS or sys.platform != "linux" or platform.machine() != "x86_64":
+        sys.exit(__doc__)
+    target, flags, variables, patterns, options = KERNELS[kernel]
+    build = ROOT / "build" / kernel
+    library = build / "bin" / f"libh2o-{target}.so"
+    # CMake would take the first Python of PATH, which may have no pybind11
+    common = [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=OFF"]
+    run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *common, *flags)
+    run("cmake", "--build", build, "--target", target)
+
+    env = os.environ | {"LD_PRELOAD": str(library)} | variables
+    used = subprocess.run([sys.executable, "-c", WHICH], env=env, text=True, stdout=subprocess.PIPE, check=True).stdout
+    if used.split()[0] != kernel or str(library) not in used.split():
+        sys.exit(f"check_kernels: {used.strip()} is in use, not {library} with the kernel {kernel}")
+
+    command = arguments[1:]
+    if arguments[:1] != ["--run"]:
+        tests = arguments or [str(path) for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
+        command = [sys.executable, "-m", "pytest", *options, *tests]
+    sys.exit(subprocess.run(command, env=env, cwd=ROOT).returncode)
+
+
+if __name__ == "__main__":
+    main()
