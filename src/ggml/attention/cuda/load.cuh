@@ -14,8 +14,8 @@ struct h2o_tile_sizes {
     static constexpr int ld      = D + 16/(int) sizeof(T);
     static constexpr int q_parts = h2o_number<T>::is_16 ? 2 : 1; // that make up a number of q, as it has 24 bits
 
-    static constexpr size_t q_size(int n_warps) { return sizeof(T)*n_warps*H2O_ATTN_WARP_ROWS*ld*q_parts; }
-    static constexpr size_t shared(int n_warps) { return q_size(n_warps) + sizeof(T)*n_keys*ld; }
+    static constexpr __host__ __device__ size_t q_size(int n_warps) { return sizeof(T)*n_warps*H2O_ATTN_WARP_ROWS*ld*q_parts; }
+    static constexpr __host__ __device__ size_t shared(int n_warps) { return q_size(n_warps) + sizeof(T)*n_keys*ld; }
 };
 
 // Numbers [i, i + 8) of a row, 0 beyond its end. Returns whether all are finite.

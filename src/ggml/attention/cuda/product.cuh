@@ -24,6 +24,7 @@ static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, 
             const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane%16)*sizes::ld + lane/16*8;
             const T * k_row = k + (lane%8 + lane/16*8)*sizes::ld + lane/8%2*8;
 
+#pragma unroll 1
             for (int i = 0; i < d; i += 16) {
                 uint32_t high[4], low[4];
                 h2o_ldmatrix(high, q_row + i);
@@ -45,6 +46,7 @@ static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, 
     const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane/4)*sizes::ld;
     const T * k_row = k + lane%4*2*sizes::ld;
 
+#pragma unroll 1
     for (int i = 0; i < d; ++i) {
         float x[2];
 #pragma unroll
@@ -112,15 +114,25 @@ static __device__ __forceinline__ void h2o_add_values(float (& o)[D/8][4], const
         }
     }
 
-#pragma unroll
+#pragma unroll 1
     for (int n = 0; n < sizes::n_keys/8; ++n) {
+        float x[4]; // s[n], as registers have no numbers at run time
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            x[i] = s[0][i];
+#pragma unroll
+            for (int other = 1; other < sizes::n_keys/8; ++other) {
+                x[i] = other == n ? s[other][i] : x[i];
+            }
+        }
+#pragma unroll 1
         for (int j = 0; j < 4; ++j) { // the thread that has the weights
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int key = n*8 + 2*j + e;
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
-                    const float weight = __shfl_sync(0xffffffff, s[n][2*r + e], lane/4*4 + j, WARP_SIZE);
+                    const float weight = __shfl_sync(0xffffffff, x[2*r + e], lane/4*4 + j, WARP_SIZE);
                     if (sees(r, key)) {
                         const T * row = v + key*sizes::ld + lane%4*2;
 #pragma unroll

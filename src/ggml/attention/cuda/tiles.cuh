@@ -42,19 +42,16 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE) h2o_attn_tiles(const
     __syncthreads();
 
     // the thread's two rows
-    int   query [2];
-    float factor[2][2];
+    int   query[2];
     float m[2];
     float l[2]; // of the columns that the thread has
     float o[D/8][4];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int i = warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8;
-        query [r]    = row + i < end ? (row + i)/a.group : -1;
-        factor[r][0] = factors[i][0];
-        factor[r][1] = factors[i][1];
-        m[r] = -INFINITY;
-        l[r] = 0.0f;
+        query[r] = row + i < end ? (row + i)/a.group : -1;
+        m    [r] = -INFINITY;
+        l    [r] = 0.0f;
     }
 #pragma unroll
     for (int n = 0; n < D/8; ++n) {
@@ -71,8 +68,8 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE) h2o_attn_tiles(const
         for (int n = 0; n < n_keys/8; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int r = i/2;
-                s[n][i] = keys.sees(query[r], n*8 + lane%4*2 + i%2) ? h2o_cap(s[n][i]*factor[r][0]*factor[r][1], a.softcap) : -INFINITY;
+                const float (& f)[2] = factors[warp*H2O_ATTN_WARP_ROWS + lane/4 + i/2*8];
+                s[n][i] = keys.sees(query[i/2], n*8 + lane%4*2 + i%2) ? h2o_cap(s[n][i]*f[0]*f[1], a.softcap) : -INFINITY;
             }
         }
 #pragma unroll
