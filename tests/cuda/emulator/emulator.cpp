@@ -141,16 +141,23 @@ void run_block(unsigned n_threads, std::mt19937 & random) {
             std::shuffle(turns.begin(), turns.end(), random);
         }
         bool moved = false;
-        for (unsigned i : turns) {
-            fibre & f = *fibres[i];
-            if (f.done || (f.waits && f.waits->turn == f.turn)) {
-                continue;
-            }
-            resume(i);
-            moved   = true;
-            n_done += f.done;
-            if (error) {
-                throw std::runtime_error(error);
+        for (unsigned start = 0; start < n_threads; start += 32) {
+            // a warp goes on for as long as it can, which may be far ahead of the others
+            for (bool warp_moved = true; warp_moved;) {
+                warp_moved = false;
+                for (unsigned i = start; i < start + 32; ++i) {
+                    fibre & f = *fibres[turns[i]];
+                    if (f.done || (f.waits && f.waits->turn == f.turn)) {
+                        continue;
+                    }
+                    resume(turns[i]);
+                    warp_moved = true;
+                    n_done += f.done;
+                    if (error) {
+                        throw std::runtime_error(error);
+                    }
+                }
+                moved = moved || warp_moved;
             }
         }
         if (!moved) {

@@ -1,7 +1,8 @@
 // CUDA in software: kernels compiled for the CPU, so that tests run them where there is no GPU.
 //
-// Blocks run one after the other, the threads of a block as fibres: each runs until it waits for others. In which order they run is
-// chosen, and results must not depend on it: what threads that race read depends on who ran first.
+// Blocks run one after the other, the threads of a block as fibres: each runs until it waits for others, and a warp
+// until it waits for the block. In which order they run is chosen, and results must not depend on it: what threads that race read
+// depends on who ran first.
 
 #pragma once
 
