@@ -1,6 +1,7 @@
-"""Configure with GGML_CUDA=ON and compile, for sm_80 and sm_90, the CUDA files that this project adds or patches.
+"""Compile the CUDA files that this project adds or patches, for sm_80, sm_90 and sm_120, and say what our kernels take.
 
-Needs no GPU: the toolkit is tools/requirements-cuda.txt, installed by pip. Nothing is linked.
+That is registers, static shared memory, and bytes that are spilled: a kernel that spills is an error. Needs no GPU:
+the toolkit is tools/requirements-cuda.txt, installed by pip. Nothing is linked.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +19,15 @@ import ninja
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "cuda"
-ARCHITECTURES = "80-real;90-real"
+ARCHITECTURES = "80-real;90-real;120-real"
+
+# What ptxas says of a kernel, with -v.
+_KERNEL = re.compile(
+    r"Compiling entry function '(?P<name>\w+)' for '(?P<architecture>\w+)'.*?"
+    r"(?P<spilled>\d+) bytes spill stores, (?P<read>\d+) bytes spill loads.*?"
+    r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    re.DOTALL,
+)
 
 
 def make_toolkit(folder: Path) -> Path:
@@ -45,23 +55,51 @@ def make_toolkit(folder: Path) -> Path:
     return folder
 
 
-def sources() -> set[Path]:
-    """The .cu files of src/ggml, and those that patches/ change (for a .cuh: the .cu of that name)."""
-    ours = set((ROOT / "src" / "ggml").glob("*/cuda/*.cu"))
+def our_sources() -> set[Path]:
+    return set((ROOT / "src" / "ggml").glob("*/cuda/*.cu"))
+
+
+def patched_sources() -> set[Path]:
+    """The .cu files that patches/ change (for a .cuh: the .cu of that name)."""
     patches = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "patches").glob("*.patch"))
     patched = re.findall(r"^\+\+\+ b/(ggml/src/ggml-cuda/\S+\.cu)h?$", patches, re.MULTILINE)
-    return ours | {ROOT / "vendor" / "llama.cpp" / name for name in patched}
+    return {ROOT / "vendor" / "llama.cpp" / name for name in patched}
+
+
+def demangled(name: str) -> str:
+    """A kernel's name and template arguments, if the compiler's tools are there."""
+    if shutil.which("c++filt") is None:
+        return name
+    text = subprocess.run(["c++filt", name], capture_output=True, text=True, check=True).stdout.strip()
+    return text.split("(")[0].removeprefix("void ")
+
+
+def report(log: str) -> bool:
+    """Print a line for each kernel in what the compiler said; whether none spills."""
+    lines, good = [], True
+    for kernel in _KERNEL.finditer(log):
+        shared = re.search(r"(\d+) bytes smem", kernel["rest"])
+        spilled = int(kernel["spilled"]) + int(kernel["read"])
+        good = good and spilled == 0
+        lines.append(
+            f"{kernel['architecture']:7} {demangled(kernel['name']):60} {int(kernel['registers']):4} registers, "
+            f"{shared[1] if shared else 0:>5} bytes of static shared memory, {spilled} bytes spilled"
+        )
+    print("\n".join(sorted(lines)))
+    return good and len(lines) > 0
 
 
 def main() -> None:
     toolkit = make_toolkit(BUILD / "toolkit")
-    wanted = sources()
+    ours, patched = our_sources(), patched_sources()
+    wanted = ours | patched
     subprocess.run(
         [
             Path(cmake.CMAKE_BIN_DIR) / "cmake",
             *("-S", ROOT, "-B", BUILD, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}"),
             *("-DGGML_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}", f"-DCMAKE_CUDA_COMPILER={toolkit / 'bin' / 'nvcc'}"),
-            *(f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURES}", f"-DPython_EXECUTABLE={sys.executable}"),
+            *(f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURES}", "-DCMAKE_CUDA_FLAGS=-Xptxas=-v"),
+            f"-DPython_EXECUTABLE={sys.executable}",
         ],
         check=True,
     )
@@ -69,9 +107,15 @@ def main() -> None:
     outputs = {Path(command["file"]): (BUILD / command["output"]).relative_to(BUILD) for command in commands}
     if missing := wanted - set(outputs):
         sys.exit(f"check_cuda: not in the build: {', '.join(map(str, sorted(missing)))}")
-    subprocess.run(
-        [Path(ninja.BIN_DIR) / "ninja", "-C", BUILD, "-j2", *(outputs[path] for path in sorted(wanted))], check=True
-    )
+    build: list[str | Path] = [Path(ninja.BIN_DIR) / "ninja", "-C", BUILD, "-j2"]
+    for path in ours:  # the compiler says what kernels take when it compiles them
+        (BUILD / outputs[path]).unlink(missing_ok=True)
+    result = subprocess.run([*build, *(outputs[path] for path in sorted(ours))], capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"check_cuda: our files do not compile\n{result.stdout[-4000:]}")
+    if not report(result.stdout):
+        sys.exit("check_cuda: a kernel spills registers, or the compiler named none")
+    subprocess.run([*build, *(outputs[path] for path in sorted(patched))], check=True, stdout=subprocess.DEVNULL)
     print(f"check_cuda: {len(wanted)} files compiled for {ARCHITECTURES}: {', '.join(sorted(p.name for p in wanted))}")
 
 

@@ -1,17 +1,21 @@
 """Build with CUDA and check on the GPU: python tools/check_gpu.py
 
 For any machine with an NVIDIA GPU and the CUDA toolkit. Makes its own virtual environment in build/gpu, runs upstream's
-operator tests for our operators that the GPU has, compares the demo model on the CPU and on the GPU, runs the tests
-against the NumPy oracle on the GPU, and measures H2O with eviction beside dense flash attention.
+operator tests for our operators that they know, and those of our kernels against NumPy, some once more under NVIDIA's
+compute-sanitizer, if that is there: it finds races and wrong addresses. Then compares the demo model on the CPU and on
+the GPU, runs the tests against the NumPy oracle on the GPU, and measures H2O with eviction beside dense flash
+attention.
 
     python tools/check_gpu.py --stand-in
 
-compares without a GPU: in its place the CPU without H2O's own operator, so that the same graph is computed as there.
+compares without a GPU: in its place the CPU without H2O's own operator, so that attention is composed, as on GPUs that
+lack it.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +70,22 @@ def main() -> None:
     subprocess.run([python, "-m", "pip", "install", *build, f"{ROOT}[test]"], check=True, env=environment)
     tests = VENV / "build" / "bin" / "test-backend-ops"
     subprocess.run([tests, "test", "-b", "CUDA0", "-o", "MAX_ROWS,GET_ROWS"], check=True)
+    kernels: list[str | Path] = [python, "-m", "pytest", "-q", "-n", "0", "tests/test_cuda_kernels.py"]
+    on_device = os.environ | {"H2O_TEST_CUDA_BACKEND": "CUDA0"}
+    subprocess.run(kernels, check=True, cwd=ROOT, env=on_device)
+    if sanitizer := shutil.which("compute-sanitizer"):
+        for tool in ("memcheck", "racecheck"):
+            command = [
+                sanitizer,
+                "--tool",
+                tool,
+                "--error-exitcode",
+                "1",
+                *kernels,
+                "-k",
+                "lists or top_keys or extremes",
+            ]
+            subprocess.run(command, check=True, cwd=ROOT, env=on_device)
     subprocess.run([python, "-c", COMPARE], check=True)
     on_gpu = os.environ | {"H2O_TEST_GPU_LAYERS": "99"}
     oracle = ["tests/test_h2o_evict.py", "tests/test_h2o_single_pass_schedule.py", "-k", "oracle"]

@@ -1,8 +1,8 @@
 """The core under AddressSanitizer and UndefinedBehaviorSanitizer: python tools/check_sanitizers.py [states [seed]]
 
 Builds the libraries and tests/c_api so, in build/sanitizers, without what is not needed there (OpenMP, code for this
-very CPU), and runs them: the codec, what is to be refused, and so many damaged states (1,500). Needs pybind11, and GCC
-or Clang.
+very CPU), and runs them: the codec, what is to be refused, and so many damaged states (1,500). Then the CUDA kernels in
+software, with the package that is installed. Needs pybind11, and GCC or Clang; for the kernels, GCC.
 """
 
 from __future__ import annotations
@@ -47,6 +47,21 @@ def main() -> None:
         result = subprocess.run([str(BUILD / "bin" / command[0]), *command[1:]], env=env)
         if result.returncode != 0:
             sys.exit(f"check_sanitizers: {' '.join(command)}: exit status {result.returncode}")
+    check_cuda_kernels()
+
+
+def check_cuda_kernels() -> None:
+    """Their tests, in a Python that has AddressSanitizer from the start. Leaks of Python are not looked for."""
+    runtime = subprocess.run(["g++", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
+    env = os.environ | {
+        "CXX": "g++",
+        "H2O_TEST_CUDA_SANITIZERS": "address,undefined",
+        "LD_PRELOAD": runtime.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
+    tests = [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/test_cuda_kernels.py", "-k", "not whole_model"]
+    if subprocess.run(tests, cwd=ROOT, env=env).returncode != 0:
+        sys.exit("check_sanitizers: the CUDA kernels' tests fail")
 
 
 if __name__ == "__main__":

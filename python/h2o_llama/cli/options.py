@@ -26,7 +26,7 @@ _FOLLOWING = {
     "heavy_budget": f"{DEFAULTS.heavy_budget}; ngrams {NGRAMS.heavy_budget}; --evict {EVICTING.heavy_budget}{_LESS}",
     "sink_tokens": f"{DEFAULTS.sink_tokens}{_LESS}",
     "lookup_budget": f"{DEFAULTS.lookup_budget}; ngrams {NGRAMS.lookup_budget}; none if what is evicted is gone{_LESS}",
-    "retrieval": f"{DEFAULTS.retrieval}; {NGRAMS.retrieval} with --evict or layers on a GPU",
+    "retrieval": f"{DEFAULTS.retrieval}; {NGRAMS.retrieval} with --evict or on a device without an index",
     "decode": f"{DEFAULTS.decode}, with --evict {EVICTING.decode}",
 }
 """What is said of defaults that depend on other options."""

@@ -1,5 +1,7 @@
 #include "ggml/max-rows/cuda/max-rows.cuh"
 
+#include "ggml/cuda/launch.cuh"
+
 // x if it is the larger one or NaN: unlike fmaxf, NaN is kept
 static __device__ __forceinline__ float max_or_nan(const float max, const float x) {
     return x > max || isnan(x) ? x : max;
@@ -57,7 +59,7 @@ static void max_rows_cuda(const ggml_tensor * src0, ggml_tensor * dst, cudaStrea
     // few rows: larger blocks hide the latency
     const int block_size = nrows / nsm < 2 ? 512 : src0->ne[0] < 1024 ? 32 : 128;
 
-    k_max_rows<T><<<nrows, block_size, 0, stream>>>((const char *) src0->data, (T *) dst->data, src0->ne[0],
+    h2o_launch(k_max_rows<T>, dim3(nrows), dim3(block_size), 0, stream, (const char *) src0->data, (T *) dst->data, src0->ne[0],
             src0->ne[1], src0->ne[2], src0->nb[1], src0->nb[2], src0->nb[3]);
 }
 

@@ -1,0 +1,256 @@
+#include "ggml/attention/cuda/attention.cuh"
+
+#include "ggml/attention/attention.h"
+#include "ggml/attention/cuda/merge.cuh"
+#include "ggml/attention/cuda/sums.cuh"
+#include "ggml/attention/cuda/tiles.cuh"
+
+#include <algorithm>
+#include <type_traits>
+
+constexpr int MAX_HEAD_SIZE = 256;
+constexpr int ROW_WARPS     = 4; // of a block, where there are more rows than one warp has
+
+// Few rows: the own keys are split, so that all of a device has work. How, does not depend on the device.
+constexpr int MIN_SPLIT_KEYS = 128;
+constexpr int MAX_BLOCKS     = 1024;
+
+static int ceil_div(int64_t a, int64_t b) {
+    return (int) ((a + b - 1)/b);
+}
+
+// in which numbers K and V are multiplied; GGML_TYPE_COUNT: they are not
+static ggml_type product_type(ggml_type k, ggml_type v) {
+    const auto has = [](ggml_type type) {
+        return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_Q8_0;
+    };
+    const auto fits_f16 = [](ggml_type type) { return type == GGML_TYPE_F16 || type == GGML_TYPE_Q8_0; };
+
+    if (!has(k) || !has(v)) {
+        return GGML_TYPE_COUNT;
+    }
+    return fits_f16(k) && fits_f16(v) ? GGML_TYPE_F16 : k == GGML_TYPE_BF16 && v == GGML_TYPE_BF16 ? GGML_TYPE_BF16 : GGML_TYPE_F32;
+}
+
+static h2o_cuda_rows rows_of(const ggml_tensor * t, const void * data) {
+    h2o_cuda_rows res;
+    res.data        = (const char *) data;
+    res.stride      = t->nb[1];
+    res.head_stride = t->nb[2];
+    res.type        = t->type;
+    res.d           = (int) t->ne[0];
+    res.is_aligned  = t->type != GGML_TYPE_Q8_0 && t->ne[0] % 8 == 0 && ((uintptr_t) data | t->nb[1] | t->nb[2]) % 16 == 0;
+    return res;
+}
+
+static const int32_t * numbers_of(const ggml_tensor * t) {
+    return t ? (const int32_t *) t->data : nullptr;
+}
+
+static h2o_cuda_attn args_of(const ggml_tensor * dst) {
+    const ggml_tensor * q = dst->src[0];
+    const ggml_tensor * k = dst->src[1];
+    const ggml_tensor * v = dst->src[2];
+
+    h2o_cuda_attn a = {};
+    a.scale   = ggml_get_op_params_f32(dst, 0);
+    a.softcap = ggml_get_op_params_f32(dst, 1);
+
+    a.n_q       = (int) q->ne[1];
+    a.n_head    = (int) q->ne[2];
+    a.n_head_kv = (int) k->ne[2];
+    a.n_k       = ggml_get_op_params_i32(dst, 3);
+    a.group     = a.n_head/a.n_head_kv;
+
+    a.q              = (const char *) q->data;
+    a.q_stride       = q->nb[1];
+    a.q_head_stride  = q->nb[2];
+    a.q_block_stride = q->nb[3];
+    a.q_is_aligned   = q->ne[0] % 4 == 0 && ((uintptr_t) q->data | q->nb[1] | q->nb[2] | q->nb[3]) % 16 == 0;
+    a.k              = rows_of(k, k->data);
+    a.v              = rows_of(v, v->data);
+
+    if (const ggml_tensor * rows = dst->src[3]) {
+        a.rows              = (const int32_t *) rows->data;
+        a.rows_head_stride  = rows->nb[1]/sizeof(int32_t);
+        a.rows_block_stride = rows->nb[2]/sizeof(int32_t);
+    }
+    a.first  = numbers_of(dst->src[4]);
+    a.limits = numbers_of(dst->src[5]);
+    a.sinks  = (const float *) numbers_of(dst->src[9]);
+
+    if (const ggml_tensor * lists = dst->src[6]) {
+        a.list_rows          = (const int32_t *) lists->data;
+        a.n_list_rows        = (int) lists->ne[0];
+        a.n_lists            = (int) lists->ne[1];
+        a.lists_are_of_heads = lists->ne[2] > 1;
+        a.list_size          = ggml_get_op_params_i32(dst, 4);
+        a.list_offset        = ggml_get_op_params_i32(dst, 5);
+        a.list_k             = a.k.data;
+        a.list_v             = a.v.data;
+        if (const ggml_tensor * queries = dst->src[7]) {
+            a.list_first = (const int32_t *) queries->data;
+            a.list_last  = a.list_first + (int64_t) a.n_lists*a.n_list_rows;
+        }
+        if (const ggml_tensor * source = dst->src[8]) {
+            const int    n_source = ggml_get_op_params_i32(dst, 6);
+            const auto   at       = ggml_h2o_attn_source_offsets(k, v, n_source);
+            const char * data     = (const char *) source->data;
+
+            a.list_k       = data + at.k; // 64 bytes or a multiple from the beginning of a tensor, so as aligned
+            a.list_v       = data + at.v;
+            a.source_own   = (const uint32_t *) (data + at.own);
+            a.n_source_own = ceil_div(n_source, 32);
+        }
+    }
+
+    const int64_t n_block = q->ne[3];
+    const int     sums    = ggml_get_op_params_i32(dst, 2);
+    const int64_t n_each  = sums == GGML_H2O_ATTN_QUERY_SUMS ? a.n_q : n_block;
+
+    a.o    = (float *) dst->data;
+    a.sums = a.o + v->ne[0]*a.n_head*a.n_q*n_block;
+    a.m    = a.sums + (sums ? (int64_t) a.n_k*a.n_head_kv*n_each : 0);
+    a.l    = a.m + (int64_t) a.n_q*a.n_head*n_block;
+    return a;
+}
+
+// f(product type, largest head size, warps of a block)
+template <typename T, int D, typename F>
+static void with_warps(int n_warps, const F & f) {
+    if (n_warps == 1) {
+        f(T(), std::integral_constant<int, D>(), std::integral_constant<int, 1>());
+    } else {
+        f(T(), std::integral_constant<int, D>(), std::integral_constant<int, ROW_WARPS>());
+    }
+}
+
+template <typename T, typename F>
+static void with_head_size(int d, int n_warps, const F & f) {
+    if (d <= 64) {
+        with_warps<T, 64>(n_warps, f);
+    } else if (d <= 128) {
+        with_warps<T, 128>(n_warps, f);
+    } else {
+        with_warps<T, MAX_HEAD_SIZE>(n_warps, f);
+    }
+}
+
+template <typename F>
+static void with_kernel(const h2o_cuda_attn & a, int n_warps, const F & f) {
+    const int d = std::max(a.k.d, a.v.d);
+
+    switch (product_type((ggml_type) a.k.type, (ggml_type) a.v.type)) {
+        case GGML_TYPE_F16:  with_head_size<half>       (d, n_warps, f); break;
+        case GGML_TYPE_BF16: with_head_size<nv_bfloat16>(d, n_warps, f); break;
+        default:             with_head_size<float>      (d, n_warps, f); break;
+    }
+}
+
+static int warps_for(int unit_rows) {
+    return unit_rows <= H2O_ATTN_WARP_ROWS ? 1 : ROW_WARPS;
+}
+
+static void launch_tiles(const h2o_cuda_attn & a, h2o_cuda_work work, int n_units, int n_block, int n_parts, cudaStream_t stream) {
+    with_kernel(a, warps_for(work.unit_rows), [&](auto number, auto d, auto n_warps) {
+        using T = decltype(number);
+        constexpr size_t shared = h2o_tile_sizes<T, d>::shared(n_warps);
+
+        const auto kernel = h2o_attn_tiles<T, d, n_warps>;
+        CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
+
+        work.unit_tiles = ceil_div(work.unit_rows, n_warps*H2O_ATTN_WARP_ROWS);
+        h2o_launch(kernel, dim3(n_units*work.unit_tiles, a.n_head_kv*n_block, n_parts), n_warps*WARP_SIZE, shared, stream, a, work);
+    });
+}
+
+static void launch_sums(const h2o_cuda_attn & a, int n_block, bool of_queries, cudaStream_t stream) {
+    h2o_cuda_work work = {};
+    work.unit_rows = of_queries ? a.group : a.n_q*a.group;
+
+    with_kernel(a, warps_for(work.unit_rows), [&](auto number, auto d, auto n_warps) {
+        using T = decltype(number);
+        constexpr size_t shared = h2o_tile_sizes<T, d>::shared(n_warps);
+
+        const auto kernel = h2o_attn_sums<T, d, n_warps>;
+        CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
+
+        const dim3 grid(ceil_div(a.n_k, h2o_tile_sizes<T, d>::n_keys), a.n_head_kv*n_block, of_queries ? a.n_q : 1);
+        h2o_launch(kernel, grid, n_warps*WARP_SIZE, shared, stream, a, work);
+    });
+}
+
+bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
+    const auto & info = ggml_cuda_info().devices[device];
+
+    const ggml_tensor * q = dst->src[0];
+    const ggml_tensor * k = dst->src[1];
+    const ggml_tensor * v = dst->src[2];
+
+    if (!GGML_CUDA_CC_IS_NVIDIA(info.cc) || info.cc < GGML_CUDA_CC_AMPERE) {
+        return false;
+    }
+    const ggml_type type = product_type(k->type, v->type);
+    const int64_t   d    = std::max(k->ne[0], v->ne[0]);
+    if (type == GGML_TYPE_COUNT || d > MAX_HEAD_SIZE) {
+        return false;
+    }
+    const size_t shared = type == GGML_TYPE_F32 ? h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(ROW_WARPS)
+                                                : h2o_tile_sizes<half,  MAX_HEAD_SIZE>::shared(ROW_WARPS);
+    if (shared + 1536 > info.smpbo) { // with what is static
+        return false;
+    }
+    return k->ne[2]*q->ne[3] <= UINT16_MAX && q->ne[1] <= UINT16_MAX && q->ne[1]*q->ne[2]*q->ne[3] <= INT_MAX;
+}
+
+void ggml_cuda_op_h2o_attn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    h2o_cuda_attn a = args_of(dst);
+
+    const int  n_block = (int) dst->src[0]->ne[3];
+    const int  n_rows  = a.n_q*a.group;
+    const bool has_own_lists = a.list_rows && a.list_size == 1 && !a.list_first; // each query's own, which no others share
+
+    h2o_cuda_work own = {};
+    own.unit_rows  = n_rows;
+    own.n_splits   = 1;
+    own.split_keys = a.n_k;
+    own.has_lists  = a.list_rows && !has_own_lists;
+
+    if (n_block == 1) {
+        const int n_blocks = ceil_div(n_rows, warps_for(n_rows)*H2O_ATTN_WARP_ROWS)*a.n_head_kv;
+        const int n_splits = std::max(std::min(ceil_div(a.n_k, MIN_SPLIT_KEYS), MAX_BLOCKS/n_blocks), 1);
+
+        own.split_keys = ceil_div(ceil_div(a.n_k, n_splits), 64)*64; // whole tiles
+        own.n_splits   = ceil_div(a.n_k, own.split_keys);
+    }
+    const int n_own_parts = own.n_splits + (own.has_lists && own.n_splits > 1 ? 1 : 0);
+
+    a.n_parts = n_own_parts + (has_own_lists ? 1 : 0);
+
+    ggml_cuda_pool_alloc<float> parts(ctx.pool());
+    if (a.n_parts > 1) {
+        const int64_t n_states = (int64_t) a.n_parts*n_rows*a.n_head_kv;
+
+        a.part_o = parts.alloc(n_states*(a.v.d + 2));
+        a.part_m = a.part_o + n_states*a.v.d;
+        a.part_l = a.part_m + n_states;
+    }
+
+    launch_tiles(a, own, 1, n_block, n_own_parts, ctx.stream());
+
+    if (has_own_lists) {
+        h2o_cuda_work lists = {};
+        lists.unit_rows  = a.group;
+        lists.has_lists  = true;
+        lists.first_part = n_own_parts;
+        launch_tiles(a, lists, a.n_q, 1, 1, ctx.stream());
+    }
+    if (a.n_parts > 1) {
+        h2o_launch(h2o_attn_merge, dim3(n_rows*a.n_head_kv), H2O_ATTN_MERGE_THREADS, 0, ctx.stream(), a);
+    }
+
+    const int sums = ggml_get_op_params_i32(dst, 2);
+    if (sums) {
+        launch_sums(a, n_block, sums == GGML_H2O_ATTN_QUERY_SUMS, ctx.stream());
+    }
+}

@@ -1,0 +1,155 @@
+#pragma once
+
+// Products of a warp's 16 rows. A thread has of their logits and outputs rows lane/4 and lane/4 + 8, in every 8 columns two.
+
+#include "ggml/attention/cuda/load.cuh"
+
+// Logits of a tile of keys, not yet scaled.
+//   by_hand: one after the other, as parts of a number cannot be multiplied by what is not finite
+template <typename T, int D>
+static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * q, const T * k, int d, bool by_hand) {
+    using sizes = h2o_tile_sizes<T, D>;
+
+    const int lane   = threadIdx.x%WARP_SIZE;
+    const int warp   = threadIdx.x/WARP_SIZE;
+    const int n_rows = blockDim.x/WARP_SIZE*H2O_ATTN_WARP_ROWS;
+
+#pragma unroll
+    for (int n = 0; n < sizes::n_keys/8; ++n) {
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+    }
+
+    if constexpr (h2o_number<T>::is_16) {
+        if (!by_hand) {
+            const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane%16)*sizes::ld + lane/16*8;
+            const T * k_row = k + (lane%8 + lane/16*8)*sizes::ld + lane/8%2*8;
+
+#pragma unroll 1
+            for (int i = 0; i < d; i += 16) {
+                uint32_t high[4], low[4];
+                h2o_ldmatrix(high, q_row + i);
+                h2o_ldmatrix(low,  q_row + i + n_rows*sizes::ld);
+#pragma unroll
+                for (int n = 0; n < sizes::n_keys/8; n += 2) {
+                    uint32_t b[4];
+                    h2o_ldmatrix(b, k_row + n*8*sizes::ld + i);
+                    h2o_number<T>::mma(s[n],     low,  b[0], b[1]);
+                    h2o_number<T>::mma(s[n + 1], low,  b[2], b[3]);
+                    h2o_number<T>::mma(s[n],     high, b[0], b[1]);
+                    h2o_number<T>::mma(s[n + 1], high, b[2], b[3]);
+                }
+            }
+            return;
+        }
+    }
+
+    const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane/4)*sizes::ld;
+    const T * k_row = k + lane%4*2*sizes::ld;
+
+#pragma unroll 1
+    for (int i = 0; i < d; ++i) {
+        float x[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            x[r] = (float) q_row[r*8*sizes::ld + i];
+            if (sizes::q_parts > 1) {
+                x[r] += (float) q_row[(n_rows + r*8)*sizes::ld + i];
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < sizes::n_keys/8; ++n) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const float y = (float) k_row[(n*8 + e)*sizes::ld + i];
+                s[n][e]     += x[0]*y;
+                s[n][2 + e] += x[1]*y;
+            }
+        }
+    }
+}
+
+// Adds the values of a tile of keys, with these weights. by_hand: sees(row of the thread, key) says which values are looked at.
+template <typename T, int D, typename F>
+static __device__ __forceinline__ void h2o_add_values(float (& o)[D/8][4], const float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * v, int d,
+        bool by_hand, const F & sees) {
+    using sizes = h2o_tile_sizes<T, D>;
+
+    const int lane = threadIdx.x%WARP_SIZE;
+
+    if constexpr (h2o_number<T>::is_16) {
+        if (!by_hand) {
+            const T * v_row = v + lane%16*sizes::ld + lane/16*8;
+#pragma unroll
+            for (int j = 0; j < sizes::n_keys/16; ++j) {
+                const float (& x)[4] = s[2*j];
+                const float (& y)[4] = s[2*j + 1];
+
+                const uint32_t high[4] = {
+                    h2o_number<T>::pair(x[0], x[1]), h2o_number<T>::pair(x[2], x[3]),
+                    h2o_number<T>::pair(y[0], y[1]), h2o_number<T>::pair(y[2], y[3]),
+                };
+                uint32_t low[4] = {};
+                if constexpr (h2o_number<T>::n_weight_parts > 1) {
+                    const auto rest = [](float x) { return x - (float) h2o_number<T>::from(x); };
+                    low[0] = h2o_number<T>::pair(rest(x[0]), rest(x[1]));
+                    low[1] = h2o_number<T>::pair(rest(x[2]), rest(x[3]));
+                    low[2] = h2o_number<T>::pair(rest(y[0]), rest(y[1]));
+                    low[3] = h2o_number<T>::pair(rest(y[2]), rest(y[3]));
+                }
+#pragma unroll
+                for (int n = 0; n < D/8; n += 2) {
+                    if (n*8 < d) {
+                        uint32_t b[4];
+                        h2o_ldmatrix_trans(b, v_row + j*16*sizes::ld + n*8);
+                        if constexpr (h2o_number<T>::n_weight_parts > 1) {
+                            h2o_number<T>::mma(o[n],     low, b[0], b[1]);
+                            h2o_number<T>::mma(o[n + 1], low, b[2], b[3]);
+                        }
+                        h2o_number<T>::mma(o[n],     high, b[0], b[1]);
+                        h2o_number<T>::mma(o[n + 1], high, b[2], b[3]);
+                    }
+                }
+            }
+            return;
+        }
+    }
+
+#pragma unroll 1
+    for (int n = 0; n < sizes::n_keys/8; ++n) {
+        float x[4]; // s[n], as registers have no numbers at run time
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            x[i] = s[0][i];
+#pragma unroll
+            for (int other = 1; other < sizes::n_keys/8; ++other) {
+                x[i] = other == n ? s[other][i] : x[i];
+            }
+        }
+#pragma unroll 1
+        for (int j = 0; j < 4; ++j) { // the thread that has the weights
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int key = n*8 + 2*j + e;
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    const float weight = __shfl_sync(0xffffffff, x[2*r + e], lane/4*4 + j, WARP_SIZE);
+                    if (sees(r, key)) {
+                        const T * row = v + key*sizes::ld + lane%4*2;
+#pragma unroll
+                        for (int i = 0; i < D/8; ++i) {
+                            if (i*8 < d) {
+                                o[i][2*r]     += weight*(float) row[i*8];
+                                o[i][2*r + 1] += weight*(float) row[i*8 + 1];
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+// What a logit is in the end. Unlike tanhf, which -use_fast_math makes less exact.
+static __device__ __forceinline__ float h2o_cap(float x, float softcap) {
+    return softcap > 0.0f ? softcap*(1.0f - 2.0f/(1.0f + expf(2.0f*x/softcap))) : x;
+}

@@ -1,0 +1,178 @@
+#pragma once
+
+// A tile of rows of one KV head, 16 for each warp: attention to the head's own keys, to further ones, or to both, in one softmax.
+
+#include "ggml/attention/cuda/keys.cuh"
+#include "ggml/attention/cuda/product.cuh"
+
+template <typename T, int D, int N_WARPS>
+static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE) h2o_attn_tiles(const h2o_cuda_attn a, const h2o_cuda_work work) {
+    using sizes = h2o_tile_sizes<T, D>;
+
+    constexpr int n_keys = sizes::n_keys;
+    constexpr int n_rows = N_WARPS*H2O_ATTN_WARP_ROWS;
+
+    H2O_DYNAMIC_SHARED(memory);
+    T * q  = (T *) memory;
+    T * kv = (T *) (memory + sizes::q_size(N_WARPS)); // K, then V
+
+    __shared__ int   numbers[3][n_keys];
+    __shared__ float factors[n_rows][2];
+
+    const h2o_cuda_keys keys = { numbers[0], numbers[1], numbers[2] };
+
+    const int lane = threadIdx.x%WARP_SIZE;
+    const int warp = threadIdx.x/WARP_SIZE;
+
+    // the last queries first, which see most
+    const int tile  = (int) gridDim.x - 1 - (int) blockIdx.x;
+    const int unit  = tile/work.unit_tiles;
+    const int row   = unit*work.unit_rows + tile%work.unit_tiles*n_rows;
+    const int end   = min(row + n_rows, (unit + 1)*work.unit_rows);
+    const int h     = blockIdx.y%a.n_head_kv;
+    const int block = blockIdx.y/a.n_head_kv;
+    const int part  = blockIdx.z;
+
+    const int first_query = row/a.group;
+    const int end_query   = (end - 1)/a.group + 1;
+
+    const int32_t * rows = a.rows_of(h, block);
+
+    h2o_load_queries<T, D>(a, h, block, row, end, q, &factors[0][0]);
+    __syncthreads();
+
+    // the thread's two rows
+    int   query[2];
+    float m[2];
+    float l[2]; // of the columns that the thread has
+    float o[D/8][4];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int i = warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8;
+        query[r] = row + i < end ? (row + i)/a.group : -1;
+        m    [r] = -INFINITY;
+        l    [r] = 0.0f;
+    }
+#pragma unroll
+    for (int n = 0; n < D/8; ++n) {
+        o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
+    }
+
+    // to the keys that are set
+    const auto attend = [&](const h2o_cuda_rows & k, const h2o_cuda_rows & v) {
+        bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(k, keys.number, h, kv));
+
+        float s[n_keys/8][4];
+        h2o_logits<T, D>(s, q, kv, k.d, by_hand);
+#pragma unroll
+        for (int n = 0; n < n_keys/8; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float (& f)[2] = factors[warp*H2O_ATTN_WARP_ROWS + lane/4 + i/2*8];
+                s[n][i] = keys.sees(query[i/2], n*8 + lane%4*2 + i%2) ? h2o_cap(s[n][i]*f[0]*f[1], a.softcap) : -INFINITY;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float max = m[r];
+#pragma unroll
+            for (int n = 0; n < n_keys/8; ++n) {
+                max = h2o_max_or_nan(h2o_max_or_nan(max, s[n][2*r]), s[n][2*r + 1]);
+            }
+            max = h2o_max_or_nan(max, __shfl_xor_sync(0xffffffff, max, 1, WARP_SIZE));
+            max = h2o_max_or_nan(max, __shfl_xor_sync(0xffffffff, max, 2, WARP_SIZE));
+
+            const bool  is_empty = max == -INFINITY;
+            const float f        = is_empty ? 1.0f : expf(m[r] - max);
+
+            m[r]  = max;
+            l[r] *= f;
+#pragma unroll
+            for (int n = 0; n < n_keys/8; ++n) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    float & x = s[n][2*r + e];
+                    x = is_empty ? 0.0f : expf(x - max);
+                    l[r] += x;
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < D/8; ++n) {
+                o[n][2*r]     *= f;
+                o[n][2*r + 1] *= f;
+            }
+        }
+
+        __syncthreads(); // K was read
+        by_hand = __syncthreads_or(!h2o_load_tile<T, D>(v, keys.number, h, kv));
+        h2o_add_values<T, D>(o, s, kv, v.d, by_hand, [&](int r, int key) { return keys.sees(query[r], key); });
+        __syncthreads(); // V and the keys' numbers were read
+    };
+
+    const bool has_own    = part < work.n_splits;
+    const bool has_lists  = work.has_lists && part == (int) gridDim.z - 1;
+    const int  first_list = has_lists ? (first_query + a.list_offset)/a.list_size : 0;
+    const int  last_list  = has_lists ? (end_query - 1 + a.list_offset)/a.list_size : -1;
+
+    for (int i = has_own ? first_list - 1 : first_list; i <= last_list; ++i) {
+        const bool          is_own = i < first_list;
+        const h2o_cuda_list list   = is_own ? h2o_own_keys(a, rows, part, work.split_keys, end_query) :
+                                              h2o_list_of(a, i, h, first_query, end_query);
+
+        h2o_cuda_rows k = a.k;
+        h2o_cuda_rows v = a.v;
+        if (!is_own) {
+            k.data = a.list_k;
+            v.data = a.list_v;
+        }
+        for (int key = list.begin; key < list.end; key += n_keys) {
+            if (__syncthreads_or(h2o_set_keys(a, keys, list, rows, h, key, n_keys))) {
+                attend(k, v);
+            }
+        }
+    }
+
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        l[r] += __shfl_xor_sync(0xffffffff, l[r], 1, WARP_SIZE);
+        l[r] += __shfl_xor_sync(0xffffffff, l[r], 2, WARP_SIZE);
+        if (query[r] < 0) {
+            continue;
+        }
+        const int     i     = row + warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8;
+        const int64_t state = a.state_of(i, h, block);
+
+        float   f  = 1.0f;
+        float * to = a.o_of(i, h, block);
+        if (a.n_parts == 1) {
+            const float sink = a.sinks ? a.sinks[h*a.group + i%a.group] : -INFINITY;
+            const float max  = h2o_max_or_nan(m[r], sink);
+            if (max != -INFINITY) {
+                f    = expf(m[r] - max);
+                l[r] = l[r]*f + expf(sink - max);
+            }
+            f = l[r] == 0.0f ? 0.0f : f/l[r];
+            if (lane%4 == 0) {
+                a.m[state] = max;
+                a.l[state] = l[r];
+            }
+        } else {
+            const int64_t of_part = a.part_state(work.first_part + part, state);
+            to = a.part_o + of_part*a.v.d;
+            if (lane%4 == 0) {
+                a.part_m[of_part] = m[r];
+                a.part_l[of_part] = l[r];
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < D/8; ++n) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int at = n*8 + lane%4*2 + e;
+                if (at < a.v.d) {
+                    to[at] = l[r] == 0.0f ? 0.0f : o[n][2*r + e]*f;
+                }
+            }
+        }
+    }
+}
