@@ -48,11 +48,7 @@ def adapter(adapter_of: Callable[[str], Path]) -> Path:
 # --- what an adapter computes
 
 
-@pairwise(
-    name=["qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"],
-    schedule=["single_pass", "two_phase"],
-    flash_attn=["on", "off"],
-)
+@pairwise("schedule", "flash_attn", name=["qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"])
 def test_an_adapter_is_what_it_adds_to_the_weights(
     name: str, schedule: str, flash_attn: str, model_by_name: ModelByName, tmp_path: Path
 ) -> None:
