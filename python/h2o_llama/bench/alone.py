@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +23,10 @@ class Alone:
     stats: KVStats
 
 
-def measure_alone(case: Case, model_path: str, tokens: Tokens, changes: Mapping[str, Any]) -> Alone:
+def measure_alone(case: Case, model_path: str, tokens: Tokens, **changes: Any) -> Alone:
     """Measure a case in a new process. Raises H2OError if the process fails."""
     name = f"[bench] the process that measures {case.mode.name} at {case.n_tokens:,} tokens"
-    return call_apart(name, _measure, case, model_path, tokens[: case.n_used], dict(changes))
+    return call_apart(name, _measure, case, model_path, tokens[: case.n_used], changes)
 
 
 def _measure(case: Case, model_path: str, tokens: Tokens, changes: dict[str, Any]) -> Alone:

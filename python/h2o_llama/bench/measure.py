@@ -92,7 +92,7 @@ class Bench:
             self.bandwidth = max(self.bandwidth or 0.0, read_bandwidth(self.plan.n_threads))
         repeated: list[Result] = []
         for case in cases:
-            alone = measure_alone(case, self.weights.model_path, self._tokens, self.plan.changes)
+            alone = measure_alone(case, self.weights.model_path, self._tokens, **self.plan.changes)
             is_prompt = n_tokens in self.plan.n_prompt and not case.mode.only_generates
             result = Result(case, is_prompt, alone.stats, alone.peak_rss)
             self.results.append(result)
