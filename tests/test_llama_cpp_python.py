@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import h2o_llama
 import models
 from h2o_llama import Llama, LlamaGrammar
+from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sampling import SamplingOptions
 from inputs import EXTERNAL_MODEL, Opened, random_tokens
 
@@ -135,7 +136,7 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
         name
         for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
         for name in _parameters(f)
-    } | set(SamplingOptions.__annotations__)
+    } | {*SamplingOptions.__annotations__, *RopeOptions.__annotations__}
     with open_dense(tiny_model) as llm:
         llm.eval(PROMPT)
         for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:

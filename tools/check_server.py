@@ -1,7 +1,8 @@
 """Run the tests of upstream's server on the package's server: python tools/check_server.py [--model FILE] [-k WORDS]
 
 They come from the pinned source distribution, and are run with H2O off and on. Their models are not there: FILE, or
-the demo model, takes their place, so what a model says, and how many tokens a text has, is not looked at. Needs
+the demo model, takes their place, and a random adapter that of theirs, so what a model says, and how many tokens a
+text has, is not looked at. Needs
 tools/requirements-server.txt.
 """
 
@@ -17,9 +18,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "vendor"))
+sys.path[:0] = [str(ROOT / "vendor"), str(ROOT / "tests")]
 
 import fetch  # noqa: E402
+from adapters import random_adapter  # noqa: E402
 from h2o_llama import _core, demo_model_path  # noqa: E402
 
 H2O = ["--h2o-local", "8", "--h2o-heavy", "12", "--h2o-sinks", "2", "--h2o-lookup", "8"]
@@ -28,7 +30,7 @@ TESTS = "tools/server/tests"
 FILES = [
     *("basic", "completion", "chat_completion", "slot_save", "security", "stream", "template", "tokenize", "metrics"),
     *("ctx_shift", "ignore_eos", "sleep", "kv_keep_only_active", "tool_call"),
-    *("compat_oai_responses", "compat_anthropic", "compat_gcp"),
+    *("compat_oai_responses", "compat_anthropic", "compat_gcp", "lora"),
 ]
 
 HUB = "needs a model or an image of the hub"
@@ -36,7 +38,7 @@ COUNTS = "counts tokens, or knows special tokens, of another model"
 PAGE = "upstream's page is not built"
 FORMAT = "what the demo model says has no form that this template asks for"
 
-# Beginnings of tests' names. Files that are not among FILES: embedding, infill, lora, rerank, router, speculative and
+# Beginnings of tests' names. Files that are not among FILES: embedding, infill, rerank, router, speculative and
 # vision_api need models of the hub; H2O has no part in what mcp_servers, proxy and tools_builtin do.
 LEFT_OUT = {
     "basic.py::test_no_ui": PAGE,
@@ -90,6 +92,7 @@ def start_local(self, *args, **kwargs):
 
 utils.ServerProcess.start = start_local
 utils.ServerPreset.load_all = staticmethod(lambda: None)
+utils.download_file = lambda url: os.environ["TESTED_ADAPTER"]
 utils.match_regex = lambda regex, text: isinstance(text, str)
 """
 
@@ -124,6 +127,7 @@ def run(folder: Path, model: Path, h2o: bool, more: list[str]) -> bool:
     command += [word for name in left_out for word in ("--deselect", f"unit/test_{name}")]
     environment = {"LLAMA_SERVER_BIN_PATH": str(program), "PORT": str(port), "PYTHONPATH": str(folder)}
     environment["TESTED_MODEL"] = str(model.absolute())
+    environment["TESTED_ADAPTER"] = str(random_adapter(model).write(folder / "adapter.gguf"))
     print(f"check_server: H2O {'on' if h2o else 'off'}", flush=True)
     return subprocess.run([*command, *more], cwd=folder, env={**os.environ, **environment}).returncode == 0
 

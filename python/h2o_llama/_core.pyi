@@ -82,6 +82,7 @@ class Model:
         kv_overrides: collections.abc.Mapping[
             str, bool | typing.SupportsInt | typing.SupportsIndex | typing.SupportsFloat | typing.SupportsIndex | str
         ] = {},
+        lora: collections.abc.Sequence[tuple[bytes, typing.SupportsFloat | typing.SupportsIndex]] = [],
     ) -> None: ...
     def detokenize(
         self, tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], special: bool
@@ -143,6 +144,7 @@ class Context:
         type_k: str,
         type_v: str,
         flash_attn: str,
+        rope: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex],
         h2o: collections.abc.Mapping[str, str],
         record: bool,
         profile: bool,

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from h2o_llama._internal import check
 from h2o_llama.chat.messages import Message
@@ -18,12 +18,17 @@ from h2o_llama.errors import H2OError, H2OWarning, UnsupportedModelError
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model, Tokens
 from h2o_llama.models import _hub
+from h2o_llama.models._adapters import Lora
 from h2o_llama.models._loading import Loading, Override
+from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
 from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence._params import ContextParams, resolved_products
 from h2o_llama.sequence.sequence import Sequence
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")
@@ -91,8 +96,10 @@ class Llama(Sequence):
         for several calls.
     n_threads_batch : int, optional
         Threads for prompts, and whatever has several tokens; by default n_threads, which is then for both.
-    use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split
+    use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora
         How the file is loaded: as in `Model`, and left out with shared weights.
+    **rope
+        How positions beyond the trained ones are read: `RopeOptions`. By default as the `Model` reads them.
 
     Raises
     ------
@@ -155,7 +162,10 @@ class Llama(Sequence):
         kv_overrides: Mapping[str, Override] | None = None,
         main_gpu: int | None = None,
         tensor_split: collections.abc.Sequence[float] | None = None,
+        lora: Lora = None,
+        **rope: Unpack[RopeOptions],
     ) -> None:
+        options = check_rope(_OWNER, rope)
         shared = model_path.model if isinstance(model_path, Llama) else model_path
         if n_gpu_layers is None:
             n_gpu_layers = shared.n_gpu_layers if isinstance(shared, Model) else -1 if rpc_servers else 0
@@ -186,7 +196,7 @@ class Llama(Sequence):
         )
         seed = check_seed(_OWNER, seed)
         self._waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
-        loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split)
+        loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora)
         if isinstance(shared, Model):
             loading.check_left_out()
             if rpc_servers is not None:
@@ -204,7 +214,7 @@ class Llama(Sequence):
                 verbose=verbose,
                 **vars(loading),
             )
-        model = opened._share(chat_template)
+        model = opened._share(chat_template, options)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
         try:
@@ -232,7 +242,7 @@ class Llama(Sequence):
         return self._make_engine(model, seed)
 
     def _make_engine(self, model: Model, seed: int | None) -> Engine:
-        n_ctx = int(self._params.n_ctx) or self._params.default_n_ctx(model._handle)
+        n_ctx = int(self._params.n_ctx) or self._params.default_n_ctx(model._handle, model.n_ctx_train)
         if isinstance(self._params.h2o, H2OConfig):
             self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
         return Engine(model, self._params, n_ctx, seed, self._waits)

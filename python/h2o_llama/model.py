@@ -15,13 +15,15 @@ from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
 from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
+from h2o_llama.models._adapters import Adapter, Lora, check_adapters, identity
 from h2o_llama.models._files import check_rpc_servers, load_model
-from h2o_llama.models._fingerprint import model_fingerprint
-from h2o_llama.models._loading import Loading, Override, overridden_fingerprint
+from h2o_llama.models._fingerprint import changed_fingerprint, model_fingerprint
+from h2o_llama.models._loading import Loading, Override
 from h2o_llama.models._named import find_model
+from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from h2o_llama.llama import Llama
 
@@ -60,6 +62,11 @@ class Model:
     tensor_split : sequence of float, optional
         What part of the layers each GPU holds, such as [3, 1]; with `rpc_servers` theirs come first. By default as
         much as its memory allows.
+    lora : str, os.PathLike, or sequence of these and of pairs (file, scale), optional
+        GGUF files of LoRA adapters, each with a scale, by default 1. Their products are added to those of the weights,
+        in every context. Snapshots of the model only fit where the same adapters have the same scales.
+    **rope
+        How positions beyond the trained ones are read: `RopeOptions`. A `Llama` may have others.
 
     Raises
     ------
@@ -68,7 +75,7 @@ class Model:
     ValueError
         If an argument is bad.
     DamagedFileError
-        If the file is no valid GGUF model file.
+        If the file is no valid GGUF model file, or that of an adapter is none of this model.
     H2OError
         If llama.cpp refuses the model.
 
@@ -78,6 +85,8 @@ class Model:
     >>> with Model(demo_model_path()) as model:
     ...     print(model.n_vocab, model.n_ctx_train)
     260 8192
+    >>> Model("model.gguf", lora=[("style.gguf", 0.5), "facts.gguf"])  # doctest: +SKIP
+    >>> Model("model.gguf", rope_scaling_type="yarn", rope_freq_scale=1 / 4, yarn_orig_ctx=32768)  # doctest: +SKIP
     """
 
     _owner = "Model"
@@ -96,8 +105,11 @@ class Model:
         kv_overrides: Mapping[str, Override] | None = None,
         main_gpu: int | None = None,
         tensor_split: Sequence[float] | None = None,
+        lora: Lora = None,
+        **rope: Unpack[RopeOptions],
     ) -> None:
         owner = self._owner
+        self._rope = check_rope(owner, rope)
         if n_gpu_layers is None:
             n_gpu_layers = -1 if rpc_servers else 0
         self._n_gpu_layers = check.integer(owner, "n_gpu_layers", n_gpu_layers, -1)
@@ -105,18 +117,22 @@ class Model:
         self._products = check.choice(owner, "products", products, ("own", "upstream"))
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
-        loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split).checked(servers)
+        loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora).checked(servers)
         self._overrides: dict[str, Override] = loading["kv_overrides"]
+        self._adapters: list[Adapter] = loading["lora"]
         self._core: _core.Model | None = load_model(
             model_path, self._n_gpu_layers, verbose or log.is_printed, servers, repack=products == "upstream", **loading
         )
         self._path = os.fspath(find_model(model_path))
 
-    def _share(self, chat_template: str | None = None) -> Model:
+    def _share(self, chat_template: str | None = None, rope: RopeOptions | None = None) -> Model:
         """A `Llama`'s own handle on the same weights."""
         self._handle  # noqa: B018 (raises if closed)
         model = copy.copy(self)
         model._owner = "Llama"
+        if rope:
+            model._rope = rope
+            model.__dict__.pop("fingerprint", None)
         if chat_template is not None:
             model._source = _check_template("Llama", chat_template)
             model.__dict__.pop("_template", None)
@@ -154,8 +170,11 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of a part of the file's bytes and of kv_overrides, by which snapshots know their model."""
-        return overridden_fingerprint(model_fingerprint(self._path), self._overrides)
+        """SHA-256 of a part of the file's bytes and of all that changes what is computed.
+
+        By it snapshots know their model. It is made of kv_overrides, the adapters' files and scales, and RopeOptions.
+        """
+        return _fingerprint(self._path, self._overrides, self._adapters, self._rope)
 
     @property
     def desc(self) -> str:
@@ -174,8 +193,9 @@ class Model:
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens of the texts that the model was trained for."""
-        return self._handle.n_ctx_train
+        """Tokens of the texts that the model was trained for, or that RoPE scaling makes of them."""
+        n_trained = self._handle.n_ctx_train
+        return scaled_length(n_trained, self.metadata, self._rope) if self._rope else n_trained
 
     @property
     def n_vocab(self) -> int:
@@ -335,3 +355,12 @@ def _check_template(owner: str, source: str | None) -> str | None:
     if source is not None and (not isinstance(source, str) or not source):
         raise check.bad_argument(owner, "chat_template", "a Jinja template, 'chatml' or None", source)
     return source
+
+
+def fingerprint_of(path: str | os.PathLike[str], *, lora: Lora = None, **rope: Unpack[RopeOptions]) -> str:
+    """`Model.fingerprint` of a file that is not opened. Raises as `Model`."""
+    return _fingerprint(os.fspath(path), {}, check_adapters("Model", lora), check_rope("Model", rope))
+
+
+def _fingerprint(path: str, overrides: dict[str, Override], adapters: list[Adapter], rope: RopeOptions) -> str:
+    return changed_fingerprint(model_fingerprint(path), overrides, identity(adapters), dict(rope))

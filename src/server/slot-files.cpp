@@ -1,5 +1,8 @@
 #include "server/slots.h"
 
+#include "h2o/llama/adapter.h"
+
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -10,41 +13,119 @@
 #include <system_error>
 #include <vector>
 
-// A slot's file is llama.cpp's state of the sequence, MAGIC, the number of checkpoints and the checkpoints. A checkpoint is its number
-// of tokens, the sizes of data_tgt (its state) and data_dft (its rows), and these two. Numbers are uint64_t.
-static constexpr uint64_t MAGIC = 0x31706b63206f3268; // "h2o ckp1"
+// A slot's file is llama.cpp's state of the sequence; where it was computed with adapters ADAPTERS, their number, and for each the hash
+// of its content and its scale; with H2O CHECKPOINTS, their number and the checkpoints. A checkpoint is its number of tokens, the
+// sizes of data_tgt (its state) and data_dft (its rows), and these two. Numbers are uint64_t, a scale is the bits of a double.
+static constexpr uint64_t ADAPTERS    = 0x31726f6c206f3268; // "h2o lor1"
+static constexpr uint64_t CHECKPOINTS = 0x31706b63206f3268; // "h2o ckp1"
 
-// returns the number of bytes written
-static size_t append_checkpoints(const std::string & path, const std::list<common_prompt_checkpoint> & checkpoints) {
-    std::ofstream file(path, std::ios::binary | std::ios::app);
+namespace {
 
-    size_t n_bytes = 0;
+class writer {
+public:
+    explicit writer(const std::string & path) : file(path, std::ios::binary | std::ios::app) {}
 
-    const auto write = [&](const void * data, size_t n) {
+    void bytes(const void * data, size_t n) {
         file.write(static_cast<const char *>(data), n);
         n_bytes += n;
-    };
-    const auto write_number = [&](uint64_t number) { write(&number, sizeof(number)); };
-
-    write_number(MAGIC);
-    write_number(checkpoints.size());
-    for (const auto & c : checkpoints) {
-        write_number(c.n_tokens);
-        write_number(c.data_tgt.size());
-        write_number(c.data_dft.size());
-        write(c.data_tgt.data(), c.data_tgt.size());
-        write(c.data_dft.data(), c.data_dft.size());
     }
-    return n_bytes;
+
+    void number(uint64_t value) { bytes(&value, sizeof(value)); }
+
+    size_t n_bytes = 0; // written
+
+private:
+    std::ofstream file;
+};
+
+class reader {
+public:
+    // the end of what was read, which the caller knows
+    reader(const std::string & path, size_t & n_bytes) : file(path, std::ios::binary | std::ios::ate), n_bytes(n_bytes) {
+        size = file ? (size_t) file.tellg() : 0;
+        file.seekg(n_bytes);
+    }
+
+    bool at_end() const { return size <= n_bytes; }
+
+    std::vector<uint8_t> bytes(size_t n) {
+        std::vector<uint8_t> res(n <= size - n_bytes ? n : 0);
+        if (res.size() < n || !file.read(reinterpret_cast<char *>(res.data()), n)) {
+            throw std::runtime_error("this file ends too early, or is damaged: what follows the slot's state is not all there");
+        }
+        n_bytes += n;
+        return res;
+    }
+
+    uint64_t number() {
+        uint64_t res;
+        std::memcpy(&res, bytes(sizeof(res)).data(), sizeof(res));
+        return res;
+    }
+
+    // what begins here; false, and nothing was read, if it is something else
+    bool begins(uint64_t what) {
+        if (at_end()) {
+            return false;
+        }
+        if (number() == what) {
+            return true;
+        }
+        n_bytes -= sizeof(what);
+        file.seekg(n_bytes);
+        return false;
+    }
+
+private:
+    std::ifstream file;
+    size_t        size;
+    size_t &      n_bytes;
+};
+
+} // namespace
+
+static void write_adapters(writer & file, const server_h2o_adapters & adapters) {
+    const auto is_applied = [](const auto & adapter) { return adapter.scale != 0.0f; };
+
+    const size_t n = std::count_if(adapters.begin(), adapters.end(), is_applied);
+    if (n == 0) {
+        return;
+    }
+    file.number(ADAPTERS);
+    file.number(n);
+    for (const auto & adapter : adapters) {
+        if (is_applied(adapter)) {
+            const double scale = adapter.scale;
+            file.number(llama_h2o_adapter_hash(adapter.ptr));
+            file.bytes(&scale, sizeof(scale));
+        }
+    }
 }
 
-size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
-        const llama_token * tokens, size_t n_tokens) {
+static void write_checkpoints(writer & file, const std::list<common_prompt_checkpoint> & checkpoints) {
+    file.number(CHECKPOINTS);
+    file.number(checkpoints.size());
+    for (const auto & c : checkpoints) {
+        file.number(c.n_tokens);
+        file.number(c.data_tgt.size());
+        file.number(c.data_dft.size());
+        file.bytes(c.data_tgt.data(), c.data_tgt.size());
+        file.bytes(c.data_dft.data(), c.data_dft.size());
+    }
+}
+
+size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const server_h2o_adapters & adapters,
+        const std::list<common_prompt_checkpoint> & checkpoints, const llama_token * tokens, size_t n_tokens) {
     const std::string unfinished = std::string(path) + ".part";
 
     size_t n_bytes = llama_state_seq_save_file(ctx, unfinished.c_str(), id, tokens, n_tokens);
-    if (n_bytes > 0 && server_h2o_enabled(ctx)) {
-        n_bytes += append_checkpoints(unfinished, checkpoints);
+    if (n_bytes > 0) {
+        writer file(unfinished);
+        write_adapters(file, adapters);
+        if (server_h2o_enabled(ctx)) {
+            write_checkpoints(file, checkpoints);
+        }
+        n_bytes += file.n_bytes;
     }
 
     std::error_code error;
@@ -58,45 +139,54 @@ size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id
     return 0;
 }
 
-std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes) {
-    std::ifstream file(path, std::ios::binary | std::ios::ate);
+server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const std::string & path, size_t & n_bytes) {
+    for (auto & adapter : adapters) {
+        adapter.scale = 0.0f;
+    }
 
-    const size_t size = file ? (size_t) file.tellg() : 0;
-    if (size <= n_bytes || !server_h2o_enabled(ctx)) { // H2O was off when it was saved, or is now
+    reader file(path, n_bytes);
+    if (!file.begins(ADAPTERS)) {
+        return adapters;
+    }
+    for (uint64_t n = file.number(); n > 0; --n) {
+        const uint64_t hash = file.number();
+
+        double scale;
+        std::memcpy(&scale, file.bytes(sizeof(scale)).data(), sizeof(scale));
+
+        const auto found = std::find_if(adapters.begin(), adapters.end(), [&](const auto & adapter) {
+            return adapter.scale == 0.0f && llama_h2o_adapter_hash(adapter.ptr) == hash;
+        });
+        if (found == adapters.end()) {
+            throw std::runtime_error("this slot was computed with a LoRA adapter that this server does not have");
+        }
+        found->scale = scale;
+    }
+    return adapters;
+}
+
+std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes) {
+    reader file(path, n_bytes);
+
+    if (file.at_end() || !server_h2o_enabled(ctx)) { // H2O was off when it was saved, or is now
         return {};
     }
-    file.seekg(n_bytes);
-
-    const auto read = [&](size_t n) {
-        std::vector<uint8_t> bytes(n <= size - n_bytes ? n : 0);
-        if (bytes.size() < n || !file.read(reinterpret_cast<char *>(bytes.data()), n)) {
-            throw std::runtime_error("this file ends too early, or is damaged: its checkpoints are not all there");
-        }
-        n_bytes += n;
-        return bytes;
-    };
-    const auto read_number = [&] {
-        uint64_t number;
-        std::memcpy(&number, read(sizeof(number)).data(), sizeof(number));
-        return number;
-    };
-
-    if (read_number() != MAGIC) {
+    if (!file.begins(CHECKPOINTS)) {
         throw std::runtime_error("the slot's state in this file is not followed by checkpoints");
     }
     std::list<common_prompt_checkpoint> res;
-    for (uint64_t n = read_number(), last = 1; n > 0; --n) {
-        const uint64_t n_checkpoint = read_number();
+    for (uint64_t n = file.number(), last = 1; n > 0; --n) {
+        const uint64_t n_checkpoint = file.number();
         if (n_checkpoint < last || n_checkpoint > (uint64_t) n_tokens) {
             throw std::runtime_error("a checkpoint in this file is of " + std::to_string(n_checkpoint) + " tokens, expected " +
                 std::to_string(last) + " to " + std::to_string(n_tokens));
         }
-        const uint64_t n_state = read_number(), n_rows = read_number();
+        const uint64_t n_state = file.number(), n_rows = file.number();
 
         auto & c = res.emplace_back();
         c.update_pos(n_checkpoint, 0, n_checkpoint - 1);
-        c.data_tgt = read(n_state);
-        c.data_dft = read(n_rows);
+        c.data_tgt = file.bytes(n_state);
+        c.data_dft = file.bytes(n_rows);
         last       = n_checkpoint;
     }
     return res;

@@ -29,13 +29,18 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
 // are kept for two chunks, the first one with checkpoints and the last one. The checkpoints of chunks in between are removed.
 void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
 
-// Saves a slot: llama.cpp's state of its sequence, its tokens and, with H2O, its checkpoints. Returns the number of bytes written, 0
-// if that failed: an older file is then left as it was.
-size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
-        const llama_token * tokens, size_t n_tokens);
+using server_h2o_adapters = std::vector<common_adapter_lora_info>;
 
-// The checkpoints of such a file, whose text has n_tokens tokens. They begin at byte n_bytes, which becomes the end of what was read.
-// Throws std::runtime_error if the file is damaged.
+// Saves a slot: llama.cpp's state of its sequence, its tokens, which adapters it was computed with and, with H2O, its checkpoints.
+// Returns the number of bytes written, 0 if that failed: an older file is then left as it was.
+size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const server_h2o_adapters & adapters,
+        const std::list<common_prompt_checkpoint> & checkpoints, const llama_token * tokens, size_t n_tokens);
+
+// The server's adapters with the scales that such a file was computed with, 0 where it was computed without. They are at byte n_bytes,
+// which becomes the end of what was read. Throws std::runtime_error if the file is damaged, or the server lacks one of them.
+server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const std::string & path, size_t & n_bytes);
+
+// The checkpoints after that, likewise. The text has n_tokens tokens. Throws std::runtime_error if the file is damaged.
 std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes);
 
 // Whether a checkpoint at token `pos` of a prompt is worth its memory: where a user's message begins, and near the end of a prompt

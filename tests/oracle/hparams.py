@@ -48,11 +48,37 @@ class ExpertsHParams:
 
 
 @dataclass(frozen=True)
+class Yarn:
+    """YaRN (Peng et al., 2023, arXiv:2309.00071, section 3): high frequencies stay as they are."""
+
+    n_trained: int  # tokens
+    beta_fast: float = 32.0  # turns in so many tokens, above which a frequency stays
+    beta_slow: float = 1.0  # below which it is interpolated
+    extrapolation: float = 1.0  # how far the high frequencies stay
+
+    def kept(self, base: float, n_pairs: int) -> Any:
+        """How much of each pair's own frequency is kept, from 0 to 1. With whole pairs as bounds, as in its code."""
+
+        def pair_of(turns: float) -> float:
+            return 2 * n_pairs * np.log(self.n_trained / (turns * 2 * np.pi)) / (2 * np.log(base))
+
+        low = max(np.floor(pair_of(self.beta_fast)), 0)
+        high = min(np.ceil(pair_of(self.beta_slow)), 2 * n_pairs - 1)
+        ramp = (np.arange(n_pairs) - low) / max(high - low, 0.001)
+        return self.extrapolation * (1 - np.clip(ramp, 0, 1))
+
+    def size(self, scale: float) -> float:
+        """What a query and a key are multiplied by."""
+        return float(1 + 0.1 * np.log(1 / scale)) if self.extrapolation else 1.0
+
+
+@dataclass(frozen=True)
 class Rope:
     """The base of the frequencies, and what positions are multiplied by."""
 
     base: float
     scale: float
+    yarn: Yarn | None = None
 
 
 @dataclass(frozen=True)

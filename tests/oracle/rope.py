@@ -18,8 +18,13 @@ def rotated(x: Array, positions: IntArray, rope: Rope, *, neox: bool, factors: A
     frequencies = rope.base ** (-np.arange(n_pairs) / n_pairs)
     if factors is not None:
         frequencies = frequencies / factors
-    angles = positions[:, None, None] * rope.scale * frequencies
-    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+    scaled = rope.scale * frequencies
+    if rope.yarn is not None:
+        kept = rope.yarn.kept(rope.base, n_pairs)
+        scaled = scaled * (1 - kept) + frequencies * kept
+    angles = positions[:, None, None] * scaled
+    size = 1.0 if rope.yarn is None else rope.yarn.size(rope.scale)
+    cos, sin = (size * np.cos(angles)).astype(x.dtype), (size * np.sin(angles)).astype(x.dtype)
 
     first, second = (slice(0, n_pairs), slice(n_pairs, None)) if neox else (slice(0, None, 2), slice(1, None, 2))
     y = np.empty_like(x)

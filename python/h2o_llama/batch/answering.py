@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,15 @@ from h2o_llama.chat._text_buffer import TextBuffer
 from h2o_llama.errors import H2OError, H2OWarning
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
+from h2o_llama.models._adapters import Lora
+from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sequence._params import resolved_products
 from h2o_llama.sequence.generating import Progress
 from h2o_llama.sequence.sequence import Sequence
 from h2o_llama.sequence.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OWNER = "batch"
 _ROOM = 4096
@@ -57,6 +62,8 @@ class Answerer:
         So many questions generate at once. Each takes as much memory as the document does.
     snapshots : str or os.PathLike, optional
         A folder in which what was read of documents is kept, and found again.
+    lora, **rope
+        As in `Model`.
 
     Raises
     ------
@@ -73,6 +80,8 @@ class Answerer:
         n_gpu_layers: int | None = None,
         parallel: int = 4,
         snapshots: str | os.PathLike[str] | None = None,
+        lora: Lora = None,
+        **rope: Unpack[RopeOptions],
     ) -> None:
         self.settings = settings
         self._n_threads = n_threads
@@ -81,7 +90,7 @@ class Answerer:
         if self._snapshots is not None:
             self._snapshots.mkdir(parents=True, exist_ok=True)
         products = resolved_products(settings.config, "auto")
-        self._weights = Model(model, n_gpu_layers=n_gpu_layers, products=products)
+        self._weights = Model(model, n_gpu_layers=n_gpu_layers, products=products, lora=lora, **rope)
         self._prompts = Prompts(self._weights)
         h2o = settings.config
         is_bounded = h2o is not None and h2o.has_bounded_memory

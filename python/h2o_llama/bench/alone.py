@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from h2o_llama._internal.apart import call_apart, resident_bytes
 from h2o_llama.bench.case import Case, Sample, Tokens
@@ -22,13 +23,13 @@ class Alone:
     stats: KVStats
 
 
-def measure_alone(case: Case, model_path: str, tokens: Tokens) -> Alone:
+def measure_alone(case: Case, model_path: str, tokens: Tokens, **changes: Any) -> Alone:
     """Measure a case in a new process. Raises H2OError if the process fails."""
     name = f"[bench] the process that measures {case.mode.name} at {case.n_tokens:,} tokens"
-    return call_apart(name, _measure, case, model_path, tokens[: case.n_used])
+    return call_apart(name, _measure, case, model_path, tokens[: case.n_used], changes)
 
 
-def _measure(case: Case, model_path: str, tokens: Tokens) -> Alone:
-    with case.open(model_path) as llm:
+def _measure(case: Case, model_path: str, tokens: Tokens, changes: dict[str, Any]) -> Alone:
+    with case.open(model_path, **changes) as llm:
         case.warm(llm, tokens)
         return Alone(case.measure(llm, tokens), resident_bytes(peak=True), llm.kv.stats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +83,8 @@ class Case:
         """A whole chunk at least, and a multiple of 256: llama.cpp's cache then has exactly so many cells."""
         return -(-max(self.n_used, self.chunk_size) // 256) * 256
 
-    def open(self, model: str | os.PathLike[str] | Model | Llama) -> Llama:
-        """A context of its own on the model's weights."""
+    def open(self, model: str | os.PathLike[str] | Model | Llama, **changes: Any) -> Llama:
+        """A context of its own on the model's weights. `changes` are of a file, see `Plan`."""
         return Llama(
             model,
             n_ctx=self.n_ctx,
@@ -94,6 +95,7 @@ class Case:
             flash_attn=self.mode.flash_attn,
             products=self.mode.products,
             h2o=None if self.mode.h2o is None else self.mode.h2o.in_chunks_of(self.chunk_size),
+            **changes,
         )
 
     def warm(self, llm: Llama, tokens: Tokens) -> None:

@@ -42,7 +42,9 @@ class Bench:
         try:
             cases = [case for n in plan.lengths for case in plan.cases(n)]
             for products in dict.fromkeys(case.mode.resolved_products for case in cases):
-                self._weights[products] = Model(model, n_gpu_layers=plan.n_gpu_layers, products=products)
+                self._weights[products] = Model(
+                    model, n_gpu_layers=plan.n_gpu_layers, products=products, **plan.changes
+                )
             self.weight_bytes = weights_read(self.weights._handle.weight_bytes, self.weights.metadata)
             self._tokens = prompt_tokens(self.weights, text, max(case.n_used for case in cases))
             self._check_memory()
@@ -90,7 +92,7 @@ class Bench:
             self.bandwidth = max(self.bandwidth or 0.0, read_bandwidth(self.plan.n_threads))
         repeated: list[Result] = []
         for case in cases:
-            alone = measure_alone(case, self.weights.model_path, self._tokens)
+            alone = measure_alone(case, self.weights.model_path, self._tokens, **self.plan.changes)
             is_prompt = n_tokens in self.plan.n_prompt and not case.mode.only_generates
             result = Result(case, is_prompt, alone.stats, alone.peak_rss)
             self.results.append(result)

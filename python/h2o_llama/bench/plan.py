@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from h2o_llama._internal import check
 from h2o_llama.bench.case import Case, Mode
@@ -40,7 +41,8 @@ class Plan:
     """Modes, lengths and repetitions.
 
     Prompts of the lengths `n_prompt` are read, and `n_gen` tokens generated after those of `depths`. Each mode has a
-    name of its own; the dense ones are left out of prompts longer than `dense_max`. `chunk_size` is S.
+    name of its own; the dense ones are left out of prompts longer than `dense_max`. `chunk_size` is S. `changes` are
+    arguments of `Model` that change what it computes: adapters, RoPE options.
 
     Raises ValueError if a value is bad, or there is nothing to measure.
     """
@@ -54,6 +56,7 @@ class Plan:
     chunk_size: int = H2OConfig.chunk_size
     n_threads: int = field(default_factory=available_cpus)
     n_gpu_layers: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [mode.name for mode in self.modes]

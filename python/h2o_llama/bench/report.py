@@ -53,6 +53,7 @@ class Report:
                 "n_gpu_layers": plan.n_gpu_layers,
                 "n_gen": plan.n_gen,
                 "repetitions": plan.repetitions,
+                "changes": json.loads(json.dumps(dict(plan.changes), default=str)),
                 "modes": [asdict(mode) for mode in plan.modes],
             },
             bandwidth=bench.bandwidth,

@@ -18,11 +18,13 @@ from h2o_llama.batch.local_workers import answer_locally
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file
+from h2o_llama.cli.weights import NONE, Changes, with_changes
+from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
-from h2o_llama.models._fingerprint import model_fingerprint
 from h2o_llama.sequence.generating import Progress
 
 
+@with_changes
 @options.with_h2o
 def batch(
     model: options.Model,
@@ -50,6 +52,7 @@ def batch(
     ] = 0,
     temp: options.Temp = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
+    changes: Changes = NONE,
 ) -> None:
     """Ask the same questions about many documents. Each document is read once.
 
@@ -62,7 +65,7 @@ def batch(
     files = {name: file for name, file in find_documents(documents).items() if not any(map(file.samefile, others))}
     path = check_model_file("batch", model_file(model)).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
-    with AnswersFile(out, model_fingerprint(path), settings.to_json()) as answers:
+    with AnswersFile(out, fingerprint_of(path, **changes), settings.to_json()) as answers:
         missing = answers.missing(files, asked)
         n_known = n_total - sum(map(len, missing.values()))
         answer_all: Callable[..., Generator[Answer, None, None]] = _answer_here
@@ -83,6 +86,7 @@ def batch(
                         n_gpu_layers=gpu_layers,
                         parallel=parallel,
                         snapshots=snapshots,
+                        **changes,
                     )
                 ) as new,
             ):

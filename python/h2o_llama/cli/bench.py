@@ -17,10 +17,12 @@ from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
+from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.eval import Setting
 from h2o_llama.sequence._params import available_cpus
 
 
+@with_changes
 @sweeps.with_settings(schedule="single_pass,two_phase", decode="full,memory")
 def bench(
     model: options.Model,
@@ -41,6 +43,7 @@ def bench(
     chunk: options.Chunk = options.DEFAULTS.chunk_size,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
+    changes: Changes = NONE,
 ) -> None:
     """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
 
@@ -62,6 +65,7 @@ def bench(
         chunk_size=chunk,
         n_threads=threads or available_cpus(),
         n_gpu_layers=gpu_layers,
+        changes=changes,
     )
     if json_file == findings.STDOUT and csv_file == findings.STDOUT:
         raise typer.BadParameter("--json and --csv cannot both go to standard output")

@@ -19,6 +19,7 @@ from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_text
+from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.memory import memory_report
 from h2o_llama.sequence._rewinding import n_shared
@@ -36,6 +37,7 @@ _HELP = """\
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
+@with_changes
 @options.with_h2o
 def chat(
     model: options.Model,
@@ -54,6 +56,7 @@ def chat(
     rpc: options.Rpc = None,
     mlock: options.Mlock = False,
     no_mmap: options.NoMmap = False,
+    changes: Changes = NONE,
     temp: options.Temp = 0.8,
     seed: options.Seed = None,
 ) -> None:
@@ -66,7 +69,7 @@ def chat(
     if file is not None:
         told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    with open_model(model, gpu_layers, rpc, h2o, "auto", mlock, no_mmap) as weights:
+    with open_model(model, gpu_layers, rpc, h2o, "auto", mlock, no_mmap, changes) as weights:
         read_first = _shared_tokens(weights, begin)
         n_trained = weights.n_ctx_train
         if len(read_first) >= n_trained:

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file, read_text
+from h2o_llama.cli.prompt import open_model, read_text
 from h2o_llama.cli.sweeps import values
+from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, window
 from h2o_llama.eval.ruler import KINDS
 from h2o_llama.eval.tables import tables
@@ -24,6 +25,7 @@ _TEXT = "Perplexity and continuation"
 _RULER = "RULER"
 
 
+@with_changes
 @sweeps.with_settings("decode")
 def eval_model(
     model: options.Model,
@@ -68,6 +70,7 @@ def eval_model(
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
+    changes: Changes = NONE,
 ) -> None:
     """Measure what sparse attention costs: perplexity, KL divergence, continuation, or the benchmark RULER.
 
@@ -82,9 +85,9 @@ def eval_model(
             tasks.append(Continuation(continuation, windows))
     draw = None if plot is None else findings.drawing("eval_plots", plot)
 
-    with progress_bars() as update:
+    with open_model(model, gpu_layers, changes=changes) as weights, progress_bars() as update:
         rows = evaluate(
-            model_file(model),
+            weights,
             list(dict.fromkeys([*settings, *([window(settings[0], chunk)] if beside_window else [])])),
             text=None if text is None else _half(read_text(text), half),
             text_name=None if text is None else str(text) + ("" if half == "both" else f", {half} half"),

@@ -10,14 +10,16 @@ from rich.text import Text
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama.cli import options
 from h2o_llama.cli.prompt import model_file
+from h2o_llama.cli.weights import NONE, Changes, with_changes
 
 _N_CTX = 256
 _SMALL = H2OConfig(chunk_size=_N_CTX)
 
 
-def info(model: options.Model) -> None:
+@with_changes
+def info(model: options.Model, changes: Changes = NONE) -> None:
     """Describe a model: its sizes, its heads, its KV cache, and whether H2O works with it."""
-    with Llama(model_file(model), n_ctx=_N_CTX, h2o=None) as llm:
+    with Llama(model_file(model), n_ctx=_N_CTX, h2o=None, **changes) as llm:
         rows = [("File", llm.model_path), *_facts(llm), ("H2O", _verdict(llm))]
     table = Table(show_header=False, box=None)
     for name, value in rows:

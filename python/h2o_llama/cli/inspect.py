@@ -13,6 +13,7 @@ from h2o_llama import H2OConfig
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
+from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.inspect.captured import captured_mass
 from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.html import check_target, write_html
@@ -25,6 +26,7 @@ from h2o_llama.inspect.terminal_lookups import lookup_sentence, lookup_tables
 MASS_TOKENS = 8192
 
 
+@with_changes
 @options.with_h2o
 def inspect(
     model: options.Model,
@@ -44,6 +46,7 @@ def inspect(
     h2o: H2OConfig | None = None,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
+    changes: Changes = NONE,
 ) -> None:
     """Show which tokens of a text each layer and head kept.
 
@@ -55,7 +58,7 @@ def inspect(
     if html is not None:
         check_target(html)
     text = read_prompt(file, prompt)
-    with open_model(model, gpu_layers) as weights:
+    with open_model(model, gpu_layers, changes=changes) as weights:
         tokens = tokenize(weights, text)
         llm = open_context(weights, len(tokens), threads, h2o, record=True)
     title = file.name if file and str(file) != "-" else "the text"

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+from h2o_llama.cli.weights import NONE, Changes
 from h2o_llama.models._named import TEXTS, find_text, suggestion
 from h2o_llama.sequence._params import resolved_products
 
@@ -25,10 +26,12 @@ def open_model(
     products: str = "own",
     mlock: bool = False,
     no_mmap: bool = False,
+    changes: Changes = NONE,
 ) -> Model:
     """The model, to cut the text into tokens: then it is known how large a context must be.
 
-    `h2o` and `products` are those of the context to come: the layout of the weights depends on them.
+    `h2o` and `products` are those of the context to come: the layout of the weights depends on them. `changes` are
+    what else `Model` is given.
     """
     products = resolved_products(h2o, products)
     return Model(
@@ -38,6 +41,7 @@ def open_model(
         products=products,
         use_mlock=mlock,
         use_mmap=not no_mmap,
+        **changes,
     )
 
 

@@ -17,11 +17,13 @@ from h2o_llama import H2OConfig, Llama, Model, Snapshot
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
+from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.sequence._params import PRODUCTS
 from h2o_llama.sequence._rewinding import n_shared
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 
+@with_changes
 @options.with_h2o
 def run(
     model: options.Model,
@@ -38,6 +40,7 @@ def run(
     rpc: options.Rpc = None,
     mlock: options.Mlock = False,
     no_mmap: options.NoMmap = False,
+    changes: Changes = NONE,
     temp: options.Temp = 0.8,
     seed: options.Seed = None,
     draft: Annotated[
@@ -63,7 +66,7 @@ def run(
     """
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
-    with open_model(model, gpu_layers, rpc, h2o, products, mlock, no_mmap) as weights:
+    with open_model(model, gpu_layers, rpc, h2o, products, mlock, no_mmap, changes) as weights:
         if not (raw or before or save) and weights.chat_template:
             tokens, n_asked = _asked_by_the_template(weights, text, prompt, special)
         else:

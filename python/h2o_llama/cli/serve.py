@@ -14,6 +14,7 @@ from h2o_llama.cli import options
 from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import open_model
 from h2o_llama.cli.upstream import upstream_options
+from h2o_llama.cli.weights import NONE, Changes, upstream_arguments, with_changes
 from h2o_llama.models._files import check_rpc_servers
 from h2o_llama.sequence._params import PRODUCTS, available_cpus
 
@@ -34,6 +35,14 @@ def _retrieval(weights: Model, h2o: H2OConfig) -> Literal["ngrams", "index"]:
         return llm.h2o.retrieval
 
 
+def _stretched(weights: Model) -> list[str]:
+    """llama-server cuts a slot's room to the trained length; only of YaRN does it know that it makes that longer."""
+    if weights.n_ctx_train == weights._handle.n_ctx_train or weights._rope.get("rope_scaling_type") == "yarn":
+        return []
+    return ["--override-kv", f"{weights.metadata['general.architecture']}.context_length=int:{weights.n_ctx_train}"]
+
+
+@with_changes
 @options.with_h2o
 def serve(
     model: Annotated[
@@ -61,6 +70,7 @@ def serve(
     products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
+    changes: Changes = NONE,
 ) -> None:
     """Serve a model over HTTP: llama.cpp's server (OpenAI's interface and its own), with H2O for every slot.
 
@@ -70,7 +80,7 @@ def serve(
     further = passed_on or []
     if model.startswith("-"):  # what follows -- comes here where no model is named
         model, further = "demo", [model, *further]
-    with open_model(model, 0) as weights:
+    with open_model(model, 0, changes=changes) as weights:
         path = weights.model_path
         try:
             weights.tokenize("")
@@ -79,12 +89,14 @@ def serve(
                 f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
             ) from error
         n_ctx = n_ctx or min(weights.n_ctx_train, _MOST_ROOM)
+        stretched = _stretched(weights)
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
         if embeddings:
             h2o = None
         if h2o is not None and h2o.has_key_index and not h2o.was_given("retrieval"):
             h2o = replace(h2o, retrieval=_retrieval(weights, h2o) if gpu_layers == 0 else "ngrams")
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
+    arguments += [*upstream_arguments(changes), *stretched]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
     arguments += ["--gpu-layers", gpu_layers]
     arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]

@@ -20,6 +20,7 @@ from h2o_llama import H2OConfig, Llama
 from h2o_llama._internal import check
 from h2o_llama.eval.lockstep import piece_tokens, pieces
 from h2o_llama.eval.losses import log_softmax
+from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sampling import SamplingOptions
 from h2o_llama.sequence.generating import DENSE_TAIL
 
@@ -36,7 +37,10 @@ _OWNER = "H2OLM"
 _MAX_GEN_TOKENS = 256  # lm_eval's default
 _SAMPLING = {name: name for name in SamplingOptions.__annotations__} | {"repetition_penalty": "repeat_penalty"}
 _H2O_OPTIONS = [field.name for field in fields(H2OConfig)]
-_LLAMA_OPTIONS = [name for name in inspect.signature(Llama).parameters if name not in ("model_path", "h2o")]
+_LLAMA_OPTIONS = [
+    *(name for name in inspect.signature(Llama).parameters if name not in ("model_path", "h2o", "rope")),
+    *RopeOptions.__annotations__,
+]
 
 
 @register_model("h2o-llama")

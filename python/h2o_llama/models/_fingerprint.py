@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 _HEAD_BYTES = 1 << 20
 _SAMPLES = 128
@@ -28,6 +30,17 @@ def model_fingerprint(path: str | Path) -> str:
                 file.seek(max(0, size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def changed_fingerprint(fingerprint: str, *changes: Any) -> str:
+    """That of a model where something is put in the place of what its file says: what it computes may differ.
+
+    Changes are what JSON can say; an empty one is none.
+    """
+    for change in changes:
+        if change:
+            fingerprint = hashlib.sha256((fingerprint + json.dumps(change, sort_keys=True)).encode()).hexdigest()
+    return fingerprint
 
 
 def _parts(path: Path) -> list[Path]:

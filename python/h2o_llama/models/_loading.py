@@ -1,9 +1,7 @@
-"""Where the weights of a model go, and what of its metadata is replaced."""
+"""Where the weights of a model go, what of its metadata is replaced, and what is added to its weights."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,6 +10,7 @@ from typing import Any
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
+from h2o_llama.models._adapters import Lora, check_adapters
 
 _OWNER = "Llama"
 
@@ -29,6 +28,7 @@ class Loading:
     kv_overrides: Mapping[str, Override] | None = None
     main_gpu: int | None = None
     tensor_split: Sequence[float] | None = None
+    lora: Lora = None
 
     def checked(self, rpc_servers: tuple[str, ...]) -> dict[str, Any]:
         """As the core takes them."""
@@ -36,6 +36,7 @@ class Loading:
             "use_mmap": check.flag(_OWNER, "use_mmap", self.use_mmap),
             "use_mlock": check.flag(_OWNER, "use_mlock", self.use_mlock),
             "kv_overrides": _check_overrides(self.kv_overrides),
+            "lora": check_adapters(_OWNER, self.lora),
             **self._devices(rpc_servers),
         }
 
@@ -93,10 +94,3 @@ def _check_overrides(overrides: Any) -> dict[str, Override]:
 
 def _is_short(text: str) -> bool:
     return "\0" not in text and len(text.encode(errors="replace")) <= _KEY_BYTES
-
-
-def overridden_fingerprint(fingerprint: str, overrides: Mapping[str, Override]) -> str:
-    """That of a model with some of its metadata replaced: what it computes may differ."""
-    if not overrides:
-        return fingerprint
-    return hashlib.sha256((fingerprint + json.dumps(overrides, sort_keys=True)).encode()).hexdigest()

@@ -39,7 +39,7 @@ class Engine:
         self.claim = Lock("Llama", waits)
         self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
         with core_errors():
-            first = params.make_context(model._handle, n_ctx)
+            first = params.make_context(model._handle, model._rope, n_ctx)
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
         self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)
 

@@ -14,6 +14,7 @@ from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.errors import H2OWarning
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.models._files import KV_TYPES
+from h2o_llama.models.rope import RopeOptions, as_core
 
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
@@ -113,9 +114,8 @@ class ContextParams:
         """Whether a text may be of any length: nothing that is kept grows with it."""
         return self.h2o is not None and self.h2o.has_bounded_memory
 
-    def default_n_ctx(self, model: _core.Model) -> int:
+    def default_n_ctx(self, model: _core.Model, n_trained: int) -> int:
         """n_ctx where it is 0: what the model was trained for, or less with a warning, if only less fits."""
-        n_trained = model.n_ctx_train
         if self.n_gpu_layers != 0 or (self.h2o is not None and self.h2o.evict):
             return n_trained
         has_index = self.h2o is not None and self.h2o.has_key_index
@@ -132,7 +132,7 @@ class ContextParams:
             )
         return n_cells
 
-    def make_context(self, model: _core.Model, n_ctx: int) -> _core.Context:
+    def make_context(self, model: _core.Model, rope: RopeOptions, n_ctx: int) -> _core.Context:
         """A context for sequences of at least n_ctx tokens."""
         n_cells, n_seq_max = n_ctx, int(self.n_seq_max)
         if n_cells * n_seq_max > check.INT32_MAX:
@@ -170,6 +170,7 @@ class ContextParams:
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,
+            rope=as_core(rope),
             h2o=self._h2o_as_text(),
             record=bool(self.record),
             profile=bool(self.profile),

@@ -59,7 +59,10 @@ class SnapshotOrigin:
     def differences(self, other: SnapshotOrigin) -> list[str]:
         """What keeps a snapshot of this from being restored in the other, in words; empty if nothing does."""
         if (self.fingerprint, self.n_vocab) != (other.fingerprint, other.n_vocab):
-            return [f"it is of another model ({self.model}, fingerprint {self.fingerprint[:12]}), not of {other.model}"]
+            return [
+                f"it is of another model ({self.model}, fingerprint {self.fingerprint[:12]}), not of {other.model}; "
+                "with other adapters or RoPE options a model is another one"
+            ]
         pairs: list[tuple[str, object, object]] = [
             ("type_k", self.type_k, other.type_k),
             ("type_v", self.type_v, other.type_v),

@@ -1,5 +1,6 @@
 #include "bindings/context/context.h"
 
+#include "bindings/context/rope.h"
 #include "bindings/h2o-options.h"
 #include "bindings/llama-call.h"
 #include "bindings/types.h"
@@ -31,6 +32,7 @@ context::context(std::shared_ptr<model> mdl, llama_context_params params, bool r
     if (!llama_get_memory(ptr.get())) {
         throw h2o_error("[Llama] this model has no memory of past tokens: it cannot generate text");
     }
+    llama_set_adapters_lora(ptr.get(), mdl->adapters.data(), mdl->adapters.size(), mdl->adapter_scales.data());
     init();
 }
 
@@ -311,7 +313,7 @@ void init_context(py::module_ & m) {
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch,
                 int32_t n_threads, int32_t n_threads_batch,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
-                const option_values & h2o, bool record, bool profile, bool verbose) {
+                const rope_options & rope, const option_values & h2o, bool record, bool profile, bool verbose) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx*n_seq_max;
             params.n_seq_max       = n_seq_max;
@@ -325,6 +327,8 @@ void init_context(py::module_ & m) {
                 flash_attn == "on"  ? LLAMA_FLASH_ATTN_TYPE_ENABLED  :
                 flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
 
+            apply(rope, params);
+
             const llama_h2o_params h2o_params = read_options(h2o);
             params.h2o = &h2o_params;
 
@@ -334,7 +338,7 @@ void init_context(py::module_ & m) {
             py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"),
             py::arg("n_threads"), py::arg("n_threads_batch"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
-            py::arg("h2o"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
+            py::arg("rope"), py::arg("h2o"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
         .def("sequence", [](const context & self, llama_seq_id i) { return std::make_shared<context>(self, i); }, py::arg("i"))
         .def("copy_from", &context::copy_from, py::arg("other"))

@@ -1,6 +1,7 @@
 #include "bindings/model/model.h"
 
 #include "bindings/llama-call.h"
+#include "bindings/model/adapter.h"
 #include "bindings/model/devices.h"
 #include "bindings/model/gguf-check.h"
 
@@ -66,7 +67,13 @@ model::model(const std::string & path, const model_options & options) : override
     if (!unread.empty()) {
         throw h2o_error("[Llama] kv_overrides: llama.cpp does not read '" + unread.begin()->first + "' from " + path);
     }
-    vocab = llama_model_get_vocab(ptr.get());
+    vocab       = llama_model_get_vocab(ptr.get());
+    n_ctx_train = llama_model_n_ctx_train(ptr.get());
+
+    for (const auto & [adapter, scale] : options.lora) {
+        adapters.push_back(load_adapter(ptr.get(), adapter, options.verbose));
+        adapter_scales.push_back(scale);
+    }
 }
 
 std::vector<llama_token> model::tokenize(const std::string & text, bool add_special, bool parse_special) const {
@@ -158,14 +165,17 @@ static std::map<std::string, size_t> weight_bytes(const model & self) {
 void init_model(py::module_ & m) {
     py::class_<model, std::shared_ptr<model>>(m, "Model")
         .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack,
-                bool use_mmap, bool use_mlock, std::optional<int32_t> main_gpu, const std::vector<float> & tensor_split, const kv_overrides & overrides) {
+                bool use_mmap, bool use_mlock, std::optional<int32_t> main_gpu, const std::vector<float> & tensor_split, const kv_overrides & overrides,
+                const std::vector<std::pair<py::bytes, float>> & lora) {
             const std::string path_str = path;
-            const model_options options = { n_gpu_layers, verbose, rpc_servers, main_gpu, tensor_split, repack, use_mmap, use_mlock, overrides };
+            const model_options options = { n_gpu_layers, verbose, rpc_servers, main_gpu, tensor_split, repack, use_mmap, use_mlock, overrides,
+                { lora.begin(), lora.end() } };
             without_gil no_gil;
             return std::make_shared<model>(path_str, options);
         }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"), py::arg("repack") = true, py::kw_only(),
             py::arg("use_mmap") = true, py::arg("use_mlock") = false, py::arg("main_gpu") = py::none(),
-            py::arg("tensor_split") = std::vector<float>(), py::arg("kv_overrides") = kv_overrides())
+            py::arg("tensor_split") = std::vector<float>(), py::arg("kv_overrides") = kv_overrides(),
+            py::arg("lora") = std::vector<std::pair<py::bytes, float>>())
         .def_static("check_overrides", [](const py::bytes & path, const kv_overrides & overrides) {
             const std::string path_str = path;
             without_gil no_gil;
@@ -183,7 +193,7 @@ void init_model(py::module_ & m) {
         .def_property_readonly("metadata",      &model::metadata)
         .def_property_readonly("desc",          &model::desc)
         .def_property_readonly("n_vocab",       &model::n_vocab)
-        .def_property_readonly("n_ctx_train",   [](const model & self) { return llama_model_n_ctx_train(self.ptr.get()); })
+        .def_property_readonly("n_ctx_train",   [](const model & self) { return self.n_ctx_train; })
         .def_property_readonly("n_embd",        [](const model & self) { return llama_model_n_embd     (self.ptr.get()); })
         .def_property_readonly("n_layer",       [](const model & self) { return llama_model_n_layer    (self.ptr.get()); })
         .def_property_readonly("n_head",        [](const model & self) { return llama_model_n_head     (self.ptr.get()); })

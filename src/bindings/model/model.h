@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 // How a file becomes a model.
@@ -28,6 +29,8 @@ struct model_options {
     bool use_mlock = false;
 
     kv_overrides overrides; // checked by gguf_check_overrides()
+
+    std::vector<std::pair<std::string, float>> lora; // files of adapters, and what each is multiplied by
 };
 
 // A loaded model; the vocabulary goes with it. Immutable, so any thread may use it.
@@ -45,6 +48,12 @@ public:
 
     std::shared_ptr<llama_model> ptr;
     const llama_vocab * vocab = nullptr;
+
+    uint32_t n_ctx_train = 0; // of the file: a context with YaRN makes llama.cpp's larger
+
+    // LoRA, which every context applies: the adapters, which are the model's, and their scales
+    std::vector<llama_adapter_lora *> adapters;
+    std::vector<float>                adapter_scales;
 
 private:
     kv_overrides overrides;

@@ -1,0 +1,72 @@
+"""LoRA adapters: what is added to a model's weights."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from h2o_llama._internal import check
+from h2o_llama.errors import DamagedFileError
+
+_FLOAT32_MAX = 3.4e38
+_BLOCK = 1 << 20
+
+Lora: TypeAlias = (
+    "str | os.PathLike[str] | Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] | None"
+)
+"""The file of an adapter; or several, each alone or with its scale."""
+
+
+class Adapter(NamedTuple):
+    """A file, absolute, and what its weights are multiplied by."""
+
+    path: bytes
+    scale: float
+
+
+def check_adapters(owner: str, lora: Any) -> list[Adapter]:
+    """The adapters that an argument `lora` names.
+
+    Raises FileNotFoundError if there is no such file, DamagedFileError if it is empty, ValueError if a scale is no
+    finite number or `lora` is something else.
+    """
+    named = [] if lora is None else [lora] if isinstance(lora, str | os.PathLike) else lora
+    if not isinstance(named, Sequence):
+        raise check.bad_argument(owner, "lora", "a file, or a list of files and of pairs (file, scale)", lora)
+    return [_check(owner, item) for item in named]
+
+
+def _check(owner: str, item: Any) -> Adapter:
+    name, scale = item if isinstance(item, tuple | list) and len(item) == 2 else (item, 1.0)
+    if not isinstance(name, str | os.PathLike):
+        raise check.bad_argument(owner, "lora", "a file, or a list of files and of pairs (file, scale)", item)
+    scale = check.real(owner, f"the scale of {os.fspath(name)}", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
+    path = Path(name)
+    if not path.exists():
+        raise FileNotFoundError(f"[{owner}] lora: there is no file {path}")
+    if not path.is_file():
+        raise ValueError(f"[{owner}] lora: {path} is a folder or a special file, expected a GGUF file")
+    if path.stat().st_size == 0:
+        raise DamagedFileError(f"[{owner}] lora: {path} is empty, expected a GGUF file")
+    with path.open("rb"):  # PermissionError
+        pass
+    return Adapter(os.fsencode(path.absolute()), scale)
+
+
+def identity(adapters: Iterable[Adapter]) -> list[tuple[str, float]]:
+    """What counts of them: what is in the files, not where they are; no order, and none that is multiplied by 0."""
+    # llama.cpp computes with scales in float32
+    return sorted((_sha256(path), float(np.float32(scale))) for path, scale in adapters if scale != 0)
+
+
+def _sha256(path: bytes) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,290 @@
+"""LoRA adapters: what they add, against the oracle with the same added to the weights; what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from adapters import Adapter, random_adapter
+from command_line import assert_one_line_error, invoke, succeeded
+from compare import assert_logits_close, relative_error
+from gguf_mutation import UINT32, mutated, pack
+from h2o_llama import DamagedFileError, H2OConfig, Llama, Model, Snapshot
+from inputs import ModelByName, random_tokens
+from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from oracle import read_model
+from pairwise import pairwise
+from tolerances import tolerance
+
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=4)
+
+
+@pytest.fixture(scope="session")
+def adapter_of(model_by_name: ModelByName, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of a random adapter of a model by its name."""
+    folder = tmp_path_factory.mktemp("adapters")
+
+    def path_of(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        return path if path.exists() else random_adapter(model_by_name(name)).write(path)
+
+    return path_of
+
+
+@pytest.fixture
+def adapter(adapter_of: Callable[[str], Path]) -> Path:
+    """Of `tiny_model`."""
+    return adapter_of("qwen3-gqa4-f32")
+
+
+# --- what an adapter computes
+
+
+@pairwise("schedule", "flash_attn", name=["qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"])
+def test_an_adapter_is_what_it_adds_to_the_weights(
+    name: str, schedule: str, flash_attn: str, model_by_name: ModelByName, tmp_path: Path
+) -> None:
+    """Logits, memory sets, scores, K and V, of a prompt in two calls and generated tokens; two adapters."""
+    path = model_by_name(name)
+    merged = path
+    lora = []
+    for seed, scale in enumerate((0.7, -0.4)):
+        adapter = random_adapter(path, rank=4 + seed, seed=seed)
+        lora.append((adapter.write(tmp_path / f"{seed}.gguf"), scale))
+        merged = adapter.merge_into(merged, tmp_path / f"merged-{seed}.gguf", scale)
+    config = replace(CONFIG, schedule=schedule, flash_attn=flash_attn)
+    tokens = random_tokens(90)
+    calls = [tokens[:50], tokens[50:85], *([t] for t in tokens[85:])]
+    assert_agrees_with_oracle(path, read_model(merged), config, calls, lora=lora)
+
+
+def test_an_adapter_of_the_embedding(model_by_name: ModelByName, tmp_path: Path) -> None:
+    path = model_by_name("qwen3-gqa4-f32")
+    adapter = random_adapter(path, embedding=True)
+    table = adapter.factors["token_embd.weight"]
+    file = adapter.write(tmp_path / "adapter.gguf")
+    # merge_into() adds B·A as [n_out, n_in], here [n_vocab, n_embd]
+    adapter.factors["token_embd.weight"] = (table[1].T, table[0])
+    merged = adapter.merge_into(path, tmp_path / "merged.gguf")
+    assert_agrees_with_oracle(path, read_model(merged), CONFIG, [random_tokens(40)], lora=file)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa2-q8_0", "deepseek2-mla-q8_0"])
+def test_adapters_with_our_own_products(name: str, model_by_name: ModelByName, tmp_path: Path) -> None:
+    """Dense layers and experts: as with upstream's products but for their rounding, which the adapter is far above."""
+    if name == "deepseek2-mla-q8_0":
+        path = tmp_path / "model.gguf"
+        models.write_model(replace(models.DEEPSEEK2, weight_type="q8_0"), path)
+    else:
+        path = model_by_name(name)
+    lora = random_adapter(path).write(tmp_path / "adapter.gguf")
+    tokens = random_tokens(70)
+
+    def logits(config: Config | None, products: str, **options: Any) -> Any:
+        with open_llama(path, config, products=products, **options) as llm:
+            return eval_calls(llm, [tokens])[0]
+
+    everything = replace(CONFIG, H=128, B=0)
+    with pytest.warns(UserWarning, match="costs more than it saves"):
+        own = logits(everything, "own", lora=lora)
+    bound = tolerance("Q8_0", "f32").logits
+    assert_logits_close(own, logits(None, "own", lora=lora), bound)
+    assert_logits_close(own, logits(None, "upstream", lora=lora), bound)
+    assert relative_error(logits(None, "own"), logits(None, "own", lora=lora)) > 4 * bound
+
+
+def test_a_scale_of_zero_adds_nothing(tiny_model: Path, adapter: Path) -> None:
+    with open_llama(tiny_model, CONFIG, lora=[(adapter, 0)]) as llm, open_llama(tiny_model, CONFIG) as plain:
+        for got, want in zip(*(eval_calls(m, [random_tokens(40)]) for m in (llm, plain)), strict=True):
+            np.testing.assert_array_equal(got, want)
+        assert llm.model.fingerprint == plain.model.fingerprint
+
+
+# --- what was computed with it
+
+
+def test_a_snapshot_knows_its_adapters(tiny_model: Path, adapter: Path, tmp_path: Path) -> None:
+    """By what is in them: not by where they are, nor by their order."""
+    other = random_adapter(tiny_model, seed=1).write(tmp_path / "other.gguf")
+    copied = Path(shutil.copy(adapter, tmp_path / "copy.gguf"))
+    for h2o in (H2OConfig(chunk_size=S), None):
+
+        def open_(lora: Any, h2o: H2OConfig | None = h2o) -> Llama:
+            return Llama(tiny_model, n_ctx=64, n_threads=1, h2o=h2o, lora=lora)
+
+        with open_([(adapter, 0.5), other]) as llm:
+            llm.eval(random_tokens(40))
+            llm.save(tmp_path / "snapshot")
+            expected = llm.logits
+        with open_([other, (copied, 0.5)]) as llm:
+            llm.load(tmp_path / "snapshot")
+            np.testing.assert_array_equal(llm.logits, expected)
+            before = llm.tokens.tolist()
+        for lora in (None, other, [other, (adapter, 0.25)], [other, (other, 0.5)]):
+            with open_(lora) as llm, pytest.raises(ValueError, match="other adapters"):
+                llm.restore(Snapshot.load(tmp_path / "snapshot"))
+        assert before == random_tokens(40)
+
+
+def test_sequences_and_contexts_share_adapters(tiny_model: Path, adapter: Path) -> None:
+    """Of one context, and of two on the same weights. They outlive the `Model`."""
+    with Model(tiny_model, lora=adapter) as model:
+        first = Llama(model, n_ctx=64, n_threads=1, n_seq_max=2, h2o=H2OConfig(chunk_size=S))
+        second = Llama(model, n_ctx=64, n_threads=1, h2o=H2OConfig(chunk_size=S))
+    with first, second, Llama(tiny_model, n_ctx=64, n_threads=1, h2o=H2OConfig(chunk_size=S)) as plain:
+        sequences = [first, first.sequence(), second]
+        for sequence in (*sequences, plain):
+            sequence.eval(random_tokens(40))
+        for sequence in sequences:
+            np.testing.assert_array_equal(sequence.logits, first.logits)
+        assert relative_error(plain.logits, first.logits) > 0.05
+
+
+# --- what is refused
+
+
+def _without(part: str) -> Callable[[Adapter], None]:
+    def change(adapter: Adapter) -> None:
+        (name, _), *_ = adapter.factors.items()
+        a, b = adapter.factors[name]
+        adapter.factors[name] = {
+            "rank": (a[:-1], b),
+            "n_in": (a[:, :-1], b),
+            "n_out": (a, b[:-1]),
+            "experts": (np.stack([a, a]), np.stack([b, b])),
+            "type": (a.astype(np.int32), b),
+        }[part]
+
+    return change
+
+
+def _renamed(adapter: Adapter) -> None:
+    adapter.factors["blk.77.attn_q.weight"] = adapter.factors.pop("blk.0.attn_q.weight")
+
+
+BAD: dict[str, tuple[Callable[[Adapter], None], dict[str, str], str]] = {
+    **{
+        part: (_without(part), {}, "lora_a .* and lora_b .*, expected") for part in ("rank", "n_in", "n_out", "experts")
+    },
+    "type of a factor": (_without("type"), {}, "must not have the type i32"),
+    "no such tensor": (_renamed, {}, "the model has no tensor 'blk.77.attn_q.weight'"),
+    "no tensors": (lambda adapter: adapter.factors.clear(), {}, "no tensors"),
+    "architecture": (lambda _: None, {"architecture": "llama"}, "general.architecture is 'llama', expected 'qwen3'"),
+    "a model": (lambda _: None, {"type": "model"}, "general.type is 'model', expected 'adapter'"),
+    "an activated one": (lambda _: None, {"tokens": "abc"}, "activated one .*h2o-llama serve"),
+    "another kind": (lambda _: None, {"kind": "dora"}, "adapter.type is 'dora', expected 'lora'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_an_adapter_that_does_not_fit_is_refused(case: str, tiny_model: Path, tmp_path: Path) -> None:
+    change, metadata, message = BAD[case]
+    adapter = random_adapter(tiny_model)
+    change(adapter)
+    path = adapter.write(tmp_path / "bad.gguf", **metadata)
+    with pytest.raises(DamagedFileError, match=f"bad.gguf is no LoRA adapter of this model: .*{message}"):
+        Model(tiny_model, lora=path)
+
+
+def test_files_that_are_no_adapters_are_refused(tiny_model: Path, adapter: Path, tmp_path: Path) -> None:
+    cut, empty, wrong_type = (tmp_path / name for name in ("cut.gguf", "empty.gguf", "type.gguf"))
+    cut.write_bytes(adapter.read_bytes()[:-1000])
+    empty.touch()
+    mutated(adapter, wrong_type, lambda file: file.set("adapter.lora.alpha", UINT32, pack("I", 1)))
+    for path, message in (
+        (cut, "cut.gguf is no"),
+        (empty, "is empty"),
+        (wrong_type, "type"),
+        (tiny_model, "general.type"),
+    ):
+        with pytest.raises(DamagedFileError, match=message):
+            Model(tiny_model, lora=path)
+    with pytest.raises(FileNotFoundError, match="lora: there is no file"):
+        Model(tiny_model, lora=tmp_path / "none.gguf")
+    with pytest.raises(ValueError, match="is a folder"):
+        Model(tiny_model, lora=tmp_path)
+
+
+def test_an_embedding_that_is_the_output_too_cannot_be_changed(model_by_name: ModelByName, tmp_path: Path) -> None:
+    """llama.cpp would end the process."""
+    path = model_by_name("gemma3-windows-f32")
+    adapter = random_adapter(path, embedding=True).write(tmp_path / "adapter.gguf")
+    with pytest.raises(DamagedFileError, match="the model's output too"):
+        Model(path, lora=adapter)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e39, "1", None, True])
+def test_a_bad_scale_is_refused(scale: Any, tiny_model: Path, adapter: Path) -> None:
+    with pytest.raises(ValueError, match=r"\[Llama\] the scale of .*qwen3-gqa4-f32.gguf must be a finite number"):
+        Llama(tiny_model, lora=[(adapter, scale)])
+
+
+@pytest.mark.parametrize("lora", [5, [5], {"a": 1}, [("a", 1, 2)]])
+def test_what_names_no_adapter_is_refused(lora: Any, tiny_model: Path) -> None:
+    with pytest.raises(ValueError, match=r"\[Llama\] lora must be a file, or a list of"):
+        Llama(tiny_model, lora=lora)
+
+
+def test_shared_weights_have_their_adapters_already(tiny_model: Path, adapter: Path) -> None:
+    with Model(tiny_model) as model, pytest.raises(ValueError, match="lora must be left out with shared weights"):
+        Llama(model, lora=adapter)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("lora_path", "pass lora=PATH"), ("lora_scale", r"\(PATH, scale\)"), ("lora_base", "leave it out"), ("loro", "")],
+)
+def test_other_names_are_refused(name: str, hint: str, tiny_model: Path) -> None:
+    """llama-cpp-python's among them."""
+    with pytest.raises(TypeError, match=f"there is no argument '{name}'.*{hint}"):
+        Llama(tiny_model, **{name: "a"})
+
+
+# --- the command line
+
+
+def test_commands_take_adapters(tiny_model: Path, adapter: Path, tmp_path: Path) -> None:
+    """A snapshot that a command has saved says with which it was computed."""
+    with_colon = Path(shutil.copy(adapter, tmp_path / "a:2"))
+    arguments = ["run", tiny_model, "-p", "abc", "-n", "0", "-t", "1", "--n-ctx", "64"]
+    for given, expected in (
+        (["--lora", adapter], [(adapter, 1.0)]),
+        (["--lora", f"{adapter}:0.5", "--lora", with_colon], [(adapter, 0.5), adapter]),
+        (["--lora", f"{with_colon}:-1"], [(adapter, -1)]),
+    ):
+        succeeded(invoke(*arguments, *given, "--save", tmp_path / "snapshot"))
+        with Model(tiny_model, lora=expected) as model:
+            assert Snapshot.load(tmp_path / "snapshot").origin.fingerprint == model.fingerprint
+    assert_one_line_error(invoke(*arguments, "--lora", f"{adapter}:nan"), "must be a finite number")
+    assert_one_line_error(invoke(*arguments, "--lora", f"{adapter}:x"), "there is no file")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["info"],
+        ["inspect", "-p", "abc", "-t", "1"],
+        ["chat", "-t", "1"],
+        ["bench", "-t", "1", "--n-prompt", "32", "--depth", "", "--chunk", "16", "-r", "1"],
+        ["eval", "-t", "1", "--n-tokens", "64", "--chunk", "16", "--windows", "1", "--continuation", "0"],
+        ["batch", "--documents", "{}", "--questions", "{}/asked", "--out", "{}/out"],
+        ["serve"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_opens_them(command: list[str], tiny_model: Path, tmp_path: Path) -> None:
+    """What is wrong with one is an error of each."""
+    path = random_adapter(tiny_model).write(tmp_path / "bad.gguf", kind="dora")
+    for name in ("asked", "document.txt"):
+        (tmp_path / name).write_text("abc")
+    result = invoke(command[0], tiny_model, *(word.format(tmp_path) for word in command[1:]), "--lora", path)
+    assert result.exit_code == 1
+    assert "adapter.type is 'dora'" in result.stderr

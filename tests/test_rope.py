@@ -1,0 +1,189 @@
+"""RoPE options: logits and memory sets against the oracle, and what knows of them."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
+from compare import relative_error
+from h2o_llama import H2OConfig, Llama, Model, Snapshot
+from inputs import ModelByName, random_tokens
+from llamas import Config, assert_agrees_with_oracle
+from oracle import GGUFModel, read_model
+from oracle.hparams import Rope, Yarn
+from pairwise import pairwise
+
+S = 16
+CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=4)
+N_TRAINED = models.N_CTX_TRAIN
+
+YARN = {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 48}
+# Arguments, and what they make of a model's RoPE.
+CASES: dict[str, tuple[dict[str, Any], Callable[[Rope], Rope]]] = {
+    "base": ({"rope_freq_base": 700.0}, lambda rope: replace(rope, base=700.0)),
+    "linear": (
+        {"rope_scaling_type": "linear", "rope_freq_scale": 0.3},
+        lambda rope: replace(rope, scale=float(np.float32(0.3))),
+    ),
+    "linear by default": ({"rope_freq_scale": 0.5}, lambda rope: replace(rope, scale=0.5)),
+    "none": ({"rope_scaling_type": "none", "rope_freq_scale": 0.25}, lambda rope: rope),
+    "yarn": (YARN, lambda rope: replace(rope, scale=0.25, yarn=Yarn(48))),
+    "yarn betas": (
+        YARN | {"yarn_beta_fast": 4.0, "yarn_beta_slow": 0.5},
+        lambda rope: replace(rope, scale=0.25, yarn=Yarn(48, beta_fast=4.0, beta_slow=0.5)),
+    ),
+    "yarn half": (
+        YARN | {"yarn_ext_factor": 0.5, "rope_freq_base": 900.0},
+        lambda rope: Rope(900.0, 0.25, Yarn(48, extrapolation=0.5)),
+    ),
+}
+
+
+def with_rope(model: GGUFModel, change: Callable[[Rope], Rope]) -> GGUFModel:
+    """The model with other RoPE in the layers that attend to everything; those with windows keep their own."""
+    hp = model.hparams
+    changed = copy.copy(model)
+    changed.hparams = replace(
+        hp, rope=tuple(rope if n else change(rope) for rope, n in zip(hp.rope, hp.window, strict=True))
+    )
+    return changed
+
+
+# Pairs are neighbours in Llama's, halves in Qwen's; Llama 3 has factors for each.
+@pairwise(
+    "schedule",
+    "flash_attn",
+    name=["qwen3-gqa4-f32", "llama3-gqa2-f32", "gemma3-windows-f32", "lfm2-conv-f32"],
+    case=CASES,
+    retrieval=["ngrams", "index"],
+)
+def test_options_reach_every_part_of_attention(
+    name: str, case: str, schedule: str, flash_attn: str, retrieval: Any, model_by_name: ModelByName
+) -> None:
+    """Memory sets, the index of keys, both schedules, composed attention, dense tails, generated tokens."""
+    options, change = CASES[case]
+    path = model_by_name(name)
+    model = with_rope(read_model(path), change)
+    if os.environ["H2O_NO_FUSED_ATTENTION"] == "1" or name == "gemma3-windows-f32":
+        retrieval = "ngrams"  # windows round to F16, which decides between keys in 4 bits that are nearly equal
+    config = replace(CONFIG, schedule=schedule, flash_attn=flash_attn, retrieval=retrieval, B=8)
+    tokens = random_tokens(150)
+    calls = [tokens[:70], tokens[70:145], *([t] for t in tokens[145:])]
+    assert_agrees_with_oracle(path, model, config, calls, dense_tail=9, **options)
+
+
+def logits(model: Path | Model, **options: Any) -> Any:
+    with Llama(model, n_ctx=128, n_threads=1, h2o=H2OConfig(chunk_size=S), **options) as llm:
+        llm.eval(random_tokens(100))
+        return llm.logits
+
+
+def test_a_factor_of_attention_counts_without_extrapolation(tiny_model: Path) -> None:
+    """llama.cpp takes the paper's otherwise."""
+    alone = {**YARN, "yarn_ext_factor": 0.0}
+    factor = {"yarn_attn_factor": 1.3}
+    assert relative_error(logits(tiny_model, **alone, **factor), logits(tiny_model, **alone)) > 0.05
+    np.testing.assert_array_equal(logits(tiny_model, **YARN, **factor), logits(tiny_model, **YARN))
+
+
+def test_a_model_has_them_for_all_its_contexts(tiny_model: Path) -> None:
+    """A `Llama` may have others, which are its own."""
+    expected = logits(tiny_model, **YARN)
+    assert relative_error(logits(tiny_model), expected) > 0.05
+    with Model(tiny_model, **YARN) as model, Model(tiny_model) as plain:
+        np.testing.assert_array_equal(logits(model), expected)
+        np.testing.assert_array_equal(logits(plain, **YARN), expected)
+        np.testing.assert_array_equal(logits(plain), logits(tiny_model))
+        np.testing.assert_array_equal(logits(model, rope_freq_base=500.0), logits(tiny_model, rope_freq_base=500.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "n"),
+    [
+        ({}, N_TRAINED),
+        ({"rope_scaling_type": "yarn", "rope_freq_scale": 0.25}, 4 * N_TRAINED),
+        ({"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 4096}, 16384),
+        ({"rope_scaling_type": "linear", "rope_freq_scale": 0.5}, 2 * N_TRAINED),
+        ({"rope_freq_scale": 0.5}, 2 * N_TRAINED),
+        ({"rope_scaling_type": "none", "rope_freq_scale": 0.25}, N_TRAINED),
+        ({"rope_freq_base": 1e7}, N_TRAINED),
+    ],
+)
+def test_scaling_makes_texts_longer(options: dict[str, Any], n: int, tiny_model: Path) -> None:
+    """The default of n_ctx follows; a larger one was never refused. Contexts do not change what others know."""
+    with Model(tiny_model) as model, Llama(model, n_threads=1, **options) as llm:
+        assert llm.n_ctx == llm.model.n_ctx_train == n
+        assert model.n_ctx_train == N_TRAINED
+
+
+def test_a_text_beyond_the_trained_length(model_by_name: ModelByName) -> None:
+    """With eviction it is warned of, unless scaling says that the model can read it."""
+    override = {"qwen3.context_length": 64}
+    h2o = H2OConfig(chunk_size=S, evict=True)
+    path = model_by_name("qwen3-gqa4-f32")
+    options: dict[str, Any] = {"n_batch": S, "n_threads": 1, "h2o": h2o, "kv_overrides": override}
+    with Llama(path, **options) as llm, pytest.warns(UserWarning, match="trained"):
+        llm.eval(random_tokens(100))
+    with Llama(path, **options, rope_scaling_type="yarn", rope_freq_scale=0.5) as llm:
+        llm.eval(random_tokens(100))  # a warning is an error
+
+
+def test_a_snapshot_knows_them(tiny_model: Path, tmp_path: Path) -> None:
+    for h2o in (H2OConfig(chunk_size=S), None):
+
+        def open_(h2o: H2OConfig | None = h2o, **options: Any) -> Llama:
+            return Llama(tiny_model, n_ctx=64, n_threads=1, h2o=h2o, **options)
+
+        with open_(**YARN) as llm:
+            llm.eval(random_tokens(40))
+            llm.save(tmp_path / "snapshot")
+            expected = llm.logits
+        with open_(**YARN, yarn_beta_fast=None) as llm:
+            llm.load(tmp_path / "snapshot")
+            np.testing.assert_array_equal(llm.logits, expected)
+        for options in ({}, YARN | {"yarn_orig_ctx": 49}, YARN | {"rope_freq_base": 1e6}):
+            with open_(**options) as llm, pytest.raises(ValueError, match="RoPE options"):
+                llm.restore(Snapshot.load(tmp_path / "snapshot"))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("rope_scaling_type", ["longrope", 2, "YARN", True]),
+        ("rope_freq_base", [0, 1, -5, float("nan"), float("inf"), "1e6", True]),
+        ("rope_freq_scale", [0, -1, 1e-9, float("nan"), "4"]),
+        ("yarn_ext_factor", [-1, 1.5, float("nan")]),
+        ("yarn_attn_factor", [0, float("inf")]),
+        ("yarn_beta_fast", [0, -32, float("nan")]),
+        ("yarn_beta_slow", [0, float("inf")]),
+        ("yarn_orig_ctx", [0, -1, 1.5, 2**31, "4096"]),
+    ],
+)
+def test_bad_options_are_refused(name: str, values: list[Any], tiny_model: Path) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=rf"\[Llama\] {name} must be"):
+            Llama(tiny_model, **{name: value})
+
+
+def test_commands_take_them(tiny_model: Path, tmp_path: Path) -> None:
+    arguments = ["run", tiny_model, "-p", "abc", "-n", "0", "-t", "1", "--n-ctx", "64"]
+    yarn = ["--yarn-orig-ctx", "48", "--yarn-ext-factor", "0.5", "--yarn-attn-factor", "2"]
+    yarn += ["--yarn-beta-fast", "16", "--yarn-beta-slow", "2", "--rope-freq-base", "5000"]
+    options: dict[str, Any] = {"yarn_ext_factor": 0.5, "yarn_attn_factor": 2, "yarn_beta_fast": 16, "yarn_beta_slow": 2}
+    for scale in (["--rope-scale", "4"], ["--rope-freq-scale", "0.25"]):
+        given = ["--rope-scaling", "yarn", *scale, *yarn]
+        succeeded(invoke(*arguments, *given, "--save", tmp_path / "snapshot"))
+        with Model(tiny_model, **YARN, **options, rope_freq_base=5000) as model:
+            assert Snapshot.load(tmp_path / "snapshot").origin.fingerprint == model.fingerprint
+    assert_wrong_usage(invoke(*arguments, "--rope-scale", "4", "--rope-freq-scale", "1"), "say the same")
+    assert_wrong_usage(invoke(*arguments, "--rope-scale", "0"), "must be above 0")
+    assert_one_line_error(invoke(*arguments, "--rope-scaling", "ntk"), "rope_scaling_type must be one of")
