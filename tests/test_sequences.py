@@ -37,6 +37,7 @@ CONFIGS: dict[str, Config | None] = {
     "evict": replace(PLAIN, decode="memory", evict=True),
     "cold_store": replace(PLAIN, decode="memory", evict=True, B=8, T=4, cold_store=tempfile.gettempdir()),
     "evict_dense_layers": replace(PLAIN, decode="memory", evict=True, dense_layers=(1,)),
+    "evict_positions": replace(PLAIN, decode="memory", evict=True, positions="cache", n_ctx_train=40),
     "dense": None,
 }
 

@@ -37,7 +37,8 @@ class Engine:
             h2o=params.h2o,
         )
         self.claim = Lock("Llama", waits)
-        self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
+        # when a text gets longer than what the model was trained for
+        self.warns_of_length = params.h2o is not None and params.has_bounded_memory and params.h2o.positions == "text"
         with core_errors():
             first = params.make_context(model._handle, n_ctx)
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
