@@ -25,7 +25,10 @@ class Engine:
     def __init__(self, model: Model, params: ContextParams, n_ctx: int, seed: int | None, waits: bool) -> None:
         self.model = model
         self.params = params
-        self.n_ctx = check.INT32_MAX if params.n_ctx == 0 and params.has_bounded_memory else n_ctx
+        self.n_ctx = n_ctx
+        if params.n_ctx == 0 and params.has_bounded_memory:
+            self.n_ctx = check.INT32_MAX
+            n_ctx = max(n_ctx, int(params.n_batch))  # a call takes no more
         self.seed = seed
         self.origin = SnapshotOrigin(
             model=os.path.basename(model.model_path),

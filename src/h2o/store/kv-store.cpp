@@ -166,7 +166,7 @@ std::vector<h2o_row_bytes> h2o_kv_store::read_moved(uint32_t seq, const h2o_reco
     for (const auto & layer : all_layers) {
         if (!layer.is_dense()) {
             const auto & memory = record.layers[layer.index].memory;
-            res.push_back({ read_memory_rows(seq, memory, layer, K), read_memory_rows(seq, memory, layer, V) });
+            res.push_back({ read_memory_rows(seq, memory, layer, K), read_memory_rows(seq, memory, layer, V), {} });
         }
     }
     return res;
@@ -205,11 +205,12 @@ void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const
                 const auto   chunk = saved.begin() + n*r.t->nb[1];
 
                 r.set_bytes(written_row(part, n, state.n_memory_sets()*config.chunk_size), { saved.begin(), chunk });
-                r.set_bytes(layout.row_of(0),     { chunk, saved.end() });
+                r.set_bytes(layout.row_of(0), { chunk, saved.end() });
             }
+            rows(layer, K, seq).set_bytes(layout.first_row(n), bytes[layer.index].moved_k);
         }
     }
-    if (!bytes.empty()) {
+    if (!bytes.empty() && bytes[0].moved_k.empty()) {
         move_keys(seq, state, backends);
     }
     if (cold(seq)) {
@@ -226,6 +227,9 @@ std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_s
             const uint32_t n = state.layers[layer.index].n_memory();
 
             h2o_row_bytes bytes;
+            if (positions.is_moved(state.n_memory_sets()*config.chunk_size)) {
+                bytes.moved_k = rows(layer, K, seq).get_bytes(layout.first_row(n), layout.first_row(n) + n);
+            }
             for (const part_t part : parts(layer)) {
                 const auto     r     = rows(layer, part, seq);
                 const uint32_t first = written_row(part, n, state.n_memory_sets()*config.chunk_size);

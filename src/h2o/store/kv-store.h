@@ -21,6 +21,7 @@ class h2o_far_rows;
 struct h2o_row_bytes {
     std::vector<uint8_t> k;
     std::vector<uint8_t> v;
+    std::vector<uint8_t> moved_k; // of a memory set whose keys have moved to other positions; empty: they are made from k again
 };
 
 // K and V of all sequences of a context: which rows hold what, and what has been put aside.
