@@ -35,7 +35,12 @@ def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
     assert config == dataclasses.replace(H2OConfig(decode="memory"), evict=True, cold_store="folder")
-    assert (config.heavy_budget, config.lookup_budget, config.retrieval, config.positions) == (192, 256, "index", "text")
+    assert (config.heavy_budget, config.lookup_budget, config.retrieval, config.positions) == (
+        192,
+        256,
+        "index",
+        "text",
+    )
 
 
 def test_sizes_that_are_not_given_go_with_the_chunk() -> None:

@@ -87,7 +87,9 @@ def test_errors_do_not_add_up(one_layer_model: Path, kv_type: str, bound: float)
     unrotated, _ = layers.key_value(model, 0, x, np.zeros(len(tokens), np.int32))
     for head, positions in enumerate(memory):
         places = np.arange(len(positions), dtype=np.int32)
-        expected = rotated(unrotated[head, positions, None], places, model.hparams.rope[0], neox=model.hparams.rope_neox)
+        expected = rotated(
+            unrotated[head, positions, None], places, model.hparams.rope[0], neox=model.hparams.rope_neox
+        )
         assert relative_error(keys[head, positions], expected[:, 0]) < bound
 
 

@@ -202,7 +202,7 @@ def test_saved_slots_outlive_a_server_that_is_killed(tmp_path: Path, options: li
 
 
 def test_a_slot_is_never_full(tmp_path: Path) -> None:
-    """With eviction: a prompt, its answer and another one are longer than the slot was said to be, and than training."""
+    """With eviction: a prompt, its answer and another one are longer than --n-ctx, and than the trained length."""
     options = ["--evict", "--chunk", str(S), "--threads", "1", "--n-ctx", "256"]
     with Llama(demo_model_path(), n_ctx=256, h2o=None) as llm:
         n_trained = llm.model.n_ctx_train

@@ -100,8 +100,8 @@ class H2OConfig:
         with the process. They are brought back when a query looks them up. They take as many bytes as without `evict`.
         None: they are gone.
     positions : {"text", "cache"}
-        What becomes of the positions of kept tokens beyond the trained length, with `evict`. Default "cache" with `evict`
-        and no cold store, else "text"; "text" too where `Llama` finds that the model's keys cannot be moved.
+        What becomes of the positions of kept tokens beyond the trained length, with `evict`. Default "cache" with
+        `evict` and no cold store, else "text"; "text" too where `Llama` finds that the model's keys cannot be moved.
 
         - "text": they stay those of the text, so distances get longer than any that the model has seen.
         - "cache": from the chunk on that ends beyond the trained length, the keys of a memory set are rotated to the

@@ -1,7 +1,7 @@
 """Positions in the cache (StreamingLLM, arXiv:2309.17453), beyond what the model was trained for.
 
-By the definition: keys are kept as they are before RoPE, and rotated whenever they are attended to. The memory set's are
-at 0, 1, …, and the chunk follows. So nothing here knows of a first rotation, or of differences.
+By the definition: keys are kept as they are before RoPE, and rotated whenever they are attended to. The memory set's
+are at 0, 1, …, and the chunk follows. So nothing here knows of a first rotation, or of differences.
 """
 
 from __future__ import annotations

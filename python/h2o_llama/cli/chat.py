@@ -77,8 +77,8 @@ def chat(
         )
     if len(read_first) >= n_trained and (llm.h2o is None or llm.h2o.positions == "text"):
         typer.echo(
-            f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained for: "
-            "it may write nonsense.",
+            f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
+            "for: it may write nonsense.",
             err=True,
         )
     with llm:
