@@ -32,7 +32,8 @@ def _replaced(h2o: H2OConfig, reason: str) -> H2OConfig | None:
     """What takes the place of a configuration that a model cannot have; None if what it cannot have was asked for."""
     for name, other in {"retrieval": "ngrams", "positions": "text"}.items():
         if f"[h2o] {name} " in reason and not h2o.was_given(name):
-            return replace(h2o, **{name: other})
+            changed: dict[str, Any] = {name: other}
+            return replace(h2o, **changed)
     return None
 
 
