@@ -150,21 +150,15 @@ def test_graphs_are_used_again(tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     assert_graphs_are_used_again(monkeypatch, tiny_model, replace(CONFIG, S=8), random_tokens(200), 100, n_built=1)
 
 
-def test_is_the_default_where_it_is_possible(model_by_name: ModelByName) -> None:
-    """Else the text's, unless it was asked for."""
+def test_models_that_cannot_have_it_are_refused(model_by_name: ModelByName) -> None:
     plain, latents = model_by_name("qwen3-gqa4-f32"), model_by_name("deepseek2-mla-f32")
-    small = H2OConfig(chunk_size=S, evict=True)
-    trained = {"kv_overrides": {"qwen3.context_length": small.memory_size + S - 1}}
-    options: dict[str, Any] = {"n_threads": 1, "n_batch": 64, "n_ctx": 64}
-    for path, others, expected in ((plain, {}, "cache"), (latents, {}, "text"), (plain, trained, "text")):
-        with Llama(path, h2o=small, **options, **others) as llm:
-            assert llm.h2o is not None
-            assert llm.h2o.positions == expected
-    asked = replace(small, positions="cache")
+    asked = H2OConfig(chunk_size=S, evict=True, positions="cache")
+    trained = asked.memory_size + S - 1
+    options: dict[str, Any] = {"h2o": asked, "n_threads": 1, "n_batch": 64, "n_ctx": 64}
     with pytest.raises(UnsupportedModelError, match=r"in layer 0 of this model it rotates a part.* Use positions text"):
-        Llama(latents, h2o=asked, **options)
-    with pytest.raises(UnsupportedModelError, match=f"at most the {small.memory_size + S - 1} tokens which this model"):
-        Llama(plain, h2o=asked, **options, **trained)
+        Llama(latents, **options)
+    with pytest.raises(UnsupportedModelError, match=f"at most the {trained} tokens which this model"):
+        Llama(plain, kv_overrides={"qwen3.context_length": trained}, **options)
 
 
 def test_a_text_never_ends(tiny_model: Path) -> None:

@@ -324,7 +324,9 @@ def test_a_failed_call_changes_no_other_sequence(llm: h2o_llama.Llama, alone: h2
 
 
 # with eviction a sequence is never full
-@pytest.mark.parametrize("config", [name for name in CONFIGS if name not in ("evict", "cold_store")], indirect=True)
+@pytest.mark.parametrize(
+    "config", [name for name in CONFIGS if name not in ("evict", "cold_store", "evict_positions")], indirect=True
+)
 def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """One of the sequences is full, another begins a chunk."""
     a, b = Tracked(llm), Tracked(llm.sequence())

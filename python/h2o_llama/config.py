@@ -100,8 +100,7 @@ class H2OConfig:
         with the process. They are brought back when a query looks them up. They take as many bytes as without `evict`.
         None: they are gone.
     positions : {"text", "cache"}
-        What becomes of the positions of kept tokens beyond the trained length, with `evict`. Default "cache" with
-        `evict` and no cold store, else "text"; "text" too where `Llama` finds that the model's keys cannot be moved.
+        What becomes of the positions of kept tokens beyond the trained length, with `evict`.
 
         - "text": they stay those of the text, so distances get longer than any that the model has seen.
         - "cache": from the chunk on that ends beyond the trained length, the keys of a memory set are rotated to the
@@ -155,7 +154,7 @@ class H2OConfig:
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = _FOLLOWS
     cold_store: str | os.PathLike[str] | None = None
-    positions: Literal["text", "cache"] = _FOLLOWS
+    positions: Literal["text", "cache"] = "text"
     block_tokens: int = 16
     ema_alpha: float = 0.5
     shared_heads: bool = False
@@ -205,7 +204,6 @@ class H2OConfig:
             "lookup_budget": int(share * lookup_budget),
             "retrieval": retrieval,
             "decode": "memory" if self.evict else "full",
-            "positions": "cache" if self.evict and self.cold_store is None else "text",
         }
         if self.keep_ratio is None:
             at_least = 0 if all_by_index and res["sink_tokens"] else 1

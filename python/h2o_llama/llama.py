@@ -28,15 +28,6 @@ _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")
 
 
-def _replaced(h2o: H2OConfig, reason: str) -> H2OConfig | None:
-    """What takes the place of a configuration that a model cannot have; None if what it cannot have was asked for."""
-    for name, other in {"retrieval": "ngrams", "positions": "text"}.items():
-        if f"[h2o] {name} " in reason and not h2o.was_given(name):
-            changed: dict[str, Any] = {name: other}
-            return replace(h2o, **changed)
-    return None
-
-
 class Llama(Sequence):
     """A GGUF model and a sequence of tokens, or several, with H2O sparse attention over it.
 
@@ -217,17 +208,16 @@ class Llama(Sequence):
         super().__init__(engine)
 
     def _open_engine(self, model: Model, seed: int | None) -> Engine:
-        """What was not asked for, and the model cannot have, is replaced: an index of keys, positions in the cache."""
-        while True:
-            try:
-                return self._make_engine(model, seed)
-            except UnsupportedModelError as error:
-                h2o = self._params.h2o
-                replaced = None if h2o is None else _replaced(h2o, str(error))
-                if replaced is None:
-                    raise
-                _LOG.info("%s", error)
-            self._params = replace(self._params, h2o=replaced)
+        """With lookup by n-grams where the model can have no index of keys, unless one was asked for."""
+        try:
+            return self._make_engine(model, seed)
+        except UnsupportedModelError as error:
+            h2o = self._params.h2o
+            if h2o is None or h2o.was_given("retrieval") or "[h2o] retrieval index" not in str(error):
+                raise
+            _LOG.info("%s: positions are looked up by n-grams", error)
+        self._params = replace(self._params, h2o=replace(h2o, retrieval="ngrams"))
+        return self._make_engine(model, seed)
 
     def _make_engine(self, model: Model, seed: int | None) -> Engine:
         n_ctx = int(self._params.n_ctx) or model.n_ctx_train

@@ -28,7 +28,6 @@ _FOLLOWING = {
     "lookup_budget": f"{DEFAULTS.lookup_budget}; ngrams {NGRAMS.lookup_budget}; none if what is evicted is gone{_LESS}",
     "retrieval": f"{DEFAULTS.retrieval}; {NGRAMS.retrieval} with --evict or layers on a GPU",
     "decode": f"{DEFAULTS.decode}, with --evict {EVICTING.decode}",
-    "positions": f"{DEFAULTS.positions}, with --evict and no --cold-store {EVICTING.positions}",
 }
 """What is said of defaults that depend on other options."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -24,11 +24,11 @@ _MOST_ROOM = 32768
 """Tokens that a slot holds at most, unless told."""
 
 
-def _possible(weights: Model, h2o: H2OConfig) -> H2OConfig:
-    """What a context of this model gets: n-grams where it can have no index of keys, or positions of the text."""
+def _retrieval(weights: Model, h2o: H2OConfig) -> Literal["ngrams", "index"]:
+    """What a context of this model gets: n-grams where it can have no index of keys."""
     with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
         assert llm.h2o is not None  # it was asked for
-        return replace(h2o, retrieval=llm.h2o.retrieval, positions=llm.h2o.positions)
+        return llm.h2o.retrieval
 
 
 @options.with_h2o
@@ -74,10 +74,8 @@ def serve(
             ) from error
         n_ctx = n_ctx or min(weights.n_ctx_train, _MOST_ROOM)
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
-        if h2o is not None and gpu_layers != 0 and h2o.has_key_index and not h2o.was_given("retrieval"):
-            h2o = replace(h2o, retrieval="ngrams")
-        if h2o is not None and ((h2o.has_key_index and not h2o.was_given("retrieval")) or h2o.positions == "cache"):
-            h2o = _possible(weights, h2o)
+        if h2o is not None and h2o.has_key_index and not h2o.was_given("retrieval"):
+            h2o = replace(h2o, retrieval=_retrieval(weights, h2o) if gpu_layers == 0 else "ngrams")
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
     arguments += ["--gpu-layers", gpu_layers]
