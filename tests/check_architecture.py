@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from h2o_llama import H2OConfig, Llama, UnsupportedModelError, _core
+from h2o_llama import H2OConfig, Llama, Model, UnsupportedModelError, _core
 from tolerances import against_dense
 
 S, N, N_GENERATED = 32, 200, 20
@@ -33,7 +33,11 @@ EVERYTHING = replace(DEFAULTS, heavy_budget=OPEN["n_ctx"])
 EVICT = replace(DEFAULTS, evict=True)
 KEPT = replace(EVICT, evict=False, decode="memory", heavy_budget=int(EVICT.heavy_budget), lookup_budget=0)
 # What not every model allows.
-MAY_BE_REFUSED = {"two_phase": "computes each token twice", "index": "retrieval index needs"}
+MAY_BE_REFUSED = {
+    "two_phase": "computes each token twice",
+    "index": "retrieval index needs",
+    "positions": "positions cache needs",
+}
 
 
 class Text(NamedTuple):
@@ -110,6 +114,7 @@ class Checks:
             "everything in memory, composed": partial(self.check_everything, "memory", "off"),
             "everything in memory, decode=full": partial(self.check_everything, "full", "auto"),
             "evict": self.check_evict,
+            "positions": self.check_positions,
             "past": partial(self.check_past, DEFAULTS),
             "past, evict": partial(self.check_past, EVICT),
         }
@@ -144,6 +149,28 @@ class Checks:
     def check_evict(self) -> Iterator[tuple[str, float]]:
         with self.open(EVICT) as evicted, self.open(KEPT) as kept:
             yield "as kept", relative_error(read(evicted, self.text), read(kept, self.text))
+
+    def check_positions(self) -> Iterator[tuple[str, float]]:
+        """Keys of the first layer know one token each. Those that have moved are those of a text of these tokens alone.
+
+        Or, beside windows, of a text in which they are right before the chunk.
+        """
+        tokens, start = self.text.prompt[:MIDDLE], MIDDLE // S * S
+        trained = {f"{self.model.metadata['general.architecture']}.context_length": EVICT.memory_size + S}
+        with Model(self.model.model_path, kv_overrides=trained) as model:
+            with Llama(model, h2o=replace(EVICT, positions="cache"), **OPEN) as llm:
+                llm.eval(tokens)
+                if llm.kv.layers[0] > 0:
+                    return
+                kept = llm.kv.memory_indices(0)[0]
+                keys = llm.kv.keys(0)[0, kept]
+            errors = []
+            with Llama(model, h2o=EVERYTHING, **OPEN) as llm:
+                for first in (0, start - len(kept)):
+                    llm.reset()
+                    llm.eval([*tokens[:first], *(tokens[position] for position in kept)])
+                    errors.append(relative_error(keys, llm.kv.keys(0)[0, first : first + len(kept)]))
+            yield "keys", min(errors)
 
     def check_past(self, h2o: H2OConfig) -> Iterator[tuple[str, float]]:
         """Each way to go on from a past, beside another sequence, gives what a sequence alone gives."""

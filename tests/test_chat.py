@@ -29,8 +29,9 @@ from chats import (
     write_chat_model,
 )
 from compare import case
-from h2o_llama import H2OError, Llama, _core
+from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama.chat._template import ChatTemplate
+from h2o_llama.sequence._rewinding import as_generated
 from inputs import EXTERNAL_MODEL, Opened
 from spies import record_calls
 
@@ -365,6 +366,38 @@ def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
     assert second["choices"][0]["message"]["content"] == fresh["choices"][0]["text"]
     cached = second["usage"].get("prompt_tokens_details", {}).get("cached_tokens")
     assert cached == (n_held if reuse else None)
+
+
+def test_a_chat_with_eviction_is_never_full_or_read_again(tiny_model: Path) -> None:
+    """Each turn costs itself, over the ends of chunks in answers, far beyond the trained length."""
+    options: dict[str, Any] = {"n_ctx": 0, "kv_overrides": {"qwen3.context_length": 128}}
+    with open_chat(tiny_model, h2o=H2OConfig(evict=True, positions="cache", chunk_size=64), **options) as llm:
+        talk: list[Any] = [{"role": "system", "content": "Be brief."}]
+        for turn in range(12):
+            n_held = llm.n_tokens
+            talk.append(user(f"Question {turn}?"))
+            answer = llm.create_chat_completion(talk, logits_processor=dictate("Never gonna give it up. " * 4))
+            assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == n_held
+            talk.append(answer["choices"][0]["message"])
+        assert llm.n_tokens > 10 * 128
+
+
+def test_an_answer_in_other_tokens_than_the_tokenizers_is_not_read_again() -> None:
+    """Of pieces "a", "b", "ab" and a special token, whose text is empty."""
+
+    class Pieces:
+        def detokenize(self, ids: list[int], special: bool) -> bytes:
+            return [b"a", b"b", b"ab", b""][ids[0]]
+
+    def same_text(now: list[int], ids: list[int]) -> list[int]:
+        return as_generated(Pieces(), np.array(now, np.int32), np.array(ids, np.int32)).tolist()  # type: ignore[arg-type]
+
+    assert same_text([0, 0, 1, 1, 0, 1], [0, 2, 1, 2, 3, 0]) == [0, 0, 1, 1, 0, 1, 3, 0]
+    assert same_text([0, 2, 0], [0, 0, 1, 2]) == [0, 2, 2]  # it ends within a piece of the prompt
+    assert same_text([0, 2, 0], [0, 0, 1, 1, 0]) == [0, 2, 1, 0]  # they part
+    assert same_text([0, 3, 2], [0, 1, 0, 1]) == [0, 1, 0, 1]  # and a special token is no text
+    assert same_text([2, 3, 1], [0, 1, 3, 0]) == [2, 3, 0]
+    assert same_text([], [0]) == same_text([0], [0]) == [0]
 
 
 def test_forks_chat(tiny_model: Path) -> None:

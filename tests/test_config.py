@@ -27,7 +27,7 @@ def test_defaults() -> None:
 def test_defaults_with_eviction() -> None:
     """As many positions to attend to, none of them looked up."""
     config = H2OConfig(evict=True)
-    assert (config.decode, config.lookup_budget, config.memory_size) == ("memory", 0, 512)
+    assert (config.decode, config.lookup_budget, config.memory_size, config.positions) == ("memory", 0, 512, "text")
     assert dataclasses.replace(config, heavy_budget=5).heavy_budget == 5
 
 
@@ -35,7 +35,12 @@ def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
     assert config == dataclasses.replace(H2OConfig(decode="memory"), evict=True, cold_store="folder")
-    assert (config.heavy_budget, config.lookup_budget, config.retrieval) == (192, 256, "index")
+    assert (config.heavy_budget, config.lookup_budget, config.retrieval, config.positions) == (
+        192,
+        256,
+        "index",
+        "text",
+    )
 
 
 def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
@@ -125,6 +130,9 @@ def test_bad_values() -> None:
         ({"evict": True, "lookup_budget": 1}, "evict needs lookup_budget 0 or a cold_store, got 1"),
         ({"evict": True, "cold_store": ""}, "cold_store must be 'memory', the path of a folder or None, got ''"),
         ({"evict": True, "cold_store": 1}, "cold_store must be 'memory', the path of a folder or None, got 1"),
+        ({"positions": "end"}, "positions must be one of 'text', 'cache', got 'end'"),
+        ({"positions": "cache"}, "positions cache is for what eviction keeps: it needs evict"),
+        ({"positions": "cache", "evict": True, "cold_store": "memory"}, "positions cache needs no cold_store"),
         ({"cold_store": "memory"}, "cold_store is for what is evicted: it needs evict"),
         ({"evict": 1}, "evict must be True or False, got 1"),
         *(({"lookup_budget": bad}, "lookup_budget must be an integer of at least 0") for bad in (-1, 1.0, True, 2**31)),

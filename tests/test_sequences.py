@@ -37,6 +37,7 @@ CONFIGS: dict[str, Config | None] = {
     "evict": replace(PLAIN, decode="memory", evict=True),
     "cold_store": replace(PLAIN, decode="memory", evict=True, B=8, T=4, cold_store=tempfile.gettempdir()),
     "evict_dense_layers": replace(PLAIN, decode="memory", evict=True, dense_layers=(1,)),
+    "evict_positions": replace(PLAIN, decode="memory", evict=True, positions="cache", n_ctx_train=40),
     "dense": None,
 }
 
@@ -323,7 +324,9 @@ def test_a_failed_call_changes_no_other_sequence(llm: h2o_llama.Llama, alone: h2
 
 
 # with eviction a sequence is never full
-@pytest.mark.parametrize("config", [name for name in CONFIGS if name not in ("evict", "cold_store")], indirect=True)
+@pytest.mark.parametrize(
+    "config", [name for name in CONFIGS if name not in ("evict", "cold_store", "evict_positions")], indirect=True
+)
 def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """One of the sequences is full, another begins a chunk."""
     a, b = Tracked(llm), Tracked(llm.sequence())

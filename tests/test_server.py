@@ -201,6 +201,22 @@ def test_saved_slots_outlive_a_server_that_is_killed(tmp_path: Path, options: li
     assert second["timings"]["cache_n"] == expected["timings"]["cache_n"] >= len(DOCUMENT)
 
 
+def test_a_slot_is_never_full(tmp_path: Path) -> None:
+    """With eviction: a prompt, its answer and another one are longer than --n-ctx, and than the trained length."""
+    options = ["--evict", "--positions", "cache", "--chunk", str(S), "--threads", "1", "--n-ctx", "256"]
+    with Llama(demo_model_path(), n_ctx=256, h2o=None) as llm:
+        n_trained = llm.model.n_ctx_train
+        tokens = (llm.tokenize(TEXT) * 10)[: n_trained - 50]
+    with serving(tmp_path / "log", "demo", *options) as server:
+        first = server.complete(tokens, n_predict=100, ignore_eos=True, return_tokens=True)
+        assert (first["tokens_predicted"], first["truncated"]) == (100, False)
+        more = [*tokens, *first["tokens"], *tokens[:50]]
+        second = server.complete(more, n_predict=5, ignore_eos=True)
+        assert (second["tokens_predicted"], second["truncated"]) == (5, False)
+        assert second["timings"]["cache_n"] >= n_trained
+        assert not server.get("/slots/0/h2o")["has_limit"]
+
+
 def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:
     """Other documents have taken both slots in between."""
     server, _ = served
@@ -319,7 +335,7 @@ def test_bytes_are_counted(served: tuple[Server, Any]) -> None:
     with open_llama(settings) as llm:
         llm.eval(llm.tokenize(DOCUMENT))
         n, M, n_open = llm.n_tokens, llm.kv.memory_size, llm.n_tokens - (llm.kv.chunk_index - 1) * S
-        per_token = llm.kv.stats.kv_bytes // (M + S if settings.get("evict") else llm.n_ctx)
+        per_token = llm.kv.stats.token_bytes
     timings, state = answer["timings"], server.get("/slots/0/h2o")["kv_bytes"]
     n_kept = M + n_open if settings.get("evict") else n
     assert timings["h2o_chunks"] == -(-n // S)

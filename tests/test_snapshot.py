@@ -43,6 +43,7 @@ CONFIGS: dict[str, Config | None] = {
     "evict_ratio": replace(
         CONFIG, H=40, keep_ratio=0.3, B=12, T=4, decode="memory", evict=True, cold_store=tempfile.gettempdir()
     ),
+    "evict_positions": replace(CONFIG, decode="memory", evict=True, positions="cache", n_ctx_train=40),
     "evict_composed": replace(CONFIG, scorer="distant", decode="memory", evict=True, flash_attn="off"),
     "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
     "dense": None,

@@ -99,6 +99,13 @@ class H2OConfig:
         Where evicted K and V go: "memory" of the host, or a folder, in which they are in a temporary file that is gone
         with the process. They are brought back when a query looks them up. They take as many bytes as without `evict`.
         None: they are gone.
+    positions : {"text", "cache"}
+        What becomes of the positions of kept tokens beyond the trained length, with `evict`.
+
+        - "text": they stay those of the text, so distances get longer than any that the model has seen.
+        - "cache": from the chunk on that ends beyond the trained length, the keys of a memory set are rotated to the
+          positions right before the chunk (StreamingLLM). No distance is longer than M + S, however long the text is.
+          K takes M more rows. Needs plain RoPE on keys, M + S of at most the trained length, and no cold store.
     lookup_budget : int, default 256
         B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
         `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
@@ -154,6 +161,7 @@ class H2OConfig:
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = _FOLLOWS
     cold_store: str | os.PathLike[str] | None = None
+    positions: Literal["text", "cache"] = "text"
     block_tokens: int = 16
     ema_alpha: float = 0.5
     shared_heads: bool = False

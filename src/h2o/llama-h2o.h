@@ -35,6 +35,12 @@ enum llama_h2o_retrieval {
     LLAMA_H2O_RETRIEVAL_INDEX  = 1, // by the keys, of which a copy in 4 bits is kept: every query, layer and KV head for itself
 };
 
+// where the keys of a memory set are once the text is longer than what the model was trained for
+enum llama_h2o_positions {
+    LLAMA_H2O_POSITIONS_TEXT  = 0, // at their positions in the text, as before
+    LLAMA_H2O_POSITIONS_CACHE = 1, // right before the chunk, one after the other: no distance is longer than M + S
+};
+
 // which kernels multiply by weights on the CPU; results differ in their last bits
 enum llama_h2o_products {
     LLAMA_H2O_PRODUCTS_AUTO     = 0, // our own with H2O, upstream's without
@@ -85,6 +91,8 @@ struct llama_h2o_params {
 
     bool evict; // K and V outside of the memory set and the open chunk are dropped: the cache does not grow with the text. Needs
                 // SINGLE_PASS, DECODE_MEMORY and either no lookup or a cold store and NGRAMS
+
+    enum llama_h2o_positions positions; // CACHE: needs evict and no cold store, and keys that only RoPE has rotated
 
     // where they go then: "" nowhere; "memory" of the host; else the name of a folder, for a file that is gone with the process
     char cold_store[LLAMA_H2O_MAX_PATH];
@@ -155,6 +163,7 @@ struct llama_h2o_info {
     uint32_t lookup_budget;      // B
     uint32_t tile;               // T
     uint32_t kv_size;            // cells of the KV cache
+    uint32_t n_positions;        // tokens that a sequence may have; INT32_MAX: any number
     uint32_t n_tokens;           // tokens in the sequence
     uint32_t chunk_index;        // chunks begun = ceil(n_tokens/S)
     uint32_t lookup_start;       // what queries before this position have looked up is not kept, without llama_h2o_kv_set_record

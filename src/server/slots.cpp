@@ -52,6 +52,12 @@ bool server_h2o_enabled(const llama_context * ctx) {
     return llama_get_h2o_kv(ctx);
 }
 
+int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx) {
+    const auto * kv = llama_get_h2o_kv(ctx);
+
+    return kv && llama_h2o_kv_info(kv).n_positions == INT32_MAX ? INT32_MAX : n_ctx;
+}
+
 static int32_t n_tokens(const llama_h2o_kv * kv) {
     return llama_h2o_kv_info(kv).n_tokens;
 }
@@ -298,6 +304,7 @@ common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_reque
     common_json res = {
         { "id_slot",          id },
         { "n_tokens",         info.n_tokens },
+        { "has_limit",        info.n_positions < INT32_MAX },
         { "chunk_index",      info.chunk_index },
         { "chunk_boundaries", boundaries },
         { "layers",           layers },

@@ -14,6 +14,7 @@ import numpy as np
 from . import layers
 from .arrays import Array, BoolArray, IntArray
 from .attention import attend
+from .cache_positions import CachePositions
 from .dense import dense_forward
 from .gguf_model import GGUFModel
 from .key_index import choose_keys
@@ -56,6 +57,8 @@ class OracleSequence(ABC):
         block_tokens: int = 16,
         ema_alpha: float = 0.9,
         shared_heads: bool = False,
+        positions: str = "text",
+        n_ctx_train: int | None = None,
     ) -> None:
         self.model, self.dtype, self.choose_memory = model, dtype, choose_memory
         self.S, self.L, self.H, self.A, self.M = S, L, H, A, A + L + H
@@ -67,6 +70,8 @@ class OracleSequence(ABC):
         self.lookup = Lookup(S=S, T=T, B=B if retrieval == "ngrams" else 0, A=A, L=L)
         self.index_budget = B if retrieval == "index" else 0
         self.cache = OracleKVCache(model.hparams, kv_type, has_index=self.index_budget > 0)
+        n_trained = n_ctx_train or model.hparams.n_ctx_train
+        self.cache_positions = CachePositions(model, S, n_trained, kv_type) if positions == "cache" else None
         self.history: list[dict[int, IntArray]] = []
         self.text: list[int] = []
         # What tokens asked for: ascending by query, then by position.
@@ -174,7 +179,9 @@ class OracleSequence(ABC):
 
         def attention(il: int, x: Array) -> Array:
             self.cache.append(il, *layers.key_value(self.model, il, x, positions))
-            q = layers.query(self.model, il, x, positions)
+            if il in self._scores and self.cache_positions is not None:
+                self.cache_positions.append(il, x)
+            q = layers.query(self.model, il, x, self._rotations(il, positions))
             if il in self.dense_layers:
                 return attend(q, *self.cache.read(il, slice(0, last)), np.arange(last) <= positions[:, None])[0].o
             # One softmax over the chunk so far, causally, and the past.
@@ -199,6 +206,12 @@ class OracleSequence(ABC):
         memory = self.memory_indices(il)
         n_valid = int((memory[0] >= 0).sum())  # the same for every head
         return memory[:, :n_valid]
+
+    def _rotations(self, il: int, positions: IntArray) -> IntArray:
+        """Where RoPE has queries at these positions of one chunk."""
+        if il not in self._scores or self.cache_positions is None or not self.cache_positions.has(int(positions[0])):
+            return positions
+        return positions % self.S + self._memory(il).shape[1]
 
     def _look_up(self, first: int, last: int) -> None:
         """These queries add to the log, one after another."""
@@ -242,9 +255,10 @@ class OracleSequence(ABC):
         # What a head has in its memory set counts once.
         is_first = np.ones(keys.shape, dtype=bool)
         is_first[:, n_scored:] = [~np.isin(looked_up, kept) for kept in memory]
-        state, colsum = attend(
-            q, *self.cache.gather(il, keys), allowed & is_first[:, None], self._counts(positions, keys)
-        )
+        k, v = self.cache.gather(il, keys)
+        if self.cache_positions is not None and self.cache_positions.has(int(positions[0])):
+            k = self.cache_positions.keys(il, keys)
+        state, colsum = attend(q, k, v, allowed & is_first[:, None], self._counts(positions, keys))
         self._add_scores(il, keys[:, :n_scored], colsum[:, :n_scored], is_generated)
         return state
 

@@ -14,7 +14,7 @@ _KINDS = (
         UnsupportedModelError,
         re.compile(
             r"\[h2o\] (H2O (does not work with|needs causal attention|computes a text chunk by chunk)|"
-            r".* needs attention as one operator, which layer|retrieval index needs)"
+            r".* needs attention as one operator, which layer|retrieval index needs|positions cache needs)"
         ),
     ),
 )

@@ -55,8 +55,9 @@ def _generation(result: Result, weight_bytes: int, bandwidth: float | None) -> R
     row = _row("generation", result, [s.generation_s or 0.0 for s in result.samples], case.n_gen)
     positions = range(case.n_tokens + 1, case.n_used)
     h2o = case.mode.h2o
-    n_rows = case.n_ctx if h2o is None or not h2o.evict else h2o.memory_size + case.chunk_size
-    per_position = (result.stats.kv_bytes / n_rows, result.stats.index_bytes / case.n_ctx)
+    evicts = h2o is not None and h2o.evict
+    kv_bytes = result.stats.token_bytes if evicts else result.stats.kv_bytes / case.n_ctx
+    per_position = (kv_bytes, result.stats.index_bytes / case.n_ctx)
     n_bytes = weight_bytes + kv_read(*per_position, positions, h2o, case.chunk_size)
     per_s = n_bytes * row["tokens_per_s"]
     share = None if bandwidth is None else per_s / bandwidth

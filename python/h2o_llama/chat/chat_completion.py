@@ -185,6 +185,7 @@ def create_chat_completion(
         draft=sequence._check_draft(owner, draft),
         reuse=check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
+        is_text=True,
         n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),
         visible=frozenset(prompt.core.preserved_tokens),
     )

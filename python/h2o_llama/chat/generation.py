@@ -17,6 +17,7 @@ from h2o_llama._internal import check
 from h2o_llama.chat._text_buffer import TextBuffer
 from h2o_llama.chat.logprobs import LogprobsRecorder, TokenLogprobs
 from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence._rewinding import as_generated
 from h2o_llama.sequence.generating import Progress, Stopping, generate_by
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class Generation:
 
     The prompt is int32 [n], at least one token. Without `max_tokens` the text ends where the model ends it or the
     context is full. `reuse` keeps what the sequence shares with the prompt. `n_top_logprobs` is how many most probable
-    tokens are named beside each one; None: no log-probabilities. `visible` special tokens are part of the text, by
-    their names.
+    tokens are named beside each one; None: no log-probabilities. `is_text`: what the sequence says in other tokens than
+    the prompt stays. `visible` special tokens are part of the text, by their names.
     """
 
     sequence: Sequence
@@ -83,6 +84,7 @@ class Generation:
     reuse: bool
     stopping_criteria: Stopping = None
     n_top_logprobs: int | None = None
+    is_text: bool = False
     visible: frozenset[int] = frozenset()
     n_cached: int = 0
     n_generated: int = 0
@@ -97,6 +99,8 @@ class Generation:
 
     def _pieces(self) -> Iterator[Piece]:
         if self.reuse:
+            if self.is_text:
+                self.prompt = as_generated(self.sequence.model._handle, self.sequence.tokens, self.prompt)
             self.n_cached = self.sequence.reuse(self.prompt)
         else:
             self.sequence.reset()

@@ -72,17 +72,17 @@ def chat(
     with open_model(model, gpu_layers, rpc, h2o, "auto", mlock, no_mmap, changes) as weights:
         read_first = _shared_tokens(weights, begin)
         n_trained = weights.n_ctx_train
-        if len(read_first) >= n_trained:
-            typer.echo(
-                f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
-                "for: it may write nonsense.",
-                err=True,
-            )
         evicts = h2o is not None and h2o.evict
         if n_ctx == 0 and not evicts:
             n_ctx = max(min(len(read_first) + _ROOM, n_trained), len(read_first) + _LEAST_ROOM)
         llm = open_context(
             weights, n_ctx, threads, h2o, record=h2o is not None and not evicts, threads_batch=threads_batch
+        )
+    if len(read_first) >= n_trained and (llm.h2o is None or llm.h2o.positions == "text"):
+        typer.echo(
+            f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
+            "for: it may write nonsense.",
+            err=True,
         )
     with llm:
         if begin:

@@ -25,7 +25,10 @@ class Engine:
     def __init__(self, model: Model, params: ContextParams, n_ctx: int, seed: int | None, waits: bool) -> None:
         self.model = model
         self.params = params
-        self.n_ctx = check.INT32_MAX if params.n_ctx == 0 and params.has_bounded_memory else n_ctx
+        self.n_ctx = n_ctx
+        if params.n_ctx == 0 and params.has_bounded_memory:
+            self.n_ctx = check.INT32_MAX
+            n_ctx = max(n_ctx, int(params.n_batch))  # a call takes no more
         self.seed = seed
         self.origin = SnapshotOrigin(
             model=os.path.basename(model.model_path),
@@ -37,7 +40,8 @@ class Engine:
             h2o=params.h2o,
         )
         self.claim = Lock("Llama", waits)
-        self.warns_of_length = params.has_bounded_memory  # when a text gets longer than what the model was trained for
+        # when a text gets longer than what the model was trained for
+        self.warns_of_length = params.h2o is not None and params.has_bounded_memory and params.h2o.positions == "text"
         with core_errors():
             first = params.make_context(model._handle, model._rope, n_ctx)
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]

@@ -147,7 +147,8 @@ class ContextParams:
                 n_dense = len(cast(tuple[int, ...], self.h2o.dense_layers))
                 types = (self.type_k, self.type_v)
                 check_kv_size(_OWNER, "n_ctx", n_cells, model, *types, n_seq_max=n_seq_max, n_layer=n_dense)
-                n_rows, name = self.h2o.memory_size + self.h2o.chunk_size, "memory_size + chunk_size"
+                n_sets = 2 if self.h2o.positions == "cache" else 1  # the keys of one as they were before they moved
+                n_rows, name = n_sets * self.h2o.memory_size + self.h2o.chunk_size, "memory_size and chunk_size"
             if n_seq_max > 1:
                 name = f"{n_seq_max} sequences (n_seq_max) with {name}"
             check_kv_size(_OWNER, name, n_rows, model, self.type_k, self.type_v, has_index, n_seq_max)

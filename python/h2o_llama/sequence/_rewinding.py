@@ -33,6 +33,29 @@ def n_shared(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np
     return int(differ[0]) if len(differ) else n
 
 
+def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The same text as `ids`, with the tokens of `now` as far as that has the same text.
+
+    A model may spell a word in other tokens than the tokenizer. They stay then, and need not be read again.
+    """
+    n = m = n_shared(now, ids)  # now[:n] and ids[:m] are the same text
+    i, j, said, told = n, m, b"", b""  # what follows in each
+    while (said.startswith(told) and j < len(ids)) or (told.startswith(said) and i < len(now)):
+        is_told = said.startswith(told) and j < len(ids)
+        piece = model.detokenize([int(ids[j] if is_told else now[i])], False)
+        if not piece:  # a special token is no text
+            break
+        if is_told:
+            told, j = told + piece, j + 1
+        else:
+            said, i = said + piece, i + 1
+        if said == told:
+            shared = n_shared(now[i:], ids[j:])
+            n, m = i, j = i + shared, j + shared
+            said = told = b""
+    return np.concatenate([now[:n], ids[m:]])
+
+
 def keep_prefix(context: _core.Context, ids: NDArray[np.int32]) -> int:
     """Keep as much of the context's sequence as begins ids, and say how much. See `Llama.reuse`."""
     now = context.tokens

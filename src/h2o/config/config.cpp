@@ -38,6 +38,9 @@ h2o_config::h2o_config(const llama_h2o_params & params) : llama_h2o_params(param
     check(!evict || decode == LLAMA_H2O_DECODE_MEMORY, "evict needs decode memory, got full" + gone);
     check(!evict || lookup_budget == 0 || has_cold_store(), "evict needs lookup_budget 0 or a cold_store, got " + text(lookup_budget) + gone);
     check(evict || !has_cold_store(), "cold_store is for what is evicted: it needs evict");
+    check(evict || positions == LLAMA_H2O_POSITIONS_TEXT, "positions cache is for what eviction keeps: it needs evict");
+    check(!has_cold_store() || positions == LLAMA_H2O_POSITIONS_TEXT,
+            "positions cache needs no cold_store: what comes back from there is at its position in the text. Use positions text");
     check(lossless.mode == LLAMA_H2O_LOSSLESS_OFF || has_cold_store(), "lossless is about what is in a cold store: it needs cold_store");
 }
 

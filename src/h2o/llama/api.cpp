@@ -75,6 +75,7 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.lookup_budget =*/ config.lookup_budget,
         /*.tile          =*/ config.tile,
         /*.kv_size       =*/ kv->context.store.layout.n_rows(),
+        /*.n_positions   =*/ kv->context.store.layout.n_positions(),
         /*.n_tokens      =*/ state.n_tokens,
         /*.chunk_index   =*/ (state.n_tokens + config.chunk_size - 1)/config.chunk_size,
         /*.lookup_start  =*/ state.text ? state.text->start() : 0,

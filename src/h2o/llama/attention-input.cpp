@@ -1,6 +1,7 @@
 #include "h2o/llama/attention-input.h"
 
 #include "h2o/graph/profile.h"
+#include "h2o/graph/rope.h"
 #include "h2o/llama/side/contexts.h"
 
 #include <stdexcept>
@@ -116,6 +117,16 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
     }
 }
 
+// It is the same in every graph.
+void h2o_attention_input::find_rope(const ggml_tensor * k, int il) {
+    if (!memory.store.layout.moves_keys || memory.store.layer(il)->is_dense()) {
+        return;
+    }
+    if (const auto rope = h2o_find_rope(k, self_k_rot, il)) {
+        memory.store.set_rope(il, *rope);
+    }
+}
+
 ggml_tensor * h2o_attention_input::build_attn(
         const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
         ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il) {
@@ -128,6 +139,7 @@ ggml_tensor * h2o_attention_input::build_attn(
         ggml_build_forward_expand(graph.gf, v);
         ggml_build_forward_expand(graph.gf, k);
         store(graph, k, v, il);
+        find_rope(k, il);
     }
     h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_REST);
 

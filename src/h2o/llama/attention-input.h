@@ -45,6 +45,9 @@ private:
     // the layer's k and v go to its cache
     void store(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * v, int il);
 
+    // if keys are to be moved to other positions: how this layer's are rotated
+    void find_rope(const ggml_tensor * k, int il);
+
     h2o_context & memory;
 
     std::deque<step_t> steps; // of the ubatch, in the order of its tokens

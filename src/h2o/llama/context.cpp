@@ -6,6 +6,7 @@
 
 #include "llama-cparams.h"
 #include "llama-impl.h"
+#include "llama-model.h"
 
 #include "ggml-cpp.h"
 #include "ggml/attention/attention.h"
@@ -33,7 +34,9 @@ llama_h2o_kv::llama_h2o_kv(h2o_context & context, llama_seq_id id)
 h2o_context::h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers)
     : config(cparams.h2o), model(model), n_batch(cparams.n_batch), n_ubatch(cparams.n_ubatch),
       caches(model, params, cparams, layers),
-      store(config, cparams.n_ctx_seq, cparams.n_seq_max, caches.layers(), n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
+      store(config, cparams.n_ctx_seq, cparams.n_seq_max, caches.layers(),
+              { config, model.hparams.n_ctx_train, caches.side.window || config.has_dense_layers() },
+              n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
       env { config, store, nullptr, nullptr, {} } {
     const uint32_t n_seq_max = cparams.n_seq_max;
 
@@ -130,7 +133,7 @@ void h2o_context::clear(llama_h2o_kv & kv) {
     caches.side.clear(kv.id);
     kv.sequence.clear();
     kv.undo.clear();
-    store.go_back(kv.id, kv.state(), {});
+    store.go_back(kv.id, kv.state(), {}, backends);
     store.release(kv.id, 0);
     kv.stats   = {};
     kv.profile = {};
@@ -138,7 +141,7 @@ void h2o_context::clear(llama_h2o_kv & kv) {
 
 void h2o_context::rollback(llama_h2o_kv & kv) {
     kv.sequence.rollback();
-    store.go_back(kv.id, kv.state(), std::exchange(kv.undo, {}));
+    store.go_back(kv.id, kv.state(), std::exchange(kv.undo, {}), backends);
     remove_cells(kv.id, kv.state().n_tokens);
     caches.side.rollback(kv.id, kv.state().n_tokens);
 }
@@ -259,7 +262,7 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
         const auto   rows   = record ? store.read_moved(kv.id, *record) : std::vector<h2o_row_bytes>();
 
         kv.sequence.rewind(p0);
-        store.go_back(kv.id, kv.state(), rows);
+        store.go_back(kv.id, kv.state(), rows, backends);
         remove_cells(kv.id, p0);
         return true;
     } catch (const std::exception & e) { // a device or a file that cannot be read
@@ -343,7 +346,7 @@ llama_h2o_stats h2o_context::stats(const llama_h2o_kv & kv) const {
     res.bytes_kept    = n_kept*store.row_bytes(false) + n*store.row_bytes(true);
     res.bytes_dropped = store.cold(kv.id) ? 0 : (n - n_kept)*store.row_bytes(false);
     res.bytes_cold    = store.cold(kv.id) ? store.cold(kv.id)->n_bytes() : 0;
-    res.bytes_kv      = store.layout.n_rows()*store.row_bytes(false) + store.layout.kv_size*store.row_bytes(true);
+    res.bytes_kv      = store.n_bytes();
     res.bytes_intra   = intra ? intra->n_bytes() : 0;
     for (const auto & [buft, size] : index ? index->sizes() : std::map<ggml_backend_buffer_type_t, size_t>()) {
         res.bytes_index += size/seqs.size();

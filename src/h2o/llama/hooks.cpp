@@ -75,6 +75,19 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
         }
     }
     h2o->set_reserve_step({});
+
+    h2o->memory.store.check_ropes(backends);
+}
+
+h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, const llama_ubatch & ubatch) : ubatch(ubatch) {
+    const auto * h2o = h2o_steps_of(mctx);
+    if (!h2o || !h2o->memory.store.layout.moves_keys || !ubatch.pos) {
+        return;
+    }
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        pos.push_back(h2o->memory.store.positions.own(ubatch.pos[i]));
+    }
+    this->ubatch.pos = pos.data();
 }
 
 // of one layer's attention

@@ -10,6 +10,7 @@
 #include "ggml-cpp.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <stdexcept>
 
 // the model, if H2O works with its kind of attention
@@ -37,6 +38,10 @@ h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory
     : side(checked(model), params, cparams, layers), model(model), config(cparams.h2o), offload(cparams.offload_kqv) {
     const auto & hparams = model.hparams;
 
+    if (config.positions == LLAMA_H2O_POSITIONS_CACHE && config.memory_size() + config.chunk_size > hparams.n_ctx_train) {
+        throw std::runtime_error(format("[h2o] positions cache needs a memory set and a chunk that are together at most the %u tokens which this model "
+                    "was trained for, got %" PRIu64 " and %u: make them smaller, or use positions text", hparams.n_ctx_train, config.memory_size(), config.chunk_size));
+    }
     if (hparams.is_mla() && config.has_cold_store()) {
         throw std::invalid_argument(format("[h2o] a cold store keeps K and V, but %s has multi-head latent attention (MLA), which keeps one row for both. "
                     "Leave it out", model.arch_name().c_str()));

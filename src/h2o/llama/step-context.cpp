@@ -150,7 +150,7 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
 
     const int64_t t_select_us = ggml_time_us();
     if (const auto selection = s.kv->sequence.begin_step(step, ids)) {
-        memory.store.apply(s.kv->id, *selection, memory.backends);
+        memory.store.apply(s.kv->id, *selection, s.kv->state(), memory.backends);
         if (!memory.caches.side.empty()) {
             s.kv->sequence.set_side(memory.caches.side.save(s.kv->id));
         }

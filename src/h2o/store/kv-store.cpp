@@ -22,8 +22,8 @@ static h2o_codec_type codec_type(ggml_type type) {
 }
 
 h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq, std::vector<h2o_kv_layer> layers,
-        std::shared_ptr<h2o_cold_place> place)
-    : layout(config, kv_size), config(config), all_layers(std::move(layers)), put_aside(n_seq) {
+        const h2o_positions & positions, std::shared_ptr<h2o_cold_place> place)
+    : layout(config, kv_size), positions(positions), config(config), all_layers(std::move(layers)), put_aside(n_seq) {
     if (!place) {
         return;
     }
@@ -74,7 +74,22 @@ ggml_tensor * h2o_kv_store::view(ggml_context * ctx, const h2o_kv_layer & layer,
             r.t->nb[1], ggml_row_size(r.t->type, r.n_embd), (r.row0 + first)*r.t->nb[1]);
 }
 
-void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const std::vector<ggml_backend_t> & backends) {
+void h2o_kv_store::check_ropes(const std::vector<ggml_backend_t> & backends) const {
+    if (!layout.moves_keys) {
+        return;
+    }
+    if (ropes.empty()) {
+        throw std::runtime_error("[h2o] positions cache needs a model with RoPE: the keys of this one have no positions to change. Use positions text");
+    }
+    std::vector<h2o_key_rotation> rotations;
+    for (const auto & [il, rope] : ropes) {
+        const auto k = rows(*layer(il), K, 0);
+        rotations.push_back({ k, rope, layout.first_written_row(1), layout.first_row(1), std::vector<int32_t>(k.n_head, 1) });
+    }
+    h2o_key_rotor::check(backends, rotations);
+}
+
+void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends) {
     if (!layout.is_compact) {
         return;
     }
@@ -92,19 +107,55 @@ void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const st
         });
     }
 
+    const uint32_t start = state.n_memory_sets()*config.chunk_size;
+
     std::vector<h2o_row_moves> moves;
     for (const auto * layer : layers) {
-        std::vector<int32_t> from;
-        for (const uint32_t i : selection.from[layer->index]) {
-            from.push_back(layout.first_row(selection.n_before) + i);
-        }
-        std::vector<h2o_kv_rows> tensors;
         for (const part_t part : parts(*layer)) {
-            tensors.push_back(rows(*layer, part, seq));
+            const uint32_t before = written_row(part, selection.n_before, start - config.chunk_size);
+
+            std::vector<int32_t> from;
+            for (const uint32_t i : selection.from[layer->index]) {
+                from.push_back(i < selection.n_before ? before + i : layout.row_of(0) + i - selection.n_before);
+            }
+            moves.push_back({ rows(*layer, part, seq), written_row(part, selection.n, start), std::move(from) });
         }
-        moves.push_back({ std::move(tensors), layout.first_row(selection.n), std::move(from) });
     }
     mover.move(backends, moves);
+    move_keys(seq, state, backends);
+}
+
+void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends) {
+    const uint32_t start = state.n_memory_sets()*config.chunk_size;
+    if (!positions.is_moved(start)) {
+        return;
+    }
+
+    std::vector<h2o_key_rotation> rotations;
+    for (const auto & layer : all_layers) {
+        if (layer.is_dense()) {
+            continue;
+        }
+        const auto &   memory = state.layers[layer.index].memory;
+        const uint32_t n      = state.layers[layer.index].n_memory();
+        const auto     k      = rows(layer, K, seq);
+        const auto     rope   = ropes.find(layer.il);
+        if (rope == ropes.end() && n > 0) { // its keys know no positions
+            h2o_copy_rows(k.t, k.row0 + layout.first_written_row(n), k.row0 + layout.first_row(n), n);
+        }
+        if (rope == ropes.end() || n == 0) {
+            continue;
+        }
+
+        std::vector<int32_t> shifts;
+        for (uint32_t i = 0; i < n; ++i) {
+            for (uint32_t h = 0; h < k.n_head; ++h) {
+                shifts.push_back(positions.shift(start, i, n, memory[h*n + i]));
+            }
+        }
+        rotations.push_back({ k, rope->second, layout.first_written_row(n), layout.first_row(n), std::move(shifts) });
+    }
+    rotor.rotate(backends, rotations);
 }
 
 std::vector<h2o_row_bytes> h2o_kv_store::read_moved(uint32_t seq, const h2o_record & record) const {
@@ -115,7 +166,7 @@ std::vector<h2o_row_bytes> h2o_kv_store::read_moved(uint32_t seq, const h2o_reco
     for (const auto & layer : all_layers) {
         if (!layer.is_dense()) {
             const auto & memory = record.layers[layer.index].memory;
-            res.push_back({ read_memory_rows(seq, memory, layer, K), read_memory_rows(seq, memory, layer, V) });
+            res.push_back({ read_memory_rows(seq, memory, layer, K), read_memory_rows(seq, memory, layer, V), {} });
         }
     }
     return res;
@@ -143,14 +194,24 @@ std::vector<uint8_t> h2o_kv_store::read_memory_rows(uint32_t seq, const std::vec
     return res;
 }
 
-void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & bytes) {
+void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & bytes,
+        const std::vector<ggml_backend_t> & backends) {
     for (const auto & layer : all_layers) {
         if (!layer.is_dense() && !bytes.empty()) {
-            const uint32_t first = layout.first_row(state.layers[layer.index].n_memory());
+            const uint32_t n = state.layers[layer.index].n_memory();
             for (const part_t part : parts(layer)) {
-                rows(layer, part, seq).set_bytes(first, part == K ? bytes[layer.index].k : bytes[layer.index].v);
+                const auto   r     = rows(layer, part, seq);
+                const auto & saved = part == K ? bytes[layer.index].k : bytes[layer.index].v;
+                const auto   chunk = saved.begin() + n*r.t->nb[1];
+
+                r.set_bytes(written_row(part, n, state.n_memory_sets()*config.chunk_size), { saved.begin(), chunk });
+                r.set_bytes(layout.row_of(0), { chunk, saved.end() });
             }
+            rows(layer, K, seq).set_bytes(layout.first_row(n), bytes[layer.index].moved_k);
         }
+    }
+    if (!bytes.empty() && bytes[0].moved_k.empty()) {
+        move_keys(seq, state, backends);
     }
     if (cold(seq)) {
         cold(seq)->truncate(state.n_memory_sets());
@@ -163,12 +224,20 @@ std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_s
     std::vector<h2o_row_bytes> res;
     for (const auto & layer : all_layers) {
         if (!layer.is_dense()) {
-            const uint32_t first = layout.first_row(state.layers[layer.index].n_memory());
-            const uint32_t last  = layout.row_of(start) + end - start;
+            const uint32_t n = state.layers[layer.index].n_memory();
 
             h2o_row_bytes bytes;
+            if (positions.is_moved(state.n_memory_sets()*config.chunk_size)) {
+                bytes.moved_k = rows(layer, K, seq).get_bytes(layout.first_row(n), layout.first_row(n) + n);
+            }
             for (const part_t part : parts(layer)) {
-                (part == K ? bytes.k : bytes.v) = rows(layer, part, seq).get_bytes(first, last);
+                const auto     r     = rows(layer, part, seq);
+                const uint32_t first = written_row(part, n, state.n_memory_sets()*config.chunk_size);
+                const auto     chunk = r.get_bytes(layout.row_of(0), layout.row_of(0) + end - start);
+
+                auto & saved = part == K ? bytes.k : bytes.v;
+                saved = r.get_bytes(first, first + n);
+                saved.insert(saved.end(), chunk.begin(), chunk.end());
             }
             res.push_back(std::move(bytes));
         }
@@ -190,8 +259,10 @@ void h2o_kv_store::copy(uint32_t from, uint32_t to, const h2o_sequence_state & s
     for (const auto & layer : all_layers) {
         const uint32_t n = layer.is_dense() || !layout.is_compact ? state.n_tokens : layout.n_rows();
         for (const part_t part : parts(layer)) {
+            const uint32_t first = part == V && !layer.is_dense() ? layout.n_written_rows() : 0; // V is not where it has never been
+
             const auto src = rows(layer, part, from);
-            h2o_copy_rows(src.t, src.row0, rows(layer, part, to).row0, n);
+            h2o_copy_rows(src.t, src.row0 + first, rows(layer, part, to).row0 + first, n - first);
         }
     }
     if (cold(to)) {
@@ -246,6 +317,17 @@ void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2
             copy(h, found.data() + (pos - p0)*n_row + h*r.n_embd, pos);
         }
     }
+}
+
+uint64_t h2o_kv_store::n_bytes() const {
+    uint64_t res = 0;
+    for (const auto & layer : all_layers) {
+        for (const part_t part : parts(layer)) {
+            const uint32_t n_unused = !layer.is_dense() && part == V ? layout.n_written_rows() : 0;
+            res += (uint64_t) (n_rows_of(layer) - n_unused)*rows(layer, part, 0).t->nb[1];
+        }
+    }
+    return res;
 }
 
 uint64_t h2o_kv_store::row_bytes(bool dense) const {

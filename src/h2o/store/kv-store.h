@@ -1,7 +1,9 @@
 #pragma once
 
+#include "h2o/sequence/positions.h"
 #include "h2o/sequence/selection.h"
 #include "h2o/sequence/state.h"
+#include "h2o/store/key-rotor.h"
 #include "h2o/store/kv-layer.h"
 #include "h2o/store/layout.h"
 #include "h2o/store/row-mover.h"
@@ -19,6 +21,7 @@ class h2o_far_rows;
 struct h2o_row_bytes {
     std::vector<uint8_t> k;
     std::vector<uint8_t> v;
+    std::vector<uint8_t> moved_k; // of a memory set whose keys have moved to other positions; empty: they are made from k again
 };
 
 // K and V of all sequences of a context: which rows hold what, and what has been put aside.
@@ -28,7 +31,7 @@ public:
 
     // place: where evicted rows go; NULL: they are gone
     h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq, std::vector<h2o_kv_layer> layers,
-            std::shared_ptr<h2o_cold_place> place);
+            const h2o_positions & positions, std::shared_ptr<h2o_cold_place> place);
 
     ~h2o_kv_store();
 
@@ -46,9 +49,15 @@ public:
     // view of them for a graph, [n_embd_head, n, n_head_kv] from row `first` on; n = 0: all of them
     ggml_tensor * view(ggml_context * ctx, const h2o_kv_layer & layer, part_t part, uint32_t seq, uint32_t first = 0, uint32_t n = 0) const;
 
-    // Compact layout: a chunk was closed. Its rows go to the cold store, those of the memory sets to their places.
-    // backends: move rows where the host cannot reach them. Throws std::runtime_error if there is no room.
-    void apply(uint32_t seq, const h2o_selection & selection, const std::vector<ggml_backend_t> & backends);
+    // How a layer's keys are rotated, if they are: to be said before any key is moved to another position.
+    void set_rope(int32_t il, const h2o_rope & rope) { ropes[il] = rope; }
+
+    // throws std::runtime_error if keys are to be moved to other positions, and this model or a device cannot
+    void check_ropes(const std::vector<ggml_backend_t> & backends) const;
+
+    // Compact layout: a chunk was closed, which has led to this state. Its rows go to the cold store, those of the memory sets to their
+    // places. backends: move rows where the host cannot reach them, and rotate keys. Throws std::runtime_error if there is no room.
+    void apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends);
 
     // Compact layout: rows of the memory sets and of the open chunk up to `end`, by layer.
     std::vector<h2o_row_bytes> save(uint32_t seq, const h2o_sequence_state & state, uint32_t end) const;
@@ -58,7 +67,7 @@ public:
     std::vector<h2o_row_bytes> read_moved(uint32_t seq, const h2o_record & record) const;
 
     // Compact layout: the sequence has gone back to this state, these are its rows. None: they are where they were.
-    void go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & rows);
+    void go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & rows, const std::vector<ggml_backend_t> & backends);
 
     // nothing is in a sequence's rows from this one on: their memory goes back until they are written
     void release(uint32_t seq, uint32_t first) const;
@@ -73,11 +82,15 @@ public:
     // bytes of a row of all layers; of those that have memory sets, or of the dense ones
     uint64_t row_bytes(bool dense) const;
 
+    // of all rows of a sequence that are ever used
+    uint64_t n_bytes() const;
+
     // NULL if evicted rows are gone
     h2o_cold_store * cold(uint32_t seq) const { return put_aside[seq].cold.get(); }
     h2o_far_rows   * far (uint32_t seq) const { return put_aside[seq].far.get(); }
 
-    const h2o_layout layout;
+    const h2o_layout    layout;
+    const h2o_positions positions;
 
 private:
     // of one sequence
@@ -85,6 +98,14 @@ private:
         std::unique_ptr<h2o_cold_store> cold;
         std::unique_ptr<h2o_far_rows>   far;
     };
+
+    // compact layout: where a part of the n positions in the memory set of a chunk is as it was written
+    uint32_t written_row(part_t part, uint32_t n, uint32_t chunk_start) const {
+        return part == K && positions.is_moved(chunk_start) ? layout.first_written_row(n) : layout.first_row(n);
+    }
+
+    // the keys of the memory sets are rotated to where the open chunk wants them
+    void move_keys(uint32_t seq, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends);
 
     uint32_t n_rows_of(const h2o_kv_layer & layer) const { return layer.is_dense() ? layout.kv_size : layout.n_rows(); }
 
@@ -95,5 +116,8 @@ private:
     std::vector<h2o_kv_layer> all_layers;
     std::vector<aside>        put_aside; // by sequence
 
+    std::map<int32_t, h2o_rope> ropes; // by layer
+
     h2o_row_mover mover;
+    h2o_key_rotor rotor;
 };

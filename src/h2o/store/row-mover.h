@@ -9,9 +9,9 @@
 #include <map>
 #include <vector>
 
-// K and V of a layer, whose rows move, see h2o_kv_rows::move
+// K or V of a layer, whose rows move, see h2o_kv_rows::move
 struct h2o_row_moves {
-    std::vector<h2o_kv_rows> tensors; // on one device, with as many heads
+    h2o_kv_rows rows;
 
     uint32_t             first;
     std::vector<int32_t> from;

@@ -150,7 +150,7 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
             const size_t n_rows = n + record.n_tokens - start;
             auto k = read_array<uint8_t>(io, n_rows*layer.k.t->nb[1]);
             auto v = read_array<uint8_t>(io, layer.v_is_in_k() ? 0 : n_rows*layer.v.t->nb[1]);
-            res.rows.push_back({ std::move(k), std::move(v) });
+            res.rows.push_back({ std::move(k), std::move(v), {} });
         }
         record.layers.push_back(std::move(r));
     }

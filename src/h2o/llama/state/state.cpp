@@ -189,7 +189,7 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         }
     }
     kv.sequence.restore(std::move(saved));
-    store.go_back(kv.id, kv.state(), rows);
+    store.go_back(kv.id, kv.state(), rows, context.backends);
     context.remove_cells(kv.id, n_tokens);
 }
 

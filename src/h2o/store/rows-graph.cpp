@@ -1,0 +1,44 @@
+#include "h2o/store/rows-graph.h"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+h2o_rows_graph::h2o_rows_graph(ggml_backend_t backend, size_t n_tensors_max) : backend(backend),
+    ctx(ggml_init({ n_tensors_max*ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors_max, false), nullptr, true })) {
+    if (!ctx) {
+        throw std::bad_alloc();
+    }
+    gf = ggml_new_graph_custom(ctx.get(), n_tensors_max, false);
+}
+
+bool h2o_rows_graph::can_compute(const std::vector<ggml_tensor *> & nodes) const {
+    return std::all_of(nodes.begin(), nodes.end(), [&](const ggml_tensor * node) { return ggml_backend_supports_op(backend, node); });
+}
+
+ggml_tensor * h2o_rows_graph::new_input(ggml_type type, int64_t ne0, int64_t ne1) {
+    ggml_tensor * res = ggml_new_tensor_2d(ctx.get(), type, ne0, ne1);
+    ggml_set_input(res);
+    return res;
+}
+
+void h2o_rows_graph::compute(ggml_gallocr_ptr & allocator, const char * what) {
+    if (ggml_graph_n_nodes(gf) == 0) {
+        return;
+    }
+    auto * buft = ggml_backend_get_default_buffer_type(backend);
+    if (!allocator) {
+        allocator.reset(ggml_gallocr_new(buft));
+    }
+    if (!ggml_gallocr_alloc_graph(allocator.get(), gf)) {
+        allocator.reset(); // it would not try again
+        throw std::runtime_error(std::string("[h2o] not enough memory: ") + what + ": " + ggml_backend_buft_name(buft));
+    }
+    for (const auto & [input, bytes] : inputs) {
+        ggml_backend_tensor_set(input, bytes.data(), 0, bytes.size());
+    }
+    if (ggml_backend_graph_compute(backend, gf) != GGML_STATUS_SUCCESS) {
+        throw std::runtime_error(std::string("[h2o] ") + what + ": " + ggml_backend_name(backend) + " failed");
+    }
+}

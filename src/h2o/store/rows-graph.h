@@ -1,0 +1,45 @@
+#pragma once
+
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
+#include "ggml.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+// What one backend does to rows of some layers between two calls, as one graph.
+class h2o_rows_graph {
+public:
+    h2o_rows_graph(ggml_backend_t backend, size_t n_tensors_max);
+
+    // rows of a tensor of the cache are where the backend can use them
+    bool can_use(const ggml_tensor * t) const { return ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(t->buffer)); }
+
+    // the backend has these operators, but for views
+    bool can_compute(const std::vector<ggml_tensor *> & nodes) const;
+
+    void add(ggml_tensor * node) { ggml_build_forward_expand(gf, node); }
+
+    ggml_tensor * new_input(ggml_type type, int64_t ne0, int64_t ne1 = 1);
+
+    // of an input that is used
+    template <typename T>
+    void set_input(ggml_tensor * input, const std::vector<T> & values) {
+        const auto * bytes = (const uint8_t *) values.data();
+        inputs.push_back({ input, { bytes, bytes + values.size()*sizeof(T) } });
+    }
+
+    // Computes what was added, if anything was. Throws std::runtime_error, which says what could not be done.
+    void compute(ggml_gallocr_ptr & allocator, const char * what);
+
+    ggml_context * get() const { return ctx.get(); }
+
+private:
+    const ggml_backend_t backend;
+
+    ggml_context_ptr ctx;
+    ggml_cgraph *    gf;
+
+    std::vector<std::pair<ggml_tensor *, std::vector<uint8_t>>> inputs;
+};
