@@ -17,7 +17,7 @@ from h2o_llama.batch.documents import SUFFIXES
 from h2o_llama.batch.local_workers import answer_locally
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file
+from h2o_llama.cli.prompt import has_library, model_file
 from h2o_llama.models._files import check_model_file
 from h2o_llama.models._fingerprint import model_fingerprint
 from h2o_llama.sequence.generating import Progress
@@ -35,9 +35,7 @@ def batch(
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. What is answered there is not asked again.")],
     max_tokens: Annotated[int, options.max_tokens()] = 128,
     parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
-    snapshots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep what was read of each document here, for other questions.")
-    ] = None,
+    library: options.Library = True,
     h2o: H2OConfig | None = None,
     n_ctx: Annotated[
         int,
@@ -82,7 +80,7 @@ def batch(
                         n_threads=threads,
                         n_gpu_layers=gpu_layers,
                         parallel=parallel,
-                        snapshots=snapshots,
+                        library=has_library(library),
                     )
                 ) as new,
             ):
