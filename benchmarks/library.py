@@ -30,14 +30,15 @@ LINE = "| {} | {} | {} |"
 class Bench:
     """A model, a text and a folder."""
 
-    def __init__(self, model: str, text: Path, folder: Path) -> None:
+    def __init__(self, model: str, text: Path, folder: Path, threads: int | None) -> None:
         self.weights = Model(model)
         self.tokens = self.weights.tokenize(read_text(text)[:4_000_000])
         self.folder = folder
+        self.threads = threads
 
     def open(self, n: int, name: str | None = None, h2o: Any = "auto") -> Llama:
         library = None if name is None else Library(self.folder / name, limit_bytes=1 << 40)
-        return Llama(self.weights, n_ctx=n + 1024, h2o=h2o, library=library)
+        return Llama(self.weights, n_ctx=n + 1024, n_threads=self.threads, h2o=h2o, library=library)
 
     def document(self, n: int, i: int = 0) -> str:
         return self.weights.detokenize(self.tokens[i * n : (i + 1) * n]).decode(errors="replace")
@@ -116,20 +117,22 @@ def main(
     text: Annotated[Path, typer.Option(help="A long text.")],
     n_long: Annotated[int, typer.Option(help="Tokens of a long document.")] = 30_000,
     n_short: Annotated[int, typer.Option(help="Tokens of a short one.")] = 3500,
+    threads: Annotated[int | None, typer.Option(help="One where other programs use the machine.")] = None,
+    n_many: Annotated[int, typer.Option(help="Tokens of each of twenty documents.")] = 1500,
 ) -> None:
     """Print a Markdown table."""
     warnings.simplefilter("ignore")
     console = Console(soft_wrap=True, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="library-"))
     try:
-        bench = Bench(model, text, folder)
+        bench = Bench(model, text, folder, threads)
         console.print(f"{cpu_model()}\n\n| | measured | goal |\n|---|--:|--:|")
         console.print(bench.one_run(n_short))
         console.print(bench.restart(n_long))
         for line in bench.sizes(n_long):
             console.print(line)
         console.print(bench.conversations(n_long))
-        console.print(bench.documents(n_short))
+        console.print(bench.documents(n_many))
     finally:
         shutil.rmtree(folder)
 
