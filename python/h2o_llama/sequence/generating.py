@@ -130,8 +130,9 @@ def _generate(
     stops: list[StoppingCriterion],
 ) -> Iterator[int]:
     sampler.accept(ids)
-    with sequence._use_context() as context:
-        sequence._read(context, ids, progress, dense_tail)
+    if len(ids) > 0:
+        with sequence._use_context() as context:
+            sequence._read(context, ids, progress, dense_tail)
     try:
         yield from _draw(sequence, sampler, draft, stops)
     finally:
