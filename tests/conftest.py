@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,6 +58,12 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of the CPU's kernel that is used."""
     with using(request.param):
         yield request.param
+
+
+@pytest.fixture(autouse=True)
+def _own_library(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's library, or that of another test."""
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path_factory.getbasetemp() / f"library-{uuid.uuid4().hex}"))
 
 
 @pytest.fixture

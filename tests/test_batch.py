@@ -15,7 +15,6 @@ import models
 from chats import CHATML, IM_END, INSTRUCT, user, write_chat_model
 from command_line import invoke, succeeded
 from compare import case
-from full_disk import file_size_limit
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.batch import (
     Answerer,
@@ -315,43 +314,18 @@ def test_what_does_not_fit_into_memory_leaves_room_for_others(
     assert result.stderr.splitlines()[-1] == f"15 answers added to {folder}/out.jsonl, 0 were there, 1 errors"
 
 
-def test_snapshots_save_reading(chat_model: Path, folder: Path, evaluated: list[dict[str, Any]]) -> None:
-    kept = folder / "kept"
-    for options in ([], ["--evict"]):  # each has its own
+def test_a_library_saves_reading(chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are the same. Each setting has its own texts."""
+    computed = record_calls(monkeypatch, Llama, "_eval")  # of the documents: questions are read by forks
+    n_computed, answers = [], []
+    for options in ([], ["--evict"], ["--evict"], ["--evict", "--no-library"]):
         (folder / "out.jsonl").unlink(missing_ok=True)
-        run_batch(folder, chat_model, "--snapshots", kept, *options)
-    expected = answers_of(folder)
-    assert len(list(kept.iterdir())) == 2 * len(DOCUMENTS)
-    evaluated.clear()
-
-    (folder / "out.jsonl").unlink()
-    run_batch(folder, chat_model, "--snapshots", kept, "--evict")
-    assert evaluated == []
-    assert answers_of(folder) == expected
-
-    first, second, *others = sorted(kept.iterdir())
-    first.write_bytes(second.read_bytes())
-    for path in others:
-        path.write_bytes(path.read_bytes()[:-10])
-    second.unlink()
-    (folder / "out.jsonl").unlink()
-    with pytest.warns(UserWarning, match="the document is read again"):
-        run_batch(folder, chat_model, "--snapshots", kept, "--evict")
-    assert len(evaluated) == len(DOCUMENTS)
-    assert answers_of(folder) == expected
-
-
-def test_a_full_disk_keeps_no_snapshot_but_all_answers(chat_model: Path, folder: Path) -> None:
-    run_batch(folder, chat_model)
-    expected = answers_of(folder)
-    (folder / "out.jsonl").unlink()
-    with (
-        file_size_limit(20_000),
-        pytest.warns(UserWarning, match="cannot be written .*: no snapshot of this document is kept"),
-    ):
-        succeeded(run_batch(folder, chat_model, "--snapshots", folder / "kept"))
-    assert answers_of(folder) == expected
-    assert list((folder / "kept").iterdir()) == []
+        computed.clear()
+        succeeded(run_batch(folder, chat_model, *options))
+        n_computed.append(sum(len(call["ids"]) for call in computed))
+        answers.append(answers_of(folder))
+    assert n_computed[0] == n_computed[1] == n_computed[3] > n_computed[2] == 0
+    assert answers[1] == answers[2]
 
 
 def test_draws_come_again_with_the_same_seed(chat_model: Path, folder: Path) -> None:

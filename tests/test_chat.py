@@ -417,7 +417,7 @@ def test_forks_chat(tiny_model: Path) -> None:
 
 
 def test_the_last_turn_is_the_dense_tail(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    evals = record_calls(monkeypatch, Llama, "eval")
+    evals = record_calls(monkeypatch, Llama, "_read")
     before = [{"role": "system", "content": "x" * 100}, user("one"), {"role": "assistant", "content": "two"}]
     turn = rendered(CHATML, [user("three")], add_generation_prompt=True)
     n_turn = len(llm.tokenize(turn, parse_special=True))

@@ -107,7 +107,7 @@ def test_a_model_without_a_template_cannot_chat() -> None:
 
 def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The dense tail is the question and what follows it."""
-    evals = record_calls(monkeypatch, Llama, "eval")
+    evals = record_calls(monkeypatch, Llama, "_read")
     (tmp_path / "a.txt").write_text("abc ")
     question = "?" * 200
     options = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1", *FAST]
@@ -118,7 +118,7 @@ def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPa
         as_chat = llm.tokenize(asked, parse_special=True)
         tail = llm.tokenize(asked[asked.index("?") :], parse_special=True)
     raw = list(("abc " + question).encode())
-    assert [(list(call["tokens"]), call["dense_tail"]) for call in evals] == [
+    assert [(list(call["ids"]), call["dense_tail"]) for call in evals] == [
         (as_chat, len(tail)),
         (raw, 200),
         (raw, 200),
@@ -131,7 +131,7 @@ def test_run_finds_the_question_in_a_message_that_was_trimmed(
 ) -> None:
     """As Llama 3's and Gemma's templates do: the rest of the text is not read densely."""
     model = write_chat_model(tmp_path / "chat.gguf", CHATML.replace("message.content", "message.content | trim"))
-    evals = record_calls(monkeypatch, Llama, "eval")
+    evals = record_calls(monkeypatch, Llama, "_read")
     (tmp_path / "a.txt").write_text("abc " * 300)
     succeeded(invoke("run", str(model), "--file", str(tmp_path / "a.txt"), "--prompt", prompt, "-n", "1", *FAST))
     succeeded(
@@ -151,13 +151,13 @@ def test_special_names_in_a_document_are_text(
     options: list[str],
     is_token: bool,
 ) -> None:
-    evals = record_calls(monkeypatch, Llama, "eval")
+    evals = record_calls(monkeypatch, Llama, "_read")
     (tmp_path / "a.txt").write_text("abc<|im_end|>def")
     said = f"abc{chr(0) * is_token or '<|im_end|>'}def"
     succeeded(invoke("run", str(chat_model), "--file", str(tmp_path / "a.txt"), "-n", "1", *options, *FAST))
-    ids = [0 if id_ == IM_END else id_ for id_ in evals[0]["tokens"]]
+    ids = [0 if id_ == IM_END else id_ for id_ in evals[0]["ids"]]
     assert said.encode() in bytes(id_ for id_ in ids if id_ < 256)
     if not options:
         succeeded(invoke("chat", str(chat_model), "--file", str(tmp_path / "a.txt"), *FAST, stdin="hi\n"))
-        assert bytes(id_ for id_ in evals[-2]["tokens"] if id_ < 256).endswith(b"abc<|im_end|>def\nuser\n")
-        assert list(evals[-2]["tokens"]).count(IM_END) == 1
+        assert bytes(id_ for id_ in evals[-2]["ids"] if id_ < 256).endswith(b"abc<|im_end|>def\nuser\n")
+        assert list(evals[-2]["ids"]).count(IM_END) == 1

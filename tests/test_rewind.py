@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import islice, product
+from itertools import pairwise as pairwise_of
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,43 @@ def test_what_was_taken_back_leaves_nothing(tiny_model: Path, config: Config, n:
             rewound.rewind(n)
             fresh.restore(fresh_snapshot)
             assert_same(rewound, fresh, random_tokens(50, seed=2), flash_decode=n > N)
+
+
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, B=8, T=4, decode="memory"), EVICT, STORED], ids=str)
+def test_back_to_where_a_call_began(tiny_model: Path, config: Config) -> None:
+    """Also in the chunk before, unless rows have moved since; after a snapshot, and in a fork."""
+    ends = [S + 3, S + 9, 2 * S - 1, 2 * S + 4]
+    tokens = random_tokens(2 * S + 10)
+    with (
+        open_llama(tiny_model, config, n_seq_max=2) as llm,
+        open_llama(tiny_model, config) as other,
+        open_llama(tiny_model, config) as fresh,
+    ):
+        for start, stop in pairwise_of([0, *ends, len(tokens)]):
+            llm.eval(tokens[start:stop])
+        snapshot = llm.snapshot()
+        for i, end in enumerate(ends):
+            other.restore(snapshot)
+            if config.evict and end < 2 * S:
+                with pytest.raises(H2OError, match="cannot go back"):
+                    other.rewind(end)
+                continue
+            fresh.reset()
+            for start, stop in pairwise_of([0, *ends[: i + 1]]):
+                fresh.eval(tokens[start:stop])
+            end_of_fresh = fresh.snapshot()
+            with llm.fork() as fork:
+                for rewound in (other, fork):
+                    rewound.rewind(end)
+                    fresh.restore(end_of_fresh)
+                    assert_same(rewound, fresh, random_tokens(50, seed=2))
+
+
+def test_the_first_and_the_last_places_are_kept(tiny_model: Path) -> None:
+    with open_llama(tiny_model, replace(CONFIG, S=64)) as llm:
+        for token in random_tokens(20):
+            llm.eval([token])
+        assert [n for n in range(20) if llm._open_context().rewind_points(n)[0] == n] == [0, 1, 2, 3, 4, 16, 17, 18, 19]
 
 
 def test_logits_are_those_of_the_end_or_none(tiny_model: Path) -> None:

@@ -18,6 +18,7 @@ from h2o_llama.errors import (
 from h2o_llama.grammar import LlamaGrammar
 from h2o_llama.inspect.kv import KVStats
 from h2o_llama.inspect.kv_cache import KVCache
+from h2o_llama.library import Library
 from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
 from h2o_llama.model import Model
@@ -38,6 +39,7 @@ __all__ = [
     "H2OWarning",
     "KVCache",
     "KVStats",
+    "Library",
     "Llama",
     "LlamaGrammar",
     "LosslessConfig",

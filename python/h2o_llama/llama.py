@@ -15,6 +15,8 @@ from h2o_llama.chat.messages import Message
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import H2OError, H2OWarning, UnsupportedModelError
+from h2o_llama.library._using import open_library
+from h2o_llama.library.library import Library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model, Tokens
 from h2o_llama.models import _hub
@@ -98,6 +100,9 @@ class Llama(Sequence):
         Threads for prompts, and whatever has several tokens; by default n_threads, which is then for both.
     use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora
         How the file is loaded: as in `Model`, and left out with shared weights.
+    library : Library, str, os.PathLike, bool or None, default None
+        Where texts that were read are kept: a prompt that begins like one of them goes on from there, in other programs
+        and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. By default as the `Model` reads them.
 
@@ -163,6 +168,7 @@ class Llama(Sequence):
         main_gpu: int | None = None,
         tensor_split: collections.abc.Sequence[float] | None = None,
         lora: Lora = None,
+        library: Library | bool | str | os.PathLike[str] | None = None,
         **rope: Unpack[RopeOptions],
     ) -> None:
         options = check_rope(_OWNER, rope)
@@ -195,6 +201,7 @@ class Llama(Sequence):
             products=products,
         )
         seed = check_seed(_OWNER, seed)
+        self._library = open_library(_OWNER, library)
         self._waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora)
         if isinstance(shared, Model):
@@ -245,7 +252,7 @@ class Llama(Sequence):
         n_ctx = int(self._params.n_ctx) or self._params.default_n_ctx(model._handle, model.n_ctx_train)
         if isinstance(self._params.h2o, H2OConfig):
             self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
-        return Engine(model, self._params, n_ctx, seed, self._waits)
+        return Engine(model, self._params, n_ctx, seed, self._waits, self._library)
 
     @classmethod
     def from_pretrained(
@@ -310,6 +317,11 @@ class Llama(Sequence):
             return Sequence(self._engine)
 
     generate_many = many.generate_many
+
+    @property
+    def library(self) -> Library | None:
+        """Where texts that were read are kept."""
+        return self._library
 
     # --- the model's own
 

@@ -259,6 +259,22 @@ LLAMA_API bool llama_h2o_kv_moves_rows(const struct llama_h2o_kv * kv, uint32_t 
 // as they are after all tokens: such a state gives rows to states without, of up to n_tokens tokens, that are restored after it.
 LLAMA_API void llama_h2o_kv_set_state_end(struct llama_h2o_kv * kv, uint32_t n_tokens);
 
+// Bytes of a state (llama_state_seq_get_data) that are rows of tokens: n rows of row_bytes each, of the positions [first, first + n).
+// Texts that begin with the same tokens, computed once, have the same rows of these.
+struct llama_h2o_rows {
+    uint64_t offset;
+    uint32_t first;
+    uint32_t n;
+    uint64_t row_bytes;
+};
+
+// Those of a sequence's state, with H2O on or off. Returns how many there are, and writes at most n of them.
+LLAMA_API size_t llama_h2o_state_rows(struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_rows * dst, size_t n);
+
+// Whether the sequence, restored from its state elsewhere, could go back to this position: what sliding windows and recurrent states
+// have forgotten is not in a state.
+LLAMA_API bool llama_h2o_kv_state_can_rewind(const struct llama_h2o_kv * kv, uint32_t pos);
+
 // keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history)
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -26,7 +21,9 @@ from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings
 from h2o_llama.chat._template import LONGEST_TAIL
 from h2o_llama.chat._text_buffer import TextBuffer
-from h2o_llama.errors import H2OError, H2OWarning
+from h2o_llama.errors import H2OError
+from h2o_llama.library._using import open_library
+from h2o_llama.library.library import Library
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 from h2o_llama.models._adapters import Lora
@@ -34,7 +31,6 @@ from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sequence._params import resolved_products
 from h2o_llama.sequence.generating import Progress
 from h2o_llama.sequence.sequence import Sequence
-from h2o_llama.sequence.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,8 +56,8 @@ class Answerer:
         As in `Llama`.
     parallel : int, default 4
         So many questions generate at once. Each takes as much memory as the document does.
-    snapshots : str or os.PathLike, optional
-        A folder in which what was read of documents is kept, and found again.
+    library : Library, str, os.PathLike, bool or None, default None
+        As in `Llama`: what was read of documents is kept there, and found again.
     lora, **rope
         As in `Model`.
 
@@ -79,16 +75,14 @@ class Answerer:
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
         parallel: int = 4,
-        snapshots: str | os.PathLike[str] | None = None,
+        library: Library | bool | str | os.PathLike[str] | None = None,
         lora: Lora = None,
         **rope: Unpack[RopeOptions],
     ) -> None:
         self.settings = settings
         self._n_threads = n_threads
         self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
-        self._snapshots = None if snapshots is None else Path(snapshots)
-        if self._snapshots is not None:
-            self._snapshots.mkdir(parents=True, exist_ok=True)
+        self._library = open_library(_OWNER, library)
         products = resolved_products(settings.config, "auto")
         self._weights = Model(model, n_gpu_layers=n_gpu_layers, products=products, lora=lora, **rope)
         self._prompts = Prompts(self._weights)
@@ -160,7 +154,10 @@ class Answerer:
             return
         self._make_room(max(len(task.asked.ids) for task in asked) + self.settings.max_tokens)
         start = time.perf_counter()
-        self._read(shared, progress)
+        self._llm.reset()
+        self._llm.text_name = document.name
+        if len(shared) > 0:
+            self._llm.eval(shared, progress=progress)
         read_seconds = time.perf_counter() - start
         remaining = iter(asked)
         while group := list(islice(remaining, self._parallel)):
@@ -191,42 +188,8 @@ class Answerer:
             n_threads=self._n_threads,
             h2o=self.settings.config,
             n_seq_max=1 + self._parallel,
+            library=self._library,
         )
-
-    # --- the document
-
-    def _read(self, shared: NDArray[np.int32], progress: Progress | None) -> None:
-        """Make the first sequence the document: from a snapshot, where there is one."""
-        self._llm.reset()
-        if len(shared) == 0:
-            return
-        path = None if self._snapshots is None else self._snapshots / f"{self._digest(shared)}.h2o"
-        if path is not None and path.exists() and self._restore(path, shared):
-            return
-        self._llm.eval(shared, progress=progress)
-        if path is not None:
-            try:
-                self._llm.save(path)
-            except OSError as error:
-                warnings.warn(f"{error}: no snapshot of this document is kept", H2OWarning, stacklevel=2)
-
-    def _digest(self, shared: NDArray[np.int32]) -> str:
-        """What a snapshot's file is called: other documents, models and settings have other names."""
-        settings = self.settings.to_json()
-        parts = (self.fingerprint, repr(settings["h2o"]), shared.tobytes().hex())
-        return sha256("\n".join(parts).encode()).hexdigest()
-
-    def _restore(self, path: Path, shared: NDArray[np.int32]) -> bool:
-        try:
-            snapshot = Snapshot.load(path)
-            if not np.array_equal(snapshot.tokens, shared):
-                raise ValueError(f"[{_OWNER}] {path} is of another text")
-            self._llm.restore(snapshot)
-            return True
-        except (OSError, ValueError, H2OError) as error:
-            warnings.warn(f"{error}: the document is read again", H2OWarning, stacklevel=2)
-            self._llm.reset()
-            return False
 
     # --- the questions
 

@@ -44,7 +44,7 @@ class AnswerDocuments:
     settings : BatchSettings
         How.
     **options
-        n_ctx, n_threads, n_gpu_layers, parallel, snapshots, lora and RoPE options, as in `batch.Answerer`.
+        n_ctx, n_threads, n_gpu_layers, parallel, library, lora and RoPE options, as in `batch.Answerer`.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def answer_documents(
     settings : BatchSettings, optional
         How, by default `BatchSettings()`.
     **options
-        n_ctx, n_gpu_layers, parallel, snapshots, lora and RoPE options, as in `batch.Answerer`.
+        n_ctx, n_gpu_layers, parallel, library, lora and RoPE options, as in `batch.Answerer`.
 
     Returns
     -------

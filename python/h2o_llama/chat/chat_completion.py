@@ -80,7 +80,7 @@ def create_chat_completion(
     progress: Progress | None = None,
     dense_tail: int | None = None,
     draft: int = 0,
-    reuse: bool = True,
+    reuse: bool | None = None,
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
@@ -112,7 +112,7 @@ def create_chat_completion(
     parallel_tool_calls : bool, default False
         Let the model call several tools in one answer, if its format can say that.
     progress, draft, reuse
-        As in `llm(prompt)`; reuse=False begins afresh.
+        As in `llm(prompt)`; reuse=False begins afresh, or from the `library` if there is one.
     dense_tail : int, optional
         So many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
         and what follows it, as the template sets them apart, but no more than 512 tokens.
@@ -183,7 +183,7 @@ def create_chat_completion(
         progress=sequence._check_progress(owner, progress),
         dense_tail=sequence._check_tail(owner, dense_tail, len(ids)),
         draft=sequence._check_draft(owner, draft),
-        reuse=check.flag(owner, "reuse", reuse),
+        reuse=reuse is None or check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         is_text=True,
         n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),

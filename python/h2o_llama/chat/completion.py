@@ -83,7 +83,7 @@ def create_completion(
     progress: Progress | None = None,
     dense_tail: int = DENSE_TAIL,
     draft: int = 0,
-    reuse: bool = False,
+    reuse: bool | None = None,
     logprobs: int | None = None,
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
@@ -106,9 +106,9 @@ def create_completion(
         As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
     draft : int, default 0
         As in `generate`: faster where the answer quotes or edits the prompt.
-    reuse : bool, default False
+    reuse : bool, optional
         Keep what the sequence shares with the prompt, see `Llama.reuse`, instead of beginning afresh. Penalties and
-        `dense_tail` are then about the tokens that are new.
+        `dense_tail` are then about the tokens that are new. By default where the `Llama` has a `library`.
     logprobs : int, optional
         Tell the log-probability of every generated token, and so many of the most probable ones beside it. Not with
         `echo`; those of a prompt are in `eval(tokens, logits="all")`.
@@ -160,7 +160,7 @@ def create_completion(
         progress=sequence._check_progress(owner, progress),
         dense_tail=sequence._check_tail(owner, dense_tail, len(ids)),
         draft=sequence._check_draft(owner, draft),
-        reuse=check.flag(owner, "reuse", reuse),
+        reuse=sequence._engine.library is not None if reuse is None else check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         n_top_logprobs=logprobs,
     )

@@ -51,7 +51,7 @@ class GenerationOptions(SamplingOptions, total=False):
     stop: str | collections.abc.Sequence[str] | None
     progress: Progress | None
     draft: int
-    reuse: bool
+    reuse: bool | None
     stopping_criteria: Stopping
 
 
@@ -68,9 +68,10 @@ class Generation:
     """Makes the sequence the prompt, generates after it, and then knows how it ended.
 
     The prompt is int32 [n], at least one token. Without `max_tokens` the text ends where the model ends it or the
-    context is full. `reuse` keeps what the sequence shares with the prompt. `n_top_logprobs` is how many most probable
-    tokens are named beside each one; None: no log-probabilities. `is_text`: what the sequence says in other tokens than
-    the prompt stays. `visible` special tokens are part of the text, by their names.
+    context is full. `reuse` keeps what the sequence shares with the prompt; without it, only what a library has is
+    known. `n_top_logprobs` is how many most probable tokens are named beside each one; None: no log-probabilities.
+    `is_text`: what the sequence says in other tokens than the prompt stays. `visible` special tokens are part of the
+    text, by their names.
     """
 
     sequence: Sequence
@@ -98,12 +99,11 @@ class Generation:
         return self.sequence._engine.claim.kept(self._pieces())
 
     def _pieces(self) -> Iterator[Piece]:
-        if self.reuse:
-            if self.is_text:
-                self.prompt = as_generated(self.sequence.model._handle, self.sequence.tokens, self.prompt)
-            self.n_cached = self.sequence.reuse(self.prompt)
-        else:
+        if not self.reuse:
             self.sequence.reset()
+        elif self.is_text:
+            self.prompt = as_generated(self.sequence.model._handle, self.sequence.tokens, self.prompt)
+        self.n_cached = self.sequence.reuse(self.prompt)
         self._counts_before = self.sequence._draft_counts()
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
@@ -157,7 +157,7 @@ class Generation:
                 "accepted_prediction_tokens": self.n_accepted,
                 "rejected_prediction_tokens": self.n_drafted - self.n_accepted,
             }
-        if self.reuse:
+        if self.reuse or self.n_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
         return usage
 

@@ -11,6 +11,7 @@ from h2o_llama import UPSTREAM_COMMIT, __version__
 from h2o_llama.cli import batch, bench, chat, demo, info, inspect, pull, quantize, rpc_server, run, serve
 from h2o_llama.cli.errors import Commands, with_debug
 from h2o_llama.cli.eval import eval_model
+from h2o_llama.cli.library import library
 
 app = typer.Typer(
     name="h2o-llama",
@@ -66,3 +67,5 @@ _GROUPS: dict[str, dict[str, Callable[..., None]]] = {
 for panel, commands in _GROUPS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(with_debug(command))
+
+app.add_typer(library, name="library", rich_help_panel="Use")

@@ -17,7 +17,7 @@ from h2o_llama.batch.documents import SUFFIXES
 from h2o_llama.batch.local_workers import answer_locally
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import model_file
+from h2o_llama.cli.prompt import has_library, model_file
 from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
@@ -37,9 +37,7 @@ def batch(
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. What is answered there is not asked again.")],
     max_tokens: Annotated[int, options.max_tokens()] = 128,
     parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
-    snapshots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep what was read of each document here, for other questions.")
-    ] = None,
+    library: options.Library = True,
     h2o: H2OConfig | None = None,
     n_ctx: Annotated[
         int,
@@ -85,7 +83,7 @@ def batch(
                         n_threads=threads,
                         n_gpu_layers=gpu_layers,
                         parallel=parallel,
-                        snapshots=snapshots,
+                        library=has_library(library),
                         **changes,
                     )
                 ) as new,

@@ -59,6 +59,7 @@ def chat(
     changes: Changes = NONE,
     temp: options.Temp = 0.8,
     seed: options.Seed = None,
+    library: options.Library = True,
 ) -> None:
     """Chat with a model, perhaps about a document. /help lists what else can be typed.
 
@@ -76,7 +77,13 @@ def chat(
         if n_ctx == 0 and not evicts:
             n_ctx = max(min(len(read_first) + _ROOM, n_trained), len(read_first) + _LEAST_ROOM)
         llm = open_context(
-            weights, n_ctx, threads, h2o, record=h2o is not None and not evicts, threads_batch=threads_batch
+            weights,
+            n_ctx,
+            threads,
+            h2o,
+            record=h2o is not None and not evicts,
+            threads_batch=threads_batch,
+            library=library,
         )
     if len(read_first) >= n_trained and (llm.h2o is None or llm.h2o.positions == "text"):
         typer.echo(
@@ -85,9 +92,12 @@ def chat(
             err=True,
         )
     with llm:
+        llm.text_name = "" if file is None else file.name
         if begin:
             with progress_bars() as update:
                 llm.eval(read_first, progress=lambda done, total: update("document", done, total))
+            if llm.n_cached:
+                typer.echo(f"[{llm.n_cached:,} of {len(read_first):,} tokens are from the library]", err=True)
         talk = _Chat(llm, begin, {"max_tokens": max_tokens, "temperature": temp, "seed": seed})
         for line in _lines():
             if line.strip() == "/exit":

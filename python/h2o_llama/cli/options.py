@@ -120,6 +120,13 @@ Rpc = Annotated[
     ),
 ]
 
+Library = Annotated[
+    bool,
+    typer.Option(
+        "--library/--no-library",
+        help="Keep what is read in the user's library, and go on from a text there that begins alike.",
+    ),
+]
 Products = Annotated[str, typer.Option(metavar="NAME", help=summary("products") + ".")]
 
 

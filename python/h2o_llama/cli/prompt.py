@@ -8,7 +8,9 @@ from pathlib import Path
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+from h2o_llama.cli.errors import describe
 from h2o_llama.cli.weights import NONE, Changes
+from h2o_llama.library import Library, default_folder
 from h2o_llama.models._named import TEXTS, find_text, suggestion
 from h2o_llama.sequence._params import resolved_products
 
@@ -53,6 +55,7 @@ def open_context(
     record: bool = False,
     products: str = "auto",
     threads_batch: int | None = None,
+    library: bool = False,
 ) -> Llama:
     """The model with a context, as the options that `run` and `inspect` share ask for it."""
     return Llama(
@@ -63,7 +66,19 @@ def open_context(
         h2o=h2o,
         record=record,
         products=products,
+        library=has_library(library),
     )
+
+
+def has_library(is_wanted: bool) -> bool:
+    """Whether there can be a library, which nobody needs to have asked for. Where texts are kept is said once."""
+    try:
+        if is_wanted and not default_folder().exists() and sys.stderr.isatty():
+            typer.echo(f"What is read is kept in {default_folder()}: see `h2o-llama library`, --no-library.", err=True)
+        return is_wanted and Library().limit_bytes > 0
+    except OSError as error:
+        typer.echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+        return False
 
 
 def read_prompt(file: Path | None, prompt: str) -> bytes:

@@ -22,6 +22,9 @@ from h2o_llama.sequence._params import PRODUCTS
 from h2o_llama.sequence._rewinding import n_shared
 from h2o_llama.sequence.generating import DENSE_TAIL
 
+_ROOM = 2048
+"""Tokens that a text of the library may have after what it has in common with this one."""
+
 
 @with_changes
 @options.with_h2o
@@ -57,6 +60,7 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="The text as it is: not as a chat message, where the model has a template.")
     ] = False,
+    library: options.Library = True,
 ) -> None:
     """Read a prompt with H2O and generate text after it.
 
@@ -79,11 +83,14 @@ def run(
         if dense_tail is None:
             dense_tail = DENSE_TAIL if file is None else max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
-        n_ctx = n_ctx or n_before + len(tokens) + max_tokens
-        llm = open_context(weights, n_ctx, threads, h2o, products=products, threads_batch=threads_batch)
+        n_ctx = n_ctx or n_before + len(tokens) + max_tokens + (_ROOM if library else 0)
+        llm = open_context(
+            weights, n_ctx, threads, h2o, products=products, threads_batch=threads_batch, library=library
+        )
     with llm:
         if before is not None:
             llm.restore(before)
+        llm.text_name = "" if file is None else file.name
         start = time.perf_counter()
         if tokens:
             with progress_bars() as update:
@@ -96,7 +103,8 @@ def run(
         generated = time.perf_counter()
         typer.echo(
             f"{f'loaded {n_before:,} tokens, ' if before else ''}"
-            f"prompt {len(tokens):,} tokens, {len(tokens) / (prefilled - start):,.1f} tokens/s | "
+            f"prompt {len(tokens):,} tokens, {_known(llm)}"
+            f"{(len(tokens) - llm.n_cached) / (prefilled - start):,.1f} tokens/s | "
             f"generated {n_generated:,} tokens, {n_generated / (generated - saved):,.1f} tokens/s{_drafts(llm)} | "
             f"KV cache {decimal(llm.kv.stats.kv_bytes + llm.kv.stats.index_bytes)} | " + _chunks(llm),
             err=True,
@@ -126,6 +134,11 @@ def _stream(llm: Llama, tokens: Iterable[int]) -> int:
     sys.stdout.write(decoder.decode(b"", final=True) + "\n")
     sys.stdout.flush()
     return n
+
+
+def _known(llm: Llama) -> str:
+    """How many of the prompt's tokens came from the library."""
+    return f"{llm.n_cached:,} of them from the library, " if llm.n_cached else ""
 
 
 def _drafts(llm: Llama) -> str:

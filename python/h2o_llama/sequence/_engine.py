@@ -10,6 +10,7 @@ from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.lock import Lock
 from h2o_llama.errors import BusyError
+from h2o_llama.library.library import Library
 from h2o_llama.model import Model
 from h2o_llama.sequence._params import ContextParams
 from h2o_llama.sequence.snapshot import SnapshotOrigin
@@ -19,11 +20,20 @@ class Engine:
     """An open model, its llama.cpp context, and the places for sequences in it.
 
     A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of;
-    `waits` is whether a second thread waits for the first.
+    `waits` is whether a second thread waits for the first. `library` is where texts are taken from and given to.
     """
 
-    def __init__(self, model: Model, params: ContextParams, n_ctx: int, seed: int | None, waits: bool) -> None:
+    def __init__(
+        self,
+        model: Model,
+        params: ContextParams,
+        n_ctx: int,
+        seed: int | None,
+        waits: bool,
+        library: Library | None = None,
+    ) -> None:
         self.model = model
+        self.library = library
         self.params = params
         self.n_ctx = n_ctx
         if params.n_ctx == 0 and params.has_bounded_memory:
@@ -45,6 +55,9 @@ class Engine:
         with core_errors():
             first = params.make_context(model._handle, model._rope, n_ctx)
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
+        if library is not None and params.h2o is not None and not params.h2o.evict:
+            for place in self._places:
+                place.keep_boundaries()
         self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)
 
     @property
@@ -76,3 +89,5 @@ class Engine:
         for place in self._places:
             place.close()
         self.model.close()
+        if self.library is not None:
+            self.library.flush()

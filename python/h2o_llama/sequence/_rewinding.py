@@ -56,12 +56,17 @@ def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int
     return np.concatenate([now[:n], ids[m:]])
 
 
-def keep_prefix(context: _core.Context, ids: NDArray[np.int32]) -> int:
-    """Keep as much of the context's sequence as begins ids, and say how much. See `Llama.reuse`."""
+def n_kept(context: _core.Context, ids: NDArray[np.int32]) -> int:
+    """How much of the context's sequence can be kept where ids are to be evaluated."""
     now = context.tokens
     n = n_shared(now, ids)
     if n == len(ids) and not (n == len(now) and context.has_logits):
         n = max(n - 1, 0)  # the last token's logits are wanted
-    n, _ = context.rewind_points(n)
+    return context.rewind_points(n)[0]
+
+
+def keep_prefix(context: _core.Context, ids: NDArray[np.int32]) -> int:
+    """Keep as much of the context's sequence as begins ids, and say how much. See `Llama.reuse`."""
+    n = n_kept(context, ids)
     context.rewind(n)
     return n

@@ -129,10 +129,19 @@ def _generate(
     draft: int,
     stops: list[StoppingCriterion],
 ) -> Iterator[int]:
-    n_texts = sequence._n_texts
     sampler.accept(ids)
     if len(ids) > 0:
-        sequence.eval(ids, progress=progress, dense_tail=dense_tail)
+        with sequence._use_context() as context:
+            sequence._read(context, ids, progress, dense_tail)
+    try:
+        yield from _draw(sequence, sampler, draft, stops)
+    finally:
+        sequence._give()
+
+
+def _draw(sequence: Sequence, sampler: Sampler, draft: int, stops: list[StoppingCriterion]) -> Iterator[int]:
+    """The tokens, until the text ends."""
+    n_texts = sequence._n_texts
     length = DraftLength(draft)
     sequence._n_drafted = n_accepted = 0
     while True:

@@ -54,9 +54,9 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
     def __next__(self) -> dict[Sequence, int]:
         while self._starts:
             start = self._starts[0]
+            with start.sequence._use_context() as context:
+                start.sequence._read(context, start.ids, None, start.dense_tail)
             self._n_texts[start.sequence] = start.sequence._n_texts
-            if len(start.ids) > 0:
-                start.sequence.eval(start.ids, dense_tail=start.dense_tail)
             self._samplers[start.sequence] = start.sampler
             self._starts.pop(0)
         if self._n_left == 0:

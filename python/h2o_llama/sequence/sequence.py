@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,10 +19,11 @@ from h2o_llama.chat import chat_completion, completion
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import CancelledError, H2OError, H2OWarning
 from h2o_llama.inspect.sequence_kv import SequenceKV
+from h2o_llama.library import _using as shelf
 from h2o_llama.model import Model, Tokens
 from h2o_llama.sequence import asynchronous, generating
 from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._rewinding import keep_prefix, rewind
+from h2o_llama.sequence._rewinding import rewind
 from h2o_llama.sequence.generating import Progress
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
@@ -35,6 +36,14 @@ class Sequence:
 
     `Llama.sequence()` and `fork()` make one. It holds one of the n_seq_max places until `close()`, or leaving a `with`
     block, or until it is garbage. Sequences of one `Llama` take turns; none sees anything of another.
+
+    Attributes
+    ----------
+    n_cached : int
+        How many tokens the last `eval` of a new text, `reuse` or completion did not have to compute: they were in the
+        sequence, or in the `library`.
+    text_name : str
+        What the `library` calls the text, such as a file's name. By default it is how the text begins.
     """
 
     _owner = "Sequence"
@@ -47,6 +56,9 @@ class Sequence:
         self._waiting: generating.Drawn | None = None  # it has come out, and is computed when somebody looks
         self._n_drafted = 0  # with the last token that was drawn
         self._n_texts = 0  # how often the text was replaced or cut
+        self._n_kept = 0  # so many of its first tokens are in the library
+        self.n_cached = 0
+        self.text_name = ""
 
     # --- life
 
@@ -80,6 +92,7 @@ class Sequence:
             self._open_context().clear()
             self._logits = None
             self._n_texts += 1
+            self._n_kept = self.n_cached = 0
 
     def fork(self) -> Sequence:
         """A new sequence that goes on where this one is: it copies its tokens, K and V, scores and memory sets.
@@ -101,6 +114,7 @@ class Sequence:
             fork = Sequence(self._engine)
             fork._open_context().copy_from(context)
             fork._logits = None if self._logits is None else self._logits.copy()
+            fork._n_kept, fork.text_name = self._n_kept, self.text_name
             return fork
 
     @contextmanager
@@ -197,7 +211,8 @@ class Sequence:
         """Append tokens to the sequence and compute their logits.
 
         They are a prompt, of which any split into calls gives the same result, unless they are said to be generated.
-        More than n_batch tokens take several calls into llama.cpp.
+        More than n_batch tokens take several calls into llama.cpp. With a `library`, an empty sequence takes from it
+        what the tokens begin with, and what was read is added to it.
 
         Parameters
         ----------
@@ -240,7 +255,24 @@ class Sequence:
             progress = self._check_progress(f"{self._owner}.eval", progress)
             if logits == "all":
                 check_all_logits_size(f"{self._owner}.eval", len(ids), self.model.n_vocab)
-            self._eval(context, ids, logits == "all", progress, tail, bool(decode))
+            if logits == "all" or decode:
+                self._eval(context, ids, logits == "all", progress, tail, bool(decode))
+            else:
+                self._read(context, ids, progress, tail)
+                shelf.give(self, context)
+
+    def _read(self, context: _core.Context, ids: NDArray[np.int32], progress: Progress | None, dense_tail: int) -> None:
+        """Append a prompt, checked before. What an empty sequence can take from the library is not computed."""
+        if self._engine.library is not None and context.n_tokens == 0:
+            ids = ids[shelf.take_or_keep(self, context, ids) :]
+        if len(ids) > 0:
+            self._eval(context, ids, False, progress, dense_tail, False)
+
+    def _give(self) -> None:
+        """Add the text to the library. It is not kept if the sequence is closed, or in use."""
+        if self._engine.library is not None and self._context is not None:
+            with suppress(H2OError, ValueError), self._use_context() as context:
+                shelf.give(self, context)
 
     def _eval(
         self,
@@ -253,7 +285,10 @@ class Sequence:
     ) -> None:
         out = np.empty((len(ids) if all_logits else 1, self.model.n_vocab), dtype=np.float32)
         self._logits = None
-        for start, stop in self._engine.params.split_calls(len(ids)):
+        calls = self._engine.params.split_calls(len(ids))
+        if self._engine.library and self._engine.params.h2o and not decode:
+            calls = shelf.split_at_marks(calls)
+        for start, stop in calls:
             report = None if progress is None else _Report(progress, start, len(ids))
             rows = out[start:stop] if all_logits else out[: int(stop == len(ids))]
             context.decode(ids[start:stop], rows, max(0, dense_tail - (len(ids) - stop)), decode, report)
@@ -352,6 +387,7 @@ class Sequence:
         with self._use_context() as context:
             restore_snapshot(context, snapshot, self._engine.origin, self._engine.n_ctx)
             self._n_texts += 1
+            self._n_kept = 0
             self._logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
 
     def rewind(self, n_tokens: int) -> None:
@@ -384,14 +420,16 @@ class Sequence:
             n_before = context.n_tokens
             rewind(context, n_tokens, bool(self._engine.params.record))
             self._n_texts += context.n_tokens < n_before
+            self._n_kept = min(self._n_kept, context.n_tokens)
             if not context.has_logits:
                 self._logits = None
 
     def reuse(self, tokens: Tokens) -> int:
         """Keep what the sequence shares with a text that is to be evaluated: `n_cached = llm.reuse(tokens)`.
 
-        The sequence goes back to where the two part, or as little before as `rewind` can. What is kept stays as it was
-        computed, generated tokens as generated. Then `llm.eval(tokens[n_cached:])`, or `generate`, computes the rest: a
+        Or take it from the `library`, where a text has more in common with it. The sequence goes back to where the two
+        part, or as little before as `rewind` can. What is kept stays as it was computed, generated tokens as generated.
+        Then `llm.eval(tokens[n_cached:])`, or `generate`, computes the rest: a
         turn of a chat costs what is new in it.
 
         Parameters
@@ -415,11 +453,7 @@ class Sequence:
         >>> llm.eval(second[n_cached:])
         """
         with self._use_context() as context:
-            n_cached = keep_prefix(context, check.token_ids("Llama.reuse", tokens, self.model.n_vocab))
-            self._n_texts += 1
-            if not context.has_logits:
-                self._logits = None
-            return n_cached
+            return shelf.take_or_keep(self, context, check.token_ids("Llama.reuse", tokens, self.model.n_vocab))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`.

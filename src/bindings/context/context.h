@@ -7,6 +7,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -65,6 +66,15 @@ public:
     // takes back the tokens from pos on, one of the points
     void rewind(uint32_t pos);
 
+    // Ranges of positions, first and last, to which the sequence could be rewound after a restore.
+    std::vector<std::pair<uint32_t, uint32_t>> state_points();
+
+    // What of a snapshot's bytes are rows of tokens: offset, first position, how many, bytes of one. See llama_h2o_state_rows().
+    std::vector<std::array<uint64_t, 4>> state_rows();
+
+    // of all chunks, where that takes little memory: the sequence can go back to them
+    void keep_boundaries();
+
     // token ids, -1 where they are not known; without what is ahead
     token_array tokens() const;
 
@@ -116,6 +126,7 @@ private:
     void add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows);
 
     bool can_rewind(uint32_t pos) const;
+    bool state_can_rewind(uint32_t pos) const;
 
     // throws h2o_error
     void write_state(const py::bytes & state);

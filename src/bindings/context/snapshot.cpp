@@ -14,8 +14,63 @@ bool context::can_rewind(uint32_t pos) const {
     if (kv) {
         return llama_h2o_kv_can_rewind(kv, pos);
     }
-    // a recurrent model has one state, that of the end; of a sliding window nothing is dropped (swa_full)
-    return !llama_model_is_recurrent(mdl->ptr.get()) && !llama_model_is_hybrid(mdl->ptr.get());
+    // A recurrent model has one state, that of the end. Of a sliding window nothing is dropped (swa_full), but by a state.
+    if (llama_model_is_recurrent(mdl->ptr.get()) || llama_model_is_hybrid(mdl->ptr.get())) {
+        return false;
+    }
+    const int64_t n_swa = llama_model_n_swa(mdl->ptr.get());
+    return n_swa == 0 || min_position() <= std::max<int64_t>(0, pos - n_swa);
+}
+
+// could the sequence, restored from a snapshot elsewhere, go back to it
+bool context::state_can_rewind(uint32_t pos) const {
+    if (kv) {
+        return llama_h2o_kv_state_can_rewind(kv, pos);
+    }
+    if (pos == n_tokens()) {
+        return true;
+    }
+    const uint32_t n_swa = llama_model_n_swa(mdl->ptr.get());
+    return can_rewind(pos) && (n_swa == 0 || n_tokens() <= n_swa);
+}
+
+std::vector<std::pair<uint32_t, uint32_t>> context::state_points() {
+    drop_draft();
+
+    std::vector<std::pair<uint32_t, uint32_t>> res;
+    for (uint32_t pos = 1; pos <= n_tokens(); ++pos) {
+        if (!state_can_rewind(pos)) {
+            continue;
+        }
+        if (res.empty() || res.back().second + 1 != pos) {
+            res.push_back({ pos, pos });
+        }
+        res.back().second = pos;
+    }
+    return res;
+}
+
+std::vector<std::array<uint64_t, 4>> context::state_rows() {
+    drop_draft();
+
+    const auto get_rows = [&](llama_h2o_rows * dst, size_t n) {
+        return llama_call::run("[Llama.snapshot] ", [&] { return llama_h2o_state_rows(get(), seq_id, dst, n); });
+    };
+    std::vector<llama_h2o_rows> rows(get_rows(nullptr, 0));
+    get_rows(rows.data(), rows.size());
+
+    std::vector<std::array<uint64_t, 4>> res;
+    for (const auto & r : rows) {
+        res.push_back({ r.offset, r.first, r.n, r.row_bytes });
+    }
+    return res;
+}
+
+// Of records, so that a text can be gone back to wherever it shares chunks with another. Not where other layers would copy theirs.
+void context::keep_boundaries() {
+    if (kv && llama_h2o_kv_stats(kv).bytes_side == 0) {
+        llama_h2o_kv_set_record(kv, true);
+    }
 }
 
 std::pair<uint32_t, uint32_t> context::rewind_points(uint32_t pos) {

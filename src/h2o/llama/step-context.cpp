@@ -87,6 +87,9 @@ void h2o_step_context::begin_call(h2o_sequence_call & call) {
     if (memory.store.layout.is_compact && config.chunk_start(state.n_tokens + call.n_tokens - 1) > state.open_start(config)) {
         call.kv->undo = memory.store.save(call.kv->id, state, state.n_tokens);
     }
+    if (first.phase != h2o_step::DECODE) {
+        call.kv->sequence.mark();
+    }
     call.kv->sequence.begin_call(call.steps.back().phase == h2o_step::TAIL);
 }
 

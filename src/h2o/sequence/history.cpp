@@ -66,6 +66,7 @@ void h2o_sequence::restore(const h2o_record & record) {
     }
 
     st.history.erase(st.history.lower_bound(st.n_memory_sets()), st.history.end());
+    st.marks.erase(st.marks.upper_bound(st.n_tokens), st.marks.end());
     truncate_text();
 }
 
@@ -81,6 +82,9 @@ void h2o_sequence::restore(h2o_saved_sequence saved) {
         st.history = std::move(*saved.history);
         forget_history();
     }
+    if (saved.marks) {
+        st.marks = std::move(*saved.marks);
+    }
 }
 
 void h2o_sequence::copy_from(const h2o_sequence & src) {
@@ -89,6 +93,7 @@ void h2o_sequence::copy_from(const h2o_sequence & src) {
     st.n_folded = src.st.n_folded;
     st.layers   = src.st.layers;
     st.history  = src.st.history;
+    st.marks    = src.st.marks;
     if (src.st.text) {
         st.text.emplace(*src.st.text);
     }
@@ -109,6 +114,9 @@ bool h2o_sequence::can_rewind(uint32_t pos) const {
     if (is_open(pos)) {
         return true;
     }
+    if (st.marks.count(pos) > 0) {
+        return true;
+    }
     // K and V that have moved since come back from a cold store only
     const bool has_rows = !config.evict || config.has_cold_store() || pos == st.n_memory_sets()*S;
 
@@ -116,7 +124,22 @@ bool h2o_sequence::can_rewind(uint32_t pos) const {
 }
 
 const h2o_record * h2o_sequence::record_of(uint32_t pos) const {
-    return pos >= st.n_tokens || is_open(pos) ? nullptr : &st.history.at(pos/config.chunk_size - 1);
+    if (pos >= st.n_tokens || is_open(pos)) {
+        return nullptr;
+    }
+    const auto mark = st.marks.find(pos);
+
+    return mark != st.marks.end() ? &mark->second : &st.history.at(pos/config.chunk_size - 1);
+}
+
+void h2o_sequence::mark() {
+    if (st.n_tokens % config.chunk_size == 0) {
+        return;
+    }
+    st.marks.insert_or_assign(st.n_tokens, record(st.n_tokens, st.open_start(config)));
+    if (st.marks.size() > MAX_MARKS) {
+        st.marks.erase(std::next(st.marks.begin(), MAX_MARKS/2));
+    }
 }
 
 void h2o_sequence::set_side(std::vector<uint8_t> side) {
@@ -150,6 +173,7 @@ void h2o_sequence::rewind(uint32_t pos) {
     }
     st.n_tokens = pos;
     st.n_folded = std::min(st.n_folded, pos);
+    st.marks.erase(st.marks.upper_bound(pos), st.marks.end());
     truncate_text();
 }
 
@@ -157,6 +181,13 @@ void h2o_sequence::rewind(uint32_t pos) {
 void h2o_sequence::forget_history() {
     if (!keep_history && !st.history.empty()) {
         st.history.erase(st.history.begin(), std::prev(st.history.end()));
+    }
+}
+
+// with eviction, those of chunks that were closed: their rows have moved
+void h2o_sequence::forget_marks() {
+    if (config.evict) {
+        st.marks.erase(st.marks.begin(), st.marks.lower_bound(st.open_start(config)));
     }
 }
 

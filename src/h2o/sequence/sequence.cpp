@@ -21,6 +21,7 @@ void h2o_sequence::clear() {
     st.n_scored = 0;
     st.n_folded = 0;
     st.history.clear();
+    st.marks.clear();
     for (auto & layer : st.layers) {
         layer = h2o_layer(layer.index, layer.il, layer.n_head, layer.n_head_kv);
     }
@@ -40,8 +41,10 @@ void h2o_sequence::commit(uint32_t n_tokens, bool scored) {
 
     undo.reset();
     forget_history();
+    forget_marks();
     if (!keep_history && st.text) {
-        st.text->forget(st.open_start(config));
+        const uint32_t first = st.marks.empty() ? st.n_tokens : config.chunk_start(st.marks.begin()->first);
+        st.text->forget(std::min(st.open_start(config), first));
     }
 }
 

@@ -22,6 +22,7 @@ struct h2o_saved_sequence {
     h2o_record record;
 
     std::optional<std::map<uint32_t, h2o_record>> history; // by chunk
+    std::optional<std::map<uint32_t, h2o_record>> marks;   // by position
     std::optional<std::vector<int32_t>>           text;    // ids of its tokens
     std::optional<h2o_lookup_log>                 lookups;
 
@@ -64,11 +65,17 @@ public:
     // Tokens from this position on can be taken back one by one.
     uint32_t rewind_limit() const;
 
-    // pos is at least rewind_limit(), or where generated tokens begin, or a boundary whose record is there
+    // pos is at least rewind_limit(), or where generated tokens begin, or a boundary whose record is there, or a mark
     bool can_rewind(uint32_t pos) const;
 
     // what is restored then; NULL: nothing
     const h2o_record * record_of(uint32_t pos) const;
+
+    // A prompt goes on here: the sequence can go back to this place within a chunk, with eviction until the chunk is closed. Of
+    // more than MAX_MARKS such places the first ones are kept, where a document may end, and the last ones.
+    void mark();
+
+    static constexpr size_t MAX_MARKS = 8;
 
     // Of the boundary that was closed last; and what was given at one. NULL if it is not kept.
     void set_side(std::vector<uint8_t> side);
@@ -102,6 +109,7 @@ private:
     void restore(const h2o_record & record);
 
     void forget_history();
+    void forget_marks();
     void truncate_text();
 
     bool is_open(uint32_t pos) const;

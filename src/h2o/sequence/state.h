@@ -58,6 +58,7 @@ struct h2o_sequence_state {
     std::vector<h2o_layer> layers;
 
     std::map<uint32_t, h2o_record> history; // by chunk: what was known when the chunk after it began
+    std::map<uint32_t, h2o_record> marks;   // by position, where a call has begun within a chunk
 
     std::optional<h2o_tiles> text; // with a lookup budget and retrieval by n-grams
 

@@ -1,6 +1,6 @@
 #include "h2o/llama/state/record-io.h"
 
-#include "llama-io.h"
+#include "h2o/llama/state/row-notes.h"
 
 #include <algorithm>
 #include <memory>
@@ -8,7 +8,7 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 11;
+static constexpr uint32_t VERSION = 12;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -65,8 +65,14 @@ void h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_
         io.write(&has_generated, sizeof(has_generated));
         write_array(io, layer.generated);
         if (!rows.empty()) {
-            write_array(io, rows[i].k);
-            write_array(io, rows[i].v);
+            // those of the memory set are taken for the ones before the chunk's
+            const uint32_t first = layer.n_built*kv.context.config.chunk_size - layer.memory.size()/kv.state().layers[i].n_head_kv;
+            for (const auto * part : { &rows[i].k, &rows[i].v }) {
+                if (auto * notes = h2o_row_notes::of(io)) {
+                    notes->add(io.n_bytes(), first, record.n_tokens - first, part->size());
+                }
+                write_array(io, *part);
+            }
         }
     }
 
@@ -164,13 +170,45 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
     return res;
 }
 
-void h2o_history_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
-    const uint32_t n = kv.state().history.size();
+// Each is noted as a row of the last token before it: texts that begin with the same tokens have the same.
+static void write_records(llama_io_write_i & io, const llama_h2o_kv & kv, const std::map<uint32_t, h2o_record> & records) {
+    const uint32_t n = records.size();
     io.write(&n, sizeof(n));
 
-    for (const auto & [chunk, record] : kv.state().history) {
+    for (const auto & [key, record] : records) {
+        const size_t start = io.n_bytes();
         h2o_record_write(io, kv, record, {});
+        if (auto * notes = h2o_row_notes::of(io)) {
+            notes->add(start, record.n_tokens - 1, 1, io.n_bytes() - start);
+        }
     }
+}
+
+void h2o_history_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
+    write_records(io, kv, kv.state().history);
+}
+
+void h2o_marks_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
+    write_records(io, kv, kv.state().marks);
+}
+
+std::map<uint32_t, h2o_record> h2o_marks_read(llama_io_read_i & io, const llama_h2o_kv & kv, const h2o_record & end) {
+    const auto & config = kv.context.config;
+
+    uint32_t n;
+    io.read(&n, sizeof(n));
+    check(n <= h2o_sequence::MAX_MARKS);
+
+    std::map<uint32_t, h2o_record> res;
+    for (uint32_t i = 0; i < n; ++i) {
+        h2o_record r = h2o_record_read(io, kv, /*with_rows =*/ false).record;
+
+        check(r.n_tokens % config.chunk_size != 0 && r.n_tokens <= end.n_tokens && r.first == r.layers[0].n_built*config.chunk_size);
+        check(!config.evict || r.layers[0].n_built == end.layers[0].n_built);
+        check(res.empty() || r.n_tokens > res.rbegin()->first);
+        res.emplace(r.n_tokens, std::move(r));
+    }
+    return res;
 }
 
 std::map<uint32_t, h2o_record> h2o_history_read(llama_io_read_i & io, const llama_h2o_kv & kv, uint32_t n_tokens) {

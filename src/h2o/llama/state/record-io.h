@@ -25,6 +25,9 @@ h2o_full_record h2o_record_read (llama_io_read_i  & io, const llama_h2o_kv & kv,
 void                           h2o_history_write(llama_io_write_i & io, const llama_h2o_kv & kv);
 std::map<uint32_t, h2o_record> h2o_history_read (llama_io_read_i  & io, const llama_h2o_kv & kv, uint32_t n_tokens);
 
+void                           h2o_marks_write(llama_io_write_i & io, const llama_h2o_kv & kv);
+std::map<uint32_t, h2o_record> h2o_marks_read (llama_io_read_i  & io, const llama_h2o_kv & kv, const h2o_record & end);
+
 void                 h2o_text_write(llama_io_write_i & io, const h2o_tiles & text);
 std::vector<int32_t> h2o_text_read (llama_io_read_i  & io, uint32_t n_tokens);
 

@@ -2,6 +2,7 @@
 
 #include "h2o/llama/context.h"
 #include "h2o/llama/state/record-io.h"
+#include "h2o/llama/state/row-notes.h"
 #include "h2o/store/cold/store.h"
 
 #include "llama-h2o.h"
@@ -50,6 +51,12 @@ static void write_cold_store(llama_io_write_i & io, const h2o_cold_store & cold)
     for (uint32_t chunk = 0; chunk < cold.n_chunks(); ++chunk) {
         for (size_t layer = 0; layer < cold.row_sizes.size(); ++layer) {
             for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+                if (auto * notes = h2o_row_notes::of(io)) { // they need not be read
+                    const size_t n = cold.chunk_size*cold.row_sizes[layer][part];
+                    notes->add(io.n_bytes(), chunk*cold.chunk_size, cold.chunk_size, n);
+                    notes->write(nullptr, n);
+                    continue;
+                }
                 const auto rows = cold.chunk_rows(chunk, layer, part);
                 io.write(rows.data(), rows.size());
             }
@@ -91,6 +98,7 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
     h2o_record_write(io, kv, record, rows);
     if (!partial) {
         h2o_history_write(io, kv);
+        h2o_marks_write(io, kv);
     }
     if (state.text) {
         h2o_lookups_write(io, *state.text, n_tokens);
@@ -153,6 +161,7 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
     const uint32_t n_tokens = saved.record.n_tokens;
     if (!partial) {
         saved.history = h2o_history_read(io, kv, n_tokens);
+        saved.marks   = h2o_marks_read(io, kv, saved.record);
     }
     if (kv.state().text) {
         saved.lookups = h2o_lookups_read(io, kv, n_tokens, saved.lookup_start);
@@ -191,6 +200,17 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
     kv.sequence.restore(std::move(saved));
     store.go_back(kv.id, kv.state(), rows, context.backends);
     context.remove_cells(kv.id, n_tokens);
+}
+
+size_t llama_h2o_state_rows(llama_context * ctx, llama_seq_id seq_id, llama_h2o_rows * dst, size_t n) {
+    const auto * memory = llama_get_memory(ctx);
+
+    // upstream's begins with a number and the sequence's
+    h2o_row_notes notes(sizeof(uint32_t) + sizeof(llama_seq_id), memory->seq_pos_max(seq_id) + 1);
+    memory->state_write(notes, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
+
+    std::copy_n(notes.rows().begin(), std::min(n, notes.rows().size()), dst);
+    return notes.rows().size();
 }
 
 // one sequence by its number, or all of them, which are preceded by how many they are

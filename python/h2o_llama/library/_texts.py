@@ -1,0 +1,233 @@
+"""The file of a text that was read: its tokens, where it can be gone back to, and which blocks its state is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama._core import UPSTREAM_COMMIT
+from h2o_llama.errors import DamagedFileError
+from h2o_llama.library._cutting import Layout
+from h2o_llama.sequence import _snapshot_file
+from h2o_llama.sequence._rewinding import n_shared
+from h2o_llama.sequence.snapshot import SnapshotOrigin
+
+FORMAT = 1
+"""Of these files and of the blocks."""
+
+_KIND = "text"
+_SECTIONS = ("tokens", "layout")
+
+
+def key_of(origin: SnapshotOrigin) -> str:
+    """A name for all texts that can be gone on with where this one can: model, settings, llama.cpp, format."""
+    values = asdict(origin) | {"h2o": None, "flash_attn": origin.flash_attn == "off"}
+    del values["model"]  # the name of its file
+    if origin.h2o is not None:
+        store = "memory" if origin.h2o.cold_store else ""  # where it is does not matter
+        values |= {"h2o": origin.h2o.as_text() | {"cold_store": store}, "flash_attn": None}
+    known = json.dumps([FORMAT, UPSTREAM_COMMIT, values], sort_keys=True)
+    return hashlib.sha256(known.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a text's file says: `blocks` are SHA-256 digests, the last one of what is not rows of tokens.
+
+    `points` are ranges of positions, first and last, to which the text can be gone back; `has_logits` is whether those
+    of its last token are known.
+    """
+
+    origin: SnapshotOrigin
+    name: str
+    tokens: NDArray[np.int32]
+    points: tuple[tuple[int, int], ...]
+    has_logits: bool
+    layout: Layout
+    blocks: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """Of the text, with its model and settings."""
+        return hashlib.sha256(key_of(self.origin).encode() + self.tokens.astype("<i4").tobytes()).hexdigest()[:24]
+
+    def n_usable(self, ids: NDArray[np.int32]) -> int:
+        """How many tokens of another text need not be computed."""
+        n = n_shared(self.tokens, ids)
+        if n == len(ids) and not (n == len(self.tokens) and self.has_logits):
+            n -= 1  # the last token's logits are wanted
+        return max((min(last, n) for first, last in self.points if first <= n), default=0)
+
+    def covers(self, other: Contents) -> bool:
+        """Whether this text goes on after the other one, and can be gone back to its end and its first mark."""
+        n = len(other.tokens)
+        if n >= len(self.tokens) or n_shared(self.tokens, other.tokens) < n:
+            return False
+        grid = self.origin.h2o.chunk_size if self.origin.h2o else 1
+        marks = [first for first, last in other.points if first == last and first % grid]
+        return all(any(first <= point <= last for first, last in self.points) for point in (*marks[:1], n))
+
+
+def write_text(path: Path, contents: Contents) -> None:
+    """Write the file, which replaces one of that name when it is complete."""
+    layout = contents.layout.to_json() | {"blocks": contents.blocks}
+    about = {
+        "kind": _KIND,
+        "format": FORMAT,
+        "name": contents.name,
+        "points": contents.points,
+        "has_logits": contents.has_logits,
+        "origin": asdict(contents.origin),
+    }
+    sections = {
+        "tokens": _snapshot_file.Section(contents.tokens.astype("<i4").tobytes(), 4),
+        "layout": _snapshot_file.Section(json.dumps(layout).encode(), 1),
+    }
+    _snapshot_file.write(path, about, sections)
+
+
+def read_text(path: Path) -> Contents:
+    """What `write_text` has written, whatever the file's name.
+
+    Raises OSError, or DamagedFileError if it is anything else.
+    """
+    about, (tokens, layout) = _snapshot_file.read(path, _SECTIONS)
+    try:
+        return _contents(about, tokens, json.loads(layout))
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        raise _snapshot_file.damaged(path, f"it is no text of a library ({error})") from error
+
+
+def _contents(about: Any, tokens: bytes, layout: Any) -> Contents:
+    if about["kind"] != _KIND or about["format"] != FORMAT:
+        raise ValueError(f"of kind {about['kind']!r:.20}, format {about['format']!r:.20}")
+    blocks = layout["blocks"]
+    if not all(isinstance(block, str) and is_digest(block) for block in blocks):
+        raise ValueError("names of blocks")
+    points = tuple((int(first), int(last)) for first, last in about["points"])
+    contents = Contents(
+        SnapshotOrigin.from_json(about["origin"]),
+        str(about["name"]),
+        np.frombuffer(tokens, dtype="<i4").astype(np.int32),
+        points,
+        about["has_logits"] is True,
+        Layout.from_json(layout),
+        tuple(blocks),
+    )
+    n = len(contents.tokens)
+    if contents.layout.n_tokens != n or len(blocks) != len(contents.layout.cuts) + 1:
+        raise ValueError("sizes that do not fit")
+    if not all(0 < first <= last <= n for first, last in points):
+        raise ValueError("points that are not in the text")
+    if n and not 0 <= int(contents.tokens.min()) <= int(contents.tokens.max()) < contents.origin.n_vocab:
+        raise ValueError("tokens that are none")
+    return contents
+
+
+def is_digest(text: str) -> bool:
+    """Whether it can be the name of a block."""
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text in a library.
+
+    Attributes
+    ----------
+    id : str
+        24 digits; a few of the first will do where one is asked for.
+    name : str
+        What it was called when it was read, or how it begins.
+    model : str
+        File name of the model that read it.
+    n_tokens : int
+        Tokens.
+    n_bytes : int
+        Bytes of its files, those that it shares with other texts among them.
+    n_own_bytes : int
+        Bytes of those that no other text has.
+    used : datetime
+        When it was last read or gone on with.
+    """
+
+    id: str
+    name: str
+    model: str
+    n_tokens: int
+    n_bytes: int
+    n_own_bytes: int
+    used: datetime
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A text's file, and what is in it."""
+
+    path: Path
+    contents: Contents
+
+    @cached_property
+    def used(self) -> float:
+        """When it was used last, in seconds; 0 if it is gone."""
+        try:
+            return self.path.stat().st_mtime
+        except OSError:
+            return 0.0
+
+
+class TextFiles:
+    """The files of the texts of a folder. What was read once is not read again: a file's content never changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[tuple[str, int, int], Contents] = {}
+
+    def forget(self) -> None:
+        """Read every file anew."""
+        self._known.clear()
+
+    def path(self, contents: Contents) -> Path:
+        """Where it is, or would be."""
+        return self._folder / key_of(contents.origin) / contents.id
+
+    def paths(self, key: str = "*") -> list[Path]:
+        """Of all texts, or of those of a key."""
+        return [path for path in self._folder.glob(f"{key}/*") if not path.name.startswith(".")]
+
+    def read(self, paths: Sequence[Path]) -> tuple[list[Stored], dict[Path, Exception]]:
+        """Texts, and why others cannot be read. Those that are gone are left out."""
+        texts, problems = list[Stored](), dict[Path, Exception]()
+        for path in paths:
+            try:
+                status = path.stat()
+                key = (path.name, status.st_ino, status.st_size)
+                if key not in self._known:
+                    contents = read_text(path)
+                    if path != self.path(contents):
+                        raise _snapshot_file.damaged(path, "it has the name of another text")
+                    self._known[key] = contents
+                texts.append(Stored(path, self._known[key]))
+            except FileNotFoundError:
+                continue
+            except (OSError, DamagedFileError, ValueError) as error:
+                problems[path] = error
+        return texts, problems
+
+    def incoming(self) -> Path:
+        """Where a file may be put that is to become one of them."""
+        return self._folder / "incoming" / "..new"
+
+    def remove_unfinished(self) -> None:
+        """What a process left that was killed while it wrote. Nobody may be writing."""
+        for path in self._folder.glob("*/.*.new"):
+            path.unlink(missing_ok=True)

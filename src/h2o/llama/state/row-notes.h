@@ -1,0 +1,45 @@
+#pragma once
+
+#include "llama-h2o.h"
+#include "llama-io.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// Takes the place of what a state is written to, and notes which of its bytes are rows: see llama_h2o_state_rows. Nothing is copied.
+class h2o_row_notes : public llama_io_write_i {
+public:
+    // n_bytes: what stands before the state; n_tokens: of the sequence
+    h2o_row_notes(size_t n_bytes, uint32_t n_tokens) : n_written(n_bytes), n_tokens(n_tokens) {}
+
+    // NULL if this is something else
+    static h2o_row_notes * of(llama_io_write_i & io) { return dynamic_cast<h2o_row_notes *>(&io); }
+
+    void write(const void * /*src*/, size_t size) override { n_written += size; }
+
+    // Of whatever cache: as many rows as there are tokens. What is not is not noted.
+    void write_tensor(ggml_tensor * /*tensor*/, size_t /*offset*/, size_t size) override {
+        if (n_tokens > 0 && size % n_tokens == 0) {
+            add(n_written, 0, n_tokens, size);
+        }
+        n_written += size;
+    }
+
+    size_t n_bytes() override { return n_written; }
+
+    // these bytes, which have been or will be written, are the rows of the positions [first, first + n)
+    void add(size_t offset, uint32_t first, uint32_t n, size_t size) {
+        if (size > 0) {
+            noted.push_back({ offset, first, n, size/n });
+        }
+    }
+
+    const std::vector<llama_h2o_rows> & rows() const { return noted; }
+
+private:
+    size_t         n_written;
+    const uint32_t n_tokens;
+
+    std::vector<llama_h2o_rows> noted;
+};

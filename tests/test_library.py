@@ -1,0 +1,453 @@
+"""The library: what is taken from it is what was read, bit for bit; what is damaged, foreign or gone is read again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_line import assert_one_line_error, invoke, succeeded
+from compare import assert_all_equal
+from full_disk import file_size_limit
+from h2o_llama import DamagedFileError, H2OWarning, Library, Llama
+from h2o_llama.library._cutting import Layout, Rows, cuts_of
+from h2o_llama.library._using import LEAST_TOKENS, split_at_marks
+from h2o_llama.sequence import _snapshot_file
+from inputs import ModelByName, random_tokens
+from llamas import Config, open_llama, view
+from pairwise import SHAPES, pairwise
+
+S = 64
+CONFIG = Config(S=S, L=8, H=12, A=2, kv_type="f16")
+CONFIGS: dict[str, Config | None] = {
+    "sum": CONFIG,
+    "lookups": replace(CONFIG, scorer="distant", B=12, T=4),
+    "decode_memory": replace(CONFIG, B=8, T=4, decode="memory"),
+    "two_phase": replace(CONFIG, schedule="two_phase"),
+    "dense_layers": replace(CONFIG, dense_layers=(1,)),
+    "evict": replace(CONFIG, scorer="distant", decode="memory", evict=True),
+    "cold_store": replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
+    "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
+    "dense": None,
+}
+N = 5 * S + 41
+DOCUMENT = random_tokens(N)
+"""It ends inside a chunk."""
+
+
+def question(seed: int, n: int = 10) -> list[int]:
+    return random_tokens(n, seed=seed)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    return Library(tmp_path / "library")
+
+
+def read(
+    path: Path,
+    library: Library | None,
+    tokens: list[int],
+    config: Config | None = CONFIG,
+    *,
+    name: str = "",
+    **kwargs: Any,
+) -> int:
+    """A program that reads a text. Returns how many tokens it did not have to compute."""
+    with open_llama(path, config, library=library, **kwargs) as llm:
+        llm.text_name = name
+        llm.eval(tokens)
+        return llm.n_cached
+
+
+def files_of(library: Library) -> list[Path]:
+    return [path for path in library.folder.rglob("*") if path.is_file() and path.name != "lock"]
+
+
+# --- what comes back
+
+
+@pairwise(name=list(CONFIGS), end=[N, 6 * S, 6 * S + 1], model_path=SHAPES)
+def test_what_is_taken_goes_on_as_what_was_read(model_path: Path, library: Library, name: str, end: int) -> None:
+    """In another context, bit for bit, with all that is known of it."""
+    tokens = random_tokens(end)
+    with (
+        open_llama(model_path, CONFIGS[name], library=library) as llm,
+        open_llama(model_path, CONFIGS[name], library=library, n_ctx=900) as other,
+    ):
+        llm.eval(tokens)
+        library.flush()
+        other.eval([*tokens, *question(1)])
+        assert other.n_cached == end
+        llm.eval(question(1))
+        if name == "dense":  # llama.cpp leaves out cells that no window reaches, and adds up in another order
+            np.testing.assert_allclose(other.logits, llm.logits, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(other.logits, llm.logits)
+        assert_all_equal(view(other), view(llm))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_another_question_goes_on_near_the_end_of_the_document(tiny_model: Path, library: Library, name: str) -> None:
+    """Document and question are one text, so where the document ends is not known when it is read."""
+    config = CONFIGS[name] and replace(CONFIGS[name], S=2 * S)
+    first, second = [*DOCUMENT, *question(1)], [*DOCUMENT, *question(2)]
+    read(tiny_model, library, first, config)
+    with (
+        open_llama(tiny_model, config, library=library) as llm,
+        open_llama(tiny_model, config) as fresh,
+    ):
+        llm.eval(second)
+        mark = llm.n_cached
+        assert mark == (N if config is None else len(first) - 64)
+        calls = [(0, mark)] if config is None else split_at_marks([(0, len(first))])
+        for start, stop in calls:
+            if stop <= mark:
+                fresh.eval(first[start:stop])
+        fresh.eval(second[mark:])
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+        assert_all_equal(view(llm), view(fresh))
+
+
+@pytest.mark.parametrize("name", ["sum", "lookups", "key_index", "cold_store", "dense"])
+def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(tiny_model: Path, library: Library, name: str) -> None:
+    config = CONFIGS[name]
+    read(tiny_model, library, DOCUMENT, config)
+    with open_llama(tiny_model, config, library=library) as llm, open_llama(tiny_model, config) as fresh:
+        other = [*DOCUMENT[: 3 * S + 5], *question(3, 100)]
+        llm.eval(other)
+        at = llm.n_cached
+        assert at == (3 * S + 5 if name == "dense" else 3 * S)
+        fresh.eval(DOCUMENT[:at])
+        fresh.eval(other[at:])
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+def test_models_with_other_memory(unsupported_memory_model: Path, library: Library) -> None:
+    """What a sliding window or a recurrent state has forgotten cannot be gone back to; a text's end can."""
+    read(unsupported_memory_model, library, DOCUMENT, None)
+    for tokens, n in (([*DOCUMENT[:-3], *question(2)], 0), ([*DOCUMENT, *question(1)], N)):
+        with (
+            open_llama(unsupported_memory_model, None, library=library) as llm,
+            open_llama(unsupported_memory_model, None) as fresh,
+        ):
+            llm.eval(tokens)
+            assert llm.n_cached == n
+            fresh.eval(tokens)
+            np.testing.assert_allclose(llm.logits, fresh.logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32"])
+def test_other_layers_go_back_to_the_last_chunk(model: str, model_by_name: ModelByName, library: Library) -> None:
+    config = replace(CONFIG, kv_type="f32")
+    second = [*DOCUMENT, *question(2)]
+    with (
+        open_llama(model_by_name(model), config, library=library) as llm,
+        open_llama(model_by_name(model), config, library=library) as other,
+    ):
+        llm.eval([*DOCUMENT, *question(1)])
+        library.flush()
+        other.eval(second)
+        assert other.n_cached == 5 * S
+        llm.rewind(5 * S)
+        llm.eval(second[5 * S :])
+        np.testing.assert_allclose(other.logits, llm.logits, atol=1e-5)
+
+
+def test_the_whole_text_again_costs_nothing(tiny_model: Path, library: Library) -> None:
+    with open_llama(tiny_model, CONFIG, library=library) as llm:
+        llm.eval(DOCUMENT)
+        expected = llm.logits
+    with open_llama(tiny_model, CONFIG, library=library) as llm:
+        llm.eval(DOCUMENT)
+        assert llm.n_cached == N
+        np.testing.assert_array_equal(llm.logits, expected)
+        assert llm.kv.stats.prefill_tokens == 0
+
+
+def test_generated_tokens_are_kept(tiny_model: Path, library: Library) -> None:
+    """When an answer ends, also one that nobody wants to the end."""
+    with open_llama(tiny_model, CONFIG, library=library) as llm:
+        tokens = llm.generate(DOCUMENT, temperature=0)
+        drawn = [next(tokens) for _ in range(70)]
+        del tokens
+        text = llm.tokens.tolist()
+    assert text == [*DOCUMENT, *drawn]
+    assert read(tiny_model, library, [*text, 1, 2, 3]) == len(text)
+
+
+def test_usage_says_how_many_tokens_were_known(tiny_model: Path, library: Library) -> None:
+    """Also where the sequence has another text by then, and begins afresh."""
+    with open_llama(tiny_model, replace(CONFIG, S=2 * S), library=library) as llm:
+        for n, reuse in ((0, None), (N + 10 - 64, None), (N + 10 - 64, False)):
+            prompt = [*DOCUMENT, *question(n + bool(reuse))]
+            usage = llm(prompt, max_tokens=2, reuse=reuse)["usage"]
+            assert usage["prompt_tokens_details"] == {"cached_tokens": n}
+            library.flush()
+            llm.eval(random_tokens(80, seed=9))
+
+
+# --- what is kept, and what is not
+
+
+def test_other_models_settings_and_types_do_not_mix(tiny_model: Path, one_layer_model: Path, library: Library) -> None:
+    read(tiny_model, library, DOCUMENT)
+    assert read(tiny_model, library, DOCUMENT) == N
+    for config in (None, replace(CONFIG, H=13), replace(CONFIG, kv_type="f32"), CONFIGS["evict"]):
+        assert read(tiny_model, library, DOCUMENT, config) == 0
+        assert read(tiny_model, library, DOCUMENT, config) == N
+    assert read(one_layer_model, library, DOCUMENT) == 0
+
+
+def test_short_texts_and_contexts(tiny_model: Path, library: Library) -> None:
+    read(tiny_model, library, DOCUMENT[: LEAST_TOKENS - 1])
+    library.flush()
+    assert library.texts() == []
+    read(tiny_model, library, DOCUMENT)
+    assert read(tiny_model, library, DOCUMENT[:200], n_ctx=300, n_batch=300) == 0
+    assert read(tiny_model, None, DOCUMENT) == 0
+
+
+@pytest.mark.parametrize("name", ["sum", "key_index", "evict", "dense"])
+def test_what_texts_share_is_stored_once(tiny_model: Path, library: Library, name: str) -> None:
+    """Ten conversations about a document of twelve chunks; and each that goes on replaces what it was."""
+    config = CONFIGS[name]
+    document = random_tokens(12 * S + 41)
+    read(tiny_model, library, document, config)
+    blocks = {path for path in files_of(library) if path.parent.parent.name == "blocks"}
+    one = library.n_bytes
+    for seed in range(10):
+        assert read(tiny_model, library, [*document, *question(seed, 70)], config) == len(document)
+    library.flush()
+    assert len(library.texts()) == 11 - (name in ("sum", "key_index", "dense"))  # the document itself is in all of them
+    again = {path for path in files_of(library) if path.parent.parent.name == "blocks"}
+    assert len(blocks - again) <= 2  # what is not rows of tokens, and the end of the document, which is now a mark
+    per_text = (library.n_bytes - one) / 10
+    assert per_text < 0.45 * one if name != "evict" else per_text < one
+
+
+def test_least_recently_used_texts_go_first(tiny_model: Path, tmp_path: Path) -> None:
+    texts = [random_tokens(N, seed=seed) for seed in range(4)]
+    measured = Library(tmp_path / "measured")
+    read(tiny_model, measured, texts[0])
+    library = Library(tmp_path / "library", limit_bytes=int(3.6 * measured.n_bytes))
+    for age, tokens in enumerate(texts[:3]):
+        read(tiny_model, library, tokens, name=str(age))
+        for path in (library.folder / "texts").rglob("*"):
+            if path.is_file() and path.stat().st_mtime > 1e9:
+                os.utime(path, (age + 1, age + 1))
+    assert read(tiny_model, library, texts[0]) == N  # now it is the last used
+    read(tiny_model, library, texts[3], name="3")
+    assert [text.name for text in library.texts()] == ["3", "0", "2"]
+    assert library.n_bytes <= library.limit_bytes
+
+
+def test_a_text_larger_than_the_limit(tiny_model: Path, tmp_path: Path) -> None:
+    library = Library(tmp_path / "library", limit_bytes=1000)
+    with pytest.warns(H2OWarning, match=r"more than limit_bytes=1,000: this text is not kept"):
+        read(tiny_model, library, DOCUMENT)
+    assert files_of(library) == []
+
+
+# --- attacks
+
+
+def _cut(path: Path, other: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def _flip(path: Path, other: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) * 2 // 3] ^= 0x10
+    path.write_bytes(content)
+
+
+def _swap(path: Path, other: Path) -> None:
+    path.write_bytes(other.read_bytes())
+
+
+def _empty(path: Path, other: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _newer(path: Path, other: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[8] += 1
+    path.write_bytes(content)
+
+
+def _gone(path: Path, other: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, _swap, _empty, _newer, _gone])
+@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
+def test_damaged_files(tiny_model: Path, library: Library, damage: Callable[[Path, Path], None]) -> None:
+    """Each file in turn: the text is read again, nothing else is computed, and afterwards all is well."""
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(DOCUMENT)
+        expected = llm.logits
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    for path in sorted(files_of(library)):
+        others = [other for other in sorted(files_of(library)) if other != path]
+        damage(path, others[0])
+        with open_llama(tiny_model, CONFIG, library=Library(library.folder)) as llm:
+            llm.eval(DOCUMENT)
+            assert llm.n_cached == 0
+            np.testing.assert_allclose(llm.logits, expected, atol=1e-4)
+        assert read(tiny_model, Library(library.folder), DOCUMENT) == N
+    assert library.verify() == []
+
+
+def test_verify_names_what_is_damaged(tiny_model: Path, library: Library) -> None:
+    read(tiny_model, library, DOCUMENT)
+    read(tiny_model, library, random_tokens(N, seed=1))
+    library.flush()
+    assert library.verify() == []
+    block = library.folder / "blocks" / "ab" / ("ab" * 32)  # right checksums, and a name that is not its content's
+    block.parent.mkdir(exist_ok=True)
+    about = {"kind": "block", "sha256": block.name}
+    _snapshot_file.write(block, about, {"content": _snapshot_file.Section(b"other", 1)})
+    text = next(path for path in (library.folder / "texts").rglob("*") if path.is_file())
+    _flip(text, text)
+    lines = library.verify()
+    assert len(lines) == 2
+    assert any("its content is not what its name says" in line for line in lines)
+    assert any(str(text) in line for line in lines)
+    assert library.verify() == []
+    assert len(library.texts()) == 1
+
+
+@pytest.mark.parametrize("limit", [3000, 30_000])
+def test_a_full_disk_keeps_nothing(tiny_model: Path, library: Library, limit: int) -> None:
+    """The answer is the same; no block is left alone."""
+    with pytest.warns(H2OWarning, match=r"cannot be written .*: this text is not kept"), file_size_limit(limit):
+        assert read(tiny_model, library, DOCUMENT) == 0
+    assert files_of(library) == []
+    assert read(tiny_model, library, DOCUMENT) == 0
+    assert read(tiny_model, library, DOCUMENT) == N
+
+
+def test_a_text_under_the_name_of_another_is_not_given(tiny_model: Path, library: Library) -> None:
+    """As if names, which are hashes, were the same: tokens are compared."""
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    mine = next(path for path in (library.folder / "texts").rglob("*") if path.is_file())
+    theirs = random_tokens(N, seed=5)
+    read(tiny_model, library, theirs)
+    library.flush()
+    other = next(path for path in (library.folder / "texts").rglob("*") if path.is_file() and path != mine)
+    other.write_bytes(mine.read_bytes())
+    assert read(tiny_model, Library(library.folder), theirs) == 0
+
+
+def test_processes_that_are_killed() -> None:
+    """Several on one library, kill -9 at any moment: what is found is right, and nothing stays half made."""
+    script = Path(__file__).parent.parent / "tools" / "attack_library.py"
+    done = subprocess.run([sys.executable, script, "--seconds=6", "--processes=4"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- handing on, and the command line
+
+
+def test_a_text_in_one_file(tiny_model: Path, library: Library, tmp_path: Path) -> None:
+    read(tiny_model, library, DOCUMENT, name="report.txt")
+    parcel = tmp_path / "report"
+    library.export("report.txt", parcel)
+    colleague = Library(tmp_path / "colleague")
+    assert colleague.import_file(parcel) == library.texts()[0].id
+    assert read(tiny_model, colleague, [*DOCUMENT, *question(1)]) == N
+    for damage in (_cut, _flip, _empty, _gone):
+        library.export("report.txt", parcel)
+        damage(parcel, parcel)
+        empty = Library(tmp_path / damage.__name__)
+        with pytest.raises((DamagedFileError, FileNotFoundError)):
+            empty.import_file(parcel)
+        assert files_of(empty) == []
+
+
+def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "own"))
+    for seed, name in enumerate(("one.txt", "two.txt")):
+        with open_llama(tiny_model, CONFIG, library=True) as llm:
+            llm.text_name = name
+            llm.eval(random_tokens(N, seed=seed))
+    lines = succeeded(invoke("library")).stdout.splitlines()
+    assert [line.split()[1] for line in lines[1:3]] == ["two.txt", "one.txt"]
+    assert f"{N:,}" in lines[1]
+    assert lines[3].startswith("2 texts, ")
+    assert succeeded(invoke("library", "verify")).stdout == "nothing is damaged\n"
+    succeeded(invoke("library", "export", "one.txt", tmp_path / "file"))
+    assert succeeded(invoke("library", "rm", "one.txt")).stdout == "1 texts removed\n"
+    assert_one_line_error(invoke("library", "rm", "one.txt"), "there is no text 'one.txt'")
+    succeeded(invoke("library", "import", tmp_path / "file"))
+    assert len(Library().texts()) == 2
+    assert succeeded(invoke("library", "rm", "--all")).stdout == "2 texts removed\n"
+    assert files_of(Library()) == []
+    assert invoke("library", "rm").exit_code == 2
+
+
+def test_a_folder_that_cannot_be_made_stops_nobody(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "file" / "library"))
+    result = succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2"))
+    assert "Not a directory: what is read is not kept" in result.stderr
+    assert (
+        "Not a directory"
+        not in succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2", "--no-library")).stderr
+    )
+
+
+def test_commands_read_once(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("All about ducks. " * 30)
+    command = ("run", tiny_model, "--raw", "--file", tmp_path / "file.txt", "-n", "2", "--prompt")
+    assert "library" not in succeeded(invoke(*command, "Who is it?")).stderr
+    assert re.search(
+        r"prompt 5\d\d tokens, 4\d\d of them from the library, ", succeeded(invoke(*command, "What?")).stderr
+    )
+    assert [text.name for text in Library().texts()][-1] == "file.txt"
+
+
+def test_bad_arguments(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ValueError, match="is a file, expected a folder"):
+        Library(tmp_path / "file")
+    with pytest.raises(ValueError, match="limit_bytes must be an integer"):
+        Library(tmp_path, limit_bytes=-1)
+    with pytest.raises(ValueError, match="library must be a Library, the path of a folder, True or None"):
+        Llama(tiny_model, library=3)  # type: ignore[arg-type]
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "8 GB")
+    with pytest.raises(ValueError, match="H2O_LLAMA_LIBRARY_BYTES must be a number of bytes"):
+        Library(tmp_path)
+
+
+# --- how a state is cut
+
+
+def test_a_cut_state_is_the_same_again() -> None:
+    """Rows of two layers and a record; bytes between them."""
+    state = bytes(range(100))
+    layout = Layout(100, (Rows(3, 0, 10, 4), Rows(50, 4, 6, 3), Rows(70, 7, 1, 9)), cuts_of(10, 4, [(6, 6), (8, 10)]))
+    assert layout.cuts == (4, 6, 8, 10)
+    blocks = list(layout.split(state))
+    assert blocks[1] == state[3 + 16 : 3 + 24] + state[50:56]
+    assert blocks[2] == state[27:35] + state[56:62] + state[70:79]
+    assert layout.join(blocks) == state
+    assert Layout.from_json(layout.to_json()) == layout
+    with pytest.raises(ValueError, match="a block has"):
+        layout.join([blocks[1], blocks[0], *blocks[2:]])
+    for rows in ((Rows(3, 0, 11, 1),), (Rows(3, 0, 10, 10),), (Rows(3, 0, 4, 1), Rows(6, 0, 4, 1))):
+        with pytest.raises(ValueError, match=r"impossible rows|not within"):
+            replace(layout, rows=rows)

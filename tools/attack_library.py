@@ -1,0 +1,100 @@
+"""Several processes on one library, killed in turn: python tools/attack_library.py [--seconds N] [--processes N]
+
+Each reads texts that begin alike, over and over, and compares what it took from the library with what it computes. One
+after another is killed (SIGKILL) and started anew. The library is so small that texts go all the time. At the end no
+process may have found anything wrong, and `verify` nothing damaged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from h2o_llama import H2OConfig, Library, Llama, demo_model_path
+
+LIMIT_BYTES = 12_000_000
+H2O = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4, chunk_size=64)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work is not None:
+        work(arguments.work, arguments.seed)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        attack(Path(folder) / "library", arguments.seconds, arguments.processes, random.Random(arguments.seed))
+
+
+def attack(folder: Path, seconds: float, n_processes: int, rng: random.Random) -> None:
+    """Kill processes until the time is over, then look at what they have left."""
+    Library(folder)
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, __file__, f"--work={folder}", f"--seed={rng.randrange(1 << 30)}"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    processes, n_killed = [start() for _ in range(n_processes)], 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(rng.uniform(0.2, 0.8))
+        i = rng.randrange(n_processes)
+        if processes[i].poll() is not None:
+            sys.exit(f"attack_library: a process ended by itself, with exit code {processes[i].returncode}")
+        processes[i].kill()
+        processes[i].wait()
+        processes[i] = start()
+        n_killed += 1
+    for process in processes:
+        process.kill()
+        process.wait()
+    library = Library(folder, limit_bytes=LIMIT_BYTES)
+    problems = library.verify()
+    n_hits = sum(path.stat().st_size for path in folder.glob("hits-*"))
+    left = list(folder.rglob("*.new"))
+    print(f"{n_killed} processes killed, {n_hits} texts taken and right; {library.n_bytes:,} bytes are left")
+    if problems or left or n_hits == 0 or library.n_bytes > LIMIT_BYTES:
+        sys.exit("\n".join(["attack_library: the library is not in order", *problems, *map(str, left)]))
+
+
+def work(folder: Path, seed: int) -> None:
+    """Read texts, some tokens of which others have read."""
+    rng = random.Random(seed)
+    library = Library(folder, limit_bytes=LIMIT_BYTES)
+    sizes: dict[str, Any] = {"n_ctx": 1024, "n_batch": 1024, "n_threads": 1}
+    with (
+        Llama(demo_model_path(), h2o=H2O, library=library, **sizes) as llm,
+        Llama(demo_model_path(), h2o=H2O, **sizes) as fresh,
+    ):
+        while True:
+            tokens = [*text(rng.randrange(6))[: rng.randrange(300, 600)], *text(rng.randrange(100, 130))[:20]]
+            llm.reset()
+            llm.eval(tokens)
+            if llm.n_cached:
+                fresh.reset()
+                fresh.eval(tokens)
+                if not np.allclose(llm.logits, fresh.logits, atol=0.02):
+                    sys.exit("attack_library: what was taken from the library is another text")
+                with (folder / f"hits-{os.getpid()}").open("ab") as hits:
+                    hits.write(b".")
+
+
+def text(seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(97, 123, 600).tolist()  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    main()
