@@ -29,6 +29,7 @@ from test_attention_op import (
     spoil,
     stored_and_wide,
 )
+from test_attention_query_rows import query_inputs
 from test_top_keys_op import exact_keys, queries, real_keys
 
 Array = NDArray[Any]

@@ -564,6 +564,7 @@ def embed(
     texts: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],
     whole: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
+    rope: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex],
     options: collections.abc.Mapping[str, str],
 ) -> list[numpy.typing.NDArray[numpy.float32]]:
     """

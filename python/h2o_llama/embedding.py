@@ -14,6 +14,7 @@ from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama._internal.memory import check_all_logits_size
 from h2o_llama.errors import UnsupportedModelError
+from h2o_llama.models.rope import as_core
 
 if TYPE_CHECKING:
     from h2o_llama.model import Model
@@ -138,10 +139,10 @@ def _embed(
     check.integer(owner, "n_threads", threads, 1, check.MAX_THREADS)
     ids = [model.tokenize(text) for text in texts]
     if check.flag(owner, "truncate", truncate):
-        ids = [tokens[: core.n_ctx_train] for tokens in ids]
-    elif (longest := max(map(len, ids), default=0)) > core.n_ctx_train:
+        ids = [tokens[: model.n_ctx_train] for tokens in ids]
+    elif (longest := max(map(len, ids), default=0)) > model.n_ctx_train:
         raise ValueError(
-            f"[{owner}] a text has {longest} tokens, but the model was trained for {core.n_ctx_train}: "
+            f"[{owner}] a text has {longest} tokens, but the model was trained for {model.n_ctx_train}: "
             "pass truncate=True or shorter texts"
         )
     if not ids:
@@ -149,7 +150,7 @@ def _embed(
     is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
     check_all_logits_size(owner, min(max(map(len, ids)), 2**31 if is_whole else _STEP), core.n_vocab)
     with core_errors():
-        hidden = _core.embed(core, ids, is_whole, threads, {"products": model._products})
+        hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), {"products": model._products})
     vectors = [_pooled(rows, pooling) for rows in hidden]
     if normalize:
         tiny = np.finfo(np.float32).tiny

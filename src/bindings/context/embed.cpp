@@ -1,6 +1,7 @@
 // Embeddings of texts: what the model's last layer says of every token, from a dense context of their own.
 
 #include "bindings/context/callbacks.h"
+#include "bindings/context/rope.h"
 #include "bindings/h2o-options.h"
 #include "bindings/llama-call.h"
 #include "bindings/model/model.h"
@@ -32,6 +33,7 @@ static context_ptr open_context(const model & mdl, llama_context_params params, 
     if (!res) {
         throw h2o_error(EMBED + "llama.cpp cannot make a context: " + call.reason());
     }
+    llama_set_adapters_lora(res.get(), mdl.adapters.data(), mdl.adapters.size(), mdl.adapter_scales.data());
     return res;
 }
 
@@ -53,7 +55,8 @@ static void compute(llama_context * ctx, token_list & text, uint32_t n_step, int
 }
 
 // whole: a token attends to those after it, too, so that a text must be computed at once
-static std::vector<hidden_array> embed(const model & mdl, std::vector<token_list> texts, bool whole, int32_t n_threads, const option_values & options) {
+static std::vector<hidden_array> embed(const model & mdl, std::vector<token_list> texts, bool whole, int32_t n_threads, const rope_options & rope,
+        const option_values & options) {
     uint32_t n_ctx = 0;
     for (const auto & text : texts) {
         if (text.empty()) {
@@ -79,6 +82,7 @@ static std::vector<hidden_array> embed(const model & mdl, std::vector<token_list
     params.n_threads           = n_threads;
     params.n_threads_batch     = n_threads;
     params.h2o                 = &h2o;
+    apply(rope, params);
     params.abort_callback      = callbacks::on_abort;
     params.abort_callback_data = &calls;
     {
@@ -107,6 +111,6 @@ static std::vector<hidden_array> embed(const model & mdl, std::vector<token_list
 }
 
 void init_embed(py::module_ & m) {
-    m.def("embed", &embed, py::arg("model"), py::arg("texts"), py::arg("whole"), py::arg("n_threads"), py::arg("options"),
+    m.def("embed", &embed, py::arg("model"), py::arg("texts"), py::arg("whole"), py::arg("n_threads"), py::arg("rope"), py::arg("options"),
             "The hidden states of the last layer of each text, [n_tokens, n_embd].");
 }
