@@ -75,7 +75,11 @@ def test_help_groups_every_command() -> None:
     text = succeeded(invoke("--help")).stdout
     groups = ["─ Use ─", "─ Look inside ─", "─ Measure ─", "─ Model files ─"]
     assert re.findall("|".join(groups), text) == groups
-    assert re.findall(r"^│ ([a-z-]+) ", text[text.index(groups[0]) :], re.MULTILINE) == COMMANDS
+    assert re.findall(r"^│ ([a-z-]+) ", text[text.index(groups[0]) :], re.MULTILINE) == [
+        *COMMANDS[:6],
+        "library",
+        *COMMANDS[6:],
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -299,7 +303,7 @@ def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:
     (needle,) = document.needles
     (tmp_path / "document").write_bytes(document.text)
     command = ["run", "demo", "--file", str(tmp_path / "document"), "--prompt", needle.question.decode(), "-n", "4"]
-    command += ["--temp", "0", "--chunk", "256", "--local", "16", "--heavy", "0", *ONE_THREAD]
+    command += ["--temp", "0", "--chunk", "256", "--local", "16", "--heavy", "0", "--no-library", *ONE_THREAD]
     assert invoke(*command, "--lookup", "0").stdout == f"{needle.value}\n"
     assert invoke(*command, "--lookup", "0", "--dense-tail", "0").stdout != f"{needle.value}\n"
     assert invoke(*command, "--dense-tail", "0").stdout == f"{needle.value}\n"

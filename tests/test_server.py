@@ -240,13 +240,15 @@ def test_a_cancelled_request_frees_its_slot(served: tuple[Server, Any]) -> None:
     assert answer["content"] == answer_of(settings, OTHER)
 
 
+TOO_LONG = {"prompt": "a" * 3000}
+
 BAD_REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/completion", {}),
     ("POST", "/completion", {"prompt": None}),
     ("POST", "/completion", {"prompt": [1, -5]}),
     ("POST", "/completion", {"prompt": [2**31 - 1]}),
     ("POST", "/completion", {"prompt": "a", "n_predict": "many"}),
-    ("POST", "/completion", {"prompt": "a" * 3000}),
+    ("POST", "/completion", TOO_LONG),
     ("POST", "/completion", [1]),
     ("POST", "/v1/chat/completions", {"messages": "hello"}),
     ("POST", "/v1/chat/completions", {"messages": [{"role": "user"}]}),
@@ -270,7 +272,10 @@ BAD_REQUESTS: list[tuple[str, str, Any]] = [
 
 def test_bad_requests_are_refused_and_nothing_else(served: tuple[Server, Any]) -> None:
     server, settings = served
+    has_limit = settings is None or not H2OConfig(chunk_size=S, **settings).has_bounded_memory
     for method, path, body in BAD_REQUESTS:
+        if body == TOO_LONG and not has_limit:
+            continue  # an answer without end
         status, answer = server.request(method, path, body)
         assert status >= 400, (method, path, body, status, answer)
         assert answer["error"]["message"], (method, path, body)

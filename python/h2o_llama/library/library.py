@@ -73,10 +73,10 @@ class Library:
 
     Examples
     --------
-    >>> with Llama("qwen2.5-coder-0.5b", library=True) as llm:
+    >>> with Llama("qwen2.5-coder-0.5b", library=True) as llm:  # doctest: +SKIP
     ...     llm(document + question)["usage"]["prompt_tokens_details"]
     {'cached_tokens': 29952}
-    >>> [text.name for text in Library().texts()]
+    >>> [text.name for text in Library().texts()]  # doctest: +SKIP
     ['document.txt']
     """
 

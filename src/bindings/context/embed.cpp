@@ -24,7 +24,7 @@ static const std::string EMBED = "[Model.embed] ";
 // Tokens that are computed at once, where each attends only to those before it.
 static constexpr uint32_t N_STEP = 512;
 
-static context_ptr open_context(const model & mdl, llama_context_params params, uint32_t n_ubatch) {
+static context_ptr open_context(model & mdl, llama_context_params params, uint32_t n_ubatch) {
     llama_call call(/*verbose =*/ false, llama_call::THROW);
 
     params.n_batch  = n_ubatch;
@@ -55,7 +55,7 @@ static void compute(llama_context * ctx, token_list & text, uint32_t n_step, int
 }
 
 // whole: a token attends to those after it, too, so that a text must be computed at once
-static std::vector<hidden_array> embed(const model & mdl, std::vector<token_list> texts, bool whole, int32_t n_threads, const rope_options & rope,
+static std::vector<hidden_array> embed(model & mdl, std::vector<token_list> texts, bool whole, int32_t n_threads, const rope_options & rope,
         const option_values & options) {
     uint32_t n_ctx = 0;
     for (const auto & text : texts) {

@@ -9,7 +9,7 @@
 
 // blockIdx.x: tile of keys, y: KV head and block of queries, z: unit
 template <typename T, int D, int N_WARPS>
-static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE) h2o_attn_sums(const h2o_cuda_attn a, const h2o_cuda_work work) {
+static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_sums(const h2o_cuda_attn a, const h2o_cuda_work work) {
     using sizes = h2o_tile_sizes<T, D>;
 
     constexpr int n_keys = sizes::n_keys;
