@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -52,6 +52,21 @@ class Config:
     lossless: h2o_llama.LosslessConfig | None = None
     positions: Literal["text", "cache"] = "text"
     n_ctx_train: int | None = None  # of the model, if it is to be another one
+
+    @property
+    def one_of_each(self) -> dict[str, Config | None]:
+        """A configuration for each thing that a sequence can hold, by a name; None is dense attention."""
+        return {
+            "sum": self,
+            "lookups": replace(self, scorer="distant", B=12, T=4),
+            "decode_memory": replace(self, B=8, T=4, decode="memory"),
+            "two_phase": replace(self, schedule="two_phase"),
+            "dense_layers": replace(self, dense_layers=(1,)),
+            "evict": replace(self, scorer="distant", decode="memory", evict=True),
+            "cold_store": replace(self, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
+            "key_index": replace(self, B=8, retrieval="index", kv_type="q8_0"),
+            "dense": None,
+        }
 
     @classmethod
     def defaults(cls, S: int, **others: Any) -> Config:

@@ -27,17 +27,7 @@ from pairwise import SHAPES, pairwise
 
 S = 64
 CONFIG = Config(S=S, L=8, H=12, A=2, kv_type="f16")
-CONFIGS: dict[str, Config | None] = {
-    "sum": CONFIG,
-    "lookups": replace(CONFIG, scorer="distant", B=12, T=4),
-    "decode_memory": replace(CONFIG, B=8, T=4, decode="memory"),
-    "two_phase": replace(CONFIG, schedule="two_phase"),
-    "dense_layers": replace(CONFIG, dense_layers=(1,)),
-    "evict": replace(CONFIG, scorer="distant", decode="memory", evict=True),
-    "cold_store": replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
-    "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
-    "dense": None,
-}
+CONFIGS = CONFIG.one_of_each
 N = 5 * S + 41
 DOCUMENT = random_tokens(N)
 """It ends inside a chunk."""

@@ -28,14 +28,7 @@ from pairwise import SHAPES, pairwise
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, kv_type="f16")
-CONFIGS: dict[str, Config | None] = {
-    "sum": CONFIG,
-    "lookups": replace(CONFIG, scorer="distant", B=12, T=4),
-    "decode_memory": replace(CONFIG, B=8, T=4, decode="memory"),
-    "two_phase": replace(CONFIG, schedule="two_phase"),
-    "dense_layers": replace(CONFIG, dense_layers=(1,)),
-    "evict": replace(CONFIG, scorer="distant", decode="memory", evict=True),
-    "cold_store": replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
+CONFIGS = CONFIG.one_of_each | {
     "evict_dense_layers": replace(CONFIG, decode="memory", evict=True, dense_layers=(0,)),
     "evict_blocks": replace(
         CONFIG, A=4, H=12, scorer="block_ema", block_tokens=4, shared_heads=True, decode="memory", evict=True
@@ -45,8 +38,6 @@ CONFIGS: dict[str, Config | None] = {
     ),
     "evict_positions": replace(CONFIG, decode="memory", evict=True, positions="cache", n_ctx_train=40),
     "evict_composed": replace(CONFIG, scorer="distant", decode="memory", evict=True, flash_attn="off"),
-    "key_index": replace(CONFIG, B=8, retrieval="index", kv_type="q8_0"),
-    "dense": None,
 }
 START = struct.Struct("<8sIII")
 

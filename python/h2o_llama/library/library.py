@@ -23,7 +23,7 @@ from h2o_llama.library._keeping import described, make_room, n_bytes, remove
 from h2o_llama.library._parcel import read_parcel, write_parcel
 from h2o_llama.library._texts import Contents, Stored, Text, TextFiles, key_of, write_text
 from h2o_llama.models._named import cache_folder
-from h2o_llama.sequence.snapshot import _NUMBER_BYTES, Snapshot, SnapshotOrigin
+from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _OWNER = "Library"
 
@@ -273,8 +273,9 @@ class Library:
 
     def _write(self, snapshot: Snapshot, layout: Layout, points: tuple[tuple[int, int], ...], name: str) -> str | None:
         """Returns why it could not be written."""
-        if layout.size > self.limit_bytes:
-            return f"[{_OWNER}] its {layout.size:,} bytes are more than limit_bytes={self.limit_bytes:,}"
+        limit = self.limit_bytes
+        if layout.size > limit:
+            return f"[{_OWNER}] its {layout.size:,} bytes are more than limit_bytes={limit:,}"
         new: list[str] = []
         try:
             with self._alone():
@@ -289,7 +290,6 @@ class Library:
                     raise
                 others, _ = self._texts.read(self._texts.paths(key_of(contents.origin)))
                 remove(self._texts, self._blocks, [text for text in others if contents.covers(text.contents)])
-                limit = self.limit_bytes
                 if self.n_bytes > limit:
                     make_room(self._texts, self._blocks, limit * 9 // 10)
         except (OSError, ValueError, H2OError, MemoryError) as error:
@@ -305,11 +305,12 @@ class Library:
         new: list[str],
     ) -> Contents:
         """Those that are not there yet, which are added to `new`."""
-        width = _NUMBER_BYTES.get(snapshot.origin.type_k, 1)
         logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
         digests = []
         for i, content in enumerate(layout.split(snapshot.state)):
-            digest, is_new = self._blocks.add(logits + content if i == len(layout.cuts) else content, width)
+            digest, is_new = self._blocks.add(
+                logits + content if i == len(layout.cuts) else content, snapshot.origin.number_bytes
+            )
             digests.append(digest)
             if is_new:
                 new.append(digest)

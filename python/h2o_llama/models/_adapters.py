@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from h2o_llama._internal import check
-from h2o_llama.errors import DamagedFileError
+from h2o_llama.models._gguf_file import check_gguf_file
 
 _FLOAT32_MAX = 3.4e38
 _BLOCK = 1 << 20
@@ -47,14 +47,7 @@ def _check(owner: str, item: Any) -> Adapter:
         raise check.bad_argument(owner, "lora", "a file, or a list of files and of pairs (file, scale)", item)
     scale = check.real(owner, f"the scale of {os.fspath(name)}", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
     path = Path(name)
-    if not path.exists():
-        raise FileNotFoundError(f"[{owner}] lora: there is no file {path}")
-    if not path.is_file():
-        raise ValueError(f"[{owner}] lora: {path} is a folder or a special file, expected a GGUF file")
-    if path.stat().st_size == 0:
-        raise DamagedFileError(f"[{owner}] lora: {path} is empty, expected a GGUF file")
-    with path.open("rb"):  # PermissionError
-        pass
+    check_gguf_file(f"[{owner}] lora:", path)
     return Adapter(os.fsencode(path.absolute()), scale)
 
 

@@ -12,6 +12,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
 from h2o_llama.errors import DamagedFileError, H2OError
+from h2o_llama.models._gguf_file import check_gguf_file
 from h2o_llama.models._named import MODELS, find_model, suggestion
 
 # Types that llama.cpp takes for K and V; the value tells whether they are quantised.
@@ -89,12 +90,5 @@ def _is_address(name: str) -> bool:
 def check_model_file(owner: str, model_path: str | os.PathLike[str]) -> Path:
     """The GGUF file that a path or a name stands for, as far as Python can tell. Raises as `load_model`."""
     path = find_model(model_path)
-    if not path.exists():
-        raise FileNotFoundError(f"[{owner}] there is no file {path}{suggestion(model_path, MODELS)}")
-    if not path.is_file():
-        raise ValueError(f"[{owner}] {path} is a folder or a special file, expected a GGUF file")
-    if path.stat().st_size == 0:
-        raise DamagedFileError(f"[{owner}] {path} is empty, expected a GGUF file")
-    with path.open("rb"):  # PermissionError, rather than "no valid GGUF"
-        pass
+    check_gguf_file(f"[{owner}]", path, suggestion(model_path, MODELS))
     return path

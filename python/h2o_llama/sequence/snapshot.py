@@ -56,6 +56,11 @@ class SnapshotOrigin:
                 raise TypeError(f"{field.name} must be {field.type}, got {value!r:.80}")
         return origin
 
+    @property
+    def number_bytes(self) -> int:
+        """Of the numbers of K and V in a state."""
+        return _NUMBER_BYTES.get(self.type_k, 1)
+
     def differences(self, other: SnapshotOrigin) -> list[str]:
         """What keeps a snapshot of this from being restored in the other, in words; empty if nothing does."""
         if (self.fingerprint, self.n_vocab) != (other.fingerprint, other.n_vocab):
@@ -135,7 +140,7 @@ class Snapshot:
         """
         logits = np.empty(0, dtype=np.float32) if self.logits is None else self.logits
         contents = (self.tokens.astype("<i4").tobytes(), logits.astype("<f4").tobytes(), self.state)
-        widths = (4, 4, _NUMBER_BYTES.get(self.origin.type_k, 1))
+        widths = (4, 4, self.origin.number_bytes)
         sections = map(_snapshot_file.Section, contents, widths)
         _snapshot_file.write(path, asdict(self.origin), dict(zip(SECTIONS, sections, strict=True)))
 
