@@ -214,6 +214,8 @@ def test_a_slot_is_never_full(tmp_path: Path) -> None:
         second = server.complete(more, n_predict=5, ignore_eos=True)
         assert (second["tokens_predicted"], second["truncated"]) == (5, False)
         assert second["timings"]["cache_n"] >= n_trained
+        without_limit = server.complete(more, n_predict=-1, ignore_eos=True)
+        assert (without_limit["tokens_predicted"], without_limit["stop_type"]) == (n_trained, "limit")
         assert not server.get("/slots/0/h2o")["has_limit"]
 
 

@@ -52,10 +52,18 @@ bool server_h2o_enabled(const llama_context * ctx) {
     return llama_get_h2o_kv(ctx);
 }
 
-int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx) {
+static bool is_endless(const llama_context * ctx) {
     const auto * kv = llama_get_h2o_kv(ctx);
 
-    return kv && llama_h2o_kv_info(kv).n_positions == INT32_MAX ? INT32_MAX : n_ctx;
+    return kv && llama_h2o_kv_info(kv).n_positions == INT32_MAX;
+}
+
+int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx) {
+    return is_endless(ctx) ? INT32_MAX : n_ctx;
+}
+
+int32_t server_h2o_n_predict(const llama_context * ctx, int32_t n_predict) {
+    return n_predict == -1 && is_endless(ctx) ? llama_model_n_ctx_train(llama_get_model(ctx)) : n_predict;
 }
 
 static int32_t n_tokens(const llama_h2o_kv * kv) {

@@ -23,6 +23,10 @@ bool server_h2o_enabled(const llama_context * ctx);
 // How many tokens a slot may have, which is n_ctx but where eviction bounds the memory: there a text is never too long.
 int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx);
 
+// How many tokens an answer may have, -1 if n_ctx ends it. Where a text is never too long, no limit means the model's trained length:
+// some models never end an answer.
+int32_t server_h2o_n_predict(const llama_context * ctx, int32_t n_predict);
+
 // Rewinds the slot's sequence, whose first n_past tokens are those of a prompt of n_prompt tokens. Returns how many it still holds:
 // as many as possible, but never the whole prompt. It rewinds in the cache or to a checkpoint, and removes the checkpoints after that.
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt);
