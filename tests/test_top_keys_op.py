@@ -158,7 +158,7 @@ class TestAttentionOfHeads:
         for head, i in np.argwhere((got != want).any(axis=-1)):
             # Both are rounded: what only one of them has weighs as much as what only the other has, or nothing.
             assert sorted(got[head, i]) == list(got[head, i])
-            candidates = choose(index_scores(q, k), 4 * n_top, taken)[head, i]
+            candidates = choose(index_scores(q, k), 8 * n_top, taken)[head, i]
             attention = dict(zip(candidates, attention_of(logits[:, head, i, candidates]), strict=True))
             sets = set(got[head, i]), set(want[head, i])
             only = [sorted(attention[row] for row in one - other) for one, other in (sets, sets[::-1])]

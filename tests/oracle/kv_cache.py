@@ -6,7 +6,7 @@ import numpy as np
 
 from .arrays import Array, IntArray
 from .hparams import HParams
-from .kv_rounding import CacheRounding, rotate, round_q4_0
+from .kv_rounding import Q4_0_BLOCK, CacheRounding, rotate, round_q4_0
 
 
 class OracleKVCache:
@@ -38,8 +38,9 @@ class OracleKVCache:
             self._index[il] = np.concatenate([self._index[il], row], axis=1) if il in self._index else row
 
     def rotated(self, x: Array) -> Array:
-        """Keys or queries as attention sees them: rotated where the cache is."""
-        n = self._rounding[0].rotation
+        """Keys or queries as the index has them: rotated as the cache does, or by blocks where its type has none."""
+        cache = self._rounding[0]
+        n = cache.rotation if cache.type_name.upper() == "Q8_0" else Q4_0_BLOCK
         return rotate(x, n) if n else x
 
     def index(self, il: int, positions: slice) -> Array:

@@ -58,12 +58,12 @@ def attention_of(logits: Array) -> Array:
 
 
 def weigh(scores: Array, logits: Array, n_top: int, taken: IntArray | None) -> IntArray:
-    """As `choose`, of 4*n_top candidates with the highest scores those to which the heads of a group give most.
+    """As `choose`, of 8*n_top candidates with the highest scores those to which the heads of a group give most.
 
     That is the attention of logits [group, n_head_kv, n_q, n_k] to the candidates.
     """
     chosen = choose(scores, n_top, taken)
-    for head, of_queries in enumerate(choose(scores, min(4 * n_top, scores.shape[-1]), taken)):
+    for head, of_queries in enumerate(choose(scores, min(8 * n_top, scores.shape[-1]), taken)):
         for i, rows in enumerate(of_queries):
             candidates = rows[rows >= 0]
             candidates = candidates[~np.isnan(scores[head, i, candidates])]

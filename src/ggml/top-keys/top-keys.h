@@ -20,7 +20,7 @@ extern "C" {
 // exactly, then scaled and added up in float32. A sum that is not finite scores NaN with all rows.
 // Of equal scores the lower row wins, NaN ranks below everything.
 //
-// The sum says little of heads that look for different things. So with a scale, and heads that share a KV head, the scores choose four times as
+// The sum says little of heads that look for different things. So with a scale, and heads that share a KV head, the scores choose eight times as
 // many candidates, and of these the n_top with the most attention win: the softmax over the candidates, summed over the heads, each of
 // whose queries is rounded alone. If it is not finite, the scores decide.
 //

@@ -69,9 +69,10 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
         ggml_tensor * own    = g.inputs.memory.empty() ? heads_of(g.ctx, g.inputs.own_rows[layer.index], layer) : g.inputs.memory[layer.index];
         ggml_tensor * memory = ggml_view_2d(g.ctx, own, g.shape.n_memory, own->ne[1], own->nb[1], 0);
 
-        ggml_tensor * keys = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
+        ggml_tensor * keys    = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
+        ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
 
-        params.further.rows      = ggml_h2o_top_keys(g.ctx, params.q, keys, memory, n_top, params.scale);
+        params.further.rows      = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.scale);
         params.further.list_size = 1;
         if (g.env.store.far(g.shape.seq)) {
             params.further.source   = h2o_fetch_chosen(g, layer, params.further.rows);

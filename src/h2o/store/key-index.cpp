@@ -1,26 +1,64 @@
 #include "h2o/store/key-index.h"
 
+#include "llama-impl.h"
+
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
 static constexpr ggml_type INDEX_TYPE = GGML_TYPE_Q4_0;
 
-h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t n_rows, uint32_t n_seq) : n_rows(n_rows), buffers(layers.size()) {
+// the Walsh-Hadamard matrix, orthonormal and symmetric
+static std::vector<float> hadamard(int64_t n) {
+    std::vector<float> res(n*n, 1.0f/std::sqrt((float) n));
+    for (int64_t i = 0; i < n*n; ++i) {
+        for (int64_t bits = i/n & i%n; bits; bits &= bits - 1) {
+            res[i] = -res[i];
+        }
+    }
+    return res;
+}
+
+h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t n_rows, uint32_t n_seq) : n_rows(n_rows), buffers(2*layers.size()) {
+    const int64_t block = ggml_blck_size(INDEX_TYPE);
+
     for (const auto & layer : layers) {
         if (layer.is_dense()) {
             continue;
         }
         const int64_t n_embd_head = layer.k.n_embd;
-        if (n_embd_head % ggml_blck_size(INDEX_TYPE) != 0) {
-            throw std::invalid_argument("[h2o] retrieval index needs heads whose size is a multiple of " + std::to_string(ggml_blck_size(INDEX_TYPE)) +
+        if (n_embd_head % block != 0) {
+            throw std::invalid_argument("[h2o] retrieval index needs heads whose size is a multiple of " + std::to_string(block) +
                     ", but layer " + std::to_string(layer.il) + " has heads of " + std::to_string(n_embd_head) + ": use retrieval ngrams");
         }
         tensors[layer.il] = buffers.add(layer.device, "h2o_index_l" + std::to_string(layer.il), INDEX_TYPE, n_embd_head*layer.k.n_head, n_rows*n_seq);
+        if (!ggml_is_quantized(layer.k.t->type)) {
+            rotations[layer.il] = buffers.add(layer.device, "h2o_index_rotation_l" + std::to_string(layer.il), GGML_TYPE_F32, block, block);
+        }
     }
     buffers.allocate();
+
+    const auto matrix = hadamard(block);
+    for (const auto & [il, t] : rotations) {
+        ggml_backend_tensor_set(t, matrix.data(), 0, ggml_nbytes(t));
+    }
+}
+
+ggml_tensor * h2o_key_index::rotated(ggml_context * ctx, int32_t il, ggml_tensor * x) const {
+    const auto rotation = rotations.find(il);
+
+    return rotation == rotations.end() ? x : llama_mul_mat_hadamard(ctx, x, rotation->second);
+}
+
+ggml_tensor * h2o_key_index::rotated_queries(ggml_context * ctx, int32_t il, ggml_tensor * q) const {
+    const auto swapped = [&](ggml_tensor * x) { return ggml_permute(ctx, x, 0, 2, 1, 3); }; // the heads of a token lie together
+
+    return swapped(rotated(ctx, il, swapped(q)));
 }
 
 ggml_tensor * h2o_key_index::store(ggml_context * ctx, int32_t il, ggml_tensor * k, ggml_tensor * rows) const {
+    k = rotated(ctx, il, k);
+
     return ggml_set_rows(ctx, tensors.at(il), ggml_view_2d(ctx, k, k->ne[0]*k->ne[1], k->ne[2], k->nb[2], 0), rows);
 }
 

@@ -9,6 +9,9 @@
 
 // The keys of each layer a second time, in 4 bits: cheap to read, so that every query can choose among all of them. A
 // sequence's row i is of position i, whether its K and V are still in the cache or not.
+//
+// A block of 4 bits has one scale, which its largest number takes for itself. So blocks are rotated first: what is large in one number
+// is spread over all, and products with queries that are rotated likewise stay the same (QuaRot, arXiv:2404.00456).
 class h2o_key_index {
 public:
     // throws std::invalid_argument, with the reason, if a layer cannot have one; std::runtime_error if there is not enough memory
@@ -18,6 +21,9 @@ public:
 
     // writes k, F32 [n_embd_head, n_head_kv, n_tokens], to rows I64 [n_tokens], of all sequences
     ggml_tensor * store(ggml_context * ctx, int32_t il, ggml_tensor * k, ggml_tensor * rows) const;
+
+    // queries [n_embd_head, n_q, n_head], to be multiplied by keys of the index
+    ggml_tensor * rotated_queries(ggml_context * ctx, int32_t il, ggml_tensor * q) const;
 
     // view of a sequence's first n rows, [n_embd_head, n, n_head_kv]
     ggml_tensor * keys(ggml_context * ctx, const h2o_kv_layer & layer, uint32_t seq, uint32_t n) const;
@@ -32,7 +38,10 @@ public:
     const size_t n_rows; // of a sequence
 
 private:
+    ggml_tensor * rotated(ggml_context * ctx, int32_t il, ggml_tensor * x) const;
+
     std::map<int32_t, ggml_tensor *> tensors;
+    std::map<int32_t, ggml_tensor *> rotations; // F32 [block, block]; none where the cache has rotated keys and queries
 
     h2o_buffers buffers;
 };

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t UNIT_KEYS  = 512;          // that are packed at once
 constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
-constexpr int64_t CANDIDATES = 4;            // for each row that is chosen
+constexpr int64_t CANDIDATES = 8;            // for each row that is chosen
 
 // a thread's scratch
 struct index_scratch {

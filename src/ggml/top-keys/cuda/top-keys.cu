@@ -8,7 +8,7 @@ constexpr int     BLOCK         = 32;          // numbers, of Q4_0 too
 constexpr int     BLOCK_BYTES   = 18;          // a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, each of them plus 8
 constexpr int     SCORE_THREADS = 256;
 constexpr int     SCORE_QUERIES = 8;           // that a thread scores with a key
-constexpr int     CANDIDATES    = 4;           // for each row that is chosen
+constexpr int     CANDIDATES    = 8;           // for each row that is chosen
 constexpr int64_t MAX_SCORES    = 8*1024*1024; // at once, unless one query of each KV head has more
 
 // A block of a query in 8 bits, -127 to 127.
