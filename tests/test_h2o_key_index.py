@@ -259,7 +259,7 @@ def test_a_state_goes_on_in_another_context(one_layer_model: Path, config: Confi
 
 
 def test_bytes_held(model_by_name: ModelByName) -> None:
-    """Of 2 layers: 4.5 bits for each number of a key, of 1,024 positions and 2 KV heads of 64, and what rotates 32 numbers."""
+    """Of 2 layers: 4.5 bits for each number of a key, 1,024 positions, 2 KV heads of 64; what rotates blocks too."""
     for retrieval in ("index", "ngrams"):
         with open_llama(model_by_name("llama-gqa2-f32"), replace(CONFIG, retrieval=retrieval)) as llm:
             stats = llm.kv.stats
