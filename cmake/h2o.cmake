@@ -53,6 +53,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     check_cxx_compiler_flag(-mamx-bf16 H2O_LLAMA_AMX)
     if(H2O_LLAMA_AMX)
         h2o_kernel_options(attention amx -march=skylake-avx512 -mamx-tile -mamx-bf16)
+        h2o_kernel_options(product amx -march=skylake-avx512 -mavx512vnni -mamx-tile -mamx-int8)
+        h2o_kernel_options(product amxbf16 -march=skylake-avx512 -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16)
     endif()
 endif()
 
