@@ -74,7 +74,7 @@ def test_the_page_says_the_same() -> None:
 
 
 def test_learned_positions_are_the_most_that_a_text_has(generator: Path, tmp_path: Path) -> None:
-    """GPT-2 has a row of a table for each position: nothing behind it is read, also with eviction, which has no limit."""
+    """GPT-2 has a row of a table for each position: nothing behind it is read, also with eviction."""
     (path,) = generate(generator, tmp_path, "-a", "gpt2")
     with Llama(path, n_threads=1, h2o=H2OConfig(chunk_size=32, evict=True)) as llm:
         assert llm.n_ctx == 256
