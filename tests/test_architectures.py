@@ -12,6 +12,7 @@ from gguf import GGUFReader
 
 import compatibility
 from architectures import ACCEPTED, REFUSAL_OF
+from h2o_llama import H2OConfig, H2OError, Llama
 
 REPOSITORY = Path(__file__).parent.parent
 CHECK = Path(__file__).with_name("check_architecture.py")
@@ -70,3 +71,20 @@ def test_no_architecture_is_left_out(generator: Path, tmp_path: Path) -> None:
 
 def test_the_page_says_the_same() -> None:
     assert compatibility.PAGE.read_text(encoding="utf-8") == compatibility.page()
+
+
+def test_learned_positions_are_the_most_that_a_text_has(generator: Path, tmp_path: Path) -> None:
+    """GPT-2 has a row of a table for each position: nothing behind it is read, also with eviction."""
+    (path,) = generate(generator, tmp_path, "-a", "gpt2")
+    with Llama(path, n_threads=1, h2o=H2OConfig(chunk_size=32, evict=True)) as llm:
+        assert llm.n_ctx == 256
+        llm.eval([1] * 250)
+        with pytest.raises(ValueError, match=r"7 tokens after 250 do not fit into n_ctx=256"):
+            llm.eval([1] * 7)
+        llm._engine.n_ctx, llm._engine.warns_of_length = 1000, False  # as programs that know nothing of it
+        with pytest.raises(H2OError, match="has learned 256 positions and has no others: make the text shorter"):
+            llm.eval([1] * 7)
+        llm.eval([1] * 6)
+    for h2o in (None, H2OConfig(chunk_size=32)):
+        with pytest.raises(ValueError, match="n_ctx=257, but this model has learned 256 positions"):
+            Llama(path, n_ctx=257, n_threads=1, h2o=h2o)

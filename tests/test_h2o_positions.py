@@ -131,10 +131,12 @@ def test_partial_states(test: Callable[[Path, Config], None], name: str, tiny_mo
     test(tiny_model, CASES[name][1])
 
 
-def test_a_call_that_fails_is_undone(tiny_model: Path) -> None:
+@pytest.mark.parametrize("name", ["grouped heads", "a dense layer", "composed"])
+def test_a_call_that_fails_is_undone(name: str, tiny_model: Path) -> None:
     """When keys have been moved for chunks that were not to be."""
     tokens = random_tokens(200)
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
+    config = CASES[name][1]
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for x in (llm, fresh):
             x.eval(tokens[:70])
         with pytest.raises(Stop):

@@ -44,7 +44,7 @@ TYPES: dict[str, tuple[list[int], slice | None]] = {
 FLOATS = ("f16", "bf16")
 
 # Those with kernels of their own.
-ISAS = [isa for isa in ALL_ISAS if isa in ("avx512bf16", "avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod")]
+ISAS = [isa for isa in ALL_ISAS if isa in ("amx", "avx512bf16", "avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod")]
 
 every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
 every_type = pytest.mark.parametrize("type_name", TYPES)
@@ -56,7 +56,7 @@ def ggml_type(type_name: str) -> gguf.GGMLQuantizationType:
 
 def is_upstreams(type_name: str, isa: str) -> bool:
     """Whether upstream is as fast, but with experts."""
-    return type_name == "f16" and not isa.startswith("avx512")
+    return type_name == "f16" and not isa.startswith(("avx512", "amx"))
 
 
 def unit(type_name: str) -> int:
@@ -169,7 +169,7 @@ def test_columns_of_floats_are_rounded_as_upstream_does_or_not_at_all(
     for n in (1120, 1130):  # a row of 1,130 has no whole blocks, and is upstream's
         weights, x = weights_of(rng, type_name, 33, n), rng.standard_normal((130, n), dtype=np.float32)
         rounded = gguf.quants.dequantize(gguf.quants.quantize(x, ggml_type(type_name)), ggml_type(type_name))
-        is_rounded = n == 1130 or (type_name, isa) == ("bf16", "avx512bf16") or is_upstreams(type_name, isa)
+        is_rounded = n == 1130 or (type_name == "bf16" and isa in ("amx", "avx512bf16")) or is_upstreams(type_name, isa)
         for n_columns in (4, 17, 130):
             with case(n=n, n_columns=n_columns):
                 expected = (rounded if is_rounded else x)[:n_columns]
@@ -190,6 +190,18 @@ def test_a_column_does_not_depend_on_others_or_threads(rng: np.random.Generator,
     few = product(type_name, weights, x[:n_few], n_threads=2)
     for i in range(n_few - fewest + 1):
         np.testing.assert_array_equal(product(type_name, weights, x[i : i + fewest]), few[i : i + fewest])
+
+
+@pytest.mark.skipif("amx" not in ISAS, reason="no AMX")
+@pytest.mark.parametrize("type_name", [name for name in TYPES if name not in FLOATS])
+def test_tiles_give_what_vectors_of_bytes_give(rng: np.random.Generator, type_name: str) -> None:
+    """Sums of bytes are exact, and scaled in the same order."""
+    weights, x = weights_of(rng, type_name, 75, 2560), rng.standard_normal((70, 2560), dtype=np.float32)
+    got = []
+    for isa in ("amx", "avx512vnni"):
+        with using(isa):
+            got.append(product(type_name, weights, x))
+    np.testing.assert_array_equal(*got)
 
 
 @every_isa

@@ -4,8 +4,9 @@
 
 Builds a library of ggml's in build/avx2 or build/amx, and puts it in the installed one's place. avx2: the CPU backend
 for plain AVX2, as results differ in their last bits from those of newer instructions, and must pass too; by default all
-of H2O's tests are run. amx: the base library, which holds the kernels, with AMX's tiles in software; it needs AVX-512,
-and the tests are attention's. Needs the package with its extra "test", and pybind11. Linux on x86-64.
+of H2O's tests are run. amx: the base library, which holds the kernels, with AMX's tiles in software; it needs AVX-512
+BF16, and the tests are attention's and products'. Needs the package with its extra "test", and pybind11. Linux on
+x86-64.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KERNELS = {
         "ggml-base",
         [f'-DCMAKE_CXX_FLAGS=-DH2O_EMULATE_AMX=\\"{EMULATION}\\"'],
         {},
-        ("test_attention_*.py",),
+        ("test_attention_*.py", "test_products.py"),
         ["-k", "amx"],
     ),
 }

@@ -319,6 +319,13 @@ LLAMA_API bool llama_h2o_kv_get_k(const struct llama_h2o_kv * kv, int32_t il, ui
 LLAMA_API bool llama_h2o_kv_get_v(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);
 
 //
+// Models
+//
+
+// how many positions the model has learned, each by itself, as GPT-2: a text cannot be longer. 0 if positions are computed
+LLAMA_API uint32_t llama_h2o_n_learned_positions(const struct llama_model * model);
+
+//
 // Stand-alone cache, for unit tests and research: the same object without a context.
 //
 

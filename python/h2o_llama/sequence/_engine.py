@@ -35,9 +35,15 @@ class Engine:
         self.model = model
         self.library = library
         self.params = params
+        n_learned = model._handle.n_learned_positions
+        if 0 < n_learned < n_ctx:
+            raise ValueError(
+                f"[Llama] n_ctx={n_ctx}, but this model has learned {n_learned} positions and has no others: "
+                f"use n_ctx={n_learned} or less"
+            )
         self.n_ctx = n_ctx
         if params.n_ctx == 0 and params.has_bounded_memory:
-            self.n_ctx = check.INT32_MAX
+            self.n_ctx = n_learned or check.INT32_MAX
             n_ctx = max(n_ctx, int(params.n_batch))  # a call takes no more
         self.seed = seed
         self.origin = SnapshotOrigin(

@@ -6,6 +6,7 @@
 #include "bindings/model/gguf-check.h"
 
 #include "ggml/product/product.h"
+#include "llama-h2o.h"
 
 #include <pybind11/stl.h>
 
@@ -194,6 +195,7 @@ void init_model(py::module_ & m) {
         .def_property_readonly("desc",          &model::desc)
         .def_property_readonly("n_vocab",       &model::n_vocab)
         .def_property_readonly("n_ctx_train",   [](const model & self) { return self.n_ctx_train; })
+        .def_property_readonly("n_learned_positions", [](const model & self) { return llama_h2o_n_learned_positions(self.ptr.get()); })
         .def_property_readonly("n_embd",        [](const model & self) { return llama_model_n_embd     (self.ptr.get()); })
         .def_property_readonly("n_layer",       [](const model & self) { return llama_model_n_layer    (self.ptr.get()); })
         .def_property_readonly("n_head",        [](const model & self) { return llama_model_n_head     (self.ptr.get()); })

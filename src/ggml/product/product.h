@@ -14,7 +14,7 @@ GGML_API void ggml_h2o_product_hint(struct ggml_tensor * product);
 GGML_API bool ggml_h2o_product_has_hint(const struct ggml_tensor * product);
 
 // Whether weights that are to be multiplied by H2O's kernels should lie in memory as in the file: what upstream has repacked only its
-// own kernels can multiply. Not with AMX, for which it has faster ones, nor on Arm, where nobody has compared them.
+// own kernels can multiply. Not on Arm, where nobody has compared them.
 GGML_API bool ggml_h2o_product_wants_plain_weights(void);
 
 #ifdef __cplusplus

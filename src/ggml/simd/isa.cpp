@@ -44,13 +44,15 @@ static bool has_avx512_bf16() {
 
 static bool has_amx() {
 #if defined(H2O_EMULATE_AMX)
-    return has_avx512();
+    return has_avx512_bf16();
 #elif defined(__linux__)
     const unsigned AMX_BF16 = 1u << 22;
     const unsigned AMX_TILE = 1u << 24;
+    const unsigned AMX_INT8 = 1u << 25;
+    const unsigned AMX      = AMX_BF16 | AMX_TILE | AMX_INT8;
 
     unsigned eax, ebx, ecx, edx;
-    if (!has_avx512() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & AMX_BF16) || !(edx & AMX_TILE)) {
+    if (!has_avx512_bf16() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & AMX) != AMX) {
         return false;
     }
 

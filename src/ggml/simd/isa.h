@@ -15,7 +15,7 @@ enum class h2o_isa {
     AVX512,      // F, DQ, BW and VL
     AVX512_VNNI,
     AVX512_BF16, // with VNNI
-    AMX,         // tiles of BF16
+    AMX,         // tiles of BF16 and of bytes, and all of the above
 };
 
 constexpr int H2O_N_ISAS = 9;

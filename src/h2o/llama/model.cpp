@@ -3,6 +3,7 @@
 #include "h2o/store/layout.h"
 
 #include "llama-cparams.h"
+#include "llama-h2o.h"
 #include "llama-hparams.h"
 #include "llama-impl.h"
 #include "llama-model.h"
@@ -12,6 +13,10 @@
 #include <algorithm>
 #include <cinttypes>
 #include <stdexcept>
+
+uint32_t llama_h2o_n_learned_positions(const llama_model * model) {
+    return model->pos_embd ? model->pos_embd->ne[1] : 0;
+}
 
 // the model, if H2O works with its kind of attention
 static const llama_model & checked(const llama_model & model) {

@@ -196,6 +196,7 @@ std::vector<uint8_t> h2o_kv_store::read_memory_rows(uint32_t seq, const std::vec
 
 void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & bytes,
         const std::vector<ggml_backend_t> & backends) {
+    // Rows are written, not computed: what has cancelled a call would cancel a graph, too.
     for (const auto & layer : all_layers) {
         if (!layer.is_dense() && !bytes.empty()) {
             const uint32_t n = state.layers[layer.index].n_memory();

@@ -10,12 +10,7 @@
 #define VL 16
 
 #include "ggml/attention/kernels/query-lists.h"
-
-#include <immintrin.h>
-
-#if defined(H2O_EMULATE_AMX)
-#include H2O_EMULATE_AMX // tools/check_kernels.py amx
-#endif
+#include "ggml/simd/amx.h"
 
 namespace {
 
@@ -197,46 +192,6 @@ struct weights {
     }
 };
 
-// Others set the configuration of a thread once and rely on it, as upstream's products with AMX do.
-class tile_config {
-public:
-    tile_config() {
-        _tile_storeconfig(&before);
-        __asm__ volatile ("" : "+m" (before));
-
-        config tiles = { 1, 0, {}, {}, {} };
-        for (int i = 0; i < 8; ++i) {
-            tiles.colsb[i] = 64;
-            tiles.rows[i]  = 16;
-        }
-        load(tiles);
-    }
-
-    ~tile_config() {
-        if (before.palette == 0) {
-            _tile_release();
-        } else {
-            load(before);
-        }
-    }
-
-private:
-    struct alignas(64) config {
-        uint8_t  palette;
-        uint8_t  start_row;
-        uint8_t  reserved[14];
-        uint16_t colsb[16];
-        uint8_t  rows[16];
-    };
-
-    static void load(config & c) {
-        __asm__ volatile ("" : "+m" (c)); // GCC before 14 takes ldtilecfg for a read of 8 bytes
-        _tile_loadconfig(&c);
-    }
-
-    config before;
-};
-
 // Rows of a step after the tile's last one hold anything, and become rows that nobody reads.
 struct products {
     const tile_config config;
@@ -244,7 +199,7 @@ struct products {
     const float * q;
     int64_t       ld_q;
 
-    explicit products(const h2o_attn_tile & t) : q(t.q_pairs), ld_q(h2o_attn_pad(t.d_k)) {
+    explicit products(const h2o_attn_tile & t) : config(64), q(t.q_pairs), ld_q(h2o_attn_pad(t.d_k)) {
         split_rows(t.q, t.n_rows, t.d_k, t.q_pairs);
     }
 

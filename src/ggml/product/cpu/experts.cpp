@@ -117,7 +117,7 @@ void experts::make_groups(char * work) const {
         const h2o_packed packed(kernel, g.n_columns, n_blocks);
 
         const int64_t n = packed.is_direct ? h2o_ceil_div(n_rows, DIRECT_ITEMS) : H2O_PRODUCT_MAX_ROWS;
-        g.item_rows = h2o_ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
+        g.item_rows = h2o_ceil_div(n, packed.item_step())*packed.item_step();
 
         groups[e + 1].first      = g.first + g.n_columns;
         groups[e + 1].packed     = g.packed + packed.size();

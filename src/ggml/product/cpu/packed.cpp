@@ -7,7 +7,7 @@
 h2o_packed::h2o_packed(const h2o_product_kernel & kernel, int64_t n_columns, int64_t n_blocks)
     : kernel(kernel), n_columns(n_columns), n_blocks(n_blocks) {
     is_direct     = n_columns <= kernel.max_direct;
-    spread        = n_columns <= kernel.n_lanes/2 ? 2 : 1;
+    spread        = n_columns <= kernel.n_lanes/2 ? kernel.max_spread : 1;
     panel_columns = is_direct ? 1 : kernel.n_lanes/spread;
     n_panels      = h2o_ceil_div(n_columns, panel_columns);
     panel_size    = h2o_ceil_div(is_direct ? kernel.column_bytes(n_blocks) : n_blocks*kernel.panel_block, 64)*64;
@@ -19,7 +19,7 @@ int64_t h2o_packed::slice() const {
 
 // With few columns what is unpacked is used little, and stays in the L1 cache.
 int64_t h2o_packed::step() const {
-    return n_panels <= 2 ? H2O_PRODUCT_ROWS : H2O_PRODUCT_MAX_ROWS;
+    return n_panels <= 2 ? kernel.group_rows : H2O_PRODUCT_MAX_ROWS;
 }
 
 void h2o_packed::pack(const char * const * columns, int64_t panel, int64_t first, int64_t n, char * packed) const {
@@ -33,7 +33,7 @@ void h2o_packed::pack(const char * const * columns, int64_t panel, int64_t first
 }
 
 static int64_t bytes_of_rows(const h2o_product_kernel & kernel, int64_t n_rows, int64_t n_blocks) {
-    return h2o_ceil_div(n_rows/H2O_PRODUCT_ROWS*n_blocks*kernel.rows_block, 64)*64;
+    return h2o_ceil_div(n_rows/kernel.group_rows*n_blocks*kernel.rows_block, 64)*64;
 }
 
 size_t h2o_packed::scratch_size() const {
@@ -68,9 +68,9 @@ void h2o_packed::multiply(const char * packed, const char * rows, int64_t stride
             s.is_last  = block + s.n_blocks == n_blocks;
 
             const char * src = rows + start*stride + block/kernel.unit_blocks*kernel.unit_bytes;
-            for (int64_t i = 0; i < s.n_rows; i += H2O_PRODUCT_ROWS) {
-                kernel.unpack_rows(src + i*stride, stride, (int) std::min<int64_t>(H2O_PRODUCT_ROWS, s.n_rows - i), s.n_blocks,
-                    scratch + i/H2O_PRODUCT_ROWS*s.n_blocks*kernel.rows_block);
+            for (int64_t i = 0; i < s.n_rows; i += kernel.group_rows) {
+                kernel.unpack_rows(src + i*stride, stride, (int) std::min<int64_t>(kernel.group_rows, s.n_rows - i), s.n_blocks,
+                    scratch + i/kernel.group_rows*s.n_blocks*kernel.rows_block);
             }
             kernel.multiply(s);
         }

@@ -21,6 +21,9 @@ struct h2o_packed {
 
     int64_t size() const { return n_panels*panel_size; }
 
+    // rows that are multiplied at once: an item of work has a multiple of them
+    int64_t item_step() const { return is_direct ? H2O_PRODUCT_ROWS : kernel.group_rows; }
+
     // n blocks of a panel's columns, from `first` on.
     void pack(const char * const * columns, int64_t panel, int64_t first, int64_t n, char * packed) const;
 

@@ -43,7 +43,7 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     : weights(dst->src[0]), x(dst->src[1]), dst(dst), columns(kernel, x->ne[1], x->ne[0]/H2O_PRODUCT_BLOCK), n_rows(weights->ne[1]) {
     const int64_t n_items = n_threads*(columns.is_direct ? DIRECT_ITEMS : ITEMS);
     const int64_t n       = std::min(h2o_ceil_div(n_rows, n_items), columns.is_direct ? n_rows : H2O_PRODUCT_MAX_ROWS);
-    item_rows = h2o_ceil_div(n, H2O_PRODUCT_ROWS)*H2O_PRODUCT_ROWS;
+    item_rows = h2o_ceil_div(n, columns.item_step())*columns.item_step();
 
     const size_t n_rounded = columns.panel_columns*h2o_rounded_size(kernel, columns.n_blocks);
 

@@ -6,17 +6,25 @@
 
 namespace {
 
+// whether the sums of a panel start with something
+template <typename K>
+#if defined(TILES)
+constexpr bool STARTS = false; // tiles multiply signed bytes
+#else
+constexpr bool STARTS = FIRST<K>;
+#endif
+
 // Of a panel's block: numbers, scales, then what the sums start with, or what the minimums are multiplied by: sums of the columns'
 // numbers times their scales. Of a group's: numbers, scales, minimums.
 template <typename K>
 struct layout {
     static constexpr int PANEL_SCALES = N_STEPS<K>*VL*4;
     static constexpr int PANEL_SUMS   = PANEL_SCALES + VL*4;
-    static constexpr int PANEL_BLOCK  = PANEL_SUMS + (FIRST<K> || K::MINS ? K::SCALES*VL*4 : 0);
+    static constexpr int PANEL_BLOCK  = PANEL_SUMS + (STARTS<K> || K::MINS ? K::SCALES*VL*4 : 0);
 
-    static constexpr int ROWS_SCALES  = N_STEPS<K>*ROWS*4;
-    static constexpr int ROWS_MINS    = ROWS_SCALES + K::SCALES*ROWS*4;
-    static constexpr int ROWS_BLOCK   = ROWS_MINS + (K::MINS ? K::SCALES*ROWS*4 : 0);
+    static constexpr int ROWS_SCALES  = N_STEPS<K>*GROUP*4;
+    static constexpr int ROWS_MINS    = ROWS_SCALES + K::SCALES*GROUP*4;
+    static constexpr int ROWS_BLOCK   = ROWS_MINS + (K::MINS ? K::SCALES*GROUP*4 : 0);
 };
 
 template <typename K>
@@ -42,7 +50,7 @@ void pack_columns(const char * const * columns, int n, int spread, int64_t n_blo
         load_columns(column, offset + 2, x);
         widen_columns<K>(x, panel);
 
-        for (int h = 0; h < K::SCALES && (FIRST<K> || K::MINS); ++h) {
+        for (int h = 0; h < K::SCALES && (STARTS<K> || K::MINS); ++h) {
             vec_i sum = {};
             for (int j = h*8/K::SCALES; j < (h + 1)*8/K::SCALES; ++j) {
                 sum = add_bytes(sum, (vec_i) x[j]);
@@ -53,9 +61,9 @@ void pack_columns(const char * const * columns, int n, int spread, int64_t n_blo
     }
 }
 
-// N blocks of 4 rows, from a unit's start.
+// N blocks of 4 rows, from a unit's start, to those from `first` on of a group.
 template <typename T, int N>
-inline void unpack_unit(const char * const * row, int64_t stride, char * dst) {
+inline void unpack_unit(const char * const * row, int64_t stride, int first, char * dst) {
     using L = layout<typename T::kind>;
 
     float scales[ROWS][8*T::SCALES];
@@ -69,7 +77,7 @@ inline void unpack_unit(const char * const * row, int64_t stride, char * dst) {
             __builtin_memcpy(mins[r], m, sizeof(m));
         }
         for (int i = 0; i < N*T::BYTES/T::BLOCKS; i += 64) {
-            __builtin_prefetch(row[r] + ROWS*stride + i, 0, 3); // of the next group
+            __builtin_prefetch(row[r] + GROUP*stride + i, 0, 3); // of the next group
         }
     }
 #pragma GCC unroll 8
@@ -78,13 +86,13 @@ inline void unpack_unit(const char * const * row, int64_t stride, char * dst) {
         for (int r = 0; r < ROWS; ++r) {
             w[r] = T::template numbers<1>(row[r], b);
         }
-        widen_rows<typename T::kind>(w, dst);
+        widen_rows<typename T::kind>(w, dst + first*32);
 
         for (int h = 0; h < T::SCALES; ++h) {
             for (int r = 0; r < ROWS; ++r) {
-                __builtin_memcpy(dst + L::ROWS_SCALES + (h*ROWS + r)*4, &scales[r][b*T::SCALES + h], sizeof(float));
+                __builtin_memcpy(dst + L::ROWS_SCALES + (h*GROUP + first + r)*4, &scales[r][b*T::SCALES + h], sizeof(float));
                 if (T::MINS) {
-                    __builtin_memcpy(dst + L::ROWS_MINS + (h*ROWS + r)*4, &mins[r][b*T::SCALES + h], sizeof(float));
+                    __builtin_memcpy(dst + L::ROWS_MINS + (h*GROUP + first + r)*4, &mins[r][b*T::SCALES + h], sizeof(float));
                 }
             }
         }
@@ -93,64 +101,35 @@ inline void unpack_unit(const char * const * row, int64_t stride, char * dst) {
 
 template <typename T>
 void unpack_rows(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst) {
-    const char * row[ROWS];
-    for (int i = 0; i < ROWS; ++i) {
+    const char * row[GROUP];
+    for (int i = 0; i < GROUP; ++i) {
         row[i] = rows + min_of(i, n - 1)*stride;
     }
     for (int64_t b = 0; b < n_blocks; b += T::BLOCKS, dst += T::BLOCKS*layout<typename T::kind>::ROWS_BLOCK) {
-        unpack_unit<T, T::BLOCKS>(row, stride, dst);
-        for (int i = 0; i < ROWS; ++i) {
+        for (int first = 0; first < GROUP; first += ROWS) {
+            unpack_unit<T, T::BLOCKS>(row + first, stride, first, dst);
+        }
+        for (int i = 0; i < GROUP; ++i) {
             row[i] += T::BYTES;
         }
     }
 }
 
-template <typename K, int N, int SPREAD, int H>
-inline void multiply_half(const char * rows, const char * panels, int64_t panel_stride, vec_f (& sums)[N][ROWS/SPREAD]) {
+// The products of half H of a block with a panel, scaled, to the sums.
+template <typename K, int SPREAD, int H, int N>
+inline void add_scaled(const vec_i (& products)[N], const char * rows, const char * panel, vec_f (& sums)[N]) {
     using L = layout<K>;
 
-    vec_i sum[N][ROWS/SPREAD];
-    for (int p = 0; p < N; ++p) {
-        for (vec_i & s : sum[p]) {
-            s = FIRST<K> ? *(const vec_i_mem *) (panels + p*panel_stride + L::PANEL_SUMS + H*VL*4) : vec_i {};
-        }
-    }
-    add_products<K, N, SPREAD, H>(rows, panels, panel_stride, sum);
-
-    for (int p = 0; p < N; ++p) {
-        const vec_f d = load((const float *) (panels + p*panel_stride + L::PANEL_SCALES));
-        for (int r = 0; r < ROWS/SPREAD; ++r) {
-            const vec_f scale = (vec_f) repeat<SPREAD>(rows + L::ROWS_SCALES + (H*ROWS + r*SPREAD)*4);
-            sums[p][r] += __builtin_convertvector(sum[p][r], vec_f)*(scale*d);
-            if (K::MINS) {
-                const vec_f min = (vec_f) repeat<SPREAD>(rows + L::ROWS_MINS + (H*ROWS + r*SPREAD)*4);
-                sums[p][r] += min*load((const float *) (panels + p*panel_stride + L::PANEL_SUMS + H*VL*4));
-            }
+    const vec_f d = load((const float *) (panel + L::PANEL_SCALES));
+#pragma GCC unroll 16
+    for (int r = 0; r < N; ++r) {
+        const vec_f scale = (vec_f) repeat<SPREAD>(rows + L::ROWS_SCALES + (H*GROUP + r*SPREAD)*4);
+        sums[r] += __builtin_convertvector(products[r], vec_f)*(scale*d);
+        if (K::MINS) {
+            const vec_f min = (vec_f) repeat<SPREAD>(rows + L::ROWS_MINS + (H*GROUP + r*SPREAD)*4);
+            sums[r] += min*load((const float *) (panel + L::PANEL_SUMS + H*VL*4));
         }
     }
 }
-
-// A group of rows by panels.
-template <typename K>
-struct byte_panels {
-    static constexpr int PANEL_BLOCK = layout<K>::PANEL_BLOCK;
-    static constexpr int ROWS_BLOCK  = layout<K>::ROWS_BLOCK;
-    static constexpr int AT_ONCE     = VL == 4 ? 3 : 2;
-    static constexpr int AT_END      = VL == 8 ? 1 : 3;
-
-    static constexpr bool SPREADS = MAX_DIRECT<K> < VL/2;
-
-    template <int N, int SPREAD>
-    static void add(const char * rows, const char * panels, int64_t panel_stride, int64_t n_blocks, vec_f (& sums)[N][ROWS/SPREAD]) {
-        for (int64_t b = 0; b < n_blocks; ++b) {
-            multiply_half<K, N, SPREAD, 0>(rows, panels, panel_stride, sums);
-            if constexpr (K::SCALES == 2) {
-                multiply_half<K, N, SPREAD, 1>(rows, panels, panel_stride, sums);
-            }
-            panels += PANEL_BLOCK;
-            rows   += ROWS_BLOCK;
-        }
-    }
-};
 
 } // namespace

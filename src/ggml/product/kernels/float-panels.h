@@ -20,6 +20,9 @@ template <typename K>
 struct float_panels {
     static constexpr int PANEL_BLOCK = K::DWORDS*VL*4;
     static constexpr int ROWS_BLOCK  = K::DWORDS*ROWS*4;
+    static constexpr int GROUP_ROWS  = ROWS;
+    using setup = no_setup;
+
     static constexpr int AT_ONCE     = VL == 8 ? 3 : 4;
     static constexpr int AT_END      = VL == 8 ? 2 : 5;
 
@@ -35,7 +38,7 @@ struct float_panels {
     }
 };
 
-template <typename K>
+template <typename K, bool IN_ORDER = false>
 void pack_float_columns(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel) {
     const char * column[VL];
     for (int i = 0; i < VL; ++i) {
@@ -46,7 +49,7 @@ void pack_float_columns(const char * const * columns, int n, int spread, int64_t
             vec_f x[8];
             K::load_dwords(column, b*H2O_PRODUCT_BLOCK*4, i, x);
             for (int j = 0; j < 8; ++j) {
-                store((float *) panel + step_of(i*8 + j)*VL, x[j]);
+                store((float *) panel + (IN_ORDER ? i*8 + j : step_of(i*8 + j))*VL, x[j]);
             }
         }
     }

@@ -14,7 +14,7 @@ constexpr int H2O_PRODUCT_Q8_0_BYTES = 34;
 // more columns than there are
 constexpr int H2O_PRODUCT_NEVER = INT32_MAX;
 
-// rows of weights that are multiplied at once
+// rows of weights that are multiplied at once, if not by tiles
 constexpr int H2O_PRODUCT_ROWS = 4;
 
 // bytes of rows that are asked for before they are multiplied by few columns
@@ -29,7 +29,7 @@ struct h2o_product_slice {
     int64_t      n_columns;
     int64_t      n_blocks;
     int          spread;       // lanes for each column, as when it was packed
-    float      * sums;         // [panels][groups of rows][H2O_PRODUCT_ROWS][n_lanes] of the slices before
+    float      * sums;         // [panels][groups][group_rows][n_lanes] of the slices before
     bool         is_first;     // there are none, sums may be NULL if it is the last one, too
     bool         is_last;      // the sums go to dst instead
     float * const * dst;       // row i of column j is dst[j][row + i]
@@ -53,12 +53,11 @@ struct h2o_product_direct {
 //
 // Quantized weights are multiplied by columns in Q8_0, others by columns in F32.
 //
-// A panel has n_lanes columns: or half or a quarter of them, each in 2 or 4 lanes side by side, which are multiplied by as many rows at
-// once. It has block after block: 4 bytes of numbers for each lane, 4 more, and so on, then the lanes' scales in F32, and what the
+// A panel has n_lanes columns: or half of them, each in 2 lanes side by side, which are multiplied by as many rows at once. It has block after block: 4 bytes of numbers for each lane, 4 more, and so on, then the lanes' scales in F32, and what the
 // type and the instruction set need besides.
 //
-// Of H2O_PRODUCT_ROWS rows of weights, a group, unpacked blocks follow one another: 4 bytes of numbers of each row, and so on, after bytes the
-// rows' scales, and minimums if the type has any.
+// Of group_rows rows of weights, a group, unpacked blocks follow one another: 4 bytes of numbers of each row, and so on, or for tiles row
+// after row; after bytes the rows' scales, and minimums if the type has any.
 struct h2o_product_kernel {
     int     unit_blocks;
     int64_t unit_bytes;
@@ -66,6 +65,8 @@ struct h2o_product_kernel {
 
     int     slice_blocks; // of rows and columns that are multiplied at once: in the L2 cache
     int     n_lanes;
+    int     max_spread;  // lanes for each of up to n_lanes/2 columns
+    int     group_rows;  // of weights that are multiplied at once
     int     min_columns; // fewer are upstream's
     int     max_direct;  // up to so many columns are multiplied by rows where they lie
     int     min_packed;  // more than that, but fewer than this, are upstream's, too
@@ -75,7 +76,7 @@ struct h2o_product_kernel {
     // n columns, each in `spread` lanes. Lanes that have none repeat the last one.
     void (*pack_columns)(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel);
 
-    // n rows, at most H2O_PRODUCT_ROWS, from a unit's start. Missing ones repeat the last one.
+    // n rows, at most group_rows, from a unit's start. Missing ones repeat the last one.
     void (*unpack_rows)(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst);
 
     void (*multiply)(const h2o_product_slice & slice);
@@ -97,4 +98,6 @@ extern const h2o_product_kernels * const h2o_products_i8mm;
 extern const h2o_product_kernels * const h2o_products_avx2;
 extern const h2o_product_kernels * const h2o_products_avxvnni;
 extern const h2o_product_kernels * const h2o_products_avx512; // with VNNI
+extern const h2o_product_kernels * const h2o_products_amx;
 extern const h2o_product_kernel  * const h2o_product_avx512bf16; // of BF16
+extern const h2o_product_kernel  * const h2o_product_amxbf16;

@@ -4,11 +4,12 @@
 #include "ggml/simd/isa.h"
 
 bool ggml_h2o_product_wants_plain_weights() {
-    return h2o_uses_isa(h2o_isa::AVX2) && !h2o_has_isa(h2o_isa::AMX);
+    return h2o_uses_isa(h2o_isa::AVX2);
 }
 
 const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
     const h2o_product_kernels * kernels = h2o_kernel_in_use<h2o_product_kernels>({
+        { h2o_isa::AMX,         h2o_products_amx },
         { h2o_isa::AVX512_VNNI, h2o_products_avx512 },
         { h2o_isa::AVX_VNNI,    h2o_products_avxvnni },
         { h2o_isa::AVX2,        h2o_products_avx2 },
@@ -18,8 +19,12 @@ const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
     if (!kernels) {
         return nullptr;
     }
-    if (type == GGML_TYPE_BF16 && h2o_product_avx512bf16 && h2o_uses_isa(h2o_isa::AVX512_BF16)) {
-        return h2o_product_avx512bf16;
+    const h2o_product_kernel * bf16 = h2o_kernel_in_use<h2o_product_kernel>({
+        { h2o_isa::AMX,         h2o_product_amxbf16 },
+        { h2o_isa::AVX512_BF16, h2o_product_avx512bf16 },
+    });
+    if (type == GGML_TYPE_BF16 && bf16) {
+        return bf16;
     }
     switch (type) {
         case GGML_TYPE_Q4_0:   return &kernels->q4_0;

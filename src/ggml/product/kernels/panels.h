@@ -2,6 +2,8 @@
 
 // Products with many columns, which are packed into panels. What panels and groups hold says P:
 //   PANEL_BLOCK, ROWS_BLOCK     bytes of a block of a panel, and of a group
+//   GROUP_ROWS                  of a group
+//   setup                       what is there as long as groups and panels are multiplied
 //   AT_ONCE, AT_END             panels that are multiplied at once: as many as there are registers for, and at most so many at the end,
 //                               where one panel alone would have too few sums to keep the instructions going
 //   SPREADS                     whether columns may be in several lanes each
@@ -38,14 +40,15 @@ void put(vec_f (& sums)[ROWS/SPREAD], float * const * dst, int64_t row, int64_t 
 template <typename P, int N, int SPREAD>
 void multiply_panels(const h2o_product_slice & s, int64_t first) {
     const char  * panels   = s.panels + first*s.panel_stride;
-    const int64_t n_groups = (s.n_rows + ROWS - 1)/ROWS;
+    const int64_t n_groups = (s.n_rows + P::GROUP_ROWS - 1)/P::GROUP_ROWS;
 
     for (int64_t g = 0; g < n_groups; ++g) {
-        const auto kept = [&](int p, int r) { return s.sums + (((first + p)*n_groups + g)*ROWS + r)*VL; };
+        const auto kept = [&](int p, int r) { return s.sums + (((first + p)*n_groups + g)*P::GROUP_ROWS + r)*VL; };
 
-        vec_f sums[N][ROWS/SPREAD];
+        vec_f sums[N][P::GROUP_ROWS/SPREAD];
         for (int p = 0; p < N; ++p) {
-            for (int r = 0; r < ROWS/SPREAD; ++r) {
+#pragma GCC unroll 16 // or sums are not in registers
+            for (int r = 0; r < P::GROUP_ROWS/SPREAD; ++r) {
                 sums[p][r] = s.is_first ? vec_f {} : load(kept(p, r));
             }
         }
@@ -55,10 +58,21 @@ void multiply_panels(const h2o_product_slice & s, int64_t first) {
         for (int p = 0; p < N; ++p) {
             if (s.is_last) {
                 const int64_t column = (first + p)*VL;
-                put<SPREAD>(sums[p], s.dst + column, s.row + g*ROWS,
-                    min_of(ROWS, s.n_rows - g*ROWS), min_of(VL/SPREAD, s.n_columns - column));
+                const int64_t n      = min_of(P::GROUP_ROWS, s.n_rows - g*P::GROUP_ROWS);
+#pragma GCC unroll 4
+                for (int i = 0; i < P::GROUP_ROWS; i += ROWS) {
+                    if (i >= n) {
+                        break;
+                    }
+                    vec_f part[ROWS/SPREAD];
+                    for (int r = 0; r < ROWS/SPREAD; ++r) {
+                        part[r] = sums[p][i/SPREAD + r];
+                    }
+                    put<SPREAD>(part, s.dst + column, s.row + g*P::GROUP_ROWS + i, min_of(ROWS, n - i), min_of(VL/SPREAD, s.n_columns - column));
+                }
             } else {
-                for (int r = 0; r < ROWS/SPREAD; ++r) {
+#pragma GCC unroll 16
+                for (int r = 0; r < P::GROUP_ROWS/SPREAD; ++r) {
                     store(kept(p, r), sums[p][r]);
                 }
             }
@@ -66,8 +80,12 @@ void multiply_panels(const h2o_product_slice & s, int64_t first) {
     }
 }
 
+struct no_setup {};
+
 template <typename P>
 void multiply(const h2o_product_slice & s) {
+    [[maybe_unused]] const typename P::setup setup;
+
     if constexpr (P::SPREADS) {
         if (s.spread == 2) {
             return multiply_panels<P, 1, 2>(s, 0);

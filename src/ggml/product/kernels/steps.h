@@ -18,6 +18,12 @@ namespace {
 
 constexpr int ROWS = H2O_PRODUCT_ROWS;
 
+#if defined(TILES)
+constexpr int GROUP = 16; // rows of a tile
+#else
+constexpr int GROUP = ROWS;
+#endif
+
 typedef int64_t vec_l __attribute__((vector_size(VL*4)));
 
 } // namespace

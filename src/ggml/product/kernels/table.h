@@ -1,6 +1,10 @@
-// The kernels of an instruction set. The file that includes this defines VL and KERNELS, and how steps are done.
+// The kernels of an instruction set. The file that includes this defines VL and KERNELS, and how steps are done; TILES if by AMX.
 
-#include "ggml/product/kernels/byte-panels.h"
+#if defined(TILES)
+#include "ggml/product/kernels/tiles.h"
+#else
+#include "ggml/product/kernels/byte-vectors.h"
+#endif
 #include "ggml/product/kernels/direct.h"
 #include "ggml/product/kernels/float-kernel.h"
 
@@ -11,7 +15,7 @@ constexpr h2o_product_kernel kernel_of() {
     using K = typename T::kind;
     using P = byte_panels<steps_of<K>>;
     return {
-        T::BLOCKS, T::BYTES, H2O_PRODUCT_Q8_0_BYTES, 64, VL, 0, MAX_DIRECT<K>, 0, layout<K>::PANEL_BLOCK, layout<K>::ROWS_BLOCK,
+        T::BLOCKS, T::BYTES, H2O_PRODUCT_Q8_0_BYTES, 64, VL, P::SPREADS ? 2 : 1, P::GROUP_ROWS, 0, MAX_DIRECT<K>, 0, layout<K>::PANEL_BLOCK, layout<K>::ROWS_BLOCK,
         pack_columns<K>, unpack_rows<T>, multiply<P>, column_bytes<K>, pack_column<K>, multiply_few<T>,
     };
 }

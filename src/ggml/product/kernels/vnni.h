@@ -31,7 +31,13 @@ namespace {
 
 template <typename K>
 inline void widen_rows(const bytes<1> * w, char * dst) {
+#if defined(TILES)
+    for (int r = 0; r < ROWS; ++r) {
+        _mm256_storeu_si256((__m256i *) (dst + r*32), (__m256i) (w[r] - (uint8_t) K::ZERO));
+    }
+#else
     interleave(w, dst);
+#endif
 }
 
 template <typename K>

@@ -1,0 +1,58 @@
+#pragma once
+
+// Tiles of AMX, for files that are compiled with them.
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#if defined(H2O_EMULATE_AMX)
+#include H2O_EMULATE_AMX // tools/check_kernels.py amx
+#endif
+
+namespace {
+
+// Tiles 0 to 3 are 16 x 16 sums, 4 and 5 have 16 rows of so many bytes, 6 and 7 as many of 16 columns, 4 bytes of each side by side.
+//
+// Others set the configuration of a thread once and rely on it, as upstream's products with AMX do.
+class tile_config {
+public:
+    explicit tile_config(int bytes) {
+        _tile_storeconfig(&before);
+        __asm__ volatile ("" : "+m" (before));
+
+        config tiles = { 1, 0, {}, {}, {} };
+        for (int i = 0; i < 8; ++i) {
+            tiles.colsb[i] = i == 4 || i == 5 ? bytes   : 64;
+            tiles.rows[i]  = i >= 6           ? bytes/4 : 16;
+        }
+        load(tiles);
+    }
+
+    ~tile_config() {
+        if (before.palette == 0) {
+            _tile_release();
+        } else {
+            load(before);
+        }
+    }
+
+    tile_config(const tile_config &) = delete;
+
+private:
+    struct alignas(64) config {
+        uint8_t  palette;
+        uint8_t  start_row;
+        uint8_t  reserved[14];
+        uint16_t colsb[16];
+        uint8_t  rows[16];
+    };
+
+    static void load(config & c) {
+        __asm__ volatile ("" : "+m" (c)); // GCC before 14 takes ldtilecfg for a read of 8 bytes
+        _tile_loadconfig(&c);
+    }
+
+    config before;
+};
+
+} // namespace
