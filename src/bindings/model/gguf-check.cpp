@@ -70,9 +70,28 @@ public:
         }
     }
 
+    std::string architecture() const {
+        const int64_t id = find("general.architecture", GGUF_TYPE_STRING);
+        return id < 0 ? "" : gguf_get_val_str(gguf.get(), id);
+    }
+
+    // what upstream divides by
+    void check_projector() const {
+        if (architecture() != "clip") {
+            fail("its architecture is '" + architecture() + "', expected 'clip'");
+        }
+        for (const std::string kind : { "vision", "audio" }) {
+            for (const char * name : { "attention.head_count", "image_size", "patch_size" }) {
+                const std::string key = "clip." + kind + "." + name;
+                if (get_u32(key, 1) == 0) {
+                    fail(key + " is 0");
+                }
+            }
+        }
+    }
+
     void check_hparams() const {
-        const int64_t     id   = find("general.architecture", GGUF_TYPE_STRING);
-        const std::string arch = id < 0 ? "" : gguf_get_val_str(gguf.get(), id);
+        const std::string arch = architecture();
 
         const uint32_t n_layer = get_u32(arch + ".block_count", 1);
         if (n_layer < 1 || n_layer > N_LAYER_MAX) {
@@ -171,6 +190,13 @@ void gguf_check(const std::string & path, const std::string & where) {
     file.check_gguf();
     file.check_tensors();
     file.check_hparams();
+}
+
+void gguf_check_projector(const std::string & path, const std::string & where) {
+    const gguf_file file(path, where + path + " is not a valid projector: ");
+    file.check_gguf();
+    file.check_tensors();
+    file.check_projector();
 }
 
 void gguf_check_overrides(const std::string & path, const kv_overrides & overrides) {
