@@ -19,7 +19,7 @@ from command_line import assert_one_line_error, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
 from h2o_llama.errors import DamagedFileError
 from inputs import ModelByName
-from projectors import N_ROWS, data_url, image_part, picture, png, write_projector
+from projectors import N_ROWS, PATCH, data_url, image_part, picture, png, write_projector
 
 S = 32
 CONFIGS: dict[str, H2OConfig | None] = {
@@ -190,11 +190,19 @@ def test_templates_without_images(model: Path, mmproj: Path) -> None:
 def test_bad_projectors(model: Path, mmproj: Path, model_by_name: ModelByName, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
     whole = mmproj.read_bytes()
-    zero = whole.replace(
-        b"clip.vision.patch_size" + struct.pack("<II", 4, 4), b"clip.vision.patch_size" + struct.pack("<II", 4, 0)
-    )
-    assert zero != whole
-    for content, match in ((whole[:-50], "truncated"), (whole[:100], "valid projector"), (zero, "patch_size is 0")):
+
+    def with_patch_size(size: int) -> bytes:
+        key = b"clip.vision.patch_size"
+        changed = whole.replace(key + struct.pack("<II", 4, PATCH), key + struct.pack("<II", 4, size))
+        assert changed != whole
+        return changed
+
+    for content, match in (
+        (whole[:-50], "truncated"),
+        (whole[:100], "valid projector"),
+        (with_patch_size(0), "patch_size is 0"),
+        (with_patch_size(PATCH // 2), "has 36 rows, expected 144"),
+    ):
         damaged.write_bytes(content)
         with pytest.raises(DamagedFileError, match=match):
             Model(model, mmproj=damaged)

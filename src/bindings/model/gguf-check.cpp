@@ -71,21 +71,31 @@ public:
     }
 
     std::string architecture() const {
-        const int64_t id = find("general.architecture", GGUF_TYPE_STRING);
-        return id < 0 ? "" : gguf_get_val_str(gguf.get(), id);
+        return get_str("general.architecture");
     }
 
-    // what upstream divides by
     void check_projector() const {
         if (architecture() != "clip") {
             fail("its architecture is '" + architecture() + "', expected 'clip'");
         }
-        for (const std::string kind : { "vision", "audio" }) {
+        for (const std::string kind : { "vision", "audio" }) { // what upstream divides by
             for (const char * name : { "attention.head_count", "image_size", "patch_size" }) {
                 const std::string key = "clip." + kind + "." + name;
                 if (get_u32(key, 1) == 0) {
                     fail(key + " is 0");
                 }
+            }
+        }
+
+        // these do not interpolate: a kernel that looks for a position which is not there aborts
+        const std::string   type      = get_str("clip.projector_type");
+        const ggml_tensor * positions = ggml_get_tensor(meta.get(), "v.position_embd.weight");
+        if (positions && (type == "mlp" || type == "ldp" || type == "ldpv2" || type == "adapter")) {
+            const uint64_t n_side = get_u32("clip.vision.image_size", 0)/get_u32("clip.vision.patch_size", 1);
+            const uint64_t n_want = n_side*n_side + (ggml_get_tensor(meta.get(), "v.class_embd") ? 1 : 0);
+            if (n_want > (uint64_t) positions->ne[1]) {
+                fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " + std::to_string(n_want) +
+                     ", one for each patch of an image");
             }
         }
     }
@@ -167,6 +177,11 @@ private:
     int64_t find(const std::string & key, gguf_type type) const {
         const int64_t id = gguf_find_key(gguf.get(), key.c_str());
         return id >= 0 && gguf_get_kv_type(gguf.get(), id) == type ? id : -1;
+    }
+
+    std::string get_str(const std::string & key) const {
+        const int64_t id = find(key, GGUF_TYPE_STRING);
+        return id < 0 ? "" : gguf_get_val_str(gguf.get(), id);
     }
 
     uint32_t get_u32(const std::string & key, uint32_t missing) const {
