@@ -15,7 +15,7 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.inspect.attention_mass import chunk_masses
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model, Tokens
-from h2o_llama.sequence.generating import Progress
+from h2o_llama.sequence._evaluation import Progress
 
 Memory = Literal["random", "upper_bound"]
 MemorySets = dict[int, NDArray[np.int32]]  # layer -> [n_head_kv, M]

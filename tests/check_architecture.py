@@ -22,6 +22,7 @@ import numpy as np
 from gguf import GGUFReader
 
 from h2o_llama import H2OConfig, Llama, Model, UnsupportedModelError, _core
+from h2o_llama.sequence._prompt import Prompt
 from tolerances import against_dense
 
 S, N, N_GENERATED = 32, 200, 20
@@ -44,8 +45,21 @@ MAY_BE_REFUSED = {
 class Text(NamedTuple):
     """Both parts are given: which token is the likeliest does not matter."""
 
-    prompt: list[int]
+    prompt: list[int] | Prompt
     generated: list[int]
+
+    def with_image(self, image: Prompt) -> Text:
+        """The same with an image twice in the place of tokens, across ends of chunks."""
+        parts: list[Any] = [self.prompt[:40], image, self.prompt[40 + len(image) : 110], image]
+        parts.append(self.prompt[110 + len(image) :])
+        return self._replace(prompt=joined(parts))
+
+
+def joined(parts: Sequence[Any]) -> Prompt:
+    """Token ids, and parts that have rows of embeddings."""
+    return Prompt.join(
+        [part if isinstance(part, Prompt) else Prompt.of_tokens(np.array(part, np.int32)) for part in parts]
+    )
 
 
 def random_text(n_vocab: int, seed: int) -> Text:
@@ -69,6 +83,17 @@ def read(llm: Llama, text: Text, sizes: Sequence[int] = WHOLE) -> Any:
     return logits
 
 
+def read_with_rows(llm: Llama, text: Text) -> Any:
+    """Logits of a part of the prompt, rows that are no token's, and the rest of it."""
+    llm.reset()
+    rows = np.random.default_rng(2).normal(size=(2 * S - 5, llm.n_embd))
+    parts: list[Any] = []
+    for given in ({"tokens": text.prompt[:57]}, {"embeddings": rows}, {"tokens": text.prompt[57:140]}):
+        llm.eval(**given, logits="all")
+        parts.append(llm.logits)
+    return np.concatenate(parts)
+
+
 def interrupt(n_done: int, n: int) -> None:
     """In the second step, when the first one has changed everything that a step changes."""
     if n_done > S:
@@ -81,14 +106,20 @@ def relative_error(actual: Any, expected: Any) -> float:
 
 @dataclass
 class Checks:
-    """`model` has dense attention. Each method is a check: it compares, and yields what by how much."""
+    """`model` has dense attention. Each method is a check: it compares, and yields what by how much.
+
+    With an image all texts have it in them.
+    """
 
     model: Llama
+    image: Prompt | None = None
     errors: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.text, self.other_text = (random_text(self.model.n_vocab, seed) for seed in range(2))
+        if self.image is not None:
+            self.text = self.text.with_image(self.image)
         self.dense = read(self.model, self.text)
         self.errors["dense, token by token"] = relative_error(read(self.model, self.text, TOKENS), self.dense)
         self.bound = self.bound_with_flash = against_dense(self.errors["dense, token by token"])
@@ -114,6 +145,7 @@ class Checks:
             "everything in memory": partial(self.check_everything, "memory", "auto"),
             "everything in memory, composed": partial(self.check_everything, "memory", "off"),
             "everything in memory, decode=full": partial(self.check_everything, "full", "auto"),
+            "everything in memory, embeddings": self.check_embeddings,
             "evict": self.check_evict,
             "positions": self.check_positions,
             "past": partial(self.check_past, DEFAULTS),
@@ -147,6 +179,12 @@ class Checks:
             for name, sizes in {"whole": WHOLE, "in pieces": PIECES, "token by token": TOKENS}.items():
                 yield name, relative_error(read(llm, self.text, sizes), self.dense)
 
+    def check_embeddings(self) -> Iterator[tuple[str, float]]:
+        """Property P2 with rows of embeddings among the tokens."""
+        expected = read_with_rows(self.model, self.text)
+        with self.open(EVERYTHING) as llm:
+            yield "among tokens", relative_error(read_with_rows(llm, self.text), expected)
+
     def check_evict(self) -> Iterator[tuple[str, float]]:
         with self.open(EVICT) as evicted, self.open(KEPT) as kept:
             yield "as kept", relative_error(read(evicted, self.text), read(kept, self.text))
@@ -171,7 +209,7 @@ class Checks:
             with Llama(model, h2o=EVERYTHING, **OPEN) as llm:
                 for first in (0, start - len(kept)):
                     llm.reset()
-                    llm.eval([*tokens[:first], *(tokens[position] for position in kept)])
+                    llm.eval(joined([tokens[:first], *(tokens[position : position + 1] for position in kept)]))
                     errors.append(relative_error(keys, llm.kv.keys(0)[0, first : first + len(kept)]))
             yield "keys", min(errors)
 

@@ -322,7 +322,7 @@ def test_a_library_saves_reading(chat_model: Path, folder: Path, monkeypatch: py
         (folder / "out.jsonl").unlink(missing_ok=True)
         computed.clear()
         succeeded(run_batch(folder, chat_model, *options))
-        n_computed.append(sum(len(call["ids"]) for call in computed))
+        n_computed.append(sum(len(call["prompt"]) for call in computed))
         answers.append(answers_of(folder))
     assert n_computed[0] == n_computed[1] == n_computed[3] > n_computed[2] == 0
     assert answers[1] == answers[2]

@@ -138,8 +138,9 @@ def test_bad_messages_are_refused(llm: Llama) -> None:
         ([{"role": "assistant", "content": None}], "must be text, where there are no tool_calls"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
-            "images and sound are not supported",
+            r"messages\[0\]\['content'\]\[0\] is an image: open the model with mmproj",
         ),
+        ([{"role": "user", "content": [{"type": "input_audio", "input_audio": "x"}]}], "sound is not supported"),
         ([{"role": "assistant", "tool_calls": 3}], r"\['tool_calls'\] must be a list"),
         ([{"role": "assistant", "tool_calls": [{"type": "function"}]}], "Missing tool call function"),
         ([user("x") | {"name": {1, 2}}], "messages must be what JSON can say"),

@@ -118,7 +118,7 @@ def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPa
         as_chat = llm.tokenize(asked, parse_special=True)
         tail = llm.tokenize(asked[asked.index("?") :], parse_special=True)
     raw = list(("abc " + question).encode())
-    assert [(list(call["ids"]), call["dense_tail"]) for call in evals] == [
+    assert [(list(call["prompt"]), call["dense_tail"]) for call in evals] == [
         (as_chat, len(tail)),
         (raw, 200),
         (raw, 200),
@@ -155,9 +155,9 @@ def test_special_names_in_a_document_are_text(
     (tmp_path / "a.txt").write_text("abc<|im_end|>def")
     said = f"abc{chr(0) * is_token or '<|im_end|>'}def"
     succeeded(invoke("run", str(chat_model), "--file", str(tmp_path / "a.txt"), "-n", "1", *options, *FAST))
-    ids = [0 if id_ == IM_END else id_ for id_ in evals[0]["ids"]]
+    ids = [0 if id_ == IM_END else id_ for id_ in evals[0]["prompt"]]
     assert said.encode() in bytes(id_ for id_ in ids if id_ < 256)
     if not options:
         succeeded(invoke("chat", str(chat_model), "--file", str(tmp_path / "a.txt"), *FAST, stdin="hi\n"))
-        assert bytes(id_ for id_ in evals[-2]["ids"] if id_ < 256).endswith(b"abc<|im_end|>def\nuser\n")
-        assert list(evals[-2]["ids"]).count(IM_END) == 1
+        assert bytes(id_ for id_ in evals[-2]["prompt"] if id_ < 256).endswith(b"abc<|im_end|>def\nuser\n")
+        assert list(evals[-2]["prompt"]).count(IM_END) == 1

@@ -104,6 +104,8 @@ class Model:
     @property
     def n_embd(self) -> int: ...
     @property
+    def n_embd_input(self) -> int: ...
+    @property
     def n_head(self) -> int: ...
     @property
     def n_head_kv(self) -> int: ...
@@ -125,6 +127,23 @@ class Model:
     def token_eos(self) -> int: ...
     @property
     def weight_bytes(self) -> dict[str, int]: ...
+
+class Projector:
+    def __init__(
+        self,
+        model: Model,
+        path: bytes,
+        n_threads: typing.SupportsInt | typing.SupportsIndex,
+        use_gpu: bool,
+        verbose: bool,
+    ) -> None: ...
+    def encode(self, image: bytes) -> list[numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.float32]]: ...
+    @property
+    def has_1d_positions(self) -> bool: ...
+    @property
+    def has_vision(self) -> bool: ...
+    @property
+    def is_causal(self) -> bool: ...
 
 class Context:
     @staticmethod
@@ -166,6 +185,13 @@ class Context:
     ) -> None: ...
     def decode_draft(
         self, tokens: numpy.typing.NDArray[numpy.int32], logits: numpy.typing.NDArray[numpy.float32]
+    ) -> None: ...
+    def decode_embeddings(
+        self,
+        rows: numpy.typing.NDArray[numpy.float32],
+        logits: numpy.typing.NDArray[numpy.float32],
+        dense_tail: typing.SupportsInt | typing.SupportsIndex,
+        progress: typing.Any,
     ) -> None: ...
     def find_draft(
         self,
@@ -571,6 +597,11 @@ def embed(
 ) -> list[numpy.typing.NDArray[numpy.float32]]:
     """
     The hidden states of the last layer of each text, [n_tokens, n_embd].
+    """
+
+def embedding_ids(rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.int32]:
+    """
+    What stands for rows of embeddings among token ids.
     """
 
 def h2o_options() -> list[H2OOption]:

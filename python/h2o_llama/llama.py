@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from h2o_llama._internal import check
+from h2o_llama._internal.cpus import available_cpus
 from h2o_llama.chat.messages import Message
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
@@ -98,6 +99,9 @@ class Llama(Sequence):
         for several calls.
     n_threads_batch : int, optional
         Threads for prompts, and whatever has several tokens; by default n_threads, which is then for both.
+    mmproj : str or os.PathLike, optional
+        The GGUF file that reads images for this model, for `create_chat_completion`. Only for models that read an image
+        as they read text: each part of it after those before, at a position of its own.
     use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora
         How the file is loaded: as in `Model`, and left out with shared weights.
     library : Library, str, os.PathLike, bool or None, default None
@@ -162,6 +166,7 @@ class Llama(Sequence):
         products: str = "auto",
         busy: Literal["raise", "wait"] = "raise",
         n_threads_batch: int | None = None,
+        mmproj: str | os.PathLike[str] | None = None,
         use_mmap: bool = True,
         use_mlock: bool = False,
         kv_overrides: Mapping[str, Override] | None = None,
@@ -222,6 +227,8 @@ class Llama(Sequence):
                 **vars(loading),
             )
         model = opened._share(chat_template, options)
+        if mmproj is not None:
+            model._open_projector(mmproj, n_threads or available_cpus(), verbose)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
         try:
@@ -344,6 +351,11 @@ class Llama(Sequence):
     def n_vocab(self) -> int:
         """Tokens in the vocabulary."""
         return self.model.n_vocab
+
+    @property
+    def n_embd(self) -> int:
+        """Numbers in a row of embeddings: see `eval`."""
+        return self.model.n_embd
 
     @property
     def n_params(self) -> int:

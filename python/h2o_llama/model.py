@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
+from h2o_llama._internal.cpus import available_cpus
 from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
 from h2o_llama.models._adapters import Adapter, Lora, check_adapters, identity
@@ -20,7 +21,9 @@ from h2o_llama.models._files import check_rpc_servers, load_model
 from h2o_llama.models._fingerprint import changed_fingerprint, model_fingerprint
 from h2o_llama.models._loading import Loading, Override
 from h2o_llama.models._named import find_model
+from h2o_llama.models._projector import Projector
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
+from h2o_llama.sequence._prompt import check_takes_embeddings
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -65,6 +68,8 @@ class Model:
     lora : str, os.PathLike, or sequence of these and of pairs (file, scale), optional
         GGUF files of LoRA adapters, each with a scale, by default 1. Their products are added to those of the weights,
         in every context. Snapshots of the model only fit where the same adapters have the same scales.
+    mmproj : str or os.PathLike, optional
+        As in `Llama`.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. A `Llama` may have others.
 
@@ -106,6 +111,7 @@ class Model:
         main_gpu: int | None = None,
         tensor_split: Sequence[float] | None = None,
         lora: Lora = None,
+        mmproj: str | os.PathLike[str] | None = None,
         **rope: Unpack[RopeOptions],
     ) -> None:
         owner = self._owner
@@ -114,6 +120,7 @@ class Model:
             n_gpu_layers = -1 if rpc_servers else 0
         self._n_gpu_layers = check.integer(owner, "n_gpu_layers", n_gpu_layers, -1)
         servers = check_rpc_servers(rpc_servers, self._n_gpu_layers)
+        self._uses_gpu = self._n_gpu_layers != 0 and not servers
         self._products = check.choice(owner, "products", products, ("own", "upstream"))
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
@@ -124,6 +131,14 @@ class Model:
             model_path, self._n_gpu_layers, verbose or log.is_printed, servers, repack=products == "upstream", **loading
         )
         self._path = os.fspath(find_model(model_path))
+        self._projector: Projector | None = None
+        if mmproj is not None:
+            self._open_projector(mmproj, available_cpus(), verbose)
+
+    def _open_projector(self, mmproj: str | os.PathLike[str], n_threads: int, verbose: bool) -> None:
+        """Read images with this file; `Llama` shares it with nobody."""
+        check_takes_embeddings(self._owner, self)
+        self._projector = Projector(self._handle, mmproj, n_threads, self._uses_gpu, verbose or log.is_printed)
 
     def _share(self, chat_template: str | None = None, rope: RopeOptions | None = None) -> Model:
         """A `Llama`'s own handle on the same weights."""
@@ -147,6 +162,7 @@ class Model:
     def close(self) -> None:
         """Free the weights, if nothing else shares them. Closing twice is fine."""
         self._core = None
+        self._projector = None
         self.__dict__.pop("_template", None)
 
     def __enter__(self) -> Self:
@@ -201,6 +217,11 @@ class Model:
     def n_vocab(self) -> int:
         """Tokens in the vocabulary."""
         return self._handle.n_vocab
+
+    @property
+    def n_embd(self) -> int:
+        """Numbers in a row of embeddings, as the model's first layer takes it."""
+        return self._handle.n_embd_input
 
     @property
     def n_params(self) -> int:

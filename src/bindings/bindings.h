@@ -7,16 +7,17 @@
 
 namespace py = pybind11;
 
-void init_library (py::module_ & m);
-void init_model   (py::module_ & m);
-void init_context (py::module_ & m);
-void init_embed   (py::module_ & m);
-void init_kv      (py::module_ & m);
-void init_options (py::module_ & m);
-void init_lookup  (py::module_ & m);
-void init_grammar (py::module_ & m);
-void init_chat    (py::module_ & m);
-void init_sampler (py::module_ & m);
-void init_ops     (py::module_ & m);
-void init_quantize(py::module_ & m);
-void init_codec   (py::module_ & m);
+void init_library  (py::module_ & m);
+void init_model    (py::module_ & m);
+void init_projector(py::module_ & m);
+void init_context  (py::module_ & m);
+void init_embed    (py::module_ & m);
+void init_kv       (py::module_ & m);
+void init_options  (py::module_ & m);
+void init_lookup   (py::module_ & m);
+void init_grammar  (py::module_ & m);
+void init_chat     (py::module_ & m);
+void init_sampler  (py::module_ & m);
+void init_ops      (py::module_ & m);
+void init_quantize (py::module_ & m);
+void init_codec    (py::module_ & m);

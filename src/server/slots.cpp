@@ -1,6 +1,7 @@
 #include "server/slots.h"
 
 #include "log.h"
+#include "mtmd.h"
 
 #include <algorithm>
 #include <array>
@@ -28,10 +29,6 @@ bool server_h2o_prepare(common_params & params) {
         LOG_ERR("H2O does not work with speculative decoding in the server: leave out the options of drafts, or switch H2O off\n");
         return false;
     }
-    if (!params.mmproj.path.empty()) {
-        LOG_ERR("H2O does not work with images and sound in the server: leave out the multimodal projector, or switch H2O off\n");
-        return false;
-    }
 
     // every sequence has a cache of its own; with a shared one the server would clear slots to make room for others
     params.kv_unified = false;
@@ -46,6 +43,18 @@ bool server_h2o_init(llama_context * ctx, const common_params & params) {
         llama_h2o_kv_set_record(kv, has_boundaries);
     }
     return server_h2o_enabled(ctx);
+}
+
+bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * projector) {
+    const char * reason =
+        mtmd_decode_use_mrope(projector)               ? "have positions of several dimensions (M-RoPE)" :
+        mtmd_decode_use_non_causal(projector, nullptr) ? "attend to each other both ways" : nullptr;
+
+    if (!reason || !server_h2o_enabled(ctx)) {
+        return true;
+    }
+    LOG_ERR("H2O does not work with this model's images, whose parts %s: leave out the multimodal projector, or switch H2O off\n", reason);
+    return false;
 }
 
 bool server_h2o_enabled(const llama_context * ctx) {
@@ -123,14 +132,14 @@ static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_promp
 }
 
 // rewinds to n_past or the nearest possible position before it, and removes the checkpoints after that
-static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past) {
+static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside, int32_t n_past) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
 
     // a call that failed, or a checkpoint that was damaged, has left fewer tokens than the slot was given
     n_past = std::min(n_past, n_tokens(kv));
 
     int32_t n_kept = n_past;
-    while (!llama_h2o_kv_can_rewind(kv, n_kept)) {
+    while (!llama_h2o_kv_can_rewind(kv, n_kept) || is_inside(n_kept)) {
         n_kept--;
     }
 
@@ -143,7 +152,7 @@ static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_pr
         }
         LOG_WRN("%s: slot %d: the checkpoint at %d tokens cannot be restored\n", __func__, id, (int) last->n_tokens);
         checkpoints.erase(last);
-        return go_back(ctx, id, checkpoints, n_past);
+        return go_back(ctx, id, checkpoints, is_inside, n_past);
     }
 
     checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_kept; });
@@ -160,13 +169,14 @@ static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_pr
     return 0;
 }
 
-int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt) {
+int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside,
+        int32_t n_past, int32_t n_prompt) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!kv) {
         return n_past;
     }
 
-    const int32_t res = go_back(ctx, id, checkpoints, std::min(n_past, n_prompt - 1));
+    const int32_t res = go_back(ctx, id, checkpoints, is_inside, std::min(n_past, n_prompt - 1));
 
     for (auto & checkpoint : checkpoints) { // of the open chunk: other tokens may follow
         if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, checkpoint) + 1)) {

@@ -6,9 +6,12 @@
 #include "llama.h"
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <string>
 #include <vector>
+
+struct mtmd_context;
 
 // H2O as a property of llama-server's slots: a slot is a sequence of the context. Where H2O is off nothing here changes anything.
 
@@ -27,9 +30,27 @@ int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx);
 // some models never end an answer.
 int32_t server_h2o_n_predict(const llama_context * ctx, int32_t n_predict);
 
+// Whether the projector's images and sounds can be read with H2O; if not, the reason is logged. Always true without H2O.
+bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * projector);
+
+// whether a text that ends after n tokens ends inside an image
+using server_h2o_is_inside = std::function<bool(int32_t)>;
+
 // Rewinds the slot's sequence, whose first n_past tokens are those of a prompt of n_prompt tokens. Returns how many it still holds:
-// as many as possible, but never the whole prompt. It rewinds in the cache or to a checkpoint, and removes the checkpoints after that.
-int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_past, int32_t n_prompt);
+// as many as possible, but never the whole prompt or a part of an image. It rewinds in the cache or to a checkpoint, and removes the
+// checkpoints after that.
+int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside,
+        int32_t n_past, int32_t n_prompt);
+
+template <typename Slot>
+int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
+    const auto & tokens = slot.prompt.tokens;
+
+    const auto is_inside = [&](int32_t n) {
+        return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL && tokens[n] == LLAMA_TOKEN_NULL;
+    };
+    return server_h2o_rewind(ctx, slot.id, slot.prompt.checkpoints, is_inside, n_past, slot.task->n_tokens());
+}
 
 // To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it closes. Until
 // then its checkpoints need no rows of their own; if this call closes it, they get a copy, up to the last of these checkpoints. Copies
@@ -78,6 +99,18 @@ void server_h2o_begin(llama_context * ctx, const std::vector<Token> & tokens, in
         server_h2o_keep_rows(ctx, t.id_slot, slot.prompt.checkpoints, end);
         server_h2o_set_call(ctx, t.id_slot, t.is_prompt, n_tail);
     }
+}
+
+// Prepares a slot for the n rows of an image or a sound, which upstream gives to llama_decode by itself. What is said here is about one
+// call: rows that take several attend to no more than their memory.
+template <typename Slot>
+void server_h2o_begin_media(llama_context * ctx, Slot & slot, int32_t n) {
+    const int32_t end           = slot.prompt.n_tokens() + n;
+    const int32_t last_user_pos = slot.task->params.message_spans.last_user_message_pos();
+
+    server_h2o_keep_rows(ctx, slot.id, slot.prompt.checkpoints, end);
+    const uint32_t n_tail = n > (int32_t) llama_n_batch(ctx) ? 0 : server_h2o_n_tail(last_user_pos, slot.task->n_tokens(), end, n);
+    server_h2o_set_call(ctx, slot.id, true, n_tail);
 }
 
 // Counts of one slot's sequence, or of all slots. Zero, and not shown, without H2O.

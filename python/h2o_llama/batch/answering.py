@@ -28,8 +28,8 @@ from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 from h2o_llama.models._adapters import Lora
 from h2o_llama.models.rope import RopeOptions
+from h2o_llama.sequence._evaluation import Progress
 from h2o_llama.sequence._params import resolved_products
-from h2o_llama.sequence.generating import Progress
 from h2o_llama.sequence.sequence import Sequence
 
 if TYPE_CHECKING:

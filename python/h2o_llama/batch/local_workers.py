@@ -17,8 +17,8 @@ from h2o_llama.batch.answers import Answer
 from h2o_llama.batch.questions import Question
 from h2o_llama.batch.settings import BatchSettings
 from h2o_llama.errors import H2OError
+from h2o_llama.sequence._evaluation import Progress
 from h2o_llama.sequence._params import available_cpus
-from h2o_llama.sequence.generating import Progress
 
 _OBJECT_STORE_BYTES = 128 << 20  # answers, and names of documents
 

@@ -34,7 +34,7 @@ class ChatPrompt:
 
     @cached_property
     def ids(self) -> list[int]:
-        """Token ids. Names of special tokens in messages are text; only the template's are these tokens."""
+        """Token ids, and IMAGE for each image. Names of special tokens in messages are text, not these tokens."""
         return self._tokenize()
 
 
@@ -58,8 +58,9 @@ class ChatTemplate:
         json_schema: str = "",
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] | None = None,
+        marker: str = "",
     ) -> ChatPrompt:
-        """The prompt, and what its answer needs. Messages and tools are checked."""
+        """The prompt, and what its answer needs. Messages and tools are checked; `marker` stands there for images."""
         if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
             raise check.bad_argument(owner, "chat_template_kwargs", "a dict with names as keys", kwargs)
         if tools and tool_choice != "none" and not self._core.supports_tools:
@@ -80,21 +81,26 @@ class ChatTemplate:
             return self._core.apply(messages=check.json_text(owner, "messages", list(messages)), **given)
 
         core = render(messages)
-        return ChatPrompt(core, lambda: self._tokenize(core.text, messages, render))
+        return ChatPrompt(core, lambda: self._tokenize(core.text, messages, render, marker))
+
+    def tokenize(self, text: str, marker: str = "") -> list[int]:
+        """Token ids of a template's text, in which every name of a special token is that token; IMAGE for markers."""
+        return self._tokenizer.tokenize(text, marker)
 
     def _tokenize(
         self,
         text: str,
         messages: Sequence[Mapping[str, Any]],
         render: Callable[[Sequence[Mapping[str, Any]]], _core.ChatPrompt],
+        marker: str,
     ) -> list[int]:
-        ids = self._tokenizer.tokenize(text)
+        ids = self.tokenize(text, marker)
         said = texts_of(messages)
         names = [name for name in self._tokenizer.special_names(ids) if any(name in part for part in said)]
         if not names:
             return ids
         stand_ins = unused_characters(names, text)
-        return self._tokenizer.tokenize_around(render(replaced(messages, stand_ins)).text, stand_ins)
+        return self._tokenizer.tokenize_around(render(replaced(messages, stand_ins)).text, stand_ins, marker)
 
     def last_turn(self, owner: str, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], **options: Any) -> int:
         """How many tokens at the end of the prompt `ids` are the last user message's and what follows it.

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-
 from h2o_llama._internal import check
+from h2o_llama.chat._images import ChatImages
 from h2o_llama.chat._template import LONGEST_TAIL
 from h2o_llama.chat.chat_run import ChatCompletion, ChatCompletionChunk, ChatRun
 from h2o_llama.chat.generation import Generation, GenerationOptions, check_stop
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence.generating import Progress, Stopping
+from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence.generating import Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -93,7 +93,8 @@ def create_chat_completion(
     Parameters
     ----------
     messages, tools, chat_template_kwargs
-        As in `apply_chat_template`.
+        As in `apply_chat_template`. With `Llama(mmproj=)` a message's content may have parts {"type": "image_url",
+        "image_url": {"url"}} besides text: a path, a file URL or a data URL of a PNG, JPEG, GIF or BMP file.
     tool_choice : str or dict, optional
         "auto" (default with tools), "none", "required", or {"type": "function", "function": {"name"}} for that one.
     response_format : dict, optional
@@ -133,8 +134,8 @@ def create_chat_completion(
 
     Raises
     ------
-    ValueError, H2OError
-        As `apply_chat_template` and `generate`; ValueError too if a schema or a grammar is none.
+    ValueError, H2OError, OSError
+        As `apply_chat_template` and `generate`; ValueError too if a schema or a grammar is none, or an image is none.
 
     Examples
     --------
@@ -144,7 +145,7 @@ def create_chat_completion(
     ('length', 4)
     """
     owner, model = f"{sequence._owner}.create_chat_completion", sequence.model
-    checked = check_messages(owner, messages)
+    images = ChatImages(owner, model._projector, check_messages(owner, messages, images=True))
     known, choice = choose_tools(owner, check_tools(owner, tools), tool_choice)
     schema = response_schema(owner, response_format)
     options = Sampling(**sampling)
@@ -155,19 +156,22 @@ def create_chat_completion(
     template = model._template
     prompt = template.apply(
         owner,
-        checked,
+        images.messages,
         known,
         choice,
         check.flag(owner, "parallel_tool_calls", parallel_tool_calls),
         schema,
         kwargs=chat_template_kwargs,
+        marker=images.marker,
     )
-    ids = sequence._check_prompt(owner, np.array(prompt.ids, dtype=np.int32), 0)
-    if len(ids) == 0:
+    text = sequence._check_prompt(owner, images.insert_all(prompt.ids), 0)
+    if len(text) == 0:
         raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
     if dense_tail is None:
-        turn = template.last_turn(owner, ids.tolist(), checked, tools=known, kwargs=chat_template_kwargs)
-        dense_tail = min(turn, LONGEST_TAIL)
+        template_options = {"tools": known, "kwargs": chat_template_kwargs, "marker": images.marker}
+        turn = template.last_turn(owner, prompt.ids, images.messages, **template_options)
+        before = images.insert(prompt.ids[: len(prompt.ids) - turn])
+        dense_tail = min(len(text) - len(before), LONGEST_TAIL)
     grammar = prompt.core.grammar()
     if choice == "required" and grammar is None:
         raise ValueError(
@@ -176,12 +180,12 @@ def create_chat_completion(
         )
     generation = Generation(
         sequence=sequence,
-        prompt=ids,
+        prompt=text,
         max_tokens=max_tokens,
         stop=check_stop(owner, stop) + prompt.core.stops,
         sampling=(options if grammar is None else replace(options, grammar=grammar)).compiled(model._handle),
         progress=sequence._check_progress(owner, progress),
-        dense_tail=sequence._check_tail(owner, dense_tail, len(ids)),
+        dense_tail=sequence._check_tail(owner, dense_tail, len(text)),
         draft=sequence._check_draft(owner, draft),
         reuse=reuse is None or check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),

@@ -13,7 +13,8 @@ from h2o_llama.chat.generation import Generation, GenerationOptions, Piece, Usag
 from h2o_llama.chat.logprobs import CompletionLogprobs, completion_logprobs
 from h2o_llama.model import Model, Tokens
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence.generating import DENSE_TAIL, Progress, Stopping
+from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence.generating import DENSE_TAIL, Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -144,8 +145,8 @@ def create_completion(
     if max_tokens is not None:
         max_tokens = check.integer(owner, "max_tokens", max_tokens, 1)
     tokens = model.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
-    ids = sequence._check_prompt(owner, tokens, 0)
-    if len(ids) == 0:
+    checked = sequence._check_prompt(owner, tokens, 0)
+    if len(checked) == 0:
         raise ValueError(f"[{owner}] prompt must not be empty")
     if logprobs is not None:
         logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
@@ -153,12 +154,12 @@ def create_completion(
         raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
     generation = Generation(
         sequence=sequence,
-        prompt=ids,
+        prompt=checked,
         max_tokens=max_tokens,
         stop=check_stop(owner, stop),
         sampling=Sampling(**sampling).compiled(model._handle),
         progress=sequence._check_progress(owner, progress),
-        dense_tail=sequence._check_tail(owner, dense_tail, len(ids)),
+        dense_tail=sequence._check_tail(owner, dense_tail, len(checked)),
         draft=sequence._check_draft(owner, draft),
         reuse=sequence._engine.library is not None if reuse is None else check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.chat._text_buffer import TextBuffer
 from h2o_llama.chat.logprobs import LogprobsRecorder, TokenLogprobs
 from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._prompt import Prompt
 from h2o_llama.sequence._rewinding import as_generated
-from h2o_llama.sequence.generating import Progress, Stopping, generate_by
+from h2o_llama.sequence.generating import Stopping, generate_by
 
 if TYPE_CHECKING:
     from h2o_llama.sequence.sequence import Sequence
@@ -67,7 +66,7 @@ class Piece:
 class Generation:
     """Makes the sequence the prompt, generates after it, and then knows how it ended.
 
-    The prompt is int32 [n], at least one token. Without `max_tokens` the text ends where the model ends it or the
+    The prompt has at least one token. Without `max_tokens` the text ends where the model ends it or the
     context is full. `reuse` keeps what the sequence shares with the prompt; without it, only what a library has is
     known. `n_top_logprobs` is how many most probable tokens are named beside each one; None: no log-probabilities.
     `is_text`: what the sequence says in other tokens than the prompt stays. `visible` special tokens are part of the
@@ -75,7 +74,7 @@ class Generation:
     """
 
     sequence: Sequence
-    prompt: NDArray[np.int32]
+    prompt: Prompt
     max_tokens: int | None
     stop: list[str]
     sampling: Sampling
@@ -102,8 +101,9 @@ class Generation:
         if not self.reuse:
             self.sequence.reset()
         elif self.is_text:
-            self.prompt = as_generated(self.sequence.model._handle, self.sequence.tokens, self.prompt)
-        self.n_cached = self.sequence.reuse(self.prompt)
+            ids = as_generated(self.sequence.model._handle, self.sequence.tokens, self.prompt.ids)
+            self.prompt = replace(self.prompt, ids=ids)
+        self.n_cached = self.sequence.reuse(self.prompt.ids)
         self._counts_before = self.sequence._draft_counts()
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()

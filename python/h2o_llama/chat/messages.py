@@ -14,8 +14,8 @@ Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 
 
-def check_messages(owner: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as OpenAI has them. Raises ValueError, naming the message."""
+def check_messages(owner: str, messages: Sequence[Message], images: bool = False) -> list[dict[str, Any]]:
+    """Messages as OpenAI has them, with images or text alone. Raises ValueError, naming the message."""
     if not isinstance(messages, list | tuple) or not messages:
         raise check.bad_argument(owner, "messages", "a list of messages, not empty", messages)
     for i, message in enumerate(messages):
@@ -23,7 +23,7 @@ def check_messages(owner: str, messages: Sequence[Message]) -> list[dict[str, An
         if not isinstance(message, Mapping):
             raise check.bad_argument(owner, name, 'a dict such as {"role": "user", "content": "Hello"}', message)
         role = check.choice(owner, f"{name}['role']", message.get("role"), ROLES)
-        _check_content(owner, name, message.get("content"), is_needed=role != "assistant")
+        _check_content(owner, name, message.get("content"), role != "assistant", images)
         calls = message.get("tool_calls")
         if calls is not None and not isinstance(calls, list | tuple):
             raise check.bad_argument(owner, f"{name}['tool_calls']", "a list", calls)
@@ -32,15 +32,35 @@ def check_messages(owner: str, messages: Sequence[Message]) -> list[dict[str, An
     return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 
-def _check_content(owner: str, name: str, content: object, is_needed: bool) -> None:
+def _check_content(owner: str, name: str, content: object, is_needed: bool, images: bool) -> None:
     if isinstance(content, str) or (content is None and not is_needed):
         return
     if not isinstance(content, list | tuple):
         raise check.bad_argument(owner, f"{name}['content']", "text, or a list of parts", content)
     for part in content:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            expected = 'of parts such as {"type": "text", "text": "Hello"}; images and sound are not supported'
+        if not (_is_text(part) or (images and is_image(part))):
+            expected = 'of parts such as {"type": "text", "text": "Hello"}'
+            expected += (
+                ' and {"type": "image_url", "image_url": {"url": "photo.jpg"}}; sound is not supported'
+                if images
+                else "; images and sound are not supported here"
+            )
             raise check.bad_argument(owner, f"{name}['content']", expected, part)
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def is_image(part: object) -> bool:
+    """Whether it is a part of a message as OpenAI has it for images; llama-cpp-python takes the URL alone, too."""
+    return isinstance(part, Mapping) and part.get("type") == "image_url" and isinstance(image_url(part), str)
+
+
+def image_url(part: Mapping[str, Any]) -> Any:
+    """The URL, or the path, in such a part."""
+    given = part.get("image_url")
+    return given.get("url") if isinstance(given, Mapping) else given
 
 
 def check_tools(owner: str, tools: Sequence[Tool] | None) -> list[Tool]:

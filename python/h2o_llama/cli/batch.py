@@ -21,7 +21,7 @@ from h2o_llama.cli.prompt import has_library, model_file
 from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
-from h2o_llama.sequence.generating import Progress
+from h2o_llama.sequence._evaluation import Progress
 
 
 @with_changes

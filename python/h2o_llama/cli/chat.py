@@ -18,7 +18,7 @@ from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_context, open_model, read_text
+from h2o_llama.cli.prompt import open_context, open_model, read_text, said
 from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.memory import memory_report
@@ -30,6 +30,7 @@ _ROOM = 8192
 _LEAST_ROOM = 1024
 
 _HELP = """\
+/image F  the next message is about the image in the file F
 /regen    answer once more
 /inspect  what the heads kept of the chat so far
 /reset    begin a new chat, about the same document
@@ -44,6 +45,8 @@ def chat(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Text to talk about, or a name that `pull` lists.")
     ] = None,
+    mmproj: options.Mmproj = None,
+    image: options.Images = None,
     system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
     max_tokens: Annotated[int, options.max_tokens()] = 512,
     h2o: H2OConfig | None = None,
@@ -70,7 +73,7 @@ def chat(
     if file is not None:
         told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    with open_model(model, gpu_layers, rpc, h2o, "auto", mlock, no_mmap, changes) as weights:
+    with open_model(model, gpu_layers, rpc, h2o, "auto", mlock, no_mmap, changes, mmproj) as weights:
         read_first = _shared_tokens(weights, begin)
         n_trained = weights.n_ctx_train
         evicts = h2o is not None and h2o.evict
@@ -98,7 +101,7 @@ def chat(
                 llm.eval(read_first, progress=lambda done, total: update("document", done, total))
             if llm.n_cached:
                 typer.echo(f"[{llm.n_cached:,} of {len(read_first):,} tokens are from the library]", err=True)
-        talk = _Chat(llm, begin, {"max_tokens": max_tokens, "temperature": temp, "seed": seed})
+        talk = _Chat(llm, begin, image or [], {"max_tokens": max_tokens, "temperature": temp, "seed": seed})
         for line in _lines():
             if line.strip() == "/exit":
                 break
@@ -131,9 +134,10 @@ def _lines() -> Iterator[str]:
 class _Chat:
     """The messages so far, and what a line does to them."""
 
-    def __init__(self, llm: Llama, begin: list[dict[str, Any]], options: dict[str, Any]) -> None:
+    def __init__(self, llm: Llama, begin: list[dict[str, Any]], images: list[Path], options: dict[str, Any]) -> None:
         self._llm = llm
         self._begin = begin
+        self._images = list(images)  # of the next message
         self._options = options
         self._messages = list(begin)
 
@@ -141,10 +145,13 @@ class _Chat:
         commands = {"/help": self._help, "/reset": self._reset, "/regen": self._regen, "/inspect": self._inspect}
         if line in commands:
             commands[line]()
+        elif line.startswith("/image "):
+            self._images.append(Path(line.removeprefix("/image ").strip()))
         elif line.startswith("/"):
             typer.echo(f"There is no {line.split()[0]}.\n{_HELP}", err=True)
         else:
-            self._messages.append({"role": "user", "content": line})
+            self._messages.append(said(line, self._images))
+            self._images = []
             self._answer()
 
     def _answer(self) -> None:
@@ -157,7 +164,7 @@ class _Chat:
                 sys.stdout.flush()
                 text += delta.get("content", "")
                 usage = chunk.get("usage")
-        except (H2OError, ValueError) as error:
+        except (H2OError, ValueError, OSError) as error:
             self._messages.pop()
             typer.echo(f"h2o-llama: {describe(error)}", err=True)
             return

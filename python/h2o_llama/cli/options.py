@@ -70,6 +70,14 @@ File = Annotated[
 Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
 
 
+Mmproj = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The GGUF file that reads images for this model (its 'mmproj').")
+]
+Images = Annotated[
+    list[Path] | None,
+    typer.Option("--image", metavar="FILE", help="An image to ask about, by --mmproj. Can be repeated."),
+]
+
 DenseTail = Annotated[
     int | None,
     typer.Option(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -29,6 +31,7 @@ def open_model(
     mlock: bool = False,
     no_mmap: bool = False,
     changes: Changes = NONE,
+    mmproj: Path | None = None,
 ) -> Model:
     """The model, to cut the text into tokens: then it is known how large a context must be.
 
@@ -44,6 +47,7 @@ def open_model(
         use_mlock=mlock,
         use_mmap=not no_mmap,
         **changes,
+        mmproj=mmproj,
     )
 
 
@@ -79,6 +83,12 @@ def has_library(is_wanted: bool) -> bool:
     except OSError as error:
         typer.echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
         return False
+
+
+def said(text: str, images: Sequence[Path] | None) -> dict[str, Any]:
+    """A user's message: images, and a text about them."""
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": str(image)}} for image in images or ()]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
 
 
 def read_prompt(file: Path | None, prompt: str) -> bytes:

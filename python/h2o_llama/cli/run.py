@@ -14,10 +14,12 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, Llama, Model, Snapshot
+from h2o_llama.chat._images import ChatImages
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
+from h2o_llama.cli.prompt import open_context, open_model, read_prompt, said, tokenize
 from h2o_llama.cli.weights import NONE, Changes, with_changes
+from h2o_llama.model import Tokens
 from h2o_llama.sequence._params import PRODUCTS
 from h2o_llama.sequence._rewinding import n_shared
 from h2o_llama.sequence.generating import DENSE_TAIL
@@ -32,6 +34,8 @@ def run(
     model: options.Model,
     file: options.File = None,
     prompt: options.Prompt = "",
+    mmproj: options.Mmproj = None,
+    image: options.Images = None,
     max_tokens: Annotated[int, options.max_tokens(least=0)] = 128,
     h2o: H2OConfig | None = None,
     dense_tail: options.DenseTail = None,
@@ -70,10 +74,13 @@ def run(
     """
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
-    with open_model(model, gpu_layers, rpc, h2o, products, mlock, no_mmap, changes) as weights:
+    with open_model(model, gpu_layers, rpc, h2o, products, mlock, no_mmap, changes, mmproj) as weights:
+        tokens: Tokens
         if not (raw or before or save) and weights.chat_template:
-            tokens, n_asked = _asked_by_the_template(weights, text, prompt, special)
+            tokens, n_asked = _asked_by_the_template(weights, text, prompt, special, image)
         else:
+            if image:
+                raise typer.BadParameter("--image needs a chat template, and neither --raw, --load nor --save")
             if before is None:
                 tokens = tokenize(weights, text, special)
             else:
@@ -92,7 +99,7 @@ def run(
             llm.restore(before)
         llm.text_name = "" if file is None else file.name
         start = time.perf_counter()
-        if tokens:
+        if len(tokens) > 0:
             with progress_bars() as update:
                 llm.eval(tokens, progress=lambda done, total: update("prompt", done, total), dense_tail=dense_tail)
         prefilled = time.perf_counter()
@@ -111,16 +118,19 @@ def run(
         )
 
 
-def _asked_by_the_template(model: Model, text: bytes, prompt: str, special: bool) -> tuple[list[int], int]:
-    """The tokens of a user's message that ends with the prompt, and how many there are from the prompt's first on."""
+def _asked_by_the_template(
+    model: Model, text: bytes, prompt: str, special: bool, images: list[Path] | None
+) -> tuple[Tokens, int]:
+    """A user's message that ends with the prompt, and how many tokens there are from the prompt's first on."""
 
-    def ask(said: bytes) -> list[int]:
-        chat = model._template.apply("run", [{"role": "user", "content": said.decode(errors="replace")}])
-        return model.tokenize(chat.text, parse_special=True) if special else chat.ids
+    def ask(asked: bytes) -> tuple[ChatImages, list[int]]:
+        chat = ChatImages("run", model._projector, [said(asked.decode(errors="replace"), images)])
+        made = model._template.apply("run", chat.messages, marker=chat.marker)
+        return chat, model._template.tokenize(made.text, chat.marker) if special else made.ids
 
-    tokens = ask(text)
-    n_asked = len(tokens) - n_shared(tokens, ask(text.removesuffix(prompt.encode()))) if prompt else 0
-    return tokens, n_asked
+    chat, ids = ask(text)
+    n_asked = len(ids) - n_shared(ids, ask(text.removesuffix(prompt.encode()))[1]) if prompt else 0
+    return chat.insert_all(ids), n_asked
 
 
 def _stream(llm: Llama, tokens: Iterable[int]) -> int:

@@ -57,6 +57,7 @@ def serve(
     n_ctx: Annotated[
         int, typer.Option(min=0, help=f"Tokens of a slot; 0 is what the model was trained for, up to {_MOST_ROOM:,}.")
     ] = 0,
+    mmproj: options.Mmproj = None,
     api_key: Annotated[str | None, typer.Option(help="Key that requests must have.")] = None,
     slot_save_path: Annotated[
         Path | None,
@@ -103,6 +104,7 @@ def serve(
     arguments += ["--threads", available_cpus() if threads is None else threads]
     if check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
         arguments += ["--h2o-products", products]
+    arguments += [] if mmproj is None else ["--mmproj", mmproj]
     arguments += ["--path", _PAGE]
     arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]

@@ -109,7 +109,7 @@ def memory_report(
             local = range(int(window[0]), int(window[-1]) + 1) if len(window) else range(0)
     return MemoryReport(
         title=title,
-        pieces=tuple(split_pieces([llm.detokenize([t]) for t in tokens])),
+        pieces=tuple(split_pieces([_text(llm, t) for t in tokens])),
         n_tokens=len(tokens),
         chunk_size=kv.chunk_size,
         memory_size=kv.memory_size,
@@ -122,6 +122,10 @@ def memory_report(
         lookups=read_lookups(llm) if llm.h2o is not None and llm.h2o.has_lookups else None,
         lookup_attention=lookup_attention,
     )
+
+
+def _text(llm: Llama, token: int) -> bytes:
+    return "▨".encode() if token < 0 else llm.detokenize([token])  # a row of embeddings
 
 
 def shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:

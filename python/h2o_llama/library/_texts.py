@@ -128,7 +128,7 @@ def _contents(about: Any, tokens: bytes, layout: Any) -> Contents:
         raise ValueError("sizes that do not fit")
     if not all(0 < first <= last <= n for first, last in points):
         raise ValueError("points that are not in the text")
-    if n and not 0 <= int(contents.tokens.min()) <= int(contents.tokens.max()) < contents.origin.n_vocab:
+    if (contents.tokens == -1).any() or not (contents.tokens < contents.origin.n_vocab).all():
         raise ValueError("tokens that are none")
     return contents
 

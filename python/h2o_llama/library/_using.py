@@ -106,7 +106,7 @@ def give(sequence: Sequence, context: _core.Context) -> None:
     except (H2OError, MemoryError) as error:
         warnings.warn(f"{error}: this text is not kept", H2OWarning, stacklevel=4)
         return
-    if snapshot.tokens.min() < 0:  # what is no token cannot be found again
+    if (snapshot.tokens == -1).any():  # what is not known cannot be found again
         return
     h2o = engine.params.h2o
     cuts = cuts_of(n, DENSE_GRID, []) if h2o is None else cuts_of(n, h2o.chunk_size, points)
@@ -116,6 +116,7 @@ def give(sequence: Sequence, context: _core.Context) -> None:
 
 def _begin(sequence: Sequence, tokens: NDArray[np.int32]) -> str:
     """How a text begins, after what all texts begin with."""
-    text = sequence.model.detokenize(tokens[:_NAME_TOKENS]).decode(errors="replace")
+    begin = tokens[:_NAME_TOKENS]
+    text = sequence.model.detokenize(begin[begin >= 0]).decode(errors="replace")
     line = " ".join(text.rpartition(ABOUT_A_DOCUMENT)[2].split())
     return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)

@@ -42,8 +42,9 @@ def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int
     i, j, said, told = n, m, b"", b""  # what follows in each
     while (said.startswith(told) and j < len(ids)) or (told.startswith(said) and i < len(now)):
         is_told = said.startswith(told) and j < len(ids)
-        piece = model.detokenize([int(ids[j] if is_told else now[i])], False)
-        if not piece:  # a special token is no text
+        id_ = int(ids[j] if is_told else now[i])
+        piece = b"" if id_ < 0 else model.detokenize([id_], False)
+        if not piece:  # neither special tokens nor images are text
             break
         if is_told:
             told, j = told + piece, j + 1

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from h2o_llama.model import Tokens
-from h2o_llama.sequence.generating import Progress
+from h2o_llama.sequence._evaluation import Progress
 
 if TYPE_CHECKING:
     from h2o_llama.sequence.sequence import Sequence
@@ -39,7 +39,9 @@ async def _in_thread(call: Callable[[Progress], T], progress: Progress | None) -
         raise
 
 
-async def aeval(sequence: Sequence, tokens: Tokens, *, progress: Progress | None = None, **options: Any) -> None:
+async def aeval(
+    sequence: Sequence, tokens: Tokens | None = None, *, progress: Progress | None = None, **options: Any
+) -> None:
     """`eval`, awaited: the event loop goes on meanwhile.
 
     Cancelling the task ends the call after the chunk that is being computed, and undoes what `eval` undoes when

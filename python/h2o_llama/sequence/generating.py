@@ -15,13 +15,14 @@ from h2o_llama._internal import check
 from h2o_llama.model import Tokens
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._drafting import DraftLength
+from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._prompt import Prompt
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from h2o_llama.sequence.sequence import Sequence
 
-Progress = Callable[[int, int], object]
 StoppingCriterion = Callable[[NDArray[np.int32], NDArray[np.float32]], bool]
 Stopping = StoppingCriterion | collections.abc.Sequence[StoppingCriterion] | None
 
@@ -105,34 +106,34 @@ def generate_by(
     """`generate`, with the sampling in one piece."""
     owner = f"{sequence._owner}.generate"
     progress = sequence._check_progress(owner, progress)
-    ids, tail = check_prompt(sequence, owner, tokens, dense_tail)
+    prompt, tail = check_prompt(sequence, owner, tokens, dense_tail)
     n_draft = sequence._check_draft(owner, draft)
     if sampling.seed is None:
         sampling = replace(sampling, seed=sequence._engine.seed)
     stops = check.callables(owner, "stopping_criteria", stopping_criteria)
-    return _generate(sequence, ids, sampling.make_sampler(sequence._engine.core), progress, tail, n_draft, stops)
+    return _generate(sequence, prompt, sampling.make_sampler(sequence._engine.core), progress, tail, n_draft, stops)
 
 
-def check_prompt(sequence: Sequence, owner: str, tokens: Tokens, dense_tail: int) -> tuple[NDArray[np.int32], int]:
+def check_prompt(sequence: Sequence, owner: str, tokens: Tokens, dense_tail: int) -> tuple[Prompt, int]:
     """`tokens` and `dense_tail` of a call that appends a prompt, perhaps an empty one, checked."""
     with sequence._use_context() as context:
-        ids = sequence._check_prompt(owner, tokens, context.n_tokens)
-        return ids, sequence._check_tail(owner, dense_tail, context.n_tokens + len(ids))
+        prompt = sequence._check_prompt(owner, tokens, context.n_tokens)
+        return prompt, sequence._check_tail(owner, dense_tail, context.n_tokens + len(prompt))
 
 
 def _generate(
     sequence: Sequence,
-    ids: NDArray[np.int32],
+    prompt: Prompt,
     sampler: Sampler,
     progress: Progress | None,
     dense_tail: int,
     draft: int,
     stops: list[StoppingCriterion],
 ) -> Iterator[int]:
-    sampler.accept(ids)
-    if len(ids) > 0:
+    sampler.accept(prompt.tokens)
+    if len(prompt) > 0:
         with sequence._use_context() as context:
-            sequence._read(context, ids, progress, dense_tail)
+            sequence._read(context, prompt, progress, dense_tail)
     try:
         yield from _draw(sequence, sampler, draft, stops)
     finally:
@@ -173,7 +174,7 @@ def eval_with_draft(sequence: Sequence, context: _core.Context, drawn: Drawn) ->
     if drawn.longest_draft > 0:
         ids = np.append(ids, context.find_draft(drawn.token, drawn.shortest_draft, drawn.longest_draft))
     if len(ids) == 1:
-        sequence._eval(context, ids, False, None, 0, True)
+        sequence._eval(context, Prompt.of_tokens(ids), False, None, 0, True)
     else:
         rows = np.empty((len(ids), sequence._engine.core.n_vocab), dtype=np.float32)
         sequence._logits = None

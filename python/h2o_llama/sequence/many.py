@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -15,6 +14,7 @@ from h2o_llama._internal.core_errors import core_errors
 from h2o_llama.model import Tokens
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Engine
+from h2o_llama.sequence._prompt import Prompt
 from h2o_llama.sequence.generating import DENSE_TAIL, check_prompt
 from h2o_llama.sequence.sequence import Sequence
 
@@ -29,7 +29,7 @@ class Start:
     """Where a sequence begins to generate: checked ids, int32 [n], to append first, which the sampler has seen."""
 
     sequence: Sequence
-    ids: NDArray[np.int32]
+    prompt: Prompt
     dense_tail: int
     sampler: Sampler
 
@@ -55,7 +55,7 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
         while self._starts:
             start = self._starts[0]
             with start.sequence._use_context() as context:
-                start.sequence._read(context, start.ids, None, start.dense_tail)
+                start.sequence._read(context, start.prompt, None, start.dense_tail)
             self._n_texts[start.sequence] = start.sequence._n_texts
             self._samplers[start.sequence] = start.sampler
             self._starts.pop(0)
@@ -153,9 +153,9 @@ def generate_many(
     for i, (sequence, tokens) in enumerate(prompts.items()):
         if not isinstance(sequence, Sequence) or sequence._engine is not llama._engine:
             raise check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
-        ids, tail = check_prompt(sequence, owner, tokens, dense_tail)
+        prompt, tail = check_prompt(sequence, owner, tokens, dense_tail)
         seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
         sampler = replace(options, seed=seed).make_sampler(llama._engine.core)
-        sampler.accept(ids)
-        starts.append(Start(sequence, ids, tail, sampler))
+        sampler.accept(prompt.tokens)
+        starts.append(Start(sequence, prompt, tail, sampler))
     return ManyGenerations(llama._engine, starts, max_tokens)

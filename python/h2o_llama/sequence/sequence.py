@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -23,8 +23,9 @@ from h2o_llama.library import _using as shelf
 from h2o_llama.model import Model, Tokens
 from h2o_llama.sequence import asynchronous, generating
 from h2o_llama.sequence._engine import Engine
+from h2o_llama.sequence._evaluation import Progress, evaluate, split_calls
+from h2o_llama.sequence._prompt import Prompt, make_prompt, text_ids
 from h2o_llama.sequence._rewinding import rewind
-from h2o_llama.sequence.generating import Progress
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Sequence:
 
     @property
     def tokens(self) -> NDArray[np.int32]:
-        """The sequence, as token ids, int32 [n_tokens]."""
+        """The sequence, as token ids, int32 [n_tokens]; numbers below -1 are rows of embeddings."""
         with self._use_context() as context:
             return context.tokens
 
@@ -201,14 +202,15 @@ class Sequence:
 
     def eval(
         self,
-        tokens: Tokens,
+        tokens: Tokens | None = None,
         *,
+        embeddings: ArrayLike | None = None,
         logits: Literal["last", "all"] = "last",
         progress: Progress | None = None,
         dense_tail: int = 0,
         decode: bool = False,
     ) -> None:
-        """Append tokens to the sequence and compute their logits.
+        """Append tokens to the sequence, or rows of embeddings in their place, and compute their logits.
 
         They are a prompt, of which any split into calls gives the same result, unless they are said to be generated.
         More than n_batch tokens take several calls into llama.cpp. With a `library`, an empty sequence takes from it
@@ -218,6 +220,9 @@ class Sequence:
         ----------
         tokens : sequence of int, or integer ndarray [n]
             Token ids, at least one.
+        embeddings : array of float32 [n, n_embd], optional
+            Instead of tokens: what the model's first layer is given for each place, such as the rows of an image. They
+            are a part of the text like tokens, and `tokens` has a negative number for each.
         logits : {"last", "all"}
             Whether `logits` is [1, n_vocab] afterwards, or [n, n_vocab].
         progress : callable, optional
@@ -232,8 +237,8 @@ class Sequence:
         Raises
         ------
         ValueError
-            If a token is no token id, the sequence would get longer than n_ctx, or all logits together do not fit into
-            memory. Nothing has changed then.
+            If a token is no token id, embeddings have the wrong shape or are not finite, the sequence would get longer
+            than n_ctx, or all logits together do not fit into memory. Nothing has changed then.
         H2OError
             If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
             llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
@@ -244,29 +249,32 @@ class Sequence:
         >>> llm.logits.shape
         (10, 260)
         """
-        check.choice(f"{self._owner}.eval", "logits", logits, ("last", "all"))
+        owner = f"{self._owner}.eval"
+        all_logits = check.choice(owner, "logits", logits, ("last", "all")) == "all"
         with self._use_context() as context:
-            ids = self._check_prompt(f"{self._owner}.eval", tokens, context.n_tokens)
-            if len(ids) == 0:
-                raise ValueError(f"[{self._owner}.eval] tokens must not be empty")
-            tail = self._check_tail(f"{self._owner}.eval", dense_tail, context.n_tokens + len(ids))
-            if check.flag(f"{self._owner}.eval", "decode", decode) and tail > 0:
-                raise ValueError(f"[{self._owner}.eval] dense_tail is for a prompt: with decode=True leave it 0")
-            progress = self._check_progress(f"{self._owner}.eval", progress)
-            if logits == "all":
-                check_all_logits_size(f"{self._owner}.eval", len(ids), self.model.n_vocab)
-            if logits == "all" or decode:
-                self._eval(context, ids, logits == "all", progress, tail, bool(decode))
+            prompt = self._check_prompt(owner, tokens, context.n_tokens, embeddings)
+            if len(prompt) == 0:
+                raise ValueError(f"[{owner}] tokens must not be empty")
+            tail = self._check_tail(owner, dense_tail, context.n_tokens + len(prompt))
+            if check.flag(owner, "decode", decode) and (tail > 0 or embeddings is not None):
+                raise ValueError(
+                    f"[{owner}] dense_tail and embeddings are for a prompt: leave them out with decode=True"
+                )
+            progress = self._check_progress(owner, progress)
+            if all_logits:
+                check_all_logits_size(owner, len(prompt), self.model.n_vocab)
+            if all_logits or decode:
+                self._eval(context, prompt, all_logits, progress, tail, bool(decode))
             else:
-                self._read(context, ids, progress, tail)
+                self._read(context, prompt, progress, tail)
                 shelf.give(self, context)
 
-    def _read(self, context: _core.Context, ids: NDArray[np.int32], progress: Progress | None, dense_tail: int) -> None:
+    def _read(self, context: _core.Context, prompt: Prompt, progress: Progress | None, dense_tail: int) -> None:
         """Append a prompt, checked before. What an empty sequence can take from the library is not computed."""
         if self._engine.library is not None and context.n_tokens == 0:
-            ids = ids[shelf.take_or_keep(self, context, ids) :]
-        if len(ids) > 0:
-            self._eval(context, ids, False, progress, dense_tail, False)
+            prompt = prompt[shelf.take_or_keep(self, context, prompt.ids) :]
+        if len(prompt) > 0:
+            self._eval(context, prompt, False, progress, dense_tail, False)
 
     def _give(self) -> None:
         """Add the text to the library. It is not kept if the sequence is closed, or in use."""
@@ -277,34 +285,32 @@ class Sequence:
     def _eval(
         self,
         context: _core.Context,
-        ids: NDArray[np.int32],
+        prompt: Prompt,
         all_logits: bool,
         progress: Progress | None,
         dense_tail: int,
         decode: bool,
     ) -> None:
-        out = np.empty((len(ids) if all_logits else 1, self.model.n_vocab), dtype=np.float32)
+        out = np.empty((len(prompt) if all_logits else 1, self.model.n_vocab), dtype=np.float32)
         self._logits = None
-        calls = self._engine.params.split_calls(len(ids))
+        calls = split_calls(self._engine.params, prompt)
         if self._engine.library and self._engine.params.h2o and not decode:
             calls = shelf.split_at_marks(calls)
-        for start, stop in calls:
-            report = None if progress is None else _Report(progress, start, len(ids))
-            rows = out[start:stop] if all_logits else out[: int(stop == len(ids))]
-            context.decode(ids[start:stop], rows, max(0, dense_tail - (len(ids) - stop)), decode, report)
-            if report is not None and self._engine.params.h2o is None:
-                report(stop - start)
+        evaluate(context, self._engine.params, prompt, calls, out, progress, dense_tail, decode)
         self._logits = out
 
-    def _check_prompt(self, owner: str, tokens: Tokens, n_tokens: int) -> NDArray[np.int32]:
-        ids = check.token_ids(owner, tokens, self.model.n_vocab)
-        if n_tokens + len(ids) > self._engine.n_ctx:
+    def _check_prompt(
+        self, owner: str, tokens: Tokens | None, n_tokens: int, embeddings: ArrayLike | None = None
+    ) -> Prompt:
+        """What is to be read after n_tokens tokens."""
+        prompt = make_prompt(owner, self.model, tokens, embeddings)
+        if n_tokens + len(prompt) > self._engine.n_ctx:
             raise ValueError(
-                f"[{owner}] {len(ids)} tokens after {n_tokens} do not fit into n_ctx={self._engine.n_ctx}: "
+                f"[{owner}] {len(prompt)} tokens after {n_tokens} do not fit into n_ctx={self._engine.n_ctx}: "
                 "use a larger n_ctx, fewer tokens, or reset()"
             )
-        self._warn_of_length(n_tokens + len(ids))
-        return ids
+        self._warn_of_length(n_tokens + len(prompt))
+        return prompt
 
     def _warn_of_length(self, n_tokens: int) -> None:
         """Once, when a text gets longer than what the model knows."""
@@ -435,7 +441,7 @@ class Sequence:
         Parameters
         ----------
         tokens : sequence of int, or integer ndarray [n]
-            Token ids: the whole text.
+            Token ids: the whole text, with rows of embeddings as in another sequence's `tokens`.
 
         Returns
         -------
@@ -453,7 +459,7 @@ class Sequence:
         >>> llm.eval(second[n_cached:])
         """
         with self._use_context() as context:
-            return shelf.take_or_keep(self, context, check.token_ids("Llama.reuse", tokens, self.model.n_vocab))
+            return shelf.take_or_keep(self, context, text_ids("Llama.reuse", tokens, self.model.n_vocab))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`.
@@ -472,15 +478,3 @@ class Sequence:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that `save` has written: `restore(Snapshot.load(path))`. See there."""
         self.restore(Snapshot.load(path))
-
-
-class _Report:
-    """Turns the progress of one call into that of the whole prompt."""
-
-    def __init__(self, progress: Progress, n_before: int, n_total: int) -> None:
-        self._progress = progress
-        self._n_before = n_before
-        self._n_total = n_total
-
-    def __call__(self, n_done: int) -> None:
-        self._progress(self._n_before + n_done, self._n_total)

@@ -14,6 +14,7 @@ from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig, option_names
 from h2o_llama.errors import DamagedFileError
 from h2o_llama.sequence import _snapshot_file
+from h2o_llama.sequence._prompt import text_ids
 
 _OWNER = "Llama.restore"
 
@@ -96,7 +97,7 @@ class Snapshot:
     origin : SnapshotOrigin
         Model and configuration.
     tokens : ndarray of int32 [n_tokens]
-        The text, as token ids.
+        The text, as token ids; numbers below -1 are rows of embeddings.
     logits : ndarray of float32 [n_vocab], or None
         Of the last token; None if they were not known, as after `Llama.rewind`.
     state : bytes
@@ -193,7 +194,7 @@ def restore_snapshot(context: _core.Context, snapshot: Snapshot, origin: Snapsho
             f"[{_OWNER}] this snapshot has {snapshot.n_tokens} tokens, which do not fit into n_ctx={n_ctx}: use a "
             "larger n_ctx"
         )
-    tokens = check.token_ids(_OWNER, snapshot.tokens, origin.n_vocab)
+    tokens = text_ids(_OWNER, snapshot.tokens, origin.n_vocab)
     logits = np.empty(0, dtype=np.float32)
     if snapshot.logits is not None:
         logits = check.float_array(_OWNER, "snapshot.logits", snapshot.logits, [origin.n_vocab])

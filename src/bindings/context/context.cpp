@@ -1,9 +1,11 @@
 #include "bindings/context/context.h"
 
+#include "bindings/context/decode-batch.h"
 #include "bindings/context/rope.h"
 #include "bindings/h2o-options.h"
 #include "bindings/llama-call.h"
 #include "bindings/types.h"
+#include "h2o/text/embedding-id.h"
 
 #include <pybind11/stl.h>
 
@@ -194,35 +196,6 @@ void context::add_tokens(const llama_token * ids, size_t n, const float * rows, 
     i_logits = -1;
 }
 
-void context::decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress) {
-    drop_draft();
-    run(tokens, logits, dense_tail, generated, std::move(progress), /*n_keep =*/ 1);
-}
-
-// Tokens for llama_decode, each of a sequence; positions follow what the sequences hold.
-struct token_batch {
-    explicit token_batch(const context::token_array & tokens)
-        : ids(tokens.data(), tokens.data() + tokens.size()), n_seq_id(ids.size(), 1), seq_id(ids.size()), outputs(ids.size(), 1) {
-        for (auto & id : seq_id) {
-            seq_ids.push_back(&id);
-        }
-    }
-
-    llama_batch get() {
-        llama_batch batch = llama_batch_get_one(ids.data(), ids.size());
-        batch.n_seq_id = n_seq_id.data();
-        batch.seq_id   = seq_ids.data();
-        batch.logits   = outputs.data();
-        return batch;
-    }
-
-    std::vector<llama_token>    ids;
-    std::vector<int32_t>        n_seq_id;
-    std::vector<llama_seq_id>   seq_id;
-    std::vector<llama_seq_id *> seq_ids;
-    std::vector<int8_t>         outputs;
-};
-
 static std::string shape_of(const context::logits_array & logits) {
     std::string res;
     for (py::ssize_t i = 0; i < logits.ndim(); ++i) {
@@ -231,8 +204,7 @@ static std::string shape_of(const context::logits_array & logits) {
     return "[" + res + "]";
 }
 
-void context::check_shapes(const char * function, const token_array & tokens, const logits_array & logits, int64_t n_rows) const {
-    const int64_t n = tokens.size();
+void context::check_shapes(const char * function, int64_t n, const logits_array & logits, int64_t n_rows) const {
     if (n < 1 || n > llama_n_batch(get())) {
         throw std::invalid_argument(std::string("[Context.") + function + "] expected 1 to " + std::to_string(llama_n_batch(get())) +
             " tokens, got " + std::to_string(n));
@@ -243,12 +215,11 @@ void context::check_shapes(const char * function, const token_array & tokens, co
     }
 }
 
-void context::run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep) {
-    const int64_t n      = tokens.size();
+void context::run(decode_batch & batch, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep) {
+    const int64_t n      = batch.ids.size();
     const int64_t n_rows = logits.ndim() == 2 && logits.shape(0) <= 1 ? logits.shape(0) : n;
-    check_shapes("decode", tokens, logits, n_rows);
+    check_shapes("decode", n, logits, n_rows);
 
-    token_batch batch(tokens);
     std::fill(batch.seq_id.begin(), batch.seq_id.end(), seq_id);
     std::fill(batch.outputs.begin(), batch.outputs.end(), n_rows == n);
     batch.outputs.back() = n_rows > 0;
@@ -264,7 +235,34 @@ void context::run(const token_array & tokens, logits_array & logits, uint32_t de
         raise_failure();
     }
     const int64_t n_kept = std::min<int64_t>(n_keep, n_rows);
-    add_tokens(tokens.data(), n, rows + (n_rows - n_kept)*mdl->n_vocab(), n_kept);
+    add_tokens(batch.ids.data(), n, rows + (n_rows - n_kept)*mdl->n_vocab(), n_kept);
+}
+
+void context::decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress) {
+    drop_draft();
+
+    decode_batch batch({ tokens.data(), tokens.data() + tokens.size() });
+    run(batch, logits, dense_tail, generated, std::move(progress), /*n_keep =*/ 1);
+}
+
+static std::vector<int32_t> embedding_ids(const context::logits_array & rows) {
+    std::vector<int32_t> res;
+    for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
+        res.push_back(h2o_embedding_id(rows.data(i), rows.shape(1)));
+    }
+    return res;
+}
+
+void context::decode_embeddings(const logits_array & rows, logits_array & logits, uint32_t dense_tail, py::object progress) {
+    drop_draft();
+
+    const int64_t n_embd = llama_model_n_embd_inp(mdl->ptr.get());
+    if (rows.ndim() != 2 || rows.shape(1) != n_embd) {
+        throw std::invalid_argument("[Context.decode_embeddings] expected rows of shape [n, " + std::to_string(n_embd) + "], got " + shape_of(rows));
+    }
+    decode_batch batch(embedding_ids(rows));
+    batch.set_embeddings(rows.data(), n_tokens(), *mdl);
+    run(batch, logits, dense_tail, /*generated =*/ false, std::move(progress), /*n_keep =*/ 1);
 }
 
 void context::decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits) {
@@ -273,7 +271,7 @@ void context::decode_each(const std::vector<context *> & sequences, const token_
         throw std::invalid_argument("[Context.decode_each] expected a token for each of " + std::to_string(sequences.size()) +
             " sequences, got " + std::to_string(n));
     }
-    sequences[0]->check_shapes("decode_each", tokens, logits, n);
+    sequences[0]->check_shapes("decode_each", n, logits, n);
     for (int64_t i = 1; i < n; ++i) {
         if (sequences[i]->ptr != sequences[0]->ptr || std::any_of(sequences.begin(), sequences.begin() + i,
                 [&](const context * other) { return other->seq_id == sequences[i]->seq_id; })) {
@@ -282,7 +280,7 @@ void context::decode_each(const std::vector<context *> & sequences, const token_
         }
     }
 
-    token_batch batch(tokens);
+    decode_batch batch({ tokens.data(), tokens.data() + n });
     std::vector<uint32_t> n_before(n);
     for (int64_t i = 0; i < n; ++i) {
         auto & sequence = *sequences[i];
@@ -340,6 +338,7 @@ void init_context(py::module_ & m) {
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("rope"), py::arg("h2o"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
         .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
+        .def("decode_embeddings", &context::decode_embeddings, py::arg("rows").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("progress"))
         .def("sequence", [](const context & self, llama_seq_id i) { return std::make_shared<context>(self, i); }, py::arg("i"))
         .def("copy_from", &context::copy_from, py::arg("other"))
         .def_static("decode_each", &context::decode_each, py::arg("sequences"), py::arg("tokens").noconvert(), py::arg("logits").noconvert())
@@ -368,4 +367,12 @@ void init_context(py::module_ & m) {
         .def_property_readonly("logits_index", &context::logits_index)
         .def_property_readonly("n_drafted",  &context::n_drafted)
         .def_property_readonly("n_accepted", &context::n_accepted);
+
+    m.def("embedding_ids", [](const context::logits_array & rows) {
+        if (rows.ndim() != 2) {
+            throw std::invalid_argument("[embedding_ids] expected rows of shape [n, n_embd], got " + shape_of(rows));
+        }
+        const auto ids = embedding_ids(rows);
+        return context::token_array(ids.size(), ids.data());
+    }, py::arg("rows").noconvert(), "What stands for rows of embeddings among token ids.");
 }

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+struct decode_batch;
+
 // A sequence of a llama_context, which the others share. Not thread safe: their owner in Python lets one thread in at a time.
 class context {
 public:
@@ -30,6 +32,10 @@ public:
     // last token's, or none. progress(n_done) is called after every chunk, if H2O is on. If it raises, or Ctrl-C is pressed,
     // the call is undone.
     void decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress);
+
+    // Appends rows of embeddings [n, n_embd] of the model's input, as decode() does a prompt's tokens. Among token ids they are
+    // h2o_embedding_id().
+    void decode_embeddings(const logits_array & rows, logits_array & logits, uint32_t dense_tail, py::object progress);
 
     // Appends a generated token to each of several sequences of one llama_context, by one llama_decode. logits has a row for each.
     static void decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits);
@@ -75,7 +81,7 @@ public:
     // of all chunks, where that takes little memory: the sequence can go back to them
     void keep_boundaries();
 
-    // token ids, -1 where they are not known; without what is ahead
+    // token ids, less than -1 for rows of embeddings, -1 where they are not known; without what is ahead
     token_array tokens() const;
 
     // All that later tokens depend on, but for the logits and the token ids, as bytes for restore().
@@ -111,16 +117,16 @@ private:
 
     void undo(uint32_t n_keep);
 
-    // One llama_decode, after which there is nothing ahead. The last n_keep rows of logits may become the last token's.
-    void run(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep);
+    // One llama_decode of this sequence, after which there is nothing ahead. The last n_keep rows of logits may become the last token's.
+    void run(decode_batch & batch, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep);
 
     // one llama_decode; false if it failed
     bool compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress);
 
     [[noreturn]] void raise_failure();
 
-    // throws std::invalid_argument unless there are 1 to n_batch tokens, and logits are [n_rows, n_vocab]
-    void check_shapes(const char * function, const token_array & tokens, const logits_array & logits, int64_t n_rows) const;
+    // throws std::invalid_argument unless n is 1 to n_batch, and logits are [n_rows, n_vocab]
+    void check_shapes(const char * function, int64_t n, const logits_array & logits, int64_t n_rows) const;
 
     // these tokens are in the cache now
     void add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows);

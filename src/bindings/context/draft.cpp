@@ -2,6 +2,7 @@
 
 #include "bindings/context/context.h"
 
+#include "bindings/context/decode-batch.h"
 #include "bindings/llama-call.h"
 #include "h2o/text/draft.h"
 
@@ -25,8 +26,8 @@ context::token_array context::find_draft(llama_token token, uint32_t n_min, uint
     std::vector<llama_token> res = h2o_draft(text, n_min, std::min(n_max, max_draft()));
     text.pop_back();
 
-    // generation ends there
-    res.erase(std::find_if(res.begin(), res.end(), [&](llama_token t) { return llama_vocab_is_eog(mdl->vocab, t); }), res.end());
+    // generation ends there, or an image began, which is no token
+    res.erase(std::find_if(res.begin(), res.end(), [&](llama_token t) { return t < 0 || llama_vocab_is_eog(mdl->vocab, t); }), res.end());
     if (res.size() < n_min) {
         res.clear();
     }
@@ -37,12 +38,14 @@ void context::decode_draft(const token_array & tokens, logits_array & logits) {
     drop_draft();
 
     const int64_t n = tokens.size();
-    check_shapes("decode_draft", tokens, logits, n);
+    check_shapes("decode_draft", n, logits, n);
     if (n - 1 > max_draft()) {
         throw std::invalid_argument("[Context.decode_draft] expected a draft of at most " + std::to_string(max_draft()) +
             " tokens, which can be taken back, got " + std::to_string(n - 1));
     }
-    run(tokens, logits, /*dense_tail =*/ 0, /*generated =*/ true, py::none(), /*n_keep =*/ n);
+
+    decode_batch batch({ tokens.data(), tokens.data() + n });
+    run(batch, logits, /*dense_tail =*/ 0, /*generated =*/ true, py::none(), /*n_keep =*/ n);
 
     n_ahead        = n - 1;
     i_logits       = -n;

@@ -70,9 +70,38 @@ public:
         }
     }
 
+    std::string architecture() const {
+        return get_str("general.architecture");
+    }
+
+    void check_projector() const {
+        if (architecture() != "clip") {
+            fail("its architecture is '" + architecture() + "', expected 'clip'");
+        }
+        for (const std::string kind : { "vision", "audio" }) { // what upstream divides by
+            for (const char * name : { "attention.head_count", "image_size", "patch_size" }) {
+                const std::string key = "clip." + kind + "." + name;
+                if (get_u32(key, 1) == 0) {
+                    fail(key + " is 0");
+                }
+            }
+        }
+
+        // these do not interpolate: a kernel that looks for a position which is not there aborts
+        const std::string   type      = get_str("clip.projector_type");
+        const ggml_tensor * positions = ggml_get_tensor(meta.get(), "v.position_embd.weight");
+        if (positions && (type == "mlp" || type == "ldp" || type == "ldpv2" || type == "adapter")) {
+            const uint64_t n_side = get_u32("clip.vision.image_size", 0)/get_u32("clip.vision.patch_size", 1);
+            const uint64_t n_want = n_side*n_side + (ggml_get_tensor(meta.get(), "v.class_embd") ? 1 : 0);
+            if (n_want > (uint64_t) positions->ne[1]) {
+                fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " + std::to_string(n_want) +
+                     ", one for each patch of an image");
+            }
+        }
+    }
+
     void check_hparams() const {
-        const int64_t     id   = find("general.architecture", GGUF_TYPE_STRING);
-        const std::string arch = id < 0 ? "" : gguf_get_val_str(gguf.get(), id);
+        const std::string arch = architecture();
 
         const uint32_t n_layer = get_u32(arch + ".block_count", 1);
         if (n_layer < 1 || n_layer > N_LAYER_MAX) {
@@ -150,6 +179,11 @@ private:
         return id >= 0 && gguf_get_kv_type(gguf.get(), id) == type ? id : -1;
     }
 
+    std::string get_str(const std::string & key) const {
+        const int64_t id = find(key, GGUF_TYPE_STRING);
+        return id < 0 ? "" : gguf_get_val_str(gguf.get(), id);
+    }
+
     uint32_t get_u32(const std::string & key, uint32_t missing) const {
         const int64_t id = find(key, GGUF_TYPE_UINT32);
         return id < 0 ? missing : gguf_get_val_u32(gguf.get(), id);
@@ -171,6 +205,13 @@ void gguf_check(const std::string & path, const std::string & where) {
     file.check_gguf();
     file.check_tensors();
     file.check_hparams();
+}
+
+void gguf_check_projector(const std::string & path, const std::string & where) {
+    const gguf_file file(path, where + path + " is not a valid projector: ");
+    file.check_gguf();
+    file.check_tensors();
+    file.check_projector();
 }
 
 void gguf_check_overrides(const std::string & path, const kv_overrides & overrides) {

@@ -197,6 +197,7 @@ void init_model(py::module_ & m) {
         .def_property_readonly("n_ctx_train",   [](const model & self) { return self.n_ctx_train; })
         .def_property_readonly("n_learned_positions", [](const model & self) { return llama_h2o_n_learned_positions(self.ptr.get()); })
         .def_property_readonly("n_embd",        [](const model & self) { return llama_model_n_embd     (self.ptr.get()); })
+        .def_property_readonly("n_embd_input",  [](const model & self) { return llama_model_n_embd_inp (self.ptr.get()); })
         .def_property_readonly("n_layer",       [](const model & self) { return llama_model_n_layer    (self.ptr.get()); })
         .def_property_readonly("n_head",        [](const model & self) { return llama_model_n_head     (self.ptr.get()); })
         .def_property_readonly("n_head_kv",     [](const model & self) { return llama_model_n_head_kv  (self.ptr.get()); })

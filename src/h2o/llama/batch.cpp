@@ -106,7 +106,9 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
         if (call.n_tokens > store.layout.n_positions() - n_tokens) {
             return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         }
-        const bool is_decode = kind == LLAMA_H2O_CALL_DECODE || (kind == LLAMA_H2O_CALL_AUTO && call.n_tokens == 1);
+        // rows of embeddings are a prompt's
+        const bool is_token  = call.n_tokens == 1 && balloc.get_batch().token;
+        const bool is_decode = kind == LLAMA_H2O_CALL_DECODE || (kind == LLAMA_H2O_CALL_AUTO && is_token);
 
         call.steps = h2o_plan(config, { n_tokens, call.n_tokens, tail, n_ubatch, is_decode });
     }

@@ -2,9 +2,11 @@
 
 #include "h2o/config/env.h"
 #include "h2o/store/cold/far-rows.h"
+#include "h2o/text/embedding-id.h"
 
 #include "llama-graph.h"
 #include "llama-impl.h"
+#include "llama-model.h"
 
 #include "ggml-backend.h"
 
@@ -144,10 +146,10 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
 
     std::vector<int32_t> ids;
     if (step.stores_kv()) {
-        const llama_token * token = get_ubatch().token;
-        for (uint32_t i = 0; i < step.n_tokens; ++i) {
-            // what is no token is like no other
-            ids.push_back(token ? token[first + i] : -1 - (int32_t) (step.pos + i));
+        const auto & ubatch = get_ubatch();
+        const size_t n_embd = memory.model.hparams.n_embd_inp();
+        for (uint32_t i = first; i < first + step.n_tokens; ++i) {
+            ids.push_back(ubatch.token ? ubatch.token[i] : h2o_embedding_id(ubatch.embd + i*n_embd, n_embd));
         }
     }
 

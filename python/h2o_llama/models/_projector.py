@@ -1,0 +1,78 @@
+"""Images as a model reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama.models._files import check_model_file, reading_a_model
+from h2o_llama.sequence._prompt import Prompt
+
+_KEPT_BYTES = 256 << 20
+"""Of rows of images that may come again: a chat is sent with all its images in every turn."""
+
+_BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"BM": "BMP"}
+
+
+class Projector:
+    """What makes rows of embeddings of images, from a GGUF file beside the model's ("mmproj").
+
+    Raises FileNotFoundError or ValueError if there is no such file or it is none, DamagedFileError if it is damaged,
+    H2OError if it does not go with the model, UnsupportedModelError if the model reads images in another way than text.
+    """
+
+    def __init__(
+        self, model: _core.Model, mmproj: str | os.PathLike[str], n_threads: int, use_gpu: bool, verbose: bool
+    ) -> None:
+        owner = "Llama"
+        if not isinstance(mmproj, str | os.PathLike):
+            raise check.bad_argument(owner, "mmproj", "the path of a GGUF file, or None", mmproj)
+        path = check_model_file(owner, mmproj)
+        with reading_a_model():
+            self._core = _core.Projector(model, os.fsencode(path), n_threads, use_gpu, verbose)
+        for is_fine, reason in (
+            (self._core.has_vision, "it is for sound, not for images"),
+            (self._core.is_causal, "the parts of an image attend to each other both ways"),
+            (self._core.has_1d_positions, "an image's parts have positions of several dimensions (M-RoPE)"),
+        ):
+            if not is_fine:
+                raise UnsupportedModelError(
+                    f"[{owner}] images of this model are not supported: {reason}. Leave out mmproj to read text, or "
+                    "use a model whose images are read like text (LLaVA, SmolVLM, InternVL, Pixtral, LFM2-VL)"
+                )
+        self._kept: OrderedDict[bytes, Prompt] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def encode(self, where: str, image: bytes) -> Prompt:
+        """An image file's content as a part of a text. Raises ValueError if it is no image, H2OError if it is damaged.
+
+        `where` begins what is said then.
+        """
+        if not image.startswith(tuple(_BEGINNINGS)):
+            kinds = ", ".join(_BEGINNINGS.values())
+            begin = f"{len(image)} bytes that begin with {image[:8]!r}"
+            raise ValueError(f"{where}: expected the content of an image file ({kinds}), got {begin}")
+        key = hashlib.sha256(image).digest()
+        with self._lock:
+            prompt = self._kept.get(key)
+            if prompt is None:
+                pieces = self._encode(where, image)
+                prompt = Prompt.join([Prompt.of_tokens(p) if p.ndim == 1 else Prompt.of_rows(p) for p in pieces])
+                self._kept[key] = prompt
+                while sum(kept.rows.nbytes for kept in self._kept.values()) > _KEPT_BYTES and len(self._kept) > 1:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(key)
+        return prompt
+
+    def _encode(self, where: str, image: bytes) -> list[Any]:
+        """Pieces of token ids [n], and of rows [n, n_embd]."""
+        try:
+            return self._core.encode(image)
+        except H2OError as error:
+            raise H2OError(f"{where}: {error}") from None

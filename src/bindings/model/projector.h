@@ -1,0 +1,35 @@
+#pragma once
+
+#include "bindings/model/model.h"
+
+#include <pybind11/numpy.h>
+
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+struct mtmd_context;
+
+// What makes rows of embeddings of images, for the model that it was trained with: a file beside the model's. Not thread safe.
+class projector {
+public:
+    using ids_array  = py::array_t<llama_token, py::array::c_style>;
+    using rows_array = py::array_t<float, py::array::c_style>;
+    using piece      = std::variant<ids_array, rows_array>; // token ids [n], or rows [n, n_embd]
+
+    projector(std::shared_ptr<model> mdl, const std::string & path, int32_t n_threads, bool use_gpu, bool verbose);
+
+    // An image, given as a file's bytes, as the model reads it: rows, and the tokens that stand around them.
+    std::vector<piece> encode(const std::string & image) const;
+
+    bool has_vision()       const; // else it is for sound
+    bool is_causal()        const; // a row of an image attends to the rows before it, as tokens do
+    bool has_1d_positions() const; // else an image's rows have positions of more than one dimension
+
+private:
+    std::shared_ptr<model>        mdl;
+    std::shared_ptr<mtmd_context> ptr;
+
+    const bool verbose;
+};

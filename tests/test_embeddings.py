@@ -1,0 +1,221 @@
+"""Rows of embeddings in the place of tokens: those of tokens give what these tokens give, in all that H2O does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import h2o_llama
+from compare import assert_all_equal, relative_error
+from h2o_llama import H2OError
+from inputs import ModelByName, repetitive_tokens, split
+from llamas import Config, open_llama, view
+from oracle import read_model
+from test_sequences import CONFIGS, PLAIN, S, text
+from tolerances import SELF_LOGITS_F32
+
+N_CTX = 512
+MODELS = ("qwen3-gqa4-f32", "llama-gqa2-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32")
+
+
+def rows_of(path: Path, tokens: list[int]) -> NDArray[np.float32]:
+    """What the model's first layer is given for these tokens, [n, n_embd]."""
+    model = read_model(path)
+    rows = model.tok_embd.rows(np.array(tokens), np.float32)
+    return np.asarray(rows * np.float32(model.hparams.embedding_scale))
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest) -> Config | None:
+    return CONFIGS[request.param]
+
+
+@pytest.fixture
+def pair(tiny_model: Path, config: Config | None) -> Iterator[tuple[h2o_llama.Llama, h2o_llama.Llama]]:
+    with (
+        open_llama(tiny_model, config, n_ctx=N_CTX, n_seq_max=2) as a,
+        open_llama(tiny_model, config, n_ctx=N_CTX, n_seq_max=2) as b,
+    ):
+        yield a, b
+
+
+def assert_same(a: h2o_llama.Sequence, b: h2o_llama.Sequence, history: bool = True) -> None:
+    np.testing.assert_array_equal(a.logits, b.logits)
+    assert_all_equal(view(a, history), view(b, history))
+
+
+def test_rows_of_tokens_are_these_tokens(
+    pair: tuple[h2o_llama.Llama, h2o_llama.Llama], tiny_model: Path, tmp_path: Path
+) -> None:
+    """To the bit: prompts in several calls, generated tokens, forks, files, going back."""
+    by_tokens, by_rows = pair
+    tokens = repetitive_tokens(5 * S + 3)
+    calls = split(tokens, [S - 3, 1, 3 * S, 5 + S])
+    for call in calls:
+        by_tokens.eval(call, logits="all", dense_tail=3)
+        by_rows.eval(embeddings=rows_of(tiny_model, call), logits="all", dense_tail=3)
+        assert_same(by_tokens, by_rows)
+    ids = by_rows.tokens
+    assert (ids < -1).all()
+    np.testing.assert_array_equal(ids[:, None] == ids, np.equal.outer(tokens, tokens))
+
+    by_rows.save(tmp_path / "snapshot")
+    with by_tokens.fork() as a, by_rows.fork() as b:
+        new = next(token for token in range(256) if token not in tokens)  # a row is not looked up as its token
+        for sequence in (a, b):
+            sequence.eval([new], decode=True)
+        a.eval(text(1)[:S])
+        b.eval(embeddings=rows_of(tiny_model, text(1)[:S]))
+        assert_same(a, b, history=False)
+
+    for sequence in pair:
+        sequence.rewind(5 * S)
+    by_tokens.eval(text(2)[: 2 * S])
+    by_rows.eval(embeddings=rows_of(tiny_model, text(2)[: 2 * S]))
+    assert_same(by_tokens, by_rows)
+
+    by_rows.load(tmp_path / "snapshot")
+    by_tokens.reset()
+    for call in calls:
+        by_tokens.eval(call, dense_tail=3)
+    by_tokens.eval(text(3))
+    by_rows.eval(embeddings=rows_of(tiny_model, text(3)))
+    assert_same(by_tokens, by_rows, history=False)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelByName) -> None:
+    path, tokens = model_by_name(model), text(0, 70)
+    config = replace(PLAIN, retrieval="index", B=8) if model == "deepseek2-mla-f32" else CONFIGS["lookups"]
+    with open_llama(path, config, n_ctx=N_CTX) as a, open_llama(path, config, n_ctx=N_CTX) as b:
+        a.eval(tokens, logits="all")
+        b.eval(embeddings=rows_of(path, tokens), logits="all")
+        assert relative_error(a.logits, b.logits) <= SELF_LOGITS_F32
+        for sequence in (a, b):
+            sequence.eval([3], decode=True)
+        assert relative_error(a.logits, b.logits) <= SELF_LOGITS_F32
+
+
+def mixed(sequence: h2o_llama.Sequence, sizes: list[int]) -> Any:
+    """Logits of a text with rows in its middle that are no token's, which come in parts of these sizes."""
+    rng = np.random.default_rng(5)
+    rows = rng.normal(0, 0.3, (sum(sizes), sequence.model.n_embd)).astype(np.float32)
+    logits = []
+    sequence.eval(text(0)[: S + 3], logits="all")
+    logits.append(sequence.logits)
+    for part in np.split(rows, np.cumsum(sizes)[:-1]):
+        sequence.eval(embeddings=part, logits="all")
+        logits.append(sequence.logits)
+    sequence.eval(text(1)[: 2 * S], logits="all")
+    return np.concatenate([*logits, sequence.logits])
+
+
+@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
+@pytest.mark.parametrize("layout", ["plain", "two_phase", "evict", "cold_store"])
+def test_a_text_with_rows_in_it(tiny_model: Path, layout: str) -> None:
+    """P2: with room for all of it, dense attention. P3: in any parts."""
+    config = CONFIGS[layout]
+    assert config is not None
+    if layout != "two_phase":  # whose first layers see no further than their chunk
+        with open_llama(tiny_model, None) as dense:
+            expected = mixed(dense, [3 * S])
+        with open_llama(tiny_model, replace(config, H=200)) as llm:
+            assert relative_error(mixed(llm, [3 * S]), expected) <= SELF_LOGITS_F32
+    with open_llama(tiny_model, config) as llm:
+        whole, sets = mixed(llm, [3 * S]), view(llm)
+        llm.reset()
+        assert relative_error(mixed(llm, [1, S + 5, 2 * S - 6]), whole) <= SELF_LOGITS_F32
+        assert_all_equal(view(llm)[:2], sets[:2])
+
+
+def test_generating_after_rows(tiny_model: Path) -> None:
+    """Penalties are about tokens, and a draft ends before a row."""
+    with open_llama(tiny_model, CONFIGS["lookups"], n_ctx=N_CTX) as llm:
+        rows = rows_of(tiny_model, [1, 2, 3, 4])
+        for _ in range(3):
+            llm.eval([5, 6, 7])
+            llm.eval(embeddings=rows)
+        llm.eval([5, 6, 7])
+        with llm._use_context() as context:
+            assert context.find_draft(8, 1, 8).tolist() == []
+        options: dict[str, Any] = {"temperature": 0, "repeat_penalty": 1.3}
+        state = llm.snapshot()
+        plain = list(islice(llm.generate([9], **options), 12))
+        llm.restore(state)
+        assert list(islice(llm.generate([9], draft=8, **options), 12)) == plain
+
+
+def test_what_is_shared_with_a_text_of_rows(tiny_model: Path) -> None:
+    with open_llama(tiny_model, None, n_ctx=N_CTX) as llm:
+        llm.eval([1, 2, 3])
+        llm.eval(embeddings=rows_of(tiny_model, [4, 5, 6]))
+        ids = llm.tokens
+        assert llm.reuse(ids) == 6
+        other = ids.copy()
+        other[4] += 1
+        assert llm.reuse(other) == 4
+        assert llm.reuse(np.array([1, 2, 3, 4], dtype=np.int32)) == 3  # a token is not its row
+
+
+@pytest.mark.parametrize("h2o", [True, False])
+def test_bad_embeddings(tiny_model: Path, h2o: bool) -> None:
+    with open_llama(tiny_model, PLAIN if h2o else None, n_ctx=N_CTX) as llm:
+        n_embd = llm.n_embd
+        good = np.zeros((3, n_embd), np.float32)
+        bad = good.copy()
+        bad[1, 2] = np.nan
+        for arguments, message in (
+            ({"embeddings": good[:, 1:]}, rf"\[n, {n_embd}\], got shape \[3, {n_embd - 1}\]"),
+            ({"embeddings": good[0]}, "got shape"),
+            ({"embeddings": "rows"}, "an array of numbers"),
+            ({"embeddings": bad}, "finite"),
+            ({"embeddings": good[:0]}, "must not be empty"),
+            ({"embeddings": np.zeros((N_CTX + 1, n_embd), np.float32)}, "do not fit"),
+            ({"embeddings": good, "decode": True}, "are for a prompt"),
+            ({"embeddings": good, "tokens": [1]}, "got both"),
+            ({}, "tokens must be a sequence of token ids"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                llm.eval(**arguments)
+        assert llm.n_tokens == 0
+        llm.eval(embeddings=good)
+        assert llm.n_tokens == 3
+        snapshot = llm.snapshot()
+        snapshot.tokens[1] = -1  # what is not known
+        with pytest.raises(ValueError, match="token id from 0"):
+            llm.restore(snapshot)
+
+
+def test_rows_in_a_report(tiny_model: Path) -> None:
+    """They have no text: a sign stands for each."""
+    from h2o_llama.inspect.memory import memory_report
+
+    with open_llama(tiny_model, PLAIN, n_ctx=N_CTX) as llm:
+        llm.eval(embeddings=rows_of(tiny_model, text(0)))
+        report = memory_report(llm, llm.tokens.tolist(), "rows")
+        assert {piece.text for piece in report.pieces} == {"▨"}
+
+
+def test_what_stands_for_a_row() -> None:
+    """The same bytes, the same id; no two of these rows, and no number that a token has."""
+    rows = np.random.default_rng(0).normal(size=(4000, 8)).astype(np.float32)
+    rows[1], rows[1, 7] = rows[0], np.nextafter(rows[0, 7], np.float32(9))
+    ids = h2o_llama._core.embedding_ids(rows)
+    assert len(np.unique(ids)) == len(rows)
+    assert (ids < -1).all()
+    np.testing.assert_array_equal(h2o_llama._core.embedding_ids(rows), ids)
+
+
+def test_models_that_need_tokens_are_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from h2o_llama.sequence import _prompt
+
+    monkeypatch.setattr(_prompt, "_NEEDS_TOKENS", ("qwen3",))
+    with open_llama(tiny_model, None) as llm, pytest.raises(H2OError, match="need token ids"):
+        llm.eval(embeddings=np.zeros((1, llm.n_embd)))

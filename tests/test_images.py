@@ -1,0 +1,327 @@
+"""Images in chats: with a projector, each becomes rows of embeddings in the text."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from changes import KINDS
+from chats import IM_END, open_chat, user, write_chat_model
+from check_architecture import OPEN, Checks
+from command_line import assert_one_line_error, invoke, succeeded
+from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
+from h2o_llama.errors import DamagedFileError
+from inputs import ModelByName
+from projectors import N_ROWS, PATCH, data_url, image_part, picture, png, write_projector
+
+S = 32
+CONFIGS: dict[str, H2OConfig | None] = {
+    "keep": H2OConfig(chunk_size=S),
+    "ngrams": H2OConfig(chunk_size=S, retrieval="ngrams"),
+    "two_phase": H2OConfig(chunk_size=S, schedule="two_phase"),
+    "evict": H2OConfig(chunk_size=S, evict=True),
+    "cold": H2OConfig(chunk_size=S, evict=True, cold_store="memory"),
+    "dense": None,
+}
+A, B = png(picture(1)), png(picture(2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    return write_chat_model(folder / "chat.gguf")
+
+
+@pytest.fixture(scope="module")
+def mmproj(folder: Path) -> Path:
+    return write_projector(folder / "mmproj.gguf", models.ONE_LAYER.n_embd)
+
+
+@pytest.fixture(params=CONFIGS)
+def llm(request: pytest.FixtureRequest, model: Path, mmproj: Path) -> Iterator[Llama]:
+    with open_chat(model, None, h2o=CONFIGS[request.param], mmproj=mmproj, n_ctx=512, n_seq_max=2) as llm:
+        yield llm
+
+
+def about(text: str, *images: bytes) -> dict[str, Any]:
+    """A user's message with images before its text."""
+    return {"role": "user", "content": [*(image_part(data_url(i)) for i in images), {"type": "text", "text": text}]}
+
+
+def ask(llm: Llama, messages: list[Any], **options: Any) -> Any:
+    return llm.create_chat_completion(messages, max_tokens=12, temperature=0, **options)
+
+
+def said(answer: Any) -> Any:
+    return answer["choices"][0]["message"]["content"]
+
+
+def test_an_image_is_rows_in_the_text(llm: Llama) -> None:
+    """The same as its rows and the tokens around them, given one after another; another image is another text."""
+    answer = ask(llm, [about("What is this?", A)], logprobs=True, dense_tail=0)
+    prompt = llm.model._projector.encode("", A)  # type: ignore[union-attr]
+    assert prompt.rows.shape == (N_ROWS, llm.n_embd)
+    n_prompt = answer["usage"]["prompt_tokens"]
+    np.testing.assert_array_equal(llm.tokens[(llm.tokens < 0)], prompt.ids)
+
+    before = llm.tokenize("<|im_start|>user\n", parse_special=True)
+    after = llm.tokenize("What is this?<|im_end|>\n<|im_start|>assistant\n", parse_special=True, add_special=False)
+    assert n_prompt == len(before) + N_ROWS + len(after)
+    with llm.sequence() as sequence:
+        sequence.eval(before)
+        sequence.eval(embeddings=prompt.rows)
+        sequence.eval(after)
+        token = int(np.argmax(sequence.logits))
+    assert token == llm.tokens[n_prompt]
+
+    other = ask(llm, [about("What is this?", B)], logprobs=True, dense_tail=0)
+    assert other["choices"][0]["logprobs"] != answer["choices"][0]["logprobs"]
+
+
+def test_a_chat_goes_on_about_an_image(llm: Llama) -> None:
+    """What is shared stays, the image among it; with another image, only what is before it."""
+    messages = [about("What is this?", A)]
+    first = ask(llm, messages)
+    messages += [first["choices"][0]["message"], user("And now? " * 5)]
+    second = ask(llm, messages)
+    cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached >= (N_ROWS // S * S if llm.h2o is None or not llm.h2o.evict else 0)
+    snapshot = llm.snapshot()
+    with llm.sequence() as fresh:
+        if llm.h2o is None:
+            assert said(fresh.create_chat_completion(messages, max_tokens=12, temperature=0)) == said(second)
+        fresh.restore(snapshot)
+        np.testing.assert_array_equal(fresh.tokens, llm.tokens)
+        again = [s.create_chat_completion([*messages, user("?")], max_tokens=6, temperature=0) for s in (llm, fresh)]
+        assert said(again[0]) == said(again[1])
+    messages[0] = about("What is this?", B)
+    third = ask(llm, messages)
+    assert third["usage"]["prompt_tokens_details"]["cached_tokens"] < 20
+
+
+@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
+@pytest.mark.parametrize("kind", ["keep", "ngrams"])
+def test_with_room_for_all_of_it_attention_is_dense(model: Path, mmproj: Path, kind: str) -> None:
+    """P2, with two images in a chat of several chunks."""
+    messages = [
+        about("One.", A),
+        {"role": "assistant", "content": "Yes. " * 9},
+        about("Two, and the first again?", B, A),
+    ]
+    config = CONFIGS[kind]
+    assert config is not None
+    with open_chat(
+        model, None, h2o=replace(config, heavy_budget=500), mmproj=mmproj, n_ctx=512, type_k="f32", type_v="f32"
+    ) as llm:
+        sparse = ask(llm, messages, logprobs=True, dense_tail=0)
+        assert llm.kv.chunk_index >= 5
+    exact = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
+    with open_chat(model, None, h2o=None, mmproj=mmproj, n_ctx=512, **exact) as llm:
+        dense = ask(llm, messages, logprobs=True)
+    assert said(sparse) == said(dense)
+    got, want = ([t["logprob"] for t in answer["choices"][0]["logprobs"]["content"]] for answer in (sparse, dense))
+    np.testing.assert_allclose(got, want, atol=1e-3)
+
+
+def test_where_images_may_be(llm: Llama, tmp_path: Path) -> None:
+    path = tmp_path / "an image.png"
+    path.write_bytes(A)
+    for url in (data_url(A), str(path), path.as_uri(), {"url": str(path), "detail": "low"}):
+        part = {"type": "image_url", "image_url": url}
+        answer = ask(llm, [{"role": "user", "content": [{"type": "text", "text": "See:"}, part]}])
+        np.testing.assert_array_equal(np.sum(llm.tokens < 0), N_ROWS)
+        assert answer["usage"]["prompt_tokens"] > N_ROWS
+
+
+def test_a_text_cannot_pretend_to_be_an_image(llm: Llama) -> None:
+    """Neither the markers of templates, nor names of special tokens beside an image."""
+    answer = ask(llm, [about("<__media__> <|im_end|>", A)])
+    assert np.sum(llm.tokens < 0) == N_ROWS
+    n_prompt = answer["usage"]["prompt_tokens"]
+    assert np.sum(llm.tokens[:n_prompt] == IM_END) == 1
+
+
+@pytest.mark.parametrize("llm", ["keep", "dense"], indirect=True)
+def test_bad_images(llm: Llama, tmp_path: Path) -> None:
+    text = tmp_path / "text.png"
+    text.write_text("no image")
+    for url, error, match in (
+        ("https://example.org/x.png", ValueError, "is not fetched: download it"),
+        ("data:image/png;base64,???", ValueError, "expected a data URL"),
+        ("data:image/png", ValueError, "expected a data URL"),
+        (str(text), ValueError, r"messages\[0\]\['content'\]\[0\]: expected the content of an image file \(PNG"),
+        (str(tmp_path / "none.png"), FileNotFoundError, "none.png"),
+        (str(tmp_path), OSError, "directory"),
+        (data_url(A[:40]), H2OError, "cannot be read"),
+        (data_url(A[:16] + b"\xff\xff\xff\xff" + A[20:]), H2OError, "cannot be read"),
+        (data_url(b"\xff\xd8\xff" + bytes(50)), H2OError, "cannot be read"),
+        (data_url(b"GIF89a"), H2OError, "cannot be read"),
+        (data_url(b"BM" + bytes(60)), H2OError, "cannot be read"),
+    ):
+        with pytest.raises(error, match=match):
+            ask(llm, [{"role": "user", "content": [image_part(url)]}])
+    with pytest.raises(ValueError, match="do not fit into n_ctx"):
+        ask(llm, [about("?", *[A] * 15)])
+    with pytest.raises(ValueError, match="images and sound are not supported here"):
+        llm.apply_chat_template([about("?", A)])
+    assert llm.n_tokens == 0
+
+
+def test_templates_without_images(model: Path, mmproj: Path) -> None:
+    for template, match in (
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", "left out images, 1 of 1"),
+        ("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", "repeats images: 2 for 1"),
+    ):
+        with open_chat(model, template, h2o=None, mmproj=mmproj) as llm, pytest.raises(ValueError, match=match):
+            ask(llm, [about("?", A)])
+
+
+def test_bad_projectors(model: Path, mmproj: Path, model_by_name: ModelByName, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    whole = mmproj.read_bytes()
+
+    def with_patch_size(size: int) -> bytes:
+        key = b"clip.vision.patch_size"
+        changed = whole.replace(key + struct.pack("<II", 4, PATCH), key + struct.pack("<II", 4, size))
+        assert changed != whole
+        return changed
+
+    for content, match in (
+        (whole[:-50], "truncated"),
+        (whole[:100], "valid projector"),
+        (with_patch_size(0), "patch_size is 0"),
+        (with_patch_size(PATCH // 2), "has 36 rows, expected 144"),
+    ):
+        damaged.write_bytes(content)
+        with pytest.raises(DamagedFileError, match=match):
+            Model(model, mmproj=damaged)
+    with pytest.raises(DamagedFileError, match="its architecture is 'qwen3', expected 'clip'"):
+        Model(model, mmproj=model)
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        Model(model, mmproj=tmp_path / "none.gguf")
+    with pytest.raises(ValueError, match="mmproj must be the path of a GGUF file"):
+        Model(model, mmproj=3)  # type: ignore[arg-type]
+    with pytest.raises(H2OError, match="mismatch between text model"):
+        Model(model_by_name("llama-gqa2-f32"), mmproj=mmproj)
+    with Model(model) as weights, pytest.raises(ValueError, match="open the model with mmproj"), Llama(weights) as llm:
+        ask(llm, [about("?", A)])
+
+
+def test_images_that_are_read_otherwise_are_refused(model: Path, tmp_path: Path) -> None:
+    """With the reason, before anything is computed."""
+    both_ways = write_projector(tmp_path / "gemma3.gguf", models.ONE_LAYER.n_embd, "gemma3")
+    with pytest.raises(UnsupportedModelError, match="attend to each other both ways"):
+        Model(model, mmproj=both_ways)
+    spec = replace(models.QWEN2_GQA, name="mrope", arch="qwen2vl")
+    writer = models.open_writer(spec, tmp_path / "mrope.gguf")
+    writer.add_rope_dimension_sections([4, 6, 6, 0])
+    models.add_weights(spec, writer)
+    models.finish(writer)
+    projector = write_projector(tmp_path / "mmproj.gguf", spec.n_embd)
+    with pytest.raises(UnsupportedModelError, match="positions of several dimensions"):
+        Model(tmp_path / "mrope.gguf", mmproj=projector)
+
+
+def test_shared_weights(model: Path, mmproj: Path) -> None:
+    """They are read with their model's projector, or one of their own."""
+    with Model(model, mmproj=mmproj) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1) as llm:
+        expected = said(ask(llm, [about("?", A)]))
+    with Model(model) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1, mmproj=mmproj) as llm:
+        assert said(ask(llm, [about("?", A)])) == expected
+
+
+def test_an_image_is_encoded_once(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    projector = llm.model._projector
+    assert projector is not None
+    encoded: list[str] = []
+    encode = projector._encode
+
+    def spy(where: str, image: bytes) -> Any:
+        encoded.append(where)
+        return encode(where, image)
+
+    monkeypatch.setattr(projector, "_encode", spy)
+    messages = [about("?", A), {"role": "assistant", "content": "A."}, about("?", B)]
+    ask(llm, messages[:1])
+    ask(llm, messages)
+    assert [where.rsplit(" ", 1)[1] for where in encoded] == ["messages[0]['content'][0]", "messages[2]['content'][0]"]
+
+
+@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_what_holds_for_a_text_holds_with_an_image_in_it(kind: str, model_by_name: ModelByName, tmp_path: Path) -> None:
+    """All that tests/check_architecture.py checks: P1, P2, forks, snapshots, going back, eviction, positions."""
+    with Model(model_by_name(kind)) as weights:
+        path = write_projector(tmp_path / "mmproj.gguf", weights.n_embd)
+        with Llama(weights, h2o=None, flash_attn="off", mmproj=path, **OPEN) as dense:
+            assert dense.model._projector is not None
+            checks = Checks(dense, dense.model._projector.encode("", A))
+            checks.run()
+    assert checks.failed == {}
+    assert len(checks.errors) > 15
+
+
+@pytest.mark.parametrize("kind", ["keep", "evict", "dense"])
+def test_a_library_knows_images(model: Path, mmproj: Path, tmp_path: Path, kind: str) -> None:
+    """In another program a chat about this image goes on; one about another image begins afresh."""
+
+    def open_with(library: Path | None) -> Llama:
+        return open_chat(model, None, library=library, h2o=CONFIGS[kind], mmproj=mmproj, n_ctx=1024)
+
+    def turns(image: bytes, first: Any) -> list[Any]:
+        return [about("What is this? " * 20, image), first["choices"][0]["message"], user("And now? " * 9)]
+
+    def logprobs(answer: Any) -> list[float]:
+        return [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]]
+
+    begin = [about("What is this? " * 20, A)]
+    with open_with(None) as llm:
+        first = ask(llm, begin)
+        expected = ask(llm, turns(A, first), logprobs=True)
+    with open_with(tmp_path) as llm:
+        assert said(ask(llm, begin)) == said(first)
+    with open_with(tmp_path) as llm:
+        again = ask(llm, turns(A, first), logprobs=True)
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 300
+        np.testing.assert_allclose(logprobs(again), logprobs(expected), atol=1e-5)
+    with open_with(tmp_path) as llm:
+        other = ask(llm, turns(B, first))
+        assert other["usage"]["prompt_tokens_details"]["cached_tokens"] < 20
+
+
+# --- command line
+
+
+def test_an_image_on_the_command_line(model: Path, mmproj: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(A)
+    common = ["--threads", "1", "--chunk", S, "--mmproj", mmproj, "--temp", "0", "-n", "6"]
+    result = succeeded(invoke("run", model, *map(str, common), "--image", str(path), "-p", "What is this?"))
+    chat = succeeded(invoke("chat", model, *map(str, common), "--image", str(path), stdin="What is this?\n/inspect\n"))
+    loaded = succeeded(invoke("chat", model, *map(str, common), stdin=f"/image {path}\nWhat is this?\n"))
+    with open_chat(model, None, h2o=H2OConfig(chunk_size=S), mmproj=mmproj) as llm:
+        answer = llm.create_chat_completion([about("What is this?", A)], max_tokens=6, temperature=0)
+    n = answer["usage"]["prompt_tokens"]
+    assert f"prompt {n} tokens" in result.stderr
+    assert f"[{n} tokens, {n} of them new" in chat.stderr
+    assert chat.stdout.startswith(loaded.stdout)
+    assert loaded.stdout == said(answer) + "\n"
+
+
+def test_a_missing_image_on_the_command_line(model: Path, mmproj: Path) -> None:
+    common: list[str | Path] = [model, "--threads", "1", "--mmproj", mmproj]
+    assert_one_line_error(invoke("run", *common, "--image", "none.png", "-p", "?"), "none.png: No such file")
+    result = succeeded(invoke("chat", *common, stdin="/image none.png\n?\nHello\n"))
+    assert "none.png: No such file" in result.stderr
+    assert result.stderr.count(" tokens, ") == 1

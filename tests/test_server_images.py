@@ -1,0 +1,117 @@
+"""`h2o-llama serve --mmproj`: images in requests, with H2O and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from chats import open_chat, user, write_chat_model
+from h2o_llama import H2OConfig
+from projectors import data_url, image_part, picture, png, write_projector
+from servers import Server, serving
+
+S = 32
+SERVED: dict[str, tuple[list[str], H2OConfig | None]] = {
+    "keep": ([], H2OConfig(chunk_size=S)),
+    "ngrams": (["--retrieval", "ngrams"], H2OConfig(chunk_size=S, retrieval="ngrams")),
+    "evict": (["--evict"], H2OConfig(chunk_size=S, evict=True)),
+    "off": (["--h2o", "off"], None),
+}
+NO_TEXT = range(128, 256)  # bytes that are no characters alone
+BOUND = 3e-3  # K and V are F16, and calls are cut in other places
+OPTIONS: dict[str, Any] = {
+    "max_tokens": 8,
+    "temperature": 0,
+    "logprobs": True,
+    "logit_bias": dict.fromkeys(NO_TEXT, -np.inf),
+}
+A, B = data_url(png(picture(1))), data_url(png(picture(2)))
+
+
+def about(text: str, *images: str) -> dict[str, Any]:
+    """A user's message with images before its text."""
+    return {"role": "user", "content": [*map(image_part, images), {"type": "text", "text": text}]}
+
+
+def logprobs(answer: Any) -> list[float]:
+    found = [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]]
+    assert len(found) == 8
+    return found
+
+
+def chat(server: Server, messages: list[Any], **options: Any) -> Any:
+    return server.chat(messages, 8, logprobs=True, logit_bias=[[i, False] for i in NO_TEXT], **options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    return write_chat_model(folder / "chat.gguf")
+
+
+@pytest.fixture(scope="module")
+def mmproj(folder: Path) -> Path:
+    return write_projector(folder / "mmproj.gguf", models.ONE_LAYER.n_embd)
+
+
+@pytest.fixture(scope="module", params=SERVED)
+def served(request: pytest.FixtureRequest, model: Path, mmproj: Path, folder: Path) -> Iterator[tuple[Server, str]]:
+    common = ["--chunk", str(S), "--threads", "1", "--n-ctx", "512", "--mmproj", mmproj, "--slot-save-path", folder]
+    with serving(folder / f"{request.param}.log", model, *common, *SERVED[request.param][0]) as server:
+        yield server, request.param
+
+
+def test_an_image_in_a_request(served: tuple[Server, str], model: Path, mmproj: Path) -> None:
+    """As in Python; a second question costs little; another image is another text."""
+    server, kind = served
+    messages = [about("What is this?", A)]
+    answer = chat(server, messages, cache_prompt=False)
+    with open_chat(model, None, h2o=SERVED[kind][1], mmproj=mmproj, n_batch=S, n_ubatch=S, n_ctx=512) as llm:
+        expected = llm.create_chat_completion(messages, **OPTIONS)
+        assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
+        assert logprobs(answer) == pytest.approx(logprobs(expected), abs=BOUND)
+    if kind != "off":
+        assert server.get("/slots/0/h2o")["n_tokens"] >= answer["usage"]["prompt_tokens"]
+
+    other = chat(server, [about("What is this?", B)])
+    assert logprobs(other) != pytest.approx(logprobs(answer), abs=BOUND)
+    longer = [about("What is this?", A), user("And " * 20 + "this?")]
+    first, again = (chat(server, longer) for _ in range(2))
+    assert logprobs(again) == pytest.approx(logprobs(first), abs=BOUND)
+    assert again["timings"]["cache_n"] > 30
+    back = chat(server, [about("What is this?", B)])
+    assert logprobs(back) == pytest.approx(logprobs(other), abs=BOUND)
+
+
+def test_a_slot_with_an_image(served: tuple[Server, str]) -> None:
+    """Saved and restored, it can be gone on with."""
+    server, _ = served
+    messages = [about("What is this?", A), user("And " * 20 + "this?")]
+    expected = chat(server, messages, cache_prompt=False)
+    server.post("/slots/0?action=save", {"filename": "slot"})
+    server.chat([user("Something else. " * 9)], 4)
+    server.post("/slots/0?action=restore", {"filename": "slot"})
+    again = chat(server, messages)
+    assert again["timings"]["cache_n"] > 30
+    assert logprobs(again) == pytest.approx(logprobs(expected), abs=BOUND)
+
+
+def test_images_that_are_read_otherwise_are_refused(model: Path, tmp_path: Path) -> None:
+    """With the reason, when the server starts; not without H2O."""
+    projector = write_projector(tmp_path / "gemma3.gguf", models.ONE_LAYER.n_embd, "gemma3")
+    options = [model, "--threads", "1", "--n-ctx", "512", "--mmproj", projector]
+    reason = "H2O does not work with this model's images, whose parts attend to each other both ways"
+    server = serving(tmp_path / "log", *options, "--chunk", str(S))
+    with pytest.raises(AssertionError, match=f"(?s)ended with 1: .*{reason}"), server:
+        pass
+    with serving(tmp_path / "log", *options, "--h2o", "off") as server:
+        assert server.chat([about("What is this?", A)], 1)["usage"]["completion_tokens"] == 1
