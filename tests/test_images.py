@@ -16,6 +16,7 @@ from changes import KINDS
 from chats import IM_END, open_chat, user, write_chat_model
 from check_architecture import OPEN, Checks
 from command_line import assert_one_line_error, invoke, succeeded
+from gguf_mutation import GGUFFile, mutated
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
 from h2o_llama.errors import DamagedFileError
 from inputs import ModelByName
@@ -197,6 +198,10 @@ def test_bad_projectors(model: Path, mmproj: Path, model_by_name: ModelByName, t
         assert changed != whole
         return changed
 
+    def without_bias(file: GGUFFile) -> None:
+        del file.tensors[b"mm.2.bias"]
+        file.n_tensors -= 1
+
     for content, match in (
         (whole[:-50], "truncated"),
         (whole[:100], "valid projector"),
@@ -206,6 +211,9 @@ def test_bad_projectors(model: Path, mmproj: Path, model_by_name: ModelByName, t
         damaged.write_bytes(content)
         with pytest.raises(DamagedFileError, match=match):
             Model(model, mmproj=damaged)
+    mutated(mmproj, damaged, without_bias)
+    with pytest.raises(DamagedFileError, match=r"no mm\.2\.bias"):
+        Model(model, mmproj=damaged)
     with pytest.raises(DamagedFileError, match="its architecture is 'qwen3', expected 'clip'"):
         Model(model, mmproj=model)
     with pytest.raises(FileNotFoundError, match="there is no file"):

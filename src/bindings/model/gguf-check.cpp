@@ -87,8 +87,13 @@ public:
             }
         }
 
+        // the loader takes it as optional, the graph does not
+        const std::string type = get_str("clip.projector_type");
+        if (type == "mlp" && ggml_get_tensor(meta.get(), "mm.2.weight") && !ggml_get_tensor(meta.get(), "mm.2.bias")) {
+            fail("there is mm.2.weight, but no mm.2.bias");
+        }
+
         // these do not interpolate: a kernel that looks for a position which is not there aborts
-        const std::string   type      = get_str("clip.projector_type");
         const ggml_tensor * positions = ggml_get_tensor(meta.get(), "v.position_embd.weight");
         if (positions && (type == "mlp" || type == "ldp" || type == "ldpv2" || type == "adapter")) {
             const uint64_t n_side = get_u32("clip.vision.image_size", 0)/get_u32("clip.vision.patch_size", 1);
