@@ -86,7 +86,7 @@ def work(folder: Path, seed: int) -> None:
             if llm.n_cached:
                 fresh.reset()
                 fresh.eval(tokens)
-                # read in other parts, a text may find other keys where two fit nearly alike: up to 0.03 without a library
+                # read in other parts, a text may find other keys where two fit alike: 0.023 without a library
                 if not np.allclose(llm.logits, fresh.logits, atol=0.2):
                     sys.exit("attack_library: what was taken from the library is another text")
                 with (folder / f"hits-{os.getpid()}").open("ab") as hits:
