@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from gguf import GGUFReader
 
 from h2o_llama import H2OConfig, Llama, Model, UnsupportedModelError, _core
 from h2o_llama.sequence._prompt import Prompt
@@ -196,7 +195,7 @@ class Checks:
         """
         tokens, start = self.text.prompt[:MIDDLE], MIDDLE // S * S
         trained = {f"{self.model.metadata['general.architecture']}.context_length": EVICT.memory_size + S}
-        if any(tensor.name == "position_embd.weight" for tensor in GGUFReader(self.model.model_path).tensors):
+        if self.model.model._handle.n_learned_positions > 0:
             return  # learned for as many positions as there are
         with Model(self.model.model_path, kv_overrides=trained) as model:
             with Llama(model, h2o=replace(EVICT, positions="cache"), **OPEN) as llm:

@@ -19,10 +19,12 @@ import numpy as np
 import pytest
 
 import models
+from chats import write_chat_model
 from inputs import EXTERNAL_MODEL, ModelByName, Opened
 from kernels import ISAS, using
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel, read_model
 from pairwise import ATTENTION, SHAPES, is_possible
+from projectors import write_projector
 
 if TYPE_CHECKING:
     from h2o_llama import Llama
@@ -113,6 +115,17 @@ def one_layer_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("one-layer") / models.ONE_LAYER.file_name
     models.write_model(models.ONE_LAYER, path)
     return path
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chat_model(tmp_path_factory.mktemp("chat") / "chat.gguf")
+
+
+@pytest.fixture(scope="session")
+def mmproj(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A projector for `chat_model`."""
+    return write_projector(tmp_path_factory.mktemp("mmproj") / "mmproj.gguf", models.ONE_LAYER.n_embd)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import base64
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
@@ -97,3 +98,8 @@ def data_url(image: bytes) -> str:
 
 def image_part(url: str) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def about(text: str, *images: bytes) -> dict[str, Any]:
+    """A user's message with images before its text."""
+    return {"role": "user", "content": [*(image_part(data_url(i)) for i in images), {"type": "text", "text": text}]}

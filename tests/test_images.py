@@ -13,14 +13,14 @@ import pytest
 
 import models
 from changes import KINDS
-from chats import IM_END, open_chat, user, write_chat_model
+from chats import IM_END, open_chat, user
 from check_architecture import OPEN, Checks
 from command_line import assert_one_line_error, invoke, succeeded
 from gguf_mutation import GGUFFile, mutated
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
 from h2o_llama.errors import DamagedFileError
 from inputs import ModelByName
-from projectors import N_ROWS, PATCH, data_url, image_part, picture, png, write_projector
+from projectors import N_ROWS, PATCH, about, data_url, image_part, picture, png, write_projector
 
 S = 32
 CONFIGS: dict[str, H2OConfig | None] = {
@@ -34,30 +34,10 @@ CONFIGS: dict[str, H2OConfig | None] = {
 A, B = png(picture(1)), png(picture(2))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("images")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Path:
-    return write_chat_model(folder / "chat.gguf")
-
-
-@pytest.fixture(scope="module")
-def mmproj(folder: Path) -> Path:
-    return write_projector(folder / "mmproj.gguf", models.ONE_LAYER.n_embd)
-
-
 @pytest.fixture(params=CONFIGS)
-def llm(request: pytest.FixtureRequest, model: Path, mmproj: Path) -> Iterator[Llama]:
-    with open_chat(model, None, h2o=CONFIGS[request.param], mmproj=mmproj, n_ctx=512, n_seq_max=2) as llm:
+def llm(request: pytest.FixtureRequest, chat_model: Path, mmproj: Path) -> Iterator[Llama]:
+    with open_chat(chat_model, None, h2o=CONFIGS[request.param], mmproj=mmproj, n_ctx=512, n_seq_max=2) as llm:
         yield llm
-
-
-def about(text: str, *images: bytes) -> dict[str, Any]:
-    """A user's message with images before its text."""
-    return {"role": "user", "content": [*(image_part(data_url(i)) for i in images), {"type": "text", "text": text}]}
 
 
 def ask(llm: Llama, messages: list[Any], **options: Any) -> Any:
@@ -113,7 +93,7 @@ def test_a_chat_goes_on_about_an_image(llm: Llama) -> None:
 
 @pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
 @pytest.mark.parametrize("kind", ["keep", "ngrams"])
-def test_with_room_for_all_of_it_attention_is_dense(model: Path, mmproj: Path, kind: str) -> None:
+def test_with_room_for_all_of_it_attention_is_dense(chat_model: Path, mmproj: Path, kind: str) -> None:
     """P2, with two images in a chat of several chunks."""
     messages = [
         about("One.", A),
@@ -123,12 +103,12 @@ def test_with_room_for_all_of_it_attention_is_dense(model: Path, mmproj: Path, k
     config = CONFIGS[kind]
     assert config is not None
     with open_chat(
-        model, None, h2o=replace(config, heavy_budget=500), mmproj=mmproj, n_ctx=512, type_k="f32", type_v="f32"
+        chat_model, None, h2o=replace(config, heavy_budget=500), mmproj=mmproj, n_ctx=512, type_k="f32", type_v="f32"
     ) as llm:
         sparse = ask(llm, messages, logprobs=True, dense_tail=0)
         assert llm.kv.chunk_index >= 5
     exact = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
-    with open_chat(model, None, h2o=None, mmproj=mmproj, n_ctx=512, **exact) as llm:
+    with open_chat(chat_model, None, h2o=None, mmproj=mmproj, n_ctx=512, **exact) as llm:
         dense = ask(llm, messages, logprobs=True)
     assert said(sparse) == said(dense)
     got, want = ([t["logprob"] for t in answer["choices"][0]["logprobs"]["content"]] for answer in (sparse, dense))
@@ -179,16 +159,16 @@ def test_bad_images(llm: Llama, tmp_path: Path) -> None:
     assert llm.n_tokens == 0
 
 
-def test_templates_without_images(model: Path, mmproj: Path) -> None:
+def test_templates_without_images(chat_model: Path, mmproj: Path) -> None:
     for template, match in (
         ("{% for m in messages %}{{ m.role }}{% endfor %}", "left out images, 1 of 1"),
         ("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", "repeats images: 2 for 1"),
     ):
-        with open_chat(model, template, h2o=None, mmproj=mmproj) as llm, pytest.raises(ValueError, match=match):
+        with open_chat(chat_model, template, h2o=None, mmproj=mmproj) as llm, pytest.raises(ValueError, match=match):
             ask(llm, [about("?", A)])
 
 
-def test_bad_projectors(model: Path, mmproj: Path, model_by_name: ModelByName, tmp_path: Path) -> None:
+def test_bad_projectors(chat_model: Path, mmproj: Path, model_by_name: ModelByName, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
     whole = mmproj.read_bytes()
 
@@ -210,27 +190,31 @@ def test_bad_projectors(model: Path, mmproj: Path, model_by_name: ModelByName, t
     ):
         damaged.write_bytes(content)
         with pytest.raises(DamagedFileError, match=match):
-            Model(model, mmproj=damaged)
+            Model(chat_model, mmproj=damaged)
     mutated(mmproj, damaged, without_bias)
     with pytest.raises(DamagedFileError, match=r"no mm\.2\.bias"):
-        Model(model, mmproj=damaged)
+        Model(chat_model, mmproj=damaged)
     with pytest.raises(DamagedFileError, match="its architecture is 'qwen3', expected 'clip'"):
-        Model(model, mmproj=model)
+        Model(chat_model, mmproj=chat_model)
     with pytest.raises(FileNotFoundError, match="there is no file"):
-        Model(model, mmproj=tmp_path / "none.gguf")
+        Model(chat_model, mmproj=tmp_path / "none.gguf")
     with pytest.raises(ValueError, match="mmproj must be the path of a GGUF file"):
-        Model(model, mmproj=3)  # type: ignore[arg-type]
+        Model(chat_model, mmproj=3)  # type: ignore[arg-type]
     with pytest.raises(H2OError, match="mismatch between text model"):
         Model(model_by_name("llama-gqa2-f32"), mmproj=mmproj)
-    with Model(model) as weights, pytest.raises(ValueError, match="open the model with mmproj"), Llama(weights) as llm:
+    with (
+        Model(chat_model) as weights,
+        pytest.raises(ValueError, match="open the model with mmproj"),
+        Llama(weights) as llm,
+    ):
         ask(llm, [about("?", A)])
 
 
-def test_images_that_are_read_otherwise_are_refused(model: Path, tmp_path: Path) -> None:
+def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: Path) -> None:
     """With the reason, before anything is computed."""
     both_ways = write_projector(tmp_path / "gemma3.gguf", models.ONE_LAYER.n_embd, "gemma3")
     with pytest.raises(UnsupportedModelError, match="attend to each other both ways"):
-        Model(model, mmproj=both_ways)
+        Model(chat_model, mmproj=both_ways)
     spec = replace(models.QWEN2_GQA, name="mrope", arch="qwen2vl")
     writer = models.open_writer(spec, tmp_path / "mrope.gguf")
     writer.add_rope_dimension_sections([4, 6, 6, 0])
@@ -241,11 +225,11 @@ def test_images_that_are_read_otherwise_are_refused(model: Path, tmp_path: Path)
         Model(tmp_path / "mrope.gguf", mmproj=projector)
 
 
-def test_shared_weights(model: Path, mmproj: Path) -> None:
+def test_shared_weights(chat_model: Path, mmproj: Path) -> None:
     """They are read with their model's projector, or one of their own."""
-    with Model(model, mmproj=mmproj) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1) as llm:
+    with Model(chat_model, mmproj=mmproj) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1) as llm:
         expected = said(ask(llm, [about("?", A)]))
-    with Model(model) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1, mmproj=mmproj) as llm:
+    with Model(chat_model) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1, mmproj=mmproj) as llm:
         assert said(ask(llm, [about("?", A)])) == expected
 
 
@@ -281,11 +265,11 @@ def test_what_holds_for_a_text_holds_with_an_image_in_it(kind: str, model_by_nam
 
 
 @pytest.mark.parametrize("kind", ["keep", "evict", "dense"])
-def test_a_library_knows_images(model: Path, mmproj: Path, tmp_path: Path, kind: str) -> None:
+def test_a_library_knows_images(chat_model: Path, mmproj: Path, tmp_path: Path, kind: str) -> None:
     """In another program a chat about this image goes on; one about another image begins afresh."""
 
     def open_with(library: Path | None) -> Llama:
-        return open_chat(model, None, library=library, h2o=CONFIGS[kind], mmproj=mmproj, n_ctx=1024)
+        return open_chat(chat_model, None, library=library, h2o=CONFIGS[kind], mmproj=mmproj, n_ctx=1024)
 
     def turns(image: bytes, first: Any) -> list[Any]:
         return [about("What is this? " * 20, image), first["choices"][0]["message"], user("And now? " * 9)]
@@ -311,14 +295,16 @@ def test_a_library_knows_images(model: Path, mmproj: Path, tmp_path: Path, kind:
 # --- command line
 
 
-def test_an_image_on_the_command_line(model: Path, mmproj: Path, tmp_path: Path) -> None:
+def test_an_image_on_the_command_line(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(A)
     common = ["--threads", "1", "--chunk", S, "--mmproj", mmproj, "--temp", "0", "-n", "6"]
-    result = succeeded(invoke("run", model, *map(str, common), "--image", str(path), "-p", "What is this?"))
-    chat = succeeded(invoke("chat", model, *map(str, common), "--image", str(path), stdin="What is this?\n/inspect\n"))
-    loaded = succeeded(invoke("chat", model, *map(str, common), stdin=f"/image {path}\nWhat is this?\n"))
-    with open_chat(model, None, h2o=H2OConfig(chunk_size=S), mmproj=mmproj) as llm:
+    result = succeeded(invoke("run", chat_model, *map(str, common), "--image", str(path), "-p", "What is this?"))
+    chat = succeeded(
+        invoke("chat", chat_model, *map(str, common), "--image", str(path), stdin="What is this?\n/inspect\n")
+    )
+    loaded = succeeded(invoke("chat", chat_model, *map(str, common), stdin=f"/image {path}\nWhat is this?\n"))
+    with open_chat(chat_model, None, h2o=H2OConfig(chunk_size=S), mmproj=mmproj) as llm:
         answer = llm.create_chat_completion([about("What is this?", A)], max_tokens=6, temperature=0)
     n = answer["usage"]["prompt_tokens"]
     assert f"prompt {n} tokens" in result.stderr
@@ -327,8 +313,8 @@ def test_an_image_on_the_command_line(model: Path, mmproj: Path, tmp_path: Path)
     assert loaded.stdout == said(answer) + "\n"
 
 
-def test_a_missing_image_on_the_command_line(model: Path, mmproj: Path) -> None:
-    common: list[str | Path] = [model, "--threads", "1", "--mmproj", mmproj]
+def test_a_missing_image_on_the_command_line(chat_model: Path, mmproj: Path) -> None:
+    common: list[str | Path] = [chat_model, "--threads", "1", "--mmproj", mmproj]
     assert_one_line_error(invoke("run", *common, "--image", "none.png", "-p", "?"), "none.png: No such file")
     result = succeeded(invoke("chat", *common, stdin="/image none.png\n?\nHello\n"))
     assert "none.png: No such file" in result.stderr

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import models
-from chats import open_chat, user, write_chat_model
+from chats import open_chat, user
 from h2o_llama import H2OConfig
-from projectors import data_url, image_part, picture, png, write_projector
+from projectors import about, picture, png, write_projector
 from servers import Server, serving
 
 S = 32
@@ -30,12 +30,7 @@ OPTIONS: dict[str, Any] = {
     "logprobs": True,
     "logit_bias": dict.fromkeys(NO_TEXT, -np.inf),
 }
-A, B = data_url(png(picture(1))), data_url(png(picture(2)))
-
-
-def about(text: str, *images: str) -> dict[str, Any]:
-    """A user's message with images before its text."""
-    return {"role": "user", "content": [*map(image_part, images), {"type": "text", "text": text}]}
+A, B = png(picture(1)), png(picture(2))
 
 
 def logprobs(answer: Any) -> list[float]:
@@ -53,29 +48,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("images")
 
 
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Path:
-    return write_chat_model(folder / "chat.gguf")
-
-
-@pytest.fixture(scope="module")
-def mmproj(folder: Path) -> Path:
-    return write_projector(folder / "mmproj.gguf", models.ONE_LAYER.n_embd)
-
-
 @pytest.fixture(scope="module", params=SERVED)
-def served(request: pytest.FixtureRequest, model: Path, mmproj: Path, folder: Path) -> Iterator[tuple[Server, str]]:
+def served(
+    request: pytest.FixtureRequest, chat_model: Path, mmproj: Path, folder: Path
+) -> Iterator[tuple[Server, str]]:
     common = ["--chunk", str(S), "--threads", "1", "--n-ctx", "512", "--mmproj", mmproj, "--slot-save-path", folder]
-    with serving(folder / f"{request.param}.log", model, *common, *SERVED[request.param][0]) as server:
+    with serving(folder / f"{request.param}.log", chat_model, *common, *SERVED[request.param][0]) as server:
         yield server, request.param
 
 
-def test_an_image_in_a_request(served: tuple[Server, str], model: Path, mmproj: Path) -> None:
+def test_an_image_in_a_request(served: tuple[Server, str], chat_model: Path, mmproj: Path) -> None:
     """As in Python; a second question costs little; another image is another text."""
     server, kind = served
     messages = [about("What is this?", A)]
     answer = chat(server, messages, cache_prompt=False)
-    with open_chat(model, None, h2o=SERVED[kind][1], mmproj=mmproj, n_batch=S, n_ubatch=S, n_ctx=512) as llm:
+    with open_chat(chat_model, None, h2o=SERVED[kind][1], mmproj=mmproj, n_batch=S, n_ubatch=S, n_ctx=512) as llm:
         expected = llm.create_chat_completion(messages, **OPTIONS)
         assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
         assert logprobs(answer) == pytest.approx(logprobs(expected), abs=BOUND)
@@ -105,10 +92,10 @@ def test_a_slot_with_an_image(served: tuple[Server, str]) -> None:
     assert logprobs(again) == pytest.approx(logprobs(expected), abs=BOUND)
 
 
-def test_images_that_are_read_otherwise_are_refused(model: Path, tmp_path: Path) -> None:
+def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: Path) -> None:
     """With the reason, when the server starts; not without H2O."""
     projector = write_projector(tmp_path / "gemma3.gguf", models.ONE_LAYER.n_embd, "gemma3")
-    options = [model, "--threads", "1", "--n-ctx", "512", "--mmproj", projector]
+    options = [chat_model, "--threads", "1", "--n-ctx", "512", "--mmproj", projector]
     reason = "H2O does not work with this model's images, whose parts attend to each other both ways"
     server = serving(tmp_path / "log", *options, "--chunk", str(S))
     with pytest.raises(AssertionError, match=f"(?s)ended with 1: .*{reason}"), server:

@@ -18,6 +18,7 @@ from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama.errors import DamagedFileError
 from h2o_llama.library._cutting import Layout
 from h2o_llama.sequence import _snapshot_file
+from h2o_llama.sequence._prompt import text_ids
 from h2o_llama.sequence._rewinding import n_shared
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
@@ -128,8 +129,7 @@ def _contents(about: Any, tokens: bytes, layout: Any) -> Contents:
         raise ValueError("sizes that do not fit")
     if not all(0 < first <= last <= n for first, last in points):
         raise ValueError("points that are not in the text")
-    if (contents.tokens == -1).any() or not (contents.tokens < contents.origin.n_vocab).all():
-        raise ValueError("tokens that are none")
+    text_ids("Library", contents.tokens, contents.origin.n_vocab)
     return contents
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a sequence begins to generate: checked ids, int32 [n], to append first, which the sampler has seen."""
+    """Where a sequence begins to generate: the checked prompt to append first, which the sampler has seen."""
 
     sequence: Sequence
     prompt: Prompt

@@ -10,8 +10,9 @@
 // The keys of each layer a second time, in 4 bits: cheap to read, so that every query can choose among all of them. A
 // sequence's row i is of position i, whether its K and V are still in the cache or not.
 //
-// A block of 4 bits has one scale, which its largest number takes for itself. So blocks are rotated first: what is large in one number
-// is spread over all, and products with queries that are rotated likewise stay the same (QuaRot, arXiv:2404.00456).
+// The 32 numbers of a block share one scale, which the largest sets: the others lose their precision to it. So each block is rotated
+// first, by a Hadamard matrix. That spreads a large number over the block. Queries are rotated, too, and products stay the same
+// (QuaRot, arXiv:2404.00456).
 class h2o_key_index {
 public:
     // throws std::invalid_argument, with the reason, if a layer cannot have one; std::runtime_error if there is not enough memory
