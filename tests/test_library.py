@@ -17,9 +17,10 @@ import pytest
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
-from h2o_llama import DamagedFileError, H2OWarning, Library, Llama
+from h2o_llama import DamagedFileError, H2OWarning, Library, Llama, Snapshot
 from h2o_llama.library._cutting import Layout, Rows, cuts_of
 from h2o_llama.library._using import LEAST_TOKENS, split_at_marks
+from h2o_llama.library.library import Found
 from h2o_llama.sequence import _snapshot_file
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama, view
@@ -183,6 +184,26 @@ def test_usage_says_how_many_tokens_were_known(tiny_model: Path, library: Librar
             assert usage["prompt_tokens_details"] == {"cached_tokens": n}
             library.flush()
             llm.eval(random_tokens(80, seed=9))
+
+
+def test_a_text_that_is_removed_while_it_is_taken(
+    tiny_model: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one that begins so is taken: a longer text takes a shorter one's place."""
+    for seed in (1, 2):
+        read(tiny_model, library, [*DOCUMENT, *random_tokens(100, seed=seed)])
+        library.flush()
+    load, found = Library.load, list[Found]()
+
+    def removed_at_first(self: Library, text: Found) -> Snapshot:
+        found.append(text)
+        if len(found) == 1:
+            raise FileNotFoundError
+        return load(self, text)
+
+    monkeypatch.setattr(Library, "load", removed_at_first)
+    assert read(tiny_model, library, [*DOCUMENT, *random_tokens(100, seed=1), 1]) > 0
+    assert len({text.text.path for text in found}) == 2
 
 
 # --- what is kept, and what is not

@@ -69,8 +69,9 @@ def take(sequence: Sequence, context: _core.Context, ids: NDArray[np.int32]) -> 
     try:
         snapshot = library.load(found)
         restore_snapshot(context, snapshot, origin, n_ctx)
-    except FileNotFoundError:  # another program has removed a part of it
+    except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
         library.discard(found)
+        take(sequence, context, ids)
         return
     except (OSError, ValueError, H2OError, MemoryError) as error:
         library.discard(found)
