@@ -22,7 +22,8 @@ import numpy as np
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 
 LIMIT_BYTES = 12_000_000
-H2O = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4, chunk_size=64)
+# the budget reaches for everything: with less, a text that is read in other parts may find other keys where two fit alike
+H2O = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=1024, tile=4, chunk_size=64)
 
 
 def main() -> None:
@@ -49,18 +50,20 @@ def attack(folder: Path, seconds: float, n_processes: int, rng: random.Random) -
 
     processes, n_killed = [start() for _ in range(n_processes)], 0
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(rng.uniform(0.2, 0.8))
-        i = rng.randrange(n_processes)
-        if processes[i].poll() is not None:
-            sys.exit(f"attack_library: a process ended by itself, with exit code {processes[i].returncode}")
-        processes[i].kill()
-        processes[i].wait()
-        processes[i] = start()
-        n_killed += 1
-    for process in processes:
-        process.kill()
-        process.wait()
+    try:
+        while time.monotonic() < end:
+            time.sleep(rng.uniform(0.2, 0.8))
+            i = rng.randrange(n_processes)
+            if processes[i].poll() is not None:
+                sys.exit(f"attack_library: a process ended by itself, with exit code {processes[i].returncode}")
+            processes[i].kill()
+            processes[i].wait()
+            processes[i] = start()
+            n_killed += 1
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     library = Library(folder, limit_bytes=LIMIT_BYTES)
     problems = library.verify()
     n_hits = sum(path.stat().st_size for path in folder.glob("hits-*"))
@@ -86,9 +89,12 @@ def work(folder: Path, seed: int) -> None:
             if llm.n_cached:
                 fresh.reset()
                 fresh.eval(tokens)
-                # read in other parts, a text may find other keys where two fit alike: 0.023 without a library
-                if not np.allclose(llm.logits, fresh.logits, atol=0.2):
-                    sys.exit("attack_library: what was taken from the library is another text")
+                difference = float(np.abs(llm.logits - fresh.logits).max())
+                if difference > 0.05:
+                    sys.exit(
+                        f"attack_library: what was taken from the library is another text: {llm.n_cached} of "
+                        f"{len(tokens)} tokens were taken, logits differ by {difference:.3g}"
+                    )
                 with (folder / f"hits-{os.getpid()}").open("ab") as hits:
                     hits.write(b".")
 
