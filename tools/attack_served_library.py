@@ -1,8 +1,8 @@
 """Servers on one library, killed in turn: python tools/attack_served_library.py [--seconds N] [--seed N]
 
-Clients ask `h2o-llama serve` with the demo model about documents. Now the server is killed (SIGKILL), now its librarian,
-now files of the library are damaged. Every answer must be the one that a server without a library gives. Some texts must
-have been taken, and at the end nothing may be left that `verify` does not know how to remove. Only on 127.0.0.1.
+Clients ask `h2o-llama serve` with the demo model about documents. Now the server is killed (SIGKILL), now its
+librarian, now files of the library are damaged. Every answer must be the one that a server without a library gives.
+Some texts must have been taken, and `verify` must find all that is damaged. Only on 127.0.0.1.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import typer
 from h2o_llama import H2OConfig, H2OError, Llama, Model
 from h2o_llama._internal import check
 from h2o_llama.cli import options
-from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.errors import describe
+from h2o_llama.cli.programs import become, program
 from h2o_llama.cli.prompt import has_library, open_model
 from h2o_llama.cli.upstream import upstream_options
 from h2o_llama.cli.weights import NONE, Changes, upstream_arguments, with_changes

@@ -20,8 +20,9 @@ import threading
 import warnings
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,12 @@ def start_librarian(folder: Path, origin: SnapshotOrigin) -> None:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen(_WAITING)
-            given = {"folder": str(folder.absolute()), "origin": asdict(origin), "parent": os.getpid(), "fd": listener.fileno()}
+            given = {
+                "folder": str(folder.absolute()),
+                "origin": asdict(origin),
+                "parent": os.getpid(),
+                "fd": listener.fileno(),
+            }
             process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(work)],
                 stdin=subprocess.PIPE,
@@ -89,7 +95,7 @@ class Librarian:
             return self._libraries[key]
 
     def take(self, key: str, prompt: NDArray[np.int32], n_least: int, n_ctx: int) -> Snapshot | None:
-        """The text with which a prompt has most tokens in common, if these are n_least, and the text has a slot's room."""
+        """The text with which a prompt has most tokens in common, at least n_least, if a slot has room for it."""
         library = self.library(key)
         while True:
             found = library.find(self._origin, prompt, n_ctx)
@@ -198,14 +204,14 @@ def _error(status: int, kind: str, message: object) -> tuple[int, Any, list[byte
     return status, {"error": {"code": status, "message": text, "type": kind}}, []
 
 
-def _read(file: BinaryIO, n: int) -> bytes:
+def _read(file: BufferedIOBase, n: int) -> bytes:
     content = file.read(n)
     if len(content) < n:
         raise EOFError
     return content
 
 
-def _tokens(file: BinaryIO, n: int) -> NDArray[np.int32]:
+def _tokens(file: BufferedIOBase, n: int) -> NDArray[np.int32]:
     return np.frombuffer(_read(file, n), dtype="<i4").astype(np.int32)
 
 
@@ -226,7 +232,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
 
 def main() -> None:
     """What the process does: its only argument is its folder, the rest is in standard input."""
-    warnings.showwarning = lambda message, *_: print(f"h2o-llama: {message}", file=sys.stderr, flush=True)  # type: ignore[assignment]
+    warnings.showwarning = lambda message, *_: print(f"h2o-llama: {message}", file=sys.stderr, flush=True)
     warnings.simplefilter("always", H2OWarning)
     try:
         given = json.load(sys.stdin)
