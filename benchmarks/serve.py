@@ -1,5 +1,5 @@
-"""Time to the first token of questions about a long document, several clients at once, and what a document takes in the
-prompt cache: the tables of docs/serve.md.
+"""Time to the first token of questions about a long document, before and after a restart, several clients at once, and
+what a document takes in the prompt cache: the tables of docs/serve.md.
 
     python benchmarks/serve.py smollm2-135m --text django.txt
     python benchmarks/serve.py smollm2-135m --text django.txt --repetitions 0 --clients 8 --n-tokens 6000
@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from h2o_llama import H2OConfig, Llama
+from h2o_llama import H2OConfig, Library, Llama
 from h2o_llama._internal.apart import resident_bytes
 from h2o_llama._internal.machine import cpu_model
 from random_model import ModelSpec, make_prompt, model_file
@@ -64,20 +64,24 @@ def main(
 
 
 def two_questions(model: str, document: str, repetitions: int) -> None:
-    """Time to the first token, in servers that take turns."""
-    print("\n| | first question, s | second question, s | K and V, MB |\n|---|--:|--:|--:|", flush=True)
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SERVERS}
-    kept: dict[str, int] = {}
+    """Time to the first token, in servers that take turns, and of the same when they are started again."""
+    print("\n| | first question, s | second, s | after a restart, s | second, s | K and V, MB | library, MB |")
+    print("|---|--:|--:|--:|--:|--:|--:|", flush=True)
+    found: dict[str, list[list[float]]] = {name: [] for name in SERVERS}
     for _ in range(repetitions):
         for name, options in SERVERS.items():
-            with server_of(model, options) as server:
-                first, _ = ask(server.port, document, QUESTIONS[0], 8)
-                second, timings = ask(server.port, document, QUESTIONS[1], 8)
-            found[name].append((first, second))
-            kept[name] = round(timings.get("h2o_kv_kept_bytes", 0) / 1e6)
-    for name, times in found.items():
-        first, second = (statistics.median(column) for column in zip(*times, strict=True))
-        print(f"| {name} | {first:.1f} | {second:.2f} | {kept[name] or '–'} |")
+            with TemporaryDirectory() as folder:
+                times: list[float] = []
+                for _ in range(2):
+                    with server_of(model, options, library=folder) as server:
+                        for question in QUESTIONS:
+                            seconds, timings = ask(server.port, document, question, 8)
+                            times.append(seconds)
+                found[name].append([*times, timings.get("h2o_kv_kept_bytes", 0) / 1e6, Library(folder).n_bytes / 1e6])
+    for name, rows in found.items():
+        *times, kept, library = (statistics.median(column) for column in zip(*rows, strict=True))
+        seconds = " | ".join(f"{time:.2f}" for time in times)
+        print(f"| {name} | {seconds} | {f'{kept:.0f}' if kept else '–'} | {library:.0f} |", flush=True)
 
 
 def at_once(model: str, parts: list[str]) -> None:
@@ -132,8 +136,8 @@ def state_size(llm: Llama, partial: bool = False, rows: bool = True) -> int:
 
 
 @contextmanager
-def server_of(model: str, options: list[str]) -> Iterator[Server]:
-    with TemporaryDirectory() as folder, serving(Path(folder) / "log", model, *options) as server:
+def server_of(model: str, options: list[str], library: str = "off") -> Iterator[Server]:
+    with TemporaryDirectory() as folder, serving(Path(folder) / "log", model, *options, library=library) as server:
         yield server
 
 

@@ -76,9 +76,9 @@ class Server:
 
 
 @contextmanager
-def serving(log: Path, *arguments: str | Path) -> Iterator[Server]:
+def serving(log: Path, *arguments: str | Path, library: str | Path = "off") -> Iterator[Server]:
     """A server with these arguments of `h2o-llama serve`; what it says goes to the file `log`."""
-    with running(log, _is_healthy, "serve", *arguments) as server:
+    with running(log, _is_healthy, "serve", arguments[0], "--library", library, *arguments[1:]) as server:
         yield server
 
 

@@ -588,6 +588,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The arguments with which the server would have been started."""
     calls: list[list[str]] = []
     monkeypatch.setattr(serve_command, "become", lambda program, arguments: calls.append(arguments))
+    monkeypatch.setattr(serve_command, "start_librarian", lambda folder, origin: None)
     return calls
 
 

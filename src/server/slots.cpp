@@ -131,6 +131,14 @@ static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_promp
     return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS) && n_tokens(kv) == checkpoint.n_tokens;
 }
 
+// n_past, or the nearest position before it to which the cache can go back
+static int32_t nearest(const llama_h2o_kv * kv, const server_h2o_is_inside & is_inside, int32_t n_past) {
+    while (!llama_h2o_kv_can_rewind(kv, n_past) || is_inside(n_past)) {
+        n_past--;
+    }
+    return n_past;
+}
+
 // rewinds to n_past or the nearest possible position before it, and removes the checkpoints after that
 static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside, int32_t n_past) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
@@ -138,10 +146,7 @@ static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_pr
     // a call that failed, or a checkpoint that was damaged, has left fewer tokens than the slot was given
     n_past = std::min(n_past, n_tokens(kv));
 
-    int32_t n_kept = n_past;
-    while (!llama_h2o_kv_can_rewind(kv, n_kept) || is_inside(n_kept)) {
-        n_kept--;
-    }
+    const int32_t n_kept = nearest(kv, is_inside, n_past);
 
     checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_past; });
 
@@ -181,6 +186,24 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
     for (auto & checkpoint : checkpoints) { // of the open chunk: other tokens may follow
         if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, checkpoint) + 1)) {
             rows(checkpoint) = {};
+        }
+    }
+    return res;
+}
+
+int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
+        const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt, int32_t n_tokens) {
+    const auto * kv    = llama_get_h2o_kv_seq(ctx, id);
+    const auto * model = llama_get_model(ctx);
+
+    const bool is_any = llama_model_n_swa(model) == 0 && !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model);
+
+    n_past = std::min(n_past, n_prompt - 1);
+
+    int32_t res = kv ? nearest(kv, is_inside, std::min(n_past, ::n_tokens(kv))) : is_any || n_past == n_tokens ? n_past : 0;
+    for (const auto & checkpoint : checkpoints) {
+        if (checkpoint.n_tokens <= n_past) {
+            res = std::max<int32_t>(res, checkpoint.n_tokens);
         }
     }
     return res;

@@ -42,14 +42,27 @@ using server_h2o_is_inside = std::function<bool(int32_t)>;
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside,
         int32_t n_past, int32_t n_prompt);
 
-template <typename Slot>
-int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
-    const auto & tokens = slot.prompt.tokens;
+// How many tokens that would leave, or upstream's own way without H2O, of a sequence of n_tokens.
+int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
+        const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt, int32_t n_tokens);
 
-    const auto is_inside = [&](int32_t n) {
+template <typename Slot>
+server_h2o_is_inside server_h2o_is_inside_of(const Slot & slot) {
+    return [&tokens = slot.prompt.tokens](int32_t n) {
         return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL && tokens[n] == LLAMA_TOKEN_NULL;
     };
-    return server_h2o_rewind(ctx, slot.id, slot.prompt.checkpoints, is_inside, n_past, slot.task->n_tokens());
+}
+
+template <typename Slot>
+int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
+    return server_h2o_rewind(ctx, slot.id, slot.prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens());
+}
+
+template <typename Slot>
+int32_t server_h2o_n_kept(const llama_context * ctx, const Slot & slot, int32_t n_past) {
+    const auto & prompt = slot.prompt;
+
+    return server_h2o_n_kept(ctx, slot.id, prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens(), prompt.n_tokens());
 }
 
 // To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it closes. Until

@@ -74,12 +74,13 @@ def open_context(
     )
 
 
-def has_library(is_wanted: bool) -> bool:
+def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-library") -> bool:
     """Whether there can be a library, which nobody needs to have asked for. Where texts are kept is said once."""
+    folder = folder or default_folder()
     try:
-        if is_wanted and not default_folder().exists() and sys.stderr.isatty():
-            typer.echo(f"What is read is kept in {default_folder()}: see `h2o-llama library`, --no-library.", err=True)
-        return is_wanted and Library().limit_bytes > 0
+        if is_wanted and not folder.exists() and sys.stderr.isatty():
+            typer.echo(f"What is read is kept in {folder}: see `h2o-llama library`, {off}.", err=True)
+        return is_wanted and Library(folder).limit_bytes > 0
     except OSError as error:
         typer.echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,12 +12,17 @@ import typer
 from h2o_llama import H2OConfig, H2OError, Llama, Model
 from h2o_llama._internal import check
 from h2o_llama.cli import options
+from h2o_llama.cli.errors import describe
 from h2o_llama.cli.programs import become, program
-from h2o_llama.cli.prompt import open_model
+from h2o_llama.cli.prompt import has_library, open_model
 from h2o_llama.cli.upstream import upstream_options
 from h2o_llama.cli.weights import NONE, Changes, upstream_arguments, with_changes
+from h2o_llama.library import default_folder
+from h2o_llama.library.librarian import start_librarian
 from h2o_llama.models._files import check_rpc_servers
+from h2o_llama.models._fingerprint import changed_fingerprint
 from h2o_llama.sequence._params import PRODUCTS, available_cpus
+from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 _PAGE = Path(__file__).parent.parent / "page"
 """What a browser is shown."""
@@ -42,6 +48,20 @@ def _stretched(weights: Model) -> list[str]:
     return ["--override-kv", f"{weights.metadata['general.architecture']}.context_length=int:{weights.n_ctx_train}"]
 
 
+def _origin(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str]) -> SnapshotOrigin:
+    """What the slots' states are of. Options that are passed on may change it, so with others it is another one."""
+    environment = {name: value for name, value in os.environ.items() if name.startswith("LLAMA_ARG_")}
+    return SnapshotOrigin(
+        model=os.path.basename(weights.model_path),
+        fingerprint=changed_fingerprint(weights.fingerprint, further, environment),
+        n_vocab=weights.n_vocab,
+        type_k="f16",
+        type_v="f16",
+        flash_attn="auto",
+        h2o=None if h2o is None else h2o.for_context(n_ctx),
+    )
+
+
 @with_changes
 @options.with_h2o
 def serve(
@@ -62,6 +82,14 @@ def serve(
     slot_save_path: Annotated[
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
+    ] = None,
+    library: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|off",
+            show_default="the user's library",
+            help="Keep what is read in this folder, and go on from a text there that begins alike.",
+        ),
     ] = None,
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Serve embeddings of texts instead of answers. H2O is off then.")
@@ -96,6 +124,7 @@ def serve(
             h2o = None
         if h2o is not None and h2o.has_key_index and not h2o.was_given("retrieval"):
             h2o = replace(h2o, retrieval=_retrieval(weights, h2o) if gpu_layers == 0 else "ngrams")
+        origin = _origin(weights, h2o, n_ctx, further)
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += [*upstream_arguments(changes), *stretched]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
@@ -121,4 +150,11 @@ def serve(
             "--no-kv-unified",
             *upstream_options(h2o),
         ]
-    become(program("serve", "llama-server", "install h2o-llama again"), [*map(str, arguments), *further])
+    llama_server = program("serve", "llama-server", "install h2o-llama again")
+    folder = default_folder() if library is None else Path(library)
+    if has_library(library != "off" and not embeddings, folder, "--library off"):
+        try:
+            start_librarian(folder, origin)
+        except OSError as error:
+            typer.echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+    become(llama_server, [*map(str, arguments), *further])

@@ -109,6 +109,14 @@ def cuts_of(n_tokens: int, grid: int, points: Sequence[tuple[int, int]]) -> tupl
     return tuple(sorted({*range(grid, n_tokens, grid), *single, n_tokens}))
 
 
+def layout_of(
+    size: int, rows: Iterable[Rows], n_tokens: int, chunk_size: int | None, points: Sequence[tuple[int, int]]
+) -> Layout:
+    """Of the state of a text with chunks of this size, or without H2O."""
+    cuts = cuts_of(n_tokens, DENSE_GRID, []) if chunk_size is None else cuts_of(n_tokens, chunk_size, points)
+    return Layout(size, tuple(sorted(rows)), cuts)
+
+
 def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"expected a number of bytes or tokens, got {value!r:.40}")

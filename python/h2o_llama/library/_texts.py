@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama._core import UPSTREAM_COMMIT
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from h2o_llama.errors import DamagedFileError
 from h2o_llama.library._cutting import Layout
 from h2o_llama.sequence import _snapshot_file
@@ -24,6 +25,8 @@ from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 FORMAT = 1
 """Of these files and of the blocks."""
+
+_NAME_LENGTH = 40
 
 _KIND = "text"
 _SECTIONS = ("tokens", "layout")
@@ -38,6 +41,12 @@ def key_of(origin: SnapshotOrigin) -> str:
         values |= {"h2o": origin.h2o.as_text() | {"cold_store": store}, "flash_attn": None}
     known = json.dumps([FORMAT, UPSTREAM_COMMIT, values], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:16]
+
+
+def name_of(text: str) -> str:
+    """How a text begins, after what all texts begin with."""
+    line = " ".join(text.rpartition(ABOUT_A_DOCUMENT)[2].split())
+    return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)
 
 
 @dataclass(frozen=True)

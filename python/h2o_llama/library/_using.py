@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from h2o_llama.errors import H2OError, H2OWarning
-from h2o_llama.library._cutting import DENSE_GRID, Layout, Rows, cuts_of
+from h2o_llama.library._cutting import Rows, layout_of
+from h2o_llama.library._texts import name_of
 from h2o_llama.library.library import Library
 from h2o_llama.sequence._rewinding import keep_prefix, n_kept
 from h2o_llama.sequence.snapshot import restore_snapshot, take_snapshot
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LEAST_TOKENS = 256
 """A shorter text is read faster than it is found."""
 
-_LEAST_NEW = 64
+LEAST_NEW = 64
 """So many tokens must be new for a text to be written again, or known for it to be loaded."""
 
 _MARKS = (512, 256, 128, 64)
@@ -34,7 +34,6 @@ _MARKS = (512, 256, 128, 64)
 What is computed again is then at most twice what is new.
 """
 
-_NAME_LENGTH = 40
 _NAME_TOKENS = 200
 
 
@@ -60,11 +59,11 @@ def split_at_marks(calls: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def take(sequence: Sequence, context: _core.Context, ids: NDArray[np.int32]) -> None:
     """Make the sequence the text of its library that begins most like `ids`, if that has more than it has itself."""
     library, origin = sequence._engine.library, sequence._engine.origin
-    if library is None or len(ids) < _LEAST_NEW:
+    if library is None or len(ids) < LEAST_NEW:
         return
     n_ctx = sequence._engine.n_ctx
     found = library.find(origin, ids, n_ctx)
-    if found is None or found.n_tokens < n_kept(context, ids) + _LEAST_NEW:
+    if found is None or found.n_tokens < n_kept(context, ids) + LEAST_NEW:
         return
     try:
         snapshot = library.load(found)
@@ -97,12 +96,12 @@ def give(sequence: Sequence, context: _core.Context) -> None:
     """Add the sequence to its library, if there is enough that is new."""
     library, engine = sequence._engine.library, sequence._engine
     n = context.n_tokens
-    if library is None or n < LEAST_TOKENS or n < sequence._n_kept + _LEAST_NEW:
+    if library is None or n < LEAST_TOKENS or n < sequence._n_kept + LEAST_NEW:
         return
     sequence._n_kept = n
     try:
         snapshot = take_snapshot(context, engine.origin)
-        rows = tuple(sorted(Rows(*row) for row in context.state_rows()))
+        rows = [Rows(*row) for row in context.state_rows()]
         points = context.state_points()
     except (H2OError, MemoryError) as error:
         warnings.warn(f"{error}: this text is not kept", H2OWarning, stacklevel=4)
@@ -110,14 +109,10 @@ def give(sequence: Sequence, context: _core.Context) -> None:
     if (snapshot.tokens == -1).any():  # what is not known cannot be found again
         return
     h2o = engine.params.h2o
-    cuts = cuts_of(n, DENSE_GRID, []) if h2o is None else cuts_of(n, h2o.chunk_size, points)
-    layout = Layout(len(snapshot.state), rows, cuts)
+    layout = layout_of(len(snapshot.state), rows, n, h2o.chunk_size if h2o else None, points)
     library.add(snapshot, layout, points, sequence.text_name or _begin(sequence, snapshot.tokens))
 
 
 def _begin(sequence: Sequence, tokens: NDArray[np.int32]) -> str:
-    """How a text begins, after what all texts begin with."""
     begin = tokens[:_NAME_TOKENS]
-    text = sequence.model.detokenize(begin[begin >= 0]).decode(errors="replace")
-    line = " ".join(text.rpartition(ABOUT_A_DOCUMENT)[2].split())
-    return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)
+    return name_of(sequence.model.detokenize(begin[begin >= 0]).decode(errors="replace"))

@@ -1,0 +1,228 @@
+#include "server/library.h"
+
+#include "server/librarian.h"
+
+#include "log.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+// as in python/h2o_llama/library/_using.py: a shorter text is read faster than it is found
+static constexpr int32_t N_LEAST = 256;
+
+// so many tokens must be known, which the slot has not itself
+static constexpr int32_t N_NEW = 64;
+
+// a text's name is how it begins
+static constexpr size_t N_NAME = 200;
+
+// where a prompt is cut before its end
+static constexpr std::array<int32_t, 4> CUTS = { 512, 256, 128, 64 };
+
+static constexpr int N_SECONDS_FIND  = 10;
+static constexpr int N_SECONDS_LOAD  = 60;
+static constexpr int N_SECONDS_WRITE = 300;
+
+std::optional<std::string> server_h2o_library_key(const std::vector<std::string> & keys, const std::map<std::string, std::string> & headers) {
+    if (keys.empty()) {
+        return "";
+    }
+    const auto header = [&](std::string_view name) -> std::string {
+        const auto is_same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
+        for (const auto & [key, value] : headers) {
+            if (std::equal(key.begin(), key.end(), name.begin(), name.end(), is_same)) {
+                return value;
+            }
+        }
+        return "";
+    };
+    std::string key = header("Authorization");
+    if (key.empty()) {
+        key = header("X-Api-Key");
+    }
+    static const std::string prefix = "Bearer ";
+    if (key.compare(0, prefix.size(), prefix) == 0) {
+        key = key.substr(prefix.size());
+    }
+    return std::find(keys.begin(), keys.end(), key) != keys.end() ? std::optional(key) : std::nullopt;
+}
+
+static std::string_view bytes_of(const llama_tokens & tokens) {
+    return { reinterpret_cast<const char *>(tokens.data()), tokens.size()*sizeof(llama_token) };
+}
+
+static std::string_view bytes_of(const std::vector<uint8_t> & state) {
+    return { reinterpret_cast<const char *>(state.data()), state.size() };
+}
+
+server_h2o_library::~server_h2o_library() {
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        is_ending = true;
+    }
+    changed.notify_one();
+    if (writer.joinable()) {
+        writer.join();
+    }
+}
+
+void server_h2o_library::init(const server_h2o_adapters & adapters, bool has_draft_model) {
+    if (!server_h2o_librarian::get().is_there() || writer.joinable()) {
+        return;
+    }
+    const auto has_invocation = [](const auto & adapter) { return llama_adapter_get_alora_n_invocation_tokens(adapter.ptr) > 0; };
+
+    if (has_draft_model || std::any_of(adapters.begin(), adapters.end(), has_invocation)) {
+        LOG_WRN("the library is off: it keeps no texts of draft models and of adapters that are applied to a part of a text\n");
+        return;
+    }
+    scales.emplace();
+    for (const auto & adapter : adapters) {
+        scales->push_back(adapter.scale);
+    }
+    writer = std::thread(&server_h2o_library::write_texts, this);
+}
+
+bool server_h2o_library::is_on() const {
+    return scales && server_h2o_librarian::get().is_there();
+}
+
+bool server_h2o_library::is_of_this_model(const server_h2o_adapters & adapters) const {
+    const auto is_same = [](const auto & adapter, float scale) { return adapter.scale == scale; };
+
+    return std::equal(adapters.begin(), adapters.end(), scales->begin(), scales->end(), is_same);
+}
+
+bool server_h2o_library::cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const {
+    const bool is_place = n_prompt >= N_LEAST && std::find(CUTS.begin(), CUTS.end(), n_prompt - n_tokens) != CUTS.end();
+
+    return is_place && is_on() && server_h2o_enabled(ctx);
+}
+
+std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept,
+        int32_t n_ctx) try {
+    if ((int32_t) prompt.size() < n_kept + N_NEW) {
+        return std::nullopt;
+    }
+    const common_json about = { { "key", key }, { "n_least", n_kept + N_NEW }, { "n_ctx", n_ctx } };
+
+    const auto answer = server_h2o_librarian::get().ask("take", about, { bytes_of(prompt) }, N_SECONDS_LOAD);
+    if (!answer || answer->status != 200) {
+        return std::nullopt;
+    }
+    const size_t n_bytes = answer->about().at("n_tokens").get<int64_t>()*sizeof(llama_token);
+    const auto   bytes   = answer->bytes();
+    if (n_bytes == 0 || bytes.size() < n_bytes) {
+        return std::nullopt;
+    }
+    llama_tokens res(n_bytes/sizeof(llama_token));
+    std::memcpy(res.data(), bytes.data(), n_bytes);
+
+    const auto   state   = bytes.substr(n_bytes);
+    auto *       memory  = llama_get_memory(ctx);
+    const size_t n_state = llama_state_seq_set_data(ctx, reinterpret_cast<const uint8_t *>(state.data()), state.size(), id);
+    if (n_state != state.size() || llama_memory_seq_pos_max(memory, id) != (llama_pos) res.size() - 1 || llama_memory_seq_pos_min(memory, id) < 0) {
+        LOG_WRN("slot %d: a text of the library is refused: it is read again\n", id);
+        return llama_tokens();
+    }
+    return res;
+} catch (const std::exception & e) { // there is not enough memory
+    LOG_WRN("slot %d: %s: nothing is taken from the library\n", id, e.what());
+    return std::nullopt;
+}
+
+// Ranges of positions, first and last, to which the sequence could go back where its state is restored.
+static common_json points_of(llama_context * ctx, llama_seq_id id, uint32_t n_tokens) {
+    const auto * kv    = llama_get_h2o_kv_seq(ctx, id);
+    const auto * model = llama_get_model(ctx);
+
+    // what windows and recurrent states have forgotten is not in a state
+    const uint32_t n_swa    = llama_model_n_swa(model);
+    const bool     is_whole = !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model) && (n_swa == 0 || n_tokens <= n_swa);
+
+    std::vector<std::pair<uint32_t, uint32_t>> points;
+    for (uint32_t pos = 1; pos <= n_tokens; ++pos) {
+        if (kv ? !llama_h2o_kv_state_can_rewind(kv, pos) : !is_whole && pos < n_tokens) {
+            continue;
+        }
+        if (points.empty() || points.back().second + 1 != pos) {
+            points.push_back({ pos, pos });
+        }
+        points.back().second = pos;
+    }
+
+    auto res = common_json::array();
+    for (const auto & [first, last] : points) {
+        res.push_back(common_json::array({ first, last }));
+    }
+    return res;
+}
+
+static common_json rows_of(llama_context * ctx, llama_seq_id id) {
+    std::vector<llama_h2o_rows> rows(llama_h2o_state_rows(ctx, id, nullptr, 0));
+    llama_h2o_state_rows(ctx, id, rows.data(), rows.size());
+
+    auto res = common_json::array();
+    for (const auto & r : rows) {
+        res.push_back(common_json::array({ r.offset, r.first, r.n, r.row_bytes }));
+    }
+    return res;
+}
+
+void server_h2o_library::give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens) try {
+    const int32_t n = tokens.size();
+
+    // after a call that failed the sequence may have fewer tokens
+    if (n < N_LEAST || llama_memory_seq_pos_max(llama_get_memory(ctx), id) != n - 1) {
+        return;
+    }
+    const auto answer = server_h2o_librarian::get().ask("is-new", { { "key", key } }, { bytes_of(tokens) }, N_SECONDS_FIND);
+    if (!answer || answer->status != 200 || !answer->about().at("is_new").get<bool>()) {
+        return;
+    }
+    const llama_tokens first(tokens.begin(), tokens.begin() + std::min(N_NAME, tokens.size()));
+
+    given_text given;
+    given.about  = {
+        { "key",      key },
+        { "begin",    common_detokenize(ctx, first, /*special =*/ false) },
+        { "n_tokens", n },
+        { "rows",     rows_of(ctx, id) },
+        { "points",   points_of(ctx, id, n) },
+    };
+    given.tokens = tokens;
+    given.state.resize(llama_state_seq_get_size(ctx, id));
+    if (llama_state_seq_get_data(ctx, given.state.data(), given.state.size(), id) != given.state.size()) {
+        LOG_WRN("slot %d: its state cannot be saved: this text is not kept\n", id);
+        return;
+    }
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        waiting.insert_or_assign(id, std::move(given));
+    }
+    changed.notify_one();
+} catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
+    LOG_WRN("slot %d: %s: this text is not kept\n", id, e.what());
+}
+
+void server_h2o_library::write_texts() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+        changed.wait(lock, [&] { return is_ending || !waiting.empty(); });
+        if (waiting.empty()) {
+            return;
+        }
+        const auto given = waiting.extract(waiting.begin());
+        const auto & [about, tokens, state] = given.mapped();
+
+        lock.unlock();
+        server_h2o_librarian::get().ask("give", about, { bytes_of(tokens), bytes_of(state) }, N_SECONDS_WRITE);
+        lock.lock();
+    }
+}

@@ -1,0 +1,108 @@
+#pragma once
+
+#include "server/slots.h"
+
+#include "common.h"
+#include "json.h"
+#include "llama.h"
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+// The library in llama-server's slots: texts that were read are kept by the librarian, and outlive the server. A slot takes from there
+// what a prompt begins with, and gives what it holds when an answer is done. Without a librarian nothing here does anything.
+
+// Whose library it is: the API key of a request, empty if the server asks for none. None if a key is asked for and not there.
+std::optional<std::string> server_h2o_library_key(const std::vector<std::string> & keys, const std::map<std::string, std::string> & headers);
+
+class server_h2o_library {
+public:
+    server_h2o_library() = default;
+
+    // waits until all that was given is written
+    ~server_h2o_library();
+
+    // With the first context: the adapters that the server was started with are part of its model. What a draft model holds is not kept.
+    void init(const server_h2o_adapters & adapters, bool has_draft_model);
+
+    // Gives a slot, before it reads its prompt, the text that begins most like it, if that has more than it can keep of its own.
+    template <typename Slot>
+    void take(llama_context * ctx, Slot & slot) {
+        if (!is_for(slot)) {
+            return;
+        }
+        const auto & prompt = slot.task->tokens;
+        const auto   tokens = prompt.get_text_tokens();
+        if (tokens.size() < prompt.size()) { // there are images
+            return;
+        }
+        const int32_t n_past = slot.prompt.tokens.get_common_prefix(prompt);
+        const int32_t n_kept = server_h2o_n_kept(ctx, slot, n_past);
+
+        const auto text = take(ctx, slot.id, *slot.task->h2o_library_key, tokens, n_kept, slot.n_ctx);
+        if (!text) {
+            return;
+        }
+        if (text->empty()) { // the slot's own is gone, too
+            slot.prompt_clear();
+            return;
+        }
+        slot.prompt.checkpoints.clear();
+        slot.prompt.tokens = { *text, slot.prompt.tokens.has_mtmd };
+    }
+
+    // Keeps what a slot holds, if there is enough that is new.
+    template <typename Slot>
+    void give(llama_context * ctx, const Slot & slot) {
+        if (!is_for(slot) || slot.task->is_child()) {
+            return;
+        }
+        const auto tokens = slot.prompt.tokens.get_text_tokens();
+        if (tokens.size() == slot.prompt.tokens.size()) {
+            give(ctx, slot.id, *slot.task->h2o_library_key, tokens);
+        }
+    }
+
+    // Whether a prompt of n_prompt tokens is cut after n_tokens, near its end: another question can then go back to there.
+    bool cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const;
+
+private:
+    struct given_text {
+        common_json          about;
+        llama_tokens         tokens;
+        std::vector<uint8_t> state;
+    };
+
+    bool is_on() const;
+
+    bool is_of_this_model(const server_h2o_adapters & adapters) const;
+
+    template <typename Slot>
+    bool is_for(const Slot & slot) const {
+        const auto & task = *slot.task;
+        return is_on() && task.h2o_library_key && task.need_sampling() && task.params.cache_prompt && is_of_this_model(slot.prompt.lora);
+    }
+
+    // The tokens that the sequence now has. None if it is as it was; empty if the state was refused.
+    std::optional<llama_tokens> take(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx);
+
+    void give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens);
+
+    void write_texts();
+
+    std::optional<std::vector<float>> scales; // of the adapters; none: nothing is kept
+
+    // by the slot that gave it: if one gives faster than is written, its newest text is kept
+    std::map<llama_seq_id, given_text> waiting;
+
+    bool                    is_ending = false;
+    std::mutex              mutex; // of the two
+    std::condition_variable changed;
+    std::thread             writer;
+};
