@@ -25,6 +25,7 @@ export async function begin(documents = []) {
 
 // Opens a conversation of the database; false if it is not there.
 export async function choose(id) {
+  if (id === current.id) return true;
   await stop();
   const conversation = await store.read(id);
   if (conversation) open(conversation);
@@ -46,8 +47,19 @@ export async function keep(conversation) {
   events.dispatchEvent(new Event("kept"));
 }
 
-// While an answer comes: the rest is kept already.
-export const keepTurns = (conversation) => write(conversation, []);
+let isWriting = false, isNewer = false;
+
+// While an answer comes, as often as the browser can write. The documents are kept already.
+export async function keepTurns(conversation) {
+  isNewer = true;
+  if (isWriting) return;
+  isWriting = true;
+  while (isNewer) {
+    isNewer = false;
+    await write(conversation, []);
+  }
+  isWriting = false;
+}
 
 async function write(conversation, documents) {
   if (removed.has(conversation.id)) return;

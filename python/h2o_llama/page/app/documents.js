@@ -18,10 +18,14 @@ export async function addPasted() {
   if (!text.trim()) return;
   $("text").value = "";
   const line = text.trim().split(/\s+/).join(" ");
-  await add([async () => ({ name: line.length > NAME ? line.slice(0, NAME) + "…" : line, text })]);
+  const name = line.length > NAME ? line.slice(0, NAME) + "…" : line;
+  await add([() => documentOf(name, text).catch((error) => {
+    $("text").value ||= text;
+    throw error;
+  })]);
 }
 
-const addFiles = (files) => add([...files].map((file) => async (own) => ({ name: file.name, text: await textOf(file, own) })));
+const addFiles = (files) => add([...files].map((file) => async (own) => documentOf(file.name, await textOf(file, own))));
 
 async function add(sources) {
   if (isFixed(current)) await begin();
@@ -34,8 +38,7 @@ async function addTo(own, sources) {
   const errors = [];
   for (const source of sources) {
     try {
-      const { name, text } = await source(own);
-      own.documents.push({ id: newId(), name, text, n_tokens: await count(text) });
+      own.documents.push(await source(own));
       await keep(own);
     } catch (error) {
       errors.push(error.message);
@@ -56,7 +59,10 @@ async function textOf(file, own) {
   return text;
 }
 
-const count = async (content) => (await post("tokenize", { content })).tokens.length;
+async function documentOf(name, text) {
+  const { tokens } = await post("tokenize", { content: text });
+  return { id: newId(), name, text, n_tokens: tokens.length };
+}
 
 function remove(document) {
   current.documents = current.documents.filter((other) => other !== document);

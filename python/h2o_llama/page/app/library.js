@@ -41,11 +41,11 @@ function item({ id, name, n_tokens, n_bytes, used }, document) {
   return element("li", {}, title, facts, deletes);
 }
 
-// The server names a text by how its first document begins, and gives no text back.
+// A text is named by its file, or by how its first document begins. The server gives no text back.
 function documentOf({ name, n_tokens }, documents) {
   const begin = name.replace(/…$/, "");
   return documents
-    .filter((document) => document.n_tokens <= n_tokens && line(document.text).startsWith(begin))
+    .filter((document) => document.n_tokens <= n_tokens && (document.name === name || begin && line(document.text).startsWith(begin)))
     .reduce((longest, document) => document.n_tokens > (longest?.n_tokens ?? 0) ? document : longest, undefined);
 }
 

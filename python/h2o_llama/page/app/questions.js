@@ -4,9 +4,7 @@ import { $, element, number, seconds } from "./elements.js";
 import { change, current, events, keep, keepTurns, messages } from "./conversation.js";
 import { added, addPasted } from "./documents.js";
 import { isRunning, run, stop } from "./running.js";
-import { call, events as eventsOf, get } from "./server.js";
-
-const MILLISECONDS = 250; // between two states of a growing answer that are kept
+import { call, get, streamOf } from "./server.js";
 
 // No other conversation is opened while this runs: that stops it first.
 async function answer(question, signal) {
@@ -15,11 +13,12 @@ async function answer(question, signal) {
   $("send").disabled = true;
   $("stop").disabled = false;
   const asked = show("You", question);
-  let turn = null, place = null, timings = null, keptAt = 0;
+  let turn = null, place = null, timings = null;
   try {
-    await Promise.race([added(), aborted(signal)]);
-    own.isAsked = true;
     own.draft = question;
+    await Promise.race([added(), aborted(signal)]);
+    if ($("error").textContent) throw new Error($("error").textContent); // a file that was to be added could not be read
+    own.isAsked = true;
     change(own);
     await keep(own);
     own.slot = await freeSlot(own.slot);
@@ -27,7 +26,7 @@ async function answer(question, signal) {
     const body = {
       messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, cache_prompt: true, id_slot: own.slot, max_tokens: 1024,
     };
-    for await (const event of eventsOf(await call("v1/chat/completions", { method: "POST", body, signal }))) {
+    for await (const event of streamOf(await call("v1/chat/completions", { method: "POST", body, signal }))) {
       if (event.error) throw new Error(event.error.message);
       const progress = event.prompt_progress;
       if (progress) reading(progress.processed, progress.total, progress.cache);
@@ -43,10 +42,7 @@ async function answer(question, signal) {
       }
       turn.content += text;
       place.textContent = turn.content;
-      if (Date.now() - keptAt > MILLISECONDS) {
-        keptAt = Date.now();
-        keepTurns(own);
-      }
+      keepTurns(own);
     }
     if (turn) delete turn.isStopped;
   } catch (error) {
@@ -117,4 +113,3 @@ $("form").addEventListener("submit", async (event) => {
 });
 $("stop").addEventListener("click", stop);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
-addEventListener("pagehide", () => { if (isRunning()) keepTurns(current); });

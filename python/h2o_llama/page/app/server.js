@@ -23,8 +23,8 @@ export async function call(path, { method = "GET", body, signal } = {}) {
 export const get = async (path) => (await call(path)).json();
 export const post = async (path, body) => (await call(path, { method: "POST", body })).json();
 
-// The events of a stream of server-sent events, parsed.
-export async function* events(answer) {
+// The data of an answer that is a stream of server-sent events.
+export async function* streamOf(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
