@@ -13,7 +13,9 @@ ROOT = Path(__file__).parent.parent
 NOTICES = "THIRD_PARTY_NOTICES.txt"
 HOLDER = re.compile(r"Copyright(?:Text:)?(?: Copyright)?(?: \([cC]\))?[\d –-]*(?: |$)([A-Z][\w ]+)")
 VENDORED = [ROOT / "vendor" / "codecs", *(ROOT / "vendor" / "llama.cpp" / name for name in ("src", "common", "vendor"))]
+PDFJS = ROOT / "python" / "h2o_llama" / "page" / "app" / "pdfjs"
 VENDORED += [ROOT / "vendor" / "llama.cpp" / "ggml" / "src" / name for name in ("ggml-cpu", "ggml-cuda", "ggml-rpc")]
+FETCHED = ("vendor/llama.cpp", "vendor/codecs", PDFJS.relative_to(ROOT).as_posix(), ".venv", "build/")
 
 
 def words(text: str) -> str:
@@ -23,7 +25,8 @@ def words(text: str) -> str:
 def test_every_licence_file_is_in_them() -> None:
     notices = words((ROOT / NOTICES).read_text(encoding="utf-8"))
     files = [path for path in (ROOT / "vendor").glob("*/**/LICEN[SC]E*") if ".cache" not in path.parts]
-    assert len(files) >= 7
+    files += PDFJS.rglob("LICENSE")
+    assert len(files) >= 9
     for path in files:
         for paragraph in path.read_text(encoding="utf-8").split("\n\n"):
             is_title = re.fullmatch(r"\W*(The )?(MIT|BSD|Unlicense)[ \w-]*(\(MIT\))?", words(paragraph))
@@ -52,4 +55,4 @@ def test_they_are_in_wheel_and_source_distribution(tmp_path: Path, monkeypatch: 
     with tarfile.open(tmp_path / build.build_sdist(str(tmp_path))) as archive:
         names = {member.name.partition("/")[2] for member in archive}
     assert {"LICENSE", NOTICES, "src/h2o/llama-h2o.h", "vendor/fetch.py"} <= names
-    assert not [name for name in names if name.startswith(("vendor/llama.cpp", "vendor/codecs", ".venv", "build/"))]
+    assert not [name for name in names if name.startswith(FETCHED)]

@@ -9,20 +9,34 @@ from typing import Any
 
 import pytest
 
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from pdfs import CHINESE, ENCRYPTED, pdf
 from servers import Server, serving
 
 if not (shutil.which("chromedriver") and (shutil.which("chromium") or shutil.which("google-chrome"))):
     pytest.skip("there is no Chromium with its chromedriver here", allow_module_level=True)
 webdriver = pytest.importorskip("selenium.webdriver")
+expected_conditions = pytest.importorskip("selenium.webdriver.support.expected_conditions")
 
 CHUNK = 256
 DOCUMENT = "".join(f"k{i:02}={7919 * i % 10_000:04}\n" for i in range(100))
-# The demo model would talk on and on.
-SHORT_ANSWERS = """
+# The demo model would talk on and on; and a library is what a test says that it is.
+SERVER = """
 const original = window.fetch;
 window.maxTokens = 8;
 window.asked = [];
+window.library = null;
+const json = (status, body) => new Response(JSON.stringify(body), {status});
 window.fetch = (path, options) => {
+    const [, id] = /^h2o\\/library\\/?(.*)$/.exec(path) ?? [];
+    if (id !== undefined && !window.library) return json(404, {error: {message: "no library"}});
+    if (id === "") return json(200, window.library);
+    if (id && options.method === "DELETE") {
+        const texts = window.library.texts.filter((text) => text.id !== id);
+        if (texts.length === window.library.texts.length) return json(404, {error: {message: `no text ${id}`}});
+        window.library.texts = texts;
+        return json(200, {});
+    }
     const body = path === "v1/chat/completions" ? {...JSON.parse(options.body), max_tokens: window.maxTokens} : null;
     if (body) window.asked.push(body.messages);
     return original(path, body ? {...options, body: JSON.stringify(body)} : options);
@@ -44,17 +58,25 @@ def browser() -> Iterator[Any]:
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900"):
         options.add_argument(argument)
     driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
-    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SHORT_ANSWERS})
+    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SERVER})
     yield driver
     driver.quit()
 
 
 @pytest.fixture
 def page(browser: Any, server: Server) -> Any:
+    """Of a browser that has seen none."""
     server.wait_until_idle()
-    browser.get(f"http://127.0.0.1:{server.port}/")
-    wait(browser, lambda: "chunks of 256 tokens" in text_of(browser, "settings"))
+    url = f"http://127.0.0.1:{server.port}/"
+    browser.get("about:blank")
+    browser.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
+    browser.get(url)
+    wait_for_server(browser)
     return browser
+
+
+def wait_for_server(browser: Any) -> None:
+    wait(browser, lambda: "chunks of 256 tokens" in text_of(browser, "settings"))
 
 
 def wait(browser: Any, condition: Callable[[], Any]) -> None:
@@ -72,9 +94,32 @@ def text_of(browser: Any, name: str) -> str:
     return text
 
 
+def texts_of(page: Any, selector: str) -> list[str]:
+    script = """
+        const text = (found) => found.checkVisibility() ? found.innerText : "";
+        return [...document.querySelectorAll(arguments[0])].map(text);
+    """
+    texts: list[str] = page.execute_script(script, selector)  # at once: lists are made anew while they are read
+    return texts
+
+
+def click(page: Any, selector: str) -> None:
+    page.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+
 def read(page: Any, path: Path, text: str | bytes = DOCUMENT) -> None:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     element(page, "file").send_keys(str(path))
+
+
+def read_keys(page: Any, folder: Path) -> None:
+    read(page, folder / "keys.txt")
+    wait(page, lambda: text_of(page, "size") == "900 tokens")
+
+
+def asked(page: Any) -> Any:
+    """The messages of every request of this page."""
+    return page.execute_script("return asked")
 
 
 def ask(page: Any, question: str) -> None:
@@ -85,7 +130,7 @@ def wait_for_answers(page: Any, n: int) -> list[str]:
     """What is said of each answer: how much was read."""
 
     def facts() -> list[str]:
-        return [fact.text for fact in page.find_elements("css selector", "#turns .faint")]
+        return texts_of(page, "#turns .faint")
 
     wait(page, lambda: (len(facts()) == n and element(page, "send").is_enabled()) or text_of(page, "error"))
     assert text_of(page, "error") == ""
@@ -93,8 +138,7 @@ def wait_for_answers(page: Any, n: int) -> list[str]:
 
 
 def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path) -> None:
-    read(page, tmp_path / "keys.txt")
-    wait(page, lambda: text_of(page, "size") == "900 tokens")
+    read_keys(page, tmp_path)
     ask(page, "k07=")
     (first,) = wait_for_answers(page, 1)
     assert first.startswith("Read 1,0")
@@ -133,8 +177,7 @@ def test_an_answer_can_be_stopped(page: Any, server: Server, tmp_path: Path) -> 
 
 def test_a_new_conversation_knows_nothing_of_the_one_before(page: Any, server: Server, tmp_path: Path) -> None:
     """Whose answer was still coming."""
-    read(page, tmp_path / "keys.txt")
-    wait(page, lambda: text_of(page, "size") == "900 tokens")
+    read_keys(page, tmp_path)
     page.execute_script("window.maxTokens = 1000")
     for n in range(2):
         ask(page, "k07=")
@@ -142,22 +185,234 @@ def test_a_new_conversation_knows_nothing_of_the_one_before(page: Any, server: S
         page.execute_script("arguments[0].click()", element(page, "again"))  # it moves while the answer comes
         wait(page, lambda: element(page, "send").is_enabled())
         assert text_of(page, "turns") == ""
-        assert len(page.execute_script("return turns")) == 0, n
+        assert len(texts_of(page, "#conversations li")) == n + 1
+        read_keys(page, tmp_path)
     page.execute_script("window.maxTokens = 8")
     ask(page, "k31=")
     wait_for_answers(page, 1)
-    roles = [[message["role"] for message in messages] for messages in page.execute_script("return asked")]
+    roles = [[message["role"] for message in messages] for messages in asked(page)]
     assert roles == [["system", "user"]] * 3
 
 
 def test_what_is_wrong_is_said(page: Any, tmp_path: Path) -> None:
     read(page, tmp_path / "binary.txt", b"a\0b")
-    wait(page, lambda: "binary.txt is no text" in text_of(page, "error"))
+    wait(page, lambda: "binary.txt is neither text nor PDF" in text_of(page, "error"))
     read(page, tmp_path / "too long.txt", DOCUMENT * 6)
     wait(page, lambda: text_of(page, "size") == "5,400 tokens")
     ask(page, "k07=")
     wait(page, lambda: "context" in text_of(page, "error"))
     assert element(page, "send").is_enabled()
+
+
+def test_a_conversation_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
+    """And the server finds what it has read."""
+    read(page, tmp_path / "keys.txt", DOCUMENT[90:] + DOCUMENT[:90])  # not read before
+    wait(page, lambda: text_of(page, "size") == "900 tokens")
+    ask(page, "k07=")
+    wait_for_answers(page, 1)
+    (first,) = asked(page)
+    before = text_of(page, "turns"), text_of(page, "documents")
+    page.refresh()
+    wait_for_server(page)
+    wait(page, lambda: (text_of(page, "turns"), text_of(page, "documents")) == before)
+    ask(page, "k31=")
+    assert "tokens were known from before, which saved about" in wait_for_answers(page, 2)[1]
+    (second,) = asked(page)
+    answer = {"role": "assistant", "content": before[0].split("Answer\n")[1].split("\nRead ")[0]}
+    assert [*first, answer, {"role": "user", "content": "k31="}] == second
+
+
+def test_half_an_answer_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
+    read_keys(page, tmp_path)
+    page.execute_script("window.maxTokens = 1000")
+    ask(page, "k07=")
+    wait(page, lambda: len(text_of(page, "turns")) > 50)
+    said = text_of(page, "turns")
+    page.refresh()
+    wait(page, lambda: text_of(page, "turns").endswith("… (stopped)"))
+    assert text_of(page, "turns").startswith(said)
+
+
+def test_a_question_without_an_answer_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
+    read(page, tmp_path / "long.txt", DOCUMENT * 4)
+    wait(page, lambda: text_of(page, "size") == "3,600 tokens")
+    ask(page, "k07=")
+    wait(page, lambda: text_of(page, "progress-text").startswith("Reading:"))
+    page.refresh()
+    wait(page, lambda: element(page, "question").get_attribute("value") == "k07=")
+    assert text_of(page, "turns") == ""
+    assert text_of(page, "size") == "3,600 tokens"
+
+
+def test_conversations_are_listed_opened_and_deleted(page: Any, tmp_path: Path) -> None:
+    titles = "#conversations .name"
+    read_keys(page, tmp_path)
+    wait(page, lambda: texts_of(page, titles) == ["keys.txt"])
+    ask(page, "k07=")
+    wait_for_answers(page, 1)
+    first = text_of(page, "turns")
+    click(page, "#again")
+    wait(page, lambda: text_of(page, "documents") == "")
+    ask(page, "Another one?")
+    wait_for_answers(page, 1)
+    assert texts_of(page, titles) == ["Another one?", "k07="]
+
+    click(page, "#conversations li:nth-child(2) .name")
+    wait(page, lambda: text_of(page, "turns") == first)
+    assert text_of(page, "documents").startswith("keys.txt")
+    for title in ("k07=", "Another one?"):
+        click(page, f"#conversations [aria-label='Delete {title}']")
+        page.switch_to.alert.accept()
+        wait(page, lambda title=title: title not in texts_of(page, titles))
+    assert text_of(page, "turns") == ""
+    # documents go with the last conversation that has them
+    left = """
+        const done = arguments[0];
+        indexedDB.open("h2o-llama").onsuccess = ({target: {result: database}}) => {
+            database.transaction("documents").objectStore("documents").count().onsuccess = ({target}) => {
+                database.close();
+                done(target.result);
+            };
+        };
+    """
+    assert page.execute_async_script(left) == 0
+
+
+def test_several_documents(page: Any, tmp_path: Path) -> None:
+    read_keys(page, tmp_path)
+    ask(page, "k07=")
+    wait_for_answers(page, 1)
+    assert "After the first question" in text_of(page, "fixed")
+    assert texts_of(page, "#documents button") == [""]
+
+    read(page, tmp_path / "keys.txt")  # begins another conversation
+    wait(page, lambda: text_of(page, "turns") == "" and text_of(page, "size") == "900 tokens")
+    element(page, "text").send_keys("Some pasted text.")
+    click(page, "#add")
+    read(page, tmp_path / "b.md", "# Title\n")
+    wait(page, lambda: text_of(page, "size") == "925 tokens in 3 documents")
+    click(page, "[aria-label='Remove Some pasted text.']")
+    wait(page, lambda: text_of(page, "size") == "908 tokens in 2 documents")
+    element(page, "text").send_keys("The last one.")  # taken with the question
+    ask(page, "k31=")
+    assert "tokens were known from before" in wait_for_answers(page, 1)[0]  # all of the first document
+    (one, _), (several, question) = asked(page)
+    assert one["content"] == ABOUT_A_DOCUMENT + DOCUMENT  # as `h2o-llama chat` has it in its library
+    assert several["content"] == (
+        f"{one['content']}\n\nThat was keys.txt. This is b.md:\n\n# Title\n"
+        "\n\nThat was b.md. This is The last one.:\n\nThe last one."
+    )
+    assert question == {"role": "user", "content": "k31="}
+
+
+def drop(page: Any, **files: bytes) -> None:
+    page.execute_script(
+        """
+        const dataTransfer = new DataTransfer();
+        for (const [name, data] of Object.entries(arguments[0]))
+            dataTransfer.items.add(new File([new Uint8Array(data)], name.replace("_", ".")));
+        document.body.dispatchEvent(new DragEvent("drop", {dataTransfer, bubbles: true}));
+        """,
+        {name: list(data) for name, data in files.items()},
+    )
+
+
+def test_pdf(page: Any) -> None:
+    # what the codes of the second one mean is in a file that comes with the page
+    drop(page, a_pdf=pdf(["one\ntwo", "", "three"]), b_pdf=pdf(["中文"], CHINESE, "gbk"))
+    wait(page, lambda: text_of(page, "size").endswith("in 2 documents"))
+    ask(page, "What?")
+    wait_for_answers(page, 1)
+    text = asked(page)[0][0]["content"].removeprefix(ABOUT_A_DOCUMENT)
+    assert text.split("\n\nThat was a.pdf. This is b.pdf:\n\n") == [
+        "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n",
+        "[page 1]\n\n中文\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(pdf(["", ""]), "a.pdf has no text, only images. Run a text recognition (OCR) on it first."),
+        pytest.param(pdf(["one"])[:200], "a.pdf is damaged. Open it in a PDF viewer and save it again."),
+        pytest.param(b"no PDF", "a.pdf is damaged. Open it in a PDF viewer and save it again."),
+        pytest.param(
+            pdf(["one"], trailer=ENCRYPTED), "a.pdf is encrypted. Save it without a password first.", id="encrypted"
+        ),
+    ],
+)
+def test_pdf_without_text_to_read(page: Any, tmp_path: Path, data: bytes, message: str) -> None:
+    read(page, tmp_path / "a.pdf", data)
+    wait(page, lambda: text_of(page, "error") == message)
+    assert text_of(page, "documents") == ""
+
+
+def test_the_library(page: Any, tmp_path: Path) -> None:
+    assert not element(page, "library").is_displayed()  # the server has none
+    read_keys(page, tmp_path)
+    used = "2026-01-02T03:04:05+00:00"
+    library = {
+        "n_bytes": 2_000_000_000,
+        "limit_bytes": 8_000_000_000,
+        "texts": [
+            {"id": "a1", "name": DOCUMENT[:40].replace("\n", " ") + "…", "n_tokens": 950, "n_bytes": 5e6, "used": used},
+            {"id": "b2", "name": "Of another browser", "n_tokens": 12_345, "n_bytes": 1.5e9, "used": used},
+        ],
+    }
+    page.execute_script("window.library = arguments[0]", library)
+    ask(page, "k07=")
+    wait_for_answers(page, 1)
+    wait(page, lambda: element(page, "library").is_displayed())
+    assert text_of(page, "used-text") == "2.0 GB of 8.0 GB used"
+    assert float(element(page, "used").get_attribute("value")) == 2e9
+    assert "12,345 tokens, 1.5 GB, used Jan 2, 2026" in texts_of(page, "#texts li")[1]
+
+    assert len(page.find_elements("css selector", "#texts button.name")) == 1
+    click(page, "#texts button.name")
+    wait(page, lambda: text_of(page, "turns") == "")
+    assert text_of(page, "documents").startswith("keys.txt")
+    ask(page, "k31=")
+    wait_for_answers(page, 1)
+    assert asked(page)[0][0] == asked(page)[1][0]
+
+    click(page, "#texts [aria-label='Delete Of another browser']")
+    wait(page, lambda: len(texts_of(page, "#texts li")) == 1)
+    page.execute_script("window.library.texts = []")  # another window deletes
+    click(page, "#texts [aria-label^='Delete']")
+    wait(page, lambda: text_of(page, "library-error") == "no text a1")
+    assert texts_of(page, "#texts li") == []
+
+
+def test_only_questions_need_the_api_key(browser: Any, tmp_path: Path) -> None:
+    options = ["--chunk", str(CHUNK), "--local", "30", "--heavy", "30", "--api-key", "k"]
+    with serving(tmp_path / "log", "demo", *options) as server:
+        paths = {"/": 200, "/app/main.js": 200, "/app/pdfjs/pdf.mjs": 200, "/props": 401, "/application": 401}
+        paths["/app/../props"] = 404
+        assert {path: server.request("GET", path)[0] for path in paths} == paths
+        browser.get(f"http://127.0.0.1:{server.port}/")
+        wait(browser, lambda: expected_conditions.alert_is_present()(browser))
+        browser.switch_to.alert.send_keys("k")
+        browser.switch_to.alert.accept()
+        wait_for_server(browser)
+        browser.get("about:blank")
+
+
+def test_nothing_runs_or_is_fetched_but_the_page(page: Any, tmp_path: Path) -> None:
+    read(page, tmp_path / "a.pdf", pdf(["one"]))
+    wait(page, lambda: "tokens" in text_of(page, "size"))
+    fetched = page.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+    assert any(name.endswith("pdf.worker.mjs") for name in fetched)
+    assert all(name.startswith((page.current_url, "data:")) for name in fetched)
+    violate = """
+        const done = arguments[0], found = [];
+        document.addEventListener("securitypolicyviolation", ({effectiveDirective}) => {
+            if (found.push(effectiveDirective) === 3) done(found);
+        });
+        document.body.append(Object.assign(document.createElement("script"), {textContent: "document.title = 'run'"}));
+        document.body.append(Object.assign(document.createElement("img"), {src: "https://example.org/"}));
+        fetch("https://example.org/").catch(() => {});
+    """
+    assert sorted(page.execute_async_script(violate)) == ["connect-src", "img-src", "script-src-elem"]
 
 
 def test_markup_in_a_text_is_text(page: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ class VendorError(Exception):
 
 
 class Release(NamedTuple):
-    """A pinned source distribution."""
+    """A pinned distribution."""
 
     name: str
     version: str
@@ -56,6 +56,11 @@ class Release(NamedTuple):
     def sdist(self) -> str:
         """File name of the source distribution."""
         return f"{self.folder}.tar.gz"
+
+    @property
+    def wheel(self) -> str:
+        """File name of the wheel for all Pythons and machines."""
+        return f"{self.folder}-py3-none-any.whl"
 
 
 class Pin(NamedTuple):
@@ -92,15 +97,24 @@ class Layout(NamedTuple):
         return sorted((self.root / "patches").glob("*.patch"))
 
 
-def read_pin(requirements: Path) -> Pin:
-    """Parse the pin file; VendorError when a part is missing."""
+def read_release(requirements: Path) -> Release:
+    """Parse a pin; VendorError when a part is missing."""
     text = requirements.read_text(encoding="utf-8")
     found = re.search(r"^([\w-]+)==(\S+) --hash=sha256:([0-9a-f]{64})$", text, re.MULTILINE)
+    if not found:
+        raise VendorError(f"{requirements} must hold name==version --hash=sha256:…")
+    return Release(found[1], found[2], found[3])
+
+
+def read_pin(requirements: Path) -> Pin:
+    """Parse the pin of llama.cpp; VendorError when a part is missing."""
+    release = read_release(requirements)
+    text = requirements.read_text(encoding="utf-8")
     commit = re.search(r"^# commit: \S+ ([0-9a-f]{40})$", text, re.MULTILINE)
     tree = re.search(r"^# tree-sha256: ([0-9a-f]{64})$", text, re.MULTILINE)
-    if not (found and commit and tree):
-        raise VendorError(f"{requirements} must hold name==version --hash=sha256:…, '# commit:' and '# tree-sha256:'")
-    return Pin(Release(found[1], found[2], found[3]), commit[1], tree[1])
+    if not (commit and tree):
+        raise VendorError(f"{requirements} must hold '# commit:' and '# tree-sha256:'")
+    return Pin(release, commit[1], tree[1])
 
 
 def fill(layout: Layout, source: Path | None = None) -> str:
@@ -192,27 +206,39 @@ def _llama_sdist(layout: Layout, pin: Pin) -> Path:
 
 def cached_sdist(cache: Path, requirements: Path, release: Release, options: Iterable[str] = ()) -> Path:
     """The verified source distribution, downloaded unless the cache has it. `options` are pip's."""
-    cached = cache / release.sdist
+    # pip also asks the package for its metadata. Without build isolation its build backend must be importable; with it,
+    # pip installs that for a moment.
+    options = [f"--no-binary={release.name}", *options]
+    return _cached(cache / release.sdist, requirements, release, options, {"scikit_build_core": "scikit-build-core"})
+
+
+def cached_wheel(cache: Path, requirements: Path, release: Release) -> Path:
+    """The verified wheel, downloaded unless the cache has it."""
+    return _cached(cache / release.wheel, requirements, release, [f"--only-binary={release.name}"], {})
+
+
+def _cached(
+    cached: Path, requirements: Path, release: Release, options: Iterable[str], needed: Mapping[str, str]
+) -> Path:
     if cached.is_file() and hashlib.sha256(cached.read_bytes()).hexdigest() == release.sha256:
         return cached
-    for module, package in (("pip", "pip"), ("scikit_build_core", "scikit-build-core")):
+    for module, package in {"pip": "pip", **needed}.items():
         if importlib.util.find_spec(module) is None:
             raise VendorError(f"the Python package {package} is needed to download {release.name}")
-    cache.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=cache) as folder:
-        _download(requirements, release, Path(folder), options)
-        os.replace(Path(folder) / release.sdist, cached)
+    cached.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=cached.parent) as folder:
+        new = Path(folder) / cached.name
+        _download(requirements, release, new, options)
+        os.replace(new, cached)
     return cached
 
 
-def _download(requirements: Path, pin: Release, folder: Path, options: Iterable[str]) -> None:
-    # pip checks the hash. It also asks the package for its metadata. Without build isolation its build backend must be
-    # importable; with it, pip installs that for a moment.
+def _download(requirements: Path, pin: Release, new: Path, options: Iterable[str]) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--retries=2", "--timeout=30", "--no-deps", f"--no-binary={pin.name}", *options]
-    command += ["--require-hashes", f"--requirement={requirements}", f"--dest={folder}"]
+    command += ["--retries=2", "--timeout=30", "--no-deps", *options]
+    command += ["--require-hashes", f"--requirement={requirements}", f"--dest={new.parent}"]  # pip checks the hash
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if result.returncode == 0 and (folder / pin.sdist).is_file():
+    if result.returncode == 0 and new.is_file():
         return
     wanted = f"{pin.name} {pin.version}"
     if "DO NOT MATCH THE HASHES" in result.stderr:

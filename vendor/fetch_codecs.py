@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
-from fetch import ROOT, STAMP, Release, VendorError, cached_sdist, replace_tree
+from fetch import ROOT, STAMP, Release, VendorError, cached_sdist, read_release, replace_tree
 
 PIN = "requirements-zstd.txt"
 
@@ -46,15 +45,6 @@ def fill(vendor: Path, source: Path | None = None) -> str:
         (new / STAMP).write_text(stamp, encoding="utf-8")
         replace_tree(new, target)
     return "vendor/codecs filled"
-
-
-def read_release(requirements: Path) -> Release:
-    """Parse a pin; VendorError when a part is missing."""
-    text = requirements.read_text(encoding="utf-8")
-    found = re.search(r"^([\w-]+)==(\S+) --hash=sha256:([0-9a-f]{64})$", text, re.MULTILINE)
-    if not found:
-        raise VendorError(f"{requirements} must hold name==version --hash=sha256:…")
-    return Release(found[1], found[2], found[3])
 
 
 def _sdist(vendor: Path, requirements: Path, release: Release, source: Path | None) -> Path:

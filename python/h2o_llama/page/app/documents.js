@@ -1,0 +1,108 @@
+// The documents of a conversation: added from files or pasted, shown, and removed before the first question.
+
+import { $, element, number } from "./elements.js";
+import { begin, change, current, events, isFixed, keep } from "./conversation.js";
+import { textOfPdf } from "./pdf.js";
+import { post } from "./server.js";
+import { newId } from "./store.js";
+
+const NAME = 40; // characters of a pasted text
+
+let adding = Promise.resolve();
+
+// Fulfilled when all files that were dropped so far are read.
+export const added = () => adding;
+
+export async function addPasted() {
+  const text = $("text").value;
+  if (!text.trim()) return;
+  $("text").value = "";
+  const line = text.trim().split(/\s+/).join(" ");
+  const name = line.length > NAME ? line.slice(0, NAME) + "…" : line;
+  await add([() => documentOf(name, text).catch((error) => {
+    $("text").value ||= text;
+    throw error;
+  })]);
+}
+
+const addFiles = (files) => add([...files].map((file) => async (own) => documentOf(file.name, await textOf(file, own))));
+
+async function add(sources) {
+  if (isFixed(current)) await begin();
+  const own = current;
+  $("error").textContent = "";
+  adding = adding.then(() => addTo(own, sources)); // in the order in which they were chosen
+}
+
+async function addTo(own, sources) {
+  const errors = [];
+  for (const source of sources) {
+    try {
+      own.documents.push(await source(own));
+      await keep(own);
+    } catch (error) {
+      errors.push(error.message);
+    }
+    change(own);
+  }
+  if (errors.length) $("error").textContent = errors.join("\n");
+}
+
+async function textOf(file, own) {
+  const isPdf = file.name.toLowerCase().endsWith(".pdf") || (await file.slice(0, 5).text()) === "%PDF-";
+  const onPage = (n, all) => {
+    if (own === current) $("size").textContent = `Reading ${file.name}: page ${number(n)} of ${number(all)}`;
+  };
+  const text = await (isPdf ? textOfPdf(file, onPage) : file.text());
+  if (text.includes("\0")) throw new Error(`${file.name} is neither text nor PDF. Save it as one of these first.`);
+  if (!text.trim()) throw new Error(`${file.name} is empty.`);
+  return text;
+}
+
+async function documentOf(name, text) {
+  const { tokens } = await post("tokenize", { content: text });
+  return { id: newId(), name, text, n_tokens: tokens.length };
+}
+
+function remove(document) {
+  current.documents = current.documents.filter((other) => other !== document);
+  keep(current);
+  show();
+  $("file").focus();
+}
+
+function show() {
+  const { documents } = current;
+  const fixed = isFixed(current);
+  $("documents").replaceChildren(...documents.map((document) => {
+    const button = element("button", { type: "button", ariaLabel: `Remove ${document.name}`, hidden: fixed }, "Remove");
+    button.addEventListener("click", () => remove(document));
+    const size = element("span", { className: "faint" }, `${number(document.n_tokens)} tokens`);
+    return element("li", {}, element("span", { className: "name" }, document.name), size, button);
+  }));
+  const n = documents.reduce((sum, { n_tokens }) => sum + n_tokens, 0);
+  $("size").textContent = documents.length > 1 ? `${number(n)} tokens in ${documents.length} documents` : n ? `${number(n)} tokens` : "";
+  $("fixed").hidden = !fixed;
+}
+
+events.addEventListener("opened", show);
+events.addEventListener("changed", show);
+$("add").addEventListener("click", addPasted);
+$("file").addEventListener("change", () => {
+  addFiles($("file").files);
+  $("file").value = ""; // so that the same file can be chosen again
+});
+// Anywhere: a browser would leave the page for a file that is dropped beside its place.
+const hasFiles = (event) => event.dataTransfer.types.includes("Files");
+document.addEventListener("dragover", (event) => {
+  if (!hasFiles(event)) return;
+  event.preventDefault();
+  $("drop").classList.add("over");
+});
+document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
+document.addEventListener("drop", (event) => {
+  if (!hasFiles(event)) return;
+  event.preventDefault();
+  $("drop").classList.remove("over");
+  addFiles(event.dataTransfer.files);
+});

@@ -1,0 +1,39 @@
+// The text of PDF files, by pdf.js.
+
+const folder = new URL("pdfjs/", import.meta.url);
+
+let loading;
+
+async function load() {
+  const pdfjs = await import("./pdfjs/pdf.mjs");
+  pdfjs.GlobalWorkerOptions.workerSrc = new URL("pdf.worker.mjs", folder).href;
+  return pdfjs;
+}
+
+// The text of each page after a line with its number. `onPage` is told each page's number, and how many there are.
+export async function textOfPdf(file, onPage) {
+  const pdfjs = await (loading ??= load());
+  const task = pdfjs.getDocument({
+    data: new Uint8Array(await file.arrayBuffer()), cMapUrl: new URL("cmaps/", folder).href, useWasm: false, verbosity: 0,
+  });
+  const pages = [];
+  try {
+    const pdf = await task.promise;
+    for (let n = 1; n <= pdf.numPages; ++n) {
+      onPage(n, pdf.numPages);
+      const page = await pdf.getPage(n);
+      const { items } = await page.getTextContent();
+      const text = items.map(({ str, hasEOL }) => str + (hasEOL ? "\n" : "")).join("").trim();
+      if (text) pages.push(`[page ${n}]\n\n${text}\n`);
+      page.cleanup();
+    }
+  } catch (error) {
+    throw new Error(`${file.name} ` + (error.name === "PasswordException"
+      ? "is encrypted. Save it without a password first."
+      : "is damaged. Open it in a PDF viewer and save it again."), { cause: error });
+  } finally {
+    await task.destroy();
+  }
+  if (!pages.length) throw new Error(`${file.name} has no text, only images. Run a text recognition (OCR) on it first.`);
+  return pages.join("\n");
+}

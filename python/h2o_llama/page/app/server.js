@@ -1,0 +1,39 @@
+// Requests to the server that the page is from.
+
+let key = sessionStorage.getItem("key"); // of the server, if it has one
+let isRefused = false; // the user has none: asked once is enough
+
+export async function call(path, { method = "GET", body, signal } = {}) {
+  const headers = { "Content-Type": "application/json" };
+  if (key) headers.Authorization = "Bearer " + key;
+  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
+  if (answer.ok) return answer;
+  if (answer.status === 401 && !isRefused) {
+    key = prompt("This server asks for its API key:");
+    isRefused = !key;
+    if (key) {
+      sessionStorage.setItem("key", key);
+      return call(path, { method, body, signal });
+    }
+  }
+  const error = await answer.json().catch(() => null);
+  throw Object.assign(new Error(error?.error?.message ?? `${path}: HTTP status ${answer.status}`), { status: answer.status });
+}
+
+export const get = async (path) => (await call(path)).json();
+export const post = async (path, body) => (await call(path, { method: "POST", body })).json();
+
+// The data of an answer that is a stream of server-sent events.
+export async function* streamOf(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
+    }
+  }
+}
