@@ -22,7 +22,7 @@ import numpy as np
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 
 LIMIT_BYTES = 12_000_000
-# the budget reaches for everything: with less, a text that is read in other parts may find other keys where two fit alike
+# the budget is for all keys: with less, a text read in other parts may find other ones where two fit alike
 H2O = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=1024, tile=4, chunk_size=64)
 
 
