@@ -119,7 +119,8 @@ def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(tiny_model: Path,
         assert at == (3 * S + 5 if name == "dense" else 3 * S)
         fresh.eval(DOCUMENT[:at])
         fresh.eval(other[at:])
-        np.testing.assert_array_equal(llm.logits, fresh.logits)
+        # where the other text is cut near its end, products have fewer columns, and may round differently
+        np.testing.assert_allclose(llm.logits, fresh.logits, atol=1e-4)
 
 
 def test_models_with_other_memory(unsupported_memory_model: Path, library: Library) -> None:
