@@ -1,4 +1,4 @@
-# Compilers, Python, and for GGML_CUDA the CUDA toolkit.
+# Compilers, Python, for GGML_CUDA the CUDA toolkit, and for GGML_VULKAN what compiles its shaders.
 include(CheckCXXCompilerFlag)
 include(CheckLanguage)
 
@@ -50,5 +50,15 @@ if(GGML_CUDA)
         message(FATAL_ERROR
             "h2o-llama: GGML_CUDA is on, and the cuBLAS development library was not found beside "
             "${CMAKE_CUDA_COMPILER}. Install the whole CUDA toolkit or set CUDAToolkit_ROOT.")
+    endif()
+endif()
+
+if(GGML_VULKAN)
+    find_package(Vulkan COMPONENTS glslc)
+    find_package(SPIRV-Headers CONFIG)
+    if(NOT Vulkan_FOUND OR NOT SPIRV-Headers_FOUND)
+        message(FATAL_ERROR
+            "h2o-llama: GGML_VULKAN is on, and Vulkan's headers, glslc or SPIRV-Headers were not found. "
+            "Install them: apt install libvulkan-dev glslc spirv-headers.")
     endif()
 endif()

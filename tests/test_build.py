@@ -55,6 +55,11 @@ def test_missing_cuda_compiler(checkout: Path) -> None:
     assert "GGML_CUDA is on, and nvcc was not found" in message
 
 
+def test_missing_vulkan(checkout: Path) -> None:
+    message = configure_error(checkout, "-DGGML_VULKAN=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_Vulkan=ON")
+    assert "GGML_VULKAN is on, and Vulkan's headers, glslc or SPIRV-Headers were not found" in message
+
+
 def test_no_source(checkout: Path) -> None:
     message = configure_error(checkout, H2O_LLAMA_SOURCE=str(checkout.parent))
     assert f"H2O_LLAMA_SOURCE={checkout.parent} is not a llama.cpp source folder" in message
