@@ -51,12 +51,18 @@ def main() -> None:
 
 
 def check_cuda_kernels() -> None:
-    """Their tests, in a Python that has AddressSanitizer from the start. Leaks of Python are not looked for."""
-    runtime = subprocess.run(["g++", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
+    """Their tests, in a Python that has AddressSanitizer from the start. Leaks of Python are not looked for.
+
+    libstdc++ is there from the start too: AddressSanitizer looks for its __cxa_throw only once.
+    """
+    runtimes = [
+        subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so.6")
+    ]
     env = os.environ | {
         "CXX": "g++",
         "H2O_TEST_CUDA_SANITIZERS": "address,undefined",
-        "LD_PRELOAD": runtime.stdout.strip(),
+        "LD_PRELOAD": ":".join(runtimes),
         "ASAN_OPTIONS": "detect_leaks=0",
     }
     tests = [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/test_cuda_kernels.py", "-k", "not whole_model"]
