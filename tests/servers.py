@@ -76,18 +76,20 @@ class Server:
 
 
 @contextmanager
-def serving(log: Path, *arguments: str | Path, library: str | Path = "off") -> Iterator[Server]:
+def serving(
+    log: Path, *arguments: str | Path, library: str | Path = "off", port: int | None = None
+) -> Iterator[Server]:
     """A server with these arguments of `h2o-llama serve`; what it says goes to the file `log`."""
-    with running(log, _is_healthy, "serve", arguments[0], "--library", library, *arguments[1:]) as server:
+    with running(log, _is_healthy, "serve", arguments[0], "--library", library, *arguments[1:], port=port) as server:
         yield server
 
 
 @contextmanager
-def running(log: Path, is_ready: Callable[[Server], bool], command: str, *arguments: str | Path) -> Iterator[Server]:
+def running(
+    log: Path, is_ready: Callable[[Server], bool], command: str, *arguments: str | Path, port: int | None = None
+) -> Iterator[Server]:
     """A command of `h2o-llama` that listens; an OSError of is_ready says that it does not yet."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = port or _free_port()
     with log.open("wb") as output:
         process = _start(output, command, *map(str, arguments[:1]), "--port", str(port), *map(str, arguments[1:]))
         try:
@@ -100,6 +102,13 @@ def running(log: Path, is_ready: Callable[[Server], bool], command: str, *argume
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def _start(output: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:

@@ -20,7 +20,7 @@ expected_conditions = pytest.importorskip("selenium.webdriver.support.expected_c
 
 CHUNK = 256
 DOCUMENT = "".join(f"k{i:02}={7919 * i % 10_000:04}\n" for i in range(100))
-# The demo model would talk on and on; and a library is what a test says that it is.
+# The demo model would talk on and on, and each time say something else. A library may be what a test says that it is.
 SERVER = """
 const original = window.fetch;
 window.maxTokens = 8;
@@ -28,8 +28,7 @@ window.asked = [];
 window.library = null;
 const json = (status, body) => new Response(JSON.stringify(body), {status});
 window.fetch = (path, options) => {
-    const [, id] = /^h2o\\/library\\/?(.*)$/.exec(path) ?? [];
-    if (id !== undefined && !window.library) return json(404, {error: {message: "no library"}});
+    const [, id] = (window.library && /^h2o\\/library\\/?(.*)$/.exec(path)) ?? [];
     if (id === "") return json(200, window.library);
     if (id && options.method === "DELETE") {
         const texts = window.library.texts.filter((text) => text.id !== id);
@@ -37,7 +36,8 @@ window.fetch = (path, options) => {
         window.library.texts = texts;
         return json(200, {});
     }
-    const body = path === "v1/chat/completions" ? {...JSON.parse(options.body), max_tokens: window.maxTokens} : null;
+    const chosen = {max_tokens: window.maxTokens, temperature: 0};
+    const body = path === "v1/chat/completions" ? {...JSON.parse(options.body), ...chosen} : null;
     if (body) window.asked.push(body.messages);
     return original(path, body ? {...options, body: JSON.stringify(body)} : options);
 };
@@ -65,8 +65,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, server: Server) -> Any:
-    """Of a browser that has seen none."""
     server.wait_until_idle()
+    return open_page(browser, server)
+
+
+def open_page(browser: Any, server: Server) -> Any:
+    """Of a browser that has seen none."""
     url = f"http://127.0.0.1:{server.port}/"
     browser.get("about:blank")
     browser.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
@@ -105,6 +109,11 @@ def texts_of(page: Any, selector: str) -> list[str]:
 
 def click(page: Any, selector: str) -> None:
     page.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+
+def said(page: Any) -> str:
+    """The last answer."""
+    return texts_of(page, "#turns .turn:last-child > span")[0]
 
 
 def read(page: Any, path: Path, text: str | bytes = DOCUMENT) -> None:
@@ -381,6 +390,37 @@ def test_the_library(page: Any, tmp_path: Path) -> None:
     click(page, "#texts [aria-label^='Delete']")
     wait(page, lambda: text_of(page, "library-error") == "no text a1")
     assert texts_of(page, "#texts li") == []
+
+
+def test_a_document_is_read_once(browser: Any, tmp_path: Path) -> None:
+    """The server is killed and started again: it knows what it has read."""
+    options = ["demo", "--chunk", str(CHUNK), "--local", "30", "--heavy", "30", "--n-ctx", "4096"]
+    with serving(tmp_path / "log", *options, library=tmp_path / "library") as server:
+        page = open_page(browser, server)
+        read_keys(page, tmp_path)
+        ask(page, "k07=")
+        (first,) = wait_for_answers(page, 1)
+        assert "known from before" not in first
+        answer = said(page)
+        wait(page, lambda: server.get("/h2o/library")["texts"])
+        server.process.kill()
+        server.process.wait()
+    with serving(tmp_path / "log", *options, library=tmp_path / "library", port=server.port):
+        page.refresh()
+        wait_for_server(page)
+        wait(page, lambda: element(page, "library").is_displayed())
+        (name,) = texts_of(page, "#texts button.name")
+        assert DOCUMENT.replace("\n", " ").startswith(name.removesuffix("…"))
+        click(page, "#texts button.name")
+        wait(page, lambda: text_of(page, "turns") == "")
+        ask(page, "k07=")
+        (again,) = wait_for_answers(page, 1)
+        assert said(page) == answer
+        n_read, n_all = (int(facts.split()[1].replace(",", "")) for facts in (again, first))
+        assert n_read < 64  # the question's message
+        assert f" {n_all - n_read:,} tokens were known from before" in again
+        assert asked(page)[0][0]["content"] == ABOUT_A_DOCUMENT + DOCUMENT
+        page.get("about:blank")
 
 
 def test_only_questions_need_the_api_key(browser: Any, tmp_path: Path) -> None:
