@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from h2o_llama import H2OConfig, H2OError, Llama, Model
-from h2o_llama._internal import check
+from h2o_llama._internal import check, log
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.programs import become, program
@@ -21,6 +21,7 @@ from h2o_llama.library import default_folder
 from h2o_llama.library.librarian import start_librarian
 from h2o_llama.models._files import check_rpc_servers
 from h2o_llama.models._fingerprint import changed_fingerprint
+from h2o_llama.models._projector import open_projector
 from h2o_llama.sequence._params import PRODUCTS, available_cpus
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
@@ -117,6 +118,8 @@ def serve(
             raise H2OError(
                 f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
             ) from error
+        if mmproj is not None:  # llama-server says of a bad file only that it cannot be loaded
+            open_projector(weights._handle, mmproj, 1, use_gpu=False, verbose=log.is_printed)
         n_ctx = n_ctx or min(weights.n_ctx_train, _MOST_ROOM)
         stretched = _stretched(weights)
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0

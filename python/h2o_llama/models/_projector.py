@@ -14,28 +14,39 @@ from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.models._files import check_model_file, reading_a_model
 from h2o_llama.sequence._prompt import Prompt
 
+_OWNER = "Llama"
+
 _KEPT_BYTES = 256 << 20
 """Of rows of images that may come again: a chat is sent with all its images in every turn."""
 
 _BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"BM": "BMP"}
 
 
-class Projector:
-    """What makes rows of embeddings of images, from a GGUF file beside the model's ("mmproj").
+def open_projector(
+    model: _core.Model, mmproj: str | os.PathLike[str], n_threads: int, use_gpu: bool, verbose: bool
+) -> _core.Projector:
+    """The projector in a GGUF file beside the model's ("mmproj").
 
     Raises FileNotFoundError or ValueError if there is no such file or it is none, DamagedFileError if it is damaged,
-    H2OError if it does not go with the model, UnsupportedModelError if the model reads images in another way than text.
+    H2OError if it does not go with the model.
+    """
+    if not isinstance(mmproj, str | os.PathLike):
+        raise check.bad_argument(_OWNER, "mmproj", "the path of a GGUF file, or None", mmproj)
+    path = check_model_file(_OWNER, mmproj)
+    with reading_a_model():
+        return _core.Projector(model, os.fsencode(path), n_threads, use_gpu, verbose)
+
+
+class Projector:
+    """What makes rows of embeddings of images.
+
+    Raises as `open_projector`, and UnsupportedModelError if the model reads images in another way than text.
     """
 
     def __init__(
         self, model: _core.Model, mmproj: str | os.PathLike[str], n_threads: int, use_gpu: bool, verbose: bool
     ) -> None:
-        owner = "Llama"
-        if not isinstance(mmproj, str | os.PathLike):
-            raise check.bad_argument(owner, "mmproj", "the path of a GGUF file, or None", mmproj)
-        path = check_model_file(owner, mmproj)
-        with reading_a_model():
-            self._core = _core.Projector(model, os.fsencode(path), n_threads, use_gpu, verbose)
+        self._core = open_projector(model, mmproj, n_threads, use_gpu, verbose)
         for is_fine, reason in (
             (self._core.has_vision, "it is for sound, not for images"),
             (self._core.is_causal, "the parts of an image attend to each other both ways"),
@@ -43,7 +54,7 @@ class Projector:
         ):
             if not is_fine:
                 raise UnsupportedModelError(
-                    f"[{owner}] images of this model are not supported: {reason}. Leave out mmproj to read text, or "
+                    f"[{_OWNER}] images of this model are not supported: {reason}. Leave out mmproj to read text, or "
                     "use a model whose images are read like text (LLaVA, SmolVLM, InternVL, Pixtral, LFM2-VL)"
                 )
         self._kept: OrderedDict[bytes, Prompt] = OrderedDict()
