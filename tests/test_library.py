@@ -324,6 +324,18 @@ def test_damaged_files(tiny_model: Path, library: Library, damage: Callable[[Pat
     assert library.verify() == []
 
 
+@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
+def test_many_damaged_blocks_of_a_text(tiny_model: Path, library: Library) -> None:
+    """They are found, and written again, all at once."""
+    document = random_tokens(12 * S)
+    read(tiny_model, library, document)
+    library.flush()
+    for block in library.folder.glob("blocks/*/*"):
+        _flip(block, block)
+    assert read(tiny_model, library, document) == 0
+    assert read(tiny_model, library, document) == len(document)
+
+
 def test_verify_names_what_is_damaged(tiny_model: Path, library: Library) -> None:
     read(tiny_model, library, DOCUMENT)
     read(tiny_model, library, random_tokens(N, seed=1))

@@ -226,7 +226,8 @@ class Library:
         """
         contents = found.text.contents
         with ThreadPoolExecutor(_READERS) as readers:
-            blocks = list(readers.map(self._read_block, contents.blocks))
+            reading = [readers.submit(self._read_block, digest) for digest in contents.blocks]
+        blocks = [block.result() for block in reading]  # all are read by now, and all that are damaged removed
         n_logits = 4 * contents.origin.n_vocab if contents.has_logits else 0
         logits, blocks[-1] = blocks[-1][:n_logits], blocks[-1][n_logits:]
         try:
