@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import h2o_llama
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig
-from h2o_llama.cli import demo
+from h2o_llama.cli import app, demo
 from h2o_llama.cli.run import _stream
 from h2o_llama.config import OPTIONS, option_names
 from h2o_llama.demo.document import build_document
@@ -54,6 +55,21 @@ def evals(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_version() -> None:
     result = succeeded(invoke("--version"))
     assert result.stdout == f"h2o-llama {h2o_llama.__version__} (llama.cpp {h2o_llama.UPSTREAM_COMMIT})\n"
+
+
+def _words(command: Any, name: str) -> set[str]:
+    """Commands by their names, and all options."""
+    options = (option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts))
+    found = {name} | {option for option in options if option.startswith("-")}
+    for sub in getattr(command, "commands", {}).values():
+        found |= _words(sub, f"{name} {sub.name}")
+    return found
+
+
+def test_the_manual_has_all_commands_and_options() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    words = _words(typer.main.get_command(app), "h2o-llama")
+    assert [word for word in sorted(words) if not re.search(rf"(?<![\w-]){word}(?![\w-])", page)] == []
 
 
 def test_the_shell_completes_commands() -> None:
