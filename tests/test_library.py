@@ -158,6 +158,28 @@ def test_other_layers_go_back_to_the_last_chunk(model: str, model_by_name: Model
         np.testing.assert_allclose(other.logits, llm.logits, atol=1e-5)
 
 
+@pytest.mark.parametrize("chunk_size", [S, 4 * S])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_text_says_where_it_can_be_gone_back_to(
+    tiny_model: Path, library: Library, name: str, chunk_size: int
+) -> None:
+    """After an answer that closes a chunk, or none: else texts would be loaded for nothing."""
+    config = CONFIGS[name] and replace(CONFIGS[name], S=chunk_size)
+    with open_llama(tiny_model, config, library=library) as llm:
+        generated = llm.generate(DOCUMENT, temperature=0)
+        for _ in range(70):
+            next(generated)
+        generated.close()
+        tokens = llm.tokens.tolist()
+    library.flush()
+    text = max(library._texts.read(library._texts.paths())[0], key=lambda text: len(text.contents.tokens))
+    with open_llama(tiny_model, config, library=library) as llm:
+        assert llm.reuse([*tokens, 1]) == len(tokens)
+        context = llm._engine._places[0]
+        points = [n for n in range(1, len(tokens) + 1) if context.rewind_points(n)[0] == n]
+    assert [n for first, last in text.contents.points for n in range(first, last + 1)] == points
+
+
 def test_the_whole_text_again_costs_nothing(tiny_model: Path, library: Library) -> None:
     with open_llama(tiny_model, CONFIG, library=library) as llm:
         llm.eval(DOCUMENT)

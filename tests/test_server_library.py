@@ -155,6 +155,7 @@ def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(serve: Any) -> No
 @pytest.mark.parametrize("name", SETTINGS)
 def test_python_and_the_server_share_a_library(serve: Any, library: Library, name: str) -> None:
     options, settings = SETTINGS[name]
+    parting = 0 if name == "evict" else 5 * S  # where another text can go on that parts early
     h2o = None if settings is None else H2OConfig(chunk_size=S, **settings)
     sizes: dict[str, Any] = {"n_ctx": 2048, "n_batch": S, "n_threads": 1}
     with Llama(demo_model_path(), h2o=h2o, library=library, **sizes) as llm:
@@ -165,9 +166,10 @@ def test_python_and_the_server_share_a_library(serve: Any, library: Library, nam
         assert answer["content"] == told
         server.complete(OTHER + QUESTION)
         wait_for(lambda: len(texts(server)) == 2)
-    with Llama(demo_model_path(), h2o=h2o, library=library, **sizes) as llm:
-        llm.eval(llm.tokenize(OTHER + QUESTION))
-        assert llm.n_cached >= len(OTHER + QUESTION) - 64
+    for tokens, least in ((OTHER + QUESTION, len(OTHER + QUESTION) - 64), (OTHER[: 5 * S + 7] + DOCUMENT, parting)):
+        with Llama(demo_model_path(), h2o=h2o, library=library, **sizes) as llm:
+            llm.eval(llm.tokenize(tokens))
+            assert llm.n_cached >= least
 
 
 def test_two_slots(serve: Any) -> None:

@@ -271,9 +271,15 @@ struct llama_h2o_rows {
 // Those of a sequence's state, with H2O on or off. Returns how many there are, and writes at most n of them.
 LLAMA_API size_t llama_h2o_state_rows(struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_rows * dst, size_t n);
 
-// Whether the sequence, restored from its state elsewhere, could go back to this position: what sliding windows and recurrent states
-// have forgotten is not in a state.
-LLAMA_API bool llama_h2o_kv_state_can_rewind(const struct llama_h2o_kv * kv, uint32_t pos);
+// Positions first to last.
+struct llama_h2o_points {
+    uint32_t first;
+    uint32_t last;
+};
+
+// Those to which the sequence, restored from its state elsewhere, could go back, with H2O on or off: what sliding windows and recurrent
+// states have forgotten is not in a state. Returns how many ranges there are, ascending, and writes at most n of them.
+LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_points * dst, size_t n);
 
 // keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history)
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);

@@ -137,25 +137,9 @@ std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_
     return std::nullopt;
 }
 
-// Ranges of positions, first and last, to which the sequence could go back where its state is restored.
-static common_json points_of(llama_context * ctx, llama_seq_id id, uint32_t n_tokens) {
-    const auto * kv    = llama_get_h2o_kv_seq(ctx, id);
-    const auto * model = llama_get_model(ctx);
-
-    // what windows and recurrent states have forgotten is not in a state
-    const uint32_t n_swa    = llama_model_n_swa(model);
-    const bool     is_whole = !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model) && (n_swa == 0 || n_tokens <= n_swa);
-
-    std::vector<std::pair<uint32_t, uint32_t>> points;
-    for (uint32_t pos = 1; pos <= n_tokens; ++pos) {
-        if (kv ? !llama_h2o_kv_state_can_rewind(kv, pos) : !is_whole && pos < n_tokens) {
-            continue;
-        }
-        if (points.empty() || points.back().second + 1 != pos) {
-            points.push_back({ pos, pos });
-        }
-        points.back().second = pos;
-    }
+static common_json points_of(llama_context * ctx, llama_seq_id id) {
+    std::vector<llama_h2o_points> points(llama_h2o_state_points(ctx, id, nullptr, 0));
+    llama_h2o_state_points(ctx, id, points.data(), points.size());
 
     auto res = common_json::array();
     for (const auto & [first, last] : points) {
@@ -194,7 +178,7 @@ void server_h2o_library::give(llama_context * ctx, llama_seq_id id, const std::s
         { "begin",    common_detokenize(ctx, first, /*special =*/ false) },
         { "n_tokens", n },
         { "rows",     rows_of(ctx, id) },
-        { "points",   points_of(ctx, id, n) },
+        { "points",   points_of(ctx, id) },
     };
     given.tokens = tokens;
     given.state.resize(llama_state_seq_get_size(ctx, id));

@@ -132,7 +132,6 @@ private:
     void add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows);
 
     bool can_rewind(uint32_t pos) const;
-    bool state_can_rewind(uint32_t pos) const;
 
     // throws h2o_error
     void write_state(const py::bytes & state);

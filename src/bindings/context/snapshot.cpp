@@ -22,30 +22,15 @@ bool context::can_rewind(uint32_t pos) const {
     return n_swa == 0 || min_position() <= std::max<int64_t>(0, pos - n_swa);
 }
 
-// could the sequence, restored from a snapshot elsewhere, go back to it
-bool context::state_can_rewind(uint32_t pos) const {
-    if (kv) {
-        return llama_h2o_kv_state_can_rewind(kv, pos);
-    }
-    if (pos == n_tokens()) {
-        return true;
-    }
-    const uint32_t n_swa = llama_model_n_swa(mdl->ptr.get());
-    return can_rewind(pos) && (n_swa == 0 || n_tokens() <= n_swa);
-}
-
 std::vector<std::pair<uint32_t, uint32_t>> context::state_points() {
     drop_draft();
 
+    std::vector<llama_h2o_points> points(llama_h2o_state_points(get(), seq_id, nullptr, 0));
+    llama_h2o_state_points(get(), seq_id, points.data(), points.size());
+
     std::vector<std::pair<uint32_t, uint32_t>> res;
-    for (uint32_t pos = 1; pos <= n_tokens(); ++pos) {
-        if (!state_can_rewind(pos)) {
-            continue;
-        }
-        if (res.empty() || res.back().second + 1 != pos) {
-            res.push_back({ pos, pos });
-        }
-        res.back().second = pos;
+    for (const auto & [first, last] : points) {
+        res.push_back({ first, last });
     }
     return res;
 }

@@ -50,13 +50,6 @@ bool llama_h2o_kv_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
     return pos == 0 || kv->context.can_rewind(*kv, pos);
 }
 
-bool llama_h2o_kv_state_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
-    if (pos == 0 || pos == kv->state().n_tokens) {
-        return true;
-    }
-    return kv->sequence.can_rewind(pos) && (kv->context.caches.side.empty() || kv->sequence.side_of(pos));
-}
-
 bool llama_h2o_kv_moves_rows(const llama_h2o_kv * kv, uint32_t n_tokens) {
     return kv->context.config.evict && n_tokens > (kv->state().n_memory_sets() + 1)*kv->context.config.chunk_size;
 }

@@ -108,12 +108,9 @@ bool h2o_sequence::is_open(uint32_t pos) const {
     return pos >= rewind_limit() || (pos == st.n_scored && pos >= st.n_memory_sets()*config.chunk_size);
 }
 
-bool h2o_sequence::can_rewind(uint32_t pos) const {
+bool h2o_sequence::is_recorded(uint32_t pos) const {
     const uint32_t S = config.chunk_size;
 
-    if (is_open(pos)) {
-        return true;
-    }
     if (st.marks.count(pos) > 0) {
         return true;
     }
@@ -121,6 +118,35 @@ bool h2o_sequence::can_rewind(uint32_t pos) const {
     const bool has_rows = !config.evict || config.has_cold_store() || pos == st.n_memory_sets()*S;
 
     return pos > 0 && pos % S == 0 && st.history.count(pos/S - 1) > 0 && has_rows;
+}
+
+bool h2o_sequence::can_rewind(uint32_t pos) const {
+    return is_open(pos) || is_recorded(pos);
+}
+
+std::vector<uint32_t> h2o_sequence::state_points() const {
+    std::vector<uint32_t> res;
+    const auto            add = [&](uint32_t pos) {
+        const bool is_kept = config.decode != LLAMA_H2O_DECODE_MEMORY || pos == st.n_scored || pos == st.n_tokens;
+        if (is_recorded(pos) || (is_kept && is_open(pos))) {
+            res.push_back(pos);
+        }
+    };
+
+    // within closed chunks there are marks only
+    const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
+
+    auto mark = st.marks.begin();
+    for (uint32_t end = config.chunk_size; end <= n_closed; end += config.chunk_size) {
+        for (; mark != st.marks.end() && mark->first < end; ++mark) {
+            add(mark->first);
+        }
+        add(end);
+    }
+    for (uint32_t pos = n_closed + 1; pos <= st.n_tokens; ++pos) {
+        add(pos);
+    }
+    return res;
 }
 
 const h2o_record * h2o_sequence::record_of(uint32_t pos) const {

@@ -68,6 +68,10 @@ public:
     // pos is at least rewind_limit(), or where generated tokens begin, or a boundary whose record is there, or a mark
     bool can_rewind(uint32_t pos) const;
 
+    // Where a sequence that is restored from this one's record can go back to, ascending. Generated tokens are scored there at once,
+    // so those of decode = memory cannot be taken back one by one.
+    std::vector<uint32_t> state_points() const;
+
     // what is restored then; NULL: nothing
     const h2o_record * record_of(uint32_t pos) const;
 
@@ -112,7 +116,8 @@ private:
     void forget_marks();
     void truncate_text();
 
-    bool is_open(uint32_t pos) const;
+    bool is_open    (uint32_t pos) const;
+    bool is_recorded(uint32_t pos) const;
 
     const h2o_config & config;
 
