@@ -5,25 +5,12 @@
 #include "log.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <string_view>
 #include <utility>
-
-// as in python/h2o_llama/library/_using.py: a shorter text is read faster than it is found
-static constexpr int32_t N_LEAST = 256;
-
-// so many tokens must be known, which the slot has not itself
-static constexpr int32_t N_NEW = 64;
-
-// a text's name is how it begins
-static constexpr size_t N_NAME = 200;
-
-// where a prompt is cut before its end
-static constexpr std::array<int32_t, 4> CUTS = { 512, 256, 128, 64 };
 
 static constexpr int N_SECONDS_FIND  = 10;
 static constexpr int N_SECONDS_LOAD  = 60;
@@ -82,6 +69,16 @@ void server_h2o_library::init(const server_h2o_adapters & adapters, bool has_dra
         LOG_WRN("the library is off: it keeps no texts of draft models and of adapters that are applied to a part of a text\n");
         return;
     }
+    const auto answer = server_h2o_librarian::get().ask("settings", common_json::object(), {}, N_SECONDS_LOAD);
+    if (!answer) {
+        return;
+    }
+    const auto about = answer->about();
+    n_least = about.at("n_least").get<int32_t>();
+    n_new   = about.at("n_new").get<int32_t>();
+    n_name  = about.at("n_name").get<int32_t>();
+    marks   = about.at("marks").get<std::vector<int32_t>>();
+
     scales.emplace();
     for (const auto & adapter : adapters) {
         scales->push_back(adapter.scale);
@@ -100,17 +97,17 @@ bool server_h2o_library::is_of_this_model(const server_h2o_adapters & adapters) 
 }
 
 bool server_h2o_library::cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const {
-    const bool is_place = n_prompt >= N_LEAST && std::find(CUTS.begin(), CUTS.end(), n_prompt - n_tokens) != CUTS.end();
+    const bool is_place = n_prompt >= n_least && std::find(marks.begin(), marks.end(), n_prompt - n_tokens) != marks.end();
 
     return is_place && is_on() && server_h2o_enabled(ctx);
 }
 
 std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept,
         int32_t n_ctx) try {
-    if ((int32_t) prompt.size() < n_kept + N_NEW) {
+    if ((int32_t) prompt.size() < n_kept + n_new) {
         return std::nullopt;
     }
-    const common_json about = { { "key", key }, { "n_least", n_kept + N_NEW }, { "n_ctx", n_ctx } };
+    const common_json about = { { "key", key }, { "n_least", n_kept + n_new }, { "n_ctx", n_ctx } };
 
     const auto answer = server_h2o_librarian::get().ask("take", about, { bytes_of(prompt) }, N_SECONDS_LOAD);
     if (!answer || answer->status != 200) {
@@ -163,14 +160,14 @@ void server_h2o_library::give(llama_context * ctx, llama_seq_id id, const std::s
     const int32_t n = tokens.size();
 
     // after a call that failed the sequence may have fewer tokens
-    if (n < N_LEAST || llama_memory_seq_pos_max(llama_get_memory(ctx), id) != n - 1) {
+    if (n < n_least || llama_memory_seq_pos_max(llama_get_memory(ctx), id) != n - 1) {
         return;
     }
     const auto answer = server_h2o_librarian::get().ask("is-new", { { "key", key } }, { bytes_of(tokens) }, N_SECONDS_FIND);
     if (!answer || answer->status != 200 || !answer->about().at("is_new").get<bool>()) {
         return;
     }
-    const llama_tokens first(tokens.begin(), tokens.begin() + std::min(N_NAME, tokens.size()));
+    const llama_tokens first(tokens.begin(), tokens.begin() + std::min(n, n_name));
 
     given_text given;
     given.about  = {

@@ -96,6 +96,12 @@ private:
 
     void write_texts();
 
+    // what the librarian says: python/h2o_llama/library/_using.py
+    int32_t              n_least = 0; // tokens of a text that is kept
+    int32_t              n_new   = 0; // tokens that must be known, which a slot has not itself
+    int32_t              n_name  = 0; // tokens at the beginning of a text, which is its name
+    std::vector<int32_t> marks;       // tokens before the end of a prompt, where it is cut
+
     std::optional<std::vector<float>> scales; // of the adapters; none: nothing is kept
 
     // by the slot that gave it: if one gives faster than is written, its newest text is kept

@@ -28,13 +28,14 @@ LEAST_TOKENS = 256
 LEAST_NEW = 64
 """So many tokens must be new for a text to be written again, or known for it to be loaded."""
 
-_MARKS = (512, 256, 128, 64)
+MARKS = (512, 256, 128, 64)
 """Where a prompt is cut, before its end: it can be gone back to there, when its end, a question say, is another one.
 
 What is computed again is then at most twice what is new.
 """
 
-_NAME_TOKENS = 200
+NAME_TOKENS = 200
+"""At the beginning of a text without a name: they are its name."""
 
 
 def open_library(owner: str, library: object) -> Library | None:
@@ -51,7 +52,7 @@ def open_library(owner: str, library: object) -> Library | None:
 def split_at_marks(calls: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Calls (start, stop), cut near the end of the last one where a later prompt may part."""
     n = calls[-1][1]
-    marks = {n - mark for mark in _MARKS if n - mark >= _MARKS[-1]}
+    marks = {n - mark for mark in MARKS if n - mark >= MARKS[-1]}
     edges = sorted({0, *marks, *(stop for _, stop in calls)})
     return list(pairwise(edges))
 
@@ -114,5 +115,5 @@ def give(sequence: Sequence, context: _core.Context) -> None:
 
 
 def _begin(sequence: Sequence, tokens: NDArray[np.int32]) -> str:
-    begin = tokens[:_NAME_TOKENS]
+    begin = tokens[:NAME_TOKENS]
     return name_of(sequence.model.detokenize(begin[begin >= 0]).decode(errors="replace"))

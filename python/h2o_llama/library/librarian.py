@@ -31,7 +31,7 @@ from h2o_llama._internal.check import INT32_MAX
 from h2o_llama.errors import BusyError, H2OError, H2OWarning
 from h2o_llama.library._cutting import Rows, layout_of
 from h2o_llama.library._texts import name_of
-from h2o_llama.library._using import LEAST_NEW
+from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS
 from h2o_llama.library.library import Library
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
@@ -39,6 +39,7 @@ _SOCKET = "H2O_LLAMA_LIBRARIAN"
 """What names the socket in llama-server's environment."""
 
 _ID = re.compile("[0-9a-f]{24}")
+_SETTINGS = {"n_least": LEAST_TOKENS, "n_new": LEAST_NEW, "n_name": NAME_TOKENS, "marks": MARKS}
 _WAITING = 64
 """Requests that wait until they are accepted."""
 
@@ -176,6 +177,8 @@ class _Requests(BaseHTTPRequestHandler):
             self.wfile.write(part)
 
     def _answer(self, about: Any, n_bytes: int) -> tuple[int, Any, list[bytes]]:
+        if self.path == "/settings":
+            return 200, _SETTINGS, []
         librarian, key = self.server.librarian, about["key"]
         if self.path == "/list":
             return 200, librarian.listing(key), []
