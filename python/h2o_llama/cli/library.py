@@ -27,7 +27,8 @@ def _list() -> None:
     texts = shelf.texts()
     table = Table(box=None, header_style="bold")
     for title in ("Id", "Name", "Model", "Tokens", "Bytes", "Own", "Last used"):
-        table.add_column(title, no_wrap=title != "Name", justify="right" if title in _NUMBERS else "left")
+        is_long = title in ("Name", "Model")
+        table.add_column(title, no_wrap=not is_long, overflow="fold", justify="right" if title in _NUMBERS else "left")
     for text in texts:
         table.add_row(*_row(text))
     if texts:
