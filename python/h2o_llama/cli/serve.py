@@ -118,7 +118,7 @@ def serve(
             raise H2OError(
                 f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
             ) from error
-        if mmproj is not None:  # llama-server says of a bad file only that it cannot be loaded
+        if mmproj is not None:  # llama-server itself would serve with a file that is cut off
             open_projector(weights._handle, mmproj, 1, use_gpu=False, verbose=log.is_printed)
         n_ctx = n_ctx or min(weights.n_ctx_train, _MOST_ROOM)
         stretched = _stretched(weights)
