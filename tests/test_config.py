@@ -27,7 +27,7 @@ def test_defaults() -> None:
 def test_defaults_with_eviction() -> None:
     """As many positions to attend to, none of them looked up."""
     config = H2OConfig(evict=True)
-    assert (config.decode, config.lookup_budget, config.memory_size, config.positions) == ("memory", 0, 512, "text")
+    assert (config.decode, config.lookup_budget, config.memory_size, config.positions) == ("memory", 0, 512, "cache")
     assert dataclasses.replace(config, heavy_budget=5).heavy_budget == 5
 
 

@@ -163,6 +163,14 @@ def test_models_that_cannot_have_it_are_refused(model_by_name: ModelByName) -> N
         Llama(plain, kv_overrides={"qwen3.context_length": trained}, **options)
 
 
+def test_it_is_the_default_where_it_can_be(model_by_name: ModelByName) -> None:
+    options: dict[str, Any] = {"h2o": H2OConfig(chunk_size=S, evict=True), "n_threads": 1, "n_batch": 64, "n_ctx": 64}
+    for model, want in (("qwen3-gqa4-f32", "cache"), ("deepseek2-mla-f32", "text")):
+        with Llama(model_by_name(model), **options) as llm:
+            assert llm.h2o is not None
+            assert llm.h2o.positions == want
+
+
 def test_a_text_never_ends(tiny_model: Path) -> None:
     """Prompts, generated tokens and drafts, far beyond the trained length: as long as asked for, without a warning."""
     with open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm:

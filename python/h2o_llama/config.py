@@ -100,9 +100,11 @@ class H2OConfig:
         with the process. They are brought back when a query looks them up. They take as many bytes as without `evict`.
         None: they are gone.
     positions : {"text", "cache"}
-        What becomes of the positions of kept tokens beyond the trained length, with `evict`.
+        What becomes of the positions of kept tokens beyond the trained length, with `evict`. Default "cache" with
+        `evict` and no cold store; "text" else, and where `Llama` finds that the model's keys cannot be rotated.
 
-        - "text": they stay those of the text, so distances get longer than any that the model has seen.
+        - "text": they stay those of the text, so distances get longer than any that the model has seen, and soon it
+          writes nonsense.
         - "cache": from the chunk on that ends beyond the trained length, the keys of a memory set are rotated to the
           positions right before the chunk (StreamingLLM). No distance is longer than M + S, however long the text is.
           K takes M more rows. Needs plain RoPE on keys, M + S of at most the trained length, and no cold store.
@@ -161,7 +163,7 @@ class H2OConfig:
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = _FOLLOWS
     cold_store: str | os.PathLike[str] | None = None
-    positions: Literal["text", "cache"] = "text"
+    positions: Literal["text", "cache"] = _FOLLOWS
     block_tokens: int = 16
     ema_alpha: float = 0.5
     shared_heads: bool = False
@@ -211,6 +213,7 @@ class H2OConfig:
             "lookup_budget": int(share * lookup_budget),
             "retrieval": retrieval,
             "decode": "memory" if self.evict else "full",
+            "positions": "text" if has_lookup else "cache",
         }
         if self.keep_ratio is None:
             at_least = 0 if all_by_index and res["sink_tokens"] else 1

@@ -244,16 +244,22 @@ class Llama(Sequence):
         super().__init__(engine)
 
     def _open_engine(self, model: Model, seed: int | None) -> Engine:
-        """With lookup by n-grams where the model can have no index of keys, unless one was asked for."""
-        try:
-            return self._make_engine(model, seed)
-        except UnsupportedModelError as error:
-            h2o = self._params.h2o
-            if h2o is None or h2o.was_given("retrieval") or "[h2o] retrieval index" not in str(error):
-                raise
-            _LOG.info("%s: positions are looked up by n-grams", error)
-        self._params = replace(self._params, h2o=replace(h2o, retrieval="ngrams"))
-        return self._make_engine(model, seed)
+        """Without what the model cannot have, unless it was asked for."""
+        while True:
+            try:
+                return self._make_engine(model, seed)
+            except UnsupportedModelError as error:
+                h2o = self._params.h2o
+                if h2o is None:
+                    raise
+                if not h2o.was_given("retrieval") and "[h2o] retrieval index" in str(error):
+                    h2o = replace(h2o, retrieval="ngrams")
+                elif not h2o.was_given("positions") and "[h2o] positions cache" in str(error):
+                    h2o = replace(h2o, positions="text")
+                else:
+                    raise
+                _LOG.info("%s: that is done", error)
+            self._params = replace(self._params, h2o=h2o)
 
     def _make_engine(self, model: Model, seed: int | None) -> Engine:
         n_ctx = int(self._params.n_ctx) or self._params.default_n_ctx(model._handle, model.n_ctx_train)

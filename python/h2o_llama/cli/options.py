@@ -27,6 +27,7 @@ _FOLLOWING = {
     "sink_tokens": f"{DEFAULTS.sink_tokens}{_LESS}",
     "lookup_budget": f"{DEFAULTS.lookup_budget}; ngrams {NGRAMS.lookup_budget}; none if what is evicted is gone{_LESS}",
     "retrieval": f"{DEFAULTS.retrieval}; {NGRAMS.retrieval} with --evict or on a device without an index",
+    "positions": f"{EVICTING.positions}; {DEFAULTS.positions} with --cold-store, and where keys cannot be rotated",
     "decode": f"{DEFAULTS.decode}, with --evict {EVICTING.decode}",
 }
 """What is said of defaults that depend on other options."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -35,11 +35,13 @@ _LONGEST_EMBEDDED = 4096
 """Tokens of a text whose embedding is asked for."""
 
 
-def _retrieval(weights: Model, h2o: H2OConfig) -> Literal["ngrams", "index"]:
-    """What a context of this model gets: n-grams where it can have no index of keys."""
+def _possible(weights: Model, h2o: H2OConfig, gpu_layers: int) -> H2OConfig:
+    """What a context of this model gets, of what was not asked for."""
+    if gpu_layers != 0 and h2o.has_key_index and not h2o.was_given("retrieval"):
+        h2o = replace(h2o, retrieval="ngrams")
     with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
         assert llm.h2o is not None  # it was asked for
-        return llm.h2o.retrieval
+        return llm.h2o
 
 
 def _stretched(weights: Model) -> list[str]:
@@ -125,8 +127,8 @@ def serve(
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
         if embeddings:
             h2o = None
-        if h2o is not None and h2o.has_key_index and not h2o.was_given("retrieval"):
-            h2o = replace(h2o, retrieval=_retrieval(weights, h2o) if gpu_layers == 0 else "ngrams")
+        if h2o is not None:
+            h2o = _possible(weights, h2o, gpu_layers)
         origin = _origin(weights, h2o, n_ctx, further)
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += [*upstream_arguments(changes), *stretched]
