@@ -1,15 +1,15 @@
-"""What sparse attention loses: measures it and writes the report docs/quality.md.
+"""What sparse attention loses: measures it and prints the tables of docs/quality.md.
 
     for name in smollm2-135m gemma3-270m qwen2.5-coder-0.5b qwen2.5-coder-1.5b \\
                 war-and-peace django-docs django-code english-words; do h2o-llama pull $name; done
     python benchmarks/quality.py                               # everything, days on two cores
     python benchmarks/quality.py --only qwen2.5-coder-0.5b     # what begins so
-    python benchmarks/quality.py --report-only                 # the report again, from what was measured
+    python benchmarks/quality.py --report-only                 # the tables of what was measured so far
     python benchmarks/quality.py --quick                       # a little of everything: to see that it works
 
 Rows are kept in build/quality, a file for each step: what was cut off goes on, window by window and task by task, and
-what is there is not measured again. Remove the folder after a change to the core. With --quick the rows and the report
-are in build/quality-quick. Needs matplotlib: pip install "h2o-llama[bench]".
+what is there is not measured again. Remove the folder after a change to the core. With --quick the rows are in
+build/quality-quick.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from h2o_llama.eval import evaluate
 from h2o_llama.models._named import find_model
 from h2o_llama.sequence._params import available_cpus
 from quality_plan import FULL, QUICK, TEXTS, Effort, Step, compared, half, steps
-from quality_report import write_report
+from quality_report import tables
 from quality_rows import Rows, rows_file
 
 ROOT = Path(__file__).parents[1]
@@ -41,21 +41,19 @@ ROOT = Path(__file__).parents[1]
 
 def main(
     folder: Annotated[Path | None, typer.Argument(help="Where rows are kept.", file_okay=False)] = None,
-    only: Annotated[str, typer.Option(help="Steps whose names begin so, and no report.")] = "",
+    only: Annotated[str, typer.Option(help="Steps whose names begin so.")] = "",
     report_only: Annotated[bool, typer.Option("--report-only", help="Measure nothing.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure a little, and write the report there.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure a little.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
 ) -> None:
-    """Measure what sparse attention loses, and write the report."""
+    """Measure what sparse attention loses, and print tables of what was measured."""
     folder = folder or ROOT / "build" / ("quality-quick" if quick else "quality")
     effort = QUICK if quick else FULL
     try:
         if not report_only:
             folder.mkdir(parents=True, exist_ok=True)
             measure(folder, effort, threads or available_cpus(), only)
-        if not only:
-            for path in write_report(Rows(folder), effort, folder if quick else ROOT / "docs"):
-                print(path)
+        print(tables(Rows(folder), effort), end="")
     except (ValueError, FileNotFoundError) as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -118,6 +118,11 @@ def compared(size: int = SIZE) -> dict[str, Setting]:
     return {"default": chosen, "window": window(chosen, CHUNK_SIZE)}
 
 
+def presets() -> dict[str, Setting]:
+    """The same, and what loses least, of another M + B."""
+    return {**compared(), "faithful": Setting.of(H2OConfig(preset="faithful"))}
+
+
 def others() -> dict[str, Setting]:
     """Other ways to choose, of the default's M + B."""
     chosen = Setting.of(DEFAULT)
@@ -143,7 +148,7 @@ def steps(effort: Effort) -> Iterator[Step]:
     for n in effort.lengths:
         for model in (m for m in effort.models if n <= MODELS[m]):
             for text in TEXTS:
-                settings = list(compared().values())
+                settings = list(presets().values())
                 yield Step(f"{model} {text}", n, find_model(model), settings, windows(effort), text)
     n = effort.lengths[0]
     yield Step("others", n, exact_model(), list(others().values()), windows(effort), OTHERS_TEXT)

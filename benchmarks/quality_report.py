@@ -1,9 +1,8 @@
-"""The quality report: tables and a picture of what was measured, in the text of quality.md.j2."""
+"""Tables of what was measured, for docs/quality.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import quality_plan as plan
 from h2o_llama.bench.tables import Table
@@ -11,7 +10,6 @@ from h2o_llama.eval import Setting
 from h2o_llama.eval.ruler import ruler_mean
 from h2o_llama.eval.task import Row
 from h2o_llama.models._named import NAMED_FILES, NamedModel
-from pages import environment
 from quality_plan import Effort
 from quality_rows import Loss, Mean, Rows
 
@@ -19,49 +17,34 @@ NOTHING = "–"
 _LOSS_COLUMNS = ("loss over dense", "KL", "same top", "loss, first chunk", "KL, first chunk", "windows")
 
 
-def write_report(rows: Rows, effort: Effort, folder: Path) -> list[Path]:
-    """Write quality.md into a folder: what was measured.
-
-    Raises ValueError if nothing was.
-    """
-    templates = environment()
-    text = templates.get_template("quality.md.j2").render(
-        machine=rows.machine,
-        plan=plan,
-        effort=effort,
-        models=[_model(name) for name in effort.models],
-        texts={kind: NAMED_FILES[name] for kind, name in plan.TEXTS.items()},
-        exact=_model(plan.EXACT_MODEL),
-        setting=plan.compared()["default"].name,
-        first=_first(rows, effort),
-        by_text=_by_text(rows, effort),
-        ruler=_ruler(rows, effort),
-        ruler_tasks=_ruler_tasks(rows, effort),
-        others=_settings(rows, "others", effort, plan.others()),
-        sizes=_sizes(rows, effort),
-        chunks=_chunks(rows, effort),
-    )
-    report = folder / "quality.md"
-    report.write_text(text, encoding="utf-8")
-    return [report]
-
-
-def _model(name: str) -> NamedModel:
-    model = NAMED_FILES[name]
-    assert isinstance(model, NamedModel)
-    return model
+def tables(rows: Rows, effort: Effort) -> str:
+    """Every table, in Markdown, of which a line was measured. Raises ValueError if nothing was."""
+    m = rows.machine
+    default = plan.compared()["default"]
+    found = {
+        f"Over dense attention, {default.name}": _first(rows, effort),
+        **dict(_by_text(rows, effort)),
+        f"RULER, {effort.samples} prompts for each task": _ruler(rows, effort),
+        "RULER, each task at the longest N: dense, default": _ruler_tasks(rows, effort),
+        "Other ways to choose": _settings(rows, "others", effort, plan.others()),
+        "How much memory": _sizes(rows, effort),
+        "Sizes of chunks": _chunks(rows, effort),
+    }
+    said = f"Measured on {m['date'][:10]}, h2o-llama {m['h2o_llama']}, {m['cpu']}, {m['cores']} CPUs."
+    return "\n\n".join([said, *(f"## {title}\n\n{table}" for title, table in found.items() if table)]) + "\n"
 
 
 def _type(name: str) -> str:
     """What the weights are that were measured."""
-    model = _model(name)
+    model = NAMED_FILES[name]
+    assert isinstance(model, NamedModel)
     return f"{model.type} of a {model.file_type} file" if model.type else model.file_type
 
 
 def markdown(columns: Sequence[str], lines: Sequence[Sequence[str] | None]) -> str:
-    """A table, numbers to the right. A line is None where nothing was measured."""
+    """A table, numbers to the right, or nothing without lines. A line is None where nothing was measured."""
     measured = [line for line in lines if line]
-    return Table(columns[0], columns[1:], measured, "").markdown() if measured else "Not measured yet."
+    return Table(columns[0], columns[1:], measured, "").markdown() if measured else ""
 
 
 def _nats(mean: Mean) -> str:
@@ -133,7 +116,7 @@ def _by_text(rows: Rows, effort: Effort) -> Iterator[tuple[str, str]]:
             _line([f"{model}, {_type(model)}", f"{n:,}", name], rows.loss(f"{model} {text}", n, setting))
             for model in effort.models
             for n in effort.lengths_of(model)
-            for name, setting in plan.compared().items()
+            for name, setting in plan.presets().items()
         ]
         yield text, markdown(["model", "N", "setting", *_LOSS_COLUMNS], lines)
 
@@ -166,7 +149,7 @@ def _ruler_tasks(rows: Rows, effort: Effort) -> str:
     for kind in effort.ruler_kinds:
         of_kind = [tasks.get(kind) for _, tasks in found.values()]
         cells = [f"{100 * row['score_dense']:.0f}, {100 * row['score']:.0f}" if row else NOTHING for row in of_kind]
-        lines.append([f"`{kind}`", *cells] if cells else None)
+        lines.append([f"`{kind}`", *cells] if any(of_kind) else None)
     return markdown(["dense, default", *(f"{model}, {n:,}" for model, (n, _) in found.items())], lines)
 
 
