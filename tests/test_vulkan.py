@@ -1,7 +1,7 @@
 """Whole models on a Vulkan device, which has none of H2O's operators but max_rows: attention is composed of ggml's.
 
 Only in a build with Vulkan, where there is a device. `python tools/check_vulkan.py` runs them on Mesa's lavapipe, a
-device in software. Products are in float32, see conftest.py: rounded to float16, near ties would choose other memory sets.
+device in software. Products are in float32, see conftest.py: rounded to float16, near ties would be chosen otherwise.
 """
 
 from __future__ import annotations
