@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Before h2o_llama loads: a thread that spins takes the CPU from the one it waits for, or from the other workers.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# In a build with a GPU, the CPU computes what is not put there, and Vulkan multiplies in float32.
+os.environ.setdefault("GGML_OP_OFFLOAD_MIN_BATCH", "1000000")
+os.environ.setdefault("GGML_VK_DISABLE_F16", "1")
 
 import numpy as np
 import pytest

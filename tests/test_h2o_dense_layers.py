@@ -20,15 +20,17 @@ from test_h2o_properties import CALLS, SEEDS, small
 CONFIG = Config(S=16, L=4, H=6, A=1, B=6, T=4, scorer="distant")
 
 
-@pairwise("flash_attn", "model_path")
-def test_every_model(model_path: Path, oracle_model: GGUFModel, flash_attn: str) -> None:
+@pairwise("flash_attn", "model_path", evict=(False, True))
+def test_every_model(model_path: Path, oracle_model: GGUFModel, flash_attn: str, evict: bool) -> None:
     """The first layer with attention."""
     dense = tuple(oracle_model.hparams.attention_layers[:1])
     if len(oracle_model.hparams.attention_layers) == 1:
         with pytest.raises(H2OError, match="no layer is left for H2O"):
             open_llama(model_path, replace(CONFIG, dense_layers=dense))
         return
-    config = replace(CONFIG, dense_layers=dense, flash_attn=flash_attn, B=0)
+    config = replace(CONFIG, dense_layers=dense, flash_attn=flash_attn, B=0, evict=evict)
+    if evict:
+        config = replace(config, decode="memory")
     tokens = repetitive_tokens(limited(100, model_path), oracle_model.hparams.n_vocab)
     assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, [41, 1, 20, len(tokens) - 62]))
 

@@ -38,7 +38,7 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
     return { res.o, res.m, res.l, res.sums };
 }
 
-// The weights, set to 0 in place where a query does not count. Row numbers are exact in float32 up to 2^24.
+// The weights, set to 0 where a query does not count. Row numbers are exact in float32 up to 2^24.
 //   weights:  [n_k, n_q, n_head, n_block]
 //   neg_rows: F32 [n_k, 1, n_head_kv, n_block], minus the rows
 //   ends:     F32 [1, n_q, 1, n_block], limits + 1
@@ -55,7 +55,7 @@ static ggml_tensor * count_weights(ggml_context * ctx, ggml_tensor * weights, gg
     counts  = ggml_reshape_4d(ctx, counts,  n_k, n_q, 1,                n_head_kv*n_block);
     weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head/n_head_kv, n_head_kv*n_block);
 
-    return ggml_reshape_4d(ctx, ggml_mul_inplace(ctx, weights, counts), n_k, n_q, n_head, n_block);
+    return ggml_reshape_4d(ctx, ggml_mul(ctx, weights, counts), n_k, n_q, n_head, n_block);
 }
 
 static ggml_tensor * neg_rows_of(ggml_context * ctx, const h2o_attention_params & params) {
@@ -72,12 +72,12 @@ static ggml_tensor * ends_of(ggml_context * ctx, const h2o_attention_params & pa
     return ggml_reshape_4d(ctx, t, 1, t->ne[0], 1, t->ne[1]);
 }
 
-// The logits without their scale, in place, and what is left of that.
+// The logits without their scale, and what is left of that.
 static float cap_logits(ggml_context * ctx, ggml_tensor ** kq, const h2o_attention_params & params) {
     if (params.softcap == 0.0f) {
         return params.scale;
     }
-    *kq = ggml_tanh_inplace(ctx, ggml_scale_inplace(ctx, *kq, params.scale/params.softcap));
+    *kq = ggml_tanh(ctx, ggml_scale(ctx, *kq, params.scale/params.softcap));
     return params.softcap;
 }
 
@@ -132,6 +132,7 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     const int64_t n_q       = params.q->ne[1];
     const int64_t n_head    = params.q->ne[2];
     const int64_t n_head_kv = params.rows->ne[1];
+    const int64_t n_group   = n_head/n_head_kv;
     const int64_t n         = params.further.rows->ne[0];
     const int64_t n_tiles   = params.further.rows->ne[1];
     const int64_t T         = params.further.list_size;
@@ -166,31 +167,42 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     ggml_tensor * last  = queries(1);
     ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T, n_tiles);
     ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, for_queries(first), query));
-    seen = ggml_mul_inplace(ctx, seen, ggml_step(ctx, ggml_sub(ctx, for_queries(last), query)));
+    seen = ggml_mul(ctx, seen, ggml_step(ctx, ggml_sub(ctx, for_queries(last), query)));
     ggml_tensor * mask = ggml_add(ctx, ggml_repeat_4d(ctx, own, n, T, n_tiles, n_head_kv), ggml_log(ctx, seen));
 
-    ggml_tensor * q = ggml_pad_ext(ctx, params.q, 0, 0, offset, n_tiles*T - offset - n_q, 0, 0, 0, 0);
+    // Query heads of a KV head beside each other, before the tiles: so they are one factor, and none is repeated for another,
+    // which not all backends can. Between [.., T, n_tiles, n_head] and [.., T*n_group, n_tiles, n_head_kv]:
+    const auto swapped = [&](ggml_tensor * t, int64_t n1, int64_t n2) {
+        t = ggml_reshape_4d(ctx, t, t->ne[0]*T, n1, n2, n_head_kv);
+        return ggml_cont(ctx, ggml_permute(ctx, t, 0, 2, 1, 3));
+    };
 
-    ggml_tensor * kq = ggml_mul_mat(ctx, k, ggml_reshape_4d(ctx, q, q->ne[0], T, n_tiles, n_head));
+    ggml_tensor * q = ggml_pad_ext(ctx, params.q, 0, 0, offset, n_tiles*T - offset - n_q, 0, 0, 0, 0);
+    q = ggml_reshape_4d(ctx, swapped(q, n_tiles, n_group), q->ne[0], T*n_group, n_tiles, n_head_kv);
+
+    ggml_tensor * kq = ggml_mul_mat(ctx, k, q);
     ggml_prec_set_acc(kq, GGML_PREC_F32);
     const float scale = cap_logits(ctx, &kq, params);
 
     // the query heads of a KV head share its mask
-    mask = ggml_reshape_3d(ctx, mask, n*T*n_tiles, 1, n_head_kv);
-    kq   = ggml_reshape_3d(ctx, kq,   n*T*n_tiles, n_head/n_head_kv, n_head_kv);
-    kq   = ggml_reshape_4d(ctx, ggml_add_inplace(ctx, kq, mask), n, T, n_tiles, n_head);
+    mask = ggml_reshape_4d(ctx, mask, n*T, 1,       n_tiles, n_head_kv);
+    kq   = ggml_reshape_4d(ctx, kq,   n*T, n_group, n_tiles, n_head_kv);
+    kq   = ggml_reshape_4d(ctx, ggml_add(ctx, kq, mask), n, T*n_group, n_tiles, n_head_kv);
 
     ggml_tensor * weights = nullptr;
     const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, scale, v, &weights);
 
-    const auto without_padding = [&](ggml_tensor * t) {
+    const auto of_queries = [&](ggml_tensor * t) {
+        const int64_t ne0 = t->ne[0];
+
+        t = ggml_reshape_3d(ctx, swapped(t, n_group, n_tiles), ne0, T*n_tiles, n_head);
         ggml_build_forward_expand(gf, t); // m first
-        return ggml_view_3d(ctx, t, t->ne[0], n_q, n_head, t->nb[1], t->nb[3], offset*t->nb[1]);
+        return ggml_view_3d(ctx, t, ne0, n_q, n_head, t->nb[1], t->nb[2], offset*t->nb[1]);
     };
 
-    ggml_tensor * m = without_padding(state.m);
-    ggml_tensor * l = without_padding(state.l);
-    ggml_tensor * o = without_padding(state.o);
+    ggml_tensor * m = of_queries(state.m);
+    ggml_tensor * l = of_queries(state.l);
+    ggml_tensor * o = of_queries(state.o);
 
     return { m, l, o };
 }
@@ -240,7 +252,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         ggml_tensor * weights = nullptr;
         h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, scale, v_i, &weights);
 
-        // m first: the softmax may overwrite the logits; o before the weights are changed
+        // m first: the softmax may overwrite the logits
         ggml_build_forward_expand(gf, state.m);
         ggml_build_forward_expand(gf, state.l);
         ggml_build_forward_expand(gf, state.o);

@@ -29,10 +29,12 @@ h2o_softmax_state h2o_softmax_state_build(
     ggml_tensor * p_max = ggml_max_rows(ctx, p);
     res.l = ggml_div(ctx, p_max, ggml_clamp(ctx, ggml_sqr(ctx, p_max), FLT_MIN, 1.0f));
 
-    if (v->nb[0] != ggml_type_size(v->type)) {
+    // Vulkan would round to float16 what is not contiguous. A transposed row may count as that.
+    if (ggml_is_transposed(v) || !ggml_is_contiguous(v)) {
         v = ggml_cont(ctx, v);
     }
     res.o = ggml_mul_mat(ctx, v, p);
+    ggml_prec_set_acc(res.o, GGML_PREC_F32);
 
     *weights = p;
 

@@ -38,7 +38,9 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
 
     if (dense_k_idxs) {
         dense->set_input_k_idxs(dense_k_idxs, ubatch);
-        dense->set_input_v_idxs(dense_v_idxs, ubatch);
+        if (dense_v_idxs->buffer) { // not with MLA, where V is in K
+            dense->set_input_v_idxs(dense_v_idxs, ubatch);
+        }
     }
     if (index_rows && index_rows->buffer) {
         std::vector<int64_t> rows;

@@ -1,0 +1,130 @@
+"""Whole models on a Vulkan device, which has none of H2O's operators but max_rows: attention is composed of ggml's.
+
+Only in a build with Vulkan, where there is a device. `python tools/check_vulkan.py` runs them on Mesa's lavapipe, a
+device in software. Products are in float32, see conftest.py: rounded to float16, near ties would be chosen otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compare import assert_all_equal, assert_logits_close
+from h2o_llama import H2OConfig, H2OError, Llama, ops
+from inputs import ModelByName, random_tokens, repetitive_tokens
+from llamas import Config, open_llama
+from pairwise import pairwise
+from test_threads_cancel import Stop, stop_at
+
+DEVICE = "Vulkan0"
+S = 32
+
+# Relative to the largest logit. On lavapipe: 2e-6 to 4e-4, and 1e-3 with windows, where dense attention has 5e-4.
+BOUND = 1e-3
+
+
+def has_device() -> bool:
+    try:
+        ops.max_rows(np.zeros((1, 1), np.float32), backend=DEVICE)
+    except ValueError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(
+    not has_device(), reason="this build has no Vulkan, or there is no device: python tools/check_vulkan.py"
+)
+
+CONFIG = Config(S=S, L=4, H=10, A=2, B=16, T=4, scorer="distant")
+EVICT = replace(CONFIG, B=0, evict=True, decode="memory")
+CONFIGS: dict[str, Config | None] = {
+    "n-grams": CONFIG,
+    "two_phase": replace(CONFIG, schedule="two_phase", scorer="sum", B=0),
+    "evict": EVICT,
+    "evict, dense layer": replace(EVICT, dense_layers=(1,)),
+    "dense": None,
+}
+
+
+def run(path: Path, config: Config | None, kv_type: str, n_gpu_layers: int) -> tuple[NDArray[Any], list[NDArray[Any]]]:
+    """Logits of a prompt with a dense tail and of generated tokens; the memory sets."""
+    tokens = repetitive_tokens(5 * S + 9, seed=3)
+    chosen = None if config is None else replace(config, kv_type=kv_type)
+    types = {"type_k": kv_type, "type_v": kv_type} if config is None else {}
+    with open_llama(path, chosen, n_ctx=512, n_gpu_layers=n_gpu_layers, **types) as llm:
+        llm.eval(tokens[:-3], logits="all", dense_tail=7)
+        logits = [llm.logits]
+        for token in tokens[-3:]:
+            llm.eval([token], decode=True)
+            logits.append(llm.logits)
+        memory = [] if config is None else [llm.kv.memory_indices(layer) for layer in llm.kv.layers]
+        return np.concatenate(logits), memory
+
+
+@pairwise(
+    model=("qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"),
+    config=tuple(CONFIGS),
+    kv_type=("f32", "f16"),
+)
+def test_logits_are_the_cpus(model_by_name: ModelByName, model: str, config: str, kv_type: str) -> None:
+    path = model_by_name(model)
+    (here, memory), (there, memory_there) = (run(path, CONFIGS[config], kv_type, n) for n in (0, -1))
+    assert_logits_close(there, here, BOUND)
+    assert_all_equal(memory_there, memory)
+
+
+def test_all_of_a_step_is_there(tiny_model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """But for rows of the embedding, which llama.cpp reads on the CPU: the graph has a part there and one here."""
+    for config in (CONFIG, EVICT):
+        with open_llama(tiny_model, config, n_gpu_layers=-1, verbose=True):
+            log = capfd.readouterr().err
+        assert re.search(r"offloaded (\d+)/\1 layers", log), log
+        assert re.search(rf"{DEVICE} KV buffer size", log), log
+        assert re.findall(r"splits = (\d+) / (\d+)", log) == [("2", "2")], log
+
+
+def test_what_needs_our_operators_is_refused(tiny_model: Path) -> None:
+    """With the reason. Where an index of keys was not asked for, n-grams take its place."""
+    for h2o in (H2OConfig(retrieval="index"), H2OConfig(evict=True, cold_store="memory")):
+        with pytest.raises(H2OError, match="needs attention as one operator, which layer 0 does not have"):
+            Llama(tiny_model, n_ctx=256, n_gpu_layers=-1, h2o=h2o)
+    with Llama(tiny_model, n_ctx=256, n_gpu_layers=-1) as llm:
+        assert llm.h2o is not None
+        assert llm.h2o.retrieval == "ngrams"
+
+
+def test_a_cancelled_call_is_undone(tiny_model: Path) -> None:
+    """Rows that have moved on the device are there again."""
+    tokens = random_tokens(5 * S)
+    with open_llama(tiny_model, EVICT, n_gpu_layers=-1) as llm:
+        found = []
+        for is_cancelled in (False, True):
+            llm.reset()
+            llm.eval(tokens[: 2 * S + 5])
+            if is_cancelled:
+                with pytest.raises(Stop):
+                    llm.eval(random_tokens(4 * S, seed=9), progress=stop_at(3 * S))
+            llm.eval(tokens[2 * S + 5 :])
+            found.append([llm.logits, llm.kv.keys(1), llm.kv.values(1), llm.kv.memory_indices(1)])
+        assert_all_equal(found[1], found[0])
+
+
+def test_a_snapshot_goes_to_the_device_and_back(tiny_model: Path) -> None:
+    tokens = random_tokens(4 * S)
+    with open_llama(tiny_model, EVICT) as here, open_llama(tiny_model, EVICT, n_gpu_layers=-1, n_seq_max=2) as there:
+        here.eval(tokens[: 3 * S + 1])
+        there.restore(here.snapshot())
+        fork = there.fork()
+        for sequence in (here, there, fork):
+            sequence.eval(tokens[3 * S + 1 :])
+        assert_all_equal([fork.logits], [there.logits])
+        here.restore(there.snapshot())
+        for sequence in (here, there):
+            sequence.eval(tokens[:9])
+        assert_logits_close(there.logits, here.logits, BOUND)
