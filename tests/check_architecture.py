@@ -189,12 +189,13 @@ class Checks:
             yield "as kept", relative_error(read(evicted, self.text), read(kept, self.text))
 
     def check_positions(self) -> Iterator[tuple[str, float]]:
-        """Keys of the first layer know one token each. Those that have moved are those of a text of these tokens alone.
+        """Keys of the first layer know one token each. Those that have moved are those of a text with them at that place.
 
-        Or, beside windows, of a text in which they are right before the chunk.
+        They are `far` before the chunk at most, which is there, or beside windows at its place in the text.
         """
         tokens, start = self.text.prompt[:MIDDLE], MIDDLE // S * S
-        trained = {f"{self.model.metadata['general.architecture']}.context_length": EVICT.memory_size + S}
+        far = EVICT.memory_size
+        trained = {f"{self.model.metadata['general.architecture']}.context_length": far + S}
         if self.model.model._handle.n_learned_positions > 0:
             return  # learned for as many positions as there are
         with Model(self.model.model_path, kv_overrides=trained) as model:
@@ -206,10 +207,14 @@ class Checks:
                 keys = llm.kv.keys(0)[0, kept]
             errors = []
             with Llama(model, h2o=EVERYTHING, **OPEN) as llm:
-                for first in (0, start - len(kept)):
-                    llm.reset()
-                    llm.eval(joined([tokens[:first], *(tokens[position : position + 1] for position in kept)]))
-                    errors.append(relative_error(keys, llm.kv.keys(0)[0, first : first + len(kept)]))
+                for first in (0, start - far):
+                    moved = []
+                    for position in kept:
+                        place = first + max(position - (start - far), 0)
+                        llm.reset()
+                        llm.eval(joined([tokens[:place], tokens[position : position + 1]]))
+                        moved.append(llm.kv.keys(0)[0, place])
+                    errors.append(relative_error(keys, np.array(moved)))
             yield "keys", min(errors)
 
     def check_past(self, h2o: H2OConfig) -> Iterator[tuple[str, float]]:

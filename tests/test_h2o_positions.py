@@ -1,4 +1,4 @@
-"""positions="cache": beyond the trained length a memory set has the positions right before its chunk."""
+"""positions="cache": no key counts as further away than what the model was trained for."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from test_threads_cancel import Stop, stop_at
 from tolerances import SELF_LOGITS_F32
 
 S, TRAINED = 16, 50
+REACH = TRAINED - S  # of a chunk: keys that are further away count as that far
 CONFIG = replace(evict.CONFIG, positions="cache", n_ctx_train=TRAINED)
 LONG = [37, *[1] * 20, 7, *[1] * 36, 5, 60]
 
@@ -60,17 +61,17 @@ def test_within_the_trained_length_nothing_changes(tiny_model: Path) -> None:
 
 
 def test_is_dense_attention_to_what_is_kept(one_layer_model: Path) -> None:
-    """As llama.cpp computes a text of the sinks, the window and the chunk, and nothing else.
+    """As llama.cpp computes a text of the window and the chunk, and nothing else.
 
     Where K and V do not depend on what attention computes, so in a model of one layer.
     """
-    config = replace(CONFIG, A=4, L=12, H=0)
+    config = replace(CONFIG, A=0, L=12, H=0)
     tokens = random_tokens(40 * S)
     with open_llama(one_layer_model, config, n_ctx=0, n_batch=256) as llm, open_llama(one_layer_model, None) as dense:
         (logits,) = eval_calls(llm, [tokens])
         for start in (4 * S, 39 * S):
             dense.reset()
-            dense.eval(tokens[:4] + tokens[start - 12 : start + S], logits="all")
+            dense.eval(tokens[start - 12 : start + S], logits="all")
             assert_logits_close(logits[start : start + S], dense.logits[-S:], SELF_LOGITS_F32)
 
 
@@ -86,7 +87,7 @@ def test_errors_do_not_add_up(one_layer_model: Path, kv_type: str, bound: float)
     x = model.tok_embd.rows(np.array(tokens), np.float64)
     unrotated, _ = layers.key_value(model, 0, x, np.zeros(len(tokens), np.int32))
     for head, positions in enumerate(memory):
-        places = np.arange(len(positions), dtype=np.int32)
+        places = np.maximum(positions - (120 * S - REACH), 0).astype(np.int32)
         expected = rotated(
             unrotated[head, positions, None], places, model.hparams.rope[0], neox=model.hparams.rope_neox
         )
@@ -102,7 +103,7 @@ def test_errors_do_not_add_up(one_layer_model: Path, kv_type: str, bound: float)
     ],
 )
 def test_with_scaled_positions(one_layer_model: Path, scaling: dict[str, Any]) -> None:
-    """Keys that have moved are those of a text of their tokens alone."""
+    """Keys that have moved are those of a text in which they are where they have moved to."""
     tokens = random_tokens(10 * S)
     overrides = {f"qwen3.rope.scaling.{name}": value for name, value in scaling.items()}
     options: dict[str, Any] = {"n_ctx": 256, "n_batch": 256, "n_threads": 1, "type_k": "f32"}
@@ -111,10 +112,11 @@ def test_with_scaled_positions(one_layer_model: Path, scaling: dict[str, Any]) -
             llm.eval(tokens)
             memory, keys = llm.kv.memory_indices(0), llm.kv.keys(0)
         with Llama(model, h2o=replace(CONFIG, evict=False, positions="text").h2o, **options) as alone:
-            for head, kept in enumerate(memory):
+            for head, position in ((head, int(p)) for head, kept in enumerate(memory) for p in kept):
+                place = max(position - (9 * S - REACH), 0)
                 alone.reset()
-                alone.eval([tokens[position] for position in kept])
-                assert relative_error(keys[head, kept], alone.kv.keys(0)[head]) < SELF_LOGITS_F32
+                alone.eval([tokens[position]] * (place + 1))
+                assert relative_error(keys[head, position], alone.kv.keys(0)[head, place]) < SELF_LOGITS_F32
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ class H2OConfig:
 
         - "text": they stay those of the text, so distances get longer than any that the model has seen, and soon it
           writes nonsense.
-        - "cache": from the chunk on that ends beyond the trained length, the keys of a memory set are rotated to the
-          positions right before the chunk (StreamingLLM). No distance is longer than M + S, however long the text is.
+        - "cache": from the chunk on that ends beyond the trained length T, the keys of a memory set are rotated: what is
+          more than T - S before the chunk counts as that far. No distance is longer than T, however long the text is.
           K takes M more rows. Needs plain RoPE on keys, M + S of at most the trained length, and no cold store.
     lookup_budget : int, default 256
         B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with

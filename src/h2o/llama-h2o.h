@@ -38,7 +38,7 @@ enum llama_h2o_retrieval {
 // where the keys of a memory set are once the text is longer than what the model was trained for
 enum llama_h2o_positions {
     LLAMA_H2O_POSITIONS_TEXT  = 0, // at their positions in the text, as before
-    LLAMA_H2O_POSITIONS_CACHE = 1, // right before the chunk, one after the other: no distance is longer than M + S
+    LLAMA_H2O_POSITIONS_CACHE = 1, // no distance is longer than what the model was trained for: what is further away counts as that far
 };
 
 // which kernels multiply by weights on the CPU; results differ in their last bits

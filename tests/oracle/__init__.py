@@ -9,7 +9,7 @@ windows), LFM2 (short convolutions), DeepSeek-V2 (latents, experts). H2O is for 
     OracleSinglePass(model, S, L, H, A, B=, T=)  and lookups
     OracleTwoPhase(model, S, L, H, A)            the same with the other schedule
     …(model, S, L, H, A, decode="memory")        generated tokens attend as a prompt's do
-    …(model, S, L, H, A, positions="cache")      past the trained length a memory set is right before its chunk
+    …(model, S, L, H, A, positions="cache")      past the trained length no key is further away than that
     …(model, S, L, H, A, B=, retrieval="index")  every query, layer and head finds positions by keys in 4 bits
 """
 

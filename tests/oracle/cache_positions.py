@@ -1,7 +1,8 @@
-"""Positions in the cache (StreamingLLM, arXiv:2309.17453), beyond what the model was trained for.
+"""Positions in the cache, beyond the T tokens that the model was trained for.
 
-By the definition: keys are kept as they are before RoPE, and rotated whenever they are attended to. The memory set's
-are at 0, 1, …, and the chunk follows. So nothing here knows of a first rotation, or of differences.
+By the definition: keys are kept as they are before RoPE, and rotated whenever they are attended to. The chunk is at the
+last S of T positions, the memory set at those before, and at 0 whatever is further away. So nothing here knows of a
+first rotation, or of differences.
 """
 
 from __future__ import annotations
@@ -27,15 +28,22 @@ class CachePositions:
         """Whether the chunk of this position has positions in the cache."""
         return (position // self._S + 1) * self._S > self._n_trained
 
+    def places(self, positions: IntArray, chunk_start: int) -> IntArray:
+        """Where RoPE has these positions for a chunk that has positions in the cache."""
+        return np.maximum(positions - (chunk_start - (self._n_trained - self._S)), 0)
+
     def append(self, il: int, x: Array) -> None:
         """A layer's keys of the tokens with hidden states x."""
         k, _ = layers.key_value(self._model, il, x, np.zeros(len(x), np.int32))  # rotated by nothing
         self._keys[il] = np.concatenate([self._keys[il], k], axis=1) if il in self._keys else k
 
-    def keys(self, il: int, positions: IntArray) -> Array:
-        """Keys [n_head_kv, n, d] of each KV head's own positions [n_head_kv, n], which lie one after the other."""
-        hp = self._model.hparams
-        k = np.take_along_axis(self._keys[il], positions[..., None], axis=1).transpose(1, 0, 2)
-        places = np.arange(len(k), dtype=np.int32)
-        k = rotated(k, places, hp.rope[il], neox=hp.rope_neox, factors=self._model.rope_factors)
-        return self._round(k.transpose(1, 0, 2))
+    def keys(self, il: int, positions: IntArray, chunk_start: int) -> Array:
+        """Keys [n_head_kv, n, d] of each KV head's own positions [n_head_kv, n], for queries of a chunk."""
+        hp, factors = self._model.hparams, self._model.rope_factors
+        k = np.take_along_axis(self._keys[il], positions[..., None], axis=1)
+        places = self.places(positions, chunk_start)
+        heads = [
+            rotated(head[:, None], at, hp.rope[il], neox=hp.rope_neox, factors=factors)[:, 0]
+            for head, at in zip(k, places, strict=True)
+        ]
+        return self._round(np.stack(heads))

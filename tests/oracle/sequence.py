@@ -211,7 +211,7 @@ class OracleSequence(ABC):
         """Where RoPE has queries at these positions of one chunk."""
         if il not in self._scores or self.cache_positions is None or not self.cache_positions.has(int(positions[0])):
             return positions
-        return positions % self.S + self._memory(il).shape[1]
+        return self.cache_positions.places(positions, int(positions[0]) // self.S * self.S)
 
     def _look_up(self, first: int, last: int) -> None:
         """These queries add to the log, one after another."""
@@ -257,7 +257,7 @@ class OracleSequence(ABC):
         is_first[:, n_scored:] = [~np.isin(looked_up, kept) for kept in memory]
         k, v = self.cache.gather(il, keys)
         if self.cache_positions is not None and self.cache_positions.has(int(positions[0])):
-            k = self.cache_positions.keys(il, keys)
+            k = self.cache_positions.keys(il, keys, int(positions[0]) // self.S * self.S)
         state, colsum = attend(q, k, v, allowed & is_first[:, None], self._counts(positions, keys))
         self._add_scores(il, keys[:, :n_scored], colsum[:, :n_scored], is_generated)
         return state

@@ -2,13 +2,14 @@
 
 #include "h2o/config/config.h"
 
+#include <algorithm>
 #include <cstdint>
 
 // To which positions RoPE rotates queries and keys. Attention knows differences only, so each chunk may count from where it likes.
 //
-// Text: positions are those of the text. Cache (StreamingLLM, arXiv:2309.17453): from the chunk on that ends beyond what the model was
-// trained for, the memory set's n keys are at the n positions before the chunk, and the first of them is 0. Where other layers count on
-// the text's positions, so does the chunk, and only the memory set moves.
+// Text: positions are those of the text. Cache: from the chunk on that ends beyond the T tokens which the model was trained for, those of
+// the memory set that are more than T - S before the chunk count as if they were T - S before it. The chunk's positions are then the
+// last S of T. Where other layers count on the text's positions, so does the chunk, and only the memory set moves.
 class h2o_positions {
 public:
     // is_text: layers with a window, or dense ones, have keys of earlier chunks
@@ -22,15 +23,18 @@ public:
     // where a token's query and key are in its own chunk
     uint32_t own(uint32_t pos) const { return pos - base(config.chunk_start(pos)); }
 
-    // by how much the i-th key of n in the memory set of a chunk that is moved, a token at pos, is to go on from there
-    int32_t shift(uint32_t chunk_start, uint32_t i, uint32_t n, uint32_t pos) const {
-        return (int32_t) (chunk_start - n + i - base(chunk_start)) - (int32_t) own(pos);
+    // by how much the key of a token at pos is to go on from there, for a chunk whose memory set is moved
+    int32_t shift(uint32_t chunk_start, uint32_t pos) const {
+        return (int32_t) (std::max(pos, farthest(chunk_start)) - base(chunk_start)) - (int32_t) own(pos);
     }
 
 private:
+    // the first position of the text that counts as where it is
+    uint32_t farthest(uint32_t chunk_start) const { return chunk_start + config.chunk_size - n_trained; }
+
     // the position of the text that a chunk takes for 0
     uint32_t base(uint32_t chunk_start) const {
-        return is_moved(chunk_start) && !is_text ? chunk_start - config.n_memory(chunk_start) : 0;
+        return is_moved(chunk_start) && !is_text ? farthest(chunk_start) : 0;
     }
 
     const h2o_config & config;

@@ -150,7 +150,7 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state, con
         std::vector<int32_t> shifts;
         for (uint32_t i = 0; i < n; ++i) {
             for (uint32_t h = 0; h < k.n_head; ++h) {
-                shifts.push_back(positions.shift(start, i, n, memory[h*n + i]));
+                shifts.push_back(positions.shift(start, memory[h*n + i]));
             }
         }
         rotations.push_back({ k, rope->second, layout.first_written_row(n), layout.first_row(n), std::move(shifts) });
