@@ -189,7 +189,7 @@ class Checks:
             yield "as kept", relative_error(read(evicted, self.text), read(kept, self.text))
 
     def check_positions(self) -> Iterator[tuple[str, float]]:
-        """Keys of the first layer know one token each. Those that have moved are those of a text with them at that place.
+        """Keys of the first layer know one token each. They have moved to where a text would have them.
 
         They are `far` before the chunk at most, which is there, or beside windows at its place in the text.
         """

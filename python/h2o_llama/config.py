@@ -105,7 +105,7 @@ class H2OConfig:
 
         - "text": they stay those of the text, so distances get longer than any that the model has seen, and soon it
           writes nonsense.
-        - "cache": from the chunk on that ends beyond the trained length T, the keys of a memory set are rotated: what is
+        - "cache": from the chunk on that ends beyond the trained length T, keys of a memory set are rotated: what is
           more than T - S before the chunk counts as that far. No distance is longer than T, however long the text is.
           K takes M more rows. Needs plain RoPE on keys, M + S of at most the trained length, and no cold store.
     lookup_budget : int, default 256
