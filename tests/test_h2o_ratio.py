@@ -106,6 +106,7 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
         lookup_budget=0,
         decode="memory",
         evict=True,
+        positions="text",
         chunk_size=S,
     )
     with h2o_llama.Llama(tiny_model, n_ctx=n_ctx, n_batch=S, h2o=h2o, record=True) as llm:

@@ -126,9 +126,9 @@ def test_scaling_makes_texts_longer(options: dict[str, Any], n: int, tiny_model:
 
 
 def test_a_text_beyond_the_trained_length(model_by_name: ModelByName) -> None:
-    """With eviction it is warned of, unless scaling says that the model can read it."""
+    """With positions of the text it is warned of, unless scaling says that the model can read it."""
     override = {"qwen3.context_length": 64}
-    h2o = H2OConfig(chunk_size=S, evict=True)
+    h2o = H2OConfig(chunk_size=S, evict=True, positions="text")
     path = model_by_name("qwen3-gqa4-f32")
     options: dict[str, Any] = {"n_batch": S, "n_threads": 1, "h2o": h2o, "kv_overrides": override}
     with Llama(path, **options) as llm, pytest.warns(UserWarning, match="trained"):

@@ -123,7 +123,7 @@ def counted(address: str) -> Iterator[tuple[str, list[int]]]:
 @needs_rpc
 def test_rows_are_moved_where_they_are(addresses: list[str]) -> None:
     """When a chunk closes K and V come here once, to undo it if need be, and not again to be moved."""
-    h2o = H2OConfig(chunk_size=S, evict=True)
+    h2o = H2OConfig(chunk_size=S, evict=True, positions="text")
     with counted(addresses[0]) as (address, sizes), load(h2o, rpc_servers=address) as llm:
         tokens = llm.tokenize(TEXT)
         llm.eval(tokens[: 3 * S])
