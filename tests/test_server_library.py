@@ -351,7 +351,8 @@ def test_the_list_and_what_is_removed(serve: Any, library: Library) -> None:
         wait_for(lambda: len(texts(server)) == 2)
         found = server.get("/h2o/library")
         assert found.keys() == {"n_bytes", "limit_bytes", "texts"}
-        assert 0 < found["n_bytes"] == library.n_bytes < found["limit_bytes"] == library.limit_bytes
+        assert 0 < found["n_bytes"] == library.n_bytes < found["limit_bytes"]
+        assert found["limit_bytes"] == pytest.approx(library.limit_bytes, rel=0.1)  # a part of what is free on the disk
         last, first = found["texts"]
         assert last.keys() == {"id", "name", "n_tokens", "n_bytes", "used"}
         assert first["name"] == " ".join(DOCUMENT[:200].split())[:40] + "…"
