@@ -249,16 +249,10 @@ class Llama(Sequence):
             try:
                 return self._make_engine(model, seed)
             except UnsupportedModelError as error:
-                h2o = self._params.h2o
+                h2o = _without_what_was_refused(self._params.h2o, str(error))
                 if h2o is None:
                     raise
-                if not h2o.was_given("retrieval") and "[h2o] retrieval index" in str(error):
-                    h2o = replace(h2o, retrieval="ngrams")
-                elif not h2o.was_given("positions") and "[h2o] positions cache" in str(error):
-                    h2o = replace(h2o, positions="text")
-                else:
-                    raise
-                _LOG.info("%s: that is done", error)
+                _LOG.info("%s: the context is opened without it", error)
             self._params = replace(self._params, h2o=h2o)
 
     def _make_engine(self, model: Model, seed: int | None) -> Engine:
@@ -416,3 +410,14 @@ class Llama(Sequence):
     def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
         """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
         return self.model.apply_chat_template(messages, **options)
+
+
+def _without_what_was_refused(h2o: H2OConfig | None, reason: str) -> H2OConfig | None:
+    """With what takes its place; None if it was asked for, or nothing does."""
+    if h2o is None:
+        return None
+    if not h2o.was_given("retrieval") and "[h2o] retrieval index" in reason:
+        return replace(h2o, retrieval="ngrams")
+    if not h2o.was_given("positions") and "[h2o] positions cache" in reason:
+        return replace(h2o, positions="text")
+    return None

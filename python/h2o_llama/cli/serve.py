@@ -36,9 +36,12 @@ _LONGEST_EMBEDDED = 4096
 
 
 def _possible(weights: Model, h2o: H2OConfig, gpu_layers: int) -> H2OConfig:
-    """What a context of this model gets, of what was not asked for."""
-    if gpu_layers != 0 and h2o.has_key_index and not h2o.was_given("retrieval"):
-        h2o = replace(h2o, retrieval="ngrams")
+    """With n-grams or positions of the text where the model can have no index or no positions in the cache."""
+    is_open = h2o.has_key_index and not h2o.was_given("retrieval")
+    if is_open and gpu_layers != 0:
+        h2o, is_open = replace(h2o, retrieval="ngrams"), False
+    if not is_open and (h2o.positions == "text" or h2o.was_given("positions")):
+        return h2o
     with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
         assert llm.h2o is not None  # it was asked for
         return llm.h2o
