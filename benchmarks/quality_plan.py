@@ -119,7 +119,7 @@ def compared(size: int = SIZE) -> dict[str, Setting]:
 
 
 def presets() -> dict[str, Setting]:
-    """The same, and what loses least, of another M + B."""
+    """What a text is read with: these two, and the preset that loses least, whose M + B is larger."""
     return {**compared(), "faithful": Setting.of(H2OConfig(preset="faithful"))}
 
 

@@ -59,6 +59,6 @@ if(GGML_VULKAN)
     if(NOT Vulkan_FOUND OR NOT SPIRV-Headers_FOUND)
         message(FATAL_ERROR
             "h2o-llama: GGML_VULKAN is on, and Vulkan's headers, glslc or SPIRV-Headers were not found. "
-            "Install them: docs/gpu.md says which are too old.")
+            "Install them: docs/gpu.md says how.")
     endif()
 endif()

@@ -103,8 +103,8 @@ class H2OConfig:
         What becomes of the positions of kept tokens beyond the trained length, with `evict`. Default "cache" with
         `evict` and no cold store; "text" else, and where `Llama` finds that the model's keys cannot be rotated.
 
-        - "text": they stay those of the text, so distances get longer than any that the model has seen, and soon it
-          writes nonsense.
+        - "text": they stay those of the text. Distances get longer than any that the model has seen, and beyond about
+          1.5 times the trained length it writes nonsense.
         - "cache": from the chunk on that ends beyond the trained length T, keys of a memory set are rotated: what is
           more than T - S before the chunk counts as that far. No distance is longer than T, however long the text is.
           K takes M more rows. Needs plain RoPE on keys, M + S of at most the trained length, and no cold store.

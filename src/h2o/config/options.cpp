@@ -66,7 +66,7 @@ static const llama_h2o_option options[] = {
     choice(FIELD(decode),        "decode", decodes, "generated tokens attend to everything, or to what a prompt's tokens attend to"),
     layers(FIELD(dense_layers),  "dense-layers", "layers that attend to everything, such as 0-2,11"),
     on_off(FIELD(evict),         "evict",  "what no memory set holds is dropped: the cache does not grow with the text"),
-    choice(FIELD(positions),     "positions", positions, "evict: beyond the trained length kept tokens stay where they are in the text, or come as near as the model knows"),
+    choice(FIELD(positions),     "positions", positions, "evict: beyond the trained length kept tokens stay where they are in the text, or count as no further away than the model knows"),
     text  (FIELD(cold_store),    "cold-store", "evict: where it goes, to be looked up there: memory, or a folder for a temporary file"),
     choice("lossless",        offsetof(llama_h2o_params, lossless.mode),      "lossless", lossless,
            "cold store: store compresses; full only tries whether it could, probe how much that would save"),
