@@ -14,6 +14,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import IO, Any
 
+NEAR_TIE = 0.2
+"""Nats between two tokens that rounding may swap: it depends on the CPU, and on what else is in the batch."""
+
 # On Linux it ends with this process, even if that is killed.
 _SERVE = """
 import ctypes, sys
@@ -73,6 +76,17 @@ class Server:
         while any(slot["is_processing"] for slot in self.get("/slots")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def certain_start(tokens: list[Any]) -> str:
+    """What an answer says before its first near tie, by the two most probable tokens at each step."""
+    text = ""
+    for token in tokens:
+        first, second = (other["logprob"] for other in token["top_logprobs"][:2])
+        if first - second < NEAR_TIE:
+            break
+        text += token["token"]
+    return text
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Servers on one library, killed in turn: python tools/attack_served_library.py [--seconds N] [--seed N]
 
 Clients ask `h2o-llama serve` with the demo model about documents. Now the server is killed (SIGKILL), now its
-librarian, now files of the library are damaged. Every answer must be the one that a server without a library gives.
-Some texts must have been taken, and `verify` must find all that is damaged. Only on 127.0.0.1.
+librarian, now files of the library are damaged. Every answer must begin like the one that a server without a library
+gives, up to the first near tie. Some texts must have been taken, and `verify` must find all that is damaged. Only on
+127.0.0.1.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from h2o_llama import Library  # noqa: E402
 from h2o_llama.demo.document import standard_library_text  # noqa: E402
 from load_server import NAME, QUESTIONS, with_markers  # noqa: E402
-from servers import Server, serving  # noqa: E402
+from servers import Server, certain_start, serving  # noqa: E402
 
 CLIENTS = 2
 SIZES = (400, 900, 1500)
@@ -61,8 +62,8 @@ def attack(name: str, seconds: float, rng: random.Random, folder: Path) -> None:
         for i, (j, question) in product(range(len(SIZES)), enumerate(QUESTIONS))
     }
     with serving(folder / "log", "demo", *OPTIONS, *VARIANTS[name]) as server:
-        expected = {pair: ask(server, prompt, cache_prompt=False)["content"] for pair, prompt in prompts.items()}
-    assert len(set(expected.values())) >= len(SIZES), "these answers do not tell documents apart"
+        expected = {pair: known_start(server, prompt) for pair, prompt in prompts.items()}
+    assert len(set(filter(None, expected.values()))) >= len(SIZES), "these answers do not tell documents apart"
 
     library, done = Library(folder / "library"), Counter[str]()
     end = time.monotonic() + seconds
@@ -107,9 +108,15 @@ def client(
             if stop.wait(5):
                 return
             raise
-        assert answer["content"] == expected[pair], f"{pair}: {answer['content']!r}, not {expected[pair]!r}"
+        found = answer["content"]
+        assert found.startswith(expected[pair]), f"{pair}: {found!r} does not begin with {expected[pair]!r}"
         done["answers"] += 1
         done["taken"] += answer["timings"]["cache_n"] > 0
+
+
+def known_start(server: Server, prompt: str) -> str:
+    answer = ask(server, prompt, cache_prompt=False, n_probs=2)
+    return certain_start(answer["completion_probabilities"])
 
 
 def ask(server: Server, prompt: str, **options: Any) -> Any:

