@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import struct
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -88,26 +90,42 @@ def test_servers_compute_what_one_machine_does(addresses: list[str], options: di
         assert (a >= 0).all()
 
 
-@contextmanager
-def counted(address: str) -> Iterator[tuple[str, list[int]]]:
-    """An address before this one, and the sizes of what comes back through it."""
-    host, port = address.split(":")
-    sizes: list[int] = []
+SET_TENSOR, GET_TENSOR = 6, 8
+RPC_TENSOR = struct.Struct("<228x64s4x")
+"""A tensor in the protocol: its name is near the end."""
 
-    def pass_on(source: socket.socket, target: socket.socket, sizes: list[int]) -> None:
-        while data := source.recv(1 << 16):
-            sizes.append(len(data))
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
+
+@contextmanager
+def counted(address: str) -> Iterator[tuple[str, Counter[str]]]:
+    """An address before this one, and the bytes that go through it to tensors and from them, by name."""
+    host, port = address.split(":")
+    sizes: Counter[str] = Counter()
+
+    def count(command: int, data: bytes) -> None:
+        if command in (SET_TENSOR, GET_TENSOR):
+            name = RPC_TENSOR.unpack_from(data)[0].split(b"\0")[0].decode()
+            # what follows is an offset, then the bytes or their number
+            n = len(data) - RPC_TENSOR.size - 8 if command == SET_TENSOR else struct.unpack("<Q", data[-8:])[0]
+            sizes[("to " if command == SET_TENSOR else "from ") + name] += n
 
     class Relay(BaseRequestHandler):
+        def pass_back(self, server: socket.socket) -> None:
+            while data := server.recv(1 << 16):
+                self.request.sendall(data)
+            self.request.shutdown(socket.SHUT_WR)
+
         def handle(self) -> None:
-            with socket.create_connection((host, int(port))) as server:
+            with socket.create_connection((host, int(port))) as server, self.request.makefile("rb") as requests:
                 for end in (self.request, server):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                back = Thread(target=pass_on, args=(server, self.request, sizes))
+                back = Thread(target=self.pass_back, args=(server,))
                 back.start()
-                pass_on(self.request, server, [])
+                while head := requests.read(9):
+                    command, n = struct.unpack("<BQ", head)
+                    data = requests.read(n)
+                    count(command, data)
+                    server.sendall(head + data)
+                server.shutdown(socket.SHUT_WR)
                 back.join()
 
     with ThreadingTCPServer(("127.0.0.1", 0), Relay) as relay:
@@ -121,15 +139,20 @@ def counted(address: str) -> Iterator[tuple[str, list[int]]]:
 
 
 @needs_rpc
-def test_rows_are_moved_where_they_are(addresses: list[str]) -> None:
-    """When a chunk closes K and V come here once, to undo it if need be, and not again to be moved."""
-    h2o = H2OConfig(chunk_size=S, evict=True, positions="text")
+@pytest.mark.parametrize("positions", ["text", "cache"])
+def test_rows_stay_where_they_are(addresses: list[str], positions: str) -> None:
+    """When a chunk closes its scores come here, and numbers of rows go there: no K and V, as much for each chunk."""
+    h2o = H2OConfig(chunk_size=S, evict=True, positions=positions)
     with counted(addresses[0]) as (address, sizes), load(h2o, rpc_servers=address) as llm:
         tokens = llm.tokenize(TEXT)
-        llm.eval(tokens[: 3 * S])
-        sizes.clear()
-        llm.eval(tokens[3 * S : 3 * S + 1])
-        assert llm.kv.stats.kv_bytes * 0.9 < sum(sizes) < llm.kv.stats.kv_bytes * 1.3
+        n_bytes = []
+        for chunk in range(9):
+            sizes.clear()
+            llm.eval(tokens[chunk * S :][:S])
+            n_bytes.append(sizes.total())
+            assert not [name for name in sizes if "cache_" in name]
+            assert "from h2o_add_scores" in " ".join(sizes)
+        assert n_bytes[8] == n_bytes[7] < llm.kv.stats.kv_bytes
 
 
 @needs_rpc

@@ -132,7 +132,7 @@ void h2o_context::clear(llama_h2o_kv & kv) {
     remove_cells(kv.id, 0);
     caches.side.clear(kv.id);
     kv.sequence.clear();
-    kv.undo.clear();
+    kv.undo.reset();
     store.go_back(kv.id, kv.state(), {}, backends);
     store.release(kv.id, 0);
     kv.stats   = {};
@@ -141,7 +141,10 @@ void h2o_context::clear(llama_h2o_kv & kv) {
 
 void h2o_context::rollback(llama_h2o_kv & kv) {
     kv.sequence.rollback();
-    store.go_back(kv.id, kv.state(), std::exchange(kv.undo, {}), backends);
+    if (kv.undo) {
+        std::exchange(kv.undo, std::nullopt)->restore();
+    }
+    store.go_back(kv.id, kv.state(), {}, backends);
     remove_cells(kv.id, kv.state().n_tokens);
     caches.side.rollback(kv.id, kv.state().n_tokens);
 }

@@ -12,6 +12,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 class h2o_context;
@@ -27,7 +28,7 @@ struct llama_h2o_kv {
 
     const h2o_sequence_state & state() const { return sequence.state(); }
 
-    std::vector<h2o_row_bytes> undo; // rows that move in this call, as they were
+    std::optional<h2o_row_copies> undo; // rows that move in this call, as they were
 
     // what the next llama_decode is
     llama_h2o_call next_call  = LLAMA_H2O_CALL_AUTO;

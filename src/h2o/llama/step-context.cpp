@@ -61,7 +61,7 @@ bool h2o_step_context::next() {
 
     for (auto & call : calls) {
         call.kv->sequence.commit(call.n_tokens, call.steps.back().phase != h2o_step::DECODE);
-        call.kv->undo.clear();
+        call.kv->undo.reset();
         memory.caches.side.commit(call.kv->id);
         call.begun = false;
     }
@@ -87,7 +87,7 @@ void h2o_step_context::begin_call(h2o_sequence_call & call) {
     }
     // rows move when a chunk is closed
     if (memory.store.layout.is_compact && config.chunk_start(state.n_tokens + call.n_tokens - 1) > state.open_start(config)) {
-        call.kv->undo = memory.store.save(call.kv->id, state, state.n_tokens);
+        call.kv->undo = memory.store.keep(call.kv->id, state);
     }
     if (first.phase != h2o_step::DECODE) {
         call.kv->sequence.mark();

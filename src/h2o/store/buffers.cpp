@@ -35,14 +35,14 @@ std::map<ggml_backend_buffer_type_t, size_t> h2o_buffers::sizes() const {
     return res;
 }
 
-void h2o_copy_rows(ggml_tensor * t, size_t from, size_t to, size_t n) {
+void h2o_copy_rows(ggml_tensor * src, size_t from, ggml_tensor * dst, size_t to, size_t n) {
     ggml_init_params params = { 2*ggml_tensor_overhead(), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };
 
-    const auto rows = [&](size_t i) {
+    const auto rows = [&](ggml_tensor * t, size_t i) {
         ggml_tensor * res = ggml_view_2d(ctx.get(), t, t->ne[0], n, t->nb[1], i*t->nb[1]);
         ggml_backend_view_init(res);
         return res;
     };
-    ggml_backend_tensor_copy(rows(from), rows(to));
+    ggml_backend_tensor_copy(rows(src, from), rows(dst, to));
 }

@@ -28,5 +28,5 @@ private:
     std::vector<ggml_backend_buffer_ptr> buffers;
 };
 
-// rows [to, to + n) of t become those from `from` on, on its device
-void h2o_copy_rows(ggml_tensor * t, size_t from, size_t to, size_t n);
+// Rows [to, to + n) of dst become those of src from `from` on, through the host only if they are on different devices.
+void h2o_copy_rows(ggml_tensor * src, size_t from, ggml_tensor * dst, size_t to, size_t n);

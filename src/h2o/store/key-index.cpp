@@ -70,6 +70,6 @@ ggml_tensor * h2o_key_index::keys(ggml_context * ctx, const h2o_kv_layer & layer
 
 void h2o_key_index::copy(uint32_t from, uint32_t to, uint32_t n) const {
     for (const auto & [il, t] : tensors) {
-        h2o_copy_rows(t, from*n_rows, to*n_rows, n);
+        h2o_copy_rows(t, from*n_rows, t, to*n_rows, n);
     }
 }

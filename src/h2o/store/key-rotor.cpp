@@ -31,8 +31,8 @@ static bool add_rotation(h2o_rows_graph & graph, const h2o_key_rotation & r) {
 
     const int64_t n = r.shifts.size()/r.rows.n_head;
 
-    ggml_tensor * shifts   = graph.new_input(GGML_TYPE_I32, r.shifts.size());
-    ggml_tensor * hadamard = r.rows.n_rot > 0 ? graph.new_input(GGML_TYPE_F32, r.rows.n_rot, r.rows.n_rot) : nullptr;
+    ggml_tensor * shifts   = graph.new_input(GGML_TYPE_I32, r.shifts);
+    ggml_tensor * hadamard = r.rows.n_rot > 0 ? graph.new_input(GGML_TYPE_F32, hadamard_of(r.rows), r.rows.n_rot) : nullptr;
 
     std::vector<ggml_tensor *> nodes;
     const auto node = [&](ggml_tensor * t) {
@@ -56,10 +56,6 @@ static bool add_rotation(h2o_rows_graph & graph, const h2o_key_rotation & r) {
         return false;
     }
     graph.add(k);
-    graph.set_input(shifts, r.shifts);
-    if (hadamard) {
-        graph.set_input(hadamard, hadamard_of(r.rows));
-    }
     return true;
 }
 

@@ -141,7 +141,7 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state, con
         const auto     k      = rows(layer, K, seq);
         const auto     rope   = ropes.find(layer.il);
         if (rope == ropes.end() && n > 0) { // its keys know no positions
-            h2o_copy_rows(k.t, k.row0 + layout.first_written_row(n), k.row0 + layout.first_row(n), n);
+            h2o_copy_rows(k.t, k.row0 + layout.first_written_row(n), k.t, k.row0 + layout.first_row(n), n);
         }
         if (rope == ropes.end() || n == 0) {
             continue;
@@ -246,6 +246,24 @@ std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_s
     return res;
 }
 
+h2o_row_copies h2o_kv_store::keep(uint32_t seq, const h2o_sequence_state & state) const {
+    h2o_row_copies res;
+    for (const auto & layer : all_layers) {
+        if (!layer.is_dense()) {
+            const uint32_t n = state.layers[layer.index].n_memory();
+
+            if (positions.is_moved(state.n_memory_sets()*config.chunk_size)) {
+                res.add(rows(layer, K, seq), layout.first_written_row(n), n);
+            }
+            for (const part_t part : parts(layer)) {
+                res.add(rows(layer, part, seq), layout.first_row(n), n + state.n_tokens - state.open_start(config));
+            }
+        }
+    }
+    res.save();
+    return res;
+}
+
 void h2o_kv_store::release(uint32_t seq, uint32_t first) const {
     for (const auto & layer : all_layers) {
         if (!layer.is_dense() || first == 0) {
@@ -263,7 +281,7 @@ void h2o_kv_store::copy(uint32_t from, uint32_t to, const h2o_sequence_state & s
             const uint32_t first = part == V && !layer.is_dense() ? layout.n_written_rows() : 0; // V is not where it has never been
 
             const auto src = rows(layer, part, from);
-            h2o_copy_rows(src.t, src.row0 + first, rows(layer, part, to).row0 + first, n - first);
+            h2o_copy_rows(src.t, src.row0 + first, src.t, rows(layer, part, to).row0 + first, n - first);
         }
     }
     if (cold(to)) {

@@ -6,6 +6,7 @@
 #include "h2o/store/key-rotor.h"
 #include "h2o/store/kv-layer.h"
 #include "h2o/store/layout.h"
+#include "h2o/store/row-copies.h"
 #include "h2o/store/row-mover.h"
 
 #include <cstdint>
@@ -61,6 +62,9 @@ public:
 
     // Compact layout: rows of the memory sets and of the open chunk up to `end`, by layer.
     std::vector<h2o_row_bytes> save(uint32_t seq, const h2o_sequence_state & state, uint32_t end) const;
+
+    // Compact layout: the same rows of all tokens, on their devices.
+    h2o_row_copies keep(uint32_t seq, const h2o_sequence_state & state) const;
 
     // Compact layout: rows of the memory sets of an earlier boundary, out of the cold store; none if they have not moved since.
     // Throws std::runtime_error if it cannot be read.

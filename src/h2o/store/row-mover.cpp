@@ -27,7 +27,13 @@ static bool add_moves(h2o_rows_graph & graph, const h2o_row_moves & m) {
     if (rows.t->nb[1]%(rows.n_head*sizeof(int32_t)) != 0 || !graph.can_use(rows.t)) {
         return false;
     }
-    ggml_tensor * idx    = graph.new_input(GGML_TYPE_I32, m.from.size());
+    std::vector<int32_t> numbers;
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t h = 0; h < rows.n_head; ++h) {
+            numbers.push_back(m.from[h*n + i]*rows.n_head + h);
+        }
+    }
+    ggml_tensor * idx    = graph.new_input(GGML_TYPE_I32, numbers);
     ggml_tensor * all    = words_of(graph.get(), rows, 0, *std::max_element(m.from.begin(), m.from.end()) + 1);
     ggml_tensor * chosen = ggml_get_rows(graph.get(), all, idx);
     ggml_tensor * moved  = ggml_cpy(graph.get(), chosen, words_of(graph.get(), rows, m.first, m.first + n));
@@ -35,14 +41,6 @@ static bool add_moves(h2o_rows_graph & graph, const h2o_row_moves & m) {
         return false;
     }
     graph.add(moved);
-
-    std::vector<int32_t> numbers;
-    for (size_t i = 0; i < n; ++i) {
-        for (size_t h = 0; h < rows.n_head; ++h) {
-            numbers.push_back(m.from[h*n + i]*rows.n_head + h);
-        }
-    }
-    graph.set_input(idx, numbers);
     return true;
 }
 

@@ -21,13 +21,11 @@ public:
 
     void add(ggml_tensor * node) { ggml_build_forward_expand(gf, node); }
 
-    ggml_tensor * new_input(ggml_type type, int64_t ne0, int64_t ne1 = 1);
-
-    // of an input that is used
+    // an input with these values; equal ones go to the device once
     template <typename T>
-    void set_input(ggml_tensor * input, const std::vector<T> & values) {
+    ggml_tensor * new_input(ggml_type type, const std::vector<T> & values, int64_t ne1 = 1) {
         const auto * bytes = (const uint8_t *) values.data();
-        inputs.push_back({ input, { bytes, bytes + values.size()*sizeof(T) } });
+        return new_input(type, { bytes, bytes + values.size()*sizeof(T) }, values.size()/ne1, ne1);
     }
 
     // Computes what was added, if anything was. Throws std::runtime_error, which says what could not be done.
@@ -36,6 +34,8 @@ public:
     ggml_context * get() const { return ctx.get(); }
 
 private:
+    ggml_tensor * new_input(ggml_type type, std::vector<uint8_t> bytes, int64_t ne0, int64_t ne1);
+
     const ggml_backend_t backend;
 
     ggml_context_ptr ctx;
