@@ -1,10 +1,8 @@
-"""Build with Vulkan and check on a device: python tools/check_vulkan.py
+"""Check a Vulkan device: python tools/check_vulkan.py [build/…/bin]
 
-Makes its own virtual environment in build/vulkan, runs upstream's operator tests for our operators that Vulkan has, and
-compares whole models on the device and on the CPU. The build needs Vulkan's headers, glslc and SPIRV-Headers. Where
-there is no GPU, Mesa's lavapipe does, a device in software:
-
-    apt install mesa-vulkan-drivers libvulkan-dev glslc spirv-headers
+In an environment with h2o-llama built with GGML_VULKAN=ON. Compares whole models on the device with the CPU. With the
+folder of upstream's operator tests (H2O_LLAMA_BUILD_BACKEND_TESTS=ON), these come first, for our operators that Vulkan
+has. Where there is no GPU, Mesa's lavapipe does, a device in software: Debian's package mesa-vulkan-drivers.
 """
 
 from __future__ import annotations
@@ -13,33 +11,34 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from quiet import run
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / "build" / "vulkan"
-KEEP_BUFFERS = ROOT / "tests" / "keep_vulkan_buffers.c"
+DEVICE = "Vulkan0"
+TYPES = "type=(f32|f16|bf16|i32|q[458]_[01]),"
+"""Of the cache and of numbers: a device in software compiles shaders of some others for minutes."""
+FIND = f"import numpy, h2o_llama; h2o_llama.ops.max_rows(numpy.zeros((1, 1), numpy.float32), backend='{DEVICE}')"
 
 
 def main() -> None:
-    if len(sys.argv) != 1:
+    if len(sys.argv) > 2:
         sys.exit(__doc__)
-    python = VENV / "bin" / "python"
-    os.environ["CMAKE_ARGS"] = "-DGGML_VULKAN=ON -DH2O_LLAMA_BUILD_BACKEND_TESTS=ON"
-    run(sys.executable, "-m", "venv", VENV)
-    run(python, "-m", "pip", "install", "-C", f"build-dir={VENV / 'build'}", f"{ROOT}[test]")
-
-    library = VENV / "keep_buffers.so"
-    run(*shlex.split(os.environ.get("CC", "cc")), "-shared", "-fPIC", KEEP_BUFFERS, "-o", library)
-    # ggml takes a device in software only if it is named
-    environment = {"GGML_VK_VISIBLE_DEVICES": "0", "LD_PRELOAD": str(library)} | os.environ
-    operators = ("test", "-b", "Vulkan0", "-o", "MAX_ROWS,GET_ROWS")
-    for command in (
-        (VENV / "build" / "bin" / "test-backend-ops", *operators),
-        (python, "-m", "pytest", "-n", "0", "tests/test_vulkan.py"),
-    ):
-        subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    operators = ("-o", "MAX_ROWS,GET_ROWS", "-p", TYPES)
+    commands: list[tuple[str | Path, ...]] = [
+        (sys.executable, "-c", FIND),
+        *((Path(folder) / "test-backend-ops", "test", "-b", DEVICE, *operators) for folder in sys.argv[1:]),
+        (sys.executable, "-m", "pytest", "-n", "0", "tests/test_vulkan.py"),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = ROOT / "tests" / "keep_vulkan_buffers.c", Path(folder) / "keep_vulkan_buffers.so"
+        run(*shlex.split(os.environ.get("CC", "cc")), "-shared", "-fPIC", source, "-o", library)
+        # ggml takes a device in software only if it is named
+        environment = {"GGML_VK_VISIBLE_DEVICES": "0", "LD_PRELOAD": str(library)} | os.environ
+        for command in commands:
+            subprocess.run(command, check=True, cwd=ROOT, env=environment)
 
 
 if __name__ == "__main__":
