@@ -16,11 +16,11 @@ ggml_tensor * h2o_gather_rows(ggml_context * ctx, ggml_tensor * t, ggml_tensor *
 
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params) {
     ggml_h2o_attn_params p = {};
-    if (params.rows) {
-        const int64_t n_block = params.q->ne[3];
-        const int64_t n_k     = params.rows->ne[0]/n_block;
+    p.rows = params.rows;
+    if (const int64_t n_block = params.q->ne[3]; p.rows && n_block > 1) {
+        const int64_t n_k = p.rows->ne[0]/n_block;
 
-        p.rows = ggml_view_3d(ctx, params.rows, n_k, params.rows->ne[1], n_block, params.rows->nb[1], n_k*params.rows->nb[0], 0);
+        p.rows = ggml_view_3d(ctx, p.rows, n_k, p.rows->ne[1], n_block, p.rows->nb[1], n_k*p.rows->nb[0], 0);
     }
     p.n_k     = params.n_k;
     p.first   = params.first;

@@ -25,8 +25,9 @@ struct keys {
     bool          is_text;   // rows 0, 1, ...
 };
 
+// A view only where the layer has fewer heads: each view of an input goes to the device on its own.
 ggml_tensor * heads_of(ggml_context * ctx, ggml_tensor * rows, const h2o_kv_layer & layer) {
-    return ggml_view_2d(ctx, rows, rows->ne[0], layer.k.n_head, rows->nb[1], 0);
+    return rows->ne[1] == layer.k.n_head ? rows : ggml_view_2d(ctx, rows, rows->ne[0], layer.k.n_head, rows->nb[1], 0);
 }
 
 // memory set and open chunk
