@@ -115,7 +115,7 @@ class TestAttention:
         """Every two of these together; head sizes that are no multiples of 8 or 16, too."""
         for choice in all_pairs(
             type=TYPES,
-            d=[(64, 64), (32, 160), (96, 96), (128, 128), (192, 128), (256, 256)],
+            d=[(64, 64), (32, 160), (96, 96), (128, 128), (192, 128), (256, 256), (576, 512)],
             group=[1, 2, 3, 7, 16],
             n_q=[1, 5, 33, 70],
             memory=[0, 31, 200],
@@ -147,17 +147,19 @@ class TestAttention:
                 check(attend(stored, type, sums, **params), want, wide, type, 1.7)
 
     def test_odd_head_sizes(self, rng: np.random.Generator) -> None:
-        for type, d in [("f32", 1), ("f32", 33), ("f16", 15), ("f16", 40), ("f16", 100), ("f16", 250), ("f32", 255)]:
-            with case(type=type, d=d):
-                inputs = random_inputs(rng, Sizes(n_q=20, d_k=d, d_v=257 - d))
+        small = [("f32", 1), ("f32", 33), ("f16", 15), ("f16", 40), ("f16", 100), ("f16", 250), ("f32", 255)]
+        large = [("f16", 300, 570), ("f32", 576, 257), ("bf16", 1, 265)]
+        for type, d_k, d_v in [*((type, d, 257 - d) for type, d in small), *large]:
+            with case(type=type, d_k=d_k, d_v=d_v):
+                inputs = random_inputs(rng, Sizes(n_q=20, d_k=d_k, d_v=d_v))
                 stored, wide = of_type(inputs, type)
                 check(attend(stored, type), reference(*wide, causal=False), wide, type)
 
     def test_many_keys(self, rng: np.random.Generator) -> None:
         """Few queries: the keys are split, and their softmax merged."""
-        for n_q, group, n_k in [(1, 1, 129), (1, 7, 3000), (5, 4, 1500), (3, 2, 700)]:
+        for n_q, group, n_k, *d in [(1, 1, 129), (1, 7, 3000), (5, 4, 1500), (3, 2, 700), (1, 16, 300, 576, 512)]:
             with case(n_q=n_q, group=group, n_k=n_k):
-                inputs = random_inputs(rng, Sizes(2, group, n_q, n_k - n_q))
+                inputs = random_inputs(rng, Sizes(2, group, n_q, n_k - n_q, *d))
                 sinks = rng.standard_normal(2 * group, dtype=np.float32)
                 first = np.maximum(np.arange(n_k) - (n_k - n_q), 0)
                 stored, wide = of_type(inputs, "f16")
@@ -221,9 +223,15 @@ class TestFurtherKeys:
                 check(got, want, wide, type)
 
     def test_lists_of_queries(self, rng: np.random.Generator) -> None:
-        for n_q, group, n, type in [(1, 4, 30, "f16"), (9, 1, 64, "f32"), (20, 7, 90, "f16"), (5, 20, 10, "bf16")]:
+        for n_q, group, n, type, *d in [
+            (1, 4, 30, "f16"),
+            (9, 1, 64, "f32"),
+            (20, 7, 90, "f16"),
+            (5, 20, 10, "bf16"),
+            (3, 16, 20, "f16", 576, 512),
+        ]:
             with case(n_q=n_q, group=group, n=n, type=type):
-                inputs, first, query_rows = query_inputs(rng, Sizes(2, group, n_q, 100), n)
+                inputs, first, query_rows = query_inputs(rng, Sizes(2, group, n_q, 100, *d), n)
                 stored, wide = of_type(inputs, type)
                 want = further_reference(wide, first, lambda kv, i, x=query_rows: x[kv, i][x[kv, i] >= 0])  # type: ignore[misc]
                 check(attend(stored, type, first=first, further_rows=query_rows), want, wide, type)

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <type_traits>
 
-constexpr int MAX_HEAD_SIZE = 256;
-constexpr int ROW_WARPS     = 4; // of a block, where there are more rows than one warp has
+constexpr int MAX_HEAD_SIZE = 576; // MLA's
+constexpr int ROW_WARPS     = 4;   // of a block, where there are more rows than one warp has, and shared memory for them
+
+constexpr size_t STATIC_SHARED = 1536; // at most
 
 // Few rows: the own keys are split, so that all of a device has work. How, does not depend on the device.
 constexpr int MIN_SPLIT_KEYS = 128;
@@ -115,10 +117,15 @@ static h2o_cuda_attn args_of(const ggml_tensor * dst) {
     return a;
 }
 
+// of a block of the device
+static size_t shared_memory() {
+    return ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo;
+}
+
 // f(product type, largest head size, warps of a block)
 template <typename T, int D, typename F>
 static void with_warps(int n_warps, const F & f) {
-    if (n_warps == 1) {
+    if (n_warps == 1 || h2o_tile_sizes<T, D>::shared(ROW_WARPS) + STATIC_SHARED > shared_memory()) {
         f(T(), std::integral_constant<int, D>(), std::integral_constant<int, 1>());
     } else {
         f(T(), std::integral_constant<int, D>(), std::integral_constant<int, ROW_WARPS>());
@@ -131,6 +138,8 @@ static void with_head_size(int d, int n_warps, const F & f) {
         with_warps<T, 64>(n_warps, f);
     } else if (d <= 128) {
         with_warps<T, 128>(n_warps, f);
+    } else if (d <= 256) {
+        with_warps<T, 256>(n_warps, f);
     } else {
         with_warps<T, MAX_HEAD_SIZE>(n_warps, f);
     }
@@ -159,8 +168,10 @@ static void launch_tiles(const h2o_cuda_attn & a, h2o_cuda_work work, int n_unit
         const auto kernel = h2o_attn_tiles<T, d, n_warps>;
         CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
 
+        const int n_slices = ceil_div(a.v.d, h2o_tile_sizes<T, d>::d_out);
+
         work.unit_tiles = ceil_div(work.unit_rows, n_warps*H2O_ATTN_WARP_ROWS);
-        h2o_launch(kernel, dim3(n_units*work.unit_tiles, a.n_head_kv*n_block, n_parts), n_warps*WARP_SIZE, shared, stream, a, work);
+        h2o_launch(kernel, dim3(n_units*work.unit_tiles*n_slices, a.n_head_kv*n_block, n_parts), n_warps*WARP_SIZE, shared, stream, a, work);
     });
 }
 
@@ -195,9 +206,7 @@ bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
     if (type == GGML_TYPE_COUNT || d > MAX_HEAD_SIZE) {
         return false;
     }
-    const size_t shared = type == GGML_TYPE_F32 ? h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(ROW_WARPS)
-                                                : h2o_tile_sizes<half,  MAX_HEAD_SIZE>::shared(ROW_WARPS);
-    if (shared + 1536 > info.smpbo) { // with what is static
+    if (std::max(h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1), h2o_tile_sizes<half, MAX_HEAD_SIZE>::shared(1)) + STATIC_SHARED > info.smpbo) {
         return false;
     }
     return k->ne[2]*q->ne[3] <= UINT16_MAX && q->ne[1] <= UINT16_MAX && q->ne[1]*q->ne[2]*q->ne[3] <= INT_MAX;

@@ -10,7 +10,8 @@ constexpr int H2O_ATTN_WARP_ROWS = 16; // as a product of tensor cores has
 // Sizes of tiles for heads of up to D numbers. Rows in shared memory are 16 bytes longer: 8 of them use all of its banks.
 template <typename T, int D>
 struct h2o_tile_sizes {
-    static constexpr int n_keys  = D > 128 ? 32 : 64;
+    static constexpr int n_keys  = D > 256 && sizeof(T) > 2 ? 16 : D > 128 ? 32 : 64;
+    static constexpr int d_out   = D > 256 ? 256 : D; // of the output at once: more would not fit into registers
     static constexpr int ld      = D + 16/(int) sizeof(T);
     static constexpr int q_parts = h2o_number<T>::is_16 ? 2 : 1; // that make up a number of q, as it has 24 bits
 
@@ -61,12 +62,13 @@ static __device__ __forceinline__ bool h2o_load_8(const h2o_cuda_rows & t, const
     return is_finite;
 }
 
-// A tile of a KV head's keys or values, 0 where the number of a row is negative. Returns whether what the thread read is finite.
+// A tile of a KV head's keys or values, numbers [first, end) of each, 0 where the number of a row is negative. Returns whether what the
+// thread read is finite.
 template <typename T, int D>
-static __device__ __forceinline__ bool h2o_load_tile(const h2o_cuda_rows & t, const int * numbers, int h, T * tile) {
+static __device__ __forceinline__ bool h2o_load_tile(const h2o_cuda_rows & t, const int * numbers, int h, T * tile, int first, int end) {
     using sizes = h2o_tile_sizes<T, D>;
 
-    const int n_8 = (t.d + 15)/16*2;
+    const int n_8 = (end - first + 15)/16*2;
 
     bool is_finite = true;
     for (int c = threadIdx.x; c < sizes::n_keys*n_8; c += blockDim.x) {
@@ -74,8 +76,8 @@ static __device__ __forceinline__ bool h2o_load_tile(const h2o_cuda_rows & t, co
         const int i   = c%n_8*8;
         T * dst = tile + key*sizes::ld + i;
 
-        if (numbers[key] >= 0 && i < t.d) {
-            is_finite = h2o_load_8(t, t.row(numbers[key], h), i, dst) && is_finite;
+        if (numbers[key] >= 0 && first + i < end) {
+            is_finite = h2o_load_8(t, t.row(numbers[key], h), first + i, dst) && is_finite;
         } else {
             for (int j = 0; j < (int) (8*sizeof(T)/sizeof(uint4)); ++j) {
                 ((uint4 *) dst)[j] = { 0, 0, 0, 0 };

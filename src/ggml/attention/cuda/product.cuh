@@ -68,10 +68,10 @@ static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, 
     }
 }
 
-// Adds the values of a tile of keys, with these weights. by_hand: sees(row of the thread, key) says which values are looked at.
+// Adds d numbers of the values of a tile of keys, with these weights. by_hand: sees(row of the thread, key) says which values are looked at.
 template <typename T, int D, typename F>
-static __device__ __forceinline__ void h2o_add_values(float (& o)[D/8][4], const float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * v, int d,
-        bool by_hand, const F & sees) {
+static __device__ __forceinline__ void h2o_add_values(float (& o)[h2o_tile_sizes<T, D>::d_out/8][4],
+        const float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * v, int d, bool by_hand, const F & sees) {
     using sizes = h2o_tile_sizes<T, D>;
 
     const int lane = threadIdx.x%WARP_SIZE;
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void h2o_add_values(float (& o)[D/8][4], const
                     low[3] = h2o_number<T>::pair(rest(y[2]), rest(y[3]));
                 }
 #pragma unroll
-                for (int n = 0; n < D/8; n += 2) {
+                for (int n = 0; n < sizes::d_out/8; n += 2) {
                     if (n*8 < d) {
                         uint32_t b[4];
                         h2o_ldmatrix_trans(b, v_row + j*16*sizes::ld + n*8);
@@ -136,7 +136,7 @@ static __device__ __forceinline__ void h2o_add_values(float (& o)[D/8][4], const
                     if (sees(r, key)) {
                         const T * row = v + key*sizes::ld + lane%4*2;
 #pragma unroll
-                        for (int i = 0; i < D/8; ++i) {
+                        for (int i = 0; i < sizes::d_out/8; ++i) {
                             if (i*8 < d) {
                                 o[i][2*r]     += weight*(float) row[i*8];
                                 o[i][2*r + 1] += weight*(float) row[i*8 + 1];

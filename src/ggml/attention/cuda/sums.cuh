@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_sums(con
     const int32_t * rows = a.rows_of(h, block);
     h2o_set_keys(a, keys, { rows, a.first, nullptr, key, a.n_k, 0, INT_MAX, false }, rows, h, key, n_keys);
     __syncthreads();
-    const bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(a.k, keys.number, h, k));
+    const bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(a.k, keys.number, h, k, 0, a.k.d));
 
     float sums[n_keys/8][2];
 #pragma unroll

@@ -1,6 +1,7 @@
 #pragma once
 
-// A tile of rows of one KV head, 16 for each warp: attention to the head's own keys, to further ones, or to both, in one softmax.
+// A tile of rows of one KV head, 16 for each warp: attention to the head's own keys, to further ones, or to both, in one softmax. Of
+// large heads a block has a slice of the output, and all logits.
 
 #include "ggml/attention/cuda/keys.cuh"
 #include "ggml/attention/cuda/product.cuh"
@@ -11,6 +12,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
 
     constexpr int n_keys = sizes::n_keys;
     constexpr int n_rows = N_WARPS*H2O_ATTN_WARP_ROWS;
+    constexpr int d_out  = sizes::d_out;
 
     H2O_DYNAMIC_SHARED(memory);
     T * q  = (T *) memory;
@@ -24,8 +26,13 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
     const int lane = threadIdx.x%WARP_SIZE;
     const int warp = threadIdx.x/WARP_SIZE;
 
+    const int n_slices  = D > d_out ? (a.v.d + d_out - 1)/d_out : 1;
+    const int slice     = blockIdx.x%n_slices;
+    const int first_out = slice*d_out;
+    const int end_out   = min(first_out + d_out, a.v.d);
+
     // the last queries first, which see most
-    const int tile  = (int) gridDim.x - 1 - (int) blockIdx.x;
+    const int tile  = (int) (gridDim.x - 1 - blockIdx.x)/n_slices;
     const int unit  = tile/work.unit_tiles;
     const int row   = unit*work.unit_rows + tile%work.unit_tiles*n_rows;
     const int end   = min(row + n_rows, (unit + 1)*work.unit_rows);
@@ -45,7 +52,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
     int   query[2];
     float m[2];
     float l[2]; // of the columns that the thread has
-    float o[D/8][4];
+    float o[d_out/8][4];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int i = warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8;
@@ -54,13 +61,13 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
         l    [r] = 0.0f;
     }
 #pragma unroll
-    for (int n = 0; n < D/8; ++n) {
+    for (int n = 0; n < d_out/8; ++n) {
         o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
     }
 
     // to the keys that are set
     const auto attend = [&](const h2o_cuda_rows & k, const h2o_cuda_rows & v) {
-        bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(k, keys.number, h, kv));
+        bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(k, keys.number, h, kv, 0, k.d));
 
         float s[n_keys/8][4];
         h2o_logits<T, D>(s, q, kv, k.d, by_hand);
@@ -97,15 +104,15 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
                 }
             }
 #pragma unroll
-            for (int n = 0; n < D/8; ++n) {
+            for (int n = 0; n < d_out/8; ++n) {
                 o[n][2*r]     *= f;
                 o[n][2*r + 1] *= f;
             }
         }
 
         __syncthreads(); // K was read
-        by_hand = __syncthreads_or(!h2o_load_tile<T, D>(v, keys.number, h, kv));
-        h2o_add_values<T, D>(o, s, kv, v.d, by_hand, [&](int r, int key) { return keys.sees(query[r], key); });
+        by_hand = __syncthreads_or(!h2o_load_tile<T, D>(v, keys.number, h, kv, first_out, end_out));
+        h2o_add_values<T, D>(o, s, kv, end_out - first_out, by_hand, [&](int r, int key) { return keys.sees(query[r], key); });
         __syncthreads(); // V and the keys' numbers were read
     };
 
@@ -152,24 +159,24 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
                 l[r] = l[r]*f + expf(sink - max);
             }
             f = l[r] == 0.0f ? 0.0f : f/l[r];
-            if (lane%4 == 0) {
+            if (lane%4 == 0 && slice == 0) {
                 a.m[state] = max;
                 a.l[state] = l[r];
             }
         } else {
             const int64_t of_part = a.part_state(work.first_part + part, state);
             to = a.part_o + of_part*a.v.d;
-            if (lane%4 == 0) {
+            if (lane%4 == 0 && slice == 0) {
                 a.part_m[of_part] = m[r];
                 a.part_l[of_part] = l[r];
             }
         }
 #pragma unroll
-        for (int n = 0; n < D/8; ++n) {
+        for (int n = 0; n < d_out/8; ++n) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                const int at = n*8 + lane%4*2 + e;
-                if (at < a.v.d) {
+                const int at = first_out + n*8 + lane%4*2 + e;
+                if (at < end_out) {
                     to[at] = l[r] == 0.0f ? 0.0f : o[n][2*r + e]*f;
                 }
             }
