@@ -141,7 +141,7 @@ def counted(address: str) -> Iterator[tuple[str, Counter[str]]]:
 @needs_rpc
 @pytest.mark.parametrize("positions", ["text", "cache"])
 def test_rows_stay_where_they_are(addresses: list[str], positions: str) -> None:
-    """When a chunk closes its scores come here, and numbers of rows go there: no K and V, as much for each chunk."""
+    """A closing chunk costs scores and numbers of rows, always as many bytes. K and V never cross."""
     h2o = H2OConfig(chunk_size=S, evict=True, positions=positions)
     with counted(addresses[0]) as (address, sizes), load(h2o, rpc_servers=address) as llm:
         tokens = llm.tokenize(TEXT)

@@ -63,7 +63,7 @@ public:
     // Compact layout: rows of the memory sets and of the open chunk up to `end`, by layer.
     std::vector<h2o_row_bytes> save(uint32_t seq, const h2o_sequence_state & state, uint32_t end) const;
 
-    // Compact layout: the same rows of all tokens, on their devices.
+    // Compact layout: copies of the rows of the memory sets and of the open chunk, on their devices, to undo a call.
     h2o_row_copies keep(uint32_t seq, const h2o_sequence_state & state) const;
 
     // Compact layout: rows of the memory sets of an earlier boundary, out of the cold store; none if they have not moved since.

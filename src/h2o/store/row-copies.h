@@ -13,10 +13,10 @@ public:
     // rows [first, first + n), to be copied by save()
     void add(const h2o_kv_rows & rows, uint32_t first, uint32_t n);
 
-    // Where a device has no room for copies they go to the host. Throws std::runtime_error if there is none either.
+    // Copies go to the host where their device has no room. Throws std::runtime_error if the host has none either.
     void save();
 
-    // rows are what they were
+    // the rows become what they were
     void restore() const;
 
 private:

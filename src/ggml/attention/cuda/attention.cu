@@ -11,7 +11,7 @@
 constexpr int MAX_HEAD_SIZE = 576; // MLA's
 constexpr int ROW_WARPS     = 4;   // of a block, where there are more rows than one warp has, and shared memory for them
 
-constexpr size_t STATIC_SHARED = 1536; // at most
+constexpr size_t STATIC_SHARED = 1536; // bytes of shared memory that a kernel declares itself, at most
 
 // Few rows: the own keys are split, so that all of a device has work. How, does not depend on the device.
 constexpr int MIN_SPLIT_KEYS = 128;
@@ -117,7 +117,7 @@ static h2o_cuda_attn args_of(const ggml_tensor * dst) {
     return a;
 }
 
-// of a block of the device
+// bytes that a block of this device may have
 static size_t shared_memory() {
     return ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo;
 }

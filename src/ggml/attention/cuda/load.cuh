@@ -11,7 +11,7 @@ constexpr int H2O_ATTN_WARP_ROWS = 16; // as a product of tensor cores has
 template <typename T, int D>
 struct h2o_tile_sizes {
     static constexpr int n_keys  = D > 256 && sizeof(T) > 2 ? 16 : D > 128 ? 32 : 64;
-    static constexpr int d_out   = D > 256 ? 256 : D; // of the output at once: more would not fit into registers
+    static constexpr int d_out   = D > 256 ? 256 : D; // numbers of the output that a block computes: registers hold no more
     static constexpr int ld      = D + 16/(int) sizeof(T);
     static constexpr int q_parts = h2o_number<T>::is_16 ? 2 : 1; // that make up a number of q, as it has 24 bits
 

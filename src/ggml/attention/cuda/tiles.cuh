@@ -1,7 +1,7 @@
 #pragma once
 
-// A tile of rows of one KV head, 16 for each warp: attention to the head's own keys, to further ones, or to both, in one softmax. Of
-// large heads a block has a slice of the output, and all logits.
+// A tile of rows of one KV head, 16 for each warp: attention to the head's own keys, to further ones, or to both, in one softmax.
+// Where heads are large, a block computes all logits, but only a slice of the output.
 
 #include "ggml/attention/cuda/keys.cuh"
 #include "ggml/attention/cuda/product.cuh"
