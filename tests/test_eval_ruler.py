@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,14 @@ def test_a_damaged_file_of_answers_is_written_anew(content: bytes, cache: Path) 
     kept.add(item, "said")
     assert kept[item] == "said"
     assert Item((1, 2, 3), ("x",), 5) not in kept
+
+
+def test_answers_that_are_added_at_the_same_time_are_all_kept(cache: Path) -> None:
+    items = [Item((i,), ("x",), 4) for i in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda item: DenseAnswers("0" * 64).add(item, "said"), items))
+    kept = DenseAnswers("0" * 64)
+    assert [item in kept for item in items] == [True] * 40
 
 
 def test_a_chunk_that_sees_everything_says_what_dense_attention_says() -> None:

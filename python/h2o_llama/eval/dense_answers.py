@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from h2o_llama._internal.atomic import replacing
+from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama.models._named import cache_folder
 
 
@@ -36,9 +36,10 @@ class DenseAnswers:
     def add(self, prompt: Prompt, said: str) -> None:
         """Keep an answer. Another process may add others meanwhile: the file is read anew."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        answers = {**self._read(), _key(prompt): said}
-        with replacing(self._path) as file:
-            file.write(json.dumps(answers, indent=1).encode())
+        with alone_with(self._path):
+            answers = {**self._read(), _key(prompt): said}
+            with replacing(self._path) as file:
+                file.write(json.dumps(answers, indent=1).encode())
 
     def _read(self) -> dict[str, str]:
         try:
