@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from h2o_llama import H2OConfig, Llama
+from h2o_llama import H2OConfig, Library, Llama
 from inputs import random_tokens
 
 TOKENS = random_tokens(100)
@@ -76,3 +79,67 @@ def test_errors_come_through(llm: Llama) -> None:
         asyncio.run(llm.aeval(TOKENS, progress=stop))
     with pytest.raises(ValueError, match="progress must be"):
         asyncio.run(llm.aeval(TOKENS, progress=3))
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_leaving_early_gives_the_text_away_in_a_thread(is_cancelled: bool, tiny_model: Path, tmp_path: Path) -> None:
+    """What is given to a library may be large: the event loop does not wait for it."""
+    threads: list[threading.Thread] = []
+
+    class Spy(Library):
+        def add(self, *arguments: Any) -> None:
+            threads.append(threading.current_thread())
+            super().add(*arguments)
+
+    async def read(llm: Llama, drawn: asyncio.Event) -> None:
+        async for _ in llm.agenerate(random_tokens(600), seed=1):
+            if llm.n_tokens > 600 + 70:
+                drawn.set()
+                if not is_cancelled:
+                    break
+
+    async def run(llm: Llama) -> None:
+        drawn = asyncio.Event()
+        task = asyncio.create_task(read(llm, drawn))
+        await drawn.wait()
+        if is_cancelled:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        while len(threads) < 1:
+            await asyncio.sleep(0.01)
+
+    with Llama(tiny_model, n_ctx=20_000, n_threads=1, h2o=None, library=Spy(tmp_path)) as llm:
+        asyncio.run(run(llm))
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+def test_beginning_does_not_keep_the_loop_waiting(tiny_model: Path) -> None:
+    """Another thread has the Llama until the loop says so."""
+    entered, release = threading.Event(), threading.Event()
+    released = []
+
+    def hold() -> None:
+        with llm.lock():
+            entered.set()
+            released.append(release.wait(10))
+
+    async def run() -> int:
+        found = llm.agenerate([1, 2, 3], seed=1)
+        first = asyncio.ensure_future(anext(found))
+        await asyncio.sleep(0.05)
+        release.set()
+        token = await first
+        await found.aclose()
+        return token
+
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
+        expected = next(llm.generate([1, 2, 3], seed=1))
+        llm.reset()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        entered.wait()
+        assert asyncio.run(run()) == expected
+        thread.join()
+    assert released == [True]

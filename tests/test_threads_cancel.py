@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +20,7 @@ import numpy as np
 import pytest
 
 from compare import assert_all_equal
-from h2o_llama import BusyError, H2OConfig, H2OError, Llama, demo_model_path
+from h2o_llama import BusyError, H2OConfig, H2OError, Llama, OutOfMemoryError, demo_model_path
 from inputs import random_tokens
 from llamas import view
 
@@ -239,8 +243,6 @@ def test_a_whole_answer_is_waited_for(stream: bool) -> None:
             for other in [threading.Thread(target=reader), threading.Thread(target=reader), *others]:
                 other.start()
                 other.join(None if other not in others else 0.05)
-            with pytest.raises(BusyError, match="in use by another thread"):
-                llm._engine.claim._take(False)
             text += list(chunks)
             answers["first"] = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in text)
         else:
@@ -252,18 +254,201 @@ def test_a_whole_answer_is_waited_for(stream: bool) -> None:
         assert answers == expected
 
 
-def test_a_stream_is_one_call_until_its_end(tiny_model: Path) -> None:
+def text_of(chunks: Any) -> str:
+    return "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_stream_is_one_call_until_its_end(is_locked: bool, tiny_model: Path) -> None:
+    """What would change its text computes the rest of it first, also on the thread that reads it, or another stream."""
+    options: dict[str, Any] = {"max_tokens": 9, "temperature": 0}
     with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
-        chunks: Any = llm("abc", max_tokens=9, stream=True)
+        expected = {name: text_of([llm(name, **options)]) for name in ("abc", "def")}
+        with llm.lock() if is_locked else nullcontext():
+            chunks: Any = llm("abc", **options, stream=True)
+            read = [next(chunks)]
+            assert 3 <= llm.n_tokens < 12  # the thread that reads it may look
+            other: Any = llm("def", **options, stream=True)
+            assert text_of([next(other), *other]) == expected["def"]
+            assert text_of([*read, *chunks]) == expected["abc"]
+            chunks = llm("abc", **options, stream=True)
+            read = [next(chunks)]
+            with llm.lock():
+                assert llm.n_tokens == 12
+            llm.eval([1])
+        assert text_of([*read, *chunks]) == expected["abc"]
+
+
+def test_a_stream_that_is_left_is_not_computed(tiny_model: Path) -> None:
+    asked = []
+
+    def stop(*_: object) -> bool:
+        asked.append(1)
+        return False
+
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
+        for is_left in (True, False):
+            chunks: Any = llm("abc", max_tokens=None, stream=True, stopping_criteria=stop)
+            next(chunks)
+            asked.clear()
+            with llm.lock() if is_left else nullcontext():
+                pass
+            n_asked = len(asked)
+            assert (n_asked > 100) == is_left
+            chunks.close()
+            llm("def", max_tokens=1)
+            assert len(asked) == n_asked
+        chunks = llm("abc", max_tokens=None, stream=True, stopping_criteria=stop)
         next(chunks)
-        assert llm.n_tokens >= 3  # the thread that reads it may look
-        with pytest.raises(BusyError, match=r"in use by a stream of this thread.*close\(\) it"):
+        asked.clear()
+    assert not asked
+    with pytest.raises(ValueError, match="closed"):
+        list(chunks)
+
+
+def test_what_ends_a_stream_is_for_its_reader(tiny_model: Path) -> None:
+    def stop(tokens: Any, _: object) -> bool:
+        if len(tokens) == 6:
+            raise Stop
+        return False
+
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
+        chunks: Any = llm("abc", max_tokens=None, stream=True, stopping_criteria=stop)
+        next(chunks)
+        assert llm("def", max_tokens=4)["usage"]["completion_tokens"] == 4
+        with pytest.raises(Stop):
+            list(chunks)
+
+
+def test_waiting_threads_do_not_keep_a_stream_from_going_on() -> None:
+    """They have all threads of the pool that it is read in."""
+    with Llama(demo_model_path(), n_ctx=512, n_threads=1, h2o=None, busy="wait", chat_template="chatml") as llm:
+        options: dict[str, Any] = {"max_tokens": 20, "temperature": 0}
+        messages: dict[str, Any] = {name: [{"role": "user", "content": name}] for name in ("first", "second")}
+
+        def ask(name: str) -> str:
+            answer: Any = llm.create_chat_completion(messages[name], **options)
+            return str(answer["choices"][0]["message"]["content"])
+
+        expected = {name: ask(name) for name in messages}
+        with ThreadPoolExecutor(2) as pool:
+            chunks: Any = llm.create_chat_completion(messages["first"], **options, stream=True)
+            try:
+                read = [pool.submit(next, chunks).result() for _ in range(3)]
+                others = [pool.submit(ask, "second") for _ in range(2)]
+                read += pool.submit(list, chunks).result(30)
+                assert [other.result() for other in others] == [expected["second"]] * 2
+            finally:
+                chunks.close()
+        assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in read) == expected["first"]
+
+
+def test_those_who_came_first_go_first(tiny_model: Path) -> None:
+    order: list[int] = []
+
+    def use(i: int) -> None:
+        with llm.lock():
+            order.append(i)
+
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
+        threads = [threading.Thread(target=use, args=(i,)) for i in range(3)]
+        with llm.lock():
+            for i, thread in enumerate(threads):
+                thread.start()
+                while len(llm._engine.claim._line) < i + 2:
+                    time.sleep(0.001)
+        use(3)
+        for thread in threads:
+            thread.join()
+    assert order == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("busy", ["wait", "raise"])
+def test_waiting_ends(busy: Any, tiny_model: Path) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with llm.lock():
+            entered.set()
+            release.wait(30)
+
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy=busy, timeout=0.01) as llm:
+        thread = threading.Thread(target=hold)
+        thread.start()
+        entered.wait()
+        waits: list[Callable[[], object]] = [lambda: llm.lock().__enter__()]
+        if busy == "wait":
+            waits += [llm.reset, lambda: llm("a"), lambda: next(llm("a", stream=True))]  # type: ignore[call-overload]
+        for wait in waits:
+            with pytest.raises(BusyError, match=r"in use by others for 0.01 seconds: try again later"):
+                wait()
+        release.set()
+        thread.join()
+        llm.eval([1])
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait", timeout=0) as llm:
+        expected = text_of([llm("abc", max_tokens=20, temperature=0)])
+        chunks: Any = llm("abc", max_tokens=20, temperature=0, stream=True)
+        read = [next(chunks)]
+        with pytest.raises(BusyError, match="try again later"):
             llm("def")
-        chunks.close()
-        other = threading.Thread(target=llm, args=("def",))
-        other.start()
-        other.join()
-        assert llm.tokens[:3].tolist() == list(b"def")
+        assert text_of([*read, *chunks]) == expected
+
+
+def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/fastapi.md, with two threads for a stream and two questions, and the status of errors."""
+    pytest.importorskip("fastapi")
+    import anyio.to_thread
+
+    page = Path(__file__).parents[1] / "docs" / "fastapi.md"
+    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    program = program.replace('"qwen2.5-coder-0.5b"', 'demo_model_path(), n_ctx=512, chat_template="chatml"')
+    names: dict[str, Any] = {"demo_model_path": demo_model_path}
+    exec(program, names)
+    app = names["app"]
+
+    async def post(path: str, body: dict[str, str], begun: asyncio.Event) -> tuple[int, str]:
+        received = [{"type": "http.request", "body": json.dumps(body).encode()}]
+        status, parts = 0, list[bytes]()
+
+        async def receive() -> dict[str, Any]:
+            return received.pop() if received else await asyncio.Event().wait()  # type: ignore[return-value]
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            parts.append(message.get("body", b""))
+            if any(parts):
+                begun.set()
+
+        headers = [(b"content-type", b"application/json")]
+        await app(
+            {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}, receive, send
+        )
+        return status, b"".join(parts).decode()
+
+    async def run() -> list[tuple[int, str]]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 2
+        question = {"document": "Ann signed it.", "question": "Who?"}
+        async with app.router.lifespan_context(app):
+            begun = asyncio.Event()
+            stream = asyncio.create_task(post("/stream", question, begun))
+            await begun.wait()
+            asked = [post("/ask", question, asyncio.Event()) for _ in range(2)]
+            found = list(await asyncio.wait_for(asyncio.gather(stream, *asked), 60))
+            found.append(await post("/ask", {**question, "document": "long " * 200}, asyncio.Event()))
+            monkeypatch.setattr(app.state.llm, "create_chat_completion", fail)
+            return [*found, await post("/ask", question, asyncio.Event())]
+
+    def fail(*_: object, **__: object) -> None:
+        raise OutOfMemoryError("too little memory")
+
+    stream, *asked, long, failed = asyncio.run(run())
+    assert [(status, json.loads(text)) for status, text in asked] == [stream] * 2
+    assert stream[0] == 200
+    assert stream[1]
+    assert long[0] == 422
+    assert "do not fit into n_ctx" in long[1]
+    assert failed == (503, '{"detail":"too little memory"}')
 
 
 def test_a_lock_keeps_others_out(tiny_model: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from h2o_llama._internal import check
 from h2o_llama._internal.cpus import available_cpus
+from h2o_llama._internal.lock import Lock
 from h2o_llama.chat.messages import Message
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
@@ -94,9 +95,13 @@ class Llama(Sequence):
         has some for the CPU and the weights' type, "upstream" llama.cpp's. "auto" is "own" with H2O and "upstream"
         without, so that h2o=None is llama.cpp, bit for bit.
     busy : {"raise", "wait"}
-        What a call does while another thread uses the `Llama`: raise BusyError, or wait. With "wait" a completion and
-        an answer in a chat are one call, also as a stream, until its end or its `close()`. `lock()` keeps the `Llama`
-        for several calls.
+        What a call does while another thread uses the `Llama`: raise BusyError, or wait. Those who came first go first.
+        With "wait" a stream, too, is one call on its sequence: what would change the sequence before the stream's end
+        or its `close()` computes the rest of it first, and the stream's reader still gets all of it. `lock()` keeps the
+        `Llama` for several calls.
+    timeout : float, optional
+        How many seconds a call waits, with `busy="wait"` or in `lock()`, before it raises BusyError; by default for as
+        long as it takes.
     n_threads_batch : int, optional
         Threads for prompts, and whatever has several tokens; by default n_threads, which is then for both.
     mmproj : str or os.PathLike, optional
@@ -165,6 +170,7 @@ class Llama(Sequence):
         lossless: LosslessConfig | None = None,
         products: str = "auto",
         busy: Literal["raise", "wait"] = "raise",
+        timeout: float | None = None,
         n_threads_batch: int | None = None,
         mmproj: str | os.PathLike[str] | None = None,
         use_mmap: bool = True,
@@ -207,7 +213,8 @@ class Llama(Sequence):
         )
         seed = check_seed(_OWNER, seed)
         self._library = open_library(_OWNER, library)
-        self._waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
+        waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
+        self._claim = Lock(_OWNER, waits, None if timeout is None else check.real(_OWNER, "timeout", timeout, 0))
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora)
         if isinstance(shared, Model):
             loading.check_left_out()
@@ -259,7 +266,7 @@ class Llama(Sequence):
         n_ctx = int(self._params.n_ctx) or self._params.default_n_ctx(model._handle, model.n_ctx_train)
         if isinstance(self._params.h2o, H2OConfig):
             self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
-        return Engine(model, self._params, n_ctx, seed, self._waits, self._library)
+        return Engine(model, self._params, n_ctx, seed, self._claim, self._library)
 
     @classmethod
     def from_pretrained(
@@ -299,7 +306,8 @@ class Llama(Sequence):
 
     def close(self) -> None:
         """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""
-        with self._engine.claim:
+        with self._engine.claim.held() as deadline:
+            self._drop_stream(deadline)
             self._engine.close()
             self._logits = None
 

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
 
 from h2o_llama.errors import BusyError
 
-T = TypeVar("T")
+
+@dataclass(eq=False)
+class _Turn:
+    """A place in the line. Who is first has the lock."""
+
+    thread: threading.Thread
+    depth: int = 0  # how often its thread has entered
 
 
 class Lock:
     """Entered by every call. A second thread waits or fails, as `waits` says; a call within a call fails.
 
-    Unlike a lock of Python's it can go over to another thread: a stream may be read by several, one after the other.
+    Threads that wait take turns in the order in which they came, and for `timeout` seconds at most.
     """
 
-    def __init__(self, owner: str, waits: bool = False) -> None:
+    def __init__(self, owner: str, waits: bool = False, timeout: float | None = None) -> None:
         self._owner = owner
-        self._waits = waits
-        self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None  # whose turn it is; a number may be another one's later
-        self._n_taken = 0  # how often it has taken it
-        self._is_called = False  # by that thread
-        self._has_stream = False  # which is not at its end
+        self.waits = waits
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._line = deque[_Turn]()
+        self._is_called = False  # by the thread that has the lock
 
     def __enter__(self) -> None:
-        self._take(self._waits)
-        if self._is_called:
-            self._give()
-            raise self._called()
+        self._take(self.waits, self._deadline())
         self._is_called = True
 
     def __exit__(self, *exception: object) -> None:
@@ -39,66 +43,78 @@ class Lock:
         self._give()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Waits for its turn, and keeps it for several calls of this thread."""
-        self._take(True)
+    def held(self, waits: bool | None = None) -> Iterator[float]:
+        """The lock, for several calls of this thread, and their deadline. By default it waits for it as a call does."""
+        deadline = self._deadline()
+        self._take(self.waits if waits is None else waits, deadline)
         try:
-            yield
+            yield deadline
         finally:
             self._give()
 
-    def kept(self, pieces: Iterator[T]) -> Iterator[T]:
-        """The pieces, as they are; where others wait, they wait until the last one. Any thread may ask for the next."""
-        if not self._waits:
-            yield from pieces
-            return
-        self._take(True)
-        if self._is_called or self._has_stream:
-            self._give()
-            raise (
-                self._called()
-                if self._is_called
-                else BusyError(
-                    f"[{self._owner}] is in use by a stream of this thread: read it to its end, or close() it"
-                )
-            )
-        self._has_stream = True
+    @contextmanager
+    def held_unless(self, is_done: Callable[[], bool]) -> Iterator[float]:
+        """The same, or without the lock as soon as `is_done` is true. Whoever makes it true calls `tell`."""
+        deadline = self._deadline()
+        has_it = self._take(self.waits, deadline, is_done)
         try:
-            for piece in pieces:
-                yield piece
-                self._move()
+            yield deadline
         finally:
-            self._has_stream = False
-            self._give()
+            if has_it:
+                self._give()
 
-    def _take(self, waits: bool) -> None:
+    def tell(self) -> None:
+        """To be called by the thread that has the lock, when what others wait for may have come true."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _deadline(self) -> float:
+        """Until when a call that begins now waits."""
+        return float("inf") if self._timeout is None else time.monotonic() + self._timeout
+
+    def check_time(self, deadline: float) -> None:
+        """Raise BusyError if it has passed."""
+        if time.monotonic() > deadline:
+            raise BusyError(f"[{self._owner}] is in use by others for {self._timeout:g} seconds: try again later")
+
+    def _take(self, waits: bool, deadline: float, is_done: Callable[[], bool] = lambda: False) -> bool:
         thread = threading.current_thread()
-        with self._condition:
-            while self._n_taken > 0 and self._thread != thread:
-                if not waits:
-                    raise self._used()
-                self._condition.wait()
-            self._thread = thread
-            self._n_taken += 1
+        with self._changed:
+            if is_done():
+                return False
+            if self._line and self._line[0].thread is thread:
+                if self._is_called:
+                    raise BusyError(f"[{self._owner}] is in use by the call whose callback this is")
+                self._line[0].depth += 1
+                return True
+            if self._line and not waits:
+                raise BusyError(
+                    f"[{self._owner}] is in use by another thread. Give each thread its own object, take turns by "
+                    "`with llm.lock():`, or pass busy='wait' to Llama"
+                )
+            turn = _Turn(thread)
+            self._line.append(turn)
+            try:
+                while self._line[0] is not turn and not is_done():
+                    self.check_time(deadline)
+                    left = deadline - time.monotonic()
+                    self._changed.wait(min(max(left, 0), threading.TIMEOUT_MAX))
+            except BaseException:
+                self._leave(turn)
+                raise
+            if self._line[0] is not turn:
+                self._leave(turn)
+                return False
+            turn.depth = 1
+            return True
 
     def _give(self) -> None:
-        with self._condition:
-            self._n_taken -= 1
-            if self._n_taken == 0:
-                self._condition.notify()
+        with self._changed:
+            turn = self._line[0]
+            turn.depth -= 1
+            if turn.depth == 0:
+                self._leave(turn)
 
-    def _move(self) -> None:
-        """The turn is this thread's from here on."""
-        with self._condition:
-            if self._thread != threading.current_thread() and self._n_taken > 1:  # it has more than the stream
-                raise self._used()
-            self._thread = threading.current_thread()
-
-    def _used(self) -> BusyError:
-        return BusyError(
-            f"[{self._owner}] is in use by another thread. Give each thread its own object, take turns by "
-            "`with llm.lock():`, or pass busy='wait' to Llama"
-        )
-
-    def _called(self) -> BusyError:
-        return BusyError(f"[{self._owner}] is in use by the call whose callback this is")
+    def _leave(self, turn: _Turn) -> None:
+        self._line.remove(turn)
+        self._changed.notify_all()

@@ -77,7 +77,7 @@ class ChatRun:
 
     def complete(self) -> ChatCompletion:
         """All at once."""
-        pieces = list(self.generation.pieces())
+        pieces = self.generation.all_pieces()
         self.text = "".join(piece.text for piece in pieces)
         self._finish([])
         return {

@@ -194,7 +194,7 @@ class _Run:
 
     def complete(self) -> Completion:
         """All at once."""
-        pieces = [Piece(self.echo, []), *self.generation.pieces()]
+        pieces = [Piece(self.echo, []), *self.generation.all_pieces()]
         whole = Piece("".join(p.text for p in pieces), [t for p in pieces for t in p.logprobs])
         return {**self._chunk(whole, self.generation.finish_reason), "usage": self.generation.usage()}
 

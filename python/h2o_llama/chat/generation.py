@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -17,6 +17,7 @@ from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._evaluation import Progress
 from h2o_llama.sequence._prompt import Prompt
 from h2o_llama.sequence._rewinding import as_generated
+from h2o_llama.sequence._stream import stream
 from h2o_llama.sequence.generating import Stopping, generate_by
 
 if TYPE_CHECKING:
@@ -94,10 +95,15 @@ class Generation:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def pieces(self) -> Iterator[Piece]:
-        """The text, as soon as it is certain. Generates it: to be called once."""
-        return self.sequence._engine.claim.kept(self._pieces())
+        """The text, as soon as it is certain. Generates it: to be called once, or `all_pieces`."""
+        return stream(self.sequence, self._pieces()) if self.sequence._engine.claim.waits else self._pieces()
 
-    def _pieces(self) -> Iterator[Piece]:
+    def all_pieces(self) -> list[Piece]:
+        """The text, in one call."""
+        with self.sequence._engine.claim.held():
+            return list(self._pieces())
+
+    def _pieces(self) -> Generator[Piece, None, None]:
         if not self.reuse:
             self.sequence.reset()
         elif self.is_text:

@@ -20,7 +20,7 @@ class Engine:
     """An open model, its llama.cpp context, and the places for sequences in it.
 
     A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of;
-    `waits` is whether a second thread waits for the first. `library` is where texts are taken from and given to.
+    `claim` lets one call in at a time. `library` is where texts are taken from and given to.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Engine:
         params: ContextParams,
         n_ctx: int,
         seed: int | None,
-        waits: bool,
+        claim: Lock,
         library: Library | None = None,
     ) -> None:
         self.model = model
@@ -55,7 +55,7 @@ class Engine:
             flash_attn=params.flash_attn,
             h2o=params.h2o,
         )
-        self.claim = Lock("Llama", waits)
+        self.claim = claim
         # when a text gets longer than what the model was trained for
         self.warns_of_length = params.h2o is not None and params.has_bounded_memory and params.h2o.positions == "text"
         with core_errors():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from h2o_llama.model import Tokens
@@ -56,7 +56,8 @@ async def agenerate(
 ) -> AsyncIterator[int]:
     r"""`generate`, as an asynchronous iterator: the event loop goes on while a token is computed.
 
-    Cancelling ends it as it ends `aeval`, or after the token that is being computed.
+    Cancelling ends it as it ends `aeval`, or after the token that is being computed. Where others use the `Llama`, it
+    waits for them, as `busy` says, in a thread.
 
     Examples
     --------
@@ -69,11 +70,18 @@ async def agenerate(
     """
     sequence._check_progress(f"{sequence._owner}.agenerate", progress)
     current: list[Progress] = []
-    found = sequence.generate(tokens, progress=lambda n_done, n_total: current[0](n_done, n_total), **options)
+
+    def begin(_: Progress) -> Generator[int, None, None]:
+        return sequence.generate(tokens, progress=lambda n_done, n_total: current[0](n_done, n_total), **options)
+
+    found = await _in_thread(begin, progress)
 
     def draw(report: Progress) -> int | None:
         current[:] = [report]
         return next(found, None)
 
-    while (token := await _in_thread(draw, progress)) is not None:
-        yield token
+    try:
+        while (token := await _in_thread(draw, progress)) is not None:
+            yield token
+    finally:
+        await _in_thread(lambda _: found.close(), progress)  # it may give the text to a library

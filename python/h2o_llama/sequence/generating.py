@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,7 +47,7 @@ def generate(
     draft: int = 0,
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     r"""Append tokens to the sequence, then generate more, one at a time.
 
     A token comes out when it is drawn, and is computed when the next one is asked for or the sequence is looked at:
@@ -102,7 +102,7 @@ def generate_by(
     dense_tail: int,
     draft: int,
     stopping_criteria: Stopping,
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """`generate`, with the sampling in one piece."""
     owner = f"{sequence._owner}.generate"
     progress = sequence._check_progress(owner, progress)
@@ -129,10 +129,10 @@ def _generate(
     dense_tail: int,
     draft: int,
     stops: list[StoppingCriterion],
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     sampler.accept(prompt.tokens)
     if len(prompt) > 0:
-        with sequence._use_context() as context:
+        with sequence._change_context() as context:
             sequence._read(context, prompt, progress, dense_tail)
     try:
         yield from _draw(sequence, sampler, draft, stops)
@@ -146,7 +146,7 @@ def _draw(sequence: Sequence, sampler: Sampler, draft: int, stops: list[Stopping
     length = DraftLength(draft)
     sequence._n_drafted = n_accepted = 0
     while True:
-        with sequence._use_context() as context:
+        with sequence._change_context() as context:
             sequence._check_text(f"{sequence._owner}.generate", n_texts)
             n_left = sequence._engine.n_ctx - context.n_tokens
             if n_left <= 0:

@@ -54,18 +54,21 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
     def __next__(self) -> dict[Sequence, int]:
         while self._starts:
             start = self._starts[0]
-            with start.sequence._use_context() as context:
+            with start.sequence._change_context() as context:
                 start.sequence._read(context, start.prompt, None, start.dense_tail)
             self._n_texts[start.sequence] = start.sequence._n_texts
             self._samplers[start.sequence] = start.sampler
             self._starts.pop(0)
         if self._n_left == 0:
             raise StopIteration
-        with self._engine.claim, core_errors():
-            self._draw()
-            if not self._drawn:
-                raise StopIteration
-            self._append(self._drawn)
+        with self._engine.claim.held() as deadline:
+            for sequence in self._samplers:
+                sequence._end_stream(deadline)
+            with self._engine.claim, core_errors():
+                self._draw()
+                if not self._drawn:
+                    raise StopIteration
+                self._append(self._drawn)
         tokens, self._drawn = self._drawn, {}
         if self._n_left is not None:
             self._n_left -= 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Literal
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,7 @@ from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence._evaluation import Progress, evaluate, split_calls
 from h2o_llama.sequence._prompt import Prompt, make_prompt, text_ids
 from h2o_llama.sequence._rewinding import rewind
+from h2o_llama.sequence._stream import Stream
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Sequence:
         self._logits: NDArray[np.float32] | None = None
         self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
         self._waiting: generating.Drawn | None = None  # it has come out, and is computed when somebody looks
+        self._stream: Stream[Any] | None = None  # an answer of which not all is computed
         self._n_drafted = 0  # with the last token that was drawn
         self._n_texts = 0  # how often the text was replaced or cut
         self._n_kept = 0  # so many of its first tokens are in the library
@@ -65,7 +67,8 @@ class Sequence:
 
     def close(self) -> None:
         """Forget the sequence and free its place. Closing twice is fine, using what is closed raises ValueError."""
-        with self._engine.claim:
+        with self._engine.claim.held() as deadline:
+            self._drop_stream(deadline)
             self._waiting = None
             if self._context is not None:
                 self._engine.give_back(self._context)
@@ -88,7 +91,7 @@ class Sequence:
         >>> llm.n_tokens
         0
         """
-        with self._engine.claim:
+        with self._change():
             self._waiting = None  # it need not be computed
             self._open_context().clear()
             self._logits = None
@@ -124,8 +127,39 @@ class Sequence:
         with self._engine.claim, core_errors():
             yield self._open_context()
 
-    def lock(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """One call that changes the text. What is being streamed of it comes to its end before."""
+        with self._engine.claim.held() as deadline:
+            self._end_stream(deadline)
+            with self._engine.claim, core_errors():
+                yield
+
+    @contextmanager
+    def _change_context(self) -> Iterator[_core.Context]:
+        """The core's context, for such a call."""
+        with self._change():
+            yield self._open_context()
+
+    def _end_stream(self, deadline: float) -> None:
+        """Compute the rest of an answer that is being streamed, for callers that have the lock."""
+        if self._stream is not None:
+            self._stream.finish(deadline)
+            if self._stream.has_ended:
+                self._stream = None
+
+    def _drop_stream(self, deadline: float) -> None:
+        """The same before the sequence is closed: what is still to be read is not computed."""
+        if self._stream is not None and self._stream.is_left:
+            self._end_stream(deadline)
+        self._stream = None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
         """`with llm.lock():` waits until no other thread uses the `Llama`, and keeps it for the calls of the block.
+
+        It waits as long as `timeout` of the `Llama` says, also with `busy="raise"`. The block is one thread's: not for
+        generators that several threads read, nor around an `await`.
 
         Examples
         --------
@@ -133,7 +167,9 @@ class Sequence:
         ...     llm.reset()
         ...     llm.eval([1, 2])
         """
-        return self._engine.claim.held()
+        with self._engine.claim.held(waits=True) as deadline:
+            self._end_stream(deadline)
+            yield
 
     def _draft_counts(self) -> tuple[int, int]:
         """How many tokens were drafted and accepted since the last reset. Computes nothing, unlike `kv.stats`."""
@@ -251,7 +287,7 @@ class Sequence:
         """
         owner = f"{self._owner}.eval"
         all_logits = check.choice(owner, "logits", logits, ("last", "all")) == "all"
-        with self._use_context() as context:
+        with self._change_context() as context:
             prompt = self._check_prompt(owner, tokens, context.n_tokens, embeddings)
             if len(prompt) == 0:
                 raise ValueError(f"[{owner}] tokens must not be empty")
@@ -390,7 +426,7 @@ class Sequence:
         H2OError
             If llama.cpp refuses it. In either case the sequence stays as it was.
         """
-        with self._use_context() as context:
+        with self._change_context() as context:
             restore_snapshot(context, snapshot, self._engine.origin, self._engine.n_ctx)
             self._n_texts += 1
             self._n_kept = 0
@@ -422,7 +458,7 @@ class Sequence:
         >>> llm.n_tokens
         192
         """
-        with self._use_context() as context:
+        with self._change_context() as context:
             n_before = context.n_tokens
             rewind(context, n_tokens, bool(self._engine.params.record))
             self._n_texts += context.n_tokens < n_before
@@ -458,7 +494,7 @@ class Sequence:
         (192, 245)
         >>> llm.eval(second[n_cached:])
         """
-        with self._use_context() as context:
+        with self._change_context() as context:
             return shelf.take_or_keep(self, context, text_ids("Llama.reuse", tokens, self.model.n_vocab))
 
     def save(self, path: str | os.PathLike[str]) -> None:
