@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -492,3 +495,106 @@ def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> N
         thread.join()
     for i, logits in enumerate(expected):
         np.testing.assert_array_equal(results[i], logits)
+
+
+# --- fork
+
+FORKING = """
+import os, sys, threading
+import numpy as np
+from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, codec, demo_model_path, ops
+from h2o_llama.models.quantize import quantize_model
+
+def evaluates():
+    llm.eval([65] * 64)
+
+def embeds():
+    model.embed("a text", n_threads=2)
+
+def multiplies():
+    ops.max_rows(np.ones((64, 64), np.float32), n_threads=2)
+
+def compresses():
+    pass  # by threads of its own, which the Llama has from the beginning
+
+def is_within_a_call():
+    begun = threading.Event()
+    threading.Thread(target=lambda: llm.eval([65] * 8000, progress=lambda *_: begun.set()), daemon=True).start()
+    begun.wait()
+
+def has_a_stream():
+    next(stream)
+    next(stream)
+
+lossless = LosslessConfig() if "PARENT" == "compresses" else None
+h2o = H2OConfig(local_window=8, heavy_budget=8, chunk_size=64, evict=True, cold_store="memory") if lossless else None
+llm = Llama(demo_model_path(), n_ctx=8192, n_threads=2, h2o=h2o, lossless=lossless, busy="wait")
+stream = llm("a text", stream=True)
+model = Model(demo_model_path())
+cache = KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1)
+PARENT()
+doors = {
+    "eval": lambda: llm.eval([65]),
+    "generate": lambda: next(llm.generate([65])),
+    "completion": lambda: llm("a text"),
+    "stream": lambda: next(llm("a text", stream=True)),
+    "logits": lambda: llm.logits,
+    "save": llm.snapshot,
+    "fork": llm.fork,
+    "sequence": llm.sequence,
+    "lock": lambda: llm.lock().__enter__(),
+    "embed": lambda: llm.embed("a text"),
+    "Model.embed": lambda: model.embed("a text"),
+    "Model": lambda: Model(demo_model_path()),
+    "Llama": lambda: Llama(model),
+    "KVCache": lambda: KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1),
+    "build_memory_set": lambda: cache.build_memory_set(0, 8),
+    "max_rows": lambda: ops.max_rows(np.ones((64, 64), np.float32), n_threads=2),
+    "encode": lambda: codec.encode(np.ones((64, 64), np.float16)),
+    "quantize": lambda: quantize_model(demo_model_path(), "q8_0.gguf", type="q8_0"),
+}
+pid = os.fork()
+if pid:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+for name, use in doors.items():
+    try:
+        use()
+    except H2OError as error:
+        if "multiprocessing.get_context" not in str(error):
+            print(name, error)
+    else:
+        print(name, "was not refused")
+assert model.tokenize("ab") == [97, 98]
+stream.close()
+llm.close()
+del doors, stream, llm, cache, model
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize(
+    "parent", ["evaluates", "embeds", "multiplies", "compresses", "is_within_a_call", "has_a_stream"]
+)
+def test_a_child_of_one_that_computed_is_refused_everywhere(parent: str, tmp_path: Path) -> None:
+    """The threads that compute are not in it. It ends as others do."""
+    program = FORKING.replace("PARENT", parent)
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (child.returncode, child.stdout) == (0, ""), child.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_of_one_that_has_not_computed_computes() -> None:
+    program = """
+import os, sys
+from h2o_llama import Llama, demo_model_path
+llm = Llama(demo_model_path(), n_ctx=256, n_threads=2, h2o=None)
+pid = os.fork()
+if pid:
+    os.waitpid(pid, 0)
+llm.eval([65] * 64)
+print(llm.n_tokens)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "64\n64\n"

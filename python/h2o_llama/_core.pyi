@@ -29,6 +29,7 @@ __all__: list[str] = [
     "Model",
     "Projector",
     "Sampler",
+    "check_fork",
     "check_h2o",
     "codec_block_bytes",
     "codec_decode",
@@ -38,6 +39,7 @@ __all__: list[str] = [
     "embed",
     "embedding_ids",
     "h2o_options",
+    "is_forked",
     "json_schema_to_grammar",
     "layer_devices",
     "ops_AttentionParams",
@@ -557,6 +559,11 @@ class ops_AttentionParams:
         sums: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
 
+def check_fork() -> None:
+    """
+    Raise H2OError in a process that was forked from one that has computed.
+    """
+
 def check_h2o(values: collections.abc.Mapping[str, str]) -> None:
     """
     ValueError if an option is out of range, or some do not go together.
@@ -609,6 +616,11 @@ def embedding_ids(rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDA
 def h2o_options() -> list[H2OOption]:
     """
     The options of H2O.
+    """
+
+def is_forked() -> bool:
+    """
+    Whether this is such a process.
     """
 
 def json_schema_to_grammar(schema: str) -> str: ...

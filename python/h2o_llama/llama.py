@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama._internal.lock import Lock
@@ -44,6 +45,9 @@ class Llama(Sequence):
     It is its own first `Sequence`, and `model` is its `Model`; `sequence()` makes more sequences. One call at a time: a
     second thread, or a callback that calls back, gets a `BusyError` at once; `busy` and `lock()` make threads wait.
     `close()`, or leaving a `with` block, frees the memory.
+
+    Processes are started by `multiprocessing.get_context("spawn")`, and open their own: in a child of `os.fork()` calls
+    raise H2OError if anything has been computed before, as the threads for it are not there.
 
     Parameters
     ----------
@@ -306,6 +310,8 @@ class Llama(Sequence):
 
     def close(self) -> None:
         """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""
+        if _core.is_forked():  # the memory goes with the process
+            return
         with self._engine.claim.held() as deadline:
             self._drop_stream(deadline)
             self._engine.close()

@@ -55,7 +55,7 @@ static encoded encode(const byte_array & rows, const std::string & type_name, co
     std::vector<uint8_t> units;
     h2o_codec_block block;
     {
-        without_gil no_gil;
+        computing no_gil;
         const h2o_codec_shape shape = { type, (uint32_t) rows.shape(0), (uint32_t) rows.shape(1) };
         units.reserve(shape.bytes());
         block = h2o_codec_encode(rows.data(), shape, options, nullptr, true, units);
@@ -86,7 +86,7 @@ static byte_array decode(const encoded & data, const std::string & type_name, ui
     byte_array res({ (py::ssize_t) (stop - start), (py::ssize_t) row_bytes });
     uint8_t * out = res.mutable_data();
     {
-        without_gil no_gil;
+        computing no_gil;
         block.decode(start, stop - start, out, [&bytes = bytes](uint32_t begin, uint32_t /*end*/) { return (const uint8_t *) bytes.data() + begin; });
     }
     return res;

@@ -83,6 +83,9 @@ void init_library(py::module_ & m) {
     load_backends(); // first: without any, llama.cpp looks for some in the working directory
     llama_backend_init();
 
+    m.def("check_fork", &computing::check,     "Raise H2OError in a process that was forked from one that has computed.");
+    m.def("is_forked",  &computing::is_forked, "Whether this is such a process.");
+
     m.attr("UPSTREAM_COMMIT") = ggml_commit();
     m.def("type_size", [](const std::string & type) {
         const ggml_type t = find_type(type);

@@ -10,6 +10,8 @@ static struct {
     std::atomic<int>  n_within  = 0;     // changes where the GIL is held
     std::atomic<bool> returning = false; // calls in progress are to end
     std::atomic<bool> closed    = false; // to all threads but the last one
+    std::atomic<bool> computed  = false; // something, by this process or one that it was forked from
+    std::atomic<bool> forked    = false; // after that
     std::thread::id   last_thread;
 } gate;
 
@@ -46,8 +48,28 @@ static void end_calls() {
     gate.returning = false;
 }
 
+computing::computing(bool starts_threads) {
+    check();
+    if (starts_threads) {
+        gate.computed = true;
+    }
+}
+
+bool computing::is_forked() {
+    return gate.forked;
+}
+
+void computing::check() {
+    if (gate.forked) {
+        throw h2o_error("[h2o] this process was forked from one that has computed, and lacks the threads for it: start processes by "
+            "multiprocessing.get_context(\"spawn\"), and open models there");
+    }
+}
+
 void without_gil::register_end() {
     py::module_::import("atexit").attr("register")(py::cpp_function(end_calls));
-    // other threads do not exist there
-    py::module_::import("os").attr("register_at_fork")(py::arg("after_in_child") = py::cpp_function([] { gate.n_within = 0; }));
+    py::module_::import("os").attr("register_at_fork")(py::arg("after_in_child") = py::cpp_function([] {
+        gate.n_within = 0; // other threads do not exist there
+        gate.forked   = gate.computed.load();
+    }));
 }

@@ -19,9 +19,26 @@ public:
     // calls in progress should return
     static bool is_ending();
 
-    // has this done when Python ends
+    // has this done when Python ends, and what a fork changes
     static void register_end();
 
 private:
     std::optional<pybind11::gil_scoped_release> release;
+};
+
+// The same for a call that computes, by threads which a later child of fork() does not have: it would wait for them for ever.
+class computing : public without_gil {
+public:
+    explicit computing(bool starts_threads = true); // throws as check()
+
+    static void check();     // throws h2o_error in such a child
+    static bool is_forked(); // whether this is one
+
+    // for deleters: what threads or devices may use stays as it is there
+    template <auto release, typename T>
+    static void free(T * ptr) {
+        if (!is_forked()) {
+            release(ptr);
+        }
+    }
 };

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from h2o_llama import _core
 from h2o_llama.errors import BusyError
 
 
@@ -78,6 +79,7 @@ class Lock:
             raise BusyError(f"[{self._owner}] is in use by others for {self._timeout:g} seconds: try again later")
 
     def _take(self, waits: bool, deadline: float, is_done: Callable[[], bool] = lambda: False) -> bool:
+        _core.check_fork()  # who had the lock does not exist there
         thread = threading.current_thread()
         with self._changed:
             if is_done():

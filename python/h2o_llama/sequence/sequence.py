@@ -67,6 +67,8 @@ class Sequence:
 
     def close(self) -> None:
         """Forget the sequence and free its place. Closing twice is fine, using what is closed raises ValueError."""
+        if _core.is_forked():  # the memory goes with the process
+            return
         with self._engine.claim.held() as deadline:
             self._drop_stream(deadline)
             self._waiting = None

@@ -27,7 +27,7 @@ context::context(std::shared_ptr<model> mdl, llama_context_params params, bool r
 
     // the context uses the model and the callbacks until it is freed
     llama_context * ctx = llama_call::run("[Llama] ", [&] { return llama_init_from_model(mdl->ptr.get(), params); });
-    ptr.reset(ctx, [model = mdl->ptr, calls = calls](llama_context * ctx) { llama_free(ctx); });
+    ptr.reset(ctx, [model = mdl->ptr, calls = calls](llama_context * ctx) { computing::free<llama_free>(ctx); });
     if (!ptr) {
         throw h2o_error("[Llama] llama.cpp cannot make a context: " + call.reason());
     }
@@ -165,7 +165,7 @@ bool context::compute(const llama_batch & batch, float * logits, int64_t n_rows,
     int32_t status;
     failure.clear();
     {
-        without_gil no_gil;
+        computing no_gil;
         llama_call call(verbose);
         try {
             status = llama_decode(get(), batch);
@@ -330,7 +330,7 @@ void init_context(py::module_ & m) {
             const llama_h2o_params h2o_params = read_options(h2o);
             params.h2o = &h2o_params;
 
-            without_gil no_gil;
+            computing no_gil(/*starts_threads =*/ h2o_params.lossless.mode != LLAMA_H2O_LOSSLESS_OFF);
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"),

@@ -86,7 +86,7 @@ static std::vector<hidden_array> embed(model & mdl, std::vector<token_list> text
     params.abort_callback      = callbacks::on_abort;
     params.abort_callback_data = &calls;
     {
-        without_gil no_gil;
+        computing no_gil;
         uint32_t n_step = whole ? n_ctx : std::min(n_ctx, N_STEP);
         context_ptr ctx = open_context(mdl, params, n_step);
         if (!llama_get_memory(ctx.get()) && n_step < n_ctx) {

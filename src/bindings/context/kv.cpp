@@ -113,6 +113,8 @@ static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array 
 }
 
 static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_values & h2o, const std::string & type_k, const std::string & type_v) {
+    computing::check();
+
     llama_h2o_kv_params params = {};
     params.h2o     = read_options(h2o);
     params.kv_size = kv_size;

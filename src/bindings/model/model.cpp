@@ -27,6 +27,7 @@ static llama_load_mode load_mode(const model_options & options) {
 }
 
 model::model(const std::string & path, const model_options & options) : overrides(options.overrides) {
+    computing::check();
     gguf_check(path, "[Llama] ");
 
     llama_call call(options.verbose, llama_call::THROW);
@@ -61,7 +62,7 @@ model::model(const std::string & path, const model_options & options) : override
             params.tensor_split = tensor_split.data();
         }
         return llama_model_load_from_file(path.c_str(), params);
-    }), llama_model_free);
+    }), computing::free<llama_model_free, llama_model>);
     if (!ptr) {
         throw h2o_error("[Llama] llama.cpp cannot load " + path + ": " + call.reason());
     }

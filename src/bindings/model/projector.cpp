@@ -22,7 +22,8 @@ projector::projector(std::shared_ptr<model> mdl, const std::string & path, int32
     params.print_timings = false;
     params.warmup        = false;
 
-    ptr.reset(llama_call::run("[Llama] mmproj: ", [&] { return mtmd_init_from_file(path.c_str(), this->mdl->ptr.get(), params); }), mtmd_free);
+    ptr.reset(llama_call::run("[Llama] mmproj: ", [&] { return mtmd_init_from_file(path.c_str(), this->mdl->ptr.get(), params); }),
+        computing::free<mtmd_free, mtmd_context>);
     if (!ptr) {
         throw h2o_error("[Llama] mmproj: llama.cpp cannot load " + path + ": " + call.reason());
     }
@@ -41,6 +42,8 @@ bool projector::has_1d_positions() const {
 }
 
 std::vector<projector::piece> projector::encode(const std::string & image) const {
+    computing::check();
+
     const size_t n_embd = llama_model_n_embd_inp(mdl->ptr.get());
 
     std::vector<piece> res;
@@ -70,7 +73,7 @@ std::vector<projector::piece> projector::encode(const std::string & image) const
 
             int32_t status;
             {
-                py::gil_scoped_release no_gil;
+                computing no_gil;
                 status = mtmd_encode_chunk(ptr.get(), chunks[i]);
             }
             if (status != 0) {

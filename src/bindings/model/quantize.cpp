@@ -104,7 +104,7 @@ void init_quantize(py::module_ & m) {
     m.def("quantize", [](const py::bytes & path_in, const py::bytes & path_out, const std::string & type, int32_t n_threads) {
         const std::string in = path_in, out = path_out;
         const llama_ftype ftype = find_file_type(type);
-        without_gil no_gil;
+        computing no_gil;
         quantize(in, out, ftype, n_threads);
     }, py::arg("path_in"), py::arg("path_out"), py::arg("type"), py::arg("n_threads"));
     m.def("quantize_types", [] {

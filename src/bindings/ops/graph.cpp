@@ -15,6 +15,8 @@ static std::string backend_names() {
 }
 
 ops_graph::ops_graph(const std::string & op, const std::string & backend, int n_threads) : op(op) {
+    computing::check();
+
     this->backend.reset(ggml_backend_init_by_name(backend.c_str(), nullptr));
     if (!this->backend) {
         throw std::invalid_argument("[" + op + "] there is no backend '" + backend + "', there are " + backend_names());
@@ -126,7 +128,7 @@ void ops_graph::compute(const std::vector<ggml_tensor *> & outputs) {
 void ops_graph::compute_again() {
     ggml_status status;
     {
-        without_gil no_gil;
+        computing no_gil;
         status = ggml_backend_graph_compute(backend.get(), gf);
     }
     if (status != GGML_STATUS_SUCCESS) {
