@@ -83,7 +83,7 @@ def test_errors_come_through(llm: Llama) -> None:
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_leaving_early_gives_the_text_away_in_a_thread(is_cancelled: bool, tiny_model: Path, tmp_path: Path) -> None:
-    """What is given to a library may be large: the event loop does not wait for it."""
+    """A text on its way to a library may be large: the event loop does not wait for it."""
     threads: list[threading.Thread] = []
 
     class Spy(Library):

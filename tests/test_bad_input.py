@@ -117,6 +117,8 @@ ARGUMENTS = [
     _open("profile=1", "[Llama] profile must be True or False"),
     _open("profile=True, h2o=None", "[Llama] profile=True measures parts of H2O"),
     _open("verbose='no'", "[Llama] verbose must be True or False"),
+    _open("busy=True", "[Llama] busy must be one of 'raise', 'wait', got True"),
+    _open("timeout=-1", "[Llama] timeout must be a finite number >= 0, got -1"),
     _open("n_ctx=2**31 - 1", "[Llama] n_ctx=2147483647 needs", "OutOfMemoryError"),
     *(
         _open(

@@ -571,7 +571,7 @@ del doors, stream, llm, cache, model
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(
     "parent", ["evaluates", "embeds", "multiplies", "compresses", "is_within_a_call", "has_a_stream"]
 )
@@ -583,7 +583,7 @@ def test_a_child_of_one_that_computed_is_refused_everywhere(parent: str, tmp_pat
     assert (child.returncode, child.stdout) == (0, ""), child.stderr
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_of_one_that_has_not_computed_computes() -> None:
     program = """
 import os, sys

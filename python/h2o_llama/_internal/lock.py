@@ -55,7 +55,7 @@ class Lock:
 
     @contextmanager
     def held_unless(self, is_done: Callable[[], bool]) -> Iterator[float]:
-        """The same, or without the lock as soon as `is_done` is true. Whoever makes it true calls `tell`."""
+        """The same, or without the lock as soon as `is_done` is true. The thread that makes it true calls `tell`."""
         deadline = self._deadline()
         has_it = self._take(self.waits, deadline, is_done)
         try:

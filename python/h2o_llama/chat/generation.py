@@ -95,7 +95,7 @@ class Generation:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def pieces(self) -> Iterator[Piece]:
-        """The text, as soon as it is certain. Generates it: to be called once, or `all_pieces`."""
+        """The text, each piece when it is certain. Generates it: call this or `all_pieces`, once."""
         return stream(self.sequence, self._pieces()) if self.sequence._engine.claim.waits else self._pieces()
 
     def all_pieces(self) -> list[Piece]:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """The pieces of an answer. Whoever has the lock computes them: their reader, or a call that must wait for the last.
+    """The pieces of an answer. The thread with the lock computes them: their reader, or a call that waits for the last.
 
     So a call never waits for a reader, which may itself be waiting for the thread of the call.
     """
@@ -72,7 +72,7 @@ class Stream(Generic[T]):
 
 
 def stream(sequence: Sequence, pieces: Generator[T, None, None]) -> Iterator[T]:
-    """The pieces, as they are. Any thread may ask for the next one."""
+    """The pieces, unchanged. Any thread may ask for the next one."""
     lock = sequence._engine.claim
     own = Stream(lock, pieces)
     try:

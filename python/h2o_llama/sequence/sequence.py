@@ -56,7 +56,7 @@ class Sequence:
         self._logits: NDArray[np.float32] | None = None
         self._draft_logits = np.empty((0, 0), dtype=np.float32)  # of a call with a draft, a row for each token
         self._waiting: generating.Drawn | None = None  # it has come out, and is computed when somebody looks
-        self._stream: Stream[Any] | None = None  # an answer of which not all is computed
+        self._stream: Stream[Any] | None = None  # an answer whose end is not computed yet
         self._n_drafted = 0  # with the last token that was drawn
         self._n_texts = 0  # how often the text was replaced or cut
         self._n_kept = 0  # so many of its first tokens are in the library
@@ -67,7 +67,7 @@ class Sequence:
 
     def close(self) -> None:
         """Forget the sequence and free its place. Closing twice is fine, using what is closed raises ValueError."""
-        if _core.is_forked():  # the memory goes with the process
+        if _core.is_forked():  # the end of the process frees the memory
             return
         with self._engine.claim.held() as deadline:
             self._drop_stream(deadline)
@@ -131,7 +131,7 @@ class Sequence:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """One call that changes the text. What is being streamed of it comes to its end before."""
+        """One call that changes the text. An answer that is being streamed comes to its end before."""
         with self._engine.claim.held() as deadline:
             self._end_stream(deadline)
             with self._engine.claim, core_errors():
@@ -151,7 +151,7 @@ class Sequence:
                 self._stream = None
 
     def _drop_stream(self, deadline: float) -> None:
-        """The same before the sequence is closed: what is still to be read is not computed."""
+        """The same before the sequence is closed: an answer that has a reader is not computed any further."""
         if self._stream is not None and self._stream.is_left:
             self._end_stream(deadline)
         self._stream = None
