@@ -159,8 +159,11 @@ def test_models_that_cannot_have_it_are_refused(model_by_name: ModelByName) -> N
     asked = H2OConfig(chunk_size=S, evict=True, positions="cache")
     trained = asked.memory_size + S - 1
     options: dict[str, Any] = {"h2o": asked, "n_threads": 1, "n_batch": 64, "n_ctx": 64}
-    with pytest.raises(UnsupportedModelError, match=r"in layer 0 of this model it rotates a part.* Use positions text"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"in layer 0 of this model it rotates a part.* Use positions text"
+    ) as caught:
         Llama(latents, **options)
+    assert caught.value.option == "positions"
     with pytest.raises(UnsupportedModelError, match=f"at most the {trained} tokens which this model"):
         Llama(plain, kv_overrides={"qwen3.context_length": trained}, **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -115,28 +116,46 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
 
 def test_what_is_wrong_else_does_not_make_a_model_dense(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise H2OError("[h2o] not enough memory for the compute buffers")
+        raise H2OError("[h2o] retrieval index needs something else")
 
     monkeypatch.setattr(_core, "Context", refuse)
-    with pytest.raises(OutOfMemoryError, match="not enough memory"):
+    with pytest.raises(H2OError, match="something else"):
         Llama(tiny_model, n_ctx=64, n_threads=1)
 
 
-@pytest.mark.parametrize(
-    ("raised", "kind"),
-    [
-        (H2OError("[h2o] not enough memory to move rows: CPU"), OutOfMemoryError),
-        (MemoryError("std::bad_alloc"), OutOfMemoryError),
-        (H2OError("[h2o] H2O does not work with this model: ALiBi"), UnsupportedModelError),
-        (H2OError("[h2o] decoding failed"), H2OError),
-        (BusyError("not enough memory"), BusyError),
-        (ValueError("not enough memory"), ValueError),
-    ],
-)
-def test_errors_of_the_core_are_told_apart(raised: Exception, kind: type[Exception]) -> None:
-    with pytest.raises(kind) as caught, core_errors():
-        raise raised
-    assert type(caught.value) is kind
+@pytest.mark.parametrize("name", ["out of memory", "failed to allocate", "[h2o] retrieval index needs"])
+def test_what_a_path_says_is_no_reason(name: str, tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "model.gguf").symlink_to(tiny_model)
+    with pytest.raises(H2OError, match=f"does not read 'qwen3.wrong' from .*{re.escape(name)}") as caught:
+        Llama(folder / "model.gguf", n_ctx=64, n_threads=1, kv_overrides={"qwen3.wrong": 1})
+    assert type(caught.value) is H2OError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does")
+@pytest.mark.parametrize("h2o", ["None", "H2OConfig()"])
+def test_the_lack_of_memory_is_told_apart(h2o: str) -> None:
+    program = f"""
+import re, resource
+from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+model = Model(demo_model_path())
+used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), -1))
+try:
+    Llama(model, n_ctx=200_000, n_threads=1, h2o={h2o})
+except Exception as error:
+    print(type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "OutOfMemoryError\n"
+
+
+def test_pythons_lack_of_memory_is_one_too() -> None:
+    for raised in (MemoryError(), OutOfMemoryError("[Llama] n_ctx needs more"), ValueError("not enough memory")):
+        with pytest.raises((OutOfMemoryError, ValueError)) as caught, core_errors():
+            raise raised
+        assert type(caught.value) is (OutOfMemoryError if isinstance(raised, MemoryError) else ValueError)
 
 
 def test_errors_are_also_the_builtins_that_they_were() -> None:

@@ -99,10 +99,10 @@ class Llama(Sequence):
         has some for the CPU and the weights' type, "upstream" llama.cpp's. "auto" is "own" with H2O and "upstream"
         without, so that h2o=None is llama.cpp, bit for bit.
     busy : {"raise", "wait"}
-        What a call does while another thread uses the `Llama`: raise BusyError, or wait. Those who came first go first.
-        With "wait" a stream, too, is one call on its sequence: what would change the sequence before the stream's end
-        or its `close()` computes the rest of it first, and the stream's reader still gets all of it. `lock()` keeps the
-        `Llama` for several calls.
+        What a call does while another thread uses the `Llama`: raise BusyError, or wait for its turn, in order of
+        arrival. With "wait" a stream, too, is one call on its sequence: a call that would change the sequence before
+        the stream's end, or its `close()`, computes the rest of it first. The stream's reader still gets all of it.
+        `lock()` keeps the `Llama` for several calls.
     timeout : float, optional
         How many seconds a call waits, with `busy="wait"` or in `lock()`, before it raises BusyError; by default for as
         long as it takes.
@@ -260,7 +260,7 @@ class Llama(Sequence):
             try:
                 return self._make_engine(model, seed)
             except UnsupportedModelError as error:
-                h2o = _without_what_was_refused(self._params.h2o, str(error))
+                h2o = _without_what_was_refused(self._params.h2o, error.option)
                 if h2o is None:
                     raise
                 _LOG.info("%s: the context is opened without it", error)
@@ -310,7 +310,7 @@ class Llama(Sequence):
 
     def close(self) -> None:
         """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""
-        if _core.is_forked():  # the memory goes with the process
+        if _core.is_forked():  # the end of the process frees the memory
             return
         with self._engine.claim.held() as deadline:
             self._drop_stream(deadline)
@@ -426,12 +426,8 @@ class Llama(Sequence):
         return self.model.apply_chat_template(messages, **options)
 
 
-def _without_what_was_refused(h2o: H2OConfig | None, reason: str) -> H2OConfig | None:
+def _without_what_was_refused(h2o: H2OConfig | None, option: str | None) -> H2OConfig | None:
     """With what takes its place; None if it was asked for, or nothing does."""
-    if h2o is None:
+    if h2o is None or option is None or h2o.was_given(option):
         return None
-    if not h2o.was_given("retrieval") and "[h2o] retrieval index" in reason:
-        return replace(h2o, retrieval="ngrams")
-    if not h2o.was_given("positions") and "[h2o] positions cache" in reason:
-        return replace(h2o, positions="text")
-    return None
+    return replace(h2o, retrieval="ngrams") if option == "retrieval" else replace(h2o, positions="text")

@@ -37,19 +37,36 @@ static void load_backends() {} // linked
 #endif
 
 // A message may quote bytes from a model file or a path, which need not be UTF-8.
-static void set_error(PyObject * type, const char * what) {
+static void set_error(PyObject * type, const char * what, const char * option = nullptr) {
     const auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(what, strlen(what), "replace"));
-    PyErr_SetObject(type, message.ptr());
+    const py::object error = py::handle(type)(message);
+    if (option) {
+        error.attr("option") = option;
+    }
+    PyErr_SetObject(type, error.ptr());
+}
+
+// `option` of an UnsupportedModelError
+static const char * option_of(h2o_reason reason) {
+    return reason == h2o_reason::RETRIEVAL ? "retrieval" : reason == h2o_reason::POSITIONS ? "positions" : nullptr;
 }
 
 static void translate_exceptions() {
-    static PyObject * type = py::object(py::module_::import("h2o_llama.errors").attr("H2OError")).release().ptr();
+    static const auto error_type = [](const char * name) {
+        return py::object(py::module_::import("h2o_llama.errors").attr(name)).release().ptr();
+    };
+    static PyObject * type        = error_type("H2OError");
+    static PyObject * memory      = error_type("OutOfMemoryError");
+    static PyObject * unsupported = error_type("UnsupportedModelError");
 
     py::register_exception_translator([](std::exception_ptr error) {
         try {
             std::rethrow_exception(error);
         } catch (const h2o_error & e) {
-            set_error(type, e.what());
+            const bool is_known = e.reason != h2o_reason::NONE;
+            set_error(!is_known ? type : e.reason == h2o_reason::MEMORY ? memory : unsupported, e.what(), option_of(e.reason));
+        } catch (const std::bad_alloc &) {
+            set_error(memory, "[h2o] not enough memory");
         } catch (const h2o_codec_error & e) {
             set_error(type, e.what());
         } catch (const std::invalid_argument & e) {

@@ -10,6 +10,9 @@ static thread_local llama_call * current = nullptr;
 
 llama_call::llama_call(bool verbose, asserts on_assert) : verbose(verbose), on_assert(on_assert), previous(current) {
     current = this;
+    if (!previous) {
+        h2o_take_reason(); // of another call
+    }
 }
 
 llama_call::~llama_call() {
@@ -28,6 +31,14 @@ static std::string strip(const std::string & line) {
     const size_t end   = line.find_last_not_of(" \n");
 
     return end == std::string::npos || end < begin ? "" : line.substr(begin, end + 1 - begin);
+}
+
+// upstream's own errors have no types: how those begin that ggml's allocators log, and how an exception ends that it caught
+static bool is_of_memory(const std::string & message) {
+    static const std::string bad_alloc = std::bad_alloc().what();
+
+    return message.rfind("failed to allocate ", 0) == 0 || message.rfind("insufficient memory ", 0) == 0 ||
+        (message.size() >= bad_alloc.size() && message.compare(message.size() - bad_alloc.size(), std::string::npos, bad_alloc) == 0);
 }
 
 std::string llama_call::reason() const {
@@ -53,6 +64,9 @@ void llama_call::log(ggml_log_level level, const char * text) {
             lines.back() += text;
         } else {
             lines.push_back(text);
+        }
+        if (last_level == GGML_LOG_LEVEL_ERROR && is_of_memory(strip(lines.back()))) {
+            h2o_set_reason(h2o_reason::MEMORY);
         }
     }
 

@@ -1,15 +1,24 @@
 #pragma once
 
+#include "h2o/config/refusal.h"
+
 #include "ggml.h"
 
 #include <functional>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-// Something failed while running: h2o_llama.H2OError. A bad argument is std::invalid_argument, which becomes ValueError.
+// Something failed while running: h2o_llama.H2OError, or the one of its classes that says the reason. A bad argument is
+// std::invalid_argument, which becomes ValueError.
 struct h2o_error : std::runtime_error {
-    using std::runtime_error::runtime_error;
+    h2o_error(h2o_reason reason, const std::string & what) : std::runtime_error(what), reason(reason) {}
+
+    // for the reason that this thread's call has left
+    explicit h2o_error(const std::string & what) : h2o_error(h2o_take_reason(), what) {}
+
+    h2o_reason reason;
 };
 
 // What this thread's calls into llama.cpp do with its log and its failed assertions, for the lifetime of the object.
@@ -34,6 +43,10 @@ public:
     static auto run(const std::string & where, F f) -> decltype(f()) {
         try {
             return f();
+        } catch (const h2o_error & e) {
+            throw h2o_error(e.reason, where + e.what());
+        } catch (const std::bad_alloc &) {
+            throw h2o_error(h2o_reason::MEMORY, where + "not enough memory");
         } catch (const std::exception & e) {
             throw h2o_error(where + e.what());
         }

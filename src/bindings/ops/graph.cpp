@@ -115,7 +115,7 @@ void ops_graph::compute(const std::vector<ggml_tensor *> & outputs) {
 
     buffer.reset(ggml_backend_alloc_ctx_tensors(ctx(), backend.get()));
     if (!buffer) {
-        throw h2o_error("[" + op + "] not enough memory");
+        throw h2o_error(h2o_reason::MEMORY, "[" + op + "] not enough memory");
     }
 
     for (const auto & input : inputs) {

@@ -1,5 +1,7 @@
 #include "h2o/graph/rope.h"
 
+#include "h2o/config/refusal.h"
+
 #include "ggml.h"
 
 #include <algorithm>
@@ -67,7 +69,7 @@ std::optional<h2o_rope> h2o_find_rope(const ggml_tensor * k, const ggml_tensor *
     const int  mode     = rope->op_params[ROPE_MODE];
     const bool is_plain = mode == GGML_ROPE_TYPE_NORMAL || mode == GGML_ROPE_TYPE_NEOX;
     if (!way.is_last || !is_plain) {
-        throw std::runtime_error("[h2o] positions cache needs keys that plain RoPE has rotated as a whole and last, but in layer " + std::to_string(il) +
+        throw h2o_refusal(h2o_reason::POSITIONS, "[h2o] positions cache needs keys that plain RoPE has rotated as a whole and last, but in layer " + std::to_string(il) +
                 " of this model " + (is_plain ? "it rotates a part, or something follows it" : "RoPE has several positions for a token") +
                 ". Use positions text");
     }

@@ -1,5 +1,6 @@
 #include "h2o/llama/attention-input.h"
 
+#include "h2o/config/refusal.h"
 #include "h2o/graph/profile.h"
 #include "h2o/graph/rope.h"
 #include "h2o/llama/side/contexts.h"
@@ -133,7 +134,7 @@ ggml_tensor * h2o_attention_input::build_attn(
         const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
         ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il) {
     if (kq_b) {
-        throw std::runtime_error("[h2o] H2O does not work with models that have attention biases. Switch H2O off");
+        throw h2o_refusal(h2o_reason::MODEL, "[h2o] H2O does not work with models that have attention biases. Switch H2O off");
     }
 
     ggml_build_forward_expand(graph.gf, q);

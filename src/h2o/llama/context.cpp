@@ -1,6 +1,7 @@
 #include "h2o/llama/context.h"
 
 #include "h2o/config/env.h"
+#include "h2o/config/refusal.h"
 #include "h2o/store/cold/place.h"
 #include "h2o/store/cold/store.h"
 
@@ -105,7 +106,7 @@ void h2o_context::check_retrieval() const {
             ok = ggml_backend_dev_supports_op(layer.device, ggml_h2o_top_keys(ctx.get(), q, index->keys(ctx.get(), layer, 0, 1), nullptr, 1, 1.0f));
         }
         if (!ok) {
-            throw std::runtime_error(format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash attention "
+            throw h2o_refusal(index ? h2o_reason::RETRIEVAL : h2o_reason::MODEL, format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash attention "
                         "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s", index ? "retrieval index" : "a cold store",
                         layer.il, index ? "retrieval ngrams" : "none"));
         }

@@ -1,6 +1,7 @@
 #include "h2o/llama/hooks.h"
 
 #include "h2o/config/options.h"
+#include "h2o/config/refusal.h"
 #include "h2o/graph/build.h"
 #include "h2o/llama/side/contexts.h"
 
@@ -26,7 +27,7 @@ void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
         return;
     }
     if (params.attention_type == LLAMA_ATTENTION_TYPE_NON_CAUSAL) {
-        throw std::runtime_error("[h2o] H2O needs causal attention, but attention_type is non-causal");
+        throw h2o_refusal(h2o_reason::MODEL, "[h2o] H2O needs causal attention, but attention_type is non-causal");
     }
     params.kv_unified = false; // else each sequence would get a cache of all n_ctx tokens
     cparams.n_rs_seq  = 0;     // H2O takes recurrent layers back to boundaries, not by single tokens
@@ -42,12 +43,12 @@ llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory
 
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory) {
     if (cparams.h2o.enabled() && !dynamic_cast<const h2o_context *>(memory)) {
-        throw std::runtime_error(format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it", model.arch_name().c_str(),
+        throw h2o_refusal(h2o_reason::MODEL, format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it", model.arch_name().c_str(),
                     !memory ? "keeps no K and V" : llama_model_is_recurrent(&model) ? "is recurrent in every layer: its memory does not grow" :
                     "has a sparse attention of its own, which it was trained with"));
     }
     if (cparams.h2o.enabled() && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE && cparams.pooling_type != LLAMA_POOLING_TYPE_LAST) {
-        throw std::runtime_error("[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at once: use none or last");
+        throw h2o_refusal(h2o_reason::MODEL, "[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at once: use none or last");
     }
 }
 
@@ -71,7 +72,7 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
         step.n_tokens = std::max(step.n_tokens/n_seqs, 1u)*n_seqs;
         h2o->set_reserve_step(step);
         if (!ctx.graph_reserve(step.n_tokens, n_seqs, 1, mctx)) {
-            throw std::runtime_error("[h2o] not enough memory for the compute buffers: use a smaller n_ctx, n_batch or n_ubatch");
+            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory for the compute buffers: use a smaller n_ctx, n_batch or n_ubatch");
         }
     }
     h2o->set_reserve_step({});

@@ -1,5 +1,6 @@
 #include "h2o/llama/model.h"
 
+#include "h2o/config/refusal.h"
 #include "h2o/store/layout.h"
 
 #include "llama-cparams.h"
@@ -33,7 +34,7 @@ static const llama_model & checked(const llama_model & model) {
     }
 
     if (reason) {
-        throw std::runtime_error(format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it", model.arch_name().c_str(), reason));
+        throw h2o_refusal(h2o_reason::MODEL, format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it", model.arch_name().c_str(), reason));
     }
     return model;
 }
@@ -44,7 +45,7 @@ h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory
     const auto & hparams = model.hparams;
 
     if (config.positions == LLAMA_H2O_POSITIONS_CACHE && config.memory_size() + config.chunk_size > hparams.n_ctx_train) {
-        throw std::runtime_error(format("[h2o] positions cache needs a memory set and a chunk that are together at most the %u tokens which this model "
+        throw h2o_refusal(h2o_reason::POSITIONS, format("[h2o] positions cache needs a memory set and a chunk that are together at most the %u tokens which this model "
                     "was trained for, got %" PRIu64 " and %u: make them smaller, or use positions text", hparams.n_ctx_train, config.memory_size(), config.chunk_size));
     }
     if (hparams.is_mla() && config.has_cold_store()) {
@@ -127,7 +128,7 @@ std::vector<h2o_kv_layer> h2o_model_caches::layers() const {
         add_layers(*dense_cache, res);
     }
     if (res.empty()) {
-        throw std::runtime_error(format("[h2o] H2O does not work with this model: no layer of %s attends to the whole text. Switch H2O off for it",
+        throw h2o_refusal(h2o_reason::MODEL, format("[h2o] H2O does not work with this model: no layer of %s attends to the whole text. Switch H2O off for it",
                     model.arch_name().c_str()));
     }
     if (std::all_of(res.begin(), res.end(), [](const h2o_kv_layer & layer) { return layer.is_dense(); })) {

@@ -1,5 +1,7 @@
 #include "h2o/store/buffers.h"
 
+#include "h2o/config/refusal.h"
+
 #include "ggml-backend.h"
 
 #include <stdexcept>
@@ -22,7 +24,7 @@ void h2o_buffers::allocate() {
     for (auto & [buft, ctx] : ctxs) {
         buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
         if (!buffers.back()) {
-            throw std::runtime_error("[h2o] not enough memory for the index of keys or the attention state");
+            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory for the index of keys or the attention state");
         }
     }
 }

@@ -1,5 +1,7 @@
 #include "h2o/store/key-index.h"
 
+#include "h2o/config/refusal.h"
+
 #include "llama-impl.h"
 
 #include <cmath>
@@ -28,7 +30,7 @@ h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t 
         }
         const int64_t n_embd_head = layer.k.n_embd;
         if (n_embd_head % block != 0) {
-            throw std::invalid_argument("[h2o] retrieval index needs heads whose size is a multiple of " + std::to_string(block) +
+            throw h2o_refusal(h2o_reason::RETRIEVAL, "[h2o] retrieval index needs heads whose size is a multiple of " + std::to_string(block) +
                     ", but layer " + std::to_string(layer.il) + " has heads of " + std::to_string(n_embd_head) + ": use retrieval ngrams");
         }
         tensors[layer.il] = buffers.add(layer.device, "h2o_index_l" + std::to_string(layer.il), INDEX_TYPE, n_embd_head*layer.k.n_head, n_rows*n_seq);

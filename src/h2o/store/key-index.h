@@ -15,7 +15,7 @@
 // (QuaRot, arXiv:2404.00456).
 class h2o_key_index {
 public:
-    // throws std::invalid_argument, with the reason, if a layer cannot have one; std::runtime_error if there is not enough memory
+    // throws h2o_refusal, with the reason, if a layer cannot have one, or there is not enough memory
     h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t n_rows, uint32_t n_seq);
 
     bool has(int32_t il) const { return tensors.count(il) > 0; }

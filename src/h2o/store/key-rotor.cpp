@@ -1,5 +1,6 @@
 #include "h2o/store/key-rotor.h"
 
+#include "h2o/config/refusal.h"
 #include "h2o/store/rows-graph.h"
 
 #include <algorithm>
@@ -72,7 +73,7 @@ static void for_backends(const std::vector<ggml_backend_t> & backends, const std
         f(graph, backend);
     }
     if (!left.empty()) {
-        throw std::runtime_error(std::string("[h2o] positions cache needs keys that their device can rotate: ") +
+        throw h2o_refusal(h2o_reason::POSITIONS, std::string("[h2o] positions cache needs keys that their device can rotate: ") +
                 ggml_backend_buft_name(ggml_backend_buffer_get_type(left[0]->rows.t->buffer)) + " cannot rotate " +
                 ggml_type_name(left[0]->rows.t->type) + ". Use positions text, or another type of K");
     }

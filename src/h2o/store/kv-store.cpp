@@ -1,5 +1,6 @@
 #include "h2o/store/kv-store.h"
 
+#include "h2o/config/refusal.h"
 #include "h2o/store/buffers.h"
 #include "h2o/store/cold/far-rows.h"
 #include "h2o/store/cold/store.h"
@@ -79,7 +80,7 @@ void h2o_kv_store::check_ropes(const std::vector<ggml_backend_t> & backends) con
         return;
     }
     if (ropes.empty()) {
-        throw std::runtime_error("[h2o] positions cache needs a model with RoPE: the keys of this one have no positions to change. Use positions text");
+        throw h2o_refusal(h2o_reason::POSITIONS, "[h2o] positions cache needs a model with RoPE: the keys of this one have no positions to change. Use positions text");
     }
     std::vector<h2o_key_rotation> rotations;
     for (const auto & [il, rope] : ropes) {

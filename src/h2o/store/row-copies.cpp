@@ -1,5 +1,6 @@
 #include "h2o/store/row-copies.h"
 
+#include "h2o/config/refusal.h"
 #include "h2o/store/buffers.h"
 
 #include "ggml-backend.h"
@@ -40,7 +41,7 @@ void h2o_row_copies::save() {
     }
     for (auto * type : types) {
         if (!allocate(type, type) && !allocate(type, ggml_backend_cpu_buffer_type())) {
-            throw std::runtime_error("[h2o] not enough memory to keep the rows that a call moves");
+            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory to keep the rows that a call moves");
         }
     }
     for (const auto & r : ranges) {

@@ -1,5 +1,7 @@
 #include "h2o/store/rows-graph.h"
 
+#include "h2o/config/refusal.h"
+
 #include <algorithm>
 #include <new>
 #include <stdexcept>
@@ -40,7 +42,7 @@ void h2o_rows_graph::compute(ggml_gallocr_ptr & allocator, const char * what) {
     }
     if (!ggml_gallocr_alloc_graph(allocator.get(), gf)) {
         allocator.reset(); // it would not try again
-        throw std::runtime_error(std::string("[h2o] not enough memory: ") + what + ": " + ggml_backend_buft_name(buft));
+        throw h2o_refusal(h2o_reason::MEMORY, std::string("[h2o] not enough memory: ") + what + ": " + ggml_backend_buft_name(buft));
     }
     for (const auto & [input, bytes] : inputs) {
         if (input->buffer) { // else nothing that was added uses it

@@ -1,5 +1,6 @@
 #include "h2o/store/cold/place.h"
 
+#include "h2o/config/refusal.h"
 #include "h2o/store/codec/prefetch.h"
 
 #include <cstring>
@@ -33,7 +34,7 @@ struct memory_place : h2o_cold_place {
         try {
             return std::make_shared<memory_bytes>(bytes);
         } catch (const std::bad_alloc &) {
-            throw std::runtime_error("[h2o] not enough memory for what is evicted. Name a folder as the cold store");
+            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory for what is evicted. Name a folder as the cold store");
         }
     }
 };
