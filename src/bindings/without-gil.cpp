@@ -10,7 +10,7 @@ static struct {
     std::atomic<int>  n_within  = 0;     // changes where the GIL is held
     std::atomic<bool> returning = false; // calls in progress are to end
     std::atomic<bool> closed    = false; // to all threads but the last one
-    std::atomic<bool> computed  = false; // something, by this process or one that it was forked from
+    std::atomic<bool> computed  = false; // something, before or after a fork
     std::atomic<bool> forked    = false; // after that
     std::thread::id   last_thread;
 } gate;

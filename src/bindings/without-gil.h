@@ -34,7 +34,7 @@ public:
     static void check();     // throws h2o_error in such a child
     static bool is_forked(); // whether this is one
 
-    // for deleters: what threads or devices may use stays as it is there
+    // for deleters: in such a child it leaves alone what threads or devices may use
     template <auto release, typename T>
     static void free(T * ptr) {
         if (!is_forked()) {
