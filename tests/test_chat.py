@@ -19,6 +19,7 @@ from chats import (
     IM_START,
     INSTRUCT,
     ROOT,
+    TAGGED,
     TOOLS,
     call_text,
     dictate,
@@ -249,6 +250,44 @@ def test_a_tool_is_called(with_tools: Llama, tool_choice: Any) -> None:
     assert choice["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("name", ["get.user", "get_user", "天気", "時間", "call"])
+def test_tools_with_similar_names_can_all_be_called(with_tools: Llama, name: str) -> None:
+    def tool(name: str, parameter: str) -> Any:
+        properties = {parameter: {"type": "integer"}}
+        parameters = {"type": "object", "properties": properties, "required": [parameter]}
+        return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
+
+    names = ["get.user", "get_user", "天気", "時間", "call"]
+    answer = with_tools.create_chat_completion(
+        [user("x")],
+        tools=[tool(each, f"p{i}") for i, each in enumerate(names)],
+        tool_choice="required",
+        logits_processor=dictate(call_text(name, **{f"p{names.index(name)}": 3})),
+    )
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == name
+    assert json.loads(call["function"]["arguments"]) == {f"p{names.index(name)}": 3}
+
+
+def test_parameters_with_similar_names_can_all_be_given(tiny_model: Path) -> None:
+    arguments = {"a.b": 1, "a_b": True, "長": 2, "幅": None}
+    kinds = {"a.b": "integer", "a_b": "boolean", "長": "integer", "幅": "null"}
+    parameters = {"type": "object", "properties": {name: {"type": kind} for name, kind in kinds.items()}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {**parameters, "required": [*kinds]}}}
+    tags = "".join(f"<parameter={name}>\n{json.dumps(value)}\n</parameter>\n" for name, value in arguments.items())
+    text = f"<tool_call>\n<function=f>\n{tags}</function>\n</tool_call>"
+    with open_chat(tiny_model, TAGGED) as llm:
+        answer = llm.create_chat_completion(
+            [user("x")], tools=[tool], tool_choice="required", logits_processor=dictate(text)
+        )
+        (call,) = answer["choices"][0]["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == arguments
+        with pytest.raises(H2OError, match="no token fits the grammar"):
+            llm.create_chat_completion(
+                [user("x")], tools=[tool], tool_choice="required", logits_processor=dictate("I see. " + text)
+            )
+
+
 def test_a_stream_calls_a_tool(with_tools: Llama) -> None:
     chunks = list(
         with_tools.create_chat_completion(
@@ -267,11 +306,12 @@ def test_a_stream_calls_a_tool(with_tools: Llama) -> None:
     ("tool_choice", "text"),
     [
         ("required", "Hello"),
+        ("required", "Let me see. " + call_text("root", x=3)),
         ("auto", "<tool_call>\n{5"),
         ("required", call_text("root", x=3)[:-30] + '"y"'),
         ({"type": "function", "function": {"name": "add"}}, call_text("root", x=3)),
     ],
-    ids=["no call", "lazy", "wrong argument", "wrong function"],
+    ids=["no call", "text before a call", "lazy", "wrong argument", "wrong function"],
 )
 def test_what_is_no_call_of_these_tools_cannot_be_said(with_tools: Llama, tool_choice: Any, text: str) -> None:
     with pytest.raises(H2OError, match="no token fits the grammar"):
@@ -318,7 +358,7 @@ def test_what_is_not_understood_is_an_answer_all_the_same(
 def test_a_call_cannot_be_required_where_its_form_is_not_known(tiny_model: Path) -> None:
     template = "{% if tools %}{{ tools | tojson }}\n{% endif %}" + CHATML
     with open_chat(tiny_model, template) as llm:
-        with pytest.raises(ValueError, match="cannot tell from this chat template how a tool is called"):
+        with pytest.raises(ValueError, match="this model's chat template has no form for calls"):
             llm.create_chat_completion([user("x")], tools=[ADD], tool_choice="required")
         answer = llm.create_chat_completion([user("x")], tools=[ADD], logits_processor=dictate("Eight."))
         assert answer["choices"][0]["message"]["content"] == "Eight."

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import islice
+from collections.abc import Iterator
+from itertools import islice, permutations, product
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from chats import dictate, log_softmax
@@ -153,6 +157,169 @@ def test_bad_grammars_are_refused(llm: Llama, capfd: pytest.CaptureFixture[str])
             assert llm.n_tokens == 0
 
 
+# --- JSON schemas
+
+
+def accepts(llm: Llama, schema: Any, text: str) -> bool:
+    """Whether a schema's grammar lets a model say the text, byte by byte, and end there."""
+    sampling = Sampling(temperature=0, grammar=LlamaGrammar.from_json_schema(schema))
+    sampler = sampling.make_sampler(llm.model._handle)._core
+    for token in [*text.encode(), EOS]:
+        logits = np.full(N_VOCAB, -np.inf, dtype=np.float32)
+        logits[token] = 0
+        try:
+            sampler.sample_from(logits)
+        except H2OError:
+            return False
+    return True
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """JSON of a value, with its properties in every order: a grammar has one of its own."""
+    if isinstance(value, dict):
+        members = [[f"{json.dumps(k, ensure_ascii=False)}:{text}" for text in texts_of(v)] for k, v in value.items()]
+        for order in permutations(members):
+            for chosen in product(*order):
+                yield "{" + ",".join(chosen) + "}"
+    elif isinstance(value, list):
+        for chosen in product(*map(texts_of, value)):
+            yield "[" + ",".join(chosen) + "]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)
+
+
+NAMES = ["a", "ab", "a.b", "a_b", "名前", "名字", "*", 'q"', "b\\]^"]
+PATTERNS = ["^a+b?$", "b", "^(?:é|\\d{2})", "[^a]$", "^[\\d.-]*$", "^a|b$", '^"|\\\\$', "a.b"]
+CHARACTERS = "ab1é\t\"\\.-"
+STRINGS = st.text(CHARACTERS, max_size=4)
+NUMBERS = st.integers(-130, 130) | st.integers(-999, 999).filter(lambda n: n % 8).map(lambda n: n / 8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | STRINGS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+def bounds(low: str, high: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Some of two keywords, in the right order."""
+    return st.tuples(values, values, st.sampled_from([(), (low,), (high,), (low, high)])).map(
+        lambda drawn: {key: max(drawn[:2]) if key == high else min(drawn[:2]) for key in drawn[2]}
+    )
+
+
+def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.builds(
+        lambda properties, required, additional: {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": additional or bool(set(required) - properties.keys()),
+        },
+        st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+        st.lists(st.sampled_from(NAMES), max_size=2, unique=True),
+        st.booleans() | inner,
+    )
+
+
+def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    plain = st.builds(
+        lambda items, size: {"type": "array", "items": items, **size},
+        inner,
+        bounds("minItems", "maxItems", st.integers(0, 3)),
+    )
+    tuples = st.builds(
+        lambda prefix, items: {"type": "array", "prefixItems": prefix, "items": items, "minItems": len(prefix)},
+        st.lists(inner, min_size=1, max_size=2),
+        st.just(False) | inner,
+    )
+    return plain | tuples
+
+
+SIMPLE = (
+    st.sampled_from([{}, True, {"type": "null"}, {"type": ["boolean", "string"]}])
+    | st.builds(
+        lambda kind, closed, opened: {"type": kind, **closed, **opened},
+        st.sampled_from(["integer", "number"]),
+        bounds("minimum", "maximum", NUMBERS),
+        bounds("exclusiveMinimum", "exclusiveMaximum", NUMBERS),
+    )
+    | bounds("minLength", "maxLength", st.integers(0, 3)).map(lambda size: {"type": "string", **size})
+    | st.sampled_from(PATTERNS).map(lambda pattern: {"type": "string", "pattern": pattern})
+    | st.lists(VALUES, min_size=1, max_size=3).map(lambda values: {"enum": values})
+    | VALUES.map(lambda value: {"const": value})
+    | st.sampled_from(["x.y", "x_y", "型", "類", "A<int>", "~/"]).map(
+        lambda name: {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1")}
+    )
+)
+SCHEMAS = st.recursive(
+    SIMPLE,
+    lambda inner: (
+        objects(inner)
+        | arrays(inner)
+        | st.builds(
+            lambda keyword, parts, more: {keyword: parts, **more},
+            st.sampled_from(["anyOf", "allOf"]),
+            st.lists(inner, min_size=1, max_size=2),
+            st.sampled_from([{}, {"title": "T", "default": None}, {"type": ["object", "integer", "string"]}]),
+        )
+    ),
+    max_leaves=4,
+)
+DEFS = {
+    "x.y": {"type": "integer"},
+    "x_y": {"type": "string", "maxLength": 2},
+    "型": {"type": "boolean"},
+    "類": {"type": "array", "items": {"$ref": "#/$defs/類"}, "maxItems": 2},
+    "A<int>": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False},
+    "~/": {"enum": ["a", 1, None]},
+}
+
+
+@st.composite
+def near(draw: st.DrawFn, schema: Any) -> Any:
+    """A value of a schema, mostly."""
+    if isinstance(schema, bool) or not schema or draw(st.integers(0, 9)) == 0:
+        return draw(VALUES)
+    if "$ref" in schema:
+        schema = DEFS[schema["$ref"].removeprefix("#/$defs/").replace("~1", "/").replace("~0", "~")]
+    for keyword in ("anyOf", "allOf"):
+        if keyword in schema:
+            return draw(near(draw(st.sampled_from(schema[keyword]))))
+    if "enum" in schema:
+        return draw(st.sampled_from(schema["enum"]))
+    if "const" in schema:
+        return schema["const"]
+    kind = schema["type"] if isinstance(schema["type"], str) else draw(st.sampled_from(schema["type"]))
+    if kind == "array":
+        parts = [*schema.get("prefixItems", []), *[schema["items"]] * draw(st.integers(0, 2))]
+        return [draw(near(part)) for part in parts if part is not False]
+    if kind == "object":
+        names = [*schema.get("required", []), *draw(st.lists(st.sampled_from(NAMES), max_size=1))]
+        names += [name for name in schema.get("properties", {}) if draw(st.booleans())]
+        return {name: draw(near(schema.get("properties", {}).get(name, {}))) for name in list(dict.fromkeys(names))[:3]}
+    if kind == "string" and "pattern" in schema:
+        return draw(st.from_regex(schema["pattern"], alphabet=CHARACTERS) | STRINGS)
+    return draw({"string": STRINGS, "boolean": st.booleans(), "null": st.none()}.get(kind, NUMBERS))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_grammar_accepts_what_its_schema_does(llm: Llama, data: st.DataObject) -> None:
+    schema = data.draw(SCHEMAS, "schema")
+    whole = {"$defs": DEFS, **(schema if isinstance(schema, dict) else {})}
+    validator = jsonschema.Draft202012Validator(whole)
+    values = [data.draw(near(schema), "value") for _ in range(4)]
+    try:
+        LlamaGrammar.from_json_schema(whole)
+    except ValueError as error:
+        # Refused are also keywords that a grammar cannot say together, and what admits nothing inside of what admits something.
+        assume("JSON schema error at #: " in str(error) and "a grammar cannot say both" not in str(error))
+        assert not any(map(validator.is_valid, values)), error
+        return
+    for value in values:
+        assert any(accepts(llm, whole, text) for text in texts_of(value)) == validator.is_valid(value), value
+
+
 def test_bad_schemas_are_refused() -> None:
     for schema, match in [
         ("{", "json_schema must be JSON"),
@@ -164,6 +331,58 @@ def test_bad_schemas_are_refused() -> None:
     ]:
         with case(schema=schema, match=match), pytest.raises(ValueError, match=match):
             LlamaGrammar.from_json_schema(schema)
+
+
+def test_what_no_grammar_can_say_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each by its name; nothing is printed, and no other text passes."""
+    string, array, thing = {"type": "string"}, {"type": "array"}, {"type": "object"}
+    for schema, match in [
+        ({"not": {"type": "null"}}, '"not"'),
+        ({"if": {"type": "null"}, "then": {"const": 1}}, '"if"'),
+        ({"type": "number", "multipleOf": 0.01}, '"multipleOf"'),
+        ({**array, "contains": {"const": 1}}, '"contains"'),
+        ({**array, "prefixItems": [{}], "unevaluatedItems": string}, '"unevaluatedItems"'),
+        ({**thing, "patternProperties": {"^a": {}}}, '"patternProperties"'),
+        ({**thing, "propertyNames": {"pattern": "^a"}}, '"propertyNames"'),
+        ({**thing, "minProperties": 1}, '"minProperties"'),
+        ({**thing, "maxProperties": 1}, '"maxProperties"'),
+        ({**thing, "dependentRequired": {"a": ["b"]}}, '"dependentRequired"'),
+        ({**string, "pattern": "^a$", "maxLength": 3}, '"maxLength" stands beside pattern'),
+        ({**string, "pattern": "^(?!a)"}, r"pattern \^\(\?!a\) cannot be kept: a grammar has no lookahead"),
+        ({**string, "pattern": r"^\p{L}+$"}, r"pattern .* cannot be kept: unsupported escape \\p"),
+        ({**string, "pattern": r"(a)\1"}, r"unsupported escape \\1"),
+        ({**string, "pattern": "a^"}, "an anchor stands inside"),
+        ({**string, "pattern": "(a"}, "unbalanced parentheses"),
+        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, '"pattern" holds twice'),
+        ({**thing, "required": ["a"], "additionalProperties": False}, '"required" has a property that'),
+        ({"type": "integer", "minimum": 3, "maximum": 2}, "within its bounds"),
+        ({"type": "string", "enum": [1]}, 'no value of "enum"'),
+        ({"properties": {"a": {"minLength": -1}}}, "at #/properties/a: .*minLength"),
+    ]:
+        with case(schema=schema, match=match), pytest.raises(ValueError, match=match):
+            LlamaGrammar.from_json_schema(schema)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_says_nothing_about_values_is_ignored(llm: Llama) -> None:
+    """As pydantic and OpenAI's tools have it."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Cat",
+        "type": "object",
+        "properties": {
+            "mail": {"title": "Mail", "type": "string", "format": "email", "examples": ["a@b.c"]},
+            "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "default": []},
+            "friend": {"anyOf": [{"$ref": "#"}, {"type": "null"}], "default": None, "deprecated": True},
+            "kind": {"allOf": [{"$ref": "#/$defs/Kind"}], "description": "Not", "x-order": 1},
+        },
+        "$defs": {"Kind": {"enum": ["a", "b"], "type": "string", "title": "Kind"}},
+        "required": ["mail", "kind"],
+        "unevaluatedProperties": False,
+    }
+    friend = '{"mail":"c","kind":"b"}'
+    assert accepts(llm, schema, '{"mail":"a@b","kind":"a","tags":["x"],"friend":' + friend + "}")
+    assert not accepts(llm, schema, '{"mail":"a@b","kind":"c"}')
 
 
 # --- biases

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import fetch
-from chats import CHATML, open_chat, user
+from chats import ADD, CHATML, ROOT, TOOLS, open_chat, user
 from command_line import assert_one_line_error, assert_wrong_usage, invoke
 from gguf_mutation import STRING, GGUFFile, pack_string
 from h2o_llama import H2OConfig, Llama, demo_model_path
@@ -379,6 +379,33 @@ def test_messages(tmp_path: Path, template: str) -> None:
             assert answer["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
             assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
             assert answer["timings"]["cache_n"] == n_cached
+
+
+def test_a_call_can_be_required(tmp_path: Path) -> None:
+    """Of any tool, or of one; and a schema that no grammar can say is refused."""
+    file = tmp_path / "template"
+    file.write_text(TOOLS)
+    options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template-file", str(file)]
+    named = {"type": "function", "function": {"name": "root"}}
+    body: dict[str, Any] = {"messages": [user("3 + 5?")], "tools": [ADD, ROOT], "temperature": 0, "max_tokens": 200}
+    lookahead: dict[str, Any] = {"type": "string", "pattern": "^(?!a)"}
+    with serving(tmp_path / "log", "demo", *options) as server:
+        for choice in ("required", named):
+            status, answer = server.request("POST", "/v1/chat/completions", {**body, "tool_choice": choice})
+            assert status == 200, answer
+            (call,) = answer["choices"][0]["message"]["tool_calls"]
+            assert call["function"]["name"] in (["root"] if choice == named else ["add", "root"])
+        for change, reason in [
+            ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, "not among the tools"),
+            ({"tool_choice": "required", "tools": []}, "there are no tools"),
+            ({"tool_choice": 3}, "tool_choice must be"),
+            ({"response_format": {"type": "json_object", "schema": lookahead}, "tools": []}, "has no lookahead"),
+            ({"tools": [{"type": "function", "function": {"name": "f", "parameters": lookahead}}]}, "has no lookahead"),
+        ]:
+            status, answer = server.request("POST", "/v1/chat/completions", {**body, **change})
+            assert (status, reason in answer["error"]["message"]) == (400, True), (change, answer)
+        status, answer = server.request("POST", "/completion", {"prompt": "a", "json_schema": lookahead})
+        assert (status, "has no lookahead" in answer["error"]["message"]) == (400, True), answer
 
 
 def logprobs_of(answer: Any) -> list[float]:

@@ -173,11 +173,6 @@ def create_chat_completion(
         before = images.insert(prompt.ids[: len(prompt.ids) - turn])
         dense_tail = min(len(text) - len(before), LONGEST_TAIL)
     grammar = prompt.core.grammar()
-    if choice == "required" and grammar is None:
-        raise ValueError(
-            f"[{owner}] llama.cpp cannot tell from this chat template how a tool is called, so it cannot be "
-            "required: use tool_choice='auto' and read the content"
-        )
     generation = Generation(
         sequence=sequence,
         prompt=text,
