@@ -397,7 +397,7 @@ def test_a_call_can_be_required(tmp_path: Path) -> None:
             assert call["function"]["name"] in (["root"] if choice == named else ["add", "root"])
         for change, reason in [
             ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, "not among the tools"),
-            ({"tool_choice": "required", "tools": []}, "there are no tools"),
+            ({"tool_choice": "required", "tools": []}, "requires a call"),
             ({"tool_choice": 3}, "tool_choice must be"),
             ({"response_format": {"type": "json_object", "schema": lookahead}, "tools": []}, "has no lookahead"),
             ({"tools": [{"type": "function", "function": {"name": "f", "parameters": lookahead}}]}, "has no lookahead"),

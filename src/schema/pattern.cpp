@@ -53,7 +53,7 @@ public:
         return result;
     }
 
-    // GBNF of such a character in a JSON string: as it is, or escaped
+    // GBNF of such a character in a JSON string: plain or escaped
     std::string to_gbnf() const {
         std::string plain;
         std::vector<std::string> alternatives;
@@ -64,7 +64,7 @@ public:
                     alternatives.push_back(escape);
                 }
             }
-            // what JSON has as it is
+            // what JSON does not escape
             for (const char_range & part : { char_range(' ', '!'), char_range('#', '['), char_range(']', 0xD7FF), char_range(0xE000, MAX_CODE_POINT) }) {
                 const uint32_t first = std::max(range.first, part.first);
                 const uint32_t last  = std::min(range.second, part.second);
@@ -382,7 +382,7 @@ private:
             do {
                 result = result * 16 + hex(next());
                 if (result > MAX_CODE_POINT) {
-                    throw std::invalid_argument("\\u{} is no character");
+                    throw std::invalid_argument("\\u{} is above the last character");
                 }
             } while (!take('}'));
             return result;
@@ -449,7 +449,7 @@ static std::string to_gbnf(const pattern_node & node) {
     throw std::invalid_argument("an anchor stands inside");
 }
 
-// The same, with any characters around what has no anchors.
+// The same, with any characters where an anchor is missing.
 static std::string found_in_gbnf(const pattern_node & node, const std::string & char_rule) {
     std::vector<std::string> parts;
     if (node.kind == pattern_node::CHOICE) {

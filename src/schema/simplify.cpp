@@ -315,7 +315,7 @@ static std::vector<json> flatten(const json & schema, const h2o_schema_resolver 
                     why = e.what();
                 }
                 if (both.size() > MAX_ALTERNATIVES) {
-                    refuse("anyOf", "has too many combinations with what it stands beside");
+                    refuse("anyOf", "has too many combinations with the other keywords");
                 }
             }
         }
@@ -365,7 +365,7 @@ static size_t length_of(const std::string & text) {
     return result;
 }
 
-// Whether a value of an enum fits what stands beside it. Throws if that cannot be said.
+// Whether a value of an enum fits the other keywords. Throws if that cannot be said.
 static bool fits(const json & value, const json & schema) {
     const std::string type = type_of(value);
     for (const auto & keyword : keywords_of(type)) {
@@ -374,7 +374,7 @@ static bool fits(const json & value, const json & schema) {
         }
         const json & bound = schema.at(keyword);
         if ((type != "string" && group_of(type) != "number") || keyword == "pattern" || keyword == "multipleOf" || !bound.is_number()) {
-            refuse(keyword, "stands beside enum or const: leave out the values that it excludes, and the keyword");
+            refuse(keyword, "cannot be combined with enum or const: leave out the values that it excludes, and the keyword");
         }
         const double x = type == "string" ? (double) length_of(value.get<std::string>()) : value.get<double>();
         const double y = bound.get<double>();
@@ -394,7 +394,7 @@ static json enumeration(const json & schema, const std::vector<std::string> & ty
         }
     }
     if (values.empty()) {
-        throw no_value("no value of \"enum\" or \"const\" fits what stands beside it");
+        throw no_value("no value of \"enum\" or \"const\" fits the other keywords");
     }
     json result = json::object();
     result["enum"] = values;
@@ -440,7 +440,7 @@ static void simplify_string(json & schema) {
             continue;
         }
         if (schema.contains("pattern")) {
-            refuse(keyword, "stands beside pattern: a grammar cannot say both, so say the length in the pattern");
+            refuse(keyword, "cannot be combined with pattern: say the length in the pattern");
         }
         if (schema.contains("format")) {
             const auto   lengths = lengths_of_format(schema.at("format").get<std::string>());

@@ -9,7 +9,7 @@
 using h2o_schema_resolver = std::function<const common_json &(const std::string & ref)>;
 
 // A JSON schema as json_schema_to_grammar() can say it, which knows one keyword at a time: {}, {"$ref"}, {"anyOf"}, {"enum"}, or one type
-// with its own keywords. Only the outermost level is rewritten: what is inside comes here when it is read.
+// with its own keywords. Only the outermost level is rewritten: inner schemas come here when they are read.
 //
 // The result admits no value that the schema refuses, with three exceptions that users expect: oneOf is read as anyOf, uniqueItems and
 // formats without a rule are not kept. It may admit less: where a schema has properties, additionalProperties is false unless it is
