@@ -728,6 +728,17 @@ common_json h2o_simplify_schema(const common_json & schema, const h2o_schema_res
     return result;
 }
 
+void h2o_check_depth(const common_json & schema, int max_depth) {
+    if (max_depth == 0) {
+        throw std::invalid_argument("schemas are nested too deeply");
+    }
+    if (schema.is_object() || schema.is_array()) {
+        for (const auto & value : schema) {
+            h2o_check_depth(value, max_depth - 1);
+        }
+    }
+}
+
 const common_json & h2o_resolve_pointer(const common_json & document, const std::string & ref) {
     if (ref != "#" && ref.compare(0, 2, "#/") != 0) {
         throw std::invalid_argument("unsupported $ref " + ref + ", only references into the same document are supported");
