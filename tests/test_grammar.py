@@ -367,7 +367,6 @@ def test_what_no_grammar_can_say_is_refused(capfd: pytest.CaptureFixture[str]) -
         ({**thing, "required": ["a"], "additionalProperties": False}, '"required" has a property that'),
         ({"type": "integer", "minimum": 3, "maximum": 2}, "within its bounds"),
         ({"type": "string", "enum": [1]}, 'no value of "enum"'),
-        (json.loads('{"allOf":[' * 300 + "{}" + "]}" * 300), "nested too deeply"),
         ({"properties": {"a": {"minLength": -1}}}, "at #/properties/a: .*minLength"),
     ]:
         with case(schema=schema, match=match), pytest.raises(ValueError, match=match):
