@@ -374,6 +374,29 @@ def test_what_no_grammar_can_say_is_refused(capfd: pytest.CaptureFixture[str]) -
     assert capfd.readouterr() == ("", "")
 
 
+def test_keywords_in_the_forms_that_the_generated_schemas_do_not_have(llm: Llama) -> None:
+    numbers, string = {"type": "integer"}, {"type": "string"}
+    kinds = [{"properties": {"kind": {"const": kind}, "n": numbers}, "required": ["kind"]} for kind in "ab"]
+    for schema, good, bad in [
+        ({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": numbers}, '{"a":1}', '{"c":1}'),
+        ({"type": "object", "required": ["a"], "minProperties": 1}, '{"a":1}', "{}"),
+        ({"items": [numbers, string], "additionalItems": False}, '[1,"a"]', '[1,"a",1]'),
+        ({"oneOf": kinds, "discriminator": {"propertyName": "kind"}}, '{"kind":"b","n":1}', '{"kind":"c"}'),
+        ({"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, '{"b":1}', "{}"),
+        ({**string, "format": "date", "maxLength": 10}, '"2024-02-28"', '"2024"'),
+        ({**string, "minLength": 2}, r'"\ud83d\ude00a"', r'"\ud83d\ude00"'),
+        ({"properties": {"a": numbers}, "additionalProperties": string}, '{"b":"x"}', r'{"\u0061":"x"}'),
+        ({"minimum": 0, "exclusiveMaximum": 1}, "0.99", "1"),
+        ({"type": "number", "minimum": 1e-3, "maximum": 2.5e1}, "0.001", "25.1"),
+        ({**string, "pattern": r"^[\w\-]+@\S+\u00e9$"}, '"a-b@cé"', '"a b@cé"'),
+        ({**numbers, "enum": [1, "a", 2.5], "maximum": 3}, "1", "2.5"),
+        ({"$ref": "#/$defs/A%20b", "$defs": {"A b": numbers}, "description": "a number"}, "1", '"a"'),
+    ]:
+        with case(schema=schema):
+            assert accepts(llm, schema, good)
+            assert not accepts(llm, schema, bad)
+
+
 def test_what_says_nothing_about_values_is_ignored(llm: Llama) -> None:
     """As pydantic and OpenAI's tools have it."""
     schema = {

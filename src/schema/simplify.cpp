@@ -554,7 +554,8 @@ static void simplify_object(json & schema, const h2o_schema_resolver & resolve) 
                 continue;
             }
             if (alternative.contains("enum")) {
-                for (const auto & name : enumeration(alternative, { "string" }).at("enum")) {
+                const json known = enumeration(alternative, { "string" });
+                for (const auto & name : known.at("enum")) {
                     allowed.push_back(name);
                 }
                 continue;
