@@ -303,7 +303,9 @@ def near(draw: st.DrawFn, schema: Any) -> Any:
         names += [name for name in schema.get("properties", {}) if draw(st.booleans())]
         return {name: draw(near(schema.get("properties", {}).get(name, {}))) for name in list(dict.fromkeys(names))[:3]}
     if kind == "string" and "pattern" in schema:
-        return draw(st.from_regex(schema["pattern"], alphabet=CHARACTERS) | STRINGS)
+        # "$" of ECMA-262 is the end of the text, Python's may be before a last "\n"
+        fitting = st.from_regex(schema["pattern"], alphabet=CHARACTERS).filter(lambda text: "\n" not in text)
+        return draw(fitting | STRINGS)
     return draw({"string": STRINGS, "boolean": st.booleans(), "null": st.none()}.get(kind, NUMBERS))
 
 
