@@ -1,13 +1,25 @@
-// AMX's tiles in software, for tests of the kernels where the CPU has none. What the CPU would refuse ends the process.
+// AMX's tiles, and what the kernels that use them need of AVX-512, on any CPU with AVX2: tools/check_kernels.py amx. Included before
+// all else, it says that the compiler has these instructions. What the CPU would refuse ends the process.
 
 #pragma once
+
+#include <immintrin.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+// only now: immintrin.h would be of another opinion
+#define __AVX512F__    1
+#define __AVX512VNNI__ 1
+#define __AVX512BF16__ 1
+#define __AMX_BF16__   1
+#define __AMX_INT8__   1
+
 namespace {
+
+// --- AMX
 
 struct emulated_config {
     uint8_t  palette;
@@ -20,7 +32,7 @@ struct emulated_config {
 constexpr int EMULATED_BYTES = 64;
 
 struct emulated_tile {
-    char row[16][EMULATED_BYTES];
+    alignas(64) char row[16][EMULATED_BYTES];
 };
 
 thread_local emulated_config emulated_tiles_config;
@@ -71,21 +83,38 @@ inline void emulated_store(int tile, void * dst, int64_t stride) {
     }
 }
 
-inline void emulated_add(float & sum, const char * a, const char * b) {
-    for (int i = 0; i < 4; i += 2) {
-        float x = 0;
-        float y = 0;
-        memcpy((char *) &x + 2, a + i, 2); // BF16 is the upper half
-        memcpy((char *) &y + 2, b + i, 2);
-        sum += x*y;
-    }
-}
+typedef float   emulated_floats __attribute__((vector_size(64), may_alias));
+typedef int32_t emulated_ints   __attribute__((vector_size(64), may_alias));
+typedef int64_t emulated_longs  __attribute__((vector_size(64), may_alias));
 
-inline void emulated_add(int32_t & sum, const char * a, const char * b) {
-    for (int i = 0; i < 4; ++i) {
-        sum += (int8_t) a[i]*(int8_t) b[i];
+// Of a row of a and all of b, for each pair of BF16 (the upper halves of float32): sums of the first and of the second numbers, which
+// are added at the end. The CPU also takes subnormal numbers for 0.
+struct emulated_bf16 {
+    emulated_floats first  = {};
+    emulated_floats second = {};
+
+    void add(int32_t a, emulated_ints b) {
+        const emulated_ints x = a - emulated_ints {};
+        first  += (emulated_floats) (x << 16)         *(emulated_floats) (b << 16);
+        second += (emulated_floats) (x & (int) 0xffff0000)*(emulated_floats) (b & (int) 0xffff0000);
     }
-}
+
+    void put(char * c) const { *(emulated_floats *) c += first + second; }
+};
+
+// the same of 4 signed bytes
+struct emulated_int8 {
+    emulated_ints sum = {};
+
+    void add(int32_t a, emulated_ints b) {
+        const emulated_ints x = a - emulated_ints {};
+        for (int i = 24; i >= 0; i -= 8) {
+            sum += (x << i >> 24)*(b << i >> 24);
+        }
+    }
+
+    void put(char * c) const { *(emulated_ints *) c += sum; }
+};
 
 // rows of 4 bytes by columns of them
 template <typename T>
@@ -95,15 +124,125 @@ inline void emulated_product(int c, int a, int b) {
         a != b && a != c && b != c, "these tiles cannot be multiplied");
 
     for (int r = 0; r < config.rows[c]; ++r) {
+        T sum;
         for (int k = 0; k < config.rows[b]; ++k) {
-            for (int n = 0; n < config.colsb[c]; n += 4) {
-                T sum;
-                memcpy(&sum, emulated_tiles[c].row[r] + n, sizeof(T));
-                emulated_add(sum, emulated_tiles[a].row[r] + 4*k, emulated_tiles[b].row[k] + n);
-                memcpy(emulated_tiles[c].row[r] + n, &sum, sizeof(T));
-            }
+            int32_t x;
+            memcpy(&x, emulated_tiles[a].row[r] + 4*k, 4);
+            sum.add(x, *(const emulated_ints *) emulated_tiles[b].row[k]);
         }
+        sum.put(emulated_tiles[c].row[r]); // columns that the tile has not got are 0 in b
     }
+}
+
+// --- AVX-512, as far as it is used
+
+template <typename T, typename A, typename B>
+inline T emulated_join(A a, B b) {
+    T x;
+    memcpy(&x, &a, 32);
+    memcpy((char *) &x + 32, &b, 32);
+    return x;
+}
+
+template <typename V>
+inline __m256i emulated_half(const V & x, int i) {
+    return _mm256_loadu_si256((const __m256i *) &x + i);
+}
+
+// T is the type of lanes, f(i) lane i
+template <typename T, typename R, typename F>
+inline R emulated_lanes(const F & f) {
+    T x[64/sizeof(T)];
+    for (int i = 0; i < (int) (64/sizeof(T)); ++i) {
+        x[i] = f(i);
+    }
+    R res;
+    memcpy(&res, x, 64);
+    return res;
+}
+
+template <typename T, typename V>
+inline T emulated_lane(const V & x, int i) {
+    T lane;
+    memcpy(&lane, (const char *) &x + i*sizeof(T), sizeof(T));
+    return lane;
+}
+
+inline __m512 emulated_load_some(uint32_t mask, const void * x) {
+    return emulated_lanes<float, __m512>([&](int i) {
+        float lane = 0.0f;
+        if (mask >> i & 1) {
+            memcpy(&lane, (const float *) x + i, 4);
+        }
+        return lane;
+    });
+}
+
+inline __m512 emulated_halves(__m256i x) {
+    return emulated_join<__m512>(_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
+}
+
+// to the nearest, of two the even one
+inline uint16_t emulated_bf16_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 64 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+
+inline __m256i emulated_cvtneps_pbh(__m512 x) {
+    uint16_t y[16];
+    for (int i = 0; i < 16; ++i) {
+        y[i] = emulated_bf16_of(x[i]);
+    }
+    return _mm256_loadu_si256((const __m256i *) y);
+}
+
+inline __m512 emulated_dpbf16(__m512 sum, __m512bh a, __m512bh b) {
+    const emulated_ints x = (emulated_ints) a;
+    const emulated_ints y = (emulated_ints) b;
+    return sum + (__m512) (x << 16)*(__m512) (y << 16) + (__m512) (x & (int) 0xffff0000)*(__m512) (y & (int) 0xffff0000);
+}
+
+template <typename T, typename V>
+inline V emulated_permute(__m512i from, V x) {
+    constexpr int N = 64/sizeof(T);
+    return emulated_lanes<T, V>([&](int i) { return emulated_lane<T>(x, emulated_lane<T>(from, i) & (N - 1)); });
+}
+
+inline __m512i emulated_rotate(__m512i x, __m512i by) {
+    return emulated_lanes<uint32_t, __m512i>([&](int i) {
+        const uint32_t n = emulated_lane<uint32_t>(by, i) & 31;
+        const uint32_t y = emulated_lane<uint32_t>(x, i);
+        return y >> n | y << (-n & 31);
+    });
+}
+
+inline __m512i emulated_shift(__m512i x, __m512i by) {
+    return emulated_lanes<uint64_t, __m512i>([&](int i) { return emulated_lane<uint64_t>(x, i) >> emulated_lane<uint64_t>(by, i); });
+}
+
+// in each 16 bytes
+inline __m512i emulated_shuffle(__m512i x, __m512i by) {
+    return emulated_lanes<uint8_t, __m512i>([&](int i) {
+        const uint8_t from = emulated_lane<uint8_t>(by, i);
+        return from & 128 ? (uint8_t) 0 : emulated_lane<uint8_t>(x, (i & ~15) + (from & 15));
+    });
+}
+
+inline __m512i emulated_add_some(uint64_t mask, __m512i x, __m512i y) {
+    return emulated_lanes<uint8_t, __m512i>([&](int i) {
+        return (uint8_t) (emulated_lane<uint8_t>(x, i) + (mask >> i & 1 ? emulated_lane<uint8_t>(y, i) : 0));
+    });
+}
+
+inline __m512i emulated_dpbusd(__m512i sum, __m512i a, __m512i b) {
+    return emulated_lanes<int32_t, __m512i>([&](int i) {
+        int32_t x = emulated_lane<int32_t>(sum, i);
+        for (int j = 4*i; j < 4*i + 4; ++j) {
+            x += emulated_lane<uint8_t>(a, j)*emulated_lane<int8_t>(b, j);
+        }
+        return x;
+    });
 }
 
 } // namespace
@@ -116,12 +255,69 @@ inline void emulated_product(int c, int a, int b) {
 #undef _tile_storeconfig
 #undef _tile_loadconfig
 #undef _tile_release
+#undef _mm512_loadu_ps
+#undef _mm512_maskz_loadu_ps
+#undef _mm512_storeu_si512
+#undef _mm512_cvtph_ps
+#undef _mm512_maskz_cvtph_ps
+#undef _mm512_cvtepi8_epi32
+#undef _mm512_cvtepu16_epi32
+#undef _mm512_set1_epi8
+#undef _mm512_setr_epi64
+#undef _mm512_castsi256_si512
+#undef _mm512_zextsi256_si512
+#undef _mm512_castps256_ps512
+#undef _mm512_castps512_ps256
+#undef _mm512_extractf32x8_ps
+#undef _mm512_inserti64x4
+#undef _mm512_insertf32x8
+#undef _mm512_maskz_broadcast_i64x4
+#undef _mm512_maskz_broadcast_i32x4
+#undef _mm512_permutexvar_ps
+#undef _mm512_permutexvar_epi64
+#undef _mm512_rorv_epi32
+#undef _mm512_srlv_epi64
+#undef _mm512_shuffle_epi8
+#undef _mm512_mask_add_epi8
+#undef _mm512_dpbusd_epi32
+#undef _mm512_cvtneps_pbh
+#undef _mm512_cvtne2ps_pbh
+#undef _mm512_dpbf16_ps
 
 #define _tile_loadd(tile, src, stride)  emulated_load(tile, src, stride)
 #define _tile_stored(tile, dst, stride) emulated_store(tile, dst, stride)
 #define _tile_zero(tile)                emulated_zero(tile)
-#define _tile_dpbf16ps(c, a, b)         emulated_product<float>(c, a, b)
-#define _tile_dpbssd(c, a, b)           emulated_product<int32_t>(c, a, b)
+#define _tile_dpbf16ps(c, a, b)         emulated_product<emulated_bf16>(c, a, b)
+#define _tile_dpbssd(c, a, b)           emulated_product<emulated_int8>(c, a, b)
 #define _tile_storeconfig(config)       memcpy(config, &emulated_tiles_config, sizeof(emulated_config))
 #define _tile_loadconfig(config)        emulated_load_config(config)
 #define _tile_release()                 emulated_release()
+
+#define _mm512_loadu_ps(x)                     emulated_load_some(0xffff, x)
+#define _mm512_maskz_loadu_ps(mask, x)         emulated_load_some(mask, x)
+#define _mm512_storeu_si512(dst, x)            memcpy(dst, &(const __m512i &) (x), 64)
+#define _mm512_cvtph_ps(x)                     emulated_halves(x)
+#define _mm512_maskz_cvtph_ps(mask, x)         emulated_halves(x)
+#define _mm512_cvtepi8_epi32(x)                emulated_lanes<int32_t, __m512i>([y = x](int i) { return emulated_lane<int8_t>(y, i); })
+#define _mm512_cvtepu16_epi32(x)               emulated_lanes<int32_t, __m512i>([y = x](int i) { return emulated_lane<uint16_t>(y, i); })
+#define _mm512_set1_epi8(x)                    emulated_lanes<char, __m512i>([y = x](int) { return (char) y; })
+#define _mm512_setr_epi64(...)                 ((__m512i) emulated_longs { __VA_ARGS__ })
+#define _mm512_castsi256_si512(x)              emulated_join<__m512i>(x, x)
+#define _mm512_zextsi256_si512(x)              emulated_join<__m512i>(x, _mm256_setzero_si256())
+#define _mm512_castps256_ps512(x)              emulated_join<__m512>(x, x)
+#define _mm512_castps512_ps256(x)              _mm256_castsi256_ps(emulated_half(x, 0))
+#define _mm512_extractf32x8_ps(x, i)           _mm256_castsi256_ps(emulated_half(x, i))
+#define _mm512_inserti64x4(x, y, i)            emulated_join<__m512i>(emulated_half(x, 0), y) // i is 1
+#define _mm512_insertf32x8(x, y, i)            emulated_join<__m512>(emulated_half(x, 0), y)
+#define _mm512_maskz_broadcast_i64x4(mask, x)  emulated_join<__m512i>(x, x)
+#define _mm512_maskz_broadcast_i32x4(mask, x)  emulated_join<__m512i>(_mm256_broadcastsi128_si256(x), _mm256_broadcastsi128_si256(x))
+#define _mm512_permutexvar_ps(from, x)         emulated_permute<int32_t>(from, x)
+#define _mm512_permutexvar_epi64(from, x)      emulated_permute<int64_t>(from, x)
+#define _mm512_rorv_epi32(x, by)               emulated_rotate(x, by)
+#define _mm512_srlv_epi64(x, by)               emulated_shift(x, by)
+#define _mm512_shuffle_epi8(x, by)             emulated_shuffle(x, by)
+#define _mm512_mask_add_epi8(old, mask, x, y)  emulated_add_some(mask, x, y) // old is x
+#define _mm512_dpbusd_epi32(sum, a, b)         emulated_dpbusd(sum, a, b)
+#define _mm512_cvtneps_pbh(x)                  emulated_cvtneps_pbh(x)
+#define _mm512_cvtne2ps_pbh(b, a)              emulated_join<__m512bh>(emulated_cvtneps_pbh(a), emulated_cvtneps_pbh(b))
+#define _mm512_dpbf16_ps(sum, a, b)            emulated_dpbf16(sum, a, b)

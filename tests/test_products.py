@@ -198,7 +198,7 @@ def test_tiles_give_what_vectors_of_bytes_give(rng: np.random.Generator, type_na
     """Sums of bytes are exact, and scaled in the same order."""
     weights, x = weights_of(rng, type_name, 75, 2560), rng.standard_normal((70, 2560), dtype=np.float32)
     got = []
-    for isa in ("amx", "avx512vnni"):
+    for isa in ("amx", next(isa for isa in ISAS if "amx" not in isa)):
         with using(isa):
             got.append(product(type_name, weights, x))
     np.testing.assert_array_equal(*got)

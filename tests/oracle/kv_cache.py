@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .arrays import Array, IntArray
@@ -10,9 +12,18 @@ from .kv_rounding import Q4_0_BLOCK, CacheRounding, rotate, round_q4_0
 
 
 class OracleKVCache:
-    """Append-only. Per layer: keys and values [n_head_kv, n_tokens, their size], with has_index keys in 4 bits too."""
+    """Append-only. Per layer: keys and values [n_head_kv, n_tokens, their size], with has_index keys in 4 bits too.
 
-    def __init__(self, hparams: HParams, kv_type: str, has_index: bool = False) -> None:
+    `index_noise` is what another kernel's rounding would make of keys and queries before the index rounds them.
+    """
+
+    def __init__(
+        self,
+        hparams: HParams,
+        kv_type: str,
+        has_index: bool = False,
+        index_noise: Callable[[Array], Array] | None = None,
+    ) -> None:
         self.n_tokens = 0
         self._rounding = [
             CacheRounding(kv_type, hparams.head_dim, keys=True, latents=hparams.latent is not None),
@@ -22,6 +33,7 @@ class OracleKVCache:
         self._has_latents = hparams.latent is not None
         self._kv: dict[int, list[Array]] = {}
         self._has_index = has_index
+        self._index_noise = index_noise
         # Of each short convolution, the last rows of its input [width - 1, n_embd].
         self.conv: dict[int, Array] = {}
         self._index: dict[int, Array] = {}
@@ -41,7 +53,8 @@ class OracleKVCache:
         """Keys or queries as the index has them: rotated as the cache does, or by blocks where its type has none."""
         cache = self._rounding[0]
         n = cache.rotation if cache.type_name.upper() == "Q8_0" else Q4_0_BLOCK
-        return rotate(x, n) if n else x
+        rotated = rotate(x, n) if n else x
+        return rotated if self._index_noise is None else self._index_noise(rotated)
 
     def index(self, il: int, positions: slice) -> Array:
         """Keys in 4 bits, rotated."""

@@ -59,6 +59,7 @@ class OracleSequence(ABC):
         shared_heads: bool = False,
         positions: str = "text",
         n_ctx_train: int | None = None,
+        index_noise: Callable[[Array], Array] | None = None,
     ) -> None:
         self.model, self.dtype, self.choose_memory = model, dtype, choose_memory
         self.S, self.L, self.H, self.A, self.M = S, L, H, A, A + L + H
@@ -69,7 +70,7 @@ class OracleSequence(ABC):
         # What one of them finds, the other does not.
         self.lookup = Lookup(S=S, T=T, B=B if retrieval == "ngrams" else 0, A=A, L=L)
         self.index_budget = B if retrieval == "index" else 0
-        self.cache = OracleKVCache(model.hparams, kv_type, has_index=self.index_budget > 0)
+        self.cache = OracleKVCache(model.hparams, kv_type, has_index=self.index_budget > 0, index_noise=index_noise)
         n_trained = n_ctx_train or model.hparams.n_ctx_train
         self.cache_positions = CachePositions(model, S, n_trained, kv_type) if positions == "cache" else None
         self.history: list[dict[int, IntArray]] = []

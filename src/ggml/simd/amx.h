@@ -5,10 +5,6 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#if defined(H2O_EMULATE_AMX)
-#include H2O_EMULATE_AMX // tools/check_kernels.py amx
-#endif
-
 namespace {
 
 // Tiles 0 to 3 are 16 x 16 sums, 4 and 5 have 16 rows of so many bytes, 6 and 7 as many of 16 columns, 4 bytes of each side by side.

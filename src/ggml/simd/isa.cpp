@@ -44,7 +44,7 @@ static bool has_avx512_bf16() {
 
 static bool has_amx() {
 #if defined(H2O_EMULATE_AMX)
-    return has_avx512_bf16();
+    return has_avx2();
 #elif defined(__linux__)
     const unsigned AMX_BF16 = 1u << 22;
     const unsigned AMX_TILE = 1u << 24;
