@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Before h2o_llama loads: a thread that spins takes the CPU from the one it waits for, or from the other workers.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# In a build with a GPU, the CPU computes what is not put there, and Vulkan multiplies in float32.
+# In a build with a GPU, the CPU computes what is not put there, and Vulkan and cuBLAS multiply in float32.
 os.environ.setdefault("GGML_OP_OFFLOAD_MIN_BATCH", "1000000")
 os.environ.setdefault("GGML_VK_DISABLE_F16", "1")
+os.environ.setdefault("GGML_CUDA_CUBLAS_COMPUTE_TYPE", "f32")
+os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 
 import numpy as np
 import pytest

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compare import assert_all_close, assert_all_equal, assert_logits_close, case
 from cuda_in_software import BACKEND, IS_SOFTWARE, load, registered, running
 from h2o_llama import H2OConfig, Llama, _core, demo_model_path, ops
-from oracle.top_keys import attention_of, choose, head_logits, index_scores, top_keys
+from oracle.top_keys import CANDIDATES, attention_of, choose, head_logits, index_scores, top_keys
 from pairwise import all_pairs
 from test_attention_op import (
     Sizes,
@@ -39,6 +39,9 @@ Inputs = tuple[Array, Array, Array, Array]
 # bits, BF16 8. Weights have 11 bits with F16, two times 8 with BF16. Keys and values in Q8_0 are rounded to F16.
 LOGIT = {"f32": 2.0**-18, "f16": 2.0**-18, "bf16": 2.0**-14, "q8_0": 2.0**-10}
 OUTPUT = {"f32": 2.0**-18, "f16": 2.0**-11, "bf16": 2.0**-14, "q8_0": 2.0**-9}
+# Tensor cores cut off what they add: of 17 numbers (those of a step and the sum so far) each at 2^-23 of the largest,
+# and the sum. There are d/8 steps, as q has two parts. All cut off the same way would be d*2^-22; they are not.
+CUT_OFF = 2.0**-24
 TYPES = list(LOGIT)
 
 NO_SUMS, COLUMN_SUMS, QUERY_SUMS = range(3)
@@ -74,7 +77,7 @@ def check(got: ops.Attention, want: ops.Attention, inputs: Inputs, type: str, sc
     """As for the CPU's kernels: an error δ of the logits is one of δ in m and a factor e^δ in l and the weights."""
     q, k, v, _ = inputs
     size = abs(scale) * np.linalg.norm(q, axis=-1).max() * np.linalg.norm(k, axis=-1).max() / np.sqrt(q.shape[-1])
-    delta = LOGIT[type] * (1 + float(size))
+    delta = (LOGIT[type] + (0 if type == "f32" else CUT_OFF * q.shape[-1])) * (1 + float(size))
     np.testing.assert_allclose(got.m, want.m, rtol=0, atol=delta)
     np.testing.assert_allclose(got.l, want.l, rtol=delta)
     if got.sums.size > 0:
@@ -339,7 +342,8 @@ class TestTopKeys:
                 for head, i in np.argwhere((got != want).any(axis=-1)):
                     # Both are rounded: what only one has weighs as much as what only the other has, or nothing.
                     assert sorted(got[head, i]) == list(got[head, i])
-                    candidates = choose(scores, 4 * n_top, taken)[head, i]
+                    candidates = choose(scores, min(CANDIDATES * n_top, n_k), taken)[head, i]
+                    candidates = candidates[candidates >= 0]
                     attention = dict(zip(candidates, attention_of(logits[:, head, i, candidates]), strict=True))
                     sets = set(got[head, i]), set(want[head, i])
                     only = [sorted(attention[row] for row in one - other) for one, other in (sets, sets[::-1])]
@@ -390,7 +394,10 @@ def test_whole_model(options: dict[str, Any]) -> None:
             return np.concatenate(logits), sets
 
     (logits, sets), (logits_there, sets_there) = run(0), run(99)
-    assert_logits_close(logits_there, logits, 5e-3)
+    if IS_SOFTWARE:
+        assert_logits_close(logits_there, logits, 5e-3)
+    else:  # F16 and TF32 are off by 6e-4 to 1e-3 (rms, see tolerances.py), near ties of the index by more in a few rows
+        assert np.linalg.norm(logits_there - logits) < 5e-3 * np.linalg.norm(logits)
     assert np.mean([len(a & b) / len(a) for a, b in zip(sets, sets_there, strict=True)]) > 0.97
 
 

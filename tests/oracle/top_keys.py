@@ -6,6 +6,9 @@ import numpy as np
 
 from .arrays import Array, IntArray
 
+# Of query heads that share a KV head, for each row that is chosen.
+CANDIDATES = 8
+
 
 def rounded_queries(q: Array, n_head_kv: int) -> Array:
     """float64 [n_head_kv, n_q, d]: float32 q [n_head, n_q, d] summed over each group, in 8 bits. NaN: not finite."""
@@ -58,12 +61,12 @@ def attention_of(logits: Array) -> Array:
 
 
 def weigh(scores: Array, logits: Array, n_top: int, taken: IntArray | None) -> IntArray:
-    """As `choose`, of 8*n_top candidates with the highest scores those to which the heads of a group give most.
+    """As `choose`, of CANDIDATES*n_top rows with the highest scores those to which the heads of a group give most.
 
     That is the attention of logits [group, n_head_kv, n_q, n_k] to the candidates.
     """
     chosen = choose(scores, n_top, taken)
-    for head, of_queries in enumerate(choose(scores, min(8 * n_top, scores.shape[-1]), taken)):
+    for head, of_queries in enumerate(choose(scores, min(CANDIDATES * n_top, scores.shape[-1]), taken)):
         for i, rows in enumerate(of_queries):
             candidates = rows[rows >= 0]
             candidates = candidates[~np.isnan(scores[head, i, candidates])]

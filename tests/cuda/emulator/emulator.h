@@ -177,6 +177,29 @@ inline void emulated_ldmatrix(uint32_t (& x)[4], const void * row, bool transpos
     }
 }
 
+// c + x*y as tensor cores add up: all of these are aligned to the largest, of which 24 bits count, and cut off there; so is the sum.
+// From A100 on they keep a bit or more besides (Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021).
+inline float emulated_sum(float c, const float (& x)[16], const float (& y)[16]) {
+    float plain   = c;
+    float largest = fabsf(c);
+    for (int k = 0; k < 16; ++k) {
+        plain  += x[k]*y[k];
+        largest = fmaxf(largest, fabsf(x[k]*y[k]));
+    }
+    if (!std::isfinite(plain) || largest == 0.0f) {
+        return plain;
+    }
+    const double unit = ldexp(1.0, ilogbf(largest) - 23);
+
+    int64_t units = (int64_t) (c/unit);
+    for (int k = 0; k < 16; ++k) {
+        units += (int64_t) ((double) x[k]*y[k]/unit);
+    }
+    const double sum = units*unit;
+    const float  res = (float) sum;
+    return fabs(res) > fabs(sum) ? nextafterf(res, 0.0f) : res;
+}
+
 // mma.m16n8k16.row.col.f32: c += a*b
 template <typename T>
 void emulated_mma(float (& c)[4], const uint32_t (& a)[4], uint32_t b0, uint32_t b1) {
@@ -187,10 +210,12 @@ void emulated_mma(float (& c)[4], const uint32_t (& a)[4], uint32_t b0, uint32_t
     for (int i = 0; i < 4; ++i) {
         const int row = lane/4 + i/2*8;
         const int col = lane%4*2 + i%2;
+        float x[16];
+        float y[16];
         for (int k = 0; k < 16; ++k) {
-            const uint32_t x = all[row%8*4 + k%8/2].a[row/8 + k/8*2];
-            const uint32_t y = all[col*4     + k%8/2].b[k/8];
-            c[i] += emulated_number<T>(x, k%2)*emulated_number<T>(y, k%2);
+            x[k] = emulated_number<T>(all[row%8*4 + k%8/2].a[row/8 + k/8*2], k%2);
+            y[k] = emulated_number<T>(all[col*4     + k%8/2].b[k/8], k%2);
         }
+        c[i] = emulated_sum(c[i], x, y);
     }
 }
