@@ -1,5 +1,5 @@
 // Products with weights in upstream's AMX buffers, in the place of ggml-cpu/amx/mmq.cpp where the CPU has no AMX: tools/check_kernels.py
-// amx. Weights stay as they are in the file. What mmq.cpp does not do ends the process.
+// amx. Weights are stored as in the file. What mmq.cpp cannot do ends the process.
 
 #include "amx/mmq.h"
 #include "ggml-cpu.h"

@@ -87,15 +87,15 @@ typedef float   emulated_floats __attribute__((vector_size(64), may_alias));
 typedef int32_t emulated_ints   __attribute__((vector_size(64), may_alias));
 typedef int64_t emulated_longs  __attribute__((vector_size(64), may_alias));
 
-// Of a row of a and all of b, for each pair of BF16 (the upper halves of float32): sums of the first and of the second numbers, which
-// are added at the end. The CPU also takes subnormal numbers for 0.
+// Products of a row of a with all of b, for each pair of BF16 (the upper halves of float32): the first and the second numbers have sums
+// of their own, which are added at the end. Subnormal numbers are kept; the CPU takes them for 0.
 struct emulated_bf16 {
     emulated_floats first  = {};
     emulated_floats second = {};
 
     void add(int32_t a, emulated_ints b) {
         const emulated_ints x = a - emulated_ints {};
-        first  += (emulated_floats) (x << 16)         *(emulated_floats) (b << 16);
+        first  += (emulated_floats) (x << 16)*(emulated_floats) (b << 16);
         second += (emulated_floats) (x & (int) 0xffff0000)*(emulated_floats) (b & (int) 0xffff0000);
     }
 
@@ -134,7 +134,7 @@ inline void emulated_product(int c, int a, int b) {
     }
 }
 
-// --- AVX-512, as far as it is used
+// --- the instructions of AVX-512 that kernels with tiles use
 
 template <typename T, typename A, typename B>
 inline T emulated_join(A a, B b) {

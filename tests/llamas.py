@@ -184,7 +184,7 @@ def assert_agrees_with_oracle(
 ) -> OracleSequence:
     """Property P5: logits of every call, every memory set, scores, lookups, and the cache itself.
 
-    With AMX's kernel and the index it may be an oracle of those that decide near ties otherwise. Returns the oracle.
+    With AMX's kernel and the index, an oracle that decides near ties otherwise may agree instead. Returns the oracle.
     """
     bounds = config.tolerance(model, calls)
     with open_llama(path, config, **kwargs) as llm:

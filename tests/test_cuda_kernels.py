@@ -39,8 +39,8 @@ Inputs = tuple[Array, Array, Array, Array]
 # bits, BF16 8. Weights have 11 bits with F16, two times 8 with BF16. Keys and values in Q8_0 are rounded to F16.
 LOGIT = {"f32": 2.0**-18, "f16": 2.0**-18, "bf16": 2.0**-14, "q8_0": 2.0**-10}
 OUTPUT = {"f32": 2.0**-18, "f16": 2.0**-11, "bf16": 2.0**-14, "q8_0": 2.0**-9}
-# Tensor cores cut off what they add: of 17 numbers (those of a step and the sum so far) each at 2^-23 of the largest,
-# and the sum. There are d/8 steps, as q has two parts. All cut off the same way would be d*2^-22; they are not.
+# Tensor cores cut off the 17 numbers that they add (a step's and the sum so far), each at 2^-23 of the largest, and the
+# sum. There are d/8 steps, as q has two parts. All cut off the same way would be d*2^-22; they are not.
 CUT_OFF = 2.0**-24
 TYPES = list(LOGIT)
 

@@ -88,9 +88,9 @@ def against_dense(dense: float) -> float:
     return 2e-5 + 4 * dense
 
 
-# With the AMX kernel of attention, whose factors are sums of two BF16, keys of later layers are off by this part of
-# their size (rms; measured 2e-6 to 3e-6, in float32 3e-7). Near ties of the index, which has them in 4 bits, are
-# decided otherwise.
+# With the AMX kernel of attention, whose factors are sums of two BF16, the error of later layers' keys is this
+# part of their size (rms; measured 2e-6 to 3e-6, in float32 3e-7). Near ties of the index, which has
+# keys in 4 bits, are decided otherwise.
 AMX_ERROR = 2.0**-18
 
 # Fusion of blocks against one softmax (design, section 3).

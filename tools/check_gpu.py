@@ -8,7 +8,7 @@ Another pack compiles what changed. Where the GPU is:
 
     tar xf h2o-gpu.tar.xz && h2o-gpu/run [PART...]
 
-runs tools/check_gpu.py run there: all parts, or those that are named (see `parts`). It needs NVIDIA's driver, and the
+runs tools/check_gpu.py run there: all parts, or the named ones (see `parts`). It needs NVIDIA's driver, and the
 CUDA libraries cudart and cublas of the version in tools/requirements-cuda.txt, wherever they are. Each part has a limit
 of time, and its output is in h2o-gpu/PART.log. It fails if one does.
 """
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "gpu"
 PACK = BUILD / "h2o-gpu"
 REQUIREMENTS = ROOT / "tools" / "requirements-cuda.txt"
-# Those of the extra "test" that the tests of these parts need.
+# Packages of the extra "test" that the tests of these parts import.
 TESTS = ("allpairspy", "gguf", "hypothesis", "patch-ng", "pytest", "pytest-timeout", "pytest-xdist")
 LAUNCH = """#!/bin/sh
 here=$(cd "$(dirname "$0")" && pwd)
@@ -123,7 +123,7 @@ def pack(architecture: str) -> None:
 
 
 def copy_python() -> None:
-    """The interpreter, its library, and those of the system that it loads but for glibc's."""
+    """The interpreter, its library, and the system's libraries that both load, but for glibc's."""
     home = PACK / "python"
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     (home / "bin").mkdir(parents=True)

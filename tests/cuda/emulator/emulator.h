@@ -177,7 +177,7 @@ inline void emulated_ldmatrix(uint32_t (& x)[4], const void * row, bool transpos
     }
 }
 
-// c + x*y as tensor cores add up: all of these are aligned to the largest, of which 24 bits count, and cut off there; so is the sum.
+// c + x*y as tensor cores add up: 24 bits of the largest number count, all are aligned to these and cut off, and so is the sum.
 // From A100 on they keep a bit or more besides (Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021).
 inline float emulated_sum(float c, const float (& x)[16], const float (& y)[16]) {
     float plain   = c;
