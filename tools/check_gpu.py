@@ -128,9 +128,9 @@ def copy_python() -> None:
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     (home / "bin").mkdir(parents=True)
     shutil.copy(Path(sys.base_prefix) / "bin" / name, home / "bin" / "python3")
-    unused = ("test", "tests", "idlelib", "tkinter", "ensurepip", "site-packages", "dist-packages", "config-*")
+    unused = ("test", "tests", "idlelib", "*tkinter*", "ensurepip", "site-packages", "dist-packages", "config-*")
     shutil.copytree(
-        sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}),
+        sysconfig.get_path("stdlib"),
         home / "lib" / name,
         ignore=shutil.ignore_patterns("__pycache__", *unused),
     )
@@ -192,6 +192,11 @@ def run(names: list[str]) -> None:
     folders = [*cuda, driver.parent, ROOT / "site" / "h2o_llama" / "lib", ROOT / "python" / "lib"]
     # The libraries were linked without the driver's.
     environment = os.environ | {"LD_LIBRARY_PATH": ":".join(map(str, folders)), "LD_PRELOAD": str(driver)}
+    # Without one, some parts would pass on the CPU.
+    devices = "from h2o_llama import _core; print(*_core.layer_devices([]))"
+    seen = subprocess.run([sys.executable, "-c", devices], env=environment, text=True, stdout=subprocess.PIPE).stdout
+    if "CUDA0" not in seen.split():
+        sys.exit(f"check_gpu: h2o_llama finds no GPU here, only: {seen.strip() or 'none'}")
     failed = []
     for name in names or all_parts:
         limit, variables, command = all_parts[name]
