@@ -189,13 +189,13 @@ inline float emulated_sum(float c, const float (& x)[16], const float (& y)[16])
     if (!std::isfinite(plain) || largest == 0.0f) {
         return plain;
     }
-    const double unit = ldexp(1.0, ilogbf(largest) - 23);
+    const double scale = ldexp(1.0, 23 - ilogbf(largest));
 
-    int64_t units = (int64_t) (c/unit);
+    int64_t units = (int64_t) (c*scale);
     for (int k = 0; k < 16; ++k) {
-        units += (int64_t) ((double) x[k]*y[k]/unit);
+        units += (int64_t) ((double) x[k]*y[k]*scale);
     }
-    const double sum = units*unit;
+    const double sum = units/scale;
     const float  res = (float) sum;
     return fabs(res) > fabs(sum) ? nextafterf(res, 0.0f) : res;
 }
