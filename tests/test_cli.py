@@ -15,10 +15,12 @@ import pytest
 import typer
 
 import h2o_llama
+import models
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.cli import app, demo
+from h2o_llama.cli import run as run_module
 from h2o_llama.cli.run import _stream
 from h2o_llama.config import OPTIONS, option_names
 from h2o_llama.demo.document import build_document
@@ -172,6 +174,24 @@ def test_bad_arguments_are_one_line(command: list[str], match: str) -> None:
     assert_one_line_error(invoke(command[0], "demo", *command[1:]), match)
 
 
+def test_a_file_cannot_move_the_cursor(tmp_path: Path) -> None:
+    """Nor say anything in rich's markup: by its name, or by what its metadata say."""
+    name = "[/b]\x1b[2J\x07\udcff.gguf"
+    shown = "[/b]␛[2J␇\ufffd.gguf"
+    writer = models.open_writer(models.ONE_LAYER, tmp_path / name)
+    writer.kv_data[0]["general.name"].value = "[/i]\x1b]0;x\x07"
+    models.add_weights(models.ONE_LAYER, writer)
+    models.finish(writer)
+    (tmp_path / f"{name}.txt").write_text("x" * 300)
+    result = succeeded(invoke("info", tmp_path / name))
+    assert "[/i]␛]0;x␇" in result.stdout
+    assert shown in result.stdout
+    for command in (["info"], ["info", "--debug"], ["quantize", "none", "q8_0"]):
+        error = invoke(command[0], tmp_path / f"{name}.txt", *command[1:]).stderr
+        assert f"{shown}.txt" in error
+        assert "\x1b" not in error
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     result = invoke("info", "--debug", tmp_path / "missing.gguf")
     assert result.exit_code == 1
@@ -251,8 +271,9 @@ def test_run_counts_what_was_drafted(text_file: Path) -> None:
     assert 0 < int(match[1]) <= int(match[2])
 
 
-def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path) -> None:
+def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the options of the run that saved it, whatever is said now, and the text that follows from both."""
+    contexts = record_calls(monkeypatch, run_module, "open_context")
     saved, options = str(tmp_path / "saved"), ["-n", "12", "--temp", "0", "--dense-tail", "0", *ONE_THREAD]
     whole = invoke("run", "demo", "--file", str(text_file), "--prompt", "def f", *SMALL, *options)
     first = succeeded(invoke("run", "demo", "--file", str(text_file), *SMALL, *options, "-n", "0", "--save", saved))
@@ -261,6 +282,11 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path) -> None:
     assert second.stdout == whole.stdout
     assert re.search(r"loaded [\d,]+ tokens, prompt 5 tokens, ", second.stderr)
     succeeded(invoke("run", "demo", "--load", saved, *options))
+    cold, mine = ["--evict", "--cold-store", tmp_path], ["--evict", "--cold-store", "/tmp"]
+    succeeded(invoke("run", "demo", "--file", text_file, "--chunk", "64", *cold, *options, "--save", saved + "2"))
+    for more, store in (([], "memory"), (mine, "/tmp")):
+        succeeded(invoke("run", "demo", "--load", saved + "2", *more, *options))
+        assert str(contexts[-1]["h2o"].cold_store) == store
     assert_one_line_error(invoke("run", "demo", "--load", str(text_file), *options), "is no snapshot of h2o-llama")
     assert_one_line_error(invoke("run", "demo", "--load", saved, "--n-ctx", "20", *options), "do not fit into n_ctx=20")
     assert_one_line_error(invoke("run", "demo", "-p", "x", "--save", str(tmp_path), *options), "is a folder")

@@ -58,6 +58,12 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == rows
 
 
+def test_a_texts_name_is_no_markup(text_file: Path, tmp_path: Path) -> None:
+    text = text_file.rename(tmp_path / "[/b]\x1b[2J[page 1].txt")
+    result = succeeded(run("demo", "--file", text, *SMALL, "--continuation", "0"))
+    assert "[/b]␛[2J[page 1].txt" in result.stdout.replace("\n", "")
+
+
 def test_halves_of_the_text(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     for half in ("first", "second"):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table as RichTable
-from rich.text import Text
 
+from h2o_llama._internal.terminal import plain
 from h2o_llama.bench.report import Report
 from h2o_llama.bench.rows import Row, of_groups
 
@@ -32,12 +32,12 @@ class Table:
         return f"{table}\n\n{self.note}" if self.note else table
 
     def rich(self) -> RichTable:
-        table = RichTable(caption=Text(self.note) if self.note else None, caption_justify="left")
-        table.add_column(self.title)
+        table = RichTable(caption=plain(self.note) if self.note else None, caption_justify="left")
+        table.add_column(plain(self.title))
         for name in self.columns:
-            table.add_column(name, justify="right")
+            table.add_column(plain(name), justify="right")
         for cells in self.lines:
-            table.add_row(*map(Text, cells))
+            table.add_row(*map(plain, cells))
         return table
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
+from h2o_llama._internal.terminal import echo
 from h2o_llama.cli import batch, bench, chat, demo, info, inspect, pull, quantize, rpc_server, run, serve
 from h2o_llama.cli.errors import Commands, with_debug
 from h2o_llama.cli.eval import eval_model
@@ -34,7 +35,7 @@ h2o-llama --help lists all commands."""
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"h2o-llama {__version__} (llama.cpp {UPSTREAM_COMMIT})")
+        echo(f"h2o-llama {__version__} (llama.cpp {UPSTREAM_COMMIT})")
         raise typer.Exit
 
 
@@ -47,7 +48,7 @@ def main(
 ) -> None:
     """What there is to do without a command."""
     if context.invoked_subcommand is None:
-        typer.echo(_FIRST_STEPS)
+        echo(_FIRST_STEPS)
 
 
 _GROUPS: dict[str, dict[str, Callable[..., None]]] = {

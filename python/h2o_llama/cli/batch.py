@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from h2o_llama import H2OConfig
+from h2o_llama._internal.terminal import echo
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
 from h2o_llama.batch.answers import Answer
 from h2o_llama.batch.documents import SUFFIXES
@@ -95,10 +96,10 @@ def batch(
                         n_added += 1
                     else:
                         n_errors += 1
-                        typer.echo(f"{answer['document']}: {answer['error']}", err=True)
+                        echo(f"{answer['document']}: {answer['error']}", err=True)
                     update("answers", n_known + n_added, n_total)
         finally:
-            typer.echo(
+            echo(
                 f"{n_added:,} answers added to {out}, {n_known:,} were there"
                 + (f", {n_errors:,} errors" if n_errors else ""),
                 err=True,

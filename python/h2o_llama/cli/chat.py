@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OConfig, H2OError, Llama, Model
+from h2o_llama._internal.terminal import echo, write
 from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
@@ -89,7 +90,7 @@ def chat(
             library=library,
         )
     if len(read_first) >= n_trained and (llm.h2o is None or llm.h2o.positions == "text"):
-        typer.echo(
+        echo(
             f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
             "for: it may write nonsense.",
             err=True,
@@ -100,7 +101,7 @@ def chat(
             with progress_bars() as update:
                 llm.eval(read_first, progress=lambda done, total: update("document", done, total))
             if llm.n_cached:
-                typer.echo(f"[{llm.n_cached:,} of {len(read_first):,} tokens are from the library]", err=True)
+                echo(f"[{llm.n_cached:,} of {len(read_first):,} tokens are from the library]", err=True)
         talk = _Chat(llm, begin, image or [], {"max_tokens": max_tokens, "temperature": temp, "seed": seed})
         for line in _lines():
             if line.strip() == "/exit":
@@ -148,57 +149,59 @@ class _Chat:
         elif line.startswith("/image "):
             self._images.append(Path(line.removeprefix("/image ").strip()))
         elif line.startswith("/"):
-            typer.echo(f"There is no {line.split()[0]}.\n{_HELP}", err=True)
+            echo(f"There is no {line.split()[0]}.\n{_HELP}", err=True)
         else:
-            self._messages.append(said(line, self._images))
-            self._images = []
-            self._answer()
+            images, self._images = self._images, []
+            try:
+                message = said(line, images)
+            except (OSError, ValueError) as error:
+                echo(f"h2o-llama: {describe(error)}", err=True)
+                return
+            self._answer([*self._messages, message])
 
-    def _answer(self) -> None:
-        """Answer the last message. One that cannot be answered is taken back."""
+    def _answer(self, messages: list[dict[str, Any]]) -> None:
+        """Answer these messages. The chat stays as it was where there is no answer, not a word of one."""
         start, text, usage = time.perf_counter(), "", None
         try:
-            for chunk in self._llm.create_chat_completion(self._messages, stream=True, **self._options):
+            for chunk in self._llm.create_chat_completion(messages, stream=True, **self._options):
                 delta = chunk["choices"][0]["delta"]
-                sys.stdout.write(delta.get("reasoning_content", "") + delta.get("content", ""))
-                sys.stdout.flush()
+                write(delta.get("reasoning_content", "") + delta.get("content", ""))
                 text += delta.get("content", "")
                 usage = chunk.get("usage")
         except (H2OError, ValueError, OSError) as error:
-            self._messages.pop()
-            typer.echo(f"h2o-llama: {describe(error)}", err=True)
+            echo(f"h2o-llama: {describe(error)}", err=True)
             return
         except KeyboardInterrupt:
-            pass
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-        self._messages.append({"role": "assistant", "content": text})
+            if not text:
+                write("\n")
+                return
+        write("\n")
+        self._messages = [*messages, {"role": "assistant", "content": text}]
         if usage is not None:
             seconds = time.perf_counter() - start
             n_read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
-            typer.echo(
+            echo(
                 f"[{usage['prompt_tokens']:,} tokens, {n_read:,} of them new; "
                 f"{usage['completion_tokens']:,} generated; {seconds:,.1f} s]",
                 err=True,
             )
 
     def _help(self) -> None:
-        typer.echo(_HELP, err=True)
+        echo(_HELP, err=True)
 
     def _reset(self) -> None:
         self._messages = list(self._begin)
 
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":
-            self._messages.pop()
-            self._answer()
+            self._answer(self._messages[:-1])
         else:
-            typer.echo("There is no answer yet.", err=True)
+            echo("There is no answer yet.", err=True)
 
     def _inspect(self) -> None:
         tokens = self._llm.tokens.tolist()
         if self._llm.h2o is None or not tokens:
-            typer.echo("H2O is off." if self._llm.h2o is None else "Nothing has been read yet.", err=True)
+            echo("H2O is off." if self._llm.h2o is None else "Nothing has been read yet.", err=True)
             return
         history = None if self._llm.h2o.evict else memory_history(self._llm)
         report = memory_report(self._llm, tokens, "the chat", history)

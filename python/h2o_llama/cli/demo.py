@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama import demo_model_path
+from h2o_llama._internal.terminal import echo
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.demo.document import build_document
 from h2o_llama.demo.measure import CHUNK_SIZE, H2O, compare, default_threads
@@ -53,6 +54,4 @@ def demo(
             longer = compare(demo_model_path(), build_document(LONG_BYTES), n_threads, update, [short.dense.variant])
         console.print(cost_table(longer), LONG_NOTE, "", sep="\n")
     write_html(html, short.report, html_facts(document, short), [n.line_positions for n in document.needles])
-    console.print(
-        f"What each head kept, highlighted in the document: {html}", soft_wrap=True, highlight=False, markup=False
-    )
+    echo(f"What each head kept, highlighted in the document: {html}")

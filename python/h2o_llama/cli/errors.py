@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from h2o_llama import H2OError
 from h2o_llama._internal import log
+from h2o_llama._internal.terminal import echo
 
 
 def describe(error: BaseException) -> str:
@@ -37,8 +38,8 @@ class Commands(TyperGroup):
             raise  # the reader of our output has gone; typer ends silently
         except (H2OError, OSError, ValueError, ImportError, MemoryError) as error:
             if ctx.meta.get(_DEBUG):
-                traceback.print_exception(error)
-            typer.echo(f"h2o-llama: {describe(error)}", err=True)
+                echo("".join(traceback.format_exception(error)).rstrip(), err=True)
+            echo(f"h2o-llama: {describe(error)}", err=True)
             raise typer.Exit(1) from error
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from h2o_llama._internal.terminal import plain
 from h2o_llama.cli import findings, options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_model, read_text
@@ -102,7 +103,7 @@ def eval_model(
         )
     console = Console()
     for table in tables(rows):
-        console.print(table)
+        console.print(plain(table) if isinstance(table, str) else table)
     if draw is not None:
         findings.name_files(draw(rows))
 

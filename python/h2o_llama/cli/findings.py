@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
+from h2o_llama._internal import terminal
 from h2o_llama.bench.tables import Table
 from h2o_llama.inspect.html import check_target
 
@@ -44,7 +44,7 @@ def write(
     written = []
     for path, content in files:
         if path == STDOUT:
-            sys.stdout.write(content)
+            terminal.write(content)
         elif path is not None:
             path.write_text(content, encoding="utf-8")
             written.append(path)
@@ -54,15 +54,15 @@ def write(
         return
     console = Console()
     if console.is_terminal:
-        console.print(facts, "", highlight=False, markup=False)
+        console.print(terminal.plain(facts), "")
         for table in tables:
             console.print(table.rich(), "")
     else:
-        print(facts, *(table.markdown() for table in tables), sep="\n\n")
+        terminal.echo("\n\n".join([facts, *(table.markdown() for table in tables)]))
     name_files(written)
 
 
 def name_files(paths: Sequence[Path]) -> None:
     """Say what was written."""
     for path in paths:
-        Console().print(f"Written: {path}", soft_wrap=True, highlight=False, markup=False)
+        terminal.echo(f"Written: {path}")

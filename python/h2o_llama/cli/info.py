@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
-from rich.text import Text
 
 from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama._internal.terminal import plain
 from h2o_llama.cli import options
 from h2o_llama.cli.prompt import model_file
 from h2o_llama.cli.weights import NONE, Changes, with_changes
@@ -23,7 +23,7 @@ def info(model: options.Model, changes: Changes = NONE) -> None:
         rows = [("File", llm.model_path), *_facts(llm), ("H2O", _verdict(llm))]
     table = Table(show_header=False, box=None)
     for name, value in rows:
-        table.add_row(Text(name, style="bold"), Text(value))
+        table.add_row(plain(name, "bold"), plain(value))
     Console().print(table)
 
 

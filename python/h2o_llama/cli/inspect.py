@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OConfig
+from h2o_llama._internal.terminal import echo
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
@@ -84,7 +85,7 @@ def inspect(
     if html is not None:
         ranked = f"ranked by {h2o.scorer}, schedule {h2o.schedule}"
         write_html(html, report, [("Heavy hitters", ranked), ("Model", description)])
-        console.print(f"Written: {html}", soft_wrap=True, highlight=False, markup=False)
+        echo(f"Written: {html}")
 
 
 def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory], chunk: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +12,11 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from h2o_llama._internal.terminal import echo, plain, printable
 from h2o_llama.cli.errors import Commands, with_debug
 from h2o_llama.library import Library, Text
 
-Name = Annotated[str, typer.Argument(metavar="TEXT", help="Its name, or the first digits of its id.")]
+Name = Annotated[str, typer.Argument(metavar="TEXT", help="Its name, or six or more first digits of its id.")]
 
 library = typer.Typer(
     cls=Commands, help="Texts that were read, and need not be read again.", invoke_without_command=True
@@ -30,12 +32,10 @@ def _list() -> None:
         is_long = title in ("Name", "Model")
         table.add_column(title, no_wrap=not is_long, overflow="fold", justify="right" if title in _NUMBERS else "left")
     for text in texts:
-        table.add_row(*_row(text))
+        table.add_row(*map(plain, _row(text)))
     if texts:
         Console().print(table)
-    typer.echo(
-        f"{len(texts):,} texts, {decimal(shelf.n_bytes)} of at most {decimal(shelf.limit_bytes)}: {shelf.folder}"
-    )
+    echo(f"{len(texts):,} texts, {decimal(shelf.n_bytes)} of at most {decimal(shelf.limit_bytes)}: {shelf.folder}")
 
 
 _NUMBERS = ("Tokens", "Bytes", "Own")
@@ -47,23 +47,41 @@ def _row(text: Text) -> tuple[str, ...]:
 
 
 def remove(
-    names: Annotated[list[str] | None, typer.Argument(metavar="TEXT…", help="Names, or first digits of ids.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT…", help="Names, or six or more first digits of ids.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Empty the library.")] = False,
 ) -> None:
-    """Remove texts."""
+    """Remove texts. Where a person is at the terminal, they are asked first."""
     if everything == bool(names):
         raise typer.BadParameter("name texts, or pass --all")
     shelf = Library()
-    n = shelf.clear() if everything else shelf.remove(*(names or ()))
-    typer.echo(f"{n:,} texts removed")
+    if everything:
+        _ask(f"Remove all {len(shelf.texts()):,} texts of {shelf.folder}?")
+        n = shelf.clear()
+    else:
+        texts = {text.path.name: text.contents for text in (shelf._named("remove", name) for name in names or ())}
+        for name, text in texts.items():
+            _ask(f"Remove {text.name} ({name[:8]}, {len(text.tokens):,} tokens)?")
+        n = shelf.remove(*texts)
+    echo(f"{n:,} texts removed")
 
 
-def verify() -> None:
-    """Read every file. What is damaged is removed; the exit code is 1 then."""
-    problems = Library().verify()
+def _ask(question: str) -> None:
+    """Nobody is asked where nobody is at the terminal."""
+    if sys.stdin.isatty():
+        typer.confirm(printable(question), abort=True, err=True)
+
+
+def verify(
+    repair: Annotated[bool, typer.Option("--repair", help="Remove what is damaged, and what no text has.")] = False,
+) -> None:
+    """Read every file, and name what is damaged; the exit code is 1 then."""
+    problems = Library().verify(repair=repair)
     for problem in problems:
-        typer.echo(problem, err=True)
-    typer.echo(f"{len(problems):,} damaged files, which were removed" if problems else "nothing is damaged")
+        echo(problem, err=True)
+    removed = ", which were removed" if repair else ": --repair removes them"
+    echo(f"{len(problems):,} damaged files{removed}" if problems else "nothing is damaged")
     if problems:
         raise typer.Exit(1)
 
@@ -80,7 +98,7 @@ def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written.")],
 ) -> None:
     """Add a text that `export` has written."""
-    typer.echo(Library().import_file(file))
+    echo(Library().import_file(file))
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

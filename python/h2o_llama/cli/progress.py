@@ -17,7 +17,7 @@ def progress_bars(auto_refresh: bool = True) -> Iterator[Callable[[str, int, int
     thread that would take time from what is measured.
     """
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=auto_refresh

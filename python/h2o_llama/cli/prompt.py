@@ -10,6 +10,8 @@ from typing import Any
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+from h2o_llama._internal.terminal import echo
+from h2o_llama.chat._images import data_url
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.weights import NONE, Changes
 from h2o_llama.library import Library, default_folder
@@ -79,16 +81,17 @@ def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-li
     folder = folder or default_folder()
     try:
         if is_wanted and not folder.exists() and sys.stderr.isatty():
-            typer.echo(f"What is read is kept in {folder}: see `h2o-llama library`, {off}.", err=True)
+            echo(f"What is read is kept in {folder}: see `h2o-llama library`, {off}.", err=True)
         return is_wanted and Library(folder).limit_bytes > 0
     except OSError as error:
-        typer.echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+        echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
         return False
 
 
 def said(text: str, images: Sequence[Path] | None) -> dict[str, Any]:
-    """A user's message: images, and a text about them."""
-    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": str(image)}} for image in images or ()]
+    """A user's message: images, and a text about them. Raises OSError or ValueError if an image cannot be read."""
+    urls = [data_url("[--image]", image) for image in images or ()]
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
 
 

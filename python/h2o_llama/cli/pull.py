@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from h2o_llama._internal.terminal import echo
 from h2o_llama.models._named import NAMED_FILES, NamedModel
 from h2o_llama.models.pull import pull as pull_file
 
@@ -22,7 +23,7 @@ def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default
     if name is None:
         Console().print(_table())
     else:
-        typer.echo(pull_file(name, report=lambda line: typer.echo(f"{name}: {line}", err=True)))
+        echo(pull_file(name, report=lambda line: echo(f"{name}: {line}", err=True)))
 
 
 def _table() -> Table:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
+from h2o_llama._internal.terminal import echo
 from h2o_llama.cli import options
 from h2o_llama.cli.prompt import model_file
 from h2o_llama.inspect.html import check_target
@@ -23,4 +24,4 @@ def quantize(
     """Write a model with weights of another type, by llama.cpp's own quantiser."""
     check_target(out)
     quantize_model(model_file(model), out, type, threads)
-    typer.echo(f"Written: {out}, {decimal(out.stat().st_size)}")
+    echo(f"Written: {out}, {decimal(out.stat().st_size)}")

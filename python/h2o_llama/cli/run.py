@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, Llama, Model, Snapshot
+from h2o_llama._internal.terminal import echo, write
 from h2o_llama.chat._images import ChatImages
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
@@ -55,7 +56,10 @@ def run(
     ] = 0,
     load: Annotated[
         Path | None,
-        typer.Option(help="Go on after what --save has written, with the chunks and H2O options it was saved with."),
+        typer.Option(
+            help="Go on after what --save has written, with the chunks and H2O options it was saved with, but for "
+            "where --cold-store is: memory by default."
+        ),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Save what has been read, before text is generated.")] = None,
     special: Annotated[
@@ -85,7 +89,7 @@ def run(
                 tokens = tokenize(weights, text, special)
             else:
                 tokens = weights.tokenize(text, add_special=False, parse_special=special)
-                h2o = before.origin.h2o
+                h2o = _as_saved(before.origin.h2o, h2o)
             n_asked = len(weights.tokenize(prompt, add_special=False, parse_special=special))
         if dense_tail is None:
             dense_tail = DENSE_TAIL if file is None else max(DENSE_TAIL, n_asked)
@@ -108,7 +112,7 @@ def run(
         saved = time.perf_counter()
         n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), max_tokens))
         generated = time.perf_counter()
-        typer.echo(
+        echo(
             f"{f'loaded {n_before:,} tokens, ' if before else ''}"
             f"prompt {len(tokens):,} tokens, {_known(llm)}"
             f"{(len(tokens) - llm.n_cached) / (prefilled - start):,.1f} tokens/s | "
@@ -116,6 +120,13 @@ def run(
             f"KV cache {decimal(llm.kv.stats.kv_bytes + llm.kv.stats.index_bytes)} | " + _chunks(llm),
             err=True,
         )
+
+
+def _as_saved(saved: H2OConfig | None, given: H2OConfig | None) -> H2OConfig | None:
+    """A file does not say where to write: the command line does."""
+    if saved is None or saved.cold_store is None or given is None or given.cold_store is None:
+        return saved
+    return replace(saved, cold_store=given.cold_store)
 
 
 def _asked_by_the_template(
@@ -139,10 +150,8 @@ def _stream(llm: Llama, tokens: Iterable[int]) -> int:
     n = 0
     for token in tokens:
         n += 1
-        sys.stdout.write(decoder.decode(llm.detokenize([token])))
-        sys.stdout.flush()
-    sys.stdout.write(decoder.decode(b"", final=True) + "\n")
-    sys.stdout.flush()
+        write(decoder.decode(llm.detokenize([token])))
+    write(decoder.decode(b"", final=True) + "\n")
     return n
 
 

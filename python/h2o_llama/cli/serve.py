@@ -11,6 +11,7 @@ import typer
 
 from h2o_llama import H2OConfig, H2OError, Llama, Model
 from h2o_llama._internal import check, log
+from h2o_llama._internal.terminal import echo
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.programs import become, program
@@ -164,5 +165,5 @@ def serve(
         try:
             start_librarian(folder, origin)
         except OSError as error:
-            typer.echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+            echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
     become(llama_server, [*map(str, arguments), *further])

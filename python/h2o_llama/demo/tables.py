@@ -6,6 +6,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from h2o_llama._internal.terminal import plain
 from h2o_llama.demo.document import Document, Needle
 from h2o_llama.demo.measure import CHUNK_SIZE, H2O, SPARSE, TAIL, Comparison, Result
 from h2o_llama.inspect.pieces import visible
@@ -72,7 +73,7 @@ def answer_table(document: Document, comparison: Comparison) -> Table:
 def _said(answer: bytes, needle: Needle) -> Text:
     """An answer, marked as right or wrong."""
     text = visible(answer.decode("ascii", "replace"))
-    return Text(f"{text} right", "green") if answer == needle.answer else Text(f"{text} wrong", "red")
+    return plain(f"{text} right", "green") if answer == needle.answer else plain(f"{text} wrong", "red")
 
 
 def _kept(comparison: Comparison, i: int, needle: Needle) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from rich.table import Table
 
+from h2o_llama._internal.terminal import plain
 from h2o_llama.eval.ruler import ruler_mean
 from h2o_llama.eval.task import Row
 
@@ -43,9 +44,9 @@ def _of(row: Row) -> str:
 
 
 def _table(*columns: str) -> Table:
-    table = Table("", *columns)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("")
+    for column in columns:
+        table.add_column(plain(column), justify="right")
     return table
 
 
@@ -59,7 +60,7 @@ def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
     table.add_row("dense", f"{first['ppl_dense']:.3f}", *[""] * 5, f"{first['tokens_per_s_dense']:,.0f}")
     for row in rows:
         rounding = _loss_and_kl(row["first_chunk"])
-        table.add_row(row["setting"], *_losses(row), *rounding, f"{row['tokens_per_s']:,.0f}")
+        table.add_row(plain(row["setting"]), *_losses(row), *rounding, f"{row['tokens_per_s']:,.0f}")
     yield table
 
     buckets = first["buckets"]
@@ -67,7 +68,7 @@ def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
     by_position = _table(*(f"{b['start']:,} to {b['stop']:,}" for b in buckets))
     by_position.add_row("dense", *(f"{np.log(b['ppl_dense']):.4f}" for b in buckets))
     for row in rows:
-        by_position.add_row(row["setting"], *(_nats(np.log(b["ppl"] / b["ppl_dense"])) for b in row["buckets"]))
+        by_position.add_row(plain(row["setting"]), *(_nats(np.log(b["ppl"] / b["ppl_dense"])) for b in row["buckets"]))
     yield by_position
 
 
@@ -80,7 +81,7 @@ def _continuation(rows: list[Row]) -> Iterator[Table | str]:
     table = _table("reading", *_LOSS_COLUMNS)
     table.add_row("dense", "all K/V", f"{first['ppl_dense']:.3f}", "", "", "")
     for row in rows:
-        table.add_row(row["setting"], _OVER[row["over"]], *_losses(row))
+        table.add_row(plain(row["setting"]), _OVER[row["over"]], *_losses(row))
     yield table
 
 
@@ -119,7 +120,8 @@ def _ruler(rows: list[Row]) -> Iterator[Table | str]:
     for kind in kinds:
         of_kind = [found[setting, kind] for setting in settings]
         table.add_row(
-            kind, *(f"{100 * share:.1f}" for share in (of_kind[0]["score_dense"], *(r["score"] for r in of_kind)))
+            plain(kind),
+            *(f"{100 * share:.1f}" for share in (of_kind[0]["score_dense"], *(r["score"] for r in of_kind))),
         )
     means = [ruler_mean([row for row in rows if row["setting"] == setting]) for setting in settings]
     table.add_row("mean", f"{100 * means[0].dense:.1f}", *(f"{100 * m.score:.1f}" for m in means))

@@ -6,13 +6,7 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Control characters would move a terminal's cursor or be dropped by a browser: show their pictures instead.
-_VISIBLE = (
-    {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
-    | {0x7F: 0x2421}
-    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-    | dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # they reorder the text after them
-)
+from h2o_llama._internal.terminal import printable
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,7 @@ def split_pieces(tokens: Sequence[bytes]) -> list[Piece]:
         text += decoder.decode(token, final=is_last)
         inside_character = bool(decoder.getstate()[0])
         if is_last or not inside_character:
-            pieces.append(Piece(start, position + 1, text.translate(_VISIBLE)))
+            pieces.append(Piece(start, position + 1, printable(text)))
             start, text = position + 1, ""
     return pieces
 

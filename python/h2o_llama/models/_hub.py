@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from h2o_llama.errors import H2OWarning
+from h2o_llama._internal.warn import warn
 
 
 def download_model(repo_id: str, filename: str, revision: str | None = None, token: str | bool | None = None) -> Path:
@@ -41,7 +40,7 @@ def _from_cache(hub: Any, repo_id: str, filename: str, revision: str | None, err
     if not set(parts) <= set(names):
         raise error
     text = f"[Llama.from_pretrained] {error}: what was downloaded of {repo_id} before is used"
-    warnings.warn(text, H2OWarning, stacklevel=4)
+    warn(text)
     return folder / parts[0]
 
 

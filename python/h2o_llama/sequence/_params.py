@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,8 +9,8 @@ from h2o_llama import _core
 from h2o_llama._internal import check, log
 from h2o_llama._internal.cpus import available_cpus as available_cpus
 from h2o_llama._internal.memory import check_kv_size, check_logits_size, check_retrieved_size, fitting_cells
+from h2o_llama._internal.warn import warn
 from h2o_llama.config import OPTIONS, H2OConfig
-from h2o_llama.errors import H2OWarning
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.models._files import KV_TYPES
 from h2o_llama.models.rope import RopeOptions, as_core
@@ -102,11 +101,9 @@ class ContextParams:
                 "flash_attn='auto' or retrieval='ngrams'"
             )
         if h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
-            warnings.warn(
+            warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
                 "costs more than it saves",
-                H2OWarning,
-                stacklevel=4,
             )
 
     @property
@@ -123,12 +120,10 @@ class ContextParams:
             model, n_trained, self.type_k, self.type_v, has_index, int(self.n_seq_max), self._n_step
         )
         if n_cells < n_trained:
-            warnings.warn(
+            warn(
                 f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
                 f"KV cache, but beside the weights there are {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
                 "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit",
-                H2OWarning,
-                stacklevel=5,
             )
         return n_cells
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,9 +14,10 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.memory import check_all_logits_size
+from h2o_llama._internal.warn import warn
 from h2o_llama.chat import chat_completion, completion
 from h2o_llama.config import H2OConfig
-from h2o_llama.errors import CancelledError, H2OError, H2OWarning
+from h2o_llama.errors import CancelledError, H2OError
 from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.library import _using as shelf
 from h2o_llama.model import Model, Tokens
@@ -355,11 +355,9 @@ class Sequence:
         n_trained = self.model.n_ctx_train
         if self._engine.warns_of_length and n_tokens > n_trained:
             self._engine.warns_of_length = False
-            warnings.warn(
+            warn(
                 f"[{self._owner}] this model was trained for texts of {n_trained} tokens, this one is longer: "
                 "positions after that are unknown to it, and it may write nonsense",
-                H2OWarning,
-                stacklevel=4,
             )
 
     def _check_progress(self, owner: str, progress: Progress | None) -> Progress | None:

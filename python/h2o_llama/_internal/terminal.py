@@ -1,0 +1,40 @@
+"""What comes from outside, on a terminal: names, paths, metadata, messages, what a model says.
+
+None of it is rich's markup, and no terminal may obey it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rich.text import Text
+
+# Control characters would move a terminal's cursor or be dropped by a browser: show their pictures instead.
+_PICTURES = (
+    {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
+    | {0x7F: 0x2421}
+    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+    | dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # they reorder the text after them
+    | dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # of names that are not UTF-8: they cannot be written
+)
+
+
+def printable(text: str) -> str:
+    """The text with pictures of its control characters, but for line ends and tabs."""
+    return text.translate(_PICTURES)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """The text for rich, without markup."""
+    return Text(printable(text), style)
+
+
+def echo(text: object, err: bool = False) -> None:
+    """Print a line to standard output, or to standard error."""
+    print(printable(str(text)), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def write(text: str) -> None:
+    """Write to standard output: the text itself where that is no terminal."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
