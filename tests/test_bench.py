@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -252,9 +253,17 @@ def test_a_process_that_ends_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(SPARSE, 64, 0, 64, 1, 0)
     with pytest.raises(H2OError, match="measures sparse at 64 tokens ended: .*there is no file missing.gguf"):
         alone.measure_alone(case, "missing.gguf", np.zeros(64, np.int32))
-    monkeypatch.setattr(apart, "_COMMAND", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    monkeypatch.setattr(apart, "python_command", lambda module: killed)
     with pytest.raises(H2OError, match="ended: signal 9; a process that takes too much memory"):
         alone.measure_alone(case, "missing.gguf", np.zeros(64, np.int32))
+
+
+def test_a_process_imports_nothing_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pickle.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    assert apart.call_apart("test", os.getpid) != os.getpid()
 
 
 def test_tokens_are_a_texts_or_drawn_where_there_is_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click.testing
 import numpy as np
 import pytest
 
@@ -172,7 +173,7 @@ def test_a_text_says_where_it_can_be_gone_back_to(
         generated.close()
         tokens = llm.tokens.tolist()
     library.flush()
-    text = max(library._texts.read(library._texts.paths())[0], key=lambda text: len(text.contents.tokens))
+    text = max(library._texts.read()[0], key=lambda text: len(text.contents.tokens))
     with open_llama(tiny_model, config, library=library) as llm:
         assert llm.reuse([*tokens, 1]) == len(tokens)
         context = llm._engine._places[0]
@@ -243,6 +244,30 @@ def test_other_models_settings_and_types_do_not_mix(tiny_model: Path, one_layer_
         assert read(tiny_model, library, DOCUMENT, config) == 0
         assert read(tiny_model, library, DOCUMENT, config) == N
     assert read(one_layer_model, library, DOCUMENT) == 0
+
+
+def test_what_is_gone_is_forgotten(tiny_model: Path, library: Library) -> None:
+    """Every turn of a chat is a text that takes the place of the one before, in the memory of a librarian, too."""
+    other = Library(library.folder)
+    for n in range(1, 6):
+        read(tiny_model, library, [*DOCUMENT, *question(1, 70 * n)])
+        library.flush()
+        assert len(other.texts()) == len(other._texts._known)
+    assert len(other._texts._known) < 5
+
+
+def test_others_cannot_look_into_a_folder_that_was_there(tiny_model: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for name in ("texts", "blocks"):
+        (tmp_path / name).mkdir(mode=0o755)
+    library = Library(tmp_path)
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    private = {tmp_path / "texts", tmp_path / "blocks"}
+    assert files_of(library)
+    assert all({*path.parents} & private for path in files_of(library))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755  # it may hold something else
 
 
 def test_short_texts_and_contexts(tiny_model: Path, library: Library) -> None:
@@ -346,6 +371,16 @@ def test_damaged_files(tiny_model: Path, library: Library, damage: Callable[[Pat
     assert library.verify() == []
 
 
+def test_a_warning_is_about_the_callers_line(tiny_model: Path, library: Library) -> None:
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    for block in library.folder.glob("blocks/*/*"):
+        _flip(block, block)
+    with open_llama(tiny_model, CONFIG, library=library) as llm, pytest.warns(H2OWarning, match="read again") as found:
+        llm(DOCUMENT, max_tokens=1)
+    assert [warning.filename for warning in found] == [__file__]
+
+
 @pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
 def test_many_damaged_blocks_of_a_text(tiny_model: Path, library: Library) -> None:
     """They are found, and written again, all at once."""
@@ -369,10 +404,15 @@ def test_verify_names_what_is_damaged(tiny_model: Path, library: Library) -> Non
     _snapshot_file.write(block, about, {"content": _snapshot_file.Section(b"other", 1)})
     text = next(path for path in (library.folder / "texts").rglob("*") if path.is_file())
     _flip(text, text)
-    lines = library.verify()
+    before = files_of(library)
+    small = Library(library.folder, limit_bytes=1)
+    lines = small.verify()
     assert len(lines) == 2
     assert any("its content is not what its name says" in line for line in lines)
     assert any(str(text) in line for line in lines)
+    assert files_of(library) == before  # nothing is removed unasked
+    assert small.verify(repair=True) == lines
+    assert not {block, text} & {*files_of(library)}
     assert library.verify() == []
     assert len(library.texts()) == 1
 
@@ -445,6 +485,55 @@ def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert succeeded(invoke("library", "rm", "--all")).stdout == "2 texts removed\n"
     assert files_of(Library()) == []
     assert invoke("library", "rm").exit_code == 2
+
+
+def add_texts(model: Path, library: Library, *names: str) -> list[str]:
+    """A text of each name. Returns their ids."""
+    for seed, name in enumerate(names):
+        read(model, library, random_tokens(N, seed=seed), name=name)
+    library.flush()
+    return [text.id for text in reversed(library.texts())]
+
+
+def test_only_what_is_named_is_removed(tiny_model: Path, library: Library) -> None:
+    first, second, _ = add_texts(tiny_model, library, "one", "two", "two")
+    read(tiny_model, library, random_tokens(N, seed=7), name=second)  # a name that is another text's id
+    for name, match in (
+        ("", "no text"),
+        (first[0], "no text"),
+        (first[:5], "no text"),
+        ("two", "'two' names 2 texts: name one by its id, one of"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            library.remove("one", name)
+    assert len(library.texts()) == 4
+    assert library.remove(first[:6], second, "one") == 2
+    assert sorted(text.name for text in library.texts()) == sorted([second, "two"])
+
+
+def test_a_person_is_asked_before_a_text_is_removed(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path))
+    library = Library()
+    add_texts(tiny_model, library, "one", "two")
+    monkeypatch.setattr(click.testing._NamedTextIOWrapper, "isatty", lambda self: True)
+    for command in (["rm", "one", "two"], ["rm", "--all"]):
+        result = invoke("library", *command, stdin="y\nn\n" if "one" in command else "n\n")
+        assert result.exit_code == 1
+        assert "Remove " in result.stderr
+        assert len(library.texts()) == 2
+    succeeded(invoke("library", "rm", "one", stdin="y\n"))
+    assert [text.name for text in library.texts()] == ["two"]
+
+
+def test_a_name_is_neither_markup_nor_obeyed(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path))
+    name = "[/b] x[page 1]\x1b[2Jy\x9bz"
+    add_texts(tiny_model, Library(), name)
+    shown = succeeded(invoke("library")).stdout
+    assert "[/b] x[page 1]␛[2Jy\ufffdz" in shown
+    assert not {"\x1b", "\x9b"} & {*shown}
 
 
 def test_a_folder_that_cannot_be_made_stops_nobody(

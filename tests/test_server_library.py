@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +22,8 @@ from chats import CHATML, user
 from command_line import assert_one_line_error, invoke
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 from h2o_llama.demo.document import standard_library_text
+from h2o_llama.library.librarian import start_librarian
+from h2o_llama.sequence.snapshot import SnapshotOrigin
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
 from servers import Server, serving
@@ -55,6 +60,37 @@ def serve(tmp_path: Path, library: Library) -> Callable[..., Any]:
             yield server
 
     return start
+
+
+def test_a_librarian_that_is_killed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it import what lies in the folder in which the server was started."""
+    started = list[subprocess.Popen[bytes]]()
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    (tmp_path / "socketserver.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("H2O_LLAMA_LIBRARIAN", "")
+    origin = SnapshotOrigin("m", "0", 260, "f16", "f16", "auto", None)
+    for signal_number, n_left in ((signal.SIGKILL, 1), (signal.SIGTERM, 0)):
+        start_librarian(tmp_path / "library", origin)
+        assert len(list(tmp_path.glob("h2o-llama-*"))) == 1
+        assert librarian_answers()
+        os.kill(started[-1].pid, signal_number)
+        os.waitpid(started[-1].pid, 0)
+        assert len(list(tmp_path.glob("h2o-llama-*"))) == n_left
+
+
+def librarian_answers() -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.environ["H2O_LLAMA_LIBRARIAN"])
+        connection.sendall(b"POST /settings HTTP/1.1\r\nContent-Length: 3\r\n\r\n{}\n")
+        return connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
 def texts(server: Server, **headers: str) -> list[dict[str, Any]]:

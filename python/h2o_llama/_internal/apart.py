@@ -18,7 +18,16 @@ from h2o_llama.errors import H2OError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_COMMAND = (sys.executable, "-W", "ignore", "-c", "from h2o_llama._internal.apart import main; main()")
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Runs main() of a module. Nothing is imported from the working folder, where `python -m` would look first."""
+    code = f"import sys; sys.path[:] = filter(None, sys.path); from {module} import main; main()"
+    return [sys.executable, "-W", "ignore", "-c", code, *arguments]
+
+
+def python_environment() -> dict[str, str]:
+    """The environment in which this Python's modules are found, scripts beside the one that runs among them."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def call_apart(name: str, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -29,8 +38,12 @@ def call_apart(name: str, function: Callable[P, T], *arguments: P.args, **option
     H2OError
         If the process fails; the message begins with `name`.
     """
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # the function's module may be a script's
-    done = subprocess.run(_COMMAND, input=pickle.dumps((function, arguments, options)), capture_output=True, env=env)
+    done = subprocess.run(
+        python_command(__name__),
+        input=pickle.dumps((function, arguments, options)),
+        capture_output=True,
+        env=python_environment(),
+    )
     if done.returncode == 0:
         result: T = pickle.loads(done.stdout)
         return result

@@ -17,7 +17,7 @@ def n_bytes(texts: TextFiles, blocks: BlockFiles) -> int:
 
 def described(texts: TextFiles, blocks: BlockFiles) -> list[Text]:
     """The texts, last used first."""
-    stored, _ = texts.read(texts.paths())
+    stored, _ = texts.read()
     sizes = blocks.digests()
     n_users = Counter(digest for text in stored for digest in set(text.contents.blocks))
     stored.sort(key=lambda text: text.used, reverse=True)
@@ -43,17 +43,18 @@ def remove(texts: TextFiles, blocks: BlockFiles, chosen: list[Stored]) -> None:
         return
     for text in chosen:
         text.path.unlink(missing_ok=True)
-    others, _ = texts.read(texts.paths())
+    others, _ = texts.read()
     used = {digest for text in others for digest in text.contents.blocks}
     for digest in {digest for text in chosen for digest in text.contents.blocks} - used:
         blocks.remove(digest)
 
 
 def make_room(texts: TextFiles, blocks: BlockFiles, limit: int) -> None:
-    """Remove what cannot be read, least recently used texts down to a limit, and blocks that nobody has."""
-    stored, problems = texts.read(texts.paths())
-    for path in problems:
-        path.unlink(missing_ok=True)
+    """Remove what is damaged, least recently used texts down to a limit, and blocks that nobody has."""
+    stored, problems = texts.read()
+    for path, problem in problems.items():
+        if not isinstance(problem, OSError):  # which says nothing about what is in the file
+            path.unlink(missing_ok=True)
     sizes = blocks.digests()
     kept, n = set[str](), 0
     stored.sort(key=lambda text: text.used, reverse=True)

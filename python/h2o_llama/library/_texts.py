@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
@@ -96,7 +95,7 @@ def write_text(path: Path, contents: Contents) -> None:
         "name": contents.name,
         "points": contents.points,
         "has_logits": contents.has_logits,
-        "origin": asdict(contents.origin),
+        "origin": contents.origin.to_json(),
     }
     sections = {
         "tokens": _snapshot_file.Section(contents.tokens.astype("<i4").tobytes(), 4),
@@ -154,7 +153,7 @@ class Text:
     Attributes
     ----------
     id : str
-        24 digits; a few of the first will do where one is asked for.
+        24 hex digits. Where one is asked for, the first six or more do if no other id begins so.
     name : str
         What it was called when it was read, or how it begins.
     model : str
@@ -199,7 +198,7 @@ class TextFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[tuple[str, int, int], Contents] = {}
+        self._known: dict[Path, tuple[tuple[int, int], Contents]] = {}
 
     def forget(self) -> None:
         """Read every file anew."""
@@ -213,19 +212,23 @@ class TextFiles:
         """Of all texts, or of those of a key."""
         return [path for path in self._folder.glob(f"{key}/*") if not path.name.startswith(".")]
 
-    def read(self, paths: Sequence[Path]) -> tuple[list[Stored], dict[Path, Exception]]:
-        """Texts, and why others cannot be read. Those that are gone are left out."""
+    def read(self, key: str = "*") -> tuple[list[Stored], dict[Path, Exception]]:
+        """All texts, or those of a key, and why others cannot be read."""
         texts, problems = list[Stored](), dict[Path, Exception]()
+        paths = self.paths(key)
+        for gone in {path for path in list(self._known) if path.match(f"{key}/*")}.difference(paths):
+            self._known.pop(gone, None)  # every answer writes a text that replaces another one
         for path in paths:
             try:
                 status = path.stat()
-                key = (path.name, status.st_ino, status.st_size)
-                if key not in self._known:
+                file = (status.st_ino, status.st_size)
+                known = self._known.get(path)
+                if known is None or known[0] != file:
                     contents = read_text(path)
                     if path != self.path(contents):
                         raise _snapshot_file.damaged(path, "it has the name of another text")
-                    self._known[key] = contents
-                texts.append(Stored(path, self._known[key]))
+                    known = self._known[path] = (file, contents)
+                texts.append(Stored(path, known[1]))
             except FileNotFoundError:
                 continue
             except (OSError, DamagedFileError, ValueError) as error:

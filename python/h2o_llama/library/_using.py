@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.errors import H2OError, H2OWarning
+from h2o_llama._internal.warn import warn
+from h2o_llama.errors import H2OError
 from h2o_llama.library._cutting import Rows, layout_of
 from h2o_llama.library._texts import name_of
 from h2o_llama.library.library import Library
@@ -75,7 +75,7 @@ def take(sequence: Sequence, context: _core.Context, ids: NDArray[np.int32]) -> 
         return
     except (OSError, ValueError, H2OError, MemoryError) as error:
         library.discard(found)
-        warnings.warn(f"{error}: the text is read again", H2OWarning, stacklevel=4)
+        warn(f"{error}: the text is read again")
         return
     sequence._n_kept = snapshot.n_tokens
     sequence._logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
@@ -105,7 +105,7 @@ def give(sequence: Sequence, context: _core.Context) -> None:
         rows = [Rows(*row) for row in context.state_rows()]
         points = context.state_points()
     except (H2OError, MemoryError) as error:
-        warnings.warn(f"{error}: this text is not kept", H2OWarning, stacklevel=4)
+        warn(f"{error}: this text is not kept")
         return
     if (snapshot.tokens == -1).any():  # what is not known cannot be found again
         return

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import socketserver
 import subprocess
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from dataclasses import asdict
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from pathlib import Path
@@ -27,7 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_llama._internal.apart import python_command, python_environment
 from h2o_llama._internal.check import INT32_MAX
+from h2o_llama._internal.terminal import echo
+from h2o_llama._internal.warn import warn
 from h2o_llama.errors import BusyError, H2OError, H2OWarning
 from h2o_llama.library._cutting import Rows, layout_of
 from h2o_llama.library._texts import name_of
@@ -40,6 +44,9 @@ _SOCKET = "H2O_LLAMA_LIBRARIAN"
 
 _ID = re.compile("[0-9a-f]{24}")
 _SETTINGS = {"n_least": LEAST_TOKENS, "n_new": LEAST_NEW, "n_name": NAME_TOKENS, "marks": MARKS}
+_PREFIX, _NAME = "h2o-llama-", "librarian"
+"""Of the folder of a librarian among temporary files, and of the socket in it."""
+
 _WAITING = 64
 """Requests that wait until they are accepted."""
 
@@ -49,20 +56,23 @@ def start_librarian(folder: Path, origin: SnapshotOrigin) -> None:
 
     Raises OSError if there can be none.
     """
-    work = Path(tempfile.mkdtemp(prefix="h2o-llama-"))  # for this user alone
+    _remove_dead()
+    work = Path(tempfile.mkdtemp(prefix=_PREFIX))  # for this user alone
     try:
-        path = work / "librarian"
+        path = work / _NAME
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
+            listener.bind(f"{path}.new")
             listener.listen(_WAITING)
+            os.rename(f"{path}.new", path)  # whoever finds it refuse knows that it is dead
             given = {
                 "folder": str(folder.absolute()),
-                "origin": asdict(origin),
+                "origin": origin.to_json(),
                 "parent": os.getpid(),
                 "fd": listener.fileno(),
             }
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(work)],
+                python_command(__name__, str(work)),
+                env=python_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],
@@ -76,6 +86,21 @@ def start_librarian(folder: Path, origin: SnapshotOrigin) -> None:
         raise
     process.returncode = 0  # it outlives this object
     os.environ[_SOCKET] = str(path)
+
+
+def _remove_dead() -> None:
+    """What librarians of this user have left that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_NAME}"):
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(1)
+                connection.connect(str(path))
+        except ConnectionRefusedError:
+            with suppress(OSError):
+                path.unlink()
+                path.parent.rmdir()
+        except OSError:  # busy, or somebody else's
+            continue
 
 
 class Librarian:
@@ -108,7 +133,7 @@ class Librarian:
                 library.discard(found)
             except (OSError, ValueError, H2OError, MemoryError) as error:
                 library.discard(found)
-                warnings.warn(f"{error}: the text is read again", H2OWarning, stacklevel=2)
+                warn(f"{error}: the text is read again")
                 return None
 
     def is_new(self, key: str, tokens: NDArray[np.int32]) -> bool:
@@ -166,7 +191,7 @@ class _Requests(BaseHTTPRequestHandler):
         except BusyError as error:
             status, answer, content = _error(503, "unavailable_error", error)
         except (H2OError, OSError, ValueError, MemoryError) as error:
-            warnings.warn(f"{error}", H2OWarning, stacklevel=2)
+            warn(f"{error}")
             status, answer, content = _error(500, "server_error", error)
         head = json.dumps(answer).encode() + b"\n"
         self.send_response(status)
@@ -235,8 +260,9 @@ class _Server(socketserver.ThreadingUnixStreamServer):
 
 def main() -> None:
     """What the process does: its only argument is its folder, the rest is in standard input."""
-    warnings.showwarning = lambda message, *_: print(f"h2o-llama: {message}", file=sys.stderr, flush=True)
+    warnings.showwarning = lambda message, *_: echo(f"h2o-llama: {message}", err=True)
     warnings.simplefilter("always", H2OWarning)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # when all that it was given is written
     try:
         given = json.load(sys.stdin)
         librarian = Librarian(Path(given["folder"]), SnapshotOrigin.from_json(given["origin"]))

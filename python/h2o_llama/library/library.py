@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import warnings
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama._internal import check
-from h2o_llama.errors import BusyError, DamagedFileError, H2OError, H2OWarning
+from h2o_llama._internal.warn import warn
+from h2o_llama.errors import BusyError, DamagedFileError, H2OError
 from h2o_llama.library._blocks import BlockFiles
 from h2o_llama.library._cutting import Layout
 from h2o_llama.library._keeping import described, make_room, n_bytes, remove
@@ -34,6 +35,9 @@ _READERS = 4
 
 _LEAST_SHARE = 1 / 16
 """Of a text, to be worth loading all of it."""
+
+_LEAST_DIGITS = 6
+"""Of an id, to name a text."""
 
 
 def default_folder() -> Path:
@@ -59,7 +63,7 @@ class Library:
     Parameters
     ----------
     folder : str or os.PathLike, optional
-        It is made if it is not there, for this user alone. By default `default_folder()`.
+        It is made if it is not there. What is in it is for this user alone. By default `default_folder()`.
     limit_bytes : int, optional
         By default the environment's H2O_LLAMA_LIBRARY_BYTES; else 8 GB, but no more than a tenth of what is free on the
         disk and used by the library.
@@ -90,8 +94,12 @@ class Library:
             limit_bytes = _limit_of_environment()
         self._limit = None if limit_bytes is None else check.integer(_OWNER, "limit_bytes", limit_bytes, 0, 1 << 62)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._blocks = BlockFiles(self.folder / "blocks")
-        self._texts = TextFiles(self.folder / "texts")
+        for private in (blocks := self.folder / "blocks", texts := self.folder / "texts"):
+            private.mkdir(mode=0o700, exist_ok=True)
+            if private.stat().st_mode & 0o077:  # the folder itself may have been there, and be open to others
+                private.chmod(0o700)
+        self._blocks = BlockFiles(blocks)
+        self._texts = TextFiles(texts)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="h2o-library")
         self._waiting: Future[str | None] | None = None
 
@@ -119,18 +127,18 @@ class Library:
         return described(self._texts, self._blocks)
 
     def remove(self, *names: str) -> int:
-        """Remove texts: by their name, their id or the first digits of it. Returns how many there were.
+        """Remove texts: by their name, their id or its first digits, six at least. Returns how many there were.
 
         Raises
         ------
         ValueError
-            If there is no such text.
+            If there is no such text, or several. Nothing is removed then.
         BusyError
             If another program does not let go of the library.
         """
         self.flush()
         with self._alone():
-            chosen = {text.path: text for name in names for text in self._named(name)}
+            chosen = {text.path: text for text in (self._named("remove", name) for name in names)}
             remove(self._texts, self._blocks, list(chosen.values()))
         return len(chosen)
 
@@ -142,31 +150,37 @@ class Library:
             make_room(self._texts, self._blocks, 0)
         return n
 
-    def verify(self) -> list[str]:
-        """Read every file. What is damaged is removed, with what needs it. Returns a line about each.
+    def verify(self, *, repair: bool = False) -> list[str]:
+        """Read every file. Returns a line about each that is damaged, and each text that lacks one.
+
+        With `repair` these are removed, and what no text has.
 
         Raises
         ------
         BusyError
             If another program does not let go of the library.
         """
+        check.flag(f"{_OWNER}.verify", "repair", repair)
         self.flush()
         self._texts.forget()
         with self._alone():
-            texts, problems = self._texts.read(self._texts.paths())
+            texts, problems = self._texts.read()
             lines = [str(problem) for problem in problems.values()]
-            for digest in self._blocks.digests():
+            there = set(self._blocks.digests())
+            for digest in sorted(there):
                 try:
                     self._blocks.read(digest, is_verified=True)
                 except (OSError, ValueError) as error:
-                    self._blocks.remove(digest)
+                    there.remove(digest)
                     lines.append(str(error))
-            there = self._blocks.digests()
+                    if repair and not isinstance(error, OSError):
+                        self._blocks.remove(digest)
             for text in texts:
-                n_missing = len(set(text.contents.blocks) - there.keys())
+                n_missing = len(set(text.contents.blocks) - there)
                 if n_missing:
                     lines.append(f"text {text.path.name} ({text.contents.name}) lacks {n_missing} of its blocks")
-            make_room(self._texts, self._blocks, self.limit_bytes)
+            if repair:
+                make_room(self._texts, self._blocks, sys.maxsize)
         return lines
 
     def export(self, name: str, path: str | os.PathLike[str]) -> None:
@@ -180,13 +194,7 @@ class Library:
             If it cannot be read or written.
         """
         self.flush()
-        found = self._named(name)
-        if len(found) > 1:
-            ids = ", ".join(text.path.name[:8] for text in found)
-            raise ValueError(
-                f"[{_OWNER}.export] there are {len(found)} texts called {name!r}: name one by its id, {ids}"
-            )
-        write_parcel(Path(path), found[0], self._blocks)
+        write_parcel(Path(path), self._named("export", name), self._blocks)
 
     def import_file(self, path: str | os.PathLike[str]) -> str:
         """Add a text that `export` has written. Returns its id.
@@ -207,7 +215,7 @@ class Library:
 
         What is still being written is not found.
         """
-        texts, _ = self._texts.read(self._texts.paths(key_of(origin)))
+        texts, _ = self._texts.read(key_of(origin))
         best = None
         for text in texts:
             n, n_all = text.contents.n_usable(ids), len(text.contents.tokens)
@@ -258,7 +266,7 @@ class Library:
         waiting, self._waiting = self._waiting, None
         problem = None if waiting is None else waiting.result()
         if problem is not None:
-            warnings.warn(f"{problem}: this text is not kept", H2OWarning, stacklevel=2)
+            warn(f"{problem}: this text is not kept")
 
     # --- writing, one program at a time
 
@@ -289,7 +297,7 @@ class Library:
                     for digest in new:
                         self._blocks.remove(digest)
                     raise
-                others, _ = self._texts.read(self._texts.paths(key_of(contents.origin)))
+                others, _ = self._texts.read(key_of(contents.origin))
                 remove(self._texts, self._blocks, [text for text in others if contents.covers(text.contents)])
                 if self.n_bytes > limit:
                     make_room(self._texts, self._blocks, limit * 9 // 10)
@@ -325,14 +333,23 @@ class Library:
             self._blocks.remove(digest)
             raise
 
-    def _named(self, name: str) -> list[Stored]:
-        texts, _ = self._texts.read(self._texts.paths())
-        found = [text for text in texts if name == text.contents.name or (name and text.path.name.startswith(name))]
+    def _named(self, method: str, name: str) -> Stored:
+        """The text of this id, or the only one whose name this is or whose id begins so."""
+        texts, _ = self._texts.read()
+        found = [text for text in texts if text.path.name == name] or [
+            text
+            for text in texts
+            if text.contents.name == name or (len(name) >= _LEAST_DIGITS and text.path.name.startswith(name))
+        ]
+        if len(found) > 1:
+            ids = ", ".join(text.path.name[:8] for text in found)
+            raise ValueError(f"[{_OWNER}.{method}] {name!r} names {len(found)} texts: name one by its id, one of {ids}")
         if not found:
             raise ValueError(
-                f"[{_OWNER}] there is no text {name!r} in {self.folder}: `h2o-llama library list` lists them"
+                f"[{_OWNER}.{method}] there is no text {name!r} in {self.folder}, expected a name or {_LEAST_DIGITS} "
+                "digits of an id or more: `h2o-llama library list` lists them"
             )
-        return found
+        return found[0]
 
 
 def _limit_of_environment() -> int | None:
