@@ -16,12 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFReader, GGUFWriter
 
 import h2o_llama
 from compare import assert_all_equal, case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
 from h2o_llama.models._fingerprint import model_fingerprint
+from h2o_llama.models._gguf_file import tensor_starts
+from h2o_llama.sequence import _snapshot_file
+from h2o_llama.sequence.snapshot import SECTIONS
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama, view
 from pairwise import SHAPES, pairwise
@@ -381,3 +385,67 @@ def test_a_model_in_parts_is_told_by_all_of_them(tmp_path: Path) -> None:
     assert alone != fingerprint
     parts[0].write_bytes(bytes(50_000) + b"\1" + bytes(49_999))
     assert model_fingerprint(parts[0]) != alone
+
+
+def test_a_model_is_told_by_the_ends_of_its_tensors(tmp_path: Path) -> None:
+    """Also of small ones between the samples, which are a thirtieth of this file."""
+    path = tmp_path / "model.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add_token_list(["token"] * 300_000)
+    for i in range(40):
+        writer.add_tensor(f"{i}.weight", np.zeros(100_000, dtype=np.float32))
+        writer.add_tensor(f"{i}.bias", np.zeros(33, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tensors = GGUFReader(path).tensors
+    with path.open("rb") as file:
+        assert tensor_starts(file) == [tensor.data_offset for tensor in tensors]
+    known = model_fingerprint(path)
+    places = {tensor.data_offset + at for tensor in tensors[::7] for at in (0, int(tensor.n_bytes) - 1)}
+    with path.open("r+b") as file:
+        for place in (5000, 2_000_000, *places):  # in the vocabulary, and in the weights
+            file.seek(place)
+            before = file.read(1)
+            for content in (bytes([before[0] ^ 1]), before):
+                file.seek(place)
+                file.write(content)
+                file.flush()
+                assert (model_fingerprint(path) == known) == (content == before), place
+
+
+def test_a_damaged_head_has_a_fingerprint(tiny_model: Path, tmp_path: Path) -> None:
+    """It is not for the fingerprint to say what is wrong with a file."""
+    whole, path = tiny_model.read_bytes(), tmp_path / "damaged.gguf"
+    for n in (0, 3, 4, 8, 20, 30, 100, 1000, 3000):
+        for content in (whole[:n], whole[:n] + b"\xff" * 40, whole[:n] + b"\xff" * 9 + whole[n + 9 :]):
+            path.write_bytes(content)
+            assert len(model_fingerprint(path)) == 64
+
+
+def test_a_file_does_not_say_where_to_write(tiny_model: Path, tmp_path: Path) -> None:
+    """Neither does it tell whoever gets it where a cold store was."""
+    config = replace(CONFIGS["cold_store"], cold_store=str(tmp_path))
+    with open_llama(tiny_model, config, library=tmp_path / "library") as llm:
+        evaluate(llm, 120)
+        llm.save(tmp_path / "saved")
+        llm.eval(random_tokens(300))
+        origin = llm.snapshot().origin
+        assert llm._library is not None
+        llm._library.flush()
+        (text,) = llm._library._texts.read()[0]
+    assert origin.h2o is not None
+    assert str(origin.h2o.cold_store) == str(tmp_path)
+    for path in (tmp_path / "saved", text.path):
+        assert os.fsencode(tmp_path) not in path.read_bytes()
+    values, sections = _snapshot_file.read(tmp_path / "saved", ("tokens", "logits", "state"))
+    values["h2o"]["cold_store"] = "/somebody/elses/folder"
+    parts = {name: _snapshot_file.Section(part, 1) for name, part in zip(SECTIONS, sections, strict=True)}
+    _snapshot_file.write(tmp_path / "forged", values, parts)
+    for name in ("saved", "forged"):
+        snapshot = Snapshot.load(tmp_path / name)
+        assert snapshot.origin.h2o is not None
+        assert snapshot.origin.h2o.cold_store == "memory"
+        with open_llama(tiny_model, config) as llm:
+            llm.restore(snapshot)

@@ -8,7 +8,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from h2o_llama.models._gguf_file import tensor_starts
+
+_VERSION = b"2"
+"""Of what is told. With another one a model is another one: its texts are read again."""
+
 _HEAD_BYTES = 1 << 20
+"""Of a file that is no GGUF file: its head."""
+
 _SAMPLES = 128
 _SAMPLE_BYTES = 4096
 
@@ -16,18 +23,27 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$")
 
 
 def model_fingerprint(path: str | Path) -> str:
-    """SHA-256 of sizes, beginnings (the metadata) and evenly spread samples (the weights) of a GGUF file and its parts.
+    """SHA-256 of parts of a GGUF file, and of its other parts if it has some.
 
-    Reading all of it would take as long as loading it.
+    These are all that is before the weights (metadata, vocabulary, the tensors' names, types and places), the first
+    and the last 4 KiB of every tensor, and 128 evenly spread samples of 4 KiB. So a tensor that was trained,
+    quantised or put together otherwise is seen. A change inside one tensor that leaves both its ends and the samples as
+    they were is not: reading all of a file would take as long as loading it.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_VERSION)
     for part in _parts(Path(path)):
         size = part.stat().st_size
         digest.update(size.to_bytes(8, "little"))
         with part.open("rb") as file:
-            digest.update(file.read(_HEAD_BYTES))
-            for i in range(_SAMPLES):
-                file.seek(max(0, size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
+            starts = [start for start in tensor_starts(file) if start < size]
+            head = min(starts, default=_HEAD_BYTES)
+            file.seek(0)
+            while head > 0 and (block := file.read(min(head, _HEAD_BYTES))):
+                digest.update(block)
+                head -= len(block)
+            spread = [max(0, size - _SAMPLE_BYTES) * i // (_SAMPLES - 1) for i in range(_SAMPLES)]
+            for start in sorted({*spread, *starts, *(max(0, start - _SAMPLE_BYTES) for start in starts)}):
+                file.seek(start)
                 digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()
 

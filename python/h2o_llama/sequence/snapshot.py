@@ -25,7 +25,7 @@ _NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 def _with_any_cold_store(h2o: H2OConfig) -> H2OConfig:
-    """Where a cold store is does not matter, only whether there is one."""
+    """Where a cold store is does not matter, only whether there is one. No file may say where to write."""
     return h2o if h2o.cold_store is None else replace(h2o, cold_store="memory")
 
 
@@ -46,16 +46,20 @@ class SnapshotOrigin:
 
     @classmethod
     def from_json(cls, values: Any) -> SnapshotOrigin:
-        """Of what `dataclasses.asdict` gave. Raises TypeError or ValueError if it is anything else."""
+        """Of what `to_json` gave. Raises TypeError or ValueError if it is anything else."""
         if not isinstance(values, dict):
             raise TypeError(f"expected a dict, got {values!r:.80}")
         h2o = values.get("h2o")
-        origin = cls(**{**values, "h2o": None if h2o is None else H2OConfig(**h2o)})
+        origin = cls(**{**values, "h2o": None if h2o is None else _with_any_cold_store(H2OConfig(**h2o))})
         for field in fields(cls):
             value = getattr(origin, field.name)
             if field.name != "h2o" and type(value).__name__ != field.type:
                 raise TypeError(f"{field.name} must be {field.type}, got {value!r:.80}")
         return origin
+
+    def to_json(self) -> dict[str, Any]:
+        """For a file: without the folder of a cold store."""
+        return asdict(self if self.h2o is None else replace(self, h2o=_with_any_cold_store(self.h2o)))
 
     @property
     def number_bytes(self) -> int:
@@ -143,7 +147,7 @@ class Snapshot:
         contents = (self.tokens.astype("<i4").tobytes(), logits.astype("<f4").tobytes(), self.state)
         widths = (4, 4, self.origin.number_bytes)
         sections = map(_snapshot_file.Section, contents, widths)
-        _snapshot_file.write(path, asdict(self.origin), dict(zip(SECTIONS, sections, strict=True)))
+        _snapshot_file.write(path, self.origin.to_json(), dict(zip(SECTIONS, sections, strict=True)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Snapshot:
