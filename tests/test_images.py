@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from check_architecture import OPEN, Checks
 from command_line import assert_one_line_error, invoke, succeeded
 from gguf_mutation import GGUFFile, mutated
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
+from h2o_llama.chat import _images
 from h2o_llama.errors import DamagedFileError
 from inputs import ModelByName
 from projectors import N_ROWS, PATCH, about, data_url, image_part, picture, png, write_projector
@@ -118,7 +120,8 @@ def test_with_room_for_all_of_it_attention_is_dense(chat_model: Path, mmproj: Pa
 def test_where_images_may_be(llm: Llama, tmp_path: Path) -> None:
     path = tmp_path / "an image.png"
     path.write_bytes(A)
-    for url in (data_url(A), str(path), path.as_uri(), {"url": str(path), "detail": "low"}):
+    llm.model._image_folder = str(tmp_path)
+    for url in (data_url(A), str(path), path.name, path.as_uri(), {"url": str(path), "detail": "low"}):
         part = {"type": "image_url", "image_url": url}
         answer = ask(llm, [{"role": "user", "content": [{"type": "text", "text": "See:"}, part]}])
         np.testing.assert_array_equal(np.sum(llm.tokens < 0), N_ROWS)
@@ -133,17 +136,54 @@ def test_a_text_cannot_pretend_to_be_an_image(llm: Llama) -> None:
     assert np.sum(llm.tokens[:n_prompt] == IM_END) == 1
 
 
+def test_messages_read_no_files_but_those_of_a_folder(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
+    """And no special ones there: not through links, which tell nothing of what is outside either."""
+    folder, secret = tmp_path / "images", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_text("password")
+    (folder / "text.png").write_text("password")
+    os.mkfifo(folder / "pipe")
+    for name, target in (("zero", "/dev/zero"), ("pipe2", folder / "pipe"), ("link", secret), ("up", tmp_path)):
+        (folder / name).symlink_to(target)
+    with (folder / "large").open("wb") as file:
+        file.truncate(_images._MOST_BYTES + 1)
+    outside = [str(secret), secret.as_uri(), "../secret", "link", "up/secret", "zero", "/dev/zero", "none/../../none"]
+    outside += ["../images2/a.png", "\0", "/etc/passwd", "."]
+    with open_chat(chat_model, None, h2o=None, mmproj=mmproj) as llm:
+        for url in (*outside, "pipe", "text.png"):
+            with pytest.raises(ValueError, match="files are not read: pass a data URL"):
+                ask(llm, [{"role": "user", "content": [image_part(url)]}])
+    with open_chat(chat_model, None, h2o=None, mmproj=mmproj, allowed_image_folder=folder) as llm:
+        for match, urls in (
+            ("is not in allowed_image_folder", outside),
+            ("is a special file", ["pipe", "pipe2"]),
+            (f"more than {_images._MOST_BYTES:,} bytes", ["large"]),
+            ("expected the content of an image file", ["text.png"]),
+            ("may have", ["data:image/png;base64," + "A" * 2 * _images._MOST_BYTES]),
+        ):
+            for url in urls:
+                with pytest.raises(ValueError, match=match) as found:
+                    ask(llm, [{"role": "user", "content": [image_part(url)]}])
+                assert "password" not in str(found.value)
+                assert repr(b"password"[:8]) not in str(found.value)
+    for bad in (3, tmp_path / "none", secret):
+        with pytest.raises(ValueError, match="allowed_image_folder must be the path of a folder"):
+            Model(chat_model, allowed_image_folder=bad)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("llm", ["keep", "dense"], indirect=True)
 def test_bad_images(llm: Llama, tmp_path: Path) -> None:
     text = tmp_path / "text.png"
     text.write_text("no image")
+    (tmp_path / "folder").mkdir()
+    llm.model._image_folder = str(tmp_path)
     for url, error, match in (
         ("https://example.org/x.png", ValueError, "is not fetched: download it"),
         ("data:image/png;base64,???", ValueError, "expected a data URL"),
         ("data:image/png", ValueError, "expected a data URL"),
         (str(text), ValueError, r"messages\[0\]\['content'\]\[0\]: expected the content of an image file \(PNG"),
         (str(tmp_path / "none.png"), FileNotFoundError, "none.png"),
-        (str(tmp_path), OSError, "directory"),
+        (str(tmp_path / "folder"), OSError, "directory"),
         (data_url(A[:40]), H2OError, "cannot be read"),
         (data_url(A[:16] + b"\xff\xff\xff\xff" + A[20:]), H2OError, "cannot be read"),
         (data_url(b"\xff\xd8\xff" + bytes(50)), H2OError, "cannot be read"),
@@ -225,12 +265,18 @@ def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: 
         Model(tmp_path / "mrope.gguf", mmproj=projector)
 
 
-def test_shared_weights(chat_model: Path, mmproj: Path) -> None:
+def test_shared_weights(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
     """They are read with their model's projector, or one of their own."""
     with Model(chat_model, mmproj=mmproj) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1) as llm:
         expected = said(ask(llm, [about("?", A)]))
-    with Model(chat_model) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1, mmproj=mmproj) as llm:
-        assert said(ask(llm, [about("?", A)])) == expected
+    (tmp_path / "a.png").write_bytes(A)
+    options: dict[str, Any] = {"h2o": None, "n_threads": 1, "mmproj": mmproj, "allowed_image_folder": tmp_path}
+    with Model(chat_model) as weights, Llama(weights, n_ctx=256, **options) as llm:
+        assert (
+            said(ask(llm, [{"role": "user", "content": [image_part("a.png"), {"type": "text", "text": "?"}]}]))
+            == expected
+        )
+        assert weights._image_folder is None
 
 
 def test_an_image_is_encoded_once(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections.abc
 import logging
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,10 +13,11 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama._internal.lock import Lock
+from h2o_llama._internal.warn import warn
 from h2o_llama.chat.messages import Message
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
-from h2o_llama.errors import H2OError, H2OWarning, UnsupportedModelError
+from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._using import open_library
 from h2o_llama.library.library import Library
 from h2o_llama.lossless import LosslessConfig
@@ -25,6 +25,7 @@ from h2o_llama.model import Model, Tokens
 from h2o_llama.models import _hub
 from h2o_llama.models._adapters import Lora
 from h2o_llama.models._loading import Loading, Override
+from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
@@ -111,6 +112,9 @@ class Llama(Sequence):
     mmproj : str or os.PathLike, optional
         The GGUF file that reads images for this model, for `create_chat_completion`. Only for models that read an image
         as they read text: each part of it after those before, at a position of its own.
+    allowed_image_folder : str or os.PathLike, optional
+        Where images that messages name by a path or a file URL may be; relative paths begin there. No file is read
+        without it: messages may be somebody else's. By default that of the `Model`.
     use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora
         How the file is loaded: as in `Model`, and left out with shared weights.
     library : Library, str, os.PathLike, bool or None, default None
@@ -177,6 +181,7 @@ class Llama(Sequence):
         timeout: float | None = None,
         n_threads_batch: int | None = None,
         mmproj: str | os.PathLike[str] | None = None,
+        allowed_image_folder: str | os.PathLike[str] | None = None,
         use_mmap: bool = True,
         use_mlock: bool = False,
         kv_overrides: Mapping[str, Override] | None = None,
@@ -238,6 +243,8 @@ class Llama(Sequence):
                 **vars(loading),
             )
         model = opened._share(chat_template, options)
+        if allowed_image_folder is not None:
+            model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
         if mmproj is not None:
             model._open_projector(mmproj, n_threads or available_cpus(), verbose)
         if model._handle.has_encoder:
@@ -249,9 +256,7 @@ class Llama(Sequence):
                 raise
             self._params = replace(self._params, h2o=None, record=False, profile=False)
             engine = self._open_engine(model, seed)
-            warnings.warn(
-                f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be", H2OWarning, stacklevel=2
-            )
+            warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be")
         super().__init__(engine)
 
     def _open_engine(self, model: Model, seed: int | None) -> Engine:

@@ -21,7 +21,7 @@ from h2o_llama.models._files import check_rpc_servers, load_model
 from h2o_llama.models._fingerprint import changed_fingerprint, model_fingerprint
 from h2o_llama.models._loading import Loading, Override
 from h2o_llama.models._named import find_model
-from h2o_llama.models._projector import Projector
+from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
 from h2o_llama.sequence._prompt import check_takes_embeddings
 
@@ -68,7 +68,7 @@ class Model:
     lora : str, os.PathLike, or sequence of these and of pairs (file, scale), optional
         GGUF files of LoRA adapters, each with a scale, by default 1. Their products are added to those of the weights,
         in every context. Snapshots of the model only fit where the same adapters have the same scales.
-    mmproj : str or os.PathLike, optional
+    mmproj, allowed_image_folder : str or os.PathLike, optional
         As in `Llama`.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. A `Llama` may have others.
@@ -112,6 +112,7 @@ class Model:
         tensor_split: Sequence[float] | None = None,
         lora: Lora = None,
         mmproj: str | os.PathLike[str] | None = None,
+        allowed_image_folder: str | os.PathLike[str] | None = None,
         **rope: Unpack[RopeOptions],
     ) -> None:
         owner = self._owner
@@ -124,6 +125,7 @@ class Model:
         self._products = check.choice(owner, "products", products, ("own", "upstream"))
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
+        self._image_folder = check_image_folder(owner, allowed_image_folder)
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora).checked(servers)
         self._overrides: dict[str, Override] = loading["kv_overrides"]
         self._adapters: list[Adapter] = loading["lora"]

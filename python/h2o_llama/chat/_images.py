@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import secrets
+import stat
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes, urlsplit
 from urllib.request import url2pathname
@@ -22,14 +23,18 @@ if TYPE_CHECKING:
 
 Messages = Sequence[Mapping[str, Any]]
 
+_MOST_BYTES = 64 << 20
+"""Of an image's file."""
+
 
 class ChatImages:
     """The images of a chat, and its messages with a marker in the place of each.
 
-    Raises ValueError, naming the message, if an image cannot be read; OSError if its file cannot.
+    Files are read below `folder` only. Raises ValueError, naming the message, if an image cannot be read; OSError if
+    its file cannot.
     """
 
-    def __init__(self, owner: str, projector: Projector | None, messages: Messages) -> None:
+    def __init__(self, owner: str, projector: Projector | None, messages: Messages, folder: str | None = None) -> None:
         self._owner = owner
         self._images: list[Prompt] = []
         marker = f"<image {secrets.token_hex(8)}>"  # which nobody can write into a message
@@ -40,7 +45,8 @@ class ChatImages:
                 parts = [*content]
                 for j, part in enumerate(content):
                     if is_image(part):
-                        self._images.append(_encoded(f"[{owner}] messages[{i}]['content'][{j}]", projector, part))
+                        where = f"[{owner}] messages[{i}]['content'][{j}]"
+                        self._images.append(_encoded(where, projector, part, folder))
                         parts[j] = {"type": "media_marker", "text": marker}
             self.messages.append({**message, "content": parts} if "content" in message else {**message})
         self.marker = marker if self._images else ""
@@ -72,23 +78,55 @@ def _tokens(ids: Sequence[int]) -> Prompt:
     return Prompt.of_tokens(np.array(ids, dtype=np.int32))
 
 
-def _encoded(where: str, projector: Projector | None, part: Mapping[str, Any]) -> Prompt:
+def _encoded(where: str, projector: Projector | None, part: Mapping[str, Any], folder: str | None) -> Prompt:
     if projector is None:
         raise ValueError(f"{where} is an image: open the model with mmproj, the file beside it that reads images")
-    return projector.encode(where, read_image(where, image_url(part)))
+    return projector.encode(where, _read(where, image_url(part), folder))
 
 
-def read_image(where: str, url: str) -> bytes:
-    """The content of an image file, given as a data URL, a file URL or a path. Raises ValueError or OSError."""
+def _read(where: str, url: str, folder: str | None) -> bytes:
+    """The content of an image file, given as a data URL, or as a file URL or a path below a folder.
+
+    Raises ValueError, or OSError.
+    """
     scheme = url.partition(":")[0].lower()
     if scheme == "data":
         return _data(where, url)
     if scheme in ("http", "https", "ftp"):
-        raise ValueError(f"{where}: {url:.80} is not fetched: download it, and pass its path or a data URL")
-    return Path(url2pathname(urlsplit(url).path) if scheme == "file" else url).read_bytes()
+        raise ValueError(f"{where}: {url:.80} is not fetched: download it, and pass a data URL")
+    if folder is None:
+        raise ValueError(
+            f"{where}: files are not read: pass a data URL such as data:image/png;base64,iVBOR…, or name the folder "
+            "that images may be in by allowed_image_folder"
+        )
+    path = url2pathname(urlsplit(url).path) if scheme == "file" else url
+    root = os.path.realpath(folder)
+    real = "" if "\0" in path else os.path.realpath(os.path.join(root, path))
+    if not real.startswith(os.path.join(root, "")):  # whether there is such a file is not told
+        raise ValueError(f"{where}: {path!r:.80} is not in allowed_image_folder")
+    return read_image_file(where, real)
+
+
+def read_image_file(where: str, path: str | os.PathLike[str]) -> bytes:
+    """Its content. Raises OSError, or ValueError if it is no ordinary file or too large."""
+    # a pipe to which nobody writes is opened at once
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{where}: {os.fspath(path)} is a special file, expected an image")
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{where}: {os.fspath(path)} has more than {_MOST_BYTES:,} bytes, the most of an image")
+    return content
+
+
+def data_url(where: str, path: str | os.PathLike[str]) -> str:
+    """Of a file that the user of this process has named. Raises as `read_image_file`."""
+    return "data:;base64," + base64.b64encode(read_image_file(where, path)).decode()
 
 
 def _data(where: str, url: str) -> bytes:
+    if len(url) > _MOST_BYTES * 3 // 2:  # base64 takes 4 / 3
+        raise ValueError(f"{where}: a data URL of {len(url):,} characters is more than an image may have")
     head, comma, data = url.partition(",")
     try:
         if comma:

@@ -94,7 +94,8 @@ def create_chat_completion(
     ----------
     messages, tools, chat_template_kwargs
         As in `apply_chat_template`. With `Llama(mmproj=)` a message's content may have parts {"type": "image_url",
-        "image_url": {"url"}} besides text: a path, a file URL or a data URL of a PNG, JPEG, GIF or BMP file.
+        "image_url": {"url"}} besides text: a data URL of a PNG, JPEG, GIF or BMP file; or its path or file URL, in
+        `Llama(allowed_image_folder=)`.
     tool_choice : str or dict, optional
         "auto" (default with tools), "none", "required", or {"type": "function", "function": {"name"}} for that one.
     response_format : dict, optional
@@ -145,7 +146,7 @@ def create_chat_completion(
     ('length', 4)
     """
     owner, model = f"{sequence._owner}.create_chat_completion", sequence.model
-    images = ChatImages(owner, model._projector, check_messages(owner, messages, images=True))
+    images = ChatImages(owner, model._projector, check_messages(owner, messages, images=True), model._image_folder)
     known, choice = choose_tools(owner, check_tools(owner, tools), tool_choice)
     schema = response_schema(owner, response_format)
     options = Sampling(**sampling)

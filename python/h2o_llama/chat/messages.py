@@ -41,7 +41,7 @@ def _check_content(owner: str, name: str, content: object, is_needed: bool, imag
         if not (_is_text(part) or (images and is_image(part))):
             expected = 'of parts such as {"type": "text", "text": "Hello"}'
             expected += (
-                ' and {"type": "image_url", "image_url": {"url": "photo.jpg"}}; sound is not supported'
+                ' and {"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}; sound is not supported'
                 if images
                 else "; images and sound are not supported here"
             )

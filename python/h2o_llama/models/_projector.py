@@ -37,6 +37,15 @@ def open_projector(
         return _core.Projector(model, os.fsencode(path), n_threads, use_gpu, verbose)
 
 
+def check_image_folder(owner: str, folder: str | os.PathLike[str] | None) -> str | None:
+    """Where images of messages may be. Raises ValueError if there is no such folder."""
+    if folder is None:
+        return None
+    if not isinstance(folder, str | os.PathLike) or not os.path.isdir(folder):
+        raise check.bad_argument(owner, "allowed_image_folder", "the path of a folder, or None", folder)
+    return os.fsdecode(os.path.abspath(folder))
+
+
 class Projector:
     """What makes rows of embeddings of images.
 
@@ -67,8 +76,7 @@ class Projector:
         """
         if not image.startswith(tuple(_BEGINNINGS)):
             kinds = ", ".join(_BEGINNINGS.values())
-            begin = f"{len(image)} bytes that begin with {image[:8]!r}"
-            raise ValueError(f"{where}: expected the content of an image file ({kinds}), got {begin}")
+            raise ValueError(f"{where}: expected the content of an image file ({kinds}), got something else")
         key = hashlib.sha256(image).digest()
         with self._lock:
             prompt = self._kept.get(key)
