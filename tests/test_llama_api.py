@@ -166,10 +166,20 @@ def test_errors_are_also_the_builtins_that_they_were() -> None:
     assert issubclass(H2OWarning, UserWarning)
 
 
+def _version_1(own: str, folder: str, quota: int) -> dict[str, str]:
+    """The control group of this process, and the quota of one."""
+    path = f"cpu/{folder}/cpu.cfs_"
+    return {"own": own, f"{path}quota_us": str(quota), f"{path}period_us": "100000"}
+
+
 @pytest.mark.parametrize(
     ("files", "n"),
     [
         ({}, 8),
+        (_version_1("4:cpu,cpuacct:/docker/a", "docker/a", 250_000), 3),
+        (_version_1("1:cpuset:/x\n4:cpu:/a/b\n0::/", "a", 200_000), 2),
+        (_version_1("4:cpu:/a:b", "a:b", 150_000), 2),
+        (_version_1("4:cpuset:/a", "a", 150_000), 8),
         ({"cpu.max": "max 100000"}, 8),
         ({"cpu.max": "200000 100000"}, 2),
         ({"cpu.max": "50000 100000"}, 1),
@@ -184,10 +194,9 @@ def test_errors_are_also_the_builtins_that_they_were() -> None:
 def test_threads_are_no_more_than_a_container_may_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], n: int
 ) -> None:
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    for name, content in ({"own": "0::/service"} | files).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
-    (tmp_path / "own").write_text("0::/service\n")
     monkeypatch.setattr(cpus, "_CGROUPS", tmp_path)
     monkeypatch.setattr(cpus, "_OWN_CGROUPS", tmp_path / "own")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)

@@ -28,14 +28,18 @@ def _cpu_quota() -> float | None:
 
 def _limits() -> list[str]:
     """ "quota period" of this process' cgroup and those that it is in; a container sees its own as the root."""
-    own = Path()
-    version_1 = _read(_CGROUPS / "cpu" / "cpu.cfs_quota_us"), _read(_CGROUPS / "cpu" / "cpu.cfs_period_us")
+    version_1 = version_2 = Path()
     for line in _read(_OWN_CGROUPS).splitlines():
-        number, _, path = line.partition("::")
-        if number == "0":  # version 2
-            own = Path(path.lstrip("/"))
-    files = [_CGROUPS / folder / "cpu.max" for folder in (own, *own.parents)]
-    return [" ".join(version_1), *map(_read, files)]
+        _, controllers, path = line.split(":", 2)  # of version 2 no controllers
+        if not controllers:
+            version_2 = Path(path.lstrip("/"))
+        elif "cpu" in controllers.split(","):
+            version_1 = Path(path.lstrip("/"))
+    limits = [_read(_CGROUPS / folder / "cpu.max") for folder in (version_2, *version_2.parents)]
+    for folder in (version_1, *version_1.parents):
+        own = _CGROUPS / "cpu" / folder  # where several controllers share a folder, a link to that
+        limits.append(f"{_read(own / 'cpu.cfs_quota_us')} {_read(own / 'cpu.cfs_period_us')}")
+    return limits
 
 
 def _quota(quota: str = "", period: str = "", *_: str) -> float | None:
