@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 import models
 from chats import CHATML, IM_END, dictate, rendered, user, write_chat_model
 from command_line import invoke, succeeded
-from h2o_llama import Llama, Model
+from h2o_llama import H2OError, Llama, Model
+from h2o_llama.cli import chat
 from spies import record_calls
 
 FAST = ["--threads", "1", "--chunk", "64"]
@@ -87,6 +90,42 @@ def test_a_message_that_does_not_fit_is_taken_back(chat_model: Path, chats: list
     result = invoke("chat", str(chat_model), *FAST, "--n-ctx", "64", stdin="x" * 100 + "\nshort\n")
     assert "do not fit into n_ctx=64" in result.stderr
     assert chats[1] == [user("short")]
+
+
+@pytest.mark.parametrize("error", [H2OError("no"), KeyboardInterrupt()])
+def test_a_chat_stays_as_it_was_where_there_is_no_answer(
+    chat_model: Path, chats: list[list[Any]], monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Neither to a message, nor once more: as when Ctrl-C comes while the prompt is read."""
+    create = Llama.create_chat_completion
+
+    def fail_twice(llm: Llama, messages: list[Any], **options: Any) -> Any:
+        if len(chats) in (1, 2):
+            chats.append(list(messages))
+            raise error
+        return create(llm, messages, **options)
+
+    monkeypatch.setattr(Llama, "create_chat_completion", fail_twice)
+    succeeded(invoke("chat", str(chat_model), *FAST, stdin="one\n/regen\nlost\ntwo\n"))
+    first = [user("one"), assistant("1")]
+    assert chats == [[user("one")], [user("one")], [*first, user("lost")], [*first, user("two")]]
+
+
+def test_what_a_model_says_is_not_obeyed_by_a_terminal(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it goes to a file or another program, it stays as it is."""
+    create = Llama.create_chat_completion
+    evil = "a\x1b[2J\x07b"
+    monkeypatch.setattr(
+        Llama,
+        "create_chat_completion",
+        lambda llm, messages, **options: create(llm, messages, **options, logits_processor=dictate(evil)),
+    )
+    assert succeeded(invoke("chat", str(chat_model), *FAST, stdin="one\n")).stdout == evil + "\n"
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    chat._Chat(Llama(chat_model, n_ctx=256, n_threads=1), [], [], {}).say("one")
+    assert terminal.getvalue() == "a␛[2J␇b\n"
 
 
 def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import click.testing
 import numpy as np
 import pytest
 
@@ -517,7 +517,7 @@ def test_a_person_is_asked_before_a_text_is_removed(
     monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path))
     library = Library()
     add_texts(tiny_model, library, "one", "two")
-    monkeypatch.setattr(click.testing._NamedTextIOWrapper, "isatty", lambda self: True)
+    monkeypatch.setattr("h2o_llama.cli.library.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     for command in (["rm", "one", "two"], ["rm", "--all"]):
         result = invoke("library", *command, stdin="y\nn\n" if "one" in command else "n\n")
         assert result.exit_code == 1
