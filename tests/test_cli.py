@@ -178,6 +178,7 @@ def test_a_file_cannot_move_the_cursor(tmp_path: Path) -> None:
     """Nor say anything in rich's markup: by its name, or by what its metadata say."""
     name = "[/b]\x1b[2J\x07\udcff.gguf"
     shown = "[/b]␛[2J␇\ufffd.gguf"
+    (tmp_path / "[").mkdir()
     writer = models.open_writer(models.ONE_LAYER, tmp_path / name)
     writer.kv_data[0]["general.name"].value = "[/i]\x1b]0;x\x07"
     models.add_weights(models.ONE_LAYER, writer)

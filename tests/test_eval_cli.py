@@ -59,6 +59,7 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
 
 
 def test_a_texts_name_is_no_markup(text_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "[").mkdir()
     text = text_file.rename(tmp_path / "[/b]\x1b[2J[page 1].txt")
     result = succeeded(run("demo", "--file", text, *SMALL, "--continuation", "0"))
     assert "[/b]␛[2J[page 1].txt" in result.stdout.replace("\n", "")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -517,7 +518,8 @@ def test_a_person_is_asked_before_a_text_is_removed(
     monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path))
     library = Library()
     add_texts(tiny_model, library, "one", "two")
-    monkeypatch.setattr("h2o_llama.cli.library.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(import_module("h2o_llama.cli.library"), "sys", terminal)
     for command in (["rm", "one", "two"], ["rm", "--all"]):
         result = invoke("library", *command, stdin="y\nn\n" if "one" in command else "n\n")
         assert result.exit_code == 1
