@@ -29,6 +29,12 @@ INSTRUCT = (
     "{% else %}{{ message['content'] + eos_token }}{% endif %}"
     "{% endfor %}"
 )
+# Thoughts as Qwen3 and DeepSeek-R1 write them.
+THOUGHTS = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.reasoning_content %}"
+    "<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 # The form of Qwen's and Hermes' tool calls.
 TOOLS = (
     "{% if tools %}<|im_start|>system\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"

@@ -117,9 +117,9 @@ class ChatTemplate:
         return len(ids) - n_shared(ids, before.ids)
 
 
-def parse_deltas(parser: _core.ChatParser, text: str, is_partial: bool) -> list[dict[str, Any]]:
-    """What the text so far adds to the message, as OpenAI's deltas."""
-    deltas: list[dict[str, Any]] = json.loads(parser.update(text, is_partial))
+def parse_deltas(parser: _core.ChatParser, piece: str, is_partial: bool) -> list[dict[str, Any]]:
+    """What more text adds to the message, as OpenAI's deltas."""
+    deltas: list[dict[str, Any]] = json.loads(parser.update(piece, is_partial))
     return deltas
 
 

@@ -56,7 +56,7 @@ class ChatRun:
 
     generation: Generation
     parser: _core.ChatParser
-    text: str = ""
+    texts: list[str] = field(default_factory=list)
     is_understood: bool = True  # whether all of the text has the model's format
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4()}")
 
@@ -70,7 +70,7 @@ class ChatRun:
                 told += _said(delta)
                 yield self._chunk(delta, waiting)
                 waiting = []
-        for delta in self._finish(told):
+        for delta in self._finish("", told):
             yield self._chunk(delta, waiting)
             waiting = []
         yield {**self._chunk({}, waiting, self._finish_reason()), "usage": self.generation.usage()}
@@ -78,8 +78,7 @@ class ChatRun:
     def complete(self) -> ChatCompletion:
         """All at once."""
         pieces = self.generation.all_pieces()
-        self.text = "".join(piece.text for piece in pieces)
-        self._finish([])
+        self._finish("".join(piece.text for piece in pieces), [])
         return {
             "id": self.id,
             "object": "chat.completion",
@@ -100,29 +99,33 @@ class ChatRun:
         """What this text adds to the message. What is not understood yet may be when more has come."""
         if not text:
             return []
-        self.text += text
+        self.texts.append(text)
         try:
-            return parse_deltas(self.parser, self.text, True)
+            return parse_deltas(self.parser, text, True)
         except ValueError:
             return []
 
-    def _finish(self, told: list[str]) -> list[dict[str, Any]]:
+    def _finish(self, text: str, told: list[str]) -> list[dict[str, Any]]:
         """What the end adds. A text without the model's own format is an answer all the same: what was not told yet."""
+        self.texts.append(text)
         try:
-            return parse_deltas(self.parser, self.text, self.generation.finish_reason == "length")
+            return parse_deltas(self.parser, text, self.generation.finish_reason == "length")
         except ValueError:
             self.is_understood = False
-        end = 0
+        whole, end = self._text(), 0
         for said in told:
-            found = self.text.find(said, end)
+            found = whole.find(said, end)
             end = found + len(said) if found >= 0 else end
-        return [{"content": self.text[end:]}]
+        return [{"content": whole[end:]}]
+
+    def _text(self) -> str:
+        return "".join(self.texts)
 
     def _parsed(self) -> dict[str, Any]:
         return parsed_message(self.parser) if self.is_understood else {}
 
     def _message(self) -> dict[str, Any]:
-        message = self._parsed() or {"content": self.text}
+        message = self._parsed() or {"content": self._text()}
         if message.get("tool_calls") and not message.get("content"):
             message["content"] = None
         return {"role": "assistant", **message}

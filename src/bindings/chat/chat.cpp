@@ -9,7 +9,9 @@
 #include <pybind11/stl.h>
 
 #include <cctype>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 // Templates come with model files. Their parser calls itself, once for each of these at most: more could be more than the stack
 // holds. The longest known template has 300 statements of at most 150 tokens.
@@ -49,11 +51,40 @@ static void check_template(const std::string & source, const std::string & what)
     });
 }
 
-// Text of an answer -> a message. Keeps the last message, to say what is new.
+// With which bytes a run of content or thoughts may end; none if not all of them are what upstream's `until` reads.
+static std::optional<std::string> ends_of_runs(const std::string & parser) {
+    std::string ends;
+    if (parser.empty()) { // all is content
+        return ends;
+    }
+    const auto arena = common_json::parse(parser);
+    const auto & parsers = arena.at("parsers");
+    for (size_t i = 0; i < parsers.size(); i++) {
+        if (parsers.at(i).value("tag", "") != "content" && parsers.at(i).value("tag", "") != "reasoning") {
+            continue;
+        }
+        const auto * child = &parsers.at(parsers.at(i).at("child").get<size_t>());
+        for (std::string type = child->at("type"); type != "until"; type = child->at("type").get<std::string>()) {
+            if (type == "ref") {
+                child = &parsers.at(arena.at("rules").at(child->at("name").get<std::string>()).get<size_t>());
+            } else if (type == "rule" || type == "atomic") {
+                child = &parsers.at(child->at("child").get<size_t>());
+            } else {
+                return std::nullopt;
+            }
+        }
+        for (const auto & delimiter : child->at("delimiters").get<std::vector<std::string>>()) {
+            ends += delimiter.substr(0, 1);
+        }
+    }
+    return ends;
+}
+
+// Text of an answer -> a message, piece by piece. Keeps the last message, to say what is new.
 class chat_parser {
 public:
     chat_parser(const common_chat_params & params, bool parse_tool_calls, std::string id_prefix)
-        : params(params), id_prefix(std::move(id_prefix)) {
+        : params(params), ends(ends_of_runs(params.parser)), id_prefix(std::move(id_prefix)) {
         this->params.reasoning_format = COMMON_REASONING_FORMAT_AUTO;
         this->params.parse_tool_calls = parse_tool_calls;
         if (!params.parser.empty()) {
@@ -61,15 +92,36 @@ public:
         }
     }
 
-    // What the text so far adds to the message, as JSON: a list of OpenAI's deltas. An unfinished text may end anywhere.
-    std::string update(const std::string & text, bool is_partial) {
+    // What a piece of text adds to the message, as JSON: a list of OpenAI's deltas. An unfinished text may end anywhere.
+    std::string update(const std::string & piece, bool is_partial) {
         return run("the answer does not have this model's format", [&] {
+            text += piece;
+            common_json deltas = common_json::array();
+
+            // Upstream parses all of a text. But what begins no delimiter, in a run where no other one has begun, is more of the run.
+            const bool may_end = !is_partial || piece.empty() || !ends || piece.find_first_of(*ends) != std::string::npos;
+            if (open_run && !may_end) {
+                common_chat_msg_diff diff;
+                (diff.*open_run->second) = piece;
+                (msg.*open_run->first) += piece;
+                deltas.push_back(to_json(diff));
+                return deltas.dump_safe();
+            }
+            open_run.reset();
+
             common_chat_msg next = common_chat_parse(text, is_partial, params);
             next.set_tool_call_ids(ids, [&] { return id_prefix + std::to_string(ids.size()); });
 
-            common_json deltas = common_json::array();
-            for (const auto & diff : common_chat_msg_diff::compute_diffs(msg, next)) {
+            const auto diffs = common_chat_msg_diff::compute_diffs(msg, next);
+            for (const auto & diff : diffs) {
                 deltas.push_back(to_json(diff));
+            }
+            if (!may_end && diffs.size() == 1) {
+                for (const auto & kind : RUNS) {
+                    if (diffs[0].*kind.second == piece) {
+                        open_run = kind;
+                    }
+                }
             }
             msg = next;
             return deltas.dump_safe();
@@ -106,10 +158,21 @@ private:
         return delta;
     }
 
+    using run_type = std::pair<std::string common_chat_msg::*, std::string common_chat_msg_diff::*>;
+
+    static constexpr run_type RUNS[] = {
+        { &common_chat_msg::content,           &common_chat_msg_diff::content_delta           },
+        { &common_chat_msg::reasoning_content, &common_chat_msg_diff::reasoning_content_delta },
+    };
+
     common_chat_parser_params params;
     common_chat_msg           msg;
+    std::string               text;
     std::vector<std::string>  ids;
-    const std::string         id_prefix;
+
+    std::optional<run_type>          open_run; // that the text is in
+    const std::optional<std::string> ends;
+    const std::string                id_prefix;
 };
 
 // Messages as a prompt, with all that its answer needs.
@@ -263,7 +326,7 @@ private:
 
 void init_chat(py::module_ & m) {
     py::class_<chat_parser>(m, "ChatParser")
-        .def("update", &chat_parser::update, py::arg("text"), py::arg("is_partial"))
+        .def("update", &chat_parser::update, py::arg("piece"), py::arg("is_partial"))
         .def_property_readonly("message", &chat_parser::message);
 
     py::class_<chat_prompt>(m, "ChatPrompt")
