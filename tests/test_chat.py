@@ -359,7 +359,7 @@ def test_what_is_not_understood_is_an_answer_all_the_same(
 
 @pytest.mark.parametrize("template", [CHATML, TOOLS, THOUGHTS])
 def test_pieces_are_understood_as_the_whole_text_is(tiny_model: Path, template: str) -> None:
-    """Also those that are not parsed, since they can only go on with what is said, or thought."""
+    """Also the pieces that are not parsed, because they can only extend the answer or the thoughts."""
     parts = ["word ", "a", "\n", "  ", "<", ">", "<tool", "_call>", "é", "{", '"name"', call_text("add", a=3, b=5)]
     parts += ["<think>", "</think>", "</", "think>", "<<", "x<", "[", "<tool_call>\n", "more words, ", "."]
     rng = random.Random(0)

@@ -112,7 +112,7 @@ def test_a_chat_stays_as_it_was_where_there_is_no_answer(
 
 
 def test_what_a_model_says_is_not_obeyed_by_a_terminal(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it goes to a file or another program, it stays as it is."""
+    """A file or another program gets every byte."""
     create = Llama.create_chat_completion
     evil = "a\x1b[2J\x07b"
     monkeypatch.setattr(

@@ -137,7 +137,7 @@ def test_a_text_cannot_pretend_to_be_an_image(llm: Llama) -> None:
 
 
 def test_messages_read_no_files_but_those_of_a_folder(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
-    """And no special ones there: not through links, which tell nothing of what is outside either."""
+    """No special files there, and nothing through links. A message does not tell whether a file outside exists."""
     folder, secret = tmp_path / "images", tmp_path / "secret"
     folder.mkdir()
     secret.write_text("password")

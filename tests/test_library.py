@@ -503,7 +503,7 @@ def test_only_what_is_named_is_removed(tiny_model: Path, library: Library) -> No
         ("", "no text"),
         (first[0], "no text"),
         (first[:5], "no text"),
-        ("two", "'two' names 2 texts: name one by its id, one of"),
+        ("two", "'two' names 2 texts: choose by id: "),
     ):
         with pytest.raises(ValueError, match=match):
             library.remove("one", name)

@@ -63,7 +63,7 @@ def serve(tmp_path: Path, library: Library) -> Callable[..., Any]:
 
 
 def test_a_librarian_that_is_killed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it import what lies in the folder in which the server was started."""
+    """It imports nothing from the folder in which the server was started."""
     started = list[subprocess.Popen[bytes]]()
     popen = subprocess.Popen
 

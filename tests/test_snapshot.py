@@ -416,7 +416,7 @@ def test_a_model_is_told_by_the_ends_of_its_tensors(tmp_path: Path) -> None:
 
 
 def test_a_damaged_head_has_a_fingerprint(tiny_model: Path, tmp_path: Path) -> None:
-    """It is not for the fingerprint to say what is wrong with a file."""
+    """Other code says what is wrong with a file."""
     whole, path = tiny_model.read_bytes(), tmp_path / "damaged.gguf"
     for n in (0, 3, 4, 8, 20, 30, 100, 1000, 3000):
         for content in (whole[:n], whole[:n] + b"\xff" * 40, whole[:n] + b"\xff" * 9 + whole[n + 9 :]):
@@ -425,7 +425,7 @@ def test_a_damaged_head_has_a_fingerprint(tiny_model: Path, tmp_path: Path) -> N
 
 
 def test_a_file_does_not_say_where_to_write(tiny_model: Path, tmp_path: Path) -> None:
-    """Neither does it tell whoever gets it where a cold store was."""
+    """It does not tell its receiver where a cold store was either."""
     config = replace(CONFIGS["cold_store"], cold_store=str(tmp_path))
     with open_llama(tiny_model, config, library=tmp_path / "library") as llm:
         evaluate(llm, 120)

@@ -26,7 +26,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def python_environment() -> dict[str, str]:
-    """The environment in which this Python's modules are found, scripts beside the one that runs among them."""
+    """The environment in which this Python's modules are found, also the modules next to a script."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

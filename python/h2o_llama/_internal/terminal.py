@@ -1,4 +1,4 @@
-"""What comes from outside, on a terminal: names, paths, metadata, messages, what a model says.
+"""Text from outside on a terminal: names, paths, metadata, messages, answers of a model.
 
 None of it is rich's markup, and no terminal may obey it.
 """
@@ -35,6 +35,6 @@ def echo(text: object, err: bool = False) -> None:
 
 
 def write(text: str) -> None:
-    """Write to standard output: the text itself where that is no terminal."""
+    """Write to standard output: a terminal gets printable text, files and pipes the text itself."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

@@ -108,7 +108,7 @@ def _read(where: str, url: str, folder: str | None) -> bytes:
 
 
 def read_image_file(where: str, path: str | os.PathLike[str]) -> bytes:
-    """Its content. Raises OSError, or ValueError if it is no ordinary file or too large."""
+    """Its content. Raises OSError, or ValueError if the file is special or too large."""
     # a pipe to which nobody writes is opened at once
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

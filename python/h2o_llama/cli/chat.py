@@ -160,7 +160,7 @@ class _Chat:
             self._answer([*self._messages, message])
 
     def _answer(self, messages: list[dict[str, Any]]) -> None:
-        """Answer these messages. The chat stays as it was where there is no answer, not a word of one."""
+        """Answer these messages. Without a word of an answer the chat stays as it was."""
         start, text, usage = time.perf_counter(), "", None
         try:
             for chunk in self._llm.create_chat_completion(messages, stream=True, **self._options):

@@ -74,9 +74,11 @@ def _ask(question: str) -> None:
 
 
 def verify(
-    repair: Annotated[bool, typer.Option("--repair", help="Remove what is damaged, and what no text has.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove damaged files, and blocks that no text has.")
+    ] = False,
 ) -> None:
-    """Read every file, and name what is damaged; the exit code is 1 then."""
+    """Read every file, and name the damaged ones; the exit code is 1 then."""
     problems = Library().verify(repair=repair)
     for problem in problems:
         echo(problem, err=True)

@@ -50,10 +50,10 @@ def remove(texts: TextFiles, blocks: BlockFiles, chosen: list[Stored]) -> None:
 
 
 def make_room(texts: TextFiles, blocks: BlockFiles, limit: int) -> None:
-    """Remove what is damaged, least recently used texts down to a limit, and blocks that nobody has."""
+    """Remove damaged texts, least recently used texts down to a limit, and blocks that nobody has."""
     stored, problems = texts.read()
     for path, problem in problems.items():
-        if not isinstance(problem, OSError):  # which says nothing about what is in the file
+        if not isinstance(problem, OSError):  # the file itself may be fine
             path.unlink(missing_ok=True)
     sizes = blocks.digests()
     kept, n = set[str](), 0

@@ -213,7 +213,7 @@ class TextFiles:
         return [path for path in self._folder.glob(f"{key}/*") if not path.name.startswith(".")]
 
     def read(self, key: str = "*") -> tuple[list[Stored], dict[Path, Exception]]:
-        """All texts, or those of a key, and why others cannot be read."""
+        """All texts, or the texts of a key, and why others cannot be read."""
         texts, problems = list[Stored](), dict[Path, Exception]()
         paths = self.paths(key)
         for gone in {path for path in list(self._known) if path.match(f"{key}/*")}.difference(paths):

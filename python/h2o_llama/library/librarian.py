@@ -63,7 +63,7 @@ def start_librarian(folder: Path, origin: SnapshotOrigin) -> None:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{path}.new")
             listener.listen(_WAITING)
-            os.rename(f"{path}.new", path)  # whoever finds it refuse knows that it is dead
+            os.rename(f"{path}.new", path)  # under this name it refuses only when it is dead
             given = {
                 "folder": str(folder.absolute()),
                 "origin": origin.to_json(),

@@ -63,7 +63,7 @@ class Library:
     Parameters
     ----------
     folder : str or os.PathLike, optional
-        It is made if it is not there. What is in it is for this user alone. By default `default_folder()`.
+        It is made if it is missing. Only this user can read its files. By default `default_folder()`.
     limit_bytes : int, optional
         By default the environment's H2O_LLAMA_LIBRARY_BYTES; else 8 GB, but no more than a tenth of what is free on the
         disk and used by the library.
@@ -132,7 +132,7 @@ class Library:
         Raises
         ------
         ValueError
-            If there is no such text, or several. Nothing is removed then.
+            If a name means no text, or several. Nothing is removed then.
         BusyError
             If another program does not let go of the library.
         """
@@ -153,7 +153,7 @@ class Library:
     def verify(self, *, repair: bool = False) -> list[str]:
         """Read every file. Returns a line about each that is damaged, and each text that lacks one.
 
-        With `repair` these are removed, and what no text has.
+        With `repair` these are removed, and blocks that no text has.
 
         Raises
         ------
@@ -343,7 +343,7 @@ class Library:
         ]
         if len(found) > 1:
             ids = ", ".join(text.path.name[:8] for text in found)
-            raise ValueError(f"[{_OWNER}.{method}] {name!r} names {len(found)} texts: name one by its id, one of {ids}")
+            raise ValueError(f"[{_OWNER}.{method}] {name!r} names {len(found)} texts: choose by id: {ids}")
         if not found:
             raise ValueError(
                 f"[{_OWNER}.{method}] there is no text {name!r} in {self.folder}, expected a name or {_LEAST_DIGITS} "

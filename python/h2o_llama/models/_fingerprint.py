@@ -11,10 +11,10 @@ from typing import Any
 from h2o_llama.models._gguf_file import tensor_starts
 
 _VERSION = b"2"
-"""Of what is told. With another one a model is another one: its texts are read again."""
+"""Of the fingerprint. After a change, texts of a library are read again."""
 
 _HEAD_BYTES = 1 << 20
-"""Of a file that is no GGUF file: its head."""
+"""Of the head of any other file than GGUF."""
 
 _SAMPLES = 128
 _SAMPLE_BYTES = 4096

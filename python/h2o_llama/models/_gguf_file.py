@@ -32,7 +32,7 @@ def check_gguf_file(prefix: str, path: Path, hint: str = "") -> None:
 
 
 def tensor_starts(file: BinaryIO) -> list[int]:
-    """Where in an open GGUF file its tensors begin; none if it is no such file, or its head is damaged."""
+    """Where in an open GGUF file its tensors begin; empty for any other file, or a damaged head."""
     try:
         return _Head(file).starts
     except EOFError:
@@ -40,7 +40,7 @@ def tensor_starts(file: BinaryIO) -> list[int]:
 
 
 class _Head:
-    """What is before the weights: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Raises EOFError."""
+    """The metadata and tensor infos: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Raises EOFError."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

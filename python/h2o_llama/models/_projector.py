@@ -38,7 +38,7 @@ def open_projector(
 
 
 def check_image_folder(owner: str, folder: str | os.PathLike[str] | None) -> str | None:
-    """Where images of messages may be. Raises ValueError if there is no such folder."""
+    """Where images of messages may be. Raises ValueError if it does not exist."""
     if folder is None:
         return None
     if not isinstance(folder, str | os.PathLike) or not os.path.isdir(folder):
