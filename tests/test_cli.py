@@ -187,6 +187,9 @@ def test_a_file_cannot_move_the_cursor(tmp_path: Path) -> None:
     result = succeeded(invoke("info", tmp_path / name))
     assert "[/i]␛]0;x␇" in result.stdout
     assert shown in result.stdout
+    verbose = subprocess.run([*COMMAND, "info", "--verbose", tmp_path / name], capture_output=True, check=True).stderr
+    assert b"[/i]?]0;x?" in verbose
+    assert b"\x1b" not in verbose
     for command in (["info"], ["info", "--debug"], ["quantize", "none", "q8_0"]):
         error = invoke(command[0], tmp_path / f"{name}.txt", *command[1:]).stderr
         assert f"{shown}.txt" in error

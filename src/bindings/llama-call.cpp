@@ -22,6 +22,18 @@ llama_call::~llama_call() {
     }
 }
 
+// The log has metadata of model files, which no terminal may obey. In UTF-8 c2 80 to c2 9f are control characters, too.
+static std::string printable(std::string text) {
+    for (size_t i = 0; i < text.size(); i++) {
+        const unsigned char c = text[i];
+        const bool is_c1 = i > 0 && text[i - 1] == '\xc2' && c >= 0x80 && c < 0xa0;
+        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || is_c1) {
+            text[i] = '?';
+        }
+    }
+    return text;
+}
+
 // "function: message\n" -> "message"
 static std::string strip(const std::string & line) {
     const size_t colon = line.find(": ");
@@ -71,7 +83,7 @@ void llama_call::log(ggml_log_level level, const char * text) {
     }
 
     if (verbose && last_level != GGML_LOG_LEVEL_DEBUG) {
-        fputs(text, stderr);
+        fputs(printable(text).c_str(), stderr);
         fflush(stderr);
     }
 
