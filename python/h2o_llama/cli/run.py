@@ -57,7 +57,7 @@ def run(
     load: Annotated[
         Path | None,
         typer.Option(
-            help="Go on after what --save has written, with the chunks and H2O options it was saved with, but for "
+            help="Continue the text that --save has written, with the chunks and H2O options it was saved with, but for "
             "where --cold-store is: memory by default."
         ),
     ] = None,

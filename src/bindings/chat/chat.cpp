@@ -80,7 +80,7 @@ static std::optional<std::string> ends_of_runs(const std::string & parser) {
     return ends;
 }
 
-// Text of an answer -> a message, piece by piece. Keeps the last message, to say what is new.
+// Text of an answer -> a message, piece by piece. Keeps the last message, to report the difference.
 class chat_parser {
 public:
     chat_parser(const common_chat_params & params, bool parse_tool_calls, std::string id_prefix)
