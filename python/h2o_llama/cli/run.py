@@ -57,8 +57,8 @@ def run(
     load: Annotated[
         Path | None,
         typer.Option(
-            help="Continue the text that --save has written, with the chunks and H2O options it was saved with, but for "
-            "where --cold-store is: memory by default."
+            help="Continue the text that --save has written, with its chunks and H2O options, but for where "
+            "--cold-store is: memory by default."
         ),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Save what has been read, before text is generated.")] = None,
