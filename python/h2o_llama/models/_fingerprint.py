@@ -14,7 +14,7 @@ _VERSION = b"2"
 """Of the fingerprint. After a change, texts of a library are read again."""
 
 _HEAD_BYTES = 1 << 20
-"""Of the head of any other file than GGUF."""
+"""At least these of the beginning."""
 
 _SAMPLES = 128
 _SAMPLE_BYTES = 4096
@@ -25,8 +25,8 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$")
 def model_fingerprint(path: str | Path) -> str:
     """SHA-256 of parts of a GGUF file, and of its other parts if it has some.
 
-    These are all that is before the weights (metadata, vocabulary, the tensors' names, types and places), the first
-    and the last 4 KiB of every tensor, and 128 evenly spread samples of 4 KiB. So a tensor that was trained,
+    These are the beginning (metadata, vocabulary, the tensors' names, types and places; at least 1 MiB), the first and
+    the last 4 KiB of every tensor, and 128 evenly spread samples of 4 KiB. So a tensor that was trained,
     quantised or put together otherwise is seen. A change inside one tensor that leaves both its ends and the samples as
     they were is not: reading all of a file would take as long as loading it.
     """
@@ -36,7 +36,7 @@ def model_fingerprint(path: str | Path) -> str:
         digest.update(size.to_bytes(8, "little"))
         with part.open("rb") as file:
             starts = [start for start in tensor_starts(file) if start < size]
-            head = min(starts, default=_HEAD_BYTES)
+            head = max(_HEAD_BYTES, min(starts, default=0))
             file.seek(0)
             while head > 0 and (block := file.read(min(head, _HEAD_BYTES))):
                 digest.update(block)
