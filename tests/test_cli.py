@@ -16,7 +16,7 @@ import typer
 
 import h2o_llama
 import models
-from command_line import assert_one_line_error, invoke, succeeded
+from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig
 from h2o_llama.cli import app, demo
@@ -126,6 +126,18 @@ def test_verbose_prints_the_log() -> None:
     )
     assert "llama_context" not in quiet.stderr
     assert "llama_context" in verbose.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        *(([c, "demo"], "fast, balanced, faithful, off.") for c in ("run", "chat", "serve", "inspect")),
+        (["batch", "demo", "--documents", ".", "--questions", "q", "--out", "o"], "fast, balanced, faithful, off."),
+        *(([c, "demo"], "fast, balanced, faithful.") for c in ("eval", "bench")),
+    ],
+)
+def test_a_preset_that_there_is_not_is_named_with_its_option(arguments: list[str], words: str) -> None:
+    assert_wrong_usage(invoke(*arguments, "--h2o", "turbo"), f"Invalid value for --h2o: 'turbo' is not one of {words}")
 
 
 def test_wrong_usage_exits_with_2() -> None:

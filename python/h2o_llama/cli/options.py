@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -191,11 +191,18 @@ def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Ca
     return decorate
 
 
+def check_preset(word: str, words: Iterable[str]) -> None:
+    """BadParameter if the value of --h2o is none of these."""
+    if word not in words:
+        raise typer.BadParameter(f"{word!r} is not one of {', '.join(words)}.", param_hint="--h2o")
+
+
 def with_h2o(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the panel of H2O's options in the place of its parameter `h2o`, which is None if H2O is off."""
     names = {flag(name): name for name in option_names()} | {"preset": "preset"}
 
     def make(_: Mapping[str, Any], **chosen: Any) -> H2OConfig | None:
+        check_preset(chosen["preset"], (*PRESETS, "off"))
         return None if chosen["preset"] == "off" else config({names[flag]: value for flag, value in chosen.items()})
 
     return instead_of("h2o", H2O_OPTIONS, make)(command)

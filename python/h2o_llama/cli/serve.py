@@ -32,6 +32,9 @@ _PAGE = Path(__file__).parent.parent / "page"
 _MOST_ROOM = 32768
 """Tokens that a slot holds at most, unless told."""
 
+_ROOM_STEP = 256
+"""llama.cpp makes a slot's room a multiple of it."""
+
 _LONGEST_EMBEDDED = 4096
 """Tokens of a text whose embedding is asked for."""
 
@@ -46,6 +49,19 @@ def _possible(weights: Model, h2o: H2OConfig, gpu_layers: int) -> H2OConfig:
     with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
         assert llm.h2o is not None  # it was asked for
         return llm.h2o
+
+
+def _room(weights: Model, h2o: H2OConfig | None, n_ctx: int) -> int:
+    """Tokens of a slot, and says so if that is another number than was asked for."""
+    if n_ctx == 0:
+        return min(weights.n_ctx_train, _MOST_ROOM)
+    if h2o is not None and h2o.has_bounded_memory:
+        return n_ctx  # a slot is never full
+    room = min(-(-n_ctx // _ROOM_STEP) * _ROOM_STEP, weights.n_ctx_train)
+    if room != n_ctx:
+        reason = f"a multiple of {_ROOM_STEP}, and at most the {weights.n_ctx_train:,} that the model was trained for"
+        typer.echo(f"h2o-llama: a slot holds {room:,} tokens, not {n_ctx:,}: {reason}", err=True)
+    return min(n_ctx, room)
 
 
 def _stretched(weights: Model) -> list[str]:
@@ -85,7 +101,13 @@ def serve(
         int, typer.Option(min=0, help=f"Tokens of a slot; 0 is what the model was trained for, up to {_MOST_ROOM:,}.")
     ] = 0,
     mmproj: options.Mmproj = None,
-    api_key: Annotated[str | None, typer.Option(help="Key that requests must have.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LLAMA_API_KEY",
+            help="Key that requests must have. Other users of this machine see what stands here: the variable is better.",
+        ),
+    ] = None,
     slot_save_path: Annotated[
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
@@ -113,6 +135,8 @@ def serve(
     A browser finds a page there, to ask about a document. A second question about the same document costs the question.
     What follows -- goes to llama-server as it is.
     """
+    if api_key is not None and not api_key.strip(", "):
+        raise typer.BadParameter("there is no key in it", param_hint="--api-key")
     further = passed_on or []
     if model.startswith("-"):  # what follows -- comes here where no model is named
         model, further = "demo", [model, *further]
@@ -126,13 +150,13 @@ def serve(
             ) from error
         if mmproj is not None:  # llama-server itself would serve with a file that is cut off
             open_projector(weights._handle, mmproj, 1, use_gpu=False, verbose=log.is_printed)
-        n_ctx = n_ctx or min(weights.n_ctx_train, _MOST_ROOM)
         stretched = _stretched(weights)
         gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
         if embeddings:
             h2o = None
         if h2o is not None:
             h2o = _possible(weights, h2o, gpu_layers)
+        n_ctx = _room(weights, h2o, n_ctx)
         origin = _origin(weights, h2o, n_ctx, further)
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += [*upstream_arguments(changes), *stretched]
@@ -144,7 +168,6 @@ def serve(
         arguments += ["--h2o-products", products]
     arguments += [] if mmproj is None else ["--mmproj", mmproj]
     arguments += ["--path", _PAGE]
-    arguments += [] if api_key is None else ["--api-key", api_key]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if embeddings:  # a text is read in one step
         n_step = min(n_ctx, _LONGEST_EMBEDDED)
@@ -166,4 +189,6 @@ def serve(
             start_librarian(folder, origin)
         except OSError as error:
             echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+    if api_key is not None:
+        os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see
     become(llama_server, [*map(str, arguments), *further])

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from h2o_llama.cli.options import DEFAULTS, PANEL, Options, flag, instead_of, shown_default, summary
+from h2o_llama.cli.options import DEFAULTS, PANEL, Options, check_preset, flag, instead_of, shown_default, summary
 from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.config import PRESETS
 from h2o_llama.eval import Setting, evicting, sweep
@@ -87,6 +87,8 @@ def settings(chunk_size: int, *, evict: bool, cold_store: str | None, **texts: s
         for name, option in options.items()
         if texts.get(option)
     }
+    for word in chosen["preset"]:
+        check_preset(word, PRESETS)
     kept = sweep(chunk_size=chunk_size, **chosen)
     evicted = evicting(kept) if evict else []
     stored = evicting(kept, cold_store) if cold_store is not None else []
