@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import struct
+import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -97,6 +100,54 @@ def test_any_type_of_k_and_v_in_a_file(tiny_model: Path, tmp_path: Path, kv_type
     assert loaded.state == snapshot.state
     assert_all_equal([loaded.tokens, loaded.logits], [random_tokens(70), snapshot.logits])
     assert repr(loaded) == repr(snapshot)
+
+
+COUNTER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+
+static size_t n_bytes;
+
+void ggml_backend_tensor_get(const void * tensor, void * data, size_t offset, size_t size) {
+    void (*get)(const void *, void *, size_t, size_t) = dlsym(RTLD_NEXT, "ggml_backend_tensor_get");
+    n_bytes += size;
+    get(tensor, data, offset, size);
+}
+
+size_t bytes_read(void) { return n_bytes; }
+"""
+COUNTED = """
+import ctypes, sys
+from h2o_llama import H2OConfig, Llama
+read = ctypes.CDLL(None).bytes_read
+with Llama(sys.argv[1], n_ctx=256, h2o=H2OConfig(chunk_size=16, evict=True)) as llm:
+    llm.eval(list(range(3, 93)))
+    before = read()
+    llm._context.state_rows()
+    counted = read()
+    print(counted - before, len(llm.snapshot().state), read() - counted)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs a C compiler, on Linux")
+@pytest.mark.parametrize("model", ["qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32"])
+def test_a_state_is_read_off_its_device_once(model: str, model_by_name: ModelByName, tmp_path: Path) -> None:
+    """Not also to count its bytes, or to find which of them are rows."""
+    library = tmp_path / "counter.so"
+    (tmp_path / "counter.c").write_text(COUNTER)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "counter.c", "-ldl"], check=True)
+    base = next((Path(h2o_llama._core.__file__).parent / "lib").glob("libh2o-ggml-base.*"))
+    result = subprocess.run(
+        [sys.executable, "-c", COUNTED, model_by_name(model)],
+        env={**os.environ, "LD_PRELOAD": f"{library} {base}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    n_counted, n_state, n_read = map(int, result.stdout.split())
+    assert n_counted == 0
+    assert 0 < n_read <= n_state
 
 
 def test_models_with_other_memory(unsupported_memory_model: Path) -> None:

@@ -220,8 +220,12 @@ void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const
     }
 }
 
-std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_state & state, uint32_t end) const {
+std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_state & state, uint32_t end, bool counts) const {
     const uint32_t start = state.open_start(config);
+
+    const auto read = [&](const auto & r, uint32_t first, uint32_t last) {
+        return counts ? std::vector<uint8_t>((last - first)*r.t->nb[1]) : r.get_bytes(first, last);
+    };
 
     std::vector<h2o_row_bytes> res;
     for (const auto & layer : all_layers) {
@@ -230,15 +234,15 @@ std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_s
 
             h2o_row_bytes bytes;
             if (positions.is_moved(state.n_memory_sets()*config.chunk_size)) {
-                bytes.moved_k = rows(layer, K, seq).get_bytes(layout.first_row(n), layout.first_row(n) + n);
+                bytes.moved_k = read(rows(layer, K, seq), layout.first_row(n), layout.first_row(n) + n);
             }
             for (const part_t part : parts(layer)) {
                 const auto     r     = rows(layer, part, seq);
                 const uint32_t first = written_row(part, n, state.n_memory_sets()*config.chunk_size);
-                const auto     chunk = r.get_bytes(layout.row_of(0), layout.row_of(0) + end - start);
+                const auto     chunk = read(r, layout.row_of(0), layout.row_of(0) + end - start);
 
                 auto & saved = part == K ? bytes.k : bytes.v;
-                saved = r.get_bytes(first, first + n);
+                saved = read(r, first, first + n);
                 saved.insert(saved.end(), chunk.begin(), chunk.end());
             }
             res.push_back(std::move(bytes));

@@ -60,8 +60,9 @@ public:
     // places. backends: move rows where the host cannot reach them, and rotate keys. Throws std::runtime_error if there is no room.
     void apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends);
 
-    // Compact layout: rows of the memory sets and of the open chunk up to `end`, by layer.
-    std::vector<h2o_row_bytes> save(uint32_t seq, const h2o_sequence_state & state, uint32_t end) const;
+    // Compact layout: rows of the memory sets and of the open chunk up to `end`, by layer. counts: nothing is read, only the numbers
+    // of bytes are right.
+    std::vector<h2o_row_bytes> save(uint32_t seq, const h2o_sequence_state & state, uint32_t end, bool counts) const;
 
     // Compact layout: copies of the rows of the memory sets and of the open chunk, on their devices, to undo a call.
     h2o_row_copies keep(uint32_t seq, const h2o_sequence_state & state) const;

@@ -13,19 +13,29 @@
 
 class h2o_byte_writer : public llama_io_write_i {
 public:
+    // counts: only the number of bytes is right
+    explicit h2o_byte_writer(bool counts = false) : counts(counts) {}
+
     void write(const void * src, size_t size) override {
-        const auto * begin = (const uint8_t *) src;
-        bytes.insert(bytes.end(), begin, begin + size);
+        bytes.resize(bytes.size() + size);
+        if (!counts && size > 0) {
+            memcpy(bytes.data() + bytes.size() - size, src, size);
+        }
     }
 
     void write_tensor(ggml_tensor * tensor, size_t offset, size_t size) override {
         bytes.resize(bytes.size() + size);
-        ggml_backend_tensor_get(tensor, bytes.data() + bytes.size() - size, offset, size);
+        if (!counts) {
+            ggml_backend_tensor_get(tensor, bytes.data() + bytes.size() - size, offset, size);
+        }
     }
 
     size_t n_bytes() override { return bytes.size(); }
 
     std::vector<uint8_t> bytes;
+
+private:
+    const bool counts;
 };
 
 class h2o_byte_reader : public llama_io_read_i {

@@ -44,8 +44,8 @@ void h2o_side_caches::load_window(llama_seq_id seq_id, const std::vector<uint8_t
     window->state_read(io, seq_id, 0);
 }
 
-std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id) const {
-    h2o_byte_writer io;
+std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id, bool counts) const {
+    h2o_byte_writer io(counts);
     if (window) {
         window->state_write(io, seq_id, 0);
     }

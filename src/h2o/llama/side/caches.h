@@ -30,8 +30,8 @@ public:
 
     bool empty() const { return !window && !recurrent; }
 
-    // Throws std::runtime_error if a device cannot be read.
-    std::vector<uint8_t> save(llama_seq_id seq_id) const;
+    // Throws std::runtime_error if a device cannot be read. counts: nothing is read, only the number of bytes is right.
+    std::vector<uint8_t> save(llama_seq_id seq_id, bool counts = false) const;
     void                 load(llama_seq_id seq_id, const std::vector<uint8_t> & saved);
 
     // a call is a transaction

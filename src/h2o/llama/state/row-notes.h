@@ -28,6 +28,8 @@ public:
 
     size_t n_bytes() override { return n_written; }
 
+    bool is_counting() const override { return true; }
+
     // these bytes, which have been or will be written, are the rows of the positions [first, first + n)
     void add(size_t offset, uint32_t first, uint32_t n, size_t size) {
         if (size > 0) {

@@ -51,10 +51,12 @@ static void write_cold_store(llama_io_write_i & io, const h2o_cold_store & cold)
     for (uint32_t chunk = 0; chunk < cold.n_chunks(); ++chunk) {
         for (size_t layer = 0; layer < cold.row_sizes.size(); ++layer) {
             for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
-                if (auto * notes = h2o_row_notes::of(io)) { // they need not be read
-                    const size_t n = cold.chunk_size*cold.row_sizes[layer][part];
+                const size_t n = cold.chunk_size*cold.row_sizes[layer][part];
+                if (auto * notes = h2o_row_notes::of(io)) {
                     notes->add(io.n_bytes(), chunk*cold.chunk_size, cold.chunk_size, n);
-                    notes->write(nullptr, n);
+                }
+                if (io.is_counting()) { // they need not be read
+                    io.write(nullptr, n);
                     continue;
                 }
                 const auto rows = cold.chunk_rows(chunk, layer, part);
@@ -90,10 +92,10 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
         io.write(header.data(), header.size()*sizeof(header[0]));
     }
     // of a compact layout rows may have moved when it is gone back to
-    const auto rows = compact && !no_rows ? context.store.save(kv.id, state, n_tokens) : std::vector<h2o_row_bytes>();
+    const auto rows = compact && !no_rows ? context.store.save(kv.id, state, n_tokens, io.is_counting()) : std::vector<h2o_row_bytes>();
     auto record = kv.sequence.record(n_tokens, partial || compact ? start : 0);
     if (!context.caches.side.empty() && n_tokens == state.n_tokens) {
-        record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id));
+        record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id, io.is_counting()));
     }
     h2o_record_write(io, kv, record, rows);
     if (!partial) {
