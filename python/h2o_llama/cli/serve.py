@@ -105,7 +105,7 @@ def serve(
         str | None,
         typer.Option(
             envvar="LLAMA_API_KEY",
-            help="Key that requests must have. Other users of this machine see what stands here: the variable is better.",
+            help="Key that requests must have. Other users of this machine can see it here, but not in the variable.",
         ),
     ] = None,
     slot_save_path: Annotated[

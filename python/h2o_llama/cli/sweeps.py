@@ -87,7 +87,7 @@ def settings(chunk_size: int, *, evict: bool, cold_store: str | None, **texts: s
         for name, option in options.items()
         if texts.get(option)
     }
-    for word in chosen["preset"]:
+    for word in values("--h2o", texts.get("preset", ""), str):
         check_preset(word, PRESETS)
     kept = sweep(chunk_size=chunk_size, **chosen)
     evicted = evicting(kept) if evict else []
