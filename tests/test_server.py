@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -150,18 +152,29 @@ def test_a_slot_is_saved_and_restored(served: tuple[Server, Any]) -> None:
     assert status == 400, error
 
 
-def test_a_file_that_ends_too_early_is_refused(served: tuple[Server, Any], slots: Path) -> None:
+def test_a_file_that_is_no_slot_is_refused_and_nothing_is_lost(served: tuple[Server, Any], slots: Path) -> None:
+    """It ends too early, is of something else or is not there: the answer says so, and the slot is as it was."""
     server, settings = served
-    server.complete(DOCUMENT, n_predict=1, id_slot=0)
+    server.complete(OTHER, n_predict=1, id_slot=0, cache_prompt=False)
     server.post("/slots/0?action=save", {"filename": "whole"})
     whole = slots / "whole"
     data = whole.read_bytes()
-    for n in (0, 3, 11, 200, len(data) // 2, len(data) - 4):
-        whole.with_name("cut").write_bytes(data[:n])
-        status, answer = server.request("POST", "/slots/0?action=restore", {"filename": "cut"})
-        assert (status, "Unable to restore slot" in str(answer)) == (400, True), (n, answer)
     whole.unlink()
-    assert server.complete(OTHER, id_slot=0)["content"] == answer_of(settings, OTHER)
+    files = {f"cut-{n}": data[:n] for n in (0, 3, 11, 200, len(data) // 2, len(data) - 4)}
+    files |= {"text": b"no state " * 100, "foreign": data[:12] + data[12 : 12 + 4 * 700] + b"x" * (len(data) - 2812)}
+    for name, content in files.items():
+        (slots / name).write_bytes(content)
+    (slots / "folder").mkdir(exist_ok=True)
+    expected = answer_of(settings, DOCUMENT + "and?")
+    server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)
+    for name in (*files, "folder", "missing"):
+        status, answer = server.request("POST", "/slots/0?action=restore", {"filename": name})
+        message = answer["error"]["message"]
+        assert (status, message.startswith(f"Unable to restore slot from {name}: ")) == (400, True), answer
+        assert "no such file" in message or name in files, message
+        assert "space" not in message, message
+    after = server.complete(DOCUMENT + "and?", id_slot=0)
+    assert (after["timings"]["cache_n"], after["content"]) == (len(DOCUMENT), expected)
 
 
 def test_a_slot_that_cannot_be_saved_leaves_the_file_that_was_there(served: tuple[Server, Any], slots: Path) -> None:
@@ -242,7 +255,48 @@ def test_a_cancelled_request_frees_its_slot(served: tuple[Server, Any]) -> None:
     assert answer["content"] == answer_of(settings, OTHER)
 
 
+def leave(server: Server, body: dict[str, Any]) -> HTTPConnection:
+    """Send a request for which nobody waits when the connection is closed."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+    return connection
+
+
+def test_nothing_is_computed_for_clients_that_are_gone(tmp_path: Path) -> None:
+    """Neither what has begun nor what waits for a slot, however often the slots are asked for meanwhile."""
+    endless = {"prompt": OTHER, "n_predict": 10_000_000, "ignore_eos": True}
+    options = ["--evict", "--positions", "cache", "--chunk", str(S), "--threads", "1", "--n-ctx", "256"]
+    with serving(tmp_path / "log", "demo", *options, "--", "--metrics") as server:
+
+        def n(name: str) -> float:
+            found = re.search(rf"^llamacpp:{name} (\S+)$", server.request("GET", "/metrics")[1], re.MULTILINE)
+            assert found is not None
+            return float(found[1])
+
+        def wait_for(name: str, value: float) -> None:
+            deadline = time.monotonic() + 60
+            while n(name) != value:
+                assert time.monotonic() < deadline, name
+                time.sleep(0.02)
+
+        first = leave(server, endless)
+        wait_for("requests_processing", 1)
+        second = leave(server, endless)
+        wait_for("requests_deferred", 1)
+        second.close()
+        wait_for("requests_deferred", 0)
+        assert n("requests_processing") == 1
+        first.close()
+        server.wait_until_idle()
+
+
 TOO_LONG = {"prompt": "a" * 3000}
+
+
+def named(name: str) -> dict[str, Any]:
+    """The tool_choice that names a function."""
+    return {"type": "function", "function": {"name": name}}
+
 
 BAD_REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/completion", {}),
@@ -253,6 +307,11 @@ BAD_REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/completion", TOO_LONG),
     ("POST", "/completion", [1]),
     ("POST", "/v1/chat/completions", {"messages": "hello"}),
+    ("POST", "/v1/chat/completions", {"messages": []}),
+    ("POST", "/v1/chat/completions", {"messages": [user("a")], "tools": [ADD], "tool_choice": named("subtract")}),
+    ("POST", "/v1/chat/completions", {"messages": [user("a")], "tool_choice": "required"}),
+    ("POST", "/v1/chat/completions", {"messages": [user("a")], "tools": [ADD], "tool_choice": 1}),
+    ("POST", "/v1/messages", {"messages": [user("a")], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1}),
     ("POST", "/v1/chat/completions", {"messages": [{"role": "user"}]}),
     ("POST", "/v1/chat/completions", {"messages": [{"content": "no role"}]}),
     ("POST", "/v1/chat/completions", {"messages": [user("a")], "tools": "a"}),
@@ -260,6 +319,12 @@ BAD_REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/slots/x?action=erase", {}),
     ("POST", "/slots/0?action=forget", {}),
     ("POST", "/slots/0?action=restore", {"filename": "missing"}),
+    ("POST", "/slots/0?action=restore", {}),
+    ("POST", "/slots/0?action=save", {"filename": 1}),
+    ("POST", "/slots/2?action=erase", {}),
+    ("POST", "/slots/9?action=save", {"filename": "a"}),
+    ("POST", "/slots/-1?action=erase", {}),
+    ("POST", "/slots/1x?action=erase", {}),
     ("GET", "/slots/9/h2o", None),
     ("GET", "/slots/-1/h2o", None),
     ("GET", "/slots/x/h2o", None),
@@ -279,9 +344,12 @@ def test_bad_requests_are_refused_and_nothing_else(served: tuple[Server, Any]) -
         if body == TOO_LONG and not has_limit:
             continue  # no text is too long
         status, answer = server.request(method, path, body)
-        assert status >= 400, (method, path, body, status, answer)
+        assert status == 400, (method, path, body, status, answer)
         assert answer["error"]["message"], (method, path, body)
-    assert server.request("POST", "/completion", raw=b"{")[0] >= 400
+    for raw in (b"{", b"", b"no JSON", b'{"prompt": "\xff"}'):
+        for path in ("/completion", "/v1/chat/completions", "/tokenize", "/slots/0?action=restore"):
+            status, answer = server.request("POST", path, raw=raw)
+            assert (status, answer["error"]["type"]) == (400, "invalid_request_error"), (path, raw, answer)
     assert server.complete(OTHER)["content"] == answer_of(settings, OTHER)
 
 
@@ -493,14 +561,128 @@ def test_embeddings(tmp_path: Path) -> None:
     with serving(tmp_path / "log", "demo", *options) as server, open_llama(None) as llm:
         found = server.post("/v1/embeddings", {"input": texts})["data"]
         expected = llm.embed(texts, pooling_type="mean", normalize=True)
+        for path, body in (
+            ("/v1/embeddings", {"input": ["short", TEXT[:600]]}),
+            ("/embedding", {"content": TEXT[:513]}),
+        ):
+            status, answer = server.request("POST", path, body)
+            assert (status, "at most 512 tokens" in answer["error"]["message"]) == (400, True), answer
+        for path, body in (("/v1/chat/completions", {"messages": [user("a")]}), ("/completion", {"prompt": "a"})):
+            status, answer = server.request("POST", path, body)
+            assert (status, answer["error"]["type"]) == (501, "not_supported_error"), answer
     np.testing.assert_allclose([item["embedding"] for item in found], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_api_key(tmp_path: Path) -> None:
-    with serving(tmp_path / "log", "demo", "--chunk", "64", "--n-ctx", "256", "--api-key", "secret") as server:
-        for path in ("/slots", "/slots/0/h2o"):
-            assert server.request("GET", path)[0] == 401
-            assert server.request("GET", path, headers={"Authorization": "Bearer secret"})[0] == 200
+def test_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the option, the environment or a file; no program sees it among the server's arguments."""
+    file = tmp_path / "keys"
+    file.write_text("# of a friend\nsecret\n")
+    sizes = ["demo", "--chunk", "64", "--n-ctx", "256"]
+    for options in (["--api-key", "secret"], [], ["--", "--api-key-file", str(file)]):
+        monkeypatch.delenv("LLAMA_API_KEY", raising=False)
+        if not options:
+            monkeypatch.setenv("LLAMA_API_KEY", "secret")
+        with serving(tmp_path / "log", *sizes, *options) as server:
+            assert b"secret" not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+            for path in ("/slots", "/slots/0/h2o"):
+                assert server.request("GET", path)[0] == 401
+                assert server.request("GET", path, headers={"Authorization": "Bearer secret"})[0] == 200
+    assert_wrong_usage(invoke("serve", "--api-key", ", "), "--api-key")
+
+
+@pytest.fixture(scope="module", params=["", "https://a.example, http://b.example:81/", "localhost", "*"])
+def origins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+    """A server, and the value of --cors-origins that it was started with."""
+    allowed = ["--", "--cors-origins", request.param] if request.param else []
+    log = tmp_path_factory.mktemp("origins") / "log"
+    with serving(log, "demo", "--chunk", "64", "--threads", "1", "--n-ctx", "256", *allowed) as server:
+        yield server, request.param
+
+
+def ask_as_page(server: Server, method: str, path: str, **headers: str) -> tuple[int, Any]:
+    """As a browser asks for a page: status, and what the page may read."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.putrequest(method, path, skip_host=True)
+    body = b'{"prompt": "a", "n_predict": 1}' if method == "POST" else b""
+    for name, value in ({"Host": f"127.0.0.1:{server.port}", "Content-Length": str(len(body))} | headers).items():
+        connection.putheader(name, value)
+    connection.endheaders(body)
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response.status, response.getheader("Access-Control-Allow-Origin")
+
+
+REQUESTS = [
+    ("GET", "/slots"),
+    ("GET", "/slots/0/h2o"),
+    ("GET", "/h2o/library"),
+    ("DELETE", "/h2o/library/1"),
+    ("POST", "/completion"),  # without a Content-Type a browser asks nobody first
+    ("OPTIONS", "/completion"),
+    ("GET", "/"),
+]
+ORIGINS = {
+    "https://evil.example": ["*"],
+    "null": ["*"],
+    "http://localhost.evil.example": ["*"],
+    "http://a.example": ["*"],  # another scheme
+    "http://localhost:1": ["localhost", "*"],
+    "http://[::1]": ["localhost", "*"],
+    "https://a.example": ["https://a.example, http://b.example:81/", "*"],
+    "http://B.example:81": ["https://a.example, http://b.example:81/", "*"],
+}
+
+
+def test_other_pages_may_not_use_the_server(origins: tuple[Server, str]) -> None:
+    """Unless it was told which: they can neither read what it answers nor change anything."""
+    server, allowed = origins
+    for origin, allowing in ORIGINS.items():
+        for method, path in REQUESTS:
+            status, header = ask_as_page(server, method, path, Origin=origin)
+            if allowed in allowing:
+                assert (status in (200, 501), header) == (True, origin), (origin, method, path, status)
+            else:
+                assert (status, header) == (403, None), (origin, method, path)
+
+
+def test_pages_of_the_server_itself_may_use_it(origins: tuple[Server, str]) -> None:
+    """Whatever they call this machine; behind a proxy that changes `Host` the browser says so."""
+    server, _ = origins
+    names = ("localhost", "LocalHost:1", "127.0.0.1", f"127.0.0.1:{server.port}", "[::1]:8080")
+    own = [{"Host": name, "Origin": f"http://{name}"} for name in names]
+    own += [{"Host": "localhost"}, {"Origin": "https://chat.example", "Sec-Fetch-Site": "same-origin"}]
+    for headers in own:
+        for method, path in REQUESTS:
+            assert ask_as_page(server, method, path, **headers)[0] in (200, 501), (headers, method, path)
+
+
+def test_a_name_that_was_pointed_here_is_refused(origins: tuple[Server, str]) -> None:
+    """A browser takes its pages for the server's own (DNS rebinding)."""
+    server, allowed = origins
+    for name in ("evil.example", f"evil.example:{server.port}", "localhost.evil.example", "127.0.0.1.evil.example"):
+        for headers in ({"Host": name, "Origin": f"http://{name}"}, {"Host": name, "Sec-Fetch-Site": "same-origin"}):
+            for method, path in REQUESTS:
+                status, _ = ask_as_page(server, method, path, **headers)
+                assert (status == 403) == (allowed != "*"), (headers, method, path, status)
+    if "a.example" in allowed:
+        assert ask_as_page(server, "GET", "/slots", Host="a.example", Origin="https://a.example")[0] == 200
+
+
+def test_a_function_that_was_named_is_called(tmp_path: Path) -> None:
+    """And a template from which it cannot be told how to call one is refused."""
+    body = {"messages": [user("add 1 and 2")], "tools": [ADD, ROOT], "max_tokens": 60, "temperature": 0}
+    for template, can in ((TOOLS, True), (CHATML, False)):
+        (tmp_path / "template").write_text(template)
+        options = ["--threads", "1", "--n-ctx", "2048", "--", "--chat-template-file", str(tmp_path / "template")]
+        with serving(tmp_path / "log", "demo", *options) as server:
+            for name in ("add", "root"):
+                for choice in (named(name), {"type": "function", "name": name}):
+                    status, answer = server.request(
+                        "POST", "/v1/chat/completions", body | {"tool_choice": choice, "max_tokens": 1}
+                    )
+                    assert status == (200 if can else 400), answer
+                    assert can or "cannot be required" in answer["error"]["message"]
 
 
 def test_the_openai_client(tmp_path: Path) -> None:
@@ -636,6 +818,33 @@ def test_sizes_go_with_the_chunk(started: list[list[str]]) -> None:
     assert option(arguments, "--h2o-chunk") == "128"
     assert option(arguments, "--h2o-heavy") == str(sizes.heavy_budget)
     assert option(arguments, "--h2o-lookup") == str(sizes.lookup_budget)
+
+
+def test_the_key_is_not_among_the_arguments(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_API_KEY", "another")
+    assert invoke("serve", "--api-key", "secret").exit_code == 0
+    assert not any("secret" in argument for argument in started[0])
+    assert os.environ["LLAMA_API_KEY"] == "secret"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--n-ctx", "10"], "a slot holds 256 tokens, not 10:"),
+        (["--n-ctx", "10", "--h2o", "off", "--parallel", "2"], "a slot holds 256 tokens, not 10:"),
+        (["--n-ctx", "100000"], "a slot holds 8,192 tokens, not 100,000:"),
+        (["--n-ctx", "10", "--evict", "--positions", "cache"], None),  # a slot is never full
+        (["--n-ctx", "512"], None),
+        ([], None),
+    ],
+)
+def test_a_slot_with_other_room_than_was_asked_for_says_so(
+    started: list[list[str]], options: list[str], said: str | None
+) -> None:
+    result = invoke("serve", *options)
+    assert result.exit_code == 0
+    assert said in result.stderr if said else not result.stderr
+    assert len(started) == 1
 
 
 def test_without_h2o_and_with_options_of_llama_server(started: list[list[str]]) -> None:

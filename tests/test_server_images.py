@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,47 @@ def test_a_slot_with_an_image(served: tuple[Server, str]) -> None:
     again = chat(server, messages)
     assert again["timings"]["cache_n"] > 30
     assert logprobs(again) == pytest.approx(logprobs(expected), abs=BOUND)
+
+
+def image(url: str) -> dict[str, Any]:
+    """A message with an image that is elsewhere."""
+    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+
+
+def test_images_from_elsewhere(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
+    """The server fetches nothing from the network, and reads only regular files of the folder that was named."""
+    folder = tmp_path / "media"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(png(picture(1)))
+    (tmp_path / "b.png").write_bytes(png(picture(1)))
+    (folder / "zero").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe")
+    with (folder / "large.png").open("wb") as file:
+        file.truncate(101 * 2**20)
+    options = [chat_model, "--threads", "1", "--n-ctx", "512", "--mmproj", mmproj, "--h2o", "off"]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        serving(tmp_path / "log", *options, "--", "--media-path", folder) as server,
+    ):
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+        refused = {
+            f"http://127.0.0.1:{port}/x.png": "fetches nothing",
+            f"https://127.0.0.1:{port}/x.png": "fetches nothing",
+            f"HTTP://127.0.0.1:{port}/x.png": "",
+            f"ftp://127.0.0.1:{port}/x.png": "",
+            "file://zero": "not a regular file",
+            "file://pipe": "not a regular file",
+            "file://none.png": "not a regular file",
+            "file://../b.png": "not allowed",
+            "file://large.png": "expected at most",
+        }
+        for url, reason in refused.items():
+            status, answer = server.request("POST", "/v1/chat/completions", {"messages": [image(url)]})
+            assert (status, reason in answer["error"]["message"]) == (400, True), (url, answer)
+        with pytest.raises(BlockingIOError):
+            listener.accept()  # nobody was there
+        assert server.chat([image("file://a.png")], 1)["usage"]["completion_tokens"] == 1
 
 
 def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -375,6 +380,82 @@ def test_no_library(serve: Any, library: Library) -> None:
     file = library.folder / "file"
     file.touch()
     assert_one_line_error(invoke("serve", "--library", file), "is a file, expected a folder")
+
+
+@pytest.mark.parametrize("options", [[], ["--host", "0.0.0.0"], ["--host", "0.0.0.0", "--api-key", "a"]])
+def test_others_get_no_library_without_a_key(serve: Any, library: Library, options: list[str]) -> None:
+    is_there = len(options) != 2
+    headers = {"Authorization": "Bearer a"}
+    with serve(*options) as server:
+        status, answer = server.request("GET", "/h2o/library", headers=headers)
+        assert status == (200 if is_there else 501), answer
+        body = {"prompt": DOCUMENT, "n_predict": 1}
+        assert server.request("POST", "/completion", body, headers=headers)[0] == 200
+    assert (list(library.folder.iterdir()) != []) == is_there
+
+
+class SlowLibrarian(socketserver.ThreadingUnixStreamServer):
+    """Says nothing to /take and /is-new before `answers` is set."""
+
+    def __init__(self, path: Path) -> None:
+        self.answers, self.asked = threading.Event(), threading.Semaphore(0)
+        super().__init__(str(path), SlowAnswers)
+
+
+class SlowAnswers(BaseHTTPRequestHandler):
+    server: SlowLibrarian
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        answer: dict[str, Any] = {"n_tokens": 0, "is_new": False}
+        if self.path == "/settings":
+            answer = {"n_least": 256, "n_new": 64, "n_name": 200, "marks": [64]}
+        else:
+            self.server.asked.release()
+            self.server.answers.wait(50)
+        data = json.dumps(answer).encode() + b"\n"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing."""
+
+
+def test_other_slots_go_on_while_the_librarian_is_asked(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a prompt is read, and when an answer is done; a request can be cancelled meanwhile."""
+    monkeypatch.setenv("H2O_LLAMA_LIBRARIAN", str(tmp_path / "socket"))
+    with (
+        SlowLibrarian(tmp_path / "socket") as librarian,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        pool.submit(librarian.serve_forever)
+        try:
+            with serve("--parallel", "2", folder="off") as server:
+                waiting = pool.submit(server.complete, DOCUMENT, id_slot=0)
+                assert librarian.asked.acquire(timeout=60)
+                for _ in range(2):  # nothing of it is in the library
+                    server.complete("short", id_slot=1)
+                assert not waiting.done()
+                cancelled = HTTPConnection("127.0.0.1", server.port, timeout=60)
+                cancelled.request("POST", "/completion", json.dumps({"prompt": OTHER, "id_slot": 1}))
+                assert librarian.asked.acquire(timeout=60)
+                cancelled.close()
+                server.complete("short", id_slot=1)
+                librarian.answers.set()
+                first = waiting.result()
+                librarian.answers.clear()
+                assert librarian.asked.acquire(timeout=60)  # whether the text is new
+                server.complete("short", id_slot=0)
+                assert server.complete("short" * 9, id_slot=1, cache_prompt=False)["content"]
+                librarian.answers.set()
+                assert first["content"] == server.complete(DOCUMENT, cache_prompt=False)["content"]
+        finally:
+            librarian.answers.set()
+            librarian.shutdown()
 
 
 # --- what a browser sees

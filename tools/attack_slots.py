@@ -68,9 +68,12 @@ def attack(name: str, n_files: int, seed: int, folder: Path) -> None:
                 what = f"file {i} of seed {seed}"
                 rng = random.Random(f"{seed}/{i}")
                 bad.write_bytes(damage(data, rng))
+                before = server.get("/slots/1/h2o?layer=1")
                 status, answer = server.request("POST", "/slots/1?action=restore", {"filename": "bad"})
                 assert status == 200 or (status == 400 and answer["error"]["message"]), (status, answer)
                 n_taken += status == 200
+                if status == 400:
+                    assert server.get("/slots/1/h2o?layer=1") == before, "what the slot held is lost"
                 if status == 200:  # whatever it holds
                     server.get("/slots/1/h2o?layer=1")
                     body = {"prompt": MARKER + rng.choice(["and", ""]), "n_predict": 2, "id_slot": 1}

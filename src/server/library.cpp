@@ -1,24 +1,28 @@
 #include "server/library.h"
 
-#include "server/librarian.h"
+#include "server/browsers.h"
 
 #include "log.h"
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <string_view>
 #include <utility>
 
-static constexpr int N_SECONDS_FIND  = 10;
 static constexpr int N_SECONDS_LOAD  = 60;
 static constexpr int N_SECONDS_WRITE = 300;
 
-std::optional<std::string> server_h2o_library_key(const std::vector<std::string> & keys, const std::map<std::string, std::string> & headers) {
+// how long the server's loop waits for the librarian at a time, if it has nothing else to do
+static constexpr auto A_MOMENT = std::chrono::milliseconds(10);
+
+std::optional<std::string> server_h2o_library_key(const common_params & params, const std::map<std::string, std::string> & headers) {
+    const auto & keys = params.api_keys;
     if (keys.empty()) {
-        return "";
+        return server_h2o_is_local(params) ? std::optional<std::string>("") : std::nullopt;
     }
     const auto header = [&](std::string_view name) -> std::string {
         const auto is_same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
@@ -59,10 +63,16 @@ server_h2o_library::~server_h2o_library() {
     }
 }
 
-void server_h2o_library::init(const server_h2o_adapters & adapters, bool has_draft_model) {
+void server_h2o_library::init(const common_params & params, bool has_draft_model) {
     if (!server_h2o_librarian::get().is_there() || writer.joinable()) {
         return;
     }
+    if (params.api_keys.empty() && !server_h2o_is_local(params)) {
+        LOG_WRN("the library is off: others can reach this server, and it asks for no API key\n");
+        return;
+    }
+    const auto & adapters = params.lora_adapters;
+
     const auto has_invocation = [](const auto & adapter) { return llama_adapter_get_alora_n_invocation_tokens(adapter.ptr) > 0; };
 
     if (has_draft_model || std::any_of(adapters.begin(), adapters.end(), has_invocation)) {
@@ -102,14 +112,45 @@ bool server_h2o_library::cuts(const llama_context * ctx, int32_t n_prompt, int32
     return is_place && is_on() && server_h2o_enabled(ctx);
 }
 
-std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept,
-        int32_t n_ctx) try {
+static bool is_done(const std::future<std::optional<server_h2o_answer>> & answer) {
+    return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+void server_h2o_library::leave(llama_seq_id id) {
+    if (auto it = asked.find(id); it != asked.end()) {
+        left.push_back(std::move(it->second.found));
+        asked.erase(it);
+    }
+    left.remove_if(is_done);
+}
+
+bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx, bool is_alone) {
     if ((int32_t) prompt.size() < n_kept + n_new) {
+        return true;
+    }
+    auto it = asked.find(id);
+    if (it == asked.end()) {
+        const auto ask = [about = common_json { { "key", key }, { "n_least", n_kept + n_new }, { "n_ctx", n_ctx } }, prompt] {
+            return server_h2o_librarian::get().ask("take", about, { bytes_of(prompt) }, N_SECONDS_LOAD);
+        };
+        it = asked.emplace(id, question { key, std::async(std::launch::async, ask) }).first;
+    }
+    if (is_alone) {
+        it->second.found.wait_for(A_MOMENT);
+    }
+    return is_done(it->second.found);
+}
+
+std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_seq_id id) try {
+    const auto it = asked.find(id);
+    if (it == asked.end() || !is_done(it->second.found)) { // the librarian is gone
+        leave(id);
         return std::nullopt;
     }
-    const common_json about = { { "key", key }, { "n_least", n_kept + n_new }, { "n_ctx", n_ctx } };
+    auto question = std::move(it->second);
+    asked.erase(it);
 
-    const auto answer = server_h2o_librarian::get().ask("take", about, { bytes_of(prompt) }, N_SECONDS_LOAD);
+    const auto answer = question.found.get();
     if (!answer || answer->status != 200) {
         return std::nullopt;
     }
@@ -128,6 +169,7 @@ std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_
         LOG_WRN("slot %d: a text of the library is refused: it is read again\n", id);
         return llama_tokens();
     }
+    set_known(id, question.key, res);
     return res;
 } catch (const std::exception & e) { // there is not enough memory
     LOG_WRN("slot %d: %s: nothing is taken from the library\n", id, e.what());
@@ -156,6 +198,21 @@ static common_json rows_of(llama_context * ctx, llama_seq_id id) {
     return res;
 }
 
+void server_h2o_library::set_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens) {
+    std::lock_guard<std::mutex> lock(mutex);
+    known.insert_or_assign(id, std::pair(key, tokens));
+}
+
+bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto it = known.find(id);
+    if (it == known.end() || it->second.first != key) {
+        return false;
+    }
+    const auto & text = it->second.second;
+    return tokens.end() - std::mismatch(tokens.begin(), tokens.end(), text.begin(), text.end()).first < n_new;
+}
+
 void server_h2o_library::give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens) try {
     const int32_t n = tokens.size();
 
@@ -163,8 +220,7 @@ void server_h2o_library::give(llama_context * ctx, llama_seq_id id, const std::s
     if (n < n_least || llama_memory_seq_pos_max(llama_get_memory(ctx), id) != n - 1) {
         return;
     }
-    const auto answer = server_h2o_librarian::get().ask("is-new", { { "key", key } }, { bytes_of(tokens) }, N_SECONDS_FIND);
-    if (!answer || answer->status != 200 || !answer->about().at("is_new").get<bool>()) {
+    if (is_known(id, key, tokens)) {
         return;
     }
     const llama_tokens first(tokens.begin(), tokens.begin() + std::min(n, n_name));
@@ -183,6 +239,7 @@ void server_h2o_library::give(llama_context * ctx, llama_seq_id id, const std::s
         LOG_WRN("slot %d: its state cannot be saved: this text is not kept\n", id);
         return;
     }
+    set_known(id, key, tokens);
     {
         std::lock_guard<std::mutex> lock(mutex);
         waiting.insert_or_assign(id, std::move(given));
@@ -190,6 +247,22 @@ void server_h2o_library::give(llama_context * ctx, llama_seq_id id, const std::s
     changed.notify_one();
 } catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
     LOG_WRN("slot %d: %s: this text is not kept\n", id, e.what());
+}
+
+// false if the librarian could not
+static bool write(const common_json & about, const llama_tokens & tokens, const std::vector<uint8_t> & state) try {
+    auto & librarian = server_h2o_librarian::get();
+
+    // another slot or program may have given it
+    const auto answer = librarian.ask("is-new", { { "key", about.at("key").get<std::string>() } }, { bytes_of(tokens) }, N_SECONDS_WRITE);
+    if (answer && answer->status == 200 && !answer->about().at("is_new").get<bool>()) {
+        return true;
+    }
+    const auto given = librarian.ask("give", about, { bytes_of(tokens), bytes_of(state) }, N_SECONDS_WRITE);
+    return given && given->status == 200;
+} catch (const std::exception & e) {
+    LOG_WRN("the library: %s: a text is not kept\n", e.what());
+    return false;
 }
 
 void server_h2o_library::write_texts() {
@@ -200,10 +273,12 @@ void server_h2o_library::write_texts() {
             return;
         }
         const auto given = waiting.extract(waiting.begin());
-        const auto & [about, tokens, state] = given.mapped();
 
         lock.unlock();
-        server_h2o_librarian::get().ask("give", about, { bytes_of(tokens), bytes_of(state) }, N_SECONDS_WRITE);
+        const bool is_written = write(given.mapped().about, given.mapped().tokens, given.mapped().state);
         lock.lock();
+        if (!is_written) {
+            known.erase(given.key());
+        }
     }
 }

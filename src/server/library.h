@@ -1,5 +1,6 @@
 #pragma once
 
+#include "server/librarian.h"
 #include "server/slots.h"
 
 #include "common.h"
@@ -8,18 +9,22 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <future>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 // The library in llama-server's slots: texts that were read are kept by the librarian, and outlive the server. A slot takes from there
 // what a prompt begins with, and gives what it holds when an answer is done. Without a librarian nothing here does anything.
 
 // Whose library it is: the API key of a request, empty if the server asks for none. None if a key is asked for and not there.
-std::optional<std::string> server_h2o_library_key(const std::vector<std::string> & keys, const std::map<std::string, std::string> & headers);
+// Without a key it is the user's own, and only for programs of this machine.
+std::optional<std::string> server_h2o_library_key(const common_params & params, const std::map<std::string, std::string> & headers);
 
 class server_h2o_library {
 public:
@@ -29,23 +34,30 @@ public:
     ~server_h2o_library();
 
     // With the first context: the adapters that the server was started with are part of its model. What a draft model holds is not kept.
-    void init(const server_h2o_adapters & adapters, bool has_draft_model);
+    void init(const common_params & params, bool has_draft_model);
 
-    // Gives a slot, before it reads its prompt, the text that begins most like it, if that has more than it can keep of its own.
+    // Asks for a slot, before it reads its prompt, for the text that begins most like it, if that has more than it can keep of its own.
+    // False until the answer has come: other slots continue meanwhile. is_alone: there are none, so it waits for a moment.
     template <typename Slot>
-    void take(llama_context * ctx, Slot & slot) {
+    bool is_ready(llama_context * ctx, const Slot & slot, bool is_alone) {
         if (!is_for(slot)) {
-            return;
+            return true;
         }
         const auto & prompt = slot.task->tokens;
         const auto   tokens = prompt.get_text_tokens();
         if (tokens.size() < prompt.size()) { // there are images
-            return;
+            return true;
         }
         const int32_t n_past = slot.prompt.tokens.get_common_prefix(prompt);
         const int32_t n_kept = server_h2o_n_kept(ctx, slot, n_past);
 
-        const auto text = take(ctx, slot.id, *slot.task->h2o_library_key, tokens, n_kept, slot.n_ctx);
+        return is_ready(slot.id, *slot.task->h2o_library_key, tokens, n_kept, slot.n_ctx, is_alone);
+    }
+
+    // Gives the slot that text, if there is one.
+    template <typename Slot>
+    void take(llama_context * ctx, Slot & slot) {
+        const auto text = take(ctx, slot.id);
         if (!text) {
             return;
         }
@@ -60,6 +72,7 @@ public:
     // Keeps what a slot holds, if there is enough that is new.
     template <typename Slot>
     void give(llama_context * ctx, const Slot & slot) {
+        leave(slot.id); // the request was cancelled
         if (!is_for(slot) || slot.task->is_child()) {
             return;
         }
@@ -89,8 +102,24 @@ private:
         return is_on() && task.h2o_library_key && task.need_sampling() && task.params.cache_prompt && is_of_this_model(slot.prompt.lora);
     }
 
+    using answer = std::future<std::optional<server_h2o_answer>>;
+
+    struct question {
+        std::string key;
+        answer      found;
+    };
+
+    bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx, bool is_alone);
+
     // The tokens that the sequence now has. None if it is as it was; empty if the state was refused.
-    std::optional<llama_tokens> take(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx);
+    std::optional<llama_tokens> take(llama_context * ctx, llama_seq_id id);
+
+    // nobody wants the answer any more
+    void leave(llama_seq_id id);
+
+    // whether the library has all but a few of these tokens, without asking it
+    bool is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
+    void set_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 
     void give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 
@@ -104,11 +133,18 @@ private:
 
     std::optional<std::vector<float>> scales; // of the adapters; none: nothing is kept
 
+    // by the slot that waits for it, and those for which none does
+    std::map<llama_seq_id, question> asked;
+    std::list<answer>                left;
+
+    // by slot: the text that the library was last seen with, and its key
+    std::map<llama_seq_id, std::pair<std::string, llama_tokens>> known;
+
     // by the slot that gave it: if one gives faster than is written, its newest text is kept
     std::map<llama_seq_id, given_text> waiting;
 
     bool                    is_ending = false;
-    std::mutex              mutex; // of the two
+    std::mutex              mutex; // of the three
     std::condition_variable changed;
     std::thread             writer;
 };

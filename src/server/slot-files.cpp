@@ -1,6 +1,7 @@
 #include "server/slots.h"
 
 #include "h2o/llama/adapter.h"
+#include "h2o/llama/state/file.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -137,6 +138,32 @@ size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id
     }
     std::filesystem::remove(unfinished, error);
     return 0;
+}
+
+void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id, const std::function<void(const llama_tokens &, size_t)> & take) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) {
+        throw std::runtime_error("there is no such file");
+    }
+    auto * memory = llama_get_memory(ctx);
+
+    std::vector<uint8_t> before;
+    if (llama_memory_seq_pos_max(memory, id) >= 0) {
+        before.resize(llama_state_seq_get_size(ctx, id));
+        if (before.empty() || llama_state_seq_get_data(ctx, before.data(), before.size(), id) != before.size()) {
+            throw std::runtime_error("what the slot holds cannot be kept meanwhile");
+        }
+    }
+    try {
+        llama_tokens tokens;
+        const size_t n_bytes = h2o_load_seq_file(ctx, path, id, tokens);
+        take(tokens, n_bytes);
+    } catch (...) {
+        if (before.empty() || llama_state_seq_set_data(ctx, before.data(), before.size(), id) != before.size()) {
+            llama_memory_seq_rm(memory, id, -1, -1);
+        }
+        throw;
+    }
 }
 
 server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const std::string & path, size_t & n_bytes) {

@@ -75,6 +75,14 @@ int32_t server_h2o_n_predict(const llama_context * ctx, int32_t n_predict) {
     return n_predict == -1 && is_endless(ctx) ? llama_model_n_ctx_train(llama_get_model(ctx)) : n_predict;
 }
 
+int32_t server_h2o_slot_id(const std::string & value, int32_t n_slots) {
+    const bool is_number = !value.empty() && value.size() < 10 && value.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number || std::stoi(value) >= n_slots) {
+        throw std::invalid_argument("there is no slot " + value.substr(0, 20) + ": this server has 0 to " + std::to_string(n_slots - 1));
+    }
+    return std::stoi(value);
+}
+
 static int32_t n_tokens(const llama_h2o_kv * kv) {
     return llama_h2o_kv_info(kv).n_tokens;
 }

@@ -77,6 +77,14 @@ using server_h2o_adapters = std::vector<common_adapter_lora_info>;
 size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const server_h2o_adapters & adapters,
         const std::list<common_prompt_checkpoint> & checkpoints, const llama_token * tokens, size_t n_tokens);
 
+// Reads such a file into a sequence, and gives its tokens and how many bytes these and the state took to `take`, which reads the rest. If
+// the file is not there, is no such file, is damaged or of another model, or `take` throws, the sequence is as it was, and a
+// std::exception says why.
+void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id, const std::function<void(const llama_tokens &, size_t)> & take);
+
+// The number of a slot in a request. Throws std::invalid_argument if there is none.
+int32_t server_h2o_slot_id(const std::string & value, int32_t n_slots);
+
 // The server's adapters with the scales that such a file was computed with, 0 where it was computed without. They are at byte n_bytes,
 // which becomes the end of what was read. Throws std::runtime_error if the file is damaged, or the server lacks one of them.
 server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const std::string & path, size_t & n_bytes);

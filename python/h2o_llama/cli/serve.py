@@ -60,7 +60,7 @@ def _room(weights: Model, h2o: H2OConfig | None, n_ctx: int) -> int:
     room = min(-(-n_ctx // _ROOM_STEP) * _ROOM_STEP, weights.n_ctx_train)
     if room != n_ctx:
         reason = f"a multiple of {_ROOM_STEP}, and at most the {weights.n_ctx_train:,} that the model was trained for"
-        typer.echo(f"h2o-llama: a slot holds {room:,} tokens, not {n_ctx:,}: {reason}", err=True)
+        echo(f"h2o-llama: a slot holds {room:,} tokens, not {n_ctx:,}: {reason}", err=True)
     return min(n_ctx, room)
 
 

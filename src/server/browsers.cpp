@@ -1,0 +1,103 @@
+#include "server/browsers.h"
+
+#include "http.h"
+#include "server-common.h"
+
+#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <string>
+#include <vector>
+
+static std::string lower(std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text;
+}
+
+// "host:port" of an origin, empty if it has none, as "null"
+static std::string authority_of(const std::string & origin) {
+    const auto begin = origin.find("://");
+    return begin == std::string::npos ? "" : origin.substr(begin + 3);
+}
+
+// without a port; an IPv6 address keeps its brackets
+static std::string name_of(const std::string & authority) {
+    return authority.substr(0, authority.find(':', authority.find(']') == std::string::npos ? 0 : authority.find(']')));
+}
+
+static bool is_this_machine(const std::string & name) {
+    return name == "localhost" || name == "127.0.0.1" || name == "[::1]";
+}
+
+static std::vector<std::string> allowed_origins(const common_params & params) {
+    std::vector<std::string> res;
+    if (params.cors_origins == "*" && !params.cors_origins_explicit) { // upstream's default
+        return res;
+    }
+    for (auto origin : string_split<std::string>(lower(params.cors_origins), ',')) {
+        origin = string_strip(origin);
+        if (!origin.empty() && origin.back() == '/') {
+            origin.pop_back();
+        }
+        res.push_back(origin);
+    }
+    return res;
+}
+
+static bool is_allowed_origin(const common_params & params, const std::string & origin) {
+    const auto allowed = allowed_origins(params);
+
+    return std::any_of(allowed.begin(), allowed.end(), [&](const std::string & other) {
+        return other == "*" || other == origin || (other == "localhost" && is_this_machine(name_of(authority_of(origin))));
+    });
+}
+
+static bool is_allowed_host(const common_params & params, const std::string & name) {
+    const auto & hosts   = params.hostnames;
+    const auto   allowed = allowed_origins(params);
+
+    return is_this_machine(name) ||
+        std::any_of(hosts.begin(), hosts.end(), [&](const std::string & host) { return lower(common_http_format_host(host)) == name; }) ||
+        std::any_of(allowed.begin(), allowed.end(), [&](const std::string & other) { return other == "*" || name_of(authority_of(other)) == name; });
+}
+
+static bool is_loopback(const std::string & address) {
+    return string_starts_with(address, "127.") || string_starts_with(address, "::ffff:127.") || address == "::1";
+}
+
+bool server_h2o_is_local(const common_params & params) {
+    return std::all_of(params.hostnames.begin(), params.hostnames.end(), [](const std::string & host) {
+        return host == "localhost" || is_loopback(host) || string_ends_with(host, ".sock");
+    });
+}
+
+static bool refuse(httplib::Response & response, const std::string & message) {
+    response.status = 403;
+    response.set_content(
+        safe_json_to_str({ { "error", format_error_response(message, ERROR_TYPE_PERMISSION) } }), "application/json; charset=utf-8");
+    return false;
+}
+
+bool server_h2o_admits(const common_params & params, const httplib::Request & request, httplib::Response & response) {
+    const auto host   = lower(request.get_header_value("Host"));
+    const auto origin = lower(request.get_header_value("Origin"));
+
+    if (!host.empty() && is_loopback(request.local_addr) && !is_allowed_host(params, name_of(host))) {
+        return refuse(response, "this server has another name than " + host.substr(0, 100) +
+            ": ask for localhost, or start it with `--cors-origins` and the address under which it is reached");
+    }
+    if (origin.empty()) {
+        return true;
+    }
+    // behind a proxy `Host` may be another one: then the browser says that the page is the server's
+    if ((!host.empty() && authority_of(origin) == host) || request.get_header_value("Sec-Fetch-Site") == "same-origin") {
+        return true;
+    }
+    if (!is_allowed_origin(params, origin)) {
+        return refuse(response, "pages of " + origin.substr(0, 100) + " may not use this server: start it with `--cors-origins` to let them");
+    }
+    const bool is_any = params.cors_origins == "*" && !params.cors_credentials;
+    response.set_header("Access-Control-Allow-Origin", is_any ? "*" : request.get_header_value("Origin"));
+    response.set_header("Vary", "Origin");
+    return true;
+}
