@@ -216,15 +216,36 @@ raise KeyError("the end")
     _call("generate([1], seed=2**32 - 1)", "seed must be an integer from 0"),
     _call("__call__('')", "[Llama.create_completion] prompt must not be empty"),
     _call("__call__([1] * 129)", "129 tokens after 0 do not fit"),
-    _call("__call__('a', max_tokens=0)", "max_tokens must be an integer of at least 1"),
-    _call("__call__('a', max_tokens=-1)", "max_tokens must be"),
+    _call("__call__('a', max_tokens=-1)", "max_tokens must be an integer of at least 0"),
     _call("__call__('a', stop=[''])", "stop must be a string or a list of strings, none of them empty"),
     _call("__call__('a', stop=[1])", "stop must be"),
     _call("__call__('a', stream=1)", "stream must be True or False"),
-    _call("__call__('a', top_q=1)", "top_q", "TypeError"),
+    _call("__call__('a', stop=1)", "stop must be"),
+    _call("__call__('a', n=2)", "[Llama.create_completion] unexpected keyword argument 'n'", "TypeError"),
+    _call(
+        "create_chat_completion([{'role': 'user', 'content': 'a'}], n=2)",
+        "[Llama.create_chat_completion] unexpected keyword argument 'n'",
+        "TypeError",
+    ),
+    _call("generate([1], top_q=1)", "[Llama.generate] unexpected keyword argument 'top_q'", "TypeError"),
+    _call(
+        "generate_many({llm: [1]}, top_q=1)", "[Llama.generate_many] unexpected keyword argument 'top_q'", "TypeError"
+    ),
     _call("tokenize(3)", "text must be str or bytes, got 3"),
     _call("tokenize('a', add_special=1)", "add_special must be True or False"),
-    _call("tokenize('\\ud800')", "surrogates", "UnicodeEncodeError"),
+    _call(
+        "tokenize('\\ud800')", "[Llama.tokenize] text must be text that UTF-8 can hold, got '\\ud800' at character 0"
+    ),
+    _call("__call__('a\\ud800')", "[Llama.create_completion] prompt must be text that UTF-8 can hold"),
+    _call("__call__('a', stop='\\ud800')", "[Llama.create_completion] stop must be text that UTF-8 can hold"),
+    _call("embed(['a', '\\ud800'])", "input[1] must be text that UTF-8 can hold"),
+    _call("generate([1], dry_sequence_breakers=['\\ud800'])", "dry_sequence_breakers must be"),
+    Case(
+        "surrogate-template",
+        "open_model(chat_template='\\ud800')",
+        "ValueError",
+        "chat_template must be text that UTF-8",
+    ),
     _call("detokenize([260])", "[Llama.detokenize] tokens[0] must be"),
     *(
         _call(f"kv.{method}(3)", "[Llama.kv] layer 3 has no K/V in the cache, expected one of [0, 1, 2]")

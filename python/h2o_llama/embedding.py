@@ -137,7 +137,7 @@ def _embed(
     check.flag(owner, "normalize", normalize)
     threads = available_cpus() if n_threads is None else n_threads
     check.integer(owner, "n_threads", threads, 1, check.MAX_THREADS)
-    ids = [model.tokenize(text) for text in texts]
+    ids = [model.tokenize(check.utf8(owner, f"input[{i}]", text)) for i, text in enumerate(texts)]
     if check.flag(owner, "truncate", truncate):
         ids = [tokens[: model.n_ctx_train] for tokens in ids]
     elif (longest := max(map(len, ids), default=0)) > model.n_ctx_train:

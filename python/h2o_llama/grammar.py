@@ -88,8 +88,5 @@ def compile_grammar(
     text = LlamaGrammar.from_string(grammar).text if isinstance(grammar, str) else getattr(grammar, "text", None)
     if not isinstance(text, str):
         raise check.bad_argument(owner, "grammar", "a LlamaGrammar, GBNF as a string, or None", grammar)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise check.bad_argument(owner, "grammar", "text that UTF-8 can hold", text) from None
+    check.utf8(owner, "grammar", text)
     return _core.Grammar(model, text)

@@ -275,7 +275,7 @@ class Model:
         if not isinstance(text, str | bytes):
             raise check.bad_argument(owner, "text", "str or bytes", text)
         return self._handle.tokenize(
-            text.encode() if isinstance(text, str) else text,
+            check.utf8(owner, "text", text) if isinstance(text, str) else text,
             check.flag(owner, "add_special", add_special),
             check.flag(owner, "parse_special", parse_special),
         )
@@ -377,6 +377,8 @@ class Model:
 def _check_template(owner: str, source: str | None) -> str | None:
     if source is not None and (not isinstance(source, str) or not source):
         raise check.bad_argument(owner, "chat_template", "a Jinja template, 'chatml' or None", source)
+    if source is not None:
+        check.utf8(owner, "chat_template", source)
     return source
 
 

@@ -24,30 +24,30 @@ LogitsProcessor = Callable[[NDArray[np.int32], NDArray[np.float32]], Any]
 
 
 class SamplingOptions(TypedDict, total=False):
-    """Keyword arguments of `Sampling`."""
+    """Keyword arguments of `Sampling`; None is the default of each, as null is in OpenAI's requests."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repeat_penalty: float
-    frequency_penalty: float
-    presence_penalty: float
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repeat_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
     seed: int | None
     grammar: LlamaGrammar | str | None
     logit_bias: Mapping[int, float] | None
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
-    typical_p: float
-    xtc_probability: float
-    xtc_threshold: float
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    dry_sequence_breakers: Sequence[str]
-    mirostat_mode: int
-    mirostat_tau: float
-    mirostat_eta: float
+    typical_p: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[str] | None
+    mirostat_mode: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,15 @@ class Sampling:
     mirostat_mode: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+
+    @classmethod
+    def of(cls, owner: str, given: SamplingOptions) -> Sampling:
+        """By keyword arguments of `owner`. Raises TypeError if it has no such argument."""
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for name in given:
+            if name not in SamplingOptions.__annotations__:
+                raise TypeError(f"[{owner}] unexpected keyword argument {name!r}")
+        return cls(**options)
 
     def __post_init__(self) -> None:
         check.real(_OWNER, "temperature", self.temperature, 0, _FLOAT32_MAX)
@@ -248,7 +257,8 @@ class Sampler:
 
 
 def _is_breaker(text: str) -> bool:
-    return 1 <= len(text.encode(errors="replace")) <= _BREAKER_BYTES and "\0" not in text
+    data = text.encode(errors="replace")
+    return 1 <= len(data) <= _BREAKER_BYTES and b"\0" not in data and data.decode() == text
 
 
 def check_seed(owner: str, seed: int | None) -> int | None:

@@ -57,6 +57,19 @@ def flag(owner: str, name: str, value: object) -> bool:
     return bool(value)
 
 
+def optional_flag(owner: str, name: str, value: object) -> bool:
+    """None is False, as null is in OpenAI's requests."""
+    return value is not None and flag(owner, name, value)
+
+
+def utf8(owner: str, name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:  # json.loads makes such a text of an escaped half of a character
+        found = f"{text[error.start]!r} at character {error.start}"
+        raise ValueError(f"[{owner}] {name} must be text that UTF-8 can hold, got {found}") from None
+
+
 def choice(owner: str, name: str, value: object, choices: Collection[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise bad_argument(owner, name, "one of " + ", ".join(map(repr, choices)), value)
@@ -105,7 +118,8 @@ def _integers(values: list[Any]) -> NDArray[np.int64]:
 def json_text(owner: str, name: str, value: object) -> str:
     """`value` as JSON. The core's readers call themselves for what is nested."""
     try:
-        text = json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"[{owner}] {name} must be what JSON can say: {error}") from None
     if _depth(value) > _JSON_DEPTH:

@@ -30,9 +30,9 @@ class ChatOptions(GenerationOptions, total=False):
     tools: collections.abc.Sequence[Tool] | None
     tool_choice: str | Mapping[str, Any] | None
     response_format: Mapping[str, Any] | None
-    logprobs: bool
+    logprobs: bool | None
     top_logprobs: int | None
-    parallel_tool_calls: bool
+    parallel_tool_calls: bool | None
     chat_template_kwargs: Mapping[str, Any] | None
     dense_tail: int | None
 
@@ -71,11 +71,11 @@ def create_chat_completion(
     tool_choice: str | Mapping[str, Any] | None = None,
     response_format: Mapping[str, Any] | None = None,
     max_tokens: int | None = None,
-    stream: bool = False,
+    stream: bool | None = False,
     stop: str | collections.abc.Sequence[str] | None = None,
-    logprobs: bool = False,
+    logprobs: bool | None = False,
     top_logprobs: int | None = None,
-    parallel_tool_calls: bool = False,
+    parallel_tool_calls: bool | None = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     dense_tail: int | None = None,
@@ -86,7 +86,8 @@ def create_chat_completion(
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
     """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
 
-    Names of special tokens in messages are text here: only the template's are these tokens.
+    Names of special tokens in messages are text here: only the template's are these tokens. So is markup that the
+    template writes and the vocabulary counts as text, such as Qwen's <tool_call>, except in what the assistant said.
     What the sequence shares with the chat before stays, so that a turn costs what is new in it:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
 
@@ -122,8 +123,8 @@ def create_chat_completion(
         As in `generate`.
     **sampling
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor and the others: as in `generate`. A grammar is not for chats with tools or a
-        response_format, which make one themselves.
+        logit_bias, logits_processor and the others: as in `generate`; None is the default. A grammar
+        is not for chats with tools or a response_format, which make one themselves.
 
     Returns
     -------
@@ -149,18 +150,18 @@ def create_chat_completion(
     images = ChatImages(owner, model._projector, check_messages(owner, messages, images=True), model._image_folder)
     known, choice = choose_tools(owner, check_tools(owner, tools), tool_choice)
     schema = response_schema(owner, response_format)
-    options = Sampling(**sampling)
+    options = Sampling.of(owner, sampling)
     if options.grammar is not None and (known or schema):
         raise ValueError(f"[{owner}] grammar must not be given together with tools or response_format")
     if max_tokens is not None:
-        max_tokens = check.integer(owner, "max_tokens", max_tokens, 1)
+        max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
     template = model._template
     prompt = template.apply(
         owner,
         images.messages,
         known,
         choice,
-        check.flag(owner, "parallel_tool_calls", parallel_tool_calls),
+        check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls),
         schema,
         kwargs=chat_template_kwargs,
         marker=images.marker,
@@ -190,12 +191,12 @@ def create_chat_completion(
         visible=frozenset(prompt.core.preserved_tokens),
     )
     run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
-    return run.stream() if check.flag(owner, "stream", stream) else run.complete()
+    return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
 
-def _check_top_logprobs(owner: str, logprobs: bool, top_logprobs: int | None) -> int | None:
+def _check_top_logprobs(owner: str, logprobs: bool | None, top_logprobs: int | None) -> int | None:
     """How many most probable tokens to name; None: no log-probabilities."""
-    if not check.flag(owner, "logprobs", logprobs):
+    if not check.optional_flag(owner, "logprobs", logprobs):
         if top_logprobs is not None:
             raise ValueError(f"[{owner}] top_logprobs needs logprobs=True")
         return None

@@ -46,7 +46,7 @@ class Completion(CompletionChunk):
 class CompletionOptions(GenerationOptions, total=False):
     """Keyword arguments of `create_completion`, but `stream`."""
 
-    echo: bool
+    echo: bool | None
     dense_tail: int
     logprobs: int | None
 
@@ -78,9 +78,9 @@ def create_completion(
     prompt: str | bytes | Tokens,
     *,
     max_tokens: int | None = 16,
-    stream: bool = False,
+    stream: bool | None = False,
     stop: str | collections.abc.Sequence[str] | None = None,
-    echo: bool = False,
+    echo: bool | None = False,
     progress: Progress | None = None,
     dense_tail: int = DENSE_TAIL,
     draft: int = 0,
@@ -117,7 +117,7 @@ def create_completion(
         As in `generate`.
     **sampling
         temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor and the others: as in `generate`.
+        logit_bias, logits_processor and the others: as in `generate`; None is the default.
 
     Returns
     -------
@@ -143,21 +143,23 @@ def create_completion(
     """
     owner, model = f"{sequence._owner}.create_completion", sequence.model
     if max_tokens is not None:
-        max_tokens = check.integer(owner, "max_tokens", max_tokens, 1)
+        max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
+    if isinstance(prompt, str):
+        check.utf8(owner, "prompt", prompt)
     tokens = model.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
     checked = sequence._check_prompt(owner, tokens, 0)
     if len(checked) == 0:
         raise ValueError(f"[{owner}] prompt must not be empty")
     if logprobs is not None:
         logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
-    if check.flag(owner, "echo", echo) and logprobs is not None:
+    if check.optional_flag(owner, "echo", echo) and logprobs is not None:
         raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
     generation = Generation(
         sequence=sequence,
         prompt=checked,
         max_tokens=max_tokens,
         stop=check_stop(owner, stop),
-        sampling=Sampling(**sampling).compiled(model._handle),
+        sampling=Sampling.of(owner, sampling).compiled(model._handle),
         progress=sequence._check_progress(owner, progress),
         dense_tail=sequence._check_tail(owner, dense_tail, len(checked)),
         draft=sequence._check_draft(owner, draft),
@@ -166,7 +168,7 @@ def create_completion(
         n_top_logprobs=logprobs,
     )
     run = _Run(generation, _text_of(model, prompt) if echo else "")
-    return run.stream() if check.flag(owner, "stream", stream) else run.complete()
+    return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
 
 def _text_of(model: Model, prompt: str | bytes | Tokens) -> str:

@@ -6,7 +6,6 @@ import collections.abc
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from h2o_llama import _core
@@ -115,7 +114,7 @@ class Generation:
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
         ends = stop_tokens(self.sequence.model._handle, self.stop)
-        for token in islice(tokens, self.max_tokens):
+        for token in tokens:
             self.n_generated += 1
             if token in ends:
                 self._end("stop")
@@ -148,7 +147,14 @@ class Generation:
             sampling = replace(sampling, logits_processor=[recorder, *sampling.processors])
         new = self.prompt[self.n_cached :]
         return recorder, generate_by(
-            self.sequence, sampling, new, self.progress, self.dense_tail, self.draft, self.stopping_criteria
+            self.sequence,
+            sampling,
+            new,
+            self.progress,
+            self.dense_tail,
+            self.draft,
+            self.stopping_criteria,
+            self.max_tokens,
         )
 
     def usage(self) -> Usage:
@@ -170,10 +176,14 @@ class Generation:
 
 def check_stop(owner: str, stop: str | collections.abc.Sequence[str] | None) -> list[str]:
     """The strings at which a text ends."""
-    stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
-    if not all(isinstance(s, str) and s for s in stops):
+    if stop is None:
+        return []
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
         raise check.bad_argument(owner, "stop", "a string or a list of strings, none of them empty", stop)
-    return stops
+    for text in stops:
+        check.utf8(owner, "stop", text)
+    return list(stops)
 
 
 def stop_tokens(model: _core.Model, stop: collections.abc.Sequence[str]) -> frozenset[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -91,7 +92,8 @@ def generate(
     >>> llm.detokenize(tokens)
     b'4829;'
     """
-    return generate_by(sequence, Sampling(**sampling), tokens, progress, dense_tail, draft, stopping_criteria)
+    options = Sampling.of(f"{sequence._owner}.generate", sampling)
+    return generate_by(sequence, options, tokens, progress, dense_tail, draft, stopping_criteria)
 
 
 def generate_by(
@@ -102,8 +104,9 @@ def generate_by(
     dense_tail: int,
     draft: int,
     stopping_criteria: Stopping,
+    max_tokens: int | None = None,
 ) -> Generator[int, None, None]:
-    """`generate`, with the sampling in one piece."""
+    """`generate` of `max_tokens` at most, with the sampling in one piece."""
     owner = f"{sequence._owner}.generate"
     progress = sequence._check_progress(owner, progress)
     prompt, tail = check_prompt(sequence, owner, tokens, dense_tail)
@@ -111,7 +114,8 @@ def generate_by(
     if sampling.seed is None:
         sampling = replace(sampling, seed=sequence._engine.seed)
     stops = check.callables(owner, "stopping_criteria", stopping_criteria)
-    return _generate(sequence, prompt, sampling.make_sampler(sequence._engine.core), progress, tail, n_draft, stops)
+    sampler = sampling.make_sampler(sequence._engine.core)
+    return _generate(sequence, prompt, sampler, progress, tail, n_draft, stops, max_tokens)
 
 
 def check_prompt(sequence: Sequence, owner: str, tokens: Tokens, dense_tail: int) -> tuple[Prompt, int]:
@@ -129,13 +133,14 @@ def _generate(
     dense_tail: int,
     draft: int,
     stops: list[StoppingCriterion],
+    max_tokens: int | None,
 ) -> Generator[int, None, None]:
     sampler.accept(prompt.tokens)
     if len(prompt) > 0:
         with sequence._change_context() as context:
             sequence._read(context, prompt, progress, dense_tail)
     try:
-        yield from _draw(sequence, sampler, draft, stops)
+        yield from islice(_draw(sequence, sampler, draft, stops), max_tokens)
     finally:
         sequence._give()
 

@@ -147,10 +147,10 @@ def generate_many(
     """
     owner = "Llama.generate_many"
     if max_tokens is not None:
-        max_tokens = check.integer(owner, "max_tokens", max_tokens, 1)
+        max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
     if not isinstance(prompts, Mapping) or not prompts:
         raise check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
-    options = Sampling(**sampling)
+    options = Sampling.of(owner, sampling)
     first_seed = llama._engine.seed if options.seed is None else options.seed
     starts = []
     for i, (sequence, tokens) in enumerate(prompts.items()):
