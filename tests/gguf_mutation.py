@@ -42,6 +42,13 @@ def pack_strings(texts: list[bytes]) -> bytes:
     return pack("IQ", STRING, len(texts)) + b"".join(map(pack_string, texts))
 
 
+def unpack_strings(value: bytes) -> list[bytes]:
+    """An array of strings, of its packed value."""
+    reader = _Reader(value)
+    assert reader.number("I") == STRING
+    return [reader.string() for _ in range(reader.number("Q"))]
+
+
 @dataclass
 class Tensor:
     name: bytes

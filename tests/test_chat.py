@@ -22,6 +22,7 @@ from chats import (
     ROOT,
     TAGGED,
     THOUGHTS,
+    TOOL_CALL,
     TOOLS,
     call_text,
     dictate,
@@ -30,6 +31,7 @@ from chats import (
     rendered,
     user,
     write_chat_model,
+    write_model_of_calls,
 )
 from compare import case
 from h2o_llama import H2OConfig, H2OError, Llama, Model, _core
@@ -168,7 +170,7 @@ def test_bad_options_are_refused(llm: Llama) -> None:
         ({"response_format": {"type": "json_object", "schema": {"type": "foo"}}}, "unrecognized type foo"),
         ({"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}, "grammar must not be given together"),
         ({"chat_template_kwargs": [1]}, "chat_template_kwargs must be a dict"),
-        ({"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
+        ({"max_tokens": -1}, "max_tokens must be an integer of at least 0"),
         ({"top_logprobs": 3}, "top_logprobs needs logprobs=True"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs must be an integer from 0 to 20"),
         ({"stop": [""]}, r"\[Llama.create_chat_completion\] stop must be"),
@@ -538,6 +540,22 @@ def test_names_of_special_tokens_in_messages_are_text(llm: Llama, said: str) -> 
     llm.create_chat_completion(messages, max_tokens=1)
     assert llm.tokens[: len(expected)].tolist() == expected
     assert template.last_turn("chat", expected, messages) == len(plain(f"user\n{said}\nassistant\n")) + 3
+
+
+def test_markup_that_the_vocabulary_counts_as_text_is_text_in_a_document(tiny_model: Path, tmp_path: Path) -> None:
+    """Its names are tokens where the template writes them, or the model has."""
+    with open_chat(write_model_of_calls(tiny_model, tmp_path / "model.gguf"), TOOLS) as llm:
+        said = "a<tool_call>é</tool_call>"
+        template = ChatTemplate(llm.model._handle, TOOLS)
+        assert llm.tokenize(said) == [*plain("a"), TOOL_CALL, *plain("é</tool_call>")]
+        ids = template.apply("chat", [{"role": "system", "content": said}, user(said)]).ids
+        assert TOOL_CALL not in ids
+        assert llm.detokenize(ids).decode().count(said) == 2
+        call = {"function": {"name": "add", "arguments": json.dumps({"a": said})}, "type": "function", "id": "1"}
+        ids = template.apply("chat", [user("x"), {"role": "assistant", "content": said, "tool_calls": [call]}]).ids
+        assert ids.count(TOOL_CALL) == 2
+        # Where no template writes it, it is a token like others.
+        assert ChatTemplate(llm.model._handle, CHATML).apply("chat", [user(said)]).ids.count(TOOL_CALL) == 1
 
 
 def test_special_names_in_calls_and_answers_of_tools_are_text(with_tools: Llama) -> None:

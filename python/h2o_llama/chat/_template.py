@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.chat._tokens import ChatTokenizer, replaced, texts_of, unused_characters
 from h2o_llama.chat.messages import Tool
 from h2o_llama.sequence._rewinding import n_shared
 
@@ -21,12 +20,16 @@ LONGEST_TAIL = 512
 """Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
 
 
+IMAGE = -1
+"""Stands among token ids where the text has an image's marker."""
+
+
 @dataclass(frozen=True)
 class ChatPrompt:
     """What a template makes of messages: text and tokens, and in `core` what the answer needs."""
 
     core: _core.ChatPrompt
-    _tokenize: Callable[[], list[int]]
+    _marker: str
 
     @property
     def text(self) -> str:
@@ -35,7 +38,12 @@ class ChatPrompt:
     @cached_property
     def ids(self) -> list[int]:
         """Token ids, and IMAGE for each image. Names of special tokens in messages are text, not these tokens."""
-        return self._tokenize()
+        return self.core.tokens(self._marker, False)
+
+    @property
+    def ids_with_names(self) -> list[int]:
+        """The same, but every name of a special token is that token."""
+        return self.core.tokens(self._marker, True)
 
 
 class ChatTemplate:
@@ -46,7 +54,6 @@ class ChatTemplate:
 
     def __init__(self, model: _core.Model, source: str | None) -> None:
         self._core = _core.ChatTemplate(model, source or "")
-        self._tokenizer = ChatTokenizer(model)
 
     def apply(
         self,
@@ -68,39 +75,16 @@ class ChatTemplate:
                 f"[{owner}] this model's chat template has no place for tools: use a model that was trained for them, "
                 "or pass a chat_template that tells it about them to Llama"
             )
-        given: dict[str, Any] = {
-            "tools": check.json_text(owner, "tools", list(tools)),
-            "tool_choice": tool_choice,
-            "parallel_tool_calls": parallel_tool_calls,
-            "json_schema": json_schema,
-            "add_generation_prompt": add_generation_prompt,
-            "kwargs": {k: check.json_text(owner, "chat_template_kwargs", v) for k, v in (kwargs or {}).items()},
-        }
-
-        def render(messages: Sequence[Mapping[str, Any]]) -> _core.ChatPrompt:
-            return self._core.apply(messages=check.json_text(owner, "messages", list(messages)), **given)
-
-        core = render(messages)
-        return ChatPrompt(core, lambda: self._tokenize(core.text, messages, render, marker))
-
-    def tokenize(self, text: str, marker: str = "") -> list[int]:
-        """Token ids of a template's text, in which every name of a special token is that token; IMAGE for markers."""
-        return self._tokenizer.tokenize(text, marker)
-
-    def _tokenize(
-        self,
-        text: str,
-        messages: Sequence[Mapping[str, Any]],
-        render: Callable[[Sequence[Mapping[str, Any]]], _core.ChatPrompt],
-        marker: str,
-    ) -> list[int]:
-        ids = self.tokenize(text, marker)
-        said = texts_of(messages)
-        names = [name for name in self._tokenizer.special_names(ids) if any(name in part for part in said)]
-        if not names:
-            return ids
-        stand_ins = unused_characters(names, text)
-        return self._tokenizer.tokenize_around(render(replaced(messages, stand_ins)).text, stand_ins, marker)
+        core = self._core.apply(
+            messages=check.json_text(owner, "messages", list(messages)),
+            tools=check.json_text(owner, "tools", list(tools)),
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            json_schema=json_schema,
+            add_generation_prompt=add_generation_prompt,
+            kwargs={k: check.json_text(owner, "chat_template_kwargs", v) for k, v in (kwargs or {}).items()},
+        )
+        return ChatPrompt(core, marker)
 
     def last_turn(self, owner: str, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], **options: Any) -> int:
         """How many tokens at the end of the prompt `ids` are the last user message's and what follows it.

@@ -137,7 +137,7 @@ def _asked_by_the_template(
     def ask(asked: bytes) -> tuple[ChatImages, list[int]]:
         chat = ChatImages("run", model._projector, [said(asked.decode(errors="replace"), images)])
         made = model._template.apply("run", chat.messages, marker=chat.marker)
-        return chat, model._template.tokenize(made.text, chat.marker) if special else made.ids
+        return chat, made.ids_with_names if special else made.ids
 
     chat, ids = ask(text)
     n_asked = len(ids) - n_shared(ids, ask(text.removesuffix(prompt.encode()))[1]) if prompt else 0

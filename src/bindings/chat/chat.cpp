@@ -2,6 +2,7 @@
 
 #include "bindings/chat/grammar.h"
 #include "bindings/llama-call.h"
+#include "chat/pieces.h"
 
 #include "chat.h"
 #include "jinja/lexer.h"
@@ -18,18 +19,15 @@
 static constexpr size_t MAX_STATEMENTS       = 3000;
 static constexpr size_t MAX_STATEMENT_TOKENS = 1000;
 
-static std::string shorten(const std::string & text, size_t max_size = 300) {
-    return text.size() > max_size ? text.substr(0, max_size) + "..." : text;
-}
-
 // f(); whatever upstream throws is about the caller's messages, tools or template
 template <typename F>
-static auto run(const std::string & what, F f) -> decltype(f()) {
+static auto run(const std::string & what, F f, size_t max_size = std::string::npos) -> decltype(f()) {
     llama_call call(/*verbose =*/ false, llama_call::THROW);
     try {
         return f();
     } catch (const std::exception & e) {
-        throw std::invalid_argument("[chat] " + what + ": " + shorten(e.what()));
+        const std::string text = e.what();
+        throw std::invalid_argument("[chat] " + what + ": " + (text.size() > max_size ? text.substr(0, max_size) + "..." : text));
     }
 }
 
@@ -175,17 +173,28 @@ private:
     const std::string                id_prefix;
 };
 
+static const char * REFUSES = "the model's chat template refuses these messages";
+
 // Messages as a prompt, with all that its answer needs.
 class chat_prompt {
 public:
-    chat_prompt(std::shared_ptr<model> mdl, common_chat_params params, bool has_tools)
-        : params(std::move(params)), mdl(std::move(mdl)), has_tools(has_tools) {
+    chat_prompt(std::shared_ptr<model> mdl, std::shared_ptr<const common_chat_templates> templates, common_chat_templates_inputs inputs)
+        : params(common_chat_templates_apply(templates.get(), inputs)), mdl(std::move(mdl)), templates(std::move(templates)),
+          inputs(std::move(inputs)) {
         for (const auto & text : this->params.preserved_tokens) {
             const auto ids = common_tokenize(this->mdl->vocab, text, false, true);
             if (ids.size() == 1) {
                 preserved_tokens.push_back(ids[0]);
             }
         }
+    }
+
+    // Token ids; -1 for each marker of an image. Names of special tokens in messages are text, unless they are to be parsed.
+    std::vector<llama_token> tokens(const std::string & marker, bool parse_names) const {
+        return run(REFUSES, [&] {
+            const std::vector<h2o_chat_piece> whole = { { params.prompt, true } };
+            return h2o_chat_tokens(mdl->vocab, parse_names ? whole : h2o_chat_pieces(mdl->vocab, templates.get(), inputs, params.prompt), marker);
+        });
     }
 
     // what the answer must look like; none if it may be anything
@@ -203,7 +212,7 @@ public:
     }
 
     chat_parser make_parser(const std::string & id_prefix) const {
-        return run("this model's format is not understood", [&] { return chat_parser(params, has_tools, id_prefix); });
+        return run("this model's format is not understood", [&] { return chat_parser(params, !inputs.tools.empty(), id_prefix); });
     }
 
     const common_chat_params params;
@@ -264,8 +273,9 @@ private:
         return tokens;
     }
 
-    const std::shared_ptr<model> mdl;
-    const bool                   has_tools;
+    const std::shared_ptr<model>                       mdl;
+    const std::shared_ptr<const common_chat_templates> templates;
+    const common_chat_templates_inputs                 inputs;
 };
 
 class chat_template {
@@ -297,8 +307,9 @@ public:
             const std::string & messages, const std::string & tools, const std::string & tool_choice, bool parallel_tool_calls,
             const std::string & json_schema, bool add_generation_prompt, const std::map<std::string, std::string> & kwargs) const {
         common_chat_templates_inputs inputs;
-        run("messages", [&] { inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages)); });
-        run("tools",    [&] { inputs.tools = common_chat_tools_parse_oaicompat(common_json::parse(tools)); });
+        // their errors quote messages and tools
+        run("messages", [&] { inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages)); }, 300);
+        run("tools",    [&] { inputs.tools = common_chat_tools_parse_oaicompat(common_json::parse(tools)); }, 300);
         inputs.tool_choice           = common_chat_tool_choice_parse_oaicompat(tool_choice);
         inputs.parallel_tool_calls   = parallel_tool_calls;
         inputs.json_schema           = json_schema;
@@ -309,9 +320,7 @@ public:
         const auto thinking = kwargs.find("enable_thinking");
         inputs.enable_thinking = thinking == kwargs.end() || thinking->second != "false";
 
-        return run("the model's chat template refuses these messages", [&] {
-            return chat_prompt(mdl, common_chat_templates_apply(templates.get(), inputs), !inputs.tools.empty());
-        });
+        return run(REFUSES, [&] { return chat_prompt(mdl, templates, std::move(inputs)); });
     }
 
     std::string source() const { return common_chat_templates_source(templates.get()); }
@@ -321,7 +330,7 @@ public:
 private:
     const std::shared_ptr<model> mdl;
 
-    common_chat_templates_ptr templates;
+    std::shared_ptr<const common_chat_templates> templates;
 };
 
 void init_chat(py::module_ & m) {
@@ -333,6 +342,7 @@ void init_chat(py::module_ & m) {
         .def_property_readonly("text",  [](const chat_prompt & self) { return self.params.prompt; })
         .def_property_readonly("stops", [](const chat_prompt & self) { return self.params.additional_stops; })
         .def_readonly("preserved_tokens", &chat_prompt::preserved_tokens)
+        .def("tokens", &chat_prompt::tokens, py::arg("marker"), py::arg("parse_names"))
         .def("grammar", &chat_prompt::make_grammar)
         .def("parser", &chat_prompt::make_parser, py::arg("id_prefix"));
 
