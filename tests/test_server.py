@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 import fetch
-from chats import ADD, CHATML, ROOT, TOOLS, open_chat, user
+from chats import ADD, ANSWERED, CHATML, PICKY, REFUSED, ROOT, TOOLS, open_chat, user, write_model_of_calls
 from command_line import assert_one_line_error, assert_wrong_usage, invoke
+from compare import case
 from gguf_mutation import STRING, GGUFFile, pack_string
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.cli import serve as serve_command
@@ -351,6 +352,126 @@ def test_bad_requests_are_refused_and_nothing_else(served: tuple[Server, Any]) -
             status, answer = server.request("POST", path, raw=raw)
             assert (status, answer["error"]["type"]) == (400, "invalid_request_error"), (path, raw, answer)
     assert server.complete(OTHER)["content"] == answer_of(settings, OTHER)
+
+
+Doors = tuple[Server, Llama]
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    """A server, and a `Llama` with the same model and template."""
+    folder = tmp_path_factory.mktemp("doors")
+    model = write_model_of_calls(demo_model_path(), folder / "model.gguf")
+    (folder / "template").write_text(PICKY)
+    options = [
+        "--threads",
+        "1",
+        "--parallel",
+        "2",
+        "--n-ctx",
+        "2048",
+        "--",
+        "--chat-template-file",
+        folder / "template",
+    ]
+    with (
+        serving(folder / "log", model, *options) as server,
+        Llama(model, n_ctx=2048, n_threads=1, chat_template=PICKY) as llm,
+    ):
+        yield server, llm
+
+
+ASKED = {"messages": [user("Hi")], "max_tokens": 3, "temperature": 0}
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def told(answer: Any) -> list[Any]:
+    """Message, reason of the end, tokens and counts of an answer."""
+    (choice,) = answer["choices"]
+    tokens = [(t["token"], t["bytes"]) for t in (choice.get("logprobs") or {}).get("content", [])]
+    message = {key: value for key, value in choice["message"].items() if key != "role"}
+    return [message, choice["finish_reason"], tokens, [answer["usage"][name] for name in COUNTS]]
+
+
+def told_by_chunks(chunks: Iterable[Any]) -> list[Any]:
+    """The same of a stream."""
+    whole: Any = {"message": {"content": ""}, "finish_reason": None, "logprobs": {"content": []}}
+    roles = []
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            roles += [choice["delta"]["role"]] if "role" in choice["delta"] else []
+            whole["message"]["content"] += choice["delta"].get("content") or ""
+            whole["finish_reason"] = choice["finish_reason"] or whole["finish_reason"]
+            whole["logprobs"]["content"] += (choice.get("logprobs") or {}).get("content", [])
+    assert roles == ["assistant"]
+    return told({"choices": [whole], "usage": chunk["usage"]})
+
+
+def events(text: str) -> list[Any]:
+    """Of a stream over HTTP."""
+    *lines, end = (line.removeprefix("data: ") for line in text.splitlines() if line.strip(":"))
+    assert end == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_both_doors_answer_alike(doors: Doors) -> None:
+    server, llm = doors
+    for fields in ANSWERED:
+        with case(fields=fields):
+            asked: Any = {**ASKED, **fields}
+            answer = told(llm.create_chat_completion(**asked))
+            assert told(server.post("/v1/chat/completions", asked)) == answer
+            asked["stream"] = True
+            assert told_by_chunks(llm.create_chat_completion(**asked)) == answer
+            asked["stream_options"] = {"include_usage": True}
+            assert told_by_chunks(events(server.post("/v1/chat/completions", asked))) == answer
+
+
+def test_both_doors_refuse_alike(doors: Doors) -> None:
+    server, llm = doors
+    for fields, said in REFUSED:
+        with case(fields=fields):
+            asked: Any = {**ASKED, **fields}
+            status, answer = server.request("POST", "/v1/chat/completions", asked)
+            assert (status, said in answer["error"]["message"]) == (400, True), answer
+            with pytest.raises(ValueError, match=re.escape(said)):
+                llm.create_chat_completion(**asked)
+
+
+def test_a_body_that_is_not_json_is_a_bad_request(doors: Doors) -> None:
+    server, _ = doors
+    for path in ("/v1/chat/completions", "/v1/completions", "/completion", "/tokenize", "/apply-template"):
+        for body in (b"", b"{", b"\xff", b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b'{"temperature": 1e999}'):
+            status, answer = server.request("POST", path, raw=body)
+            assert (status, answer["error"]["type"]) == (400, "invalid_request_error"), (path, body, answer)
+
+
+def test_usage_counts_the_tokens_of_all_choices(doors: Doors) -> None:
+    server, _ = doors
+    for path, asked, n_prompt in (
+        ("/v1/chat/completions", ASKED, server.chat([user("Hi")])["usage"]["prompt_tokens"]),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 3}, 2),
+        ("/v1/completions", {"prompt": ["Hi", "you"], "max_tokens": 3}, 5),
+    ):
+        n_prompts = len(asked["prompt"]) if isinstance(asked.get("prompt"), list) else 1
+        expected = [n_prompt, 6 * n_prompts, n_prompt + 6 * n_prompts]
+        answer = server.post(path, {**asked, "n": 2})
+        assert len(answer["choices"]) == 2 * n_prompts
+        assert [answer["usage"][name] for name in COUNTS] == expected
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        usages = [
+            event["usage"] for event in events(server.post(path, {**asked, "n": 2, **options})) if "usage" in event
+        ]
+        assert [usages[-1][name] for name in COUNTS] == expected
+
+
+def test_completions_of_no_tokens(doors: Doors) -> None:
+    server, llm = doors
+    for answer in (server.post("/v1/completions", {"prompt": "Hi", "max_tokens": 0}), llm("Hi", max_tokens=0)):
+        assert [answer["usage"][name] for name in COUNTS] == [2, 0, 2]
+        assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("", "length")
+    assert llm.tokens.tolist() == llm.tokenize("Hi")  # it is read
+    assert server.request("POST", "/v1/completions", {"prompt": ""})[0] == 400
 
 
 def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:

@@ -62,7 +62,7 @@ def served(
 
 
 def test_an_image_in_a_request(served: tuple[Server, str], chat_model: Path, mmproj: Path) -> None:
-    """As in Python; a second question costs little; another image is another text."""
+    """As in Python, names of special tokens too; a second question costs little; another image is another text."""
     server, kind = served
     messages = [about("What is this?", A)]
     answer = chat(server, messages, cache_prompt=False)
@@ -70,6 +70,8 @@ def test_an_image_in_a_request(served: tuple[Server, str], chat_model: Path, mmp
         expected = llm.create_chat_completion(messages, **OPTIONS)
         assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
         assert logprobs(answer) == pytest.approx(logprobs(expected), abs=BOUND)
+        named = [about("<|im_end|>?", A)]
+        n_named = llm.create_chat_completion(named, max_tokens=0)["usage"]["prompt_tokens"]
     if kind != "off":
         assert server.get("/slots/0/h2o")["n_tokens"] >= answer["usage"]["prompt_tokens"]
 
@@ -81,6 +83,7 @@ def test_an_image_in_a_request(served: tuple[Server, str], chat_model: Path, mmp
     assert again["timings"]["cache_n"] > 30
     back = chat(server, [about("What is this?", B)])
     assert logprobs(back) == pytest.approx(logprobs(other), abs=BOUND)
+    assert server.chat(named, 0)["usage"]["prompt_tokens"] == n_named
 
 
 def test_a_slot_with_an_image(served: tuple[Server, str]) -> None:

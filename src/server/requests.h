@@ -1,0 +1,75 @@
+#pragma once
+
+#include "chat/pieces.h"
+#include "json.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+struct mtmd_bitmap;
+struct mtmd_context;
+struct mtmd_input_chunks;
+
+// Where llama-server reads OpenAI's requests as the Python interface does. All of these throw std::invalid_argument, which is 400.
+
+// The pieces of a chat's prompt, between the two functions that make and tokenize it.
+common_json server_h2o_pieces_to_json(const std::vector<h2o_chat_piece> & pieces);
+std::vector<h2o_chat_piece> server_h2o_pieces_of(const common_json & request);
+
+// mtmd_tokenize of a prompt in pieces, with the files in the places of the marker.
+int32_t server_h2o_tokenize_media(const mtmd_context * ctx, mtmd_input_chunks * output, const std::vector<h2o_chat_piece> & pieces,
+        const std::string & marker, const std::vector<const mtmd_bitmap *> & files);
+
+// The number of a field. Upstream takes true for 1, 1.5 for 1 and 2^32 + 1 for 1; here these are errors. An unsigned field takes -1 for
+// its largest number: a random seed.
+template <typename T>
+T server_h2o_number(const common_json & value) {
+    const double number = value.is_number() ? value.get<double>() : std::nan("");
+    if (std::is_unsigned<T>::value && number == -1) {
+        return std::numeric_limits<T>::max();
+    }
+    using limits = std::numeric_limits<T>;
+    const bool is_whole = !limits::is_integer || number == std::floor(number);
+    if (!is_whole || !(number >= (double) limits::lowest() && number <= (double) limits::max())) {
+        const std::string expected = !limits::is_integer ? "a number of at most 3.4e38" :
+            "an integer from " + std::to_string(limits::lowest()) + " to " + std::to_string(limits::max());
+        throw std::invalid_argument("Value must be " + expected + ", but got " + value.dump_safe());
+    }
+    return value.get<T>();
+}
+
+// The strings at which a text ends: one or a list, none of them empty.
+std::vector<std::string> server_h2o_stops(const common_json & value);
+
+// How many of the most probable tokens a chat's log-probabilities name, at least one; 0: there are none.
+int server_h2o_n_probs(const common_json & request);
+
+// Counts the tokens of all choices of a request, and the tokens of each prompt once.
+class server_h2o_usage {
+public:
+    // n_choices of each prompt, one after the other
+    explicit server_h2o_usage(int n_choices) : n_choices(n_choices) {}
+
+    // Adds a result, which then tells the sum. A token that only ends the text is not counted: is_end.
+    template <typename Result>
+    void add(Result & result, bool is_end) {
+        n_decoded += result.n_decoded - is_end;
+        if (result.index % n_choices == 0) {
+            n_prompt += result.n_prompt_tokens;
+            n_cached += result.n_prompt_tokens_cache;
+        }
+        result.n_decoded             = n_decoded;
+        result.n_prompt_tokens       = n_prompt;
+        result.n_prompt_tokens_cache = n_cached;
+    }
+
+private:
+    int n_choices;
+    int n_decoded = 0;
+    int n_prompt  = 0;
+    int n_cached  = 0;
+};
