@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     from h2o_llama import Llama
+
+Result = TypeVar("Result")
 
 # Path of a fixture model by its name in the table of conftest.py.
 ModelByName = Callable[[str], Path]
@@ -25,6 +29,16 @@ EXTERNAL_MODEL = os.environ.get("LLAMACPP_TEST_MODELFILE")
 # The oracle is too slow for a real model's size: such a model is compared on so many tokens at most, and a few of them
 # alone. A generated token takes it half as long as sixteen of a prompt.
 EXTERNAL_MODEL_TOKENS = 64
+
+
+def on_a_small_stack(call: Callable[[], Result]) -> Result:
+    """What a call returns or raises in a thread of 256 KiB."""
+    before = threading.stack_size(256 * 1024)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(call).result()
+    finally:
+        threading.stack_size(before)
 
 
 def is_external(path: Path) -> bool:

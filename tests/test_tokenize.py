@@ -1,0 +1,179 @@
+"""Pre-tokenizers: a text is cut as the PyPI package `regex` cuts it, of any length, on small stacks."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import regex
+
+from h2o_llama import Model, _core, demo_model_path
+from inputs import on_a_small_stack
+
+VOCAB = Path(__file__).parent.parent / "vendor" / "llama.cpp" / "src" / "llama-vocab.cpp"
+CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
+ESCAPES = {"n": "\n", "r": "\r"}
+ORIGINAL = {  # names, and their models' tokenizer.json
+    "GPT4O": (
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+{CONTRACTION}"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{CONTRACTION}"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "TEKKEN": (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "KIMI_K2": (
+        r"[\p{Han}]+"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]*"
+        rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]+{CONTRACTION}"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]+"
+        rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]*{CONTRACTION}"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+POOLS = [
+    *("aZbcXYz", "sStdmDlLrReEvV'", "'’ ", " \t\n\r\u00a0\u3000\x0b\x85\u2028", "0123456789", "²٣४½", "中文々ひカ한ㄅ"),
+    *('.,!?…-—/\\[]{}()<>|$+=^~`"#%&*:;@_', "éÉßΣςñÇǅᾈʰª𝐀𝐚İı", "\u0301\u0e34\u093f", "กนमस", "😀©™\u200b\x00\x07"),
+]
+RUNS = [
+    "a",
+    "A",
+    "aB",
+    "é",
+    "中",
+    "1",
+    ".",
+    " ",
+    "\n",
+    "\r\n",
+    " \n",
+    "a ",
+    "a1. ",
+    "e\u0301",
+    "\u0301",
+    "'s",
+    "<sentinel:1",
+    "\u3000",
+]
+
+
+def patterns_in_the_source() -> dict[str, list[str]]:
+    """Of each pre-tokenizer, by the first of its names."""
+    source = VOCAB.read_text(encoding="utf-8")
+    source = source[source.index("struct llm_tokenizer_bpe : ") : source.index("struct llm_tokenizer_bpe_session")]
+    source = re.sub(r"^\s*//.*$", "", source, flags=re.MULTILINE)
+    result, names = {}, []
+    for case in re.finditer(
+        r"case LLAMA_VOCAB_PRE_TYPE_(\w+):|(default):|regex_exprs = \{(.*?)\n\s*\};", source, re.DOTALL
+    ):
+        if case[3] is None:
+            names.append(case[1] or case[2])
+            continue
+        literals = re.findall(r'"((?:[^"\\]|\\.)*)"', case[3])
+        result[names[0]] = [re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), text) for text in literals]
+        names.clear()
+    return result
+
+
+PATTERNS = patterns_in_the_source()
+NAMES = pytest.mark.parametrize("name", PATTERNS)
+
+
+def expected(text: str, patterns: list[regex.Pattern[str]]) -> list[str]:
+    pieces = [text]
+    for pattern in patterns:
+        cut = []
+        for piece in pieces:
+            places = {0, len(piece), *(place for found in pattern.finditer(piece) for place in found.span())}
+            ordered = sorted(places)
+            cut += [piece[begin:end] for begin, end in pairwise(ordered)]
+        pieces = cut
+    return pieces
+
+
+def random_texts(n: int) -> Iterator[str]:
+    rng = random.Random(1)
+    for _ in range(n):
+        parts = []
+        for _ in range(rng.choice((1, 2, 5, 20))):
+            pool, length = rng.choice(POOLS), rng.choice((1, 1, 1, 2, 3, 7))
+            parts.append(rng.choice(pool) * length if rng.random() < 0.5 else "".join(rng.choices(pool, k=length)))
+        yield "".join(parts)
+
+
+def test_all_of_them_are_found() -> None:
+    assert len(PATTERNS) >= 35
+    assert ORIGINAL.keys() <= PATTERNS.keys()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PATTERNS if name != "AFMOE"]
+)  # its first "pattern" is the name of a function
+def test_pieces(name: str) -> None:
+    wanted = [ORIGINAL[name]] if name in ORIGINAL else PATTERNS[name]
+    compiled = [regex.compile(pattern, regex.V1 if name in ORIGINAL else regex.V0) for pattern in wanted]
+    for text in random_texts(300):
+        assert _core.split_text(text, PATTERNS[name]) == expected(text, compiled), ascii(text)
+
+
+@NAMES
+def test_long_runs(name: str) -> None:
+    """std::regex ended the process. With time that is quadratic, a million characters would take an hour."""
+
+    def run() -> None:
+        for text in [*RUNS, " " * 20 + "1"]:
+            long = text * (40_000 // len(text))
+            assert "".join(_core.split_text(long, PATTERNS[name])) == long
+            assert "".join(_core.split_text(long + "a", PATTERNS[name])) == long + "a"
+        million = " " * 1_000_000 + "中"
+        assert len(_core.split_text(million, PATTERNS[name])) <= 500_001
+
+    on_a_small_stack(run)
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "tekken", "deepseek-v3", "bloom", "falcon"])
+def test_a_model_reads_a_long_run(name: str) -> None:
+    with Model(demo_model_path(), kv_overrides={"tokenizer.ggml.pre": name}) as model:
+
+        def run() -> None:
+            for text in ("a", ".", " ", "\n", "中"):
+                assert model.detokenize(model.tokenize(text * 40_000)).decode() == text * 40_000
+
+        on_a_small_stack(run)
+
+
+def test_letters_and_digits_by_category() -> None:
+    """The tables are a newer Unicode's than upstream's letters and numbers."""
+    for category, others in {"Lu": "L", "Ll": "L", "Lt": "L", "Lm}\\p{Lo": "L", "Nd": "N"}.items():
+        pattern = r"\d" if category == "Nd" else rf"[\p{{{category}}}]"
+        known = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+        known = [char for char in known if regex.match(rf"\p{{{others}}}", char)]
+        upstream = set(_core.split_text("\n".join(known), [rf"\p{{{others}}}"]))
+        known = [char for char in known if char in upstream]
+        pieces = _core.split_text("".join(known), [f"{pattern}+"])
+        assert pieces == [piece for piece in regex.split(f"({pattern}+)", "".join(known)) if piece]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("a(?<=b)", "character 2: a group of this kind is not supported"),
+        (r"\p{Greek}", "the property 'Greek' is not known"),
+        ("(a", "'(' without ')'"),
+        ("a)", "')' without '('"),
+        ("[a", "it ends too early"),
+        ("a++", "this quantifier is not supported"),
+        ("(a?)*", "a repeated group must not match the empty text"),
+        ("(" * 100_000, "10000 characters"),
+        ("(" * 5000, "nested too deeply"),
+    ],
+)
+def test_patterns_that_are_not_known(pattern: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        _core.split_text("a", [pattern])
