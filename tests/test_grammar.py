@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from chats import dictate, log_softmax
 from compare import case
 from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Sampling
-from inputs import Opened, random_tokens, repetitive_tokens
+from inputs import Opened, on_a_small_stack, random_tokens, repetitive_tokens
 from models import EOS, N_VOCAB
 
 PROMPT = random_tokens(20)
@@ -155,6 +155,14 @@ def test_bad_grammars_are_refused(llm: Llama, capfd: pytest.CaptureFixture[str])
                 llm.generate(PROMPT, grammar=grammar)
             assert capfd.readouterr() == ("", "")
             assert llm.n_tokens == 0
+
+
+def test_a_grammar_is_as_long_as_it_likes(llm: Llama) -> None:
+    """On a small stack: its parser and the look for left recursion do not call themselves for each rule."""
+    chain = "".join(f"a{i} ::= a{i + 1}\n" for i in range(12_000))
+    found = on_a_small_stack(lambda: text_of(llm, grammar=f'root ::= a0\n{chain}a12000 ::= "x"'))
+    assert found == "x"
+    assert text_of(llm, grammar='root ::= "' + "(" * 300 + '"', max_tokens=None) == "(" * 300
 
 
 # --- JSON schemas
@@ -340,6 +348,8 @@ def test_bad_schemas_are_refused() -> None:
         ({"$ref": "#/x"}, "cannot resolve"),
         ({"enum": [{1}]}, "json_schema must be what JSON can say"),
         ("[" * 100_000, "json_schema must be JSON"),
+        ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/a"}}}, "refer"),
+        ({"$ref": "#/$defs/0", "$defs": {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(20_000)}}, "200 deep"),
     ]:
         with case(schema=schema, match=match), pytest.raises(ValueError, match=match):
             LlamaGrammar.from_json_schema(schema)

@@ -10,18 +10,9 @@
 
 static const char * const GRAMMAR = "[grammar] ";
 
-// The parser calls itself for each of these, and for a chain of rules: more could be more than the stack holds.
-static constexpr size_t MAX_NESTING = 200;
-static constexpr size_t MAX_BYTES   = 256*1024;
+static constexpr size_t MAX_BYTES = 256*1024;
 
 static void check_size(const std::string & text) {
-    size_t depth = 0;
-    for (const char c : text) {
-        depth = c == '(' ? depth + 1 : c == ')' && depth > 0 ? depth - 1 : depth;
-        if (depth > MAX_NESTING) {
-            throw std::invalid_argument(GRAMMAR + std::string("has more than 200 open parentheses: give parts of it rules of their own"));
-        }
-    }
     if (text.size() > MAX_BYTES) {
         throw std::invalid_argument(GRAMMAR + std::string("must be smaller than 256 KiB, got ") + std::to_string(text.size()) + " bytes");
     }
