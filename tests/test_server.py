@@ -474,6 +474,59 @@ def test_completions_of_no_tokens(doors: Doors) -> None:
     assert server.request("POST", "/v1/completions", {"prompt": ""})[0] == 400
 
 
+DEEP = 100_000
+TOOL = '{"type": "function", "function": {"name": "f", "parameters": %s}}'
+NESTED: list[tuple[str, str]] = [
+    ("/completion", "[" * DEEP + "]" * DEEP),
+    ("/completion", '{"prompt": "a", "json_schema": ' + '{"items": ' * DEEP + "{}" + "}" * DEEP + "}"),
+    ("/completion", json.dumps({"prompt": "a", "grammar": "root ::= " + "(" * DEEP + '"a"' + ")" * DEEP})),
+    (
+        "/completion",
+        json.dumps(
+            {
+                "prompt": "a",
+                "n_predict": 1,
+                "grammar": 'root ::= "a"',
+                "grammar_lazy": True,
+                "grammar_triggers": [{"type": 2, "value": "(" * DEEP + ")" * DEEP}],
+            }
+        ),
+    ),
+    (
+        "/completion",
+        json.dumps(
+            {
+                "prompt": "a",
+                "json_schema": {
+                    "$ref": "#/$defs/0",
+                    "$defs": {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(2000)},
+                },
+            }
+        ),
+    ),
+    (
+        "/v1/chat/completions",
+        '{"messages": [{"role": "user", "content": "a"}], "tools": ['
+        + TOOL % ('{"items": ' * DEEP + "{}" + "}" * DEEP)
+        + "]}",
+    ),
+    ("/v1/chat/completions", '{"messages": ' + '[{"role": "user", "content": ' * DEEP + '"a"' + "}]" * DEEP + "}"),
+    ("/apply-template", '{"messages": [' + '{"a": ' * DEEP + "1" + "}" * DEEP + "]}"),
+]
+
+
+def test_what_is_long_or_nested_ends_no_server(tmp_path: Path) -> None:
+    pre = ["--", "--override-kv", "tokenizer.ggml.pre=str:gpt-4o"]
+    options = ["--chunk", "64", "--threads", "1", "--n-ctx", "256", "--evict", *pre]
+    with serving(tmp_path / "log", "demo", *options) as server:
+        for path, body in NESTED:
+            status, answer = server.request("POST", path, raw=body.encode())
+            assert status >= 400, (path, body[:100], status, answer)
+            assert answer["error"]["message"], (path, body[:100])
+        for run in (".", " ", "\n", "中"):
+            assert len(server.post("/tokenize", {"content": run * 60_000})["tokens"]) > 1000
+
+
 def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
     server, settings = served
     server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)

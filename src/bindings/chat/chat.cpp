@@ -5,7 +5,6 @@
 #include "chat/pieces.h"
 
 #include "chat.h"
-#include "jinja/lexer.h"
 
 #include <pybind11/stl.h>
 
@@ -13,11 +12,6 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
-
-// Templates come with model files. Their parser calls itself, once for each of these at most: more could be more than the stack
-// holds. The longest known template has 300 statements of at most 150 tokens.
-static constexpr size_t MAX_STATEMENTS       = 3000;
-static constexpr size_t MAX_STATEMENT_TOKENS = 1000;
 
 // f(); whatever upstream throws is about the caller's messages, tools or template
 template <typename F>
@@ -34,17 +28,6 @@ static auto run(const std::string & what, F f, size_t max_size = std::string::np
 // Throws if upstream's parser cannot, or should not, read the template.
 static void check_template(const std::string & source, const std::string & what) {
     run(what, [&] {
-        size_t n_statements = 0;
-        size_t n_tokens     = 0;
-        for (const auto & token : jinja::lexer().tokenize(source).tokens) {
-            if (token.t == jinja::token::open_statement || token.t == jinja::token::open_expression) {
-                n_statements++;
-                n_tokens = 0;
-            }
-            if (++n_tokens > MAX_STATEMENT_TOKENS || n_statements > MAX_STATEMENTS) {
-                throw std::runtime_error("it is too long for a chat template");
-            }
-        }
         common_chat_template(source, "", "");
     });
 }
