@@ -60,6 +60,7 @@ __all__: list[str] = [
     "ops_top_keys",
     "quantize",
     "quantize_types",
+    "split_text",
     "type_size",
 ]
 
@@ -740,6 +741,11 @@ def quantize(
     path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> None: ...
 def quantize_types() -> list[str]: ...
+def split_text(text: str, patterns: collections.abc.Sequence[str]) -> list[str]:
+    """
+    The pieces of a text that a pre-tokenizer with these patterns makes of it.
+    """
+
 def type_size(type: str) -> float:
     """
     Bytes per element.
