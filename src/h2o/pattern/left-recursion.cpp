@@ -31,8 +31,8 @@ static std::vector<alternative> alternatives_of(const llama_grammar_rules & rule
 bool h2o_find_left_recursion(const llama_grammar_rules & rules, size_t & rule) {
     const auto alternatives = alternatives_of(rules);
 
-    // As upstream, only rules that have an empty alternative themselves: grammars of tools repeat what is empty by other rules, at the
-    // end of a rule, where the repetition adds nothing to a stack.
+    // Only rules with an empty alternative of their own count, as upstream: grammars of tools repeat groups that are empty by other
+    // rules. Such a repetition ends its rule, so it adds nothing to a stack.
     std::vector<bool> can_be_empty(rules.size());
     for (const alternative & a : alternatives) {
         if (a.only_references && a.references.empty()) {

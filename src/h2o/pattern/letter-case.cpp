@@ -1,6 +1,6 @@
 #include "h2o/pattern/letter-case.h"
 
-#include "h2o/pattern/charset.h"
+#include "h2o/pattern/property.h"
 
 #include <algorithm>
 #include <vector>
