@@ -152,7 +152,7 @@ def test_letters_and_digits_by_category() -> None:
     """The tables are a newer Unicode's than upstream's letters and numbers."""
     for category, others in {"Lu": "L", "Ll": "L", "Lt": "L", "Lm}\\p{Lo": "L", "Nd": "N"}.items():
         pattern = r"\d" if category == "Nd" else rf"[\p{{{category}}}]"
-        known = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+        known = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
         known = [char for char in known if regex.match(rf"\p{{{others}}}", char)]
         upstream = set(_core.split_text("\n".join(known), [rf"\p{{{others}}}"]))
         known = [char for char in known if char in upstream]
