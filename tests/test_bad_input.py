@@ -309,6 +309,7 @@ CACHE = [
     _cache("accumulate_memory_scores(0, np.ones((2, 7)))", "colsum must be an array of numbers of shape [n, 8]"),
     _cache("build_memory_set(0, 0)", "chunk_end must be an integer from 1 to 64, got 0"),
     _cache("build_memory_set(0, 65)", "chunk_end"),
+    _cache("build_memory_set(0, 17)", "chunk_end must be from 1 to 16, as chunks are built in order"),
     _cache("next_chunk(-1)", "n must be an integer from 0 to 64, got -1"),
     _cache("next_chunk(65)", "n must be"),
     _cache(

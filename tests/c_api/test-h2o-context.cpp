@@ -238,6 +238,14 @@ static void test_standalone(const llama_model * model, const llama_h2o_params & 
     require(llama_h2o_kv_get_k(kv, il, 0, 32, rows.data()), "K cannot be read");
     require(!llama_h2o_kv_get_k(kv, il, 0, 33, rows.data()) && !llama_h2o_kv_get_k(kv, il, 2, 1, rows.data()) &&
         !llama_h2o_kv_get_k(kv, 99, 0, 1, rows.data()), "K is read where there is none");
+
+    // memory sets are built one after the other, and may be ahead of the tokens
+    llama_h2o_kv_clear(kv);
+    std::vector<float> scores(1);
+    require(!llama_h2o_kv_build_memory_set(kv, il, 64) && llama_h2o_kv_build_memory_set(kv, il, 20) && llama_h2o_kv_build_memory_set(kv, il, 32) &&
+        !llama_h2o_kv_build_memory_set(kv, il, 20) && llama_h2o_kv_scores(kv, il, scores.data()) && scores[0] == 0.0f, "a chunk is left out");
+    llama_h2o_kv_clear(kv);
+    require(llama_h2o_kv_next_chunk(kv, 64) && !llama_h2o_kv_set_memory_indices(kv, il, memory.data()), "chunks are left out");
     llama_h2o_kv_free(kv);
 }
 

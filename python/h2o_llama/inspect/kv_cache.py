@@ -165,11 +165,25 @@ class KVCache(KVView):
         Parameters
         ----------
         layer, chunk_end : int
-            Layer, and the position after the chunk's last; the chunk may be partial.
+            Layer, and the position after the chunk's last; the chunk may be partial. Chunks are built in order, as each
+            memory set is chosen out of the one before.
+
+        Raises
+        ------
+        ValueError
+            If the layer has no memory set of the chunk before.
         """
         with self._open() as kv:
             layer = self._layer(kv, layer)
             end = check.integer(self._owner, "chunk_end", chunk_end, 1, kv.info.kv_size)
+            before, chunk_size = self._ends.get(layer, 0), kv.info.chunk_size
+            if not (end - 1) // chunk_size * chunk_size <= before <= end:
+                low, high = max(before, 1), min((before // chunk_size + 1) * chunk_size, kv.info.kv_size)
+                raise ValueError(
+                    f"[{self._owner}] chunk_end must be from {low} to {high}, as chunks are built in order and layer "
+                    f"{layer} has a memory set of the first {before} positions, got {end}. Build the chunks between, or "
+                    "reset() to begin again"
+                )
             kv.build_memory_set(layer, end)
             self._ends[layer] = end
 

@@ -115,7 +115,8 @@ bool llama_h2o_kv_accumulate_memory_scores(llama_h2o_kv * kv, int32_t il, const 
 
 bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk_end) {
     const auto * layer = kv->state().layer(il);
-    if (!layer || chunk_end < 1 || chunk_end > kv->context.store.layout.kv_size) {
+    if (!layer || chunk_end < 1 || chunk_end > kv->context.store.layout.kv_size ||
+            !kv->sequence.can_build_memory_set(layer->index, chunk_end)) {
         return false;
     }
 

@@ -36,8 +36,9 @@ void h2o_sequence::restore(const h2o_record & record) {
     for (auto & layer : st.layers) {
         const auto & r = record.layers[layer.index];
 
-        layer.memory  = r.memory;
-        layer.n_built = r.n_built;
+        layer.memory     = r.memory;
+        layer.n_built    = r.n_built;
+        layer.memory_end = r.n_built*config.chunk_size;
 
         if (config.evict) {
             layer.first         = record.first;

@@ -174,6 +174,12 @@ static void share_scores(std::vector<std::vector<float>> & scores) {
     }
 }
 
+bool h2o_sequence::can_build_memory_set(uint32_t i_layer, uint32_t chunk_end) const {
+    const uint32_t memory_end = st.layers[i_layer].memory_end;
+
+    return memory_end >= config.chunk_start(chunk_end - 1) && memory_end <= chunk_end;
+}
+
 std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t chunk_end) {
     auto & layer = st.layers[i_layer];
 
@@ -231,6 +237,7 @@ std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t 
         }
     }
     layer.n_built++;
+    layer.memory_end = chunk_end;
 
     return from;
 }
@@ -240,7 +247,8 @@ void h2o_sequence::set_memory(uint32_t i_layer, std::vector<int32_t> memory) {
 
     close_chunk(st.n_tokens);
     layer.grow(st.n_tokens); // generated tokens may have no scores
-    layer.memory = std::move(memory);
+    layer.memory     = std::move(memory);
+    layer.memory_end = st.n_tokens;
 
     auto it = st.history.find(st.n_tokens/config.chunk_size - 1);
     if (it != st.history.end()) {

@@ -55,6 +55,10 @@ public:
     void add_scores   (uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
     void add_generated(uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
 
+    // The layer's memory set is that of the chunk before the one that ends at chunk_end, or of a shorter part of this one. Without
+    // it candidates are missing.
+    bool can_build_memory_set(uint32_t layer, uint32_t chunk_end) const;
+
     // M_c of the chunk, perhaps partial, that ends at chunk_end, out of the current memory set and the chunk; see h2o_selection::from
     std::vector<uint32_t> build_memory_set(uint32_t layer, uint32_t chunk_end);
 

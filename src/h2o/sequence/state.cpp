@@ -22,7 +22,9 @@ std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h
             dst[pos] = pos < start ? score : score + sum(h, n + pos - start);
         }
         for (size_t i = 0; i < n; ++i) {
-            dst[layer.memory[h*n + i]] = layer.memory_score(h, i) + sum(h, i);
+            if (const uint32_t pos = layer.memory[h*n + i]; pos < n_tokens) { // a stand-alone cache may get its tokens later
+                dst[pos] = layer.memory_score(h, i) + sum(h, i);
+            }
         }
     }
     if (config.ranks_blocks()) {

@@ -17,7 +17,8 @@ struct h2o_layer {
     uint32_t n_head;
     uint32_t n_head_kv;
 
-    uint32_t n_built = 0; // memory sets built so far
+    uint32_t n_built    = 0; // memory sets built so far
+    uint32_t memory_end = 0; // where the chunk of the current one ends
 
     std::vector<int32_t> memory;        // [n_head_kv, n] positions of the current memory set, ascending
     std::vector<float>   memory_scores; // [n_head_kv, n] with eviction; else they are among `scores`
