@@ -30,6 +30,7 @@ from test_attention_op import (
     stored_and_wide,
 )
 from test_attention_query_rows import query_inputs
+from test_row_moves import check_layers_that_choose_alike
 from test_top_keys_op import exact_keys, queries, real_keys
 
 Array = NDArray[Any]
@@ -401,9 +402,17 @@ def test_whole_model(options: dict[str, Any]) -> None:
     assert np.mean([len(a & b) / len(a) for a, b in zip(sets, sets_there, strict=True)]) > 0.97
 
 
+def test_layers_that_choose_alike() -> None:
+    """Rows move on a GPU; with the emulator, on the host."""
+    check_layers_that_choose_alike(demo_model_path(), n_gpu_layers=99)
+
+
 @pytest.mark.skipif(not IS_SOFTWARE, reason="a GPU goes on")
 def test_mistakes_are_found() -> None:
-    """A race by results that depend on the order of threads; threads that wait for each other in vain are stopped."""
+    """A race by results that depend on the order of threads; threads that wait for each other in vain are stopped.
+
+    So is a kernel that is given a type of K which it does not have.
+    """
 
     def run(which: int, order: str) -> tuple[int, list[int]]:
         numbers = (ctypes.c_int * 64)()

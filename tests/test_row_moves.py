@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import h2o_llama
@@ -82,6 +83,33 @@ def test_the_device_moves_rows_as_the_host_does(
         both(lambda llm: read(llm, S + 1, seed=5))
         both(lambda llm: llm.restore(snapshots[llm]))
         both(lambda llm: read(llm, S, seed=6))
+
+
+def check_layers_that_choose_alike(path: Path, **kwargs: Any) -> None:
+    """Layers whose rows move alike share the numbers of these. Which do, changes from chunk to chunk.
+
+    K and V of the first layer do not depend on attention: they are the same without eviction.
+    """
+    config = replace(CONFIG, S=8, L=1, H=1, A=0, shared_heads=True, scorer="distant")
+    tokens = random_tokens(100 * config.S)
+    with (
+        open_llama(path, config, **kwargs) as llm,
+        open_llama(path, replace(config, evict=False), **kwargs) as whole,
+    ):
+        for sequence in (llm, whole):
+            sequence.eval(tokens)
+        il = llm.kv.layers[0]
+        memory = llm.kv.memory_indices(il)[..., None]
+        moved, expected = (
+            [np.take_along_axis(x, memory, axis=1) for x in (sequence.kv.keys(il), sequence.kv.values(il))]
+            for sequence in (llm, whole)
+        )
+        assert_all_equal(moved, expected)
+
+
+def test_layers_that_choose_alike(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+    check_layers_that_choose_alike(tiny_model)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0", "q5_1", "q4_0"])

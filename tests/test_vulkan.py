@@ -20,6 +20,7 @@ from h2o_llama import H2OConfig, H2OError, Llama, ops
 from inputs import ModelByName, random_tokens, repetitive_tokens
 from llamas import Config, open_llama
 from pairwise import pairwise
+from test_row_moves import check_layers_that_choose_alike
 from test_threads_cancel import Stop, stop_at
 
 DEVICE = "Vulkan0"
@@ -113,6 +114,10 @@ def test_a_cancelled_call_is_undone(tiny_model: Path) -> None:
             llm.eval(tokens[2 * S + 5 :])
             found.append([llm.logits, llm.kv.keys(1), llm.kv.values(1), llm.kv.memory_indices(1)])
         assert_all_equal(found[1], found[0])
+
+
+def test_layers_that_choose_alike(tiny_model: Path) -> None:
+    check_layers_that_choose_alike(tiny_model, n_gpu_layers=-1)
 
 
 def test_a_snapshot_goes_to_the_device_and_back(tiny_model: Path) -> None:
