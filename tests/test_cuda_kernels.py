@@ -423,5 +423,5 @@ def test_mistakes_are_found() -> None:
         race = [run(which, order) for order in ("ascending", "descending")]
         assert [stopped for stopped, _ in race] == [0, 0]
         assert race[0][1] != race[1][1]
-    for which in (2, 3):
+    for which in (2, 3, 4):
         assert run(which, "ascending")[0] == 1

@@ -90,20 +90,27 @@ def test_servers_compute_what_one_machine_does(addresses: list[str], options: di
         assert (a >= 0).all()
 
 
-SET_TENSOR, GET_TENSOR = 6, 8
-RPC_TENSOR = struct.Struct("<228x64s4x")
-"""A tensor in the protocol: its name is near the end."""
+SET_TENSOR, GET_TENSOR, GET_ALLOC_SIZE = 6, 8, 13
+RPC_TENSOR = struct.Struct("<8xI40xI172x64s4x")
+"""A tensor in the protocol: its type, its operator and, near the end, its name."""
 
 
 @contextmanager
-def counted(address: str) -> Iterator[tuple[str, Counter[str]]]:
-    """An address before this one, and the bytes that go through it to tensors and from them, by name."""
+def counted(address: str) -> Iterator[tuple[str, Counter[str], set[tuple[int, int, int]]]]:
+    """An address before this one, and the bytes that go through it to tensors and from them, by name.
+
+    And what the server was asked about: the operator's number, and the types of its second and third source.
+    """
     host, port = address.split(":")
     sizes: Counter[str] = Counter()
+    asked: set[tuple[int, int, int]] = set()
 
     def count(command: int, data: bytes) -> None:
+        if command == GET_ALLOC_SIZE:
+            tensors = list(RPC_TENSOR.iter_unpack(data[4:]))  # the operator, then its sources
+            asked.add((tensors[0][1], tensors[2][0], tensors[3][0]))
         if command in (SET_TENSOR, GET_TENSOR):
-            name = RPC_TENSOR.unpack_from(data)[0].split(b"\0")[0].decode()
+            name = RPC_TENSOR.unpack_from(data)[2].split(b"\0")[0].decode()
             # what follows is an offset, then the bytes or their number
             n = len(data) - RPC_TENSOR.size - 8 if command == SET_TENSOR else struct.unpack("<Q", data[-8:])[0]
             sizes[("to " if command == SET_TENSOR else "from ") + name] += n
@@ -132,7 +139,7 @@ def counted(address: str) -> Iterator[tuple[str, Counter[str]]]:
         thread = Thread(target=relay.serve_forever)
         thread.start()
         try:
-            yield f"127.0.0.1:{relay.server_address[1]}", sizes
+            yield f"127.0.0.1:{relay.server_address[1]}", sizes, asked
         finally:
             relay.shutdown()
             thread.join()
@@ -143,7 +150,7 @@ def counted(address: str) -> Iterator[tuple[str, Counter[str]]]:
 def test_rows_stay_where_they_are(addresses: list[str], positions: str) -> None:
     """A closing chunk costs scores and numbers of rows, always as many bytes. K and V never cross."""
     h2o = H2OConfig(chunk_size=S, evict=True, positions=positions)
-    with counted(addresses[0]) as (address, sizes), load(h2o, rpc_servers=address) as llm:
+    with counted(addresses[0]) as (address, sizes, _), load(h2o, rpc_servers=address) as llm:
         tokens = llm.tokenize(TEXT)
         n_bytes = []
         for chunk in range(9):
@@ -156,6 +163,19 @@ def test_rows_stay_where_they_are(addresses: list[str], positions: str) -> None:
             n_head, n_memory = llm.kv.memory_indices(0).shape
             assert rows < 5 * n_head * (n_memory + S)  # numbers of 4 bytes, once for all layers
         assert n_bytes[8] == n_bytes[7] < llm.kv.stats.kv_bytes
+
+
+@needs_rpc
+def test_servers_are_asked_about_all_types(addresses: list[str]) -> None:
+    """What a server answers about attention to K and V of some types says nothing about others."""
+    types = {"f16": 1, "q4_0": 2, "q8_0": 8}  # ggml's numbers
+    with counted(addresses[0]) as (address, _, asked):
+        for type_v in types:
+            h2o = H2OConfig(chunk_size=S, decode="memory", retrieval="ngrams")
+            load(h2o, rpc_servers=address, type_v=type_v).close()
+    operators = {operator for operator, k, v in asked if (k, v) == (types["f16"], types["f16"])}
+    assert operators
+    assert {(operator, types["f16"], v) for operator in operators for v in types.values()} <= asked
 
 
 @needs_rpc

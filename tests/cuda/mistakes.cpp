@@ -1,6 +1,6 @@
 // Kernels that are wrong, so that tests see that the emulator finds it.
 
-#include "ggml/cuda/launch.cuh"
+#include "ggml/attention/cuda/load.cuh"
 
 #include <stdexcept>
 
@@ -39,9 +39,18 @@ static __global__ void k_two_barriers(int * dst) {
     }
 }
 
+// K is of a type that attention does not have
+static __global__ void k_unknown_type(int * dst) {
+    h2o_cuda_rows rows = {};
+    rows.type = GGML_TYPE_Q4_0;
+    rows.d    = 8;
+    alignas(16) float x[8];
+    h2o_load_8(rows, (const char *) dst, 0, x);
+}
+
 // 64 numbers; returns whether the emulator stopped the kernel
 extern "C" int cuda_in_software_mistake(int which, int * dst) {
-    void (* kernels[])(int *) = { k_race, k_race_of_warps, k_divergence, k_two_barriers };
+    void (* kernels[])(int *) = { k_race, k_race_of_warps, k_divergence, k_two_barriers, k_unknown_type };
     try {
         h2o_launch(kernels[which], dim3(1), dim3(64), 0, nullptr, dst);
     } catch (const std::runtime_error &) {

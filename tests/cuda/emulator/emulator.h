@@ -48,10 +48,11 @@ extern order in_order;
 
 unsigned thread_index();
 
-// Throws std::runtime_error if threads wait for each other forever, or meet in different places.
+// Throws std::runtime_error if threads wait for each other forever, or meet in different places, and if one gives up.
 void launch(dim3 grid, dim3 block, size_t shared, const std::function<void()> & kernel);
 
 void sync_block();
+void give_up();
 
 // Every thread gives a value to its warp, or to the block, and sees those of all others until the next call. What: the operation,
 // which must be the same for all.
@@ -74,6 +75,7 @@ struct emulated_thread { struct { operator unsigned() const { return emulator::t
 
 inline void __syncthreads() { emulator::sync_block(); }
 inline void __syncwarp()    { emulator::exchange("__syncwarp", 0); }
+inline void __trap()        { emulator::give_up(); }
 
 inline int __syncthreads_or(int x) {
     const int * all = (const int *) emulator::exchange_block("__syncthreads_or", &x, sizeof(x));

@@ -42,9 +42,11 @@ static __device__ __forceinline__ bool h2o_load_8(const h2o_cuda_rows & t, const
                     value = (float) ((const half *) row)[at];
                 } else if (t.type == GGML_TYPE_BF16) {
                     value = (float) ((const nv_bfloat16 *) row)[at];
-                } else { // blocks of a scale in F16 and 32 numbers
+                } else if (t.type == GGML_TYPE_Q8_0) { // blocks of a scale in F16 and 32 numbers
                     const char * block = row + at/32*34;
                     value = (float) *(const half *) block*(float) ((const int8_t *) block)[2 + at%32];
+                } else {
+                    __trap();
                 }
             }
             x[j] = h2o_number<T>::from(value);
