@@ -11,7 +11,7 @@ import pytest
 
 from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OError
-from inputs import ModelByName, random_tokens
+from inputs import ModelByName, random_tokens, split
 from llamas import Config, arrays, eval_calls, open_llama
 from test_h2o_sequence import restore, state_of
 from tolerances import SELF_LOGITS_F32
@@ -36,17 +36,26 @@ def test_a_cold_store_of_latents_is_refused(model_by_name: ModelByName) -> None:
 
 
 @with_other_layers
-def test_boundaries_hold_what_goes_with_them(model: str, model_by_name: ModelByName) -> None:
-    """Each that is kept as much as the others, and the caches are there from the begin."""
+def test_some_boundaries_keep_what_goes_with_them(model: str, model_by_name: ModelByName) -> None:
+    """The first one and the last seven, in however many calls the text was read. It cannot go back to others."""
+    tokens = random_tokens(40 * S)
     n_bytes = []
     with open_llama(model_by_name(model), CONFIG) as llm:
-        for _ in range(6):
-            llm.eval(random_tokens(S))
-            n_bytes.append(llm.kv.stats.side_bytes)
-    assert n_bytes[0] > 0
-    grown = np.diff(n_bytes[1:])  # the first chunk may be shorter than a window
-    assert grown[-1] > 0
-    assert (np.diff(grown[1:]) == 0).all()
+        for calls in (split(tokens, [S] * 40), [tokens]):
+            llm.reset()
+            for call in calls:
+                llm.eval(call)
+                n_bytes.append(llm.kv.stats.side_bytes)
+            with pytest.raises(H2OError, match=rf"nearest possible are {S} and {33 * S}\b"):
+                llm.rewind(20 * S)
+            assert llm.reuse([*tokens[: 35 * S], 1]) == 35 * S
+            assert llm.reuse([*tokens[: 20 * S], 1]) == S
+            llm.eval(tokens[S : 3 * S], logits="all")
+            again = llm.logits
+            llm.reset()
+            llm.eval(tokens[: 3 * S], logits="all")
+            np.testing.assert_array_equal(again, llm.logits[S:])
+    assert 0 < n_bytes[1] < n_bytes[8] == n_bytes[39] == n_bytes[40]
 
 
 def test_a_recurrent_state_goes_back_to_boundaries_only(model_by_name: ModelByName) -> None:

@@ -171,6 +171,7 @@ void h2o_sequence::mark() {
 
 void h2o_sequence::set_side(std::vector<uint8_t> side) {
     st.history.rbegin()->second.side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
+    forget_sides(undo ? undo->layers[0].n_built : 0); // those before the call may be needed to undo it
 }
 
 const std::vector<uint8_t> * h2o_sequence::side_of(uint32_t pos) const {
@@ -208,6 +209,22 @@ void h2o_sequence::rewind(uint32_t pos) {
 void h2o_sequence::forget_history() {
     if (!keep_history && !st.history.empty()) {
         st.history.erase(st.history.begin(), std::prev(st.history.end()));
+    }
+}
+
+void h2o_sequence::forget_sides(uint32_t first) {
+    std::vector<h2o_record *> kept;
+    for (auto it = st.history.lower_bound(first); it != st.history.end(); ++it) {
+        if (it->second.side) {
+            kept.push_back(&it->second);
+        }
+    }
+    if (kept.empty()) {
+        return;
+    }
+    const size_t n = std::clamp<size_t>(MAX_SIDE_BYTES/std::max<size_t>(kept.back()->side->size(), 1), 2, MAX_SIDES);
+    for (size_t i = 1; i + n - 1 < kept.size(); ++i) {
+        kept[i]->side.reset();
     }
 }
 

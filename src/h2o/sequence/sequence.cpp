@@ -41,6 +41,7 @@ void h2o_sequence::commit(uint32_t n_tokens, bool scored) {
 
     undo.reset();
     forget_history();
+    forget_sides(0);
     forget_marks();
     if (!keep_history && st.text) {
         const uint32_t first = st.marks.empty() ? st.n_tokens : config.chunk_start(st.marks.begin()->first);

@@ -85,8 +85,12 @@ public:
 
     static constexpr size_t MAX_MARKS = 8;
 
-    // Of the boundary that was closed last; and what was given at one. NULL if it is not kept.
+    // Of the boundary that was closed last; and what was given at one. NULL if it is not kept. Kept are those of the first boundary and of
+    // the last ones: as many as fit into MAX_SIDE_BYTES, two at least and MAX_SIDES at most.
     void set_side(std::vector<uint8_t> side);
+
+    static constexpr size_t MAX_SIDES      = 8;
+    static constexpr size_t MAX_SIDE_BYTES = (size_t) 256 << 20;
 
     const std::vector<uint8_t> * side_of(uint32_t pos) const;
 
@@ -117,6 +121,7 @@ private:
     void restore(const h2o_record & record);
 
     void forget_history();
+    void forget_sides(uint32_t first); // of boundaries from the end of this chunk on
     void forget_marks();
     void truncate_text();
 

@@ -52,6 +52,7 @@ std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id, bool counts) con
     if (recurrent) {
         recurrent->state_write(io, seq_id, 0);
     }
+    io.bytes.shrink_to_fit(); // it grew by doubling
     return std::move(io.bytes);
 }
 
