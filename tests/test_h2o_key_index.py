@@ -127,10 +127,21 @@ CONFIGS = {
 @pytest.mark.parametrize("dense_tail", [0, 5])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_p5_one_layer(one_layer_model: Path, name: str, dense_tail: int) -> None:
-    config = CONFIGS[name]
-    model = read_model(one_layer_model)
+    check_one_layer(one_layer_model, CONFIGS[name], dense_tail)
+
+
+@pytest.mark.parametrize("head_dim", [32, 96])
+def test_p5_quantized_keys_that_the_cache_does_not_rotate(head_dim: int, tmp_path: Path) -> None:
+    """llama.cpp rotates heads of multiples of 64 only. The index rotates what it did not."""
+    path = tmp_path / "model.gguf"
+    models.write_model(replace(models.ONE_LAYER, head_dim=head_dim), path)
+    check_one_layer(path, CONFIGS["a rotated cache"])
+
+
+def check_one_layer(path: Path, config: Config, dense_tail: int = 0) -> None:
+    model = read_model(path)
     calls = split(random_tokens(140, seed=2), [42, 1, 27, 1, 1, 4, 3, 21, *[1] * 40])
-    with open_llama(one_layer_model, config) as llm:
+    with open_llama(path, config) as llm:
         actual = np.concatenate(eval_calls(llm, calls, dense_tail))
         oracle = config.oracle(model, choose_memory=lambda chunk, il, *_: llm.kv.history[chunk][il])
         expected = np.concatenate(oracle_calls(oracle, calls, dense_tail))

@@ -50,10 +50,8 @@ class OracleKVCache:
             self._index[il] = np.concatenate([self._index[il], row], axis=1) if il in self._index else row
 
     def rotated(self, x: Array) -> Array:
-        """Keys or queries as the index has them: rotated as the cache does, or by blocks where its type has none."""
-        cache = self._rounding[0]
-        n = cache.rotation if cache.type_name.upper() == "Q8_0" else Q4_0_BLOCK
-        rotated = rotate(x, n) if n else x
+        """Keys or queries as the index has them: rotated as the cache does, or by blocks where it does not."""
+        rotated = rotate(x, self._rounding[0].rotation or Q4_0_BLOCK)
         return rotated if self._index_noise is None else self._index_noise(rotated)
 
     def index(self, il: int, positions: slice) -> Array:
