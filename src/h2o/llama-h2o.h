@@ -233,8 +233,8 @@ LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv_seq(const struct llama_context 
 
 LLAMA_API void llama_h2o_set_progress_callback(struct llama_h2o_kv * kv, llama_h2o_progress_callback callback, void * user_data);
 
-// What the calls of llama_decode on this sequence are from now on. The last dense_tail tokens of a prefill attend to everything in the cache.
-// At first they are LLAMA_H2O_CALL_AUTO, 0.
+// What the next call of llama_decode on this sequence is, unless it is refused; those after it are LLAMA_H2O_CALL_AUTO, 0
+// again. The last dense_tail tokens of a prefill attend to everything in the cache.
 LLAMA_API void llama_h2o_set_call(struct llama_h2o_kv * kv, enum llama_h2o_call call, uint32_t dense_tail);
 
 // Measures the parts of a prefill (t_gather_us, ...): to be cb_eval in the context's parameters, with a llama_h2o_kv ** as

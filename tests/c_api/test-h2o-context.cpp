@@ -201,7 +201,6 @@ static void test_largest_graphs(llama_model * model, llama_context_params params
             add_text(batch, 0, 40, 160);
             llama_h2o_set_call(llama_get_h2o_kv_seq(ctx, 0), LLAMA_H2O_CALL_PREFILL, /*dense_tail =*/ 70);
             require(decode(ctx, batch) == 0, "a prompt with a dense tail is not computed");
-            llama_h2o_set_call(llama_get_h2o_kv_seq(ctx, 0), LLAMA_H2O_CALL_AUTO, 0);
             batch.clear();
             for (llama_seq_id s = 0; s < 16; ++s) {
                 add_text(batch, s, s == 0 ? 200 : 40, 1);
@@ -320,6 +319,18 @@ int main(int argc, char ** argv) {
     require(!llama_memory_seq_rm(memory, 0, 40, -1) && !llama_memory_seq_rm(memory, 0, 5, 10), "what was scored can be removed");
     require(llama_memory_seq_rm(memory, 0, 32, -1) && llama_memory_seq_pos_max(memory, 0) == 31, "the open chunk cannot be removed");
     require(llama_memory_seq_rm(memory, 0, 0, -1) && llama_memory_seq_pos_max(memory, 0) == -1, "not all can be removed");
+
+    // what is said of a call is about the next one that is computed
+    const llama_h2o_kv * kv = llama_get_h2o_kv(ctx);
+    llama_h2o_set_call(llama_get_h2o_kv(ctx), LLAMA_H2O_CALL_PREFILL, 0);
+    std::vector<token_at> too_many;
+    add_text(too_many, 0, 0, 257);
+    require(decode(ctx, too_many) == 1, "a text is longer than the context");
+    for (int i = 0; i < 2; ++i) {
+        std::vector<token_at> one;
+        add_text(one, 0, i, 1);
+        require(decode(ctx, one) == 0 && llama_h2o_kv_stats(kv).n_decode == (uint64_t) i, "a token is not what it was said to be");
+    }
 
     llama_free(ctx);
 

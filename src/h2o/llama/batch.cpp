@@ -98,19 +98,15 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
     for (auto & call : calls) {
         auto & kv = *call.kv;
 
-        // said for this call only
-        const auto     kind = std::exchange(kv.next_call, LLAMA_H2O_CALL_AUTO);
-        const uint32_t tail = std::exchange(kv.dense_tail, 0);
-
         const uint32_t n_tokens = kv.state().n_tokens;
         if (call.n_tokens > store.layout.n_positions() - n_tokens) {
             return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         }
         // rows of embeddings are a prompt's
         const bool is_token  = call.n_tokens == 1 && balloc.get_batch().token;
-        const bool is_decode = kind == LLAMA_H2O_CALL_DECODE || (kind == LLAMA_H2O_CALL_AUTO && is_token);
+        const bool is_decode = kv.next_call == LLAMA_H2O_CALL_DECODE || (kv.next_call == LLAMA_H2O_CALL_AUTO && is_token);
 
-        call.steps = h2o_plan(config, { n_tokens, call.n_tokens, tail, n_ubatch, is_decode });
+        call.steps = h2o_plan(config, { n_tokens, call.n_tokens, kv.dense_tail, n_ubatch, is_decode });
     }
 
     std::map<size_t, llama_ubatch> first_phases = split_first_phases(balloc, calls);

@@ -75,6 +75,10 @@ void h2o_step_context::begin_call(h2o_sequence_call & call) {
     }
     call.begun = true;
 
+    // said for this call only
+    call.kv->next_call  = LLAMA_H2O_CALL_AUTO;
+    call.kv->dense_tail = 0;
+
     memory.caches.side.begin_call(call.kv->id, call.steps.size() > 1);
 
     const auto & config = memory.config;
