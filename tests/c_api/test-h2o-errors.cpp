@@ -26,12 +26,13 @@ static void require(bool ok, const char * what) {
 using context_ptr = std::unique_ptr<llama_context, decltype(&llama_free)>;
 
 // with eviction into a cold store
-static context_ptr make_context(llama_model * model, const char * cold_store, uint32_t n_seq_max) {
+static context_ptr make_context(llama_model * model, const char * cold_store, uint32_t n_seq_max, const char * dense_layers = nullptr) {
     llama_h2o_params h2o = llama_h2o_default_params();
     for (const auto & [name, value] : { std::pair("chunk", "32"), { "local", "8" }, { "heavy", "8" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" },
             { "evict", "on" }, { "cold-store", cold_store } }) {
         require(llama_h2o_params_set(&h2o, name, value), name);
     }
+    require(!dense_layers || llama_h2o_params_set(&h2o, "dense-layers", dense_layers), "dense-layers");
     llama_context_params params = llama_context_default_params();
     params.n_ctx     = 1024*n_seq_max;
     params.n_seq_max = n_seq_max;
@@ -123,6 +124,17 @@ static void test_forged_size(llama_model * model) {
     require(after.ru_maxrss - before.ru_maxrss < 64*1024, "a forged state takes memory that it does not fill");
 }
 
+// A state that ends within its last tensor, of a dense layer, leaves nothing behind.
+static void test_state_that_ends_too_early(llama_model * model) {
+    const auto ctx = make_context(model, "memory", 1, /*dense_layers =*/ "1");
+    require(eval(ctx.get(), 3*S + 7) == 0, "a prompt is not computed");
+
+    std::vector<uint8_t> state(llama_state_seq_get_size(ctx.get(), 0));
+    require(llama_state_seq_get_data(ctx.get(), state.data(), state.size(), 0) == state.size(), "no state is saved");
+    require(llama_state_seq_set_data(ctx.get(), state.data(), state.size() - 1, 0) == 0 && n_tokens(ctx.get()) == 0, "a state that ends too early is taken");
+    require(llama_h2o_kv_stats(llama_get_h2o_kv(ctx.get())).bytes_cold == 0, "chunks of a state that was refused are in the cold store");
+}
+
 int main(int argc, char ** argv) {
     require(argc == 3, "usage: test-h2o-errors MODEL FOLDER");
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
@@ -134,6 +146,7 @@ int main(int argc, char ** argv) {
         test_what_h2o_cannot_do(model);
         test_full_disk(model, argv[2]);
         test_forged_size(model);
+        test_state_that_ends_too_early(model);
     } catch (const std::exception & e) {
         fprintf(stderr, "an exception has left a C function: %s\n", e.what());
         return 1;

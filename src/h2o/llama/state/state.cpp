@@ -169,6 +169,7 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         saved.lookups = h2o_lookups_read(io, kv, n_tokens, saved.lookup_start);
     }
 
+    std::optional<h2o_cold_store> cold;
     if (partial) {
         check_partial(kv, saved.record, no_rows);
     } else {
@@ -178,30 +179,31 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         if (kv.state().text) {
             saved.text = h2o_text_read(io, n_tokens);
         }
-        std::optional<h2o_cold_store> cold;
         if (store.cold(kv.id)) {
             read_cold_store(io, cold.emplace(store.cold(kv.id)->empty_like()), saved.record.layers[0].n_built);
         }
-
-        context.clear(kv);
-        if (cold) {
-            store.cold(kv.id)->share(*cold);
-        }
-        for_full_rows(context, kv.id, n_tokens, [&](ggml_tensor * t, size_t offset, size_t size) { io.read_tensor(t, offset, size); });
-        context.fill_cells(kv.id, n_tokens);
     }
 
-    if (const auto side = saved.record.side) {
-        try {
-            context.caches.side.load(kv.id, *side);
-        } catch (...) {
+    // From here on the sequence changes: it is empty if the rest cannot be read.
+    try {
+        if (!partial) {
             context.clear(kv);
-            throw;
+            if (cold) {
+                store.cold(kv.id)->share(*cold);
+            }
+            for_full_rows(context, kv.id, n_tokens, [&](ggml_tensor * t, size_t offset, size_t size) { io.read_tensor(t, offset, size); });
+            context.fill_cells(kv.id, n_tokens);
         }
+        if (const auto side = saved.record.side) {
+            context.caches.side.load(kv.id, *side);
+        }
+        kv.sequence.restore(std::move(saved));
+        store.go_back(kv.id, kv.state(), rows, context.backends);
+        context.remove_cells(kv.id, n_tokens);
+    } catch (...) {
+        context.clear(kv);
+        throw;
     }
-    kv.sequence.restore(std::move(saved));
-    store.go_back(kv.id, kv.state(), rows, context.backends);
-    context.remove_cells(kv.id, n_tokens);
 }
 
 size_t llama_h2o_state_rows(llama_context * ctx, llama_seq_id seq_id, llama_h2o_rows * dst, size_t n) {
