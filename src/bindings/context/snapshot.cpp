@@ -42,7 +42,7 @@ std::vector<std::array<uint64_t, 4>> context::state_rows() {
         return llama_call::run("[Llama.snapshot] ", [&] { return llama_h2o_state_rows(get(), seq_id, dst, n); });
     };
     std::vector<llama_h2o_rows> rows(get_rows(nullptr, 0));
-    get_rows(rows.data(), rows.size());
+    rows.resize(get_rows(rows.data(), rows.size()));
 
     std::vector<std::array<uint64_t, 4>> res;
     for (const auto & r : rows) {

@@ -297,13 +297,18 @@ void h2o_context::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama
         return;
     }
 
-    store.copy(src->id, dst->id, src->state());
-    if (index) {
-        index->copy(src->id, dst->id, src->state().n_tokens);
+    try {
+        store.copy(src->id, dst->id, src->state());
+        if (index) {
+            index->copy(src->id, dst->id, src->state().n_tokens);
+        }
+        fill_cells(dst->id, src->state().n_tokens);
+        caches.side.copy(src->id, dst->id);
+        dst->sequence.copy_from(src->sequence);
+    } catch (const std::exception & e) { // a device that cannot be read
+        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
+        clear(*dst);
     }
-    fill_cells(dst->id, src->state().n_tokens);
-    caches.side.copy(src->id, dst->id);
-    dst->sequence.copy_from(src->sequence);
 }
 
 void h2o_context::seq_keep(llama_seq_id seq_id) {

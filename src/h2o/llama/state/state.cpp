@@ -208,13 +208,20 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
 
 size_t llama_h2o_state_rows(llama_context * ctx, llama_seq_id seq_id, llama_h2o_rows * dst, size_t n) {
     const auto * memory = llama_get_memory(ctx);
+    if (!memory) {
+        return 0;
+    }
+    try {
+        // upstream's begins with a number and the sequence's
+        h2o_row_notes notes(sizeof(uint32_t) + sizeof(llama_seq_id), memory->seq_pos_max(seq_id) + 1);
+        memory->state_write(notes, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
 
-    // upstream's begins with a number and the sequence's
-    h2o_row_notes notes(sizeof(uint32_t) + sizeof(llama_seq_id), memory->seq_pos_max(seq_id) + 1);
-    memory->state_write(notes, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
-
-    std::copy_n(notes.rows().begin(), std::min(n, notes.rows().size()), dst);
-    return notes.rows().size();
+        std::copy_n(notes.rows().begin(), std::min(n, notes.rows().size()), dst);
+        return notes.rows().size();
+    } catch (const std::exception & e) { // there is no such sequence, or a device cannot be read
+        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
+        return 0;
+    }
 }
 
 // one sequence by its number, or all of them, which are preceded by how many they are
