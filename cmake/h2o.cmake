@@ -26,6 +26,11 @@ foreach(backend ${cpu_backends})
     h2o_add_sources(${backend} ggml/*/cpu/*.cpp)
 endforeach()
 
+# A failed assertion may be an exception (src/bindings/llama-call.cpp), which passes through ggml's C.
+foreach(target ggml-base ${cpu_backends})
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:C>:-fexceptions>")
+endforeach()
+
 # Kernels of our operators, one file for each instruction set, once for all CPU backends and for the core. The CPU that runs
 # them says which to use: not GGML_NATIVE, nor the backend.
 function(h2o_kernel_options operator isa)

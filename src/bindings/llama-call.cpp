@@ -100,7 +100,7 @@ void llama_call::on_log(ggml_log_level level, const char * text, void * /*user_d
 }
 
 // Upstream asserts on what is in a model file, so a file could end the process. Where a call says THROW nothing runs but this
-// thread, all that the exception passes is C++ but ggml_abort itself, and callers turn exceptions into their error path.
+// thread, ggml's C is compiled to let exceptions pass (cmake/h2o.cmake), and callers turn them into their error path.
 void llama_call::on_abort(const char * message) {
     if (current && current->on_assert == THROW) {
         const std::string text  = message;
@@ -109,4 +109,11 @@ void llama_call::on_abort(const char * message) {
         throw std::runtime_error(slash == std::string::npos ? text : text.substr(slash + 1));
     }
     fprintf(stderr, "%s\n", message);
+}
+
+bool llama_call::on_compute(ggml_tensor * /*t*/, bool /*ask*/, void * /*user_data*/) {
+    if (current) {
+        current->on_assert = ABORT;
+    }
+    return false; // nothing is to be seen
 }

@@ -58,11 +58,14 @@ public:
     static void on_log(ggml_log_level level, const char * text, void * user_data);
     static void on_abort(const char * message);
 
+    // To be cb_eval of what a call with THROW may compute: other threads compute then, too, and cannot be left. From then on it is ABORT.
+    static bool on_compute(ggml_tensor * t, bool ask, void * user_data);
+
 private:
     void log(ggml_log_level level, const char * text);
 
     const bool verbose;
-    const asserts on_assert;
+    asserts on_assert;
 
     llama_call * const previous;
 

@@ -21,6 +21,7 @@ projector::projector(std::shared_ptr<model> mdl, const std::string & path, int32
     params.n_threads     = n_threads;
     params.print_timings = false;
     params.warmup        = false;
+    params.cb_eval       = llama_call::on_compute;
 
     ptr.reset(llama_call::run("[Llama] mmproj: ", [&] { return mtmd_init_from_file(path.c_str(), this->mdl->ptr.get(), params); }),
         computing::free<mtmd_free, mtmd_context>);
@@ -71,13 +72,15 @@ std::vector<projector::piece> projector::encode(const std::string & image) const
             }
             n = mtmd_input_chunk_get_n_tokens(chunks[i]);
 
+            llama_call encoding(verbose, llama_call::THROW);
+
             int32_t status;
             {
                 computing no_gil;
                 status = mtmd_encode_chunk(ptr.get(), chunks[i]);
             }
             if (status != 0) {
-                throw std::runtime_error(call.reason());
+                throw std::runtime_error(encoding.reason());
             }
             res.push_back(rows_array({ n, n_embd }, mtmd_get_output_embd(ptr.get())));
         }
@@ -89,7 +92,7 @@ void init_projector(py::module_ & m) {
     py::class_<projector, std::shared_ptr<projector>>(m, "Projector")
         .def(py::init([](std::shared_ptr<model> mdl, const py::bytes & path, int32_t n_threads, bool use_gpu, bool verbose) {
             const std::string path_str = path;
-            py::gil_scoped_release no_gil;
+            without_gil no_gil;
             return std::make_shared<projector>(std::move(mdl), path_str, n_threads, use_gpu, verbose);
         }), py::arg("model"), py::arg("path"), py::arg("n_threads"), py::arg("use_gpu"), py::arg("verbose"))
         .def("encode", [](const projector & self, const py::bytes & image) { return self.encode(image); }, py::arg("image"))
