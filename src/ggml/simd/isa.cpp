@@ -1,5 +1,7 @@
 #include "ggml/simd/isa.h"
 
+#include "ggml-impl.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -118,9 +120,14 @@ struct cpu_isas {
         set(h2o_isa::I8MM,    has_i8mm());
 #endif
         // for tests of programs
-        const char * last = getenv("H2O_ISA");
-        for (int i = 0; last && i < H2O_N_ISAS; ++i) {
-            if (strcmp(h2o_isa_name((h2o_isa) i), last) == 0) {
+        if (const char * last = getenv("H2O_ISA"); last && *last) {
+            int i = 0;
+            while (i < H2O_N_ISAS && strcmp(h2o_isa_name((h2o_isa) i), last) != 0) {
+                i++;
+            }
+            if (i == H2O_N_ISAS) {
+                GGML_LOG_WARN("H2O_ISA: '%s' is not the name of an instruction set, such as 'avx2', and changes nothing\n", last);
+            } else {
                 std::fill(has + i + 1, has + H2O_N_ISAS, false);
             }
         }
