@@ -132,7 +132,7 @@ def test_p5_one_layer(one_layer_model: Path, name: str, dense_tail: int) -> None
 
 @pytest.mark.parametrize("head_dim", [32, 96])
 def test_p5_quantized_keys_that_the_cache_does_not_rotate(head_dim: int, tmp_path: Path) -> None:
-    """llama.cpp rotates heads of multiples of 64 only. The index rotates what it did not."""
+    """llama.cpp rotates heads of multiples of 64 only. The index rotates the others itself."""
     path = tmp_path / "model.gguf"
     models.write_model(replace(models.ONE_LAYER, head_dim=head_dim), path)
     check_one_layer(path, CONFIGS["a rotated cache"])

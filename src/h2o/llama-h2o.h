@@ -354,7 +354,7 @@ LLAMA_API bool llama_h2o_kv_init_chunk_scores(struct llama_h2o_kv * kv, int32_t 
 // score[memory[i]] += colsum[i]; colsum [n_rows, M]; entries at padding (-1) are ignored
 LLAMA_API bool llama_h2o_kv_accumulate_memory_scores(struct llama_h2o_kv * kv, int32_t il, const float * colsum, uint32_t n_rows);
 
-// build this layer's memory set out of (that of the chunk before + the chunk that ends at chunk_end, perhaps partial); false if one is left out
+// build this layer's memory set out of (its memory set + the chunk or partial chunk that ends at chunk_end); false: a chunk is left out
 LLAMA_API bool llama_h2o_kv_build_memory_set(struct llama_h2o_kv * kv, int32_t il, uint32_t chunk_end);
 
 // n more tokens are in the sequence

@@ -320,16 +320,18 @@ int main(int argc, char ** argv) {
     require(llama_memory_seq_rm(memory, 0, 32, -1) && llama_memory_seq_pos_max(memory, 0) == 31, "the open chunk cannot be removed");
     require(llama_memory_seq_rm(memory, 0, 0, -1) && llama_memory_seq_pos_max(memory, 0) == -1, "not all can be removed");
 
-    // what is said of a call is about the next one that is computed
+    // llama_h2o_set_call holds for the next call that is computed
     const llama_h2o_kv * kv = llama_get_h2o_kv(ctx);
+    std::vector<token_at> some, too_many;
+    add_text(some,     0, 0,  10);
+    add_text(too_many, 0, 10, 250);
+    require(decode(ctx, some) == 0, "a prompt is not computed");
     llama_h2o_set_call(llama_get_h2o_kv(ctx), LLAMA_H2O_CALL_PREFILL, 0);
-    std::vector<token_at> too_many;
-    add_text(too_many, 0, 0, 257);
     require(decode(ctx, too_many) == 1, "a text is longer than the context");
     for (int i = 0; i < 2; ++i) {
         std::vector<token_at> one;
-        add_text(one, 0, i, 1);
-        require(decode(ctx, one) == 0 && llama_h2o_kv_stats(kv).n_decode == (uint64_t) i, "a token is not what it was said to be");
+        add_text(one, 0, 10 + i, 1);
+        require(decode(ctx, one) == 0 && llama_h2o_kv_stats(kv).n_decode == (uint64_t) i, "a token is not computed as the call's kind says");
     }
 
     llama_free(ctx);

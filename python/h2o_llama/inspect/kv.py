@@ -49,8 +49,8 @@ class KVStats:
         that of all sequences.
     side_bytes : int
         Bytes of the layers that H2O leaves to llama.cpp: rows of sliding windows, recurrent states, and the copies of
-        these that rewinding to a boundary needs. The last boundary has one; with record=True the first one and the last
-        ones have, eight at most, and no more than two where they are large.
+        these that rewinding to a boundary needs. The last boundary has one; with record=True the first boundary and
+        the latest seven have one, or fewer where the copies are large.
     token_bytes : int
         Bytes of one token's K and V in all layers.
     n_tokens, closed_tokens, kept_tokens : int

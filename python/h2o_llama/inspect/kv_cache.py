@@ -181,8 +181,8 @@ class KVCache(KVView):
                 low, high = max(before, 1), min((before // chunk_size + 1) * chunk_size, kv.info.kv_size)
                 raise ValueError(
                     f"[{self._owner}] chunk_end must be from {low} to {high}, as chunks are built in order and layer "
-                    f"{layer} has a memory set of the first {before} positions, got {end}. Build the chunks between, or "
-                    "reset() to begin again"
+                    f"{layer} has a memory set of the first {before} positions, got {end}. Build the chunks between, "
+                    "or reset() to begin again"
                 )
             kv.build_memory_set(layer, end)
             self._ends[layer] = end

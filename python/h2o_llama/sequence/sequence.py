@@ -436,8 +436,9 @@ class Sequence:
         """Keep the first tokens of the sequence, as if those after them had never been there.
 
         That is possible down to the last prompt token, as attention that was scored cannot be taken back; further back
-        only to the end of the last closed chunk, with `record` of every one, but of the first and the last ones only
-        where layers have sliding windows or recurrent states; and to 0. Without H2O everywhere, but for recurrent models.
+        only to the end of the last closed chunk, with `record` of every closed chunk; and to 0. Where layers have
+        sliding windows or recurrent states, `record` keeps the first end and the latest seven. Without H2O everywhere,
+        but for recurrent models.
 
         Parameters
         ----------

@@ -153,7 +153,7 @@ void context::restore(const py::bytes & state, const token_array & tokens, const
             if (PyBytes_GET_SIZE(before.ptr()) > 0) {
                 write_state(before);
             }
-        } catch (const h2o_error &) { // the first error says what is wrong; the sequence is empty
+        } catch (const h2o_error &) { // the first error is thrown; the sequence is empty
             clear_memory(/*data =*/ false);
             kept_logits.clear();
             sync_text();

@@ -161,7 +161,7 @@ bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_
     if (!layer || config.evict || n_tokens == 0 || n_tokens % config.chunk_size != 0) {
         return false;
     }
-    for (const auto & l : kv->state().layers) { // those of a stand-alone cache are built by hand
+    for (const auto & l : kv->state().layers) { // a stand-alone cache builds each layer's by hand
         if (!kv->sequence.can_build_memory_set(l.index, n_tokens)) {
             return false;
         }

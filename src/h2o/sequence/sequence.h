@@ -85,8 +85,8 @@ public:
 
     static constexpr size_t MAX_MARKS = 8;
 
-    // Of the boundary that was closed last; and what was given at one. NULL if it is not kept. Kept are those of the first boundary and of
-    // the last ones: as many as fit into MAX_SIDE_BYTES, two at least and MAX_SIDES at most.
+    // Sets the bytes of the boundary that was closed last; and returns a boundary's bytes, NULL if they were dropped. The first boundary
+    // and the latest ones keep theirs: as many as fit into MAX_SIDE_BYTES, two at least and MAX_SIDES at most.
     void set_side(std::vector<uint8_t> side);
 
     static constexpr size_t MAX_SIDES      = 8;

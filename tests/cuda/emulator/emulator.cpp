@@ -173,7 +173,7 @@ unsigned thread_index() { return current; }
 void sync_block() { meet(block, current, "__syncthreads", "", 0); }
 
 void give_up() {
-    error = "a kernel has met what it was not made for";
+    error = "a kernel has met a type that it does not have";
     leave();
 }
 

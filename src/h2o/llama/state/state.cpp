@@ -218,7 +218,7 @@ size_t llama_h2o_state_rows(llama_context * ctx, llama_seq_id seq_id, llama_h2o_
 
         std::copy_n(notes.rows().begin(), std::min(n, notes.rows().size()), dst);
         return notes.rows().size();
-    } catch (const std::exception & e) { // there is no such sequence, or a device cannot be read
+    } catch (const std::exception & e) { // an unknown sequence, or a device that cannot be read
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return 0;
     }
