@@ -1,7 +1,7 @@
 #include "h2o/pattern/left-recursion.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 // One alternative of a rule, and the references to rules that it begins with.
@@ -28,52 +28,116 @@ static std::vector<alternative> alternatives_of(const llama_grammar_rules & rule
     return result;
 }
 
-bool h2o_find_left_recursion(const llama_grammar_rules & rules, size_t & rule) {
-    const auto alternatives = alternatives_of(rules);
+static std::vector<bool> find_empty(size_t n_rules, const std::vector<alternative> & alternatives) {
+    std::vector<std::vector<uint32_t>> users(n_rules); // alternatives that would be empty if this rule and others were
+    std::vector<size_t> n_left(alternatives.size());   // references that are not known to be empty
+    std::vector<uint32_t> todo;
+    std::vector<bool> can_be_empty(n_rules);
 
-    // Only rules with an empty alternative of their own count, as upstream: grammars of tools repeat groups that are empty by other
-    // rules. Such a repetition ends its rule, so it adds nothing to a stack.
-    std::vector<bool> can_be_empty(rules.size());
-    for (const alternative & a : alternatives) {
-        if (a.only_references && a.references.empty()) {
-            can_be_empty[a.rule] = true;
+    const auto add = [&](uint32_t rule) {
+        if (!can_be_empty[rule]) {
+            can_be_empty[rule] = true;
+            todo.push_back(rule);
+        }
+    };
+    for (uint32_t i = 0; i < alternatives.size(); ++i) {
+        const auto & a = alternatives[i];
+        if (!a.only_references) {
+            continue;
+        }
+        n_left[i] = a.references.size();
+        for (const uint32_t rule : a.references) {
+            users[rule].push_back(i);
+        }
+        if (a.references.empty()) {
+            add(a.rule);
         }
     }
+    while (!todo.empty()) {
+        const uint32_t rule = todo.back();
+        todo.pop_back();
+        for (const uint32_t i : users[rule]) {
+            if (--n_left[i] == 0) {
+                add(alternatives[i].rule);
+            }
+        }
+    }
+    return can_be_empty;
+}
 
-    std::vector<std::vector<uint32_t>> leftmost(rules.size()); // what a rule can begin with
+// What a rule can begin with. The stack grows if something follows the reference.
+struct beginning {
+    uint32_t rule;
+    bool grows;
+};
+
+static std::vector<std::vector<beginning>> beginnings_of(size_t n_rules, const std::vector<alternative> & alternatives) {
+    const auto can_be_empty = find_empty(n_rules, alternatives);
+
+    std::vector<std::vector<beginning>> result(n_rules);
     for (const alternative & a : alternatives) {
-        for (const uint32_t next : a.references) {
-            leftmost[a.rule].push_back(next);
-            if (!can_be_empty[next]) {
+        for (size_t i = 0; i < a.references.size(); ++i) {
+            const bool is_last = a.only_references && i + 1 == a.references.size();
+            result[a.rule].push_back({ a.references[i], !is_last });
+            if (!can_be_empty[a.references[i]]) {
                 break;
             }
         }
     }
+    return result;
+}
 
-    enum { NEW, OPEN, DONE };
-    std::vector<uint8_t> state(rules.size(), NEW);
-    std::vector<std::pair<uint32_t, size_t>> path; // a rule, and how many of its leftmost are done
-    for (uint32_t first = 0; first < rules.size(); ++first) {
-        if (state[first] != NEW) {
-            continue;
+// For each rule a number that it shares with those that it can reach and that can reach it: Tarjan's strongly connected components.
+static std::vector<uint32_t> components_of(const std::vector<std::vector<beginning>> & beginnings) {
+    const uint32_t n = beginnings.size();
+    std::vector<uint32_t> component(n, n), order(n, n), lowest(n), path, open;
+    std::vector<size_t> n_done(n);
+    uint32_t n_seen = 0;
+
+    const auto begin = [&](uint32_t rule) {
+        order[rule] = lowest[rule] = n_seen++;
+        path.push_back(rule);
+        open.push_back(rule);
+    };
+    for (uint32_t first = 0; first < n; ++first) {
+        if (order[first] == n) {
+            begin(first);
         }
-        path.push_back({ first, 0 });
-        state[first] = OPEN;
         while (!path.empty()) {
-            auto & [now, i] = path.back();
-            if (i == leftmost[now].size()) {
-                state[now] = DONE;
-                path.pop_back();
+            const uint32_t rule = path.back();
+            if (n_done[rule] < beginnings[rule].size()) {
+                const uint32_t next = beginnings[rule][n_done[rule]++].rule;
+                if (order[next] == n) {
+                    begin(next);
+                } else if (component[next] == n) {
+                    lowest[rule] = std::min(lowest[rule], order[next]);
+                }
                 continue;
             }
-            const uint32_t next = leftmost[now][i++];
-            if (state[next] == OPEN) {
-                rule = next;
-                return true;
+            path.pop_back();
+            if (!path.empty()) {
+                lowest[path.back()] = std::min(lowest[path.back()], lowest[rule]);
             }
-            if (state[next] == NEW) {
-                state[next] = OPEN;
-                path.push_back({ next, 0 });
+            if (lowest[rule] == order[rule]) {
+                for (uint32_t member = n; member != rule; open.pop_back()) {
+                    member = open.back();
+                    component[member] = rule;
+                }
+            }
+        }
+    }
+    return component;
+}
+
+bool h2o_find_left_recursion(const llama_grammar_rules & rules, size_t & rule) {
+    const auto beginnings = beginnings_of(rules.size(), alternatives_of(rules));
+    const auto component  = components_of(beginnings);
+
+    for (uint32_t i = 0; i < rules.size(); ++i) {
+        for (const beginning & b : beginnings[i]) {
+            if (b.grows && component[b.rule] == component[i]) {
+                rule = i;
+                return true;
             }
         }
     }
