@@ -123,7 +123,7 @@ def test_beginning_does_not_keep_the_loop_waiting(tiny_model: Path) -> None:
     def hold() -> None:
         with llm.lock():
             entered.set()
-            released.append(release.wait(10))
+            released.append(release.wait(60))
 
     async def run() -> int:
         found = llm.agenerate([1, 2, 3], seed=1)

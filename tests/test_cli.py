@@ -188,8 +188,9 @@ def test_bad_arguments_are_one_line(command: list[str], match: str) -> None:
 
 def test_a_file_cannot_move_the_cursor(tmp_path: Path) -> None:
     """Nor say anything in rich's markup: by its name, or by what its metadata say."""
-    name = "[/b]\x1b[2J\x07\udcff.gguf"
-    shown = "[/b]␛[2J␇\ufffd.gguf"
+    no_utf_8 = "" if sys.platform == "darwin" else "\udcff"  # whose file system refuses it
+    name = f"[/b]\x1b[2J\x07{no_utf_8}.gguf"
+    shown = "[/b]␛[2J␇" + len(no_utf_8) * "\ufffd" + ".gguf"
     (tmp_path / "[").mkdir()
     writer = models.open_writer(models.ONE_LAYER, tmp_path / name)
     writer.kv_data[0]["general.name"].value = "[/i]\x1b]0;x\x07"

@@ -146,6 +146,8 @@ def test_bad_grammars_are_refused(llm: Llama, capfd: pytest.CaptureFixture[str])
         ("root ::= thing", "Undefined rule identifier 'thing'"),
         ('root ::= root "a"', "left recursion"),
         ('root ::= a\na ::= b a "z" | "x"\nb ::= c\nc ::= "" | "y"', "left recursion"),
+        ("root ::= root", "left recursion"),
+        ('root ::= "x" a\na ::= b\nb ::= a', "left recursion"),
         ("root ::= " + "(" * 300 + '"a"' + ")" * 300, "more than 200 open parentheses"),
         ('root ::= "' + "a" * 300_000 + '"', "smaller than 256 KiB"),
         ('root ::= "a\0"', "must not hold a zero byte"),

@@ -141,7 +141,7 @@ import re, resource
 from h2o_llama import H2OConfig, Llama, Model, demo_model_path
 model = Model(demo_model_path())
 used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
-resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), -1))
+resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
 try:
     Llama(model, n_ctx=200_000, n_threads=1, h2o={h2o})
 except Exception as error:

@@ -64,6 +64,9 @@ static std::pair<bool, magnitude> parse(const h2o_number_bound & bound) {
         result.whole = "0";
     }
     result.fraction.erase(result.fraction.find_last_not_of('0') + 1);
+    if (result.fraction.size() > 60) {
+        throw std::invalid_argument("a bound must not have more than 60 digits after the point, got " + text);
+    }
     return { is_negative && !result.is_zero(), result };
 }
 

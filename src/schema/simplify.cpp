@@ -10,6 +10,7 @@ using json = common_json;
 
 static constexpr size_t MAX_ALTERNATIVES = 64;
 static constexpr int    MAX_DEPTH        = 64; // of schemas that are merged
+static constexpr int    MAX_PARTS        = 10000; // of one schema, each time that a $ref names them
 
 static const std::vector<std::string> TYPES = { "null", "boolean", "object", "array", "number", "integer", "string" };
 
@@ -294,9 +295,12 @@ static bool says_nothing(const json & schema) {
 }
 
 // The schema as alternatives, each without $ref, allOf, anyOf, oneOf and const at its outermost level.
-static std::vector<json> flatten(const json & schema, const h2o_schema_resolver & resolve, int depth) {
+static std::vector<json> flatten(const json & schema, const h2o_schema_resolver & resolve, int & n_left, int depth) {
     if (depth > MAX_DEPTH) {
         refuse("$ref", "leads to itself, or schemas are nested too deeply");
+    }
+    if (--n_left < 0) {
+        refuse("allOf", "and $ref have too many combinations");
     }
     check_schema(schema);
     if (schema.is_boolean()) {
@@ -326,11 +330,11 @@ static std::vector<json> flatten(const json & schema, const h2o_schema_resolver 
     };
 
     if (schema.contains("$ref")) {
-        require(flatten(resolve(schema.at("$ref").get<std::string>()), resolve, depth + 1));
+        require(flatten(resolve(schema.at("$ref").get<std::string>()), resolve, n_left, depth + 1));
     }
     if (schema.contains("allOf")) {
         for (const auto & part : alternatives(schema, "allOf")) {
-            require(flatten(part, resolve, depth + 1));
+            require(flatten(part, resolve, n_left, depth + 1));
         }
     }
     for (const std::string keyword : { "anyOf", "oneOf" }) {
@@ -341,7 +345,7 @@ static std::vector<json> flatten(const json & schema, const h2o_schema_resolver 
         std::string why;
         for (const auto & part : alternatives(schema, keyword)) {
             try {
-                const auto parts = flatten(part, resolve, depth + 1);
+                const auto parts = flatten(part, resolve, n_left, depth + 1);
                 any.insert(any.end(), parts.begin(), parts.end());
             } catch (const no_value & e) {
                 why = e.what();
@@ -353,6 +357,11 @@ static std::vector<json> flatten(const json & schema, const h2o_schema_resolver 
         require(any);
     }
     return result;
+}
+
+static std::vector<json> flatten(const json & schema, const h2o_schema_resolver & resolve) {
+    int n_left = MAX_PARTS;
+    return flatten(schema, resolve, n_left, 0);
 }
 
 // --- one type with its keywords
@@ -548,7 +557,7 @@ static void simplify_object(json & schema, const h2o_schema_resolver & resolve) 
     if (const json * names = member(schema, "propertyNames")) {
         std::vector<json> allowed;
         bool is_free = false;
-        for (const auto & alternative : flatten(*names, resolve, 0)) {
+        for (const auto & alternative : flatten(*names, resolve)) {
             const auto types = types_of(alternative);
             if (!types.empty() && !contains(types, "string")) {
                 continue;
@@ -595,7 +604,7 @@ static void simplify_object(json & schema, const h2o_schema_resolver & resolve) 
         try {
             check_schema(value);
             if (value.is_object() && value.contains("allOf")) {
-                flatten(value, resolve, 0);
+                flatten(value, resolve);
             }
         } catch (const no_value &) {
             if (required.count(name) || is_open) {
@@ -709,7 +718,7 @@ common_json h2o_simplify_schema(const common_json & schema, const h2o_schema_res
     }
     json        any = json::array();
     std::string why;
-    for (const auto & alternative : flatten(schema, resolve, 0)) {
+    for (const auto & alternative : flatten(schema, resolve)) {
         try {
             for (const auto & one : split_types(alternative, resolve)) {
                 any.push_back(one);
@@ -729,15 +738,19 @@ common_json h2o_simplify_schema(const common_json & schema, const h2o_schema_res
     return result;
 }
 
-void h2o_check_depth(const common_json & schema, int max_depth) {
-    if (max_depth == 0) {
-        throw std::invalid_argument("schemas are nested too deeply");
-    }
-    if (schema.is_object() || schema.is_array()) {
-        for (const auto & value : schema) {
-            h2o_check_depth(value, max_depth - 1);
+std::string h2o_rule_name(const std::string & name) {
+    std::string result;
+    bool was_other = false;
+    for (const char c : name) {
+        const bool is_other = !(('0' <= c && c <= '9') || ('A' <= c && c <= 'Z') || ('a' <= c && c <= 'z') || c == '-');
+        if (!is_other) {
+            result += c;
+        } else if (!was_other) {
+            result += '-';
         }
+        was_other = is_other;
     }
+    return result;
 }
 
 const common_json & h2o_resolve_pointer(const common_json & document, const std::string & ref) {

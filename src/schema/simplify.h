@@ -17,8 +17,8 @@ using h2o_schema_resolver = std::function<const common_json &(const std::string 
 // Throws std::invalid_argument, naming the keyword, if a grammar cannot say it.
 common_json h2o_simplify_schema(const common_json & schema, const h2o_schema_resolver & resolve);
 
-// Throws std::invalid_argument if values are nested too deeply: reading them could need more stack than there is.
-void h2o_check_depth(const common_json & schema, int max_depth = 400);
+// A name as a grammar's rules can have it: each run of other characters than letters, digits and - becomes one -.
+std::string h2o_rule_name(const std::string & name);
 
 // What a $ref into the same document names: "#" or "#/...", a JSON pointer. Throws std::invalid_argument.
 const common_json & h2o_resolve_pointer(const common_json & document, const std::string & ref);

@@ -124,7 +124,7 @@ void server_h2o_library::leave(llama_seq_id id) {
     left.remove_if(is_done);
 }
 
-bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx, bool is_alone) {
+bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx, bool is_alone) try {
     if ((int32_t) prompt.size() < n_kept + n_new) {
         return true;
     }
@@ -139,6 +139,9 @@ bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, cons
         it->second.found.wait_for(A_MOMENT);
     }
     return is_done(it->second.found);
+} catch (const std::exception & e) { // no thread to ask with
+    LOG_WRN("slot %d: %s: nothing is taken from the library\n", id, e.what());
+    return true;
 }
 
 std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_seq_id id) try {
@@ -189,7 +192,7 @@ static common_json points_of(llama_context * ctx, llama_seq_id id) {
 
 static common_json rows_of(llama_context * ctx, llama_seq_id id) {
     std::vector<llama_h2o_rows> rows(llama_h2o_state_rows(ctx, id, nullptr, 0));
-    llama_h2o_state_rows(ctx, id, rows.data(), rows.size());
+    rows.resize(std::min(rows.size(), llama_h2o_state_rows(ctx, id, rows.data(), rows.size())));
 
     auto res = common_json::array();
     for (const auto & r : rows) {

@@ -77,9 +77,9 @@ using server_h2o_adapters = std::vector<common_adapter_lora_info>;
 size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const server_h2o_adapters & adapters,
         const std::list<common_prompt_checkpoint> & checkpoints, const llama_token * tokens, size_t n_tokens);
 
-// Reads such a file into a sequence, and gives its tokens and how many bytes these and the state took to `take`, which reads the rest. If
-// the file is not there, is no such file, is damaged or of another model, or `take` throws, the sequence is as it was, and a
-// std::exception says why.
+// Reads such a file into a sequence. Then calls `take` with the tokens and the number of bytes read so far; `take` reads the rest. If the
+// file is missing, of another kind, damaged or of another model, or if `take` throws, the sequence stays as it was, and a std::exception
+// says why. If what it held cannot be put back, the sequence is empty.
 void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id, const std::function<void(const llama_tokens &, size_t)> & take);
 
 // The number of a slot in a request. Throws std::invalid_argument if there is none.

@@ -30,7 +30,10 @@ def _limits() -> list[str]:
     """ "quota period" of this process' cgroup and those that it is in; a container sees its own as the root."""
     version_1 = version_2 = Path()
     for line in _read(_OWN_CGROUPS).splitlines():
-        _, controllers, path = line.split(":", 2)  # of version 2 no controllers
+        fields = line.split(":", 2)
+        if len(fields) < 3:
+            continue
+        _, controllers, path = fields  # of version 2 no controllers
         if not controllers:
             version_2 = Path(path.lstrip("/"))
         elif "cpu" in controllers.split(","):
@@ -52,6 +55,6 @@ def _quota(quota: str = "", period: str = "", *_: str) -> float | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="surrogateescape")
     except OSError:
         return ""

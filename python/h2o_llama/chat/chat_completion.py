@@ -86,8 +86,8 @@ def create_chat_completion(
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
     """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
 
-    Names of special tokens in messages are text here: only the template's are these tokens. So is markup that the
-    template writes and the vocabulary counts as text, such as Qwen's <tool_call>, except in what the assistant said.
+    In messages, names of special tokens are text, and so is markup such as Qwen's <tool_call> that the template writes
+    and the vocabulary counts as text, except in what the assistant said. Where the template writes them, they are tokens.
     What the sequence shares with the chat before stays, so that a turn costs what is new in it:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
 

@@ -82,7 +82,7 @@ def verify(
     problems = Library().verify(repair=repair)
     for problem in problems:
         echo(problem, err=True)
-    removed = ", which were removed" if repair else ": --repair removes them"
+    removed = ": removed, but for those that cannot be read" if repair else ": --repair removes them"
     echo(f"{len(problems):,} damaged files{removed}" if problems else "nothing is damaged")
     if problems:
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def remove(texts: TextFiles, blocks: BlockFiles, chosen: list[Stored]) -> None:
         return
     for text in chosen:
         text.path.unlink(missing_ok=True)
-    others, _ = texts.read()
+    others, problems = texts.read()
+    if _has_unread(problems):
+        return  # their blocks are not known: make_room removes what is left
     used = {digest for text in others for digest in text.contents.blocks}
     for digest in {digest for text in chosen for digest in text.contents.blocks} - used:
         blocks.remove(digest)
@@ -52,6 +55,7 @@ def remove(texts: TextFiles, blocks: BlockFiles, chosen: list[Stored]) -> None:
 def make_room(texts: TextFiles, blocks: BlockFiles, limit: int) -> None:
     """Remove damaged texts, least recently used texts down to a limit, and blocks that nobody has."""
     stored, problems = texts.read()
+    dropped = set[str]()
     for path, problem in problems.items():
         if not isinstance(problem, OSError):  # the file itself may be fine
             path.unlink(missing_ok=True)
@@ -63,12 +67,18 @@ def make_room(texts: TextFiles, blocks: BlockFiles, limit: int) -> None:
         n += sum(sizes.get(digest, 0) for digest in needed - kept) + _size(text.path)
         if n > limit or not needed <= sizes.keys():
             text.path.unlink(missing_ok=True)
+            dropped |= needed
         else:
             kept |= needed
-    for digest in sizes.keys() - kept:
+    for digest in (dropped & sizes.keys() if _has_unread(problems) else sizes.keys()) - kept:
         blocks.remove(digest)
     blocks.remove_unfinished()
     texts.remove_unfinished()
+
+
+def _has_unread(problems: Mapping[Path, Exception]) -> bool:
+    """Whether there are texts that could not be read, which is not to say that they are damaged."""
+    return any(isinstance(problem, OSError) for problem in problems.values())
 
 
 def _size(path: Path) -> int:

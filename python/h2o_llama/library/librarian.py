@@ -92,6 +92,8 @@ def _remove_dead() -> None:
     """What librarians of this user have left that were killed."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_NAME}"):
         try:
+            if path.parent.is_symlink() or not path.is_socket():
+                continue
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(1)
                 connection.connect(str(path))

@@ -153,7 +153,7 @@ class Library:
     def verify(self, *, repair: bool = False) -> list[str]:
         """Read every file. Returns a line about each that is damaged, and each text that lacks one.
 
-        With `repair` these are removed, and blocks that no text has.
+        With `repair` these are removed, and blocks that no text has. A file that cannot be read at all stays.
 
         Raises
         ------

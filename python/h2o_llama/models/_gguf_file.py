@@ -81,8 +81,9 @@ class _Head:
             if kind == _STRING:
                 read, seek = self._file.read, self._file.seek  # a vocabulary has some hundred thousand
                 for _ in range(n):
-                    length = int.from_bytes(read(8), "little")
-                    if length > _MOST:
+                    head = read(8)
+                    length = int.from_bytes(head, "little")
+                    if len(head) < 8 or length > _MOST:
                         raise EOFError
                     seek(length, 1)
             else:

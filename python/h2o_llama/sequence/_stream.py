@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from h2o_llama._internal.lock import Lock
-from h2o_llama.errors import BusyError, CancelledError
+from h2o_llama.errors import CancelledError, H2OError
 
 if TYPE_CHECKING:
     from h2o_llama.sequence.sequence import Sequence
@@ -67,7 +67,8 @@ class Stream(Generic[T]):
     def finish(self, deadline: float) -> None:
         """Compute the rest, unless this is called by what computes it. Raises BusyError after the deadline."""
         while not (self.has_ended or self._is_computing):
-            self._lock.check_time(deadline)
+            if not self.is_left:  # else it only ends
+                self._lock.check_time(deadline)
             self.compute()
 
 
@@ -90,6 +91,7 @@ def stream(sequence: Sequence, pieces: Generator[T, None, None]) -> Iterator[T]:
             yield piece
     finally:
         own.is_left = True
-        with suppress(BusyError), lock.held(waits=False) as deadline:  # else the next call ends it
+        # busy: the next call ends it; forked: it ends with the process
+        with suppress(H2OError), lock.held(waits=False) as deadline:
             if sequence._stream is own:
                 sequence._end_stream(deadline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from h2o_llama.model import Tokens
@@ -35,7 +36,11 @@ async def _in_thread(call: Callable[[Progress], T], progress: Progress | None) -
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         is_cancelled.set()
-        await asyncio.gather(running, return_exceptions=True)
+        while not running.done():
+            with suppress(asyncio.CancelledError):  # once more: the thread still computes
+                await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # seen
         raise
 
 

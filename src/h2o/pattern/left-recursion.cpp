@@ -71,10 +71,9 @@ struct beginning {
     bool grows;
 };
 
-static std::vector<std::vector<beginning>> beginnings_of(size_t n_rules, const std::vector<alternative> & alternatives) {
-    const auto can_be_empty = find_empty(n_rules, alternatives);
-
-    std::vector<std::vector<beginning>> result(n_rules);
+static std::vector<std::vector<beginning>> beginnings_of(
+        const std::vector<alternative> & alternatives, const std::vector<bool> & can_be_empty) {
+    std::vector<std::vector<beginning>> result(can_be_empty.size());
     for (const alternative & a : alternatives) {
         for (size_t i = 0; i < a.references.size(); ++i) {
             const bool is_last = a.only_references && i + 1 == a.references.size();
@@ -129,11 +128,51 @@ static std::vector<uint32_t> components_of(const std::vector<std::vector<beginni
     return component;
 }
 
+// Rules that can begin with a character. A rule that cannot, and cannot be empty, only leads to itself: no stack would be left.
+static std::vector<bool> find_begun(const std::vector<alternative> & alternatives, const std::vector<bool> & can_be_empty,
+        const std::vector<std::vector<beginning>> & beginnings) {
+    std::vector<std::vector<uint32_t>> users(beginnings.size());
+    for (uint32_t i = 0; i < beginnings.size(); ++i) {
+        for (const beginning & b : beginnings[i]) {
+            users[b.rule].push_back(i);
+        }
+    }
+    std::vector<bool> begun(beginnings.size());
+    std::vector<uint32_t> todo;
+
+    const auto add = [&](uint32_t rule) {
+        if (!begun[rule]) {
+            begun[rule] = true;
+            todo.push_back(rule);
+        }
+    };
+    for (const alternative & a : alternatives) {
+        if (!a.only_references && std::all_of(a.references.begin(), a.references.end(), [&](uint32_t r) { return can_be_empty[r]; })) {
+            add(a.rule);
+        }
+    }
+    while (!todo.empty()) {
+        const uint32_t rule = todo.back();
+        todo.pop_back();
+        for (const uint32_t user : users[rule]) {
+            add(user);
+        }
+    }
+    return begun;
+}
+
 bool h2o_find_left_recursion(const llama_grammar_rules & rules, size_t & rule) {
-    const auto beginnings = beginnings_of(rules.size(), alternatives_of(rules));
-    const auto component  = components_of(beginnings);
+    const auto alternatives = alternatives_of(rules);
+    const auto can_be_empty = find_empty(rules.size(), alternatives);
+    const auto beginnings   = beginnings_of(alternatives, can_be_empty);
+    const auto begun        = find_begun(alternatives, can_be_empty, beginnings);
+    const auto component    = components_of(beginnings);
 
     for (uint32_t i = 0; i < rules.size(); ++i) {
+        if (!can_be_empty[i] && !begun[i]) {
+            rule = i;
+            return true;
+        }
         for (const beginning & b : beginnings[i]) {
             if (b.grows && component[b.rule] == component[i]) {
                 rule = i;

@@ -54,7 +54,9 @@ bool h2o_matcher::run(uint32_t pc, uint32_t pos, bool ahead, uint32_t & end) {
                 ok = pos == low && !(now.max == H2O_MANY && known.low <= pos && pos <= known.high);
                 ++pc;
                 if (ok) {
-                    while (pos < limit && set.contains(text[pos])) {
+                    // not as far as ends from which the rest failed
+                    const uint32_t stop = now.max == H2O_MANY && known.low <= known.high && pos < known.low ? known.low - 1 : limit;
+                    while (pos < stop && set.contains(text[pos])) {
                         ++pos;
                     }
                     if (pos > low) {
@@ -151,7 +153,8 @@ bool h2o_matcher::go_back(size_t n_choices, uint32_t & pc, uint32_t & pos) {
             pos = --c.pos;
             return true;
         }
-        chars[program.code[pc - 1].slot] = { c.low, c.high };
+        failed & known = chars[program.code[pc - 1].slot];
+        known = { c.low, known.low == c.high + 1 ? known.high : c.high };
         choices.pop_back();
     }
     return false;

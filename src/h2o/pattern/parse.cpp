@@ -10,6 +10,7 @@ static constexpr uint32_t MAX_COUNT   = 1024;
 static constexpr size_t   MAX_CODE    = 10000;
 static constexpr size_t   MAX_LENGTH  = 10000;
 static constexpr int      MAX_NESTING = 50;
+static constexpr uint32_t MAX_REPEATS = 500; // each remembers a byte for each character of a text
 
 static const std::map<std::string, uint32_t> PROPERTIES = {
     { "L",  unicode_cpt_flags::LETTER      },
@@ -64,11 +65,17 @@ public:
         all.code.push_back({ H2O_OP_MATCH });
         program.code = std::move(all.code);
         for (auto & instruction : program.code) {
+            if (groups && instruction.op == H2O_OP_SPLIT) {
+                instruction.op = H2O_OP_REPEAT; // anyone's pattern: remember where it failed
+            }
             if (instruction.op == H2O_OP_CHARS) {
                 instruction.slot = program.n_chars++;
             } else if (instruction.op == H2O_OP_REPEAT) {
                 instruction.slot = program.n_repeat++;
             }
+        }
+        if (groups && program.n_repeat > MAX_REPEATS) {
+            fail("it has too many alternatives");
         }
         return std::move(program);
     }
@@ -349,7 +356,7 @@ private:
         if (next_is('+') || next_is('?') || next_is('*') || next_is('{')) {
             fail("this quantifier is not supported");
         }
-        if (inner.is(H2O_OP_CHAR) && !lazy) {
+        if (inner.is(H2O_OP_CHAR) && !lazy && (!groups || max == H2O_MANY)) {
             inner.code[0].op  = H2O_OP_CHARS;
             inner.code[0].min = min;
             inner.code[0].max = max;

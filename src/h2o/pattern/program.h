@@ -10,7 +10,7 @@ enum h2o_op : uint8_t {
     H2O_OP_CHAR,   // consume one character of the set
     H2O_OP_CHARS,  // consume characters of the set, `min` to `max`; first as many as possible, fewer if the rest then fails
     H2O_OP_SPLIT,  // continue at +a; at +b if that fails
-    H2O_OP_REPEAT, // a SPLIT at the end of a repeated group
+    H2O_OP_REPEAT, // a SPLIT that remembers where it failed: at the end of a repeated group, and everywhere with `groups`
     H2O_OP_JUMP,   // continue at +a
     H2O_OP_PEEK,   // require a next character in the set
     H2O_OP_LOOK,   // require that the instructions from here to the next MATCH match here; continue at +a

@@ -40,7 +40,8 @@ void h2o_rows_graph::compute(ggml_gallocr_ptr & allocator, const char * what) {
     if (!allocator) {
         allocator.reset(ggml_gallocr_new(buft));
     }
-    // By itself it takes the places of the graph before if there are as many tensors, none larger. Here inputs may be shared by others.
+    // Without a reservation the allocator keeps the previous graph's layout when the number of tensors is the same and none is larger.
+    // Here other tensors may use an input, so its place may be taken.
     if (!ggml_gallocr_reserve(allocator.get(), gf) || !ggml_gallocr_alloc_graph(allocator.get(), gf)) {
         allocator.reset(); // it would not try again
         throw h2o_refusal(h2o_reason::MEMORY, std::string("[h2o] not enough memory: ") + what + ": " + ggml_backend_buft_name(buft));
