@@ -14,6 +14,7 @@ import pytest
 
 from h2o_llama import H2OConfig, Library, Llama
 from inputs import random_tokens
+from models import EOS
 
 TOKENS = random_tokens(100)
 
@@ -92,7 +93,7 @@ def test_leaving_early_gives_the_text_away_in_a_thread(is_cancelled: bool, tiny_
             super().add(*arguments)
 
     async def read(llm: Llama, drawn: asyncio.Event) -> None:
-        async for _ in llm.agenerate(random_tokens(600), seed=1):
+        async for _ in llm.agenerate(random_tokens(600), seed=1, logit_bias={EOS: -100}):
             if llm.n_tokens > 600 + 70:
                 drawn.set()
                 if not is_cancelled:

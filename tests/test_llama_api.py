@@ -188,6 +188,7 @@ def _version_1(own: str, folder: str, quota: int) -> dict[str, str]:
         ({"service/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 4),
         ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        (_version_1("nonsense\n\n4:cpu:/a", "a", 150_000), 2),
         ({"cpu.max": "nonsense"}, 8),
     ],
 )

@@ -477,6 +477,10 @@ def test_completions_of_no_tokens(doors: Doors) -> None:
 
 DEEP = 100_000
 TOOL = '{"type": "function", "function": {"name": "f", "parameters": %s}}'
+DOUBLED: dict[str, Any] = {
+    "$ref": "#/$defs/0",
+    "$defs": {f"{i}": {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)} | {"40": {"type": "string"}},
+}
 NESTED: list[tuple[str, str]] = [
     ("/completion", "[" * DEEP + "]" * DEEP),
     ("/completion", '{"prompt": "a", "json_schema": ' + '{"items": ' * DEEP + "{}" + "}" * DEEP + "}"),
@@ -512,6 +516,8 @@ NESTED: list[tuple[str, str]] = [
         + "]}",
     ),
     ("/v1/chat/completions", '{"messages": ' + '[{"role": "user", "content": ' * DEEP + '"a"' + "}]" * DEEP + "}"),
+    ("/completion", json.dumps({"prompt": "a", "grammar": "root ::= root"})),
+    ("/completion", json.dumps({"prompt": "a", "json_schema": DOUBLED})),
     ("/apply-template", '{"messages": [' + '{"a": ' * DEEP + "1" + "}" * DEEP + "]}"),
 ]
 
@@ -524,6 +530,10 @@ def test_what_is_long_or_nested_ends_no_server(tmp_path: Path) -> None:
             status, answer = server.request("POST", path, raw=body.encode())
             assert status >= 400, (path, body[:100], status, answer)
             assert answer["error"]["message"], (path, body[:100])
+        closed = {"type": "object", "properties": {"." * 60_000: {}}, "additionalProperties": False}
+        slow = {"grammar_lazy": True, "grammar_triggers": [{"type": 2, "value": "(.|.)" * 40 + "\u0001"}]}
+        for fields in ({"json_schema": closed}, {"grammar": 'root ::= "a"', **slow}):
+            assert server.post("/completion", {"prompt": "a", "n_predict": 60, **fields})["tokens_predicted"] > 1
         for run in (".", " ", "\n", "中"):
             assert len(server.post("/tokenize", {"content": run * 60_000})["tokens"]) > 1000
 
@@ -629,18 +639,18 @@ def test_a_call_can_be_required(tmp_path: Path) -> None:
     file = tmp_path / "template"
     file.write_text(TOOLS)
     options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template-file", str(file)]
-    named = {"type": "function", "function": {"name": "root"}}
+    root = named("root")
     body: dict[str, Any] = {"messages": [user("3 + 5?")], "tools": [ADD, ROOT], "temperature": 0, "max_tokens": 200}
     lookahead: dict[str, Any] = {"type": "string", "pattern": "^(?!a)"}
     with serving(tmp_path / "log", "demo", *options) as server:
-        for choice in ("required", named):
+        for choice in ("required", root):
             status, answer = server.request("POST", "/v1/chat/completions", {**body, "tool_choice": choice})
             assert status == 200, answer
             names = {call["function"]["name"] for call in answer["choices"][0]["message"]["tool_calls"]}
             assert names
-            assert names <= ({"root"} if choice == named else {"add", "root"})
+            assert names <= ({"root"} if choice == root else {"add", "root"})
         for change, reason in [
-            ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, "not among the tools"),
+            ({"tool_choice": named("sub")}, "not among the tools"),
             ({"tool_choice": "required", "tools": []}, "requires a call"),
             ({"tool_choice": 3}, "tool_choice must be"),
             ({"json_schema": json.loads('{"allOf":[' * 300 + "{}" + "]}" * 300), "tools": []}, "nested"),

@@ -16,7 +16,7 @@ from chats import open_chat, user
 from command_line import assert_one_line_error, invoke
 from h2o_llama import H2OConfig
 from h2o_llama.cli import serve as serve_command
-from projectors import about, picture, png, write_projector
+from projectors import about, image_part, picture, png, write_projector
 from servers import Server, serving
 
 S = 32
@@ -101,7 +101,7 @@ def test_a_slot_with_an_image(served: tuple[Server, str]) -> None:
 
 def image(url: str) -> dict[str, Any]:
     """A message with an image that is elsewhere."""
-    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+    return {"role": "user", "content": [image_part(url)]}
 
 
 def test_images_from_elsewhere(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:

@@ -67,7 +67,16 @@ def serve(tmp_path: Path, library: Library) -> Callable[..., Any]:
     return start
 
 
-def test_a_librarian_that_is_killed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """The path of a socket has at most 103 characters."""
+    with tempfile.TemporaryDirectory(prefix="h2o-") as folder:
+        yield Path(folder)
+
+
+def test_a_librarian_that_is_killed_leaves_nothing(
+    tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It imports nothing from the folder in which the server was started."""
     started = list[subprocess.Popen[bytes]]()
     popen = subprocess.Popen
@@ -79,16 +88,16 @@ def test_a_librarian_that_is_killed_leaves_nothing(tmp_path: Path, monkeypatch: 
     (tmp_path / "socketserver.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     monkeypatch.setenv("H2O_LLAMA_LIBRARIAN", "")
     origin = SnapshotOrigin("m", "0", 260, "f16", "f16", "auto", None)
     for signal_number, n_left in ((signal.SIGKILL, 1), (signal.SIGTERM, 0)):
         start_librarian(tmp_path / "library", origin)
-        assert len(list(tmp_path.glob("h2o-llama-*"))) == 1
+        assert len(list(short_path.glob("h2o-llama-*"))) == 1
         assert librarian_answers()
         os.kill(started[-1].pid, signal_number)
         os.waitpid(started[-1].pid, 0)
-        assert len(list(tmp_path.glob("h2o-llama-*"))) == n_left
+        assert len(list(short_path.glob("h2o-llama-*"))) == n_left
 
 
 def librarian_answers() -> bool:
@@ -424,12 +433,12 @@ class SlowAnswers(BaseHTTPRequestHandler):
 
 
 def test_other_slots_go_on_while_the_librarian_is_asked(
-    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Any, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a prompt is read, and when an answer is done; a request can be cancelled meanwhile."""
-    monkeypatch.setenv("H2O_LLAMA_LIBRARIAN", str(tmp_path / "socket"))
+    monkeypatch.setenv("H2O_LLAMA_LIBRARIAN", str(short_path / "socket"))
     with (
-        SlowLibrarian(tmp_path / "socket") as librarian,
+        SlowLibrarian(short_path / "socket") as librarian,
         ThreadPoolExecutor(2) as pool,
     ):
         pool.submit(librarian.serve_forever)

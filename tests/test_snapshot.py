@@ -473,6 +473,10 @@ def test_a_damaged_head_has_a_fingerprint(tiny_model: Path, tmp_path: Path) -> N
         for content in (whole[:n], whole[:n] + b"\xff" * 40, whole[:n] + b"\xff" * 9 + whole[n + 9 :]):
             path.write_bytes(content)
             assert len(model_fingerprint(path)) == 64
+    array_of_strings = struct.pack("<4sIQQQIIQ", b"GGUF", 3, 0, 1, 0, 9, 8, 1 << 24)  # and nothing in it
+    path.write_bytes(array_of_strings)
+    with path.open("rb") as file:
+        assert tensor_starts(file) == []
 
 
 def test_a_file_does_not_say_where_to_write(tiny_model: Path, tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def create_chat_completion(
     """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
 
     In messages, names of special tokens are text, and so is markup such as Qwen's <tool_call> that the template writes
-    and the vocabulary counts as text, except in what the assistant said. Where the template writes them, they are tokens.
+    and the vocabulary counts as text, except in what the assistant said. They are tokens where the template writes
+    them.
     What the sequence shares with the chat before stays, so that a turn costs what is new in it:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
 
