@@ -94,12 +94,8 @@ class Library:
             limit_bytes = _limit_of_environment()
         self._limit = None if limit_bytes is None else check.integer(_OWNER, "limit_bytes", limit_bytes, 0, 1 << 62)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for private in (blocks := self.folder / "blocks", texts := self.folder / "texts"):
-            private.mkdir(mode=0o700, exist_ok=True)
-            if private.stat().st_mode & 0o077:  # the folder itself may have been there, and be open to others
-                private.chmod(0o700)
-        self._blocks = BlockFiles(blocks)
-        self._texts = TextFiles(texts)
+        self._blocks = BlockFiles(self.folder / "blocks")
+        self._texts = TextFiles(self.folder / "texts")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="h2o-library")
         self._waiting: Future[str | None] | None = None
 
@@ -274,11 +270,19 @@ class Library:
     def _alone(self) -> Iterator[None]:
         try:
             with filelock.FileLock(self.folder / "lock", timeout=_LOCK_SECONDS):
+                self._make_private()
                 yield
         except filelock.Timeout as error:
             raise BusyError(
                 f"[{_OWNER}] another program has been writing to {self.folder} for {_LOCK_SECONDS} seconds: try again"
             ) from error
+
+    def _make_private(self) -> None:
+        """The folder itself may have been there, and be open to others."""
+        for name in ("blocks", "texts"):
+            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
+            if (self.folder / name).stat().st_mode & 0o077:
+                (self.folder / name).chmod(0o700)
 
     def _write(self, snapshot: Snapshot, layout: Layout, points: tuple[tuple[int, int], ...], name: str) -> str | None:
         """Returns why it could not be written."""
