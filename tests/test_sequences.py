@@ -468,7 +468,7 @@ def test_bad_arguments(tiny_model: Path) -> None:
         with pytest.raises(ValueError, match=r"^\[Llama.generate_many\] tokens\[0\] must be a token id"):
             llm.generate_many({llm: [999]})
         with pytest.raises(ValueError, match=r"^\[Llama.generate_many\] max_tokens must be"):
-            llm.generate_many({llm: [1]}, max_tokens=0)
+            llm.generate_many({llm: [1]}, max_tokens=-1)
         with pytest.raises(H2OError, match="there are no logits to sample from"):
             next(llm.generate_many({llm: []}))
         assert llm.n_tokens == 0

@@ -94,15 +94,15 @@ def pack(architecture: str) -> None:
     subprocess.run([python, "-c", make, toolkit], check=True, cwd=ROOT / "tools")
 
     shutil.rmtree(PACK, ignore_errors=True)
-    options = {
-        "GGML_CUDA": "ON",
-        "CUDAToolkit_ROOT": toolkit,
-        "CMAKE_CUDA_COMPILER": toolkit / "bin" / "nvcc",
-        "CMAKE_CUDA_ARCHITECTURES": f"{architecture}-real",
-        "GGML_NATIVE": "OFF",  # the CPU there is another one
-        "H2O_LLAMA_BUILD_BACKEND_TESTS": "ON",
-    }
-    settings = [f"build-dir={BUILD / 'build'}", *(f"cmake.define.{name}={value}" for name, value in options.items())]
+    settings = [
+        f"build-dir={BUILD / 'build'}",
+        "cmake.define.GGML_CUDA=ON",
+        f"cmake.define.CUDAToolkit_ROOT={toolkit}",
+        f"cmake.define.CMAKE_CUDA_COMPILER={toolkit / 'bin' / 'nvcc'}",
+        f"cmake.define.CMAKE_CUDA_ARCHITECTURES={architecture}-real",
+        "cmake.define.GGML_NATIVE=OFF",  # the CPU there is another one
+        "cmake.define.H2O_LLAMA_BUILD_BACKEND_TESTS=ON",
+    ]
     flags = [word for setting in settings for word in ("-C", setting)]
     subprocess.run([*pip, "install", *flags, "--target", PACK / "site", ROOT, *TESTS], check=True)
     libraries = PACK / "site" / "h2o_llama" / "lib"
