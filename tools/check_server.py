@@ -38,6 +38,7 @@ COUNTS = "counts tokens, or knows special tokens, of another model"
 PAGE = "upstream's page is not built"
 REFUSED = "pages of other origins are refused, all but their preflights, too: tests/test_server.py"
 FAULT = "expects 500 for a wrong request"
+EMPTY = "expects an answer to no messages, which are refused: tests/test_server.py"
 FORMAT = "what the demo model says has no form that this template asks for"
 
 # Beginnings of tests' names. Files that are not among FILES: embedding, infill, rerank, router, speculative and
@@ -70,6 +71,7 @@ LEFT_OUT = {
     "compat_anthropic.py::test_anthropic_vision_base64_with_multimodal_model": HUB,
     "compat_anthropic.py::test_anthropic_vision_format_accepted": FAULT,
     "compat_anthropic.py::test_anthropic_tool_result_with_image": FAULT,
+    "compat_anthropic.py::test_anthropic_empty_messages": EMPTY,
     "compat_anthropic.py::test_anthropic_thinking_with_reasoning_model": HUB,
     "tool_call.py::test_completion_with_required_tool_real_model": HUB,
     "tool_call.py::test_weather": HUB,
