@@ -51,12 +51,14 @@ def _possible(weights: Model, h2o: H2OConfig, gpu_layers: int) -> H2OConfig:
         return llm.h2o
 
 
-def _room(weights: Model, h2o: H2OConfig | None, n_ctx: int) -> int:
+def _room(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str]) -> int:
     """Tokens of a slot, and says so if that is another number than was asked for."""
     if n_ctx == 0:
         return min(weights.n_ctx_train, _MOST_ROOM)
     if h2o is not None and h2o.has_bounded_memory:
         return n_ctx  # a slot is never full
+    if any("context_length=" in argument for argument in further):
+        return n_ctx  # --override-kv: the server is told another trained length
     room = min(-(-n_ctx // _ROOM_STEP) * _ROOM_STEP, weights.n_ctx_train)
     if room != n_ctx:
         reason = f"a multiple of {_ROOM_STEP}, and at most the {weights.n_ctx_train:,} that the model was trained for"
@@ -156,7 +158,7 @@ def serve(
             h2o = None
         if h2o is not None:
             h2o = _possible(weights, h2o, gpu_layers)
-        n_ctx = _room(weights, h2o, n_ctx)
+        n_ctx = _room(weights, h2o, n_ctx, further)
         origin = _origin(weights, h2o, n_ctx, further)
     arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
     arguments += [*upstream_arguments(changes), *stretched]
