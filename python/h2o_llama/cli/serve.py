@@ -58,7 +58,7 @@ def _room(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str])
     if h2o is not None and h2o.has_bounded_memory:
         return n_ctx  # a slot is never full
     if any("context_length=" in argument for argument in further):
-        return n_ctx  # --override-kv: the server is told another trained length
+        return n_ctx  # --override-kv gives the server another trained length
     room = min(-(-n_ctx // _ROOM_STEP) * _ROOM_STEP, weights.n_ctx_train)
     if room != n_ctx:
         reason = f"a multiple of {_ROOM_STEP}, and at most the {weights.n_ctx_train:,} that the model was trained for"
