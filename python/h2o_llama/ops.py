@@ -272,9 +272,8 @@ def attention(
     limits: ArrayLike | None = None,
     further_rows: ArrayLike | None = None,
     further_first: ArrayLike | None = None,
-    further_last: ArrayLike | None = None,
-    list_size: int = 1,
-    list_offset: int = 0,
+    tile: int = 1,
+    offset: int = 0,
     sinks: ArrayLike | None = None,
     scale: float = 1.0,
     softcap: float = 0.0,
@@ -301,23 +300,20 @@ def attention(
         Query i counts in the sum of a key only if the key's row is at most ``limits[i]``: any int32 numbers, with a
         negative one it counts nowhere. The leading axis is that of q. Each head's rows must then be ascending. By
         default every query counts. o, m and l do not depend on it.
-    further_rows : integers [n_lists, n] or [n_head_kv, n_lists, n], optional
+    further_rows : integers [n_tiles, n] or [n_head_kv, n_tiles, n], optional
         Further keys: lists of rows of k and v, the same for all heads or other ones for every KV head, in the same
-        softmax; the sums are those of `rows` only. Query i has list ``(i + list_offset) // list_size``, and there are
-        as many lists as the last query needs. What a query sees of them must differ from each other. There is one
-        block: q has three axes, or n_block is 1.
-    further_first : integers [n_lists, n], optional
+        softmax; the sums are those of `rows` only. The queries of a tile share a list. Query i is in tile
+        ``(i + offset) // tile``, and there are as many tiles as the last query needs. What a query sees of its list
+        must differ from each other. There is one block: q has three axes, or n_block is 1.
+    further_first : integers [n_tiles, n], optional
         The first query that sees each of these, not negative and ascending in each list. Then rows that are also among
         a head's `rows`, seen or not, are ignored for that head: nothing counts twice. Each head's `rows` must ascend.
-        Rows that no query of the list sees, such as n_q for padding, may be any int32 numbers. By default queries see
+        Rows that no query of the tile sees, with n_q for padding, may be any int32 numbers. By default queries see
         all of their list, which has none of the head's `rows`, and -1 at its end is no row.
-    further_last : integers [n_lists, n], optional
-        With `further_first`: the first query that does not see each of them any more, ascending in each list. Query i
-        sees a row if ``further_first <= i < further_last``. With n_q, a row stays visible to the end of its list.
-    list_size : int
-        Queries of a list, at least 1.
-    list_offset : int
-        From 0 to ``list_size - 1``: so many queries less are in the first list.
+    tile : int
+        Queries of a tile, at least 1.
+    offset : int
+        From 0 to ``tile - 1``: so many queries fewer are in the first tile.
     sinks : float32 [n_head], optional
         One more logit in the softmax of every query of a head, which has no key and no value. m and l count it.
     scale : float
@@ -379,13 +375,13 @@ def attention(
     if sinks is not None:
         head_sinks = _array("attention", "sinks", sinks, ("float32",), axes=(1, 1))
         _check_shape("attention", "sinks", head_sinks, queries.shape[-3])
-    size = check.integer("attention", "list_size", list_size, 1, int(_INT32.max))
-    offset = check.integer("attention", "list_offset", list_offset, 0, size - 1)
+    size = check.integer("attention", "tile", tile, 1, int(_INT32.max))
+    skipped = check.integer("attention", "offset", offset, 0, size - 1)
     further, further_queries = None, None
     if further_rows is not None:
-        further, further_queries = _further(further_rows, further_first, further_last, size, offset, n_q, n_kv, indices)
-    elif further_first is not None or further_last is not None:
-        raise ValueError("[attention] further_first and further_last are those of further_rows, got no further_rows")
+        further, further_queries = _further(further_rows, further_first, size, skipped, n_q, n_kv, indices)
+    elif further_first is not None:
+        raise ValueError("[attention] further_first is that of further_rows, got no further_rows")
     place = _place("attention", backend, n_threads)
 
     if not batch:
@@ -397,9 +393,9 @@ def attention(
         first=seen,
         limits=bounds,
         further_rows=further,
-        further_queries=further_queries,
-        list_size=size,
-        offset=offset,
+        further_first=further_queries,
+        tile=size,
+        offset=skipped,
         sinks=head_sinks,
         scale=number,
         softcap=cap,
@@ -415,20 +411,18 @@ def top_keys(
     k: ArrayLike,
     n_top: int,
     *,
+    tile: int = 1,
+    offset: int = 0,
     taken: ArrayLike | None = None,
-    scale: float = 0.0,
     backend: str = "cpu",
     n_threads: int = 1,
 ) -> NDArray[np.int32]:
-    """The rows of k that each query would give most of its attention, by the operator ``ggml_h2o_top_keys``.
+    """The rows of k that the queries of a tile choose together, by the operator ``ggml_h2o_top_keys``.
 
-    The score of a row for a KV head is the dot product of the row with the sum of q over the head's group, which is
-    rounded to 8 bits: ``round(sum / max|sum| * 127)``. Of equal scores the lower row wins, NaN ranks below everything.
-    A query with a sum that is not finite scores NaN with all rows.
-
-    With a scale, and query heads that share a KV head, the scores choose ``4 * n_top`` candidates. Of these the rows
-    win that get most attention: the softmax of ``scale * q * k`` over the candidates, summed over the heads of the
-    group, each head's query rounded to 8 bits alone.
+    A query's logit of a row is the dot product of the row with the sum of q over the KV head's group, which is rounded
+    to 8 bits: ``round(sum / max|sum| * 127) * max|sum| / 127``. A tile's score of a row is the largest, over its
+    queries, of the row's logit minus the query's highest logit of rows that are not taken. Of equal scores the lower
+    row wins. A query with a sum that is not finite has no say.
 
     Parameters
     ----------
@@ -439,16 +433,16 @@ def top_keys(
         heads share a KV head.
     n_top : int
         Rows to choose, at least 1; may be more than there are.
+    tile, offset : int
+        Query i is in tile ``(i + offset) // tile``.
     taken : integers [n_head_kv, n_taken], optional
         Rows that are not to be chosen; any int32 numbers, those that are no rows of k say nothing.
-    scale : float, default 0
-        What a logit is multiplied by, such as ``d_k**-0.5``. 0: the scores alone decide.
     backend, n_threads
         As in `max_rows`.
 
     Returns
     -------
-    int32 [n_head_kv, n_q, n_top]
+    int32 [n_head_kv, n_tiles, n_top]
         Rows in ascending order, -1 at the end where there are fewer.
 
     Raises
@@ -467,8 +461,9 @@ def top_keys(
         array = _array("top_keys", "taken", taken, None, axes=(2, 2))
         _check_shape("top_keys", "taken", array, len(keys), "n_taken")
         excluded = _int32("top_keys", "taken", array)
-    factor = check.real("top_keys", "scale", scale, 0.0, _FLOAT32_MAX)
-    return _core.ops_top_keys(queries, keys, number, excluded, factor, *_place("top_keys", backend, n_threads))
+    size = check.integer("top_keys", "tile", tile, 1, int(_INT32.max))
+    skipped = check.integer("top_keys", "offset", offset, 0, size - 1)
+    return _core.ops_top_keys(queries, keys, number, excluded, size, skipped, *_place("top_keys", backend, n_threads))
 
 
 def _place(op: str, backend: object, n_threads: object) -> tuple[str, int]:
@@ -561,53 +556,49 @@ def _limits(value: ArrayLike, shape: tuple[int, ...], indices: NDArray[Any]) -> 
 def _further(
     value: ArrayLike,
     first: ArrayLike | None,
-    last: ArrayLike | None,
-    size: int,
+    tile: int,
     offset: int,
     n_q: int,
     n_kv: int,
     indices: NDArray[Any],
 ) -> tuple[NDArray[np.int32] | None, NDArray[np.int32] | None]:
-    """Further rows and the queries that see them, checked; None where there are none."""
+    """Further rows and the first queries that see them, checked; None where there are none."""
     if indices.ndim == 3 and len(indices) != 1:
         raise ValueError(f"[attention] further_rows are for one block of queries, got {len(indices)}")
     own = indices.reshape(indices.shape[-2:])
     rows = _array("attention", "further_rows", value, None, axes=(2, 3), may_be_empty=-1)
-    n_lists = -(-(n_q + offset) // size)
-    _check_shape("attention", "further_rows", rows, *(len(own),) * (rows.ndim - 2), n_lists, "n")
-    if (first is None) != (last is None):
-        raise ValueError("[attention] further_first and further_last belong together, got one of them")
-    queries = None
-    if first is not None and last is not None:
-        queries = np.stack([_queries(name, x, rows) for name, x in (("first", first), ("last", last))])
+    n_tiles = -(-(n_q + offset) // tile)
+    _check_shape("attention", "further_rows", rows, *(len(own),) * (rows.ndim - 2), n_tiles, "n")
+    queries = None if first is None else _first_queries(first, rows)
     if rows.size == 0:
         return None, None
     rows = _int32("attention", "further_rows", rows)
-    of_heads = rows.reshape(-1, n_lists, rows.shape[-1])
+    of_heads = rows.reshape(-1, n_tiles, rows.shape[-1])
     if queries is None:
         _check_lists(of_heads, own, n_kv)
         return rows, None
-    if queries[0].min() < 0:
-        raise ValueError("[attention] further_first must hold numbers from 0 on")
-    starts = np.arange(n_lists)[:, None] * size - offset
-    begin, end = np.maximum(queries[0], starts), np.minimum(queries[1], np.minimum(starts + size, n_q))
-    for i, is_seen in enumerate(begin < end):
-        for head in of_heads:
-            if is_seen.any():
-                _check_seen(i, head[i, is_seen], begin[i, is_seen], end[i, is_seen], n_kv)
+    ends = np.minimum((np.arange(n_tiles) + 1) * tile - offset, n_q)
+    for i, is_seen in enumerate(queries < ends[:, None]):
+        for seen in (head[i, is_seen] for head in of_heads if is_seen.any()):
+            _check_indices("attention", "further_rows", seen, n_kv)
+            if len(np.unique(seen)) < len(seen):
+                raise ValueError(
+                    f"[attention] further_rows that a query sees must differ from each other, got equal ones in list {i}"
+                )
     _check_ascending(indices, "further keys")
     return rows, queries
 
 
-def _queries(name: str, value: ArrayLike, rows: NDArray[Any]) -> NDArray[np.int32]:
-    name = f"further_{name}"
-    array = _array("attention", name, value, None, axes=(2, 2), may_be_empty=-1)
-    _check_shape("attention", name, array, *rows.shape[-2:])
+def _first_queries(value: ArrayLike, rows: NDArray[Any]) -> NDArray[np.int32]:
+    array = _array("attention", "further_first", value, None, axes=(2, 2), may_be_empty=-1)
+    _check_shape("attention", "further_first", array, *rows.shape[-2:])
     if array.size == 0:
         return array.astype(np.int32)
+    if array.min() < 0:
+        raise ValueError("[attention] further_first must hold numbers from 0 on")
     if (array[:, 1:] < array[:, :-1]).any():
-        raise ValueError(f"[attention] {name} must be ascending in each list")
-    return _int32("attention", name, array)
+        raise ValueError("[attention] further_first must be ascending in each list")
+    return _int32("attention", "further_first", array)
 
 
 def _check_lists(rows: NDArray[Any], own: NDArray[Any], n_kv: int) -> None:
@@ -626,17 +617,6 @@ def _check_lists(rows: NDArray[Any], own: NDArray[Any], n_kv: int) -> None:
             raise ValueError(
                 f"[attention] further_rows must differ from the head's rows, got some of them in head {head}"
             )
-
-
-def _check_seen(i: int, rows: NDArray[Any], begin: NDArray[Any], end: NDArray[Any], n_kv: int) -> None:
-    """Queries [begin, end) of list i see these rows."""
-    _check_indices("attention", "further_rows", rows, n_kv)
-    order = np.argsort(rows, kind="stable")  # begin and end ascend: equal rows stand in the order of their queries
-    is_equal = rows[order][1:] == rows[order][:-1]
-    if (is_equal & (begin[order][1:] < end[order][:-1])).any():
-        raise ValueError(
-            f"[attention] further_rows that a query sees must differ from each other, got equal ones in list {i}"
-        )
 
 
 def _check_ascending(indices: NDArray[Any], reason: str) -> None:

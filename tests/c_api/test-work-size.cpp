@@ -60,7 +60,7 @@ static ggml_tensor * build_attention(ggml_context * ctx, int64_t n_q, int64_t n_
 
 static ggml_tensor * build_top_keys(ggml_context * ctx, int64_t n_q, int64_t n_k) {
     ggml_tensor * k = ggml_new_tensor_3d(ctx, GGML_TYPE_Q4_0, 64, n_k, 8);
-    return ggml_h2o_top_keys(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 64, n_q, 16), k, nullptr, 32, 1.0f);
+    return ggml_h2o_top_keys(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 64, n_q, 16), k, nullptr, 32, 16, 0);
 }
 
 int main() {

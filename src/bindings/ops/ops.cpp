@@ -113,15 +113,15 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
 using int_array = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 
 // ggml_h2o_attn_params, of arrays: rows [n_block, n_head_kv, n_k], first [n_k], limits [n_block, n_q], sinks [n_head],
-// further_rows [n_lists, n] or [n_head_kv, n_lists, n], further_queries [2, n_lists, n].
+// further_rows [n_tiles, n] or [n_head_kv, n_tiles, n], further_first [n_tiles, n].
 struct attention_params {
     std::optional<py::array_t<int32_t>> rows;
     int64_t                             n_k;
     std::optional<int_array>            first;
     std::optional<int_array>            limits;
     std::optional<int_array>            further_rows;
-    std::optional<int_array>            further_queries;
-    int                                 list_size;
+    std::optional<int_array>            further_first;
+    int                                 tile;
     int                                 offset;
     std::optional<py::array_t<float>>   sinks;
     float                               scale;
@@ -147,10 +147,10 @@ static ggml_h2o_attn_result attention_build(
     p.softcap = params.softcap;
     p.sums    = (ggml_h2o_attn_sums) params.sums;
 
-    p.further.rows      = input(params.further_rows, GGML_TYPE_I32);
-    p.further.queries   = input(params.further_queries, GGML_TYPE_I32);
-    p.further.list_size = params.list_size;
-    p.further.offset    = params.offset;
+    p.further.rows   = input(params.further_rows, GGML_TYPE_I32);
+    p.further.first  = input(params.further_first, GGML_TYPE_I32);
+    p.further.tile   = params.tile;
+    p.further.offset = params.offset;
 
     return ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type), &p);
 }
@@ -191,7 +191,7 @@ static double attention_seconds(
 
 // q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], taken is [n_head_kv, n_taken]
 static py::array top_keys(
-        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken, float scale,
+        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken, int tile, int offset,
         const std::string & backend, int n_threads) {
     ops_graph graph("top_keys", backend, n_threads);
 
@@ -199,10 +199,10 @@ static py::array top_keys(
     ggml_tensor * rows = graph.input_rows(k.attr("swapaxes")(0, 1), GGML_TYPE_Q4_0);
 
     ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input(q, GGML_TYPE_F32), ggml_permute(graph.ctx(), rows, 0, 2, 1, 3),
-        taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top, scale);
+        taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
     graph.compute({ t });
 
-    return graph.output(t, { k.shape(0), q.shape(1), n_top });
+    return graph.output(t, { k.shape(0), t->ne[1], n_top });
 }
 
 static double mul_mat_seconds(const py::array & a, const py::array & b, int n_threads) {
@@ -299,12 +299,12 @@ void init_ops(py::module_ & m) {
     py::class_<attention_params>(m, "ops_AttentionParams")
         .def(py::init<rows_t, int64_t, ints, ints, ints, ints, int, int, reals, float, float, int>(), py::kw_only(),
             py::arg("rows") = py::none(), py::arg("n_k") = 0, py::arg("first") = py::none(), py::arg("limits") = py::none(),
-            py::arg("further_rows") = py::none(), py::arg("further_queries") = py::none(), py::arg("list_size") = 1, py::arg("offset") = 0,
+            py::arg("further_rows") = py::none(), py::arg("further_first") = py::none(), py::arg("tile") = 1, py::arg("offset") = 0,
             py::arg("sinks") = py::none(), py::arg("scale") = 1.0f, py::arg("softcap") = 0.0f, py::arg("sums") = 0);
     m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"),
         py::arg("backend"), py::arg("n_threads"));
 
-    m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("scale"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("tile"), py::arg("offset"), py::arg("backend"), py::arg("n_threads"));
 
     // for tests and benchmarks
     m.def("ops_isas", &isas, "Instruction sets of this CPU for which H2O's operators have kernels, the best first.");

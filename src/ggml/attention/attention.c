@@ -31,20 +31,20 @@ static void assert_further(
         const struct ggml_tensor           * v) {
     const struct ggml_tensor * rows = f->rows;
     if (!rows) {
-        GGML_ASSERT(!f->queries && !f->source && "they are of further keys");
+        GGML_ASSERT(!f->first && !f->source && "they are of further keys");
         return;
     }
     GGML_ASSERT(q->ne[3] == 1 && "further keys are of one block");
-    GGML_ASSERT(f->offset >= 0 && f->offset < f->list_size && "the first list has queries");
+    GGML_ASSERT(f->offset >= 0 && f->offset < f->tile && "the first tile has queries");
 
-    const int64_t n_lists = (q->ne[1] + f->offset + f->list_size - 1)/f->list_size;
+    const int64_t n_tiles = (q->ne[1] + f->offset + f->tile - 1)/f->tile;
 
     GGML_ASSERT(rows->ne[0] > 0 && is_list_of(rows, GGML_TYPE_I32, rows->ne[0]) && "rows are contiguous");
-    GGML_ASSERT(rows->ne[1] == n_lists && rows->ne[3] == 1 && "every query has a list");
+    GGML_ASSERT(rows->ne[1] == n_tiles && rows->ne[3] == 1 && "every tile has a list");
     GGML_ASSERT((rows->ne[2] == 1 || rows->ne[2] == k->ne[2]) && "a list is of all heads or of one");
-    if (f->queries) {
-        GGML_ASSERT(is_list_of(f->queries, GGML_TYPE_I32, rows->ne[0]) && "each row has its queries");
-        GGML_ASSERT(f->queries->ne[1] == n_lists && f->queries->ne[2] == 2 && f->queries->ne[3] == 1 && "the first and the end");
+    if (f->first) {
+        GGML_ASSERT(is_list_of(f->first, GGML_TYPE_I32, rows->ne[0]) && "each row has a first query");
+        GGML_ASSERT(f->first->ne[1] == n_tiles && ggml_is_matrix(f->first) && "of all heads alike");
     }
     if (f->source) {
         GGML_ASSERT(f->n_source > 0 && "row 0 is read");
@@ -107,7 +107,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     ggml_set_op_params_f32(result, 1, params->softcap);
     ggml_set_op_params_i32(result, 2, params->sums);
     ggml_set_op_params_i32(result, 3, (int32_t) n_k);
-    ggml_set_op_params_i32(result, 4, params->further.list_size);
+    ggml_set_op_params_i32(result, 4, params->further.tile);
     ggml_set_op_params_i32(result, 5, params->further.offset);
     ggml_set_op_params_i32(result, 6, params->further.n_source);
 
@@ -119,7 +119,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     result->src[4] = first;
     result->src[5] = limits;
     result->src[6] = params->further.rows;
-    result->src[7] = params->further.queries;
+    result->src[7] = params->further.first;
     result->src[8] = params->further.source;
     result->src[9] = sinks;
 

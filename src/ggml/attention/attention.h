@@ -14,24 +14,24 @@ enum ggml_h2o_attn_sums {
     GGML_H2O_ATTN_QUERY_SUMS  = 2, // each query's own, 0 where it does not count: one block only
 };
 
-// Keys besides a head's own: lists of rows, each for some queries that follow one another. Query i has list
-// (i + offset)/list_size; n_lists = ceil((n_q + offset)/list_size). One block only.
+// Keys besides a head's own: a list of rows for each tile of queries, who share it. Query i is in tile (i + offset)/tile;
+// n_tiles = ceil((n_q + offset)/tile). One block only.
 //
-//   rows      I32 [n, n_lists] or [n, n_lists, n_head_kv], contiguous   of all heads alike, or of each; NULL: no further keys
-//   queries   I32 [n, n_lists, 2], contiguous, ascending in each list   or NULL
+//   rows      I32 [n, n_tiles] or [n, n_tiles, n_head_kv], contiguous   of all heads alike, or of each; NULL: no further keys
+//   first     I32 [n, n_tiles], contiguous, ascending in each list      or NULL
 //   source    I8  [ggml_h2o_attn_source_offsets().size], contiguous     or NULL: rows are those of k and v
 //
-// With queries, query i sees a row if [.., 0] <= i < [.., 1], but for rows that are among the head's own keys, seen or not:
-// nothing counts twice. A head's own rows then ascend. What no query of the list sees is not read and may be anything.
+// With first, query i sees a row if first <= i, but for rows that are among the head's own keys, seen or not: nothing counts twice. A
+// head's own rows then ascend. What no query of the tile sees is not read and may be anything.
 // Without, queries see all of their list up to the first -1. Nobody checks that rows differ from the head's own.
 // What a query sees differs from each other.
 struct ggml_h2o_attn_further {
     struct ggml_tensor * rows;
-    struct ggml_tensor * queries;
-    int                  list_size; // queries of a list; the first has offset fewer, the last may have fewer
-    int                  offset;    // in [0, list_size)
-    struct ggml_tensor * source;    // rows brought back from where they were stored
-    int                  n_source;  // so many, at least 1
+    struct ggml_tensor * first;
+    int                  tile;     // queries; the first tile has offset fewer, the last may have fewer
+    int                  offset;   // in [0, tile)
+    struct ggml_tensor * source;   // rows brought back from where they were stored
+    int                  n_source; // so many, at least 1
 };
 
 //   rows      I32 [n_k, n_head_kv, n_block], nb[0] == 4     own keys: rows of k and v, in any order; NULL: 0 to n_k - 1

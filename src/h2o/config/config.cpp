@@ -54,6 +54,12 @@ uint32_t h2o_config::n_memory(uint32_t chunk_end) const {
     return std::min<uint64_t>(n, chunk_end);
 }
 
+uint32_t h2o_config::n_extra(uint32_t chunk_start) const {
+    const double n = std::floor(lookup_budget*std::pow(chunk_start/(8.0*chunk_size), 0.4) + 0.5);
+
+    return std::clamp(n, 1.0, (double) INT32_MAX);
+}
+
 std::string h2o_config::state_key() const {
     const llama_h2o_params def = llama_h2o_default_params();
 

@@ -135,7 +135,7 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     const int64_t n_group   = n_head/n_head_kv;
     const int64_t n         = params.further.rows->ne[0];
     const int64_t n_tiles   = params.further.rows->ne[1];
-    const int64_t T         = params.further.list_size;
+    const int64_t T         = params.further.tile;
     const int64_t offset    = params.further.offset;
 
     // the same rows for every KV head, repeated as float32, which all backends can
@@ -159,15 +159,10 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     const auto for_queries = [&](ggml_tensor * t) {
         return ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, t, n, 1, n_tiles), n, T, n_tiles, 1);
     };
-    const auto queries = [&](int i) {
-        ggml_tensor * t = params.further.queries;
-        return ggml_cast(ctx, ggml_view_2d(ctx, t, n, n_tiles, t->nb[1], i*t->nb[2]), GGML_TYPE_F32);
-    };
-    ggml_tensor * first = ggml_neg(ctx, queries(0));
-    ggml_tensor * last  = queries(1);
+    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, params.further.first, GGML_TYPE_F32));
     ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T, n_tiles);
     ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, for_queries(first), query));
-    seen = ggml_mul(ctx, seen, ggml_step(ctx, ggml_sub(ctx, for_queries(last), query)));
+
     ggml_tensor * mask = ggml_add(ctx, ggml_repeat_4d(ctx, own, n, T, n_tiles, n_head_kv), ggml_log(ctx, seen));
 
     // Query heads of a KV head beside each other, before the tiles: so they are one factor, and none is repeated for another,

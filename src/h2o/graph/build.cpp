@@ -55,16 +55,19 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
     if (layer.is_dense()) {
         return;
     }
-    if (g.inputs.list_rows) {
-        const auto lists = h2o_lists_of(g.step, g.env.config.chunk_size);
+    const auto tiles = h2o_tile_grid_of(g.step, g.env.config);
 
-        params.further = { g.inputs.list_rows, g.inputs.list_queries, (int) lists.size, (int) lists.offset, nullptr, 0 };
+    params.further.tile   = (int) tiles.size;
+    params.further.offset = (int) tiles.offset;
+    if (g.inputs.list_rows) {
+        params.further.rows  = g.inputs.list_rows;
+        params.further.first = g.inputs.list_first;
         if (g.shape.n_far > 0) {
             params.further.source   = h2o_fetch_rows(g, layer);
             params.further.n_source = g.shape.n_far;
         }
     } else if (g.shape.n_indexed > 0) {
-        const uint32_t n_top = std::min(g.env.config.lookup_budget, g.shape.n_indexed - g.shape.n_memory);
+        const uint32_t n_top = std::min(g.env.config.n_extra(g.shape.n_indexed), g.shape.n_indexed - g.shape.n_memory);
 
         // the positions in the memory set
         ggml_tensor * own    = g.inputs.memory.empty() ? heads_of(g.ctx, g.inputs.own_rows[layer.index], layer) : g.inputs.memory[layer.index];
@@ -73,8 +76,7 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
         ggml_tensor * keys    = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
         ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
 
-        params.further.rows      = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.scale);
-        params.further.list_size = 1;
+        params.further.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.further.tile, params.further.offset);
         if (g.env.store.far(g.shape.seq)) {
             params.further.source   = h2o_fetch_chosen(g, layer, params.further.rows);
             params.further.n_source = g.shape.n_indexed;

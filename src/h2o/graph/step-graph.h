@@ -91,8 +91,8 @@ struct h2o_step_inputs {
 
     std::vector<ggml_tensor *> run_first; // by run: I32 [n_k]
 
-    ggml_tensor * list_rows    = nullptr; // I32 [n, n_lists]: further keys of the queries of a list
-    ggml_tensor * list_queries = nullptr; // I32 [n, n_lists, 2]: the step's first query that sees it, and the first that does not any more
+    ggml_tensor * list_rows  = nullptr; // I32 [n, n_tiles]: further keys of a tile's queries
+    ggml_tensor * list_first = nullptr; // I32 [n, n_tiles]: the step's first query that sees each
 };
 
 // The attention of one step of a sequence: what its builders get, and what they make.
@@ -120,14 +120,16 @@ struct h2o_step_graph {
     std::vector<std::shared_ptr<fetch_args>> fetches;
 };
 
-// Queries whose further keys the operator packs together: few, as each query brings keys of its own; a multiple of the rows that a
-// kernel holds in registers. Lists begin with the chunk; those of generated tokens with the step, so that its graph serves the next one.
-struct h2o_lists {
+// The tiles of a step's queries, which share their further keys. They begin with the chunk; those of generated tokens with the step, so that
+// its graph serves the next one.
+struct h2o_tile_grid {
     uint32_t size;
-    uint32_t offset; // of the step's first query in its list
+    uint32_t offset; // of the step's first query in its tile
+
+    uint32_t n_tiles(uint32_t n_queries) const { return (offset + n_queries + size - 1)/size; }
 };
 
-h2o_lists h2o_lists_of(const h2o_step & step, uint32_t chunk_size);
+h2o_tile_grid h2o_tile_grid_of(const h2o_step & step, const h2o_config & config);
 
 // positions of a range of the cold store that a dense tail reads at once
 uint32_t h2o_range_size(const h2o_step & step, uint32_t chunk_size);

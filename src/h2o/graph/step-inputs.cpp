@@ -67,12 +67,11 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
         }
     }
     if (state.text && shape.n_memory > 0) {
-        const auto    lists   = h2o_lists_of(step, env.config.chunk_size);
-        const int64_t n_lists = (lists.offset + shape.n_tokens + lists.size - 1)/lists.size;
-        const int64_t n       = state.text->n_seen_max(lists.size, env.store.layout.n_positions());
+        const auto    tiles = h2o_tile_grid_of(step, env.config);
+        const int64_t n     = state.text->n_seen_max(1, env.store.layout.n_positions());
 
-        res.list_rows    = new_input(ctx, "h2o_list_rows",    GGML_TYPE_I32, n, n_lists);
-        res.list_queries = new_input(ctx, "h2o_list_queries", GGML_TYPE_I32, n, n_lists, 2);
+        res.list_rows  = new_input(ctx, "h2o_list_rows",  GGML_TYPE_I32, n, tiles.n_tiles(shape.n_tokens));
+        res.list_first = new_input(ctx, "h2o_list_first", GGML_TYPE_I32, n, tiles.n_tiles(shape.n_tokens));
     }
     return res;
 }
@@ -143,28 +142,26 @@ static void fill_lists(const h2o_step_inputs & inputs, const h2o_graph_env & env
         far->set(state.text->positions_seen(step.pos, step.pos + step.n_tokens));
     }
 
-    const auto   lists = h2o_lists_of(step, env.config.chunk_size);
+    const auto   tiles = h2o_tile_grid_of(step, env.config);
     const size_t n     = inputs.list_rows->ne[0];
 
     std::vector<int32_t> rows (ggml_nelements(inputs.list_rows), far ? 0 : env.store.layout.row_of(0)); // padding is read, and not seen
-    std::vector<int32_t> queries(2*rows.size(), step.n_tokens);
+    std::vector<int32_t> first(rows.size(), step.n_tokens);
 
     const uint32_t end = step.pos + step.n_tokens;
 
     for (int64_t l = 0; l < inputs.list_rows->ne[1]; ++l) {
-        const uint32_t start = step.pos - lists.offset + l*lists.size;
-        const auto     view  = state.text->seen(std::max(start, step.pos), std::min(start + lists.size, end));
+        const uint32_t start = step.pos - tiles.offset + l*tiles.size;
+        const auto     view  = state.text->seen(std::max(start, step.pos), std::min(start + tiles.size, end));
 
         size_t i = l*n;
         for (const auto * row = view.begin; row < view.end; ++row, ++i) {
-            rows [i] = far ? far->row_of(row->pos) : env.store.layout.row_of(row->pos);
-
-            queries[i]               = std::max<int32_t>(0, row->query - step.pos);
-            queries[rows.size() + i] = std::min<int32_t>(step.n_tokens, state.text->last(row) - step.pos);
+            rows[i]  = far ? far->row_of(row->pos) : env.store.layout.row_of(row->pos);
+            first[i] = std::max<int32_t>(0, row->query - step.pos);
         }
     }
-    set_data(inputs.list_rows,    rows);
-    set_data(inputs.list_queries, queries);
+    set_data(inputs.list_rows,  rows);
+    set_data(inputs.list_first, first);
 }
 
 void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,

@@ -11,8 +11,6 @@
 // as upstream's mask: a step's graph serves the next ones, as the text grows
 static constexpr uint32_t DECODE_PADDING = 256;
 
-static constexpr uint32_t LIST_SIZE = 24;
-
 // What is read at once of the cold store may be a 32nd of one layer.
 static constexpr uint32_t MAX_RANGES = 32;
 
@@ -41,11 +39,11 @@ bool h2o_step_shape::operator==(const h2o_step_shape & other) const {
     return tie(*this) == tie(other);
 }
 
-h2o_lists h2o_lists_of(const h2o_step & step, uint32_t chunk_size) {
+h2o_tile_grid h2o_tile_grid_of(const h2o_step & step, const h2o_config & config) {
     if (step.phase == h2o_step::DECODE) {
-        return { std::min(LIST_SIZE, step.n_tokens), 0 };
+        return { std::min(config.tile, step.n_tokens), 0 };
     }
-    return { LIST_SIZE, step.pos % chunk_size % LIST_SIZE };
+    return { config.tile, step.pos % config.chunk_size % config.tile };
 }
 
 uint32_t h2o_range_size(const h2o_step & step, uint32_t chunk_size) {
@@ -57,7 +55,7 @@ uint32_t h2o_range_size(const h2o_step & step, uint32_t chunk_size) {
 // Few steps of a size need many rows: a graph has room for four chunks, or half as many more as often as a step needs them. So graphs
 // are used again, and the memory that they take moves a few times in a text of any length.
 static uint32_t n_far_rows(const h2o_graph_env & env, const h2o_sequence_state & state, const h2o_step & step) {
-    const uint32_t n_max = state.text->n_seen_max(step.n_tokens, env.store.layout.n_positions());
+    const uint32_t n_max = state.text->n_seen_max(h2o_tile_grid_of(step, env.config).n_tiles(step.n_tokens) + 1, env.store.layout.n_positions());
 
     uint32_t n = 4*env.config.chunk_size;
     if (n < n_max) { // else it need not be counted

@@ -103,7 +103,7 @@ void h2o_context::check_retrieval() const {
 
             ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head);
 
-            ok = ggml_backend_dev_supports_op(layer.device, ggml_h2o_top_keys(ctx.get(), q, index->keys(ctx.get(), layer, 0, 1), nullptr, 1, 1.0f));
+            ok = ggml_backend_dev_supports_op(layer.device, ggml_h2o_top_keys(ctx.get(), q, index->keys(ctx.get(), layer, 0, 1), nullptr, 1, 1, 0));
         }
         if (!ok) {
             throw h2o_refusal(index ? h2o_reason::RETRIEVAL : h2o_reason::MODEL, format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash attention "

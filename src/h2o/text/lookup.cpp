@@ -179,6 +179,14 @@ void h2o_lookup::index_to(uint32_t n) {
     }
 }
 
+size_t h2o_lookup::first_seen(const std::vector<h2o_lookup_row> & log, uint32_t query) const {
+    const int64_t tile   = query - query % params.chunk_size % params.tile;
+    const auto    before = [](const h2o_lookup_row & row, int64_t q) { return row.query < q; };
+    const size_t  n      = std::lower_bound(log.begin(), log.end(), tile, before) - log.begin();
+
+    return n - std::min<size_t>(n, params.budget);
+}
+
 void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log) {
     if (q0 >= q1 || q1 > n_tokens()) {
         throw std::invalid_argument("[lookup] queries must be a part of the text");
@@ -282,10 +290,10 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
 
     lookup_scores & scores = scores_of_thread();
 
-    const size_t n_seen = std::min<size_t>(log.size(), params.budget);
+    const size_t first = first_seen(log, query);
 
-    scores.reset(n_seen);
-    for (size_t i = log.size() - n_seen; i < log.size(); ++i) {
+    scores.reset(log.size() - first);
+    for (size_t i = first; i < log.size(); ++i) {
         if (log[i].pos >= 0 && log[i].pos < end) {
             scores.exclude(log[i].pos);
         }

@@ -25,8 +25,9 @@ struct h2o_lookup_row {
 // Lookups: what followed earlier occurrences of a query's token, pair and triple. One index per sequence, on the host, of its
 // text alone: the same rows for all layers and heads.
 //
-// Rows are logged in the order of the queries that ask for them. A query sees the last B rows of the log up to its own: a row
-// stays until B newer ones have come. Each query adds at most ceil(B/T), which are not among the B that it sees already.
+// Rows are logged in the order of the queries that ask for them. Queries share tiles of T, on an absolute grid in each chunk. A query
+// sees the last B rows of the log as it was where its tile begins, and those that queries of the tile have added up to its own. Each adds
+// at most ceil(B/4), which are not among those that it sees already.
 //
 // Candidates of a query in the chunk that begins at c0 are positions in [A, e), e = max(c0 - L, 0): neither sinks nor local
 // window, which every memory set holds anyway. For n = 1, 2, 3 let P_n be the positions p < e at which the n tokens that end
@@ -55,7 +56,10 @@ public:
     uint32_t n_tokens() const { return tokens.size(); }
 
     // rows that a query may add
-    uint32_t n_new() const { return std::min(MAX_ROWS, (params.budget + params.tile - 1)/params.tile); }
+    uint32_t n_new() const { return std::min(MAX_ROWS, params.budget/4 + (params.budget % 4 > 0)); }
+
+    // the first row that a query sees, of a log that goes up to its tile or further
+    size_t first_seen(const std::vector<h2o_lookup_row> & log, uint32_t query) const;
 
     const std::vector<int32_t> & text() const { return tokens; }
 
@@ -65,7 +69,7 @@ public:
     // Forgets all tokens from position n on: as if they had never been appended.
     void truncate(uint32_t n);
 
-    // Chooses for the queries [q0, q1): what they look up is added to the log, of which only the last B rows matter.
+    // Chooses for the queries [q0, q1): what they look up is added to the log, of which only what they see matters.
     //
     // Queries may come in any order, but in the order of the text each token is indexed only once.
     // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().

@@ -34,10 +34,7 @@ h2o_tiles::view h2o_tiles::asked(uint32_t q0, uint32_t q1) const {
 }
 
 h2o_tiles::view h2o_tiles::seen(uint32_t q0, uint32_t q1) const {
-    // the first query sees the last rows up to its own
-    const int64_t n = asked(q0, q0 + 1).end - rows.data();
-
-    return { rows.data() + std::max<int64_t>(n - budget, 0), asked(q0, q1).end };
+    return { rows.data() + index.first_seen(rows, q0), asked(q0, q1).end };
 }
 
 std::vector<int32_t> h2o_tiles::positions_seen(uint32_t q0, uint32_t q1) const {
@@ -54,9 +51,8 @@ std::vector<int32_t> h2o_tiles::positions_seen(uint32_t q0, uint32_t q1) const {
 }
 
 void h2o_tiles::forget(uint32_t query) {
-    const int64_t n = asked(0, query).end - rows.data() - budget;
     if (query > first_kept) {
-        rows.erase(rows.begin(), rows.begin() + std::max<int64_t>(n, 0));
+        rows.erase(rows.begin(), rows.begin() + index.first_seen(rows, query));
         first_kept = query;
     }
 }

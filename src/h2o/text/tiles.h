@@ -12,8 +12,7 @@ using h2o_lookup_log = std::vector<h2o_lookup_row>; // by query
 // The text of a sequence, and what its queries look up in it. A tile is T queries.
 class h2o_tiles {
 public:
-    // What the queries of a tile see of the log: a part of it. Each row is seen from the query that asked for it on, until
-    // budget newer ones have come: row i no longer by the query that asked for row i + budget.
+    // A part of the log.
     struct view {
         const h2o_lookup_row * begin;
         const h2o_lookup_row * end;
@@ -32,17 +31,14 @@ public:
     // what the queries [q0, q1) have asked for
     view asked(uint32_t q0, uint32_t q1) const;
 
-    // what they see
+    // what queries of one tile see, each row from the query that asked for it on
     view seen(uint32_t q0, uint32_t q1) const;
 
-    // the positions among that, ascending
+    // the positions that queries of any tiles see, ascending
     std::vector<int32_t> positions_seen(uint32_t q0, uint32_t q1) const;
 
-    // The first query that no longer sees a row of the log, INT32_MAX if there is none yet.
-    int32_t last(const h2o_lookup_row * row) const { return rows.data() + rows.size() - row > budget ? row[budget].query : INT32_MAX; }
-
-    // what seen() may return at most, for so many queries of a text of n tokens
-    uint32_t n_seen_max(uint32_t n_queries, uint32_t n) const { return std::min(budget, n) + (n_queries - 1)*std::min(index.n_new(), n); }
+    // what queries of so many whole tiles may see at most, of a text of n tokens
+    uint32_t n_seen_max(uint32_t n_tiles, uint32_t n) const { return std::min(budget, n) + n_tiles*tile*std::min(index.n_new(), n); }
 
     // what a query may add
     uint32_t n_new() const { return index.n_new(); }

@@ -8,7 +8,7 @@ static const int32_t * numbers_of(const ggml_tensor * t) {
     return t ? (const int32_t *) t->data : nullptr;
 }
 
-h2o_attn_further::h2o_attn_further(const ggml_tensor * dst) : h2o_attn_further(dst->src[0]->ne[1]) {
+h2o_attn_further::h2o_attn_further(const ggml_tensor * dst) : n(1), size(dst->src[0]->ne[1]), first(numbers_of(dst->src[7])) {
     const ggml_tensor * t = dst->src[6];
     if (!t) {
         return;
@@ -21,10 +21,6 @@ h2o_attn_further::h2o_attn_further(const ggml_tensor * dst) : h2o_attn_further(d
     of_heads = t->ne[2] > 1;
     size     = ggml_get_op_params_i32(dst, 4);
     offset   = ggml_get_op_params_i32(dst, 5);
-    if (const ggml_tensor * queries = dst->src[7]) {
-        first = (const int32_t *) queries->data;
-        last  = first + n*n_rows;
-    }
     if (const ggml_tensor * source = dst->src[8]) {
         const int64_t n_source = ggml_get_op_params_i32(dst, 6);
         const auto    at       = ggml_h2o_attn_source_offsets(&k, &v, n_source);

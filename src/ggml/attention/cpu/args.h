@@ -17,9 +17,6 @@ struct h2o_attn_rows {
 
 // Further keys: the lists of ggml_h2o_attn_further.
 struct h2o_attn_further {
-    // of all queries one list, which is empty
-    explicit h2o_attn_further(int64_t n_q) : n(1), size(n_q) {}
-
     explicit h2o_attn_further(const ggml_tensor * dst);
 
     explicit operator bool() const { return n_rows > 0; }
@@ -29,31 +26,27 @@ struct h2o_attn_further {
     ggml_tensor v = {};
 
     int64_t n_rows = 0;
-    int64_t n;          // lists
-    int64_t size;       // queries of a list
+    int64_t n;          // tiles: without lists, all queries are one
+    int64_t size;       // queries of a tile
     int64_t offset = 0;
     bool    of_heads = false; // each KV head has its own
     bool    has_source = false;
 
-    bool has_queries() const { return first; }
+    bool has_first() const { return first; }
 
-    // lists that are read in place: a query's own
-    bool are_of_queries() const { return n_rows > 0 && size == 1 && !first; }
-
-    const int32_t * rows_of(int64_t list, int64_t h) const { return rows + ((of_heads ? h*n : 0) + list)*n_rows; }
+    const int32_t * rows_of(int64_t tile, int64_t h) const { return rows + ((of_heads ? h*n : 0) + tile)*n_rows; }
 
     // how many of them there are
-    int64_t n_rows_of(int64_t list, int64_t h) const {
-        const int32_t * begin = rows_of(list, h);
+    int64_t n_rows_of(int64_t tile, int64_t h) const {
+        const int32_t * begin = rows_of(tile, h);
         return first ? n_rows : std::partition_point(begin, begin + n_rows, [](int32_t row) { return row >= 0; }) - begin;
     }
 
-    int64_t first_query(int64_t list, int64_t i) const { return first ? first[list*n_rows + i] : 0; }
-    int64_t end_query  (int64_t list, int64_t i) const { return first ? last [list*n_rows + i] : INT32_MAX; }
+    int64_t first_query(int64_t tile, int64_t i) const { return first ? first[tile*n_rows + i] : 0; }
 
-    // a list's queries
-    int64_t start(int64_t list)              const { return std::max<int64_t>(list*size - offset, 0); }
-    int64_t end  (int64_t list, int64_t n_q) const { return std::min((list + 1)*size - offset, n_q); }
+    // a tile's queries
+    int64_t start(int64_t tile)              const { return std::max<int64_t>(tile*size - offset, 0); }
+    int64_t end  (int64_t tile, int64_t n_q) const { return std::min((tile + 1)*size - offset, n_q); }
 
     // of a source's row: whether the head has it among its own
     bool source_is_own(int64_t h, int32_t row) const { return own[h*n_own + row/32] >> row%32 & 1; }
@@ -61,7 +54,6 @@ struct h2o_attn_further {
 private:
     const int32_t  * rows  = nullptr; // [n][n_rows], of heads [n_head_kv][n][n_rows]
     const int32_t  * first = nullptr; // [n][n_rows] or NULL
-    const int32_t  * last  = nullptr; // likewise
     const uint32_t * own   = nullptr; // of a source: [n_head_kv][n_own]
     int64_t          n_own = 0;
 };
@@ -71,18 +63,15 @@ struct h2o_attn_further_keys {
     int64_t   n;
     int32_t * rows;
     int32_t * first; // ascending
-    int32_t * last;  // ascending
 
-    void add(int32_t row, int64_t first_query, int64_t end_query) {
+    void add(int32_t row, int64_t first_query) {
         rows [n] = row;
         first[n] = (int32_t) first_query;
-        last [n] = (int32_t) end_query;
         ++n;
     }
 
-    // the query sees [n_hidden, n_visible)
+    // the first ones, those that the query sees
     int64_t n_visible(int64_t i) const { return std::upper_bound(first, first + n, i) - first; }
-    int64_t n_hidden (int64_t i) const { return std::upper_bound(last, last + n_visible(i), i) - last; }
 };
 
 // The arguments of ggml_h2o_attn, and where its results go. A KV head's rows are numbered by query, then by head of the group.

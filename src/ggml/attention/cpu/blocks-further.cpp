@@ -13,12 +13,11 @@ static bool contains(const int32_t * x, int64_t n, int32_t value) {
 }
 
 h2o_attn_further_keys h2o_attn_blocks::further_block(const scratch & s, const item & it, int64_t h) const {
-    int32_t * keys = s.further + h*3*block_size;
+    int32_t * keys = s.further + h*2*block_size;
 
-    h2o_attn_further_keys res = { 0, keys, keys + block_size, keys + 2*block_size };
+    h2o_attn_further_keys res = { 0, keys, keys + block_size };
 
-    const int64_t start = it.row/group; // queries
-    const int64_t end   = it.end_row/group;
+    const int64_t end = it.end_row/group; // queries
 
     const int32_t *     rows  = further.rows_of(it.list, h);
     const int64_t       begin = (it.run - n_runs)*block_size;
@@ -26,16 +25,11 @@ h2o_attn_further_keys h2o_attn_blocks::further_block(const scratch & s, const it
 
     const int64_t n = std::min(begin + block_size, further.n_rows_of(it.list, h));
     for (int64_t i = begin; i < n && further.first_query(it.list, i) < end; ++i) {
-        const int64_t first = further.first_query(it.list, i);
-        const int64_t last  = further.end_query(it.list, i);
-        if (std::max(first, start) >= std::min(last, end)) {
-            continue;
-        }
-        const bool is_own = further.has_queries() && (
+        const bool is_own = further.has_first() && (
             further.has_source ? further.source_is_own(h, rows[i]) :
             own.list           ? contains(own.list, n_k, rows[i]) : rows[i] < n_k);
         if (!is_own) {
-            res.add(rows[i], first, last);
+            res.add(rows[i], further.first_query(it.list, i));
         }
     }
     return res;
@@ -47,7 +41,6 @@ void h2o_attn_blocks::compute_further(float * work, const scratch & s, const ite
         h2o_attn_prefetch_row(&further.k, keys.rows[i], 0);
     }
 
-    int64_t hidden [H2O_ATTN_MAX_ROWS];
     int64_t visible[H2O_ATTN_MAX_ROWS];
 
     for (int64_t h = 0; h < n_head_kv; ++h) {
@@ -59,9 +52,8 @@ void h2o_attn_blocks::compute_further(float * work, const scratch & s, const ite
             };
 
             h2o_attn_tile t = get_tile(s, it, h, it.row, it.end_row - it.row);
-            t.own = { h2o_attn_pad(keys.n), nullptr, nullptr, hidden, visible };
+            t.own = { h2o_attn_pad(keys.n), nullptr, nullptr, visible };
             for (int r = 0; r < t.n_rows; ++r) {
-                hidden [r] = keys.n_hidden ((it.row + r)/group);
                 visible[r] = keys.n_visible((it.row + r)/group);
             }
 

@@ -74,7 +74,7 @@ h2o_attn_blocks::scratch h2o_attn_blocks::get_scratch(h2o_take & take) const {
     s.v       = take.get<float>(block_size*d_v_pad);
     s.rows    = take.get<float>(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
     s.iota    = take.get<int32_t>(block_size);
-    s.further = take.get<int32_t>(further ? 3*n_head_kv*block_size : 0);
+    s.further = take.get<int32_t>(further ? 2*n_head_kv*block_size : 0);
     s.max_q   = 0.0f;
     if (s.iota) {
         std::iota(s.iota, s.iota + block_size, 0);
@@ -157,7 +157,6 @@ bool h2o_attn_blocks::read_in_place(const scratch & s, const h2o_attn_tile & t, 
     x.d_v     = d_v;
     x.n_k     = keys.n;
     x.q       = t.q;
-    x.hidden  = t.own.hidden;
     x.visible = t.own.visible;
     x.k       = h2o_attn_get_source(keys.from.k, h, keys.from.rows, keys.n, s.iota, s.k);
     x.v       = h2o_attn_get_source(keys.from.v, h, keys.from.rows, keys.n, s.iota, s.v);
@@ -227,7 +226,7 @@ void h2o_attn_blocks::compute_own(float * work, const scratch & s, const item & 
 
     for (int64_t row = it.row; row < it.end_row; row += n_rows_tile) {
         h2o_attn_tile t = get_tile(s, it, h, row, std::min(n_rows_tile, it.end_row - row));
-        t.own = { h2o_attn_pad(b.n), s.k, s.v, nullptr, visible };
+        t.own = { h2o_attn_pad(b.n), s.k, s.v, visible };
         for (int r = 0; r < t.n_rows; ++r) {
             visible[r] = std::clamp<int64_t>(n_visible(row + r) - b.key, 0, b.n);
         }

@@ -43,7 +43,7 @@ private:
         float   * v;
         float   * rows; // to be packed
         int32_t * iota;
-        int32_t * further; // rows, first and last queries of a block, for each head
+        int32_t * further; // rows and first queries of a block, for each head
         float     max_q;
     };
 

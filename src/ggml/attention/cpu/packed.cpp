@@ -2,8 +2,6 @@
 
 #include "ggml-cpu-impl.h"
 
-#include <numeric>
-
 constexpr int64_t MAX_ITEMS  = 256;         // at least one for each KV head
 constexpr int64_t MAX_RUNS   = 128;         // of lists: within a run the next list's keys are asked for in time
 constexpr int64_t MIN_ITEMS  = 32;          // with lists, if there are so many tiles
@@ -12,7 +10,7 @@ constexpr int64_t MAX_LOGITS = 8*1024*1024; // floats of a thread, unless a step
 constexpr int64_t MAX_SUMS   = 8*1024*1024; // floats of a KV head's items
 
 h2o_attn_packed::h2o_attn_packed(const ggml_tensor * dst, const h2o_attn_kernel & kernel, int n_threads)
-    : h2o_attn_args(dst), lists(further.are_of_queries() ? h2o_attn_further(n_q) : further), kernel(kernel) {
+    : h2o_attn_args(dst), kernel(kernel) {
     d_k_pad = h2o_attn_pad(d_k);
     d_v_pad = h2o_attn_pad(d_v);
     n_k_pad = h2o_attn_pad(n_k);
@@ -23,27 +21,18 @@ h2o_attn_packed::h2o_attn_packed(const ggml_tensor * dst, const h2o_attn_kernel 
 
     n_key_blocks  = n_k_pad/H2O_ATTN_KEYS;
     n_query_tiles = has_query_sums ? h2o_ceil_div(group, tile_rows) : 0;
-    n_list_pad    = h2o_attn_pad(lists.n_rows);
-    n_in_place    = further.are_of_queries() ? further.n_rows : 0;
+    n_list_pad    = h2o_attn_pad(further.n_rows);
 
     const int64_t max_items = std::max<int64_t>(std::min(MAX_ITEMS/n_head_kv, MAX_SUMS/n_k_pad), 1);
 
-    n_runs   = lists ? std::min(lists.n, h2o_ceil_div(MAX_RUNS, n_head_kv)) : 1;
-    n_slices = lists ? h2o_ceil_div(MIN_ITEMS, n_runs*n_head_kv) : max_items;
-    n_slices = std::min(n_slices, has_query_sums ? std::min(lists.size, n_q) : n_tiles(std::min(lists.size, n_q)));
+    n_runs   = further ? std::min(further.n, h2o_ceil_div(MAX_RUNS, n_head_kv)) : 1;
+    n_slices = further ? h2o_ceil_div(MIN_ITEMS, n_runs*n_head_kv) : max_items;
+    n_slices = std::min(n_slices, has_query_sums ? std::min(further.size, n_q) : n_tiles(std::min(further.size, n_q)));
     n_items  = n_runs*n_slices;
 
     // at least one item for each thread
     n_round = std::max(MAX_PACKED/(n_k_pad*(d_k_pad + d_v_pad)), h2o_ceil_div(n_threads, n_items));
     n_round = std::min(n_round, n_head_kv);
-
-    const auto n_converted = [this](const ggml_tensor * t) {
-        h2o_attn_source x;
-        const int64_t n_queries = (tile_rows + group - 2)/group + 1; // of a tile, at most
-        return h2o_attn_find_source(t, 0, {}, nullptr, x) ? 0 : n_queries*n_in_place*t->ne[0];
-    };
-    n_converted_k = n_converted(k);
-    n_converted_v = n_converted(v);
 
     h2o_take take { nullptr };
     get_shared(take);
@@ -64,8 +53,7 @@ h2o_attn_packed::shared h2o_attn_packed::get_shared(h2o_take & take) const {
 
 h2o_attn_packed::scratch h2o_attn_packed::get_scratch(h2o_take & take) const {
     const int64_t n_rows = h2o_ceil_div(tile_rows, kernel.row_step)*kernel.row_step;
-    const int64_t n_own  = lists.has_queries() && !lists.has_source ? h2o_ceil_div(k->ne[1], 32) : 0;
-    const int64_t n_iota = ((tile_rows + group - 2)/group + 1)*n_in_place;
+    const int64_t n_own  = further.has_first() && !further.has_source ? h2o_ceil_div(k->ne[1], 32) : 0;
 
     scratch s = {};
     s.q       = take.get<float>(n_rows*d_k_pad);
@@ -80,15 +68,6 @@ h2o_attn_packed::scratch h2o_attn_packed::get_scratch(h2o_take & take) const {
     s.further_v     = take.get<float>(n_list_pad*d_v_pad);
     s.further.rows  = take.get<int32_t>(n_list_pad);
     s.further.first = take.get<int32_t>(n_list_pad);
-    s.further.last  = take.get<int32_t>(n_list_pad);
-
-    s.list_o = take.get<float>(n_in_place > 0 ? n_rows*d_v_pad : 0);
-    s.list_k = take.get<float>(n_converted_k);
-    s.list_v = take.get<float>(n_converted_v);
-    s.iota   = take.get<int32_t>(n_iota);
-    if (s.iota) {
-        std::iota(s.iota, s.iota + n_iota, 0);
-    }
 
     s.own      = take.get<uint32_t>(n_own);
     s.own_head = -1;
@@ -98,11 +77,11 @@ h2o_attn_packed::scratch h2o_attn_packed::get_scratch(h2o_take & take) const {
 
 // whether the head has the list's row among its own keys
 bool h2o_attn_packed::is_own(scratch & s, int64_t h, int32_t row) const {
-    if (!lists.has_queries()) {
+    if (!further.has_first()) {
         return false;
     }
-    if (lists.has_source) {
-        return lists.source_is_own(h, row);
+    if (further.has_source) {
+        return further.source_is_own(h, row);
     }
     if (s.own_head != h) {
         s.own_head = h;
@@ -115,31 +94,21 @@ bool h2o_attn_packed::is_own(scratch & s, int64_t h, int32_t row) const {
     return s.own[row/32] >> row%32 & 1;
 }
 
-// What queries [start, end) see of a list. All have their places, which do not depend on the queries; what no query sees is
-// not packed, or another row in its place.
-void h2o_attn_packed::gather_list(scratch & s, int64_t h, int64_t list, int64_t start, int64_t end) const {
-    const int32_t * rows   = lists.rows_of(list, h);
-    const int64_t   n_rows = lists.n_rows_of(list, h);
-
-    const int32_t any_row = lists.has_source ? 0 : rows_of(h, 0)[0];
+// What queries before `end` see of a list.
+void h2o_attn_packed::gather_list(scratch & s, int64_t h, int64_t list, int64_t end) const {
+    const int32_t * rows   = further.rows_of(list, h);
+    const int64_t   n_rows = further.n_rows_of(list, h);
 
     const bool is_asked_for = s.n_next > 0 && s.next_rows == rows;
 
     s.further.n = 0;
-    for (int64_t i = 0; i < n_rows && lists.first_query(list, i) < end; ++i) {
-        const int64_t first = lists.first_query(list, i);
-        const int64_t last  = lists.end_query(list, i);
-
-        const bool is_seen = std::max(first, start) < std::min(last, end);
-
-        // what is not seen may be anything
-        const bool is_row = rows[i] >= 0 && rows[i] < lists.k.ne[1];
-
-        if (!is_row || !is_own(s, h, rows[i])) {
-            s.further.add(is_seen ? rows[i] : any_row, first, last);
-            if (is_seen && !is_asked_for) {
-                h2o_attn_prefetch_row(&lists.k, rows[i], h);
-                h2o_attn_prefetch_row(&lists.v, rows[i], h);
+    for (int64_t i = 0; i < n_rows && further.first_query(list, i) < end; ++i) {
+        const int64_t first = further.first_query(list, i);
+        if (!is_own(s, h, rows[i])) {
+            s.further.add(rows[i], first);
+            if (!is_asked_for) {
+                h2o_attn_prefetch_row(&further.k, rows[i], h);
+                h2o_attn_prefetch_row(&further.v, rows[i], h);
             }
         }
     }
@@ -147,8 +116,8 @@ void h2o_attn_packed::gather_list(scratch & s, int64_t h, int64_t list, int64_t 
     const int64_t n = s.further.n;
 
     s.further_peaks = { 0.0f, 0.0f };
-    for (int64_t key = s.further.n_hidden(start)/H2O_ATTN_KEYS*H2O_ATTN_KEYS; key < n; key += H2O_ATTN_KEYS) {
-        s.further_peaks.add(h2o_attn_pack_keys(kernel, &lists.k, &lists.v, h, { s.further.rows }, key, n, h2o_attn_pad(n), s.rows,
+    for (int64_t key = 0; key < n; key += H2O_ATTN_KEYS) {
+        s.further_peaks.add(h2o_attn_pack_keys(kernel, &further.k, &further.v, h, { s.further.rows }, key, n, h2o_attn_pad(n), s.rows,
                 s.further_k, s.further_v));
     }
 }
@@ -158,7 +127,6 @@ void h2o_attn_packed::compute_tile(const shared & w, const scratch & s, int64_t 
         const h2o_attn_peaks & max, float * sums) const {
     int64_t       visible        [H2O_ATTN_MAX_ROWS];
     int64_t       counted        [H2O_ATTN_MAX_ROWS];
-    int64_t       further_hidden [H2O_ATTN_MAX_ROWS];
     int64_t       further_visible[H2O_ATTN_MAX_ROWS];
     float         sinks          [H2O_ATTN_MAX_ROWS];
     const float * q_rows         [H2O_ATTN_MAX_ROWS];
@@ -168,7 +136,7 @@ void h2o_attn_packed::compute_tile(const shared & w, const scratch & s, int64_t 
     t.d_k     = d_k;
     t.d_v     = d_v;
     t.q       = s.q;
-    t.own     = { n_k_pad, packed_k(w, h), packed_v(w, h), nullptr, visible };
+    t.own     = { n_k_pad, packed_k(w, h), packed_v(w, h), visible };
     t.counted = counted;
     t.softcap = softcap;
     t.sinks   = has_sinks ? sinks : nullptr;
@@ -180,27 +148,12 @@ void h2o_attn_packed::compute_tile(const shared & w, const scratch & s, int64_t 
     t.l       = s.l;
     t.sums    = sums;
 
-    h2o_attn_plain_keys further_keys = { &lists.k, &lists.v, { s.further.rows } };
-
-    if (n_in_place > 0) {
-        const int64_t first_query = row/group;
-        const int64_t n_rows      = ((row + n - 1)/group + 1 - first_query)*n_in_place;
-
-        further_keys = { &further.k, &further.v, { further.rows_of(first_query, h) } };
-
-        t.lists.n          = n_in_place;
-        t.lists.group      = (int) group;
-        t.lists.query_head = (int) (row%group);
-        t.lists.visible    = further_visible;
-        t.lists.k          = h2o_attn_get_source(&further.k, h, further_keys.rows, n_rows, s.iota, s.list_k);
-        t.lists.v          = h2o_attn_get_source(&further.v, h, further_keys.rows, n_rows, s.iota, s.list_v);
-        t.lists.o          = s.list_o;
-    } else if (lists) {
-        t.further = { h2o_attn_pad(s.further.n), s.further_k, s.further_v, further_hidden, further_visible };
+    if (further) {
+        t.further = { h2o_attn_pad(s.further.n), s.further_k, s.further_v, further_visible };
         t.n_next  = s.n_next;
         if (s.n_next > 0) {
-            h2o_attn_find_source(&lists.k, h, { s.next_rows }, nullptr, t.next_k);
-            h2o_attn_find_source(&lists.v, h, { s.next_rows }, nullptr, t.next_v);
+            h2o_attn_find_source(&further.k, h, { s.next_rows }, nullptr, t.next_k);
+            h2o_attn_find_source(&further.v, h, { s.next_rows }, nullptr, t.next_v);
         }
     }
 
@@ -210,8 +163,7 @@ void h2o_attn_packed::compute_tile(const shared & w, const scratch & s, int64_t 
 
         visible        [r] = n_visible(row + r);
         counted        [r] = n_counted(row + r, h, block);
-        further_hidden [r] = s.further.n_hidden(i);
-        further_visible[r] = n_in_place > 0 ? further.n_rows_of(i, h) : s.further.n_visible(i);
+        further_visible[r] = s.further.n_visible(i);
         q_rows         [r] = q_of(row + r, h, block);
         scaled_q(row + r, h, block, s.q + r*d_k);
         if (has_sinks) {
@@ -221,11 +173,10 @@ void h2o_attn_packed::compute_tile(const shared & w, const scratch & s, int64_t 
     }
 
     is_tame &= h2o_attn_is_tame(h2o_attn_peak(t.q, t.n_rows*d_k), max, d_k);
-    is_tame &= n_in_place == 0 || (d_k % H2O_ATTN_LANES == 0 && d_v % H2O_ATTN_LANES == 0);
 
     const bool is_done = is_tame && visible[0] > 0 && kernel.tile(t);
     if (!is_done) {
-        h2o_attn_plain_tile(t, h, { k, v, rows_of(h, block) }, further_keys, q_rows, scale);
+        h2o_attn_plain_tile(t, h, { k, v, rows_of(h, block) }, { &further.k, &further.v, { s.further.rows } }, q_rows, scale);
     }
 
     for (int r = 0; r < t.n_rows; ++r) {
@@ -246,12 +197,12 @@ void h2o_attn_packed::compute_item(const shared & w, scratch & s, int64_t h, int
 
     const int64_t run      = item/n_slices;
     const int64_t slice    = item%n_slices;
-    const int64_t end_list = (run + 1)*lists.n/n_runs;
+    const int64_t end_list = (run + 1)*further.n/n_runs;
 
     s.n_next = 0;
-    for (int64_t list = run*lists.n/n_runs; list < end_list; ++list) {
-        const int64_t start = lists.start(list); // queries
-        const int64_t end   = lists.end(list, n_q);
+    for (int64_t list = run*further.n/n_runs; list < end_list; ++list) {
+        const int64_t start = further.start(list); // queries
+        const int64_t end   = further.end(list, n_q);
 
         // slices are made of tiles, or of queries
         const int64_t step       = std::max<int64_t>(n_query_tiles, 1);
@@ -262,18 +213,18 @@ void h2o_attn_packed::compute_item(const shared & w, scratch & s, int64_t h, int
         const auto row_of = [&](int64_t tile) { return std::min(start*group + tile_row(tile), end*group); };
 
         h2o_attn_peaks max_here = max;
-        if (lists && first_tile < end_tile) {
-            gather_list(s, h, list, row_of(first_tile)/group, h2o_ceil_div(row_of(end_tile), group));
+        if (further && first_tile < end_tile) {
+            gather_list(s, h, list, h2o_ceil_div(row_of(end_tile), group));
             max_here.add(s.further_peaks);
         }
 
         // asked for by the last tile
         int64_t n_next = 0;
         if (list + 1 < end_list) {
-            s.next_rows = lists.rows_of(list + 1, h);
+            s.next_rows = further.rows_of(list + 1, h);
 
-            const int64_t next_end = lists.end(list + 1, n_q);
-            for (const int64_t n = lists.n_rows_of(list + 1, h); n_next < n && lists.first_query(list + 1, n_next) < next_end; ) {
+            const int64_t next_end = further.end(list + 1, n_q);
+            for (const int64_t n = further.n_rows_of(list + 1, h); n_next < n && further.first_query(list + 1, n_next) < next_end; ) {
                 ++n_next;
             }
         }

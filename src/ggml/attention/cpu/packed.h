@@ -8,8 +8,8 @@ struct ggml_compute_params;
 // group) are cut into tiles, whose logits stay in the L2 cache unless keys are many. Some tiles are an item of work: each
 // item has column sums of its own, added up in order at the end. None of this depends on the number of threads.
 //
-// Where queries share lists of further keys, tiles end where lists do, and an item is made of whole lists, or of a slice of one
-// where lists are few. It gathers and packs a list's keys for itself. A query's own list is read in place by the kernel.
+// With lists of further keys, tiles of rows end where the lists' tiles of queries do, and an item is made of whole lists, or of a slice of
+// one where lists are few. It gathers and packs a list's keys for itself.
 //
 // Sums of each query are made by tiles that end where queries do, so each item is made of whole queries, which are few.
 //
@@ -37,12 +37,6 @@ private:
         float               * further_k; // packed
         float               * further_v;
         h2o_attn_peaks        further_peaks;
-
-        // of lists that are read in place
-        float   * list_o;
-        float   * list_k; // converted, of all queries of a tile
-        float   * list_v;
-        int32_t * iota;
 
         // of the list after that
         const int32_t * next_rows;
@@ -78,21 +72,17 @@ private:
 
     bool is_own(scratch & s, int64_t h, int32_t row) const;
 
-    void gather_list (scratch & s, int64_t h, int64_t list, int64_t start, int64_t end) const;
+    void gather_list (scratch & s, int64_t h, int64_t list, int64_t end) const;
     void compute_item(const shared & w, scratch & s, int64_t h, int64_t item, int64_t block) const;
     void compute_tile(const shared & w, const scratch & s, int64_t h, int64_t row, int64_t n, int64_t block, const h2o_attn_peaks & max,
             float * sums) const;
     void add_sums(const shared & w, int64_t h, int64_t block, int64_t start, int64_t end) const;
 
-    const h2o_attn_further  lists; // those that are packed
     const h2o_attn_kernel & kernel;
 
     int64_t d_k_pad, d_v_pad, n_k_pad;
     int64_t tile_rows;
-    int64_t n_in_place;    // rows of a list that is read in place; 0: there are none
-    int64_t n_list_pad;    // of one that is packed
-    int64_t n_converted_k; // floats, of the lists of a tile
-    int64_t n_converted_v;
+    int64_t n_list_pad;    // rows of a list
     int64_t n_runs;        // of lists
     int64_t n_slices;      // of a list
     int64_t n_items;       // of a KV head: runs, or slices of lists

@@ -12,36 +12,27 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_p
 
     struct columns {
         const h2o_attn_plain_keys & keys;
-        int64_t         n_list;  // from a query's list to the next one's; 0: they have the same keys
-        const int64_t * hidden;  // or NULL
         const int64_t * visible; // or NULL: none is
         float         * logits;
 
-        int64_t start(int row) const { return hidden ? hidden[row] : 0; }
-        int64_t end  (int row) const { return visible ? visible[row] : 0; }
+        int64_t end(int row) const { return visible ? visible[row] : 0; }
     };
     const columns parts[] = {
-        { own,     0,         t.own.hidden,     t.own.visible,                                     t.logits },
-        { further, t.lists.n, t.further.hidden, t.lists.n > 0 ? t.lists.visible : t.further.visible, t.logits + t.own.n },
+        { own,     t.own.visible,     t.logits },
+        { further, t.further.visible, t.logits + t.own.n },
     };
 
     std::vector<float> row(std::max(t.d_k, t.d_v));
 
     // f(row of the tile, column), after the key or value was read
     const auto for_keys = [&](const ggml_tensor * x, const columns & part, const auto & f) {
-        const int64_t end = part.visible ? *std::max_element(part.visible, part.visible + t.n_rows) : 0;
-        for (int64_t j = part.start(0); j < end; ++j) {
-            int64_t read = -1;
+        const int64_t end = part.end(t.n_rows - 1);
+        for (int64_t j = 0; j < end; ++j) {
+            h2o_attn_read_row(x, part.keys.rows[j], head, row.data());
             for (int r = 0; r < t.n_rows; ++r) {
-                if (j < part.start(r) || part.end(r) <= j) {
-                    continue;
+                if (j < part.end(r)) {
+                    f(r, j);
                 }
-                const int64_t key = part.n_list > 0 ? (t.lists.query_head + r)/t.lists.group*part.n_list + j : j;
-                if (key != read) {
-                    h2o_attn_read_row(x, part.keys.rows[key], head, row.data());
-                    read = key;
-                }
-                f(r, j);
             }
         }
     };
@@ -60,7 +51,7 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_p
         // f(logit) for all that the row sees
         const auto for_visible = [&](const auto & f) {
             for (const columns & part : parts) {
-                for (int64_t j = part.start(r); j < part.end(r); ++j) {
+                for (int64_t j = 0; j < part.end(r); ++j) {
                     f(part.logits[r*t.ld + j]);
                 }
             }

@@ -2,7 +2,7 @@
 
 #include "ggml/attention/cpu/rows.h"
 
-// Where keys and values are, and which of these rows they are; of lists, all of them.
+// Where keys and values are, and which of these rows they are.
 struct h2o_attn_plain_keys {
     const ggml_tensor * k;
     const ggml_tensor * v;

@@ -54,9 +54,7 @@ h2o_attn_source h2o_attn_get_source(const ggml_tensor * t, int64_t h, h2o_attn_r
     if (!h2o_attn_find_source(t, h, rows, iota, res)) {
         const int64_t d = t->ne[0];
         for (int64_t i = 0; i < n; ++i) {
-            if (rows[i] >= 0) {
-                h2o_attn_read_row(t, rows[i], h, converted + i*d);
-            }
+            h2o_attn_read_row(t, rows[i], h, converted + i*d);
         }
         res = { converted, (int64_t) (d*sizeof(float)), 0, iota, H2O_ATTN_F32 };
     }

@@ -15,7 +15,7 @@ void h2o_attn_prefetch_row(const ggml_tensor * t, int64_t row, int64_t head);
 //   iota: 0, 1, ...: numbers of rows that follow one another
 bool h2o_attn_find_source(const ggml_tensor * t, int64_t head, h2o_attn_rows rows, const int32_t * iota, h2o_attn_source & res);
 
-// The same for n rows, converted where they are of a type that the kernels do not know. Negative ones are no rows.
+// The same for n rows, converted where they are of a type that the kernels do not know.
 //   converted: [n][d]
 h2o_attn_source h2o_attn_get_source(const ggml_tensor * t, int64_t head, h2o_attn_rows rows, int64_t n, const int32_t * iota,
         float * converted);

@@ -9,7 +9,7 @@
 
 #define VL 16
 
-#include "ggml/attention/kernels/query-lists.h"
+#include "ggml/attention/kernels/in-place.h"
 #include "ggml/simd/amx.h"
 
 namespace {
@@ -122,8 +122,8 @@ inline void add_products() {
     _tile_dpbf16ps(3, 5, 7);
 }
 
-// c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles. The lines are asked for all along.
-void multiply_block(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add, const cache_lines & lines) {
+// c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles.
+void multiply_block(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
     float * c1 = c + 16*ldc;
 
     lda *= sizeof(float);
@@ -141,13 +141,8 @@ void multiply_block(const float * a, int64_t lda, const float * b, int64_t n, fl
         _tile_zero(3);
     }
 
-    int line = 0;
     for (int64_t i = 0; i < n; i += BLOCK, a += BLOCK, b += 4*TILE) {
         const float * a1 = (const float *) ((const char *) a + 16*lda);
-
-        for (; line*n < lines.n*(i + BLOCK) && line < lines.n; ++line) {
-            __builtin_prefetch(lines.line[line]);
-        }
 
         _tile_loadd(4, a,          lda);
         _tile_loadd(5, a1,         lda);
@@ -203,9 +198,8 @@ struct products {
         split_rows(t.q, t.n_rows, t.d_k, t.q_pairs);
     }
 
-    void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add,
-            const cache_lines & lines) const {
-        multiply_block(a, lda, b, n, c, ldc, add, lines);
+    void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) const {
+        multiply_block(a, lda, b, n, c, ldc, add);
     }
 };
 

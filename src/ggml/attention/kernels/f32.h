@@ -1,7 +1,7 @@
 // The kernel in float32, with blocks of MR rows times NV vectors of VL floats in registers: these three, and the kernel's variable
 // KERNEL, are defined by the file that includes this.
 
-#include "ggml/attention/kernels/query-lists.h"
+#include "ggml/attention/kernels/in-place.h"
 
 namespace {
 
@@ -51,9 +51,9 @@ void pack_v(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v) {
     }
 }
 
-// c[M][NR] = a[M][n]*b[n][NR], added to c if add; lines, at most n, are asked for
+// c[M][NR] = a[M][n]*b[n][NR], added to c if add
 template <int M>
-void multiply_rows(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add, const cache_lines & lines) {
+void multiply_rows(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
     vec_f sum[M][NV] = {};
 
     const auto add_product = [&](int64_t k) {
@@ -68,16 +68,8 @@ void multiply_rows(const float * a, int64_t lda, const float * b, int64_t n, flo
         }
     };
 
-    int64_t k = 0;
-    for (int i = 0; i < lines.n; ++i) { // spread over all products: the CPU keeps few pending loads
-        __builtin_prefetch(lines.line[i]);
-        add_product(k++);
-        if (2*lines.n <= n) {
-            add_product(k++);
-        }
-    }
 #pragma GCC unroll 4
-    for (; k < n; ++k) {
+    for (int64_t k = 0; k < n; ++k) {
         add_product(k);
     }
 
@@ -95,9 +87,8 @@ struct products {
 
     explicit products(const h2o_attn_tile & t) : q(t.q), ld_q(t.d_k) {}
 
-    void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add,
-            const cache_lines & lines) const {
-        with_constant<MR>(n_rows, [&](auto m) { multiply_rows<decltype(m)::value>(a, lda, b, n, c, ldc, add, lines); });
+    void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) const {
+        with_constant<MR>(n_rows, [&](auto m) { multiply_rows<decltype(m)::value>(a, lda, b, n, c, ldc, add); });
     }
 };
 

@@ -167,14 +167,14 @@ void dot_rows(const h2o_attn_in_place & t, int first_row, int64_t key, vec_i & f
 
 // N vectors of the rows' output, from the i-th number on
 template <typename T, int M, int N>
-void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, bool prefetch, vec_i & finite) {
+void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & finite) {
     const bool is_first = first_row == 0; // the rows after these find all in the cache
     const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
 
     const int64_t start_byte = t.v.size*i/t.d_v;
-    const int64_t end_byte   = prefetch && is_first ? t.v.size*(i + N*VL)/t.d_v : start_byte;
+    const int64_t end_byte   = is_first ? t.v.size*(i + N*VL)/t.d_v : start_byte;
 
-    const reading order = { t.v, t.n_k, start_byte, end_byte, t.next, prefetch && is_last ? t.n_next : 0 };
+    const reading order = { t.v, t.n_k, start_byte, end_byte, t.next, is_last ? t.n_next : 0 };
 
     vec_f sum[M][N] = {};
 
@@ -199,19 +199,19 @@ void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, bool pref
         for (int j = 0; j < N; ++j) {
             finite &= sum[r][j] - sum[r][j] == 0.0f;
             float * o = t.o + (first_row + r)*t.ld_o + i + j*VL;
-            store(o, t.add ? load(o) + sum[r][j]*f : sum[r][j]*f);
+            store(o, sum[r][j]*f);
         }
     }
 }
 
 // all logits
-void multiply_keys(const h2o_attn_in_place & t, bool prefetch, vec_i & finite) {
+void multiply_keys(const h2o_attn_in_place & t, vec_i & finite) {
     const reading order = { t.k, t.n_k, 0, t.k.size, t.v, t.n_k };
 
     with_type(t.k.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
             for (int64_t key = 0; key < t.n_k; key += VL) {
-                for (int64_t j = key; prefetch && r == 0 && j < key + VL; j += PREFETCH_GROUP) {
+                for (int64_t j = key; r == 0 && j < key + VL; j += PREFETCH_GROUP) {
                     order.prefetch(j);
                 }
                 dot_rows<decltype(type), decltype(c)::value>(t, r, key, finite);
@@ -221,17 +221,17 @@ void multiply_keys(const h2o_attn_in_place & t, bool prefetch, vec_i & finite) {
 }
 
 // the rows' output
-void add_up_values(const h2o_attn_in_place & t, bool prefetch, vec_i & finite) {
+void add_up_values(const h2o_attn_in_place & t, vec_i & finite) {
     with_type(t.v.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
             constexpr int M = decltype(c)::value;
 
             int64_t i = 0;
             for (; i + IN_PLACE_NV*VL <= t.d_v; i += IN_PLACE_NV*VL) {
-                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i, prefetch, finite);
+                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i, finite);
             }
             for (; i < t.d_v; i += VL) {
-                add_values<decltype(type), M, 1>(t, r, i, prefetch, finite);
+                add_values<decltype(type), M, 1>(t, r, i, finite);
             }
         });
     });
@@ -250,13 +250,13 @@ bool in_place(const h2o_attn_in_place & t) {
 
     const int64_t n = (t.n_k + VL - 1)/VL*VL;
 
-    multiply_keys(t, /*prefetch =*/ true, finite);
+    multiply_keys(t, finite);
 
     for_row_blocks(t.n_rows, [&](auto c, int r) {
         constexpr int M = decltype(c)::value;
 
         float *       x     = t.logits + r*t.ld;
-        const columns all[] = { { 0, 0, n, t.hidden ? t.hidden + r : nullptr, t.visible + r } };
+        const columns all[] = { { 0, n, t.visible + r } };
         if (t.softcap > 0.0f) {
             cap_logits<M>(x, t.ld, all[0], t.softcap);
         }
@@ -267,7 +267,7 @@ bool in_place(const h2o_attn_in_place & t) {
         add_lanes<M>(sums, nullptr, t.m + r, t.l + r);
     });
 
-    add_up_values(t, /*prefetch =*/ true, finite);
+    add_up_values(t, finite);
 
     return all_lanes(finite);
 }

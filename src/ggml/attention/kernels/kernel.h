@@ -37,28 +37,16 @@ struct h2o_attn_source {
     h2o_attn_type   type;
 };
 
-// Packed keys and values. Row r of a tile sees those from hidden[r] to visible[r], both ascending.
+// Packed keys and values. Row r of a tile sees the first visible[r] of them, which ascend.
 struct h2o_attn_keys {
     int64_t         n;       // rounded up; 0: there are none
     const void    * k;       // not packed where no row sees them
     const void    * v;
-    const int64_t * hidden;  // [n_rows] or NULL: 0
     const int64_t * visible; // [n_rows]
 };
 
-// A list of keys for each query of a tile, read where they lie.
-struct h2o_attn_lists {
-    int64_t         n;          // of a list, with places for more than there are; 0: there are no lists
-    int             group;      // rows of a query
-    int             query_head; // the first row's place among its query's
-    const int64_t * visible;    // [n_rows] the first ones of the list
-    h2o_attn_source k;          // rows: [queries][n], negative where there is no key
-    h2o_attn_source v;
-    float         * o;          // scratch, as the tile's
-};
-
-// Some rows (query, head) of one KV head, and the keys that they see: own ones, and further ones, packed or in lists, whose logits
-// begin at column own.n. All numbers are finite and their products do not overflow, but for those of lists. Every row sees an own key.
+// Some rows (query, head) of one KV head, and the keys that they see: own ones, and further ones, whose logits begin at column
+// own.n. All numbers are finite and their products do not overflow. Every row sees an own key.
 struct h2o_attn_tile {
     int     n_rows;
     int64_t d_k;
@@ -68,7 +56,6 @@ struct h2o_attn_tile {
     h2o_attn_keys   own;
     const int64_t * counted; // [n_rows] own keys whose sums each row adds to if it sees them
     h2o_attn_keys   further;
-    h2o_attn_lists  lists;
 
     float         softcap; // 0: none
     const float * sinks;   // [n_rows] or NULL
@@ -96,7 +83,6 @@ struct h2o_attn_in_place {
     int64_t n_k;
 
     const float   * q;       // [n_rows][d_k], multiplied by the scale
-    const int64_t * hidden;  // [n_rows] the first ones, which each row does not see; NULL: it sees them
     const int64_t * visible; // [n_rows] the first ones, with those that each row sees
     h2o_attn_source k;
     h2o_attn_source v;
@@ -111,7 +97,6 @@ struct h2o_attn_in_place {
 
     float * o;    // [n_rows][ld_o]
     int64_t ld_o;
-    bool    add;  // to what is there
     float * m;    // [n_rows]
     float * l;    // [n_rows]
 };

@@ -9,9 +9,7 @@ namespace {
 // A range of columns of a block's logits: those of a head's own keys, or of further ones.
 struct columns {
     int64_t origin;          // the columns below are counted from here
-    int64_t start;           // of whole vectors
-    int64_t end;             // with what some row sees
-    const int64_t * hidden;  // of each row, the first one that it sees, or NULL
+    int64_t end;             // of whole vectors, with what some row sees
     const int64_t * visible; // of each row, the end of those that it sees; NULL if there are no columns
 };
 
@@ -45,7 +43,7 @@ template <int M>
 void cap_logits(float * x, int64_t ld, const columns & part, float softcap) {
     for (int i = 0; i < M; ++i) {
         float * row = x + i*ld + part.origin;
-        for (int64_t j = part.start; j < part.end; j += VL) {
+        for (int64_t j = 0; j < part.end; j += VL) {
             store(row + j, softcap*tanh_of(load(row + j)/softcap));
         }
     }
@@ -61,16 +59,13 @@ void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], const float
     }
 
     for (const columns & part : parts) {
-        for (int i = 0; i < M && part.start < part.end; ++i) {
+        for (int i = 0; i < M && part.end > 0; ++i) {
             float * row = x + i*ld + part.origin;
-            for (int64_t j = part.start; part.hidden && j < part.hidden[i]; ++j) {
-                row[j] = -__builtin_inff();
-            }
             for (int64_t j = part.visible[i]; j < part.end; ++j) {
                 row[j] = -__builtin_inff();
             }
         }
-        for (int64_t j = part.start; j < part.end; j += VL) {
+        for (int64_t j = 0; j < part.end; j += VL) {
             for (int i = 0; i < M; ++i) {
                 const vec_f v = load(x + i*ld + part.origin + j);
                 max[i] = v > max[i] ? v : max[i];
@@ -89,7 +84,7 @@ void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], const float
 // x = exp(x - m), as weights of the kind W; their sums are added to those of the rows
 template <typename W, int M>
 void exp_columns(float * x, int64_t ld, const columns & part, const float * m, vec_f (& sums)[M]) {
-    for (int64_t j = part.start; j < part.end; j += W::N*VL) {
+    for (int64_t j = 0; j < part.end; j += W::N*VL) {
         for (int i = 0; i < M; ++i) {
             float * logits = x + i*ld + part.origin + j;
 

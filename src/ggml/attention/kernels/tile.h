@@ -1,4 +1,4 @@
-// A tile: products, softmax, products. The file that includes this has included query-lists.h and defines
+// A tile: products, softmax, products. The file that includes this has included in-place.h and defines
 //   NR          columns that are multiplied together; K and V are packed in panels of so many keys and columns
 //   ROW_STEP    rows likewise
 //   MR          rows of a block in the softmax
@@ -7,7 +7,7 @@
 //   TILE_ROWS   rows of a tile
 //   weights     how weights stand in place of logits
 //   products    of a tile: its queries q, ld_q apart, as they are multiplied by K; and
-//               multiply(n_rows, a, lda, b, n, c, ldc, add, lines): c[n_rows][NR] = a[n_rows][n]*b[n][NR], added to c if add
+//               multiply(n_rows, a, lda, b, n, c, ldc, add): c[n_rows][NR] = a[n_rows][n]*b[n][NR], added to c if add
 
 namespace {
 
@@ -22,16 +22,14 @@ struct key_range {
     const h2o_attn_keys & keys;
     const int64_t         origin;
 
-    // what some of n rows see, and all between it, in whole steps
-    int64_t start(int row, int64_t step)      const { return keys.hidden ? keys.hidden[row]/step*step : 0; }
+    // what some of n rows see, in whole steps
     int64_t end(int row, int n, int64_t step) const { return round_up(keys.visible[row + n - 1], step); }
 
     columns of_rows(int row, int first, int n) const {
         if (keys.n == 0) {
-            return { origin, 0, 0, nullptr, nullptr };
+            return { origin, 0, nullptr };
         }
-        constexpr int64_t step = weights::N*VL;
-        return { origin, start(first, step), end(first, n, step), keys.hidden ? keys.hidden + row : nullptr, keys.visible + row };
+        return { origin, end(first, n, weights::N*VL), keys.visible + row };
     }
 };
 
@@ -49,85 +47,53 @@ void for_softmax_blocks(const h2o_attn_tile & t, const key_range & own, const ke
     for_row_steps(t.n_rows, [&](int first, int n) {
         for (int r = first; r < first + n; r += MR) {
             with_constant<MR>((int) min_of(MR, first + n - r), [&](auto c) {
-                columns more = further.of_rows(r, first, n);
-                if (t.lists.n > 0) {
-                    int64_t end = 0;
-                    for (int i = 0; i < decltype(c)::value; ++i) {
-                        end = max_of(end, t.lists.visible[r + i]);
-                    }
-                    more = { t.own.n, 0, round_up(end, VL), nullptr, t.lists.visible + r };
-                }
-                f(c, r, own.of_rows(r, first, n), more);
+                f(c, r, own.of_rows(r, first, n), further.of_rows(r, first, n));
             });
         }
     });
 }
 
-const cache_lines no_lines = {};
-
-// logits = q*k, and those of the lists, or else n_next of the next keys are asked for
-void multiply_k(const h2o_attn_tile & t, const products & p, const key_range & range, query_lists & lists, int64_t n_next) {
+// logits = q*k; n_next of the next keys are asked for
+void multiply_k(const h2o_attn_tile & t, const products & p, const key_range & range, int64_t n_next) {
     if (range.keys.n == 0) {
         return;
     }
     const float * k = (const float *) range.keys.k;
 
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
+    const int64_t n       = range.end(0, t.n_rows, 1);
 
-    const int64_t first   = range.start(0, NR);
-    const int64_t last    = range.end(0, t.n_rows, 1);
-    const int64_t n_steps = (last - first + NR - 1)/NR*((t.n_rows + ROW_STEP - 1)/ROW_STEP);
-
-    int64_t step = 0;
     int64_t next = 0;
-    for (int64_t key = first; key < last; key += NR) {
-        for (; next < n_next && next*(last - first) < (key + NR - first)*n_next; ++next) {
+    for (int64_t key = 0; key < n; key += NR) {
+        for (; next < n_next && next*n < (key + NR)*n_next; ++next) {
             prefetch_row(t.next_k, next);
             prefetch_row(t.next_v, next);
         }
-        for_row_steps(t.n_rows, [&](int r, int n) {
-            if (range.start(r, GRAIN) < key + NR && key < range.end(r, n, GRAIN)) {
-                const cache_lines & lines = lists ? lists.lines_k(step, n_steps, t.d_k) : no_lines;
-
-                p.multiply(n, p.q + r*p.ld_q, p.ld_q, k + key*d_k_pad, t.d_k, t.logits + range.origin + r*t.ld + key, t.ld, false, lines);
-            }
-            ++step;
-            if (lists) {
-                lists.multiply_k(step, n_steps);
+        for_row_steps(t.n_rows, [&](int r, int m) {
+            if (key < range.end(r, m, GRAIN)) {
+                p.multiply(m, p.q + r*p.ld_q, p.ld_q, k + key*d_k_pad, t.d_k, t.logits + range.origin + r*t.ld + key, t.ld, false);
             }
         });
     }
 }
 
-// o = logits*v, added to o if add, and the output of the lists. The cuts between blocks of keys depend on no row: a row's result is
-// its own.
-void multiply_v(const h2o_attn_tile & t, const products & p, const key_range & range, query_lists & lists, bool add) {
+// o = logits*v, added to o if add. The cuts between blocks of keys depend on no row: a row's result is its own.
+void multiply_v(const h2o_attn_tile & t, const products & p, const key_range & range, bool add) {
     if (range.keys.n == 0) {
         return;
     }
     const float * v = (const float *) range.keys.v;
 
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
+    const int64_t n       = range.end(0, t.n_rows, 1);
 
-    const int64_t first   = range.start(0, KEY_BLOCK);
-    const int64_t last    = range.end(0, t.n_rows, KEY_BLOCK);
-    const int64_t n_steps = (last - first)/KEY_BLOCK*((t.d_v + NR - 1)/NR)*((t.n_rows + ROW_STEP - 1)/ROW_STEP);
-
-    int64_t step = 0;
-    for (int64_t key = first; key < last; key += KEY_BLOCK) {
+    for (int64_t key = 0; key < n; key += KEY_BLOCK) {
         for (int64_t i = 0; i < t.d_v; i += NR) {
-            for_row_steps(t.n_rows, [&](int r, int n) {
-                const int64_t start = max_of(range.start(r, GRAIN), key);
-                const int64_t end   = min_of(range.end(r, n, GRAIN), key + KEY_BLOCK);
-                if (start < end) {
-                    const cache_lines & lines = lists ? lists.lines_v(step, n_steps, end - start) : no_lines;
-
-                    p.multiply(n, t.logits + r*t.ld + range.origin + start, t.ld, v + i*range.keys.n + start*NR, end - start,
-                            t.o + r*d_v_pad + i, d_v_pad, add || key > 0, lines);
-                }
-                ++step;
-                if (lists) {
-                    lists.add_v(step, n_steps);
+            for_row_steps(t.n_rows, [&](int r, int m) {
+                const int64_t end = min_of(range.end(r, m, GRAIN), key + KEY_BLOCK);
+                if (key < end) {
+                    p.multiply(m, t.logits + r*t.ld + range.origin + key, t.ld, v + i*range.keys.n + key*NR, end - key,
+                            t.o + r*d_v_pad + i, d_v_pad, add || key > 0);
                 }
             });
         }
@@ -142,9 +108,8 @@ bool tile(const h2o_attn_tile & t) {
     const key_range own     = { t.own,     0 };
     const key_range further = { t.further, t.own.n };
 
-    query_lists lists(t);
-    multiply_k(t, p, own,     lists, t.n_next);
-    multiply_k(t, p, further, lists, 0);
+    multiply_k(t, p, own,     t.n_next);
+    multiply_k(t, p, further, 0);
 
     for_softmax_blocks(t, own, further, [&](auto c, int r, const columns & first, const columns & second) {
         constexpr int M = decltype(c)::value;
@@ -162,24 +127,17 @@ bool tile(const h2o_attn_tile & t) {
 
         vec_f sums[M] = {};
         exp_columns<weights, M>(x, t.ld, first, t.m + r, sums);
-        if (lists) {
-            exp_columns<plain_weights, M>(x, t.ld, second, t.m + r, sums);
-        } else {
-            exp_columns<weights, M>(x, t.ld, second, t.m + r, sums);
-        }
+        exp_columns<weights, M>(x, t.ld, second, t.m + r, sums);
         add_lanes<M>(sums, sinks, t.m + r, t.l + r);
     });
 
-    multiply_v(t, p, own,     lists, false);
-    multiply_v(t, p, further, lists, true);
-    if (lists && !lists.are_finite()) {
-        return false;
-    }
+    multiply_v(t, p, own,     false);
+    multiply_v(t, p, further, true);
 
     for (int r = 0; r < t.n_rows; ++r) {
         const float f = 1.0f/t.l[r];
         for (int64_t i = 0; i < t.d_v; ++i) {
-            t.o[r*d_v_pad + i] = t.o[r*d_v_pad + i]*f + (lists ? t.lists.o[r*d_v_pad + i] : 0.0f);
+            t.o[r*d_v_pad + i] *= f;
         }
     }
 

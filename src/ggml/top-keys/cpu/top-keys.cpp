@@ -11,42 +11,68 @@
 
 namespace {
 
-constexpr int64_t UNIT_KEYS  = 512;          // that are packed at once
+constexpr int64_t UNIT_KEYS  = 256;          // their panels stay in the L1 cache while a tile's queries are multiplied
 constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
-constexpr int64_t CANDIDATES = 8;            // for each row that is chosen
+constexpr int64_t MIN_ITEMS  = 32;
 
-// a thread's scratch
-struct index_scratch {
-    h2o_index_query * q;         // [H2O_INDEX_QUERIES][n_blocks], with few queries [n_head_kv][n_q][n_blocks]
-    bool            * is_finite; // of each of them
-    float           * scores;    // [H2O_INDEX_QUERIES][n_k_pad], with many queries
-    char            * panels;    // of a unit, with few queries
-    float           * values;    // of what is selected from, or a sum of queries
-    int32_t         * rows;      // of it
-
-    // to weigh candidates for all heads of a group
-    int32_t         * candidates;
-    char            * candidate_panels;
-    h2o_index_query * heads;     // [group][n_blocks]
-    float           * factors;   // [group]
-    float           * logits;    // [group][n_candidates_pad]
-    float           * weights;   // [n_candidates_pad]
-};
-
-// With many queries, a KV head's keys are packed once, and blocks of queries are the items of work: a block's scores with all
-// keys stay in the L2 cache unless keys are many. KV heads are computed in rounds, which share the room for packed keys.
-//
-// With few, an item is a unit of keys, packed and scored by one thread. The choices follow, one for each query and KV head.
-//
-// A query's scores are the same either way, with any number of threads and whatever queries stand beside it.
+// An item of work is a tile of one KV head: the highest score of each query, then the tile's score of each key, then the choice. Where
+// tiles are few, an item has a part of the keys, and all threads wait for each other in between. Keys are packed once for all tiles; KV heads
+// are computed in rounds, which share the room for that. Nothing depends on the number of threads.
 struct top_keys {
-    top_keys(const ggml_tensor * dst, int n_threads);
+    explicit top_keys(const ggml_tensor * dst);
 
-    size_t size; // of the work buffer
+    size_t size(int n_threads) const { return off_thread + n_threads*thread_size + 64; } // of the work buffer
 
     void compute(const ggml_compute_params * params) const;
 
 private:
+    // all threads'; [n_head_kv] of each
+    struct shared {
+        h2o_index_query * q;       // [n_q][n_blocks]
+        float           * factors; // [n_q] of scores; NaN: the query has no say
+        char            * panels;  // [n_round] of a KV head's keys
+        float           * best;    // [n_parts][n_q] of the part's keys
+        float           * scores;  // [n_tiles][n_k_pad], with parts
+    };
+
+    // a thread's
+    struct scratch {
+        float   * sum;    // of heads
+        char    * panels; // of a unit
+        float   * best;   // [n_q]
+        float   * scores; // [n_k_pad], without parts
+        float   * values; // to select from
+        int32_t * rows;
+    };
+
+    // some queries that choose together, of a KV head
+    struct tile_queries {
+        int64_t h;
+        int64_t tile;
+        int64_t first;
+        int64_t n;
+    };
+
+    shared  get_shared (h2o_take & take) const;
+    scratch get_scratch(h2o_take & take) const;
+
+    tile_queries get_tile(int64_t h, int64_t tile) const;
+
+    template <typename F>
+    void for_taken(int64_t h, const F & f) const;
+
+    template <typename F>
+    void for_units(const shared & w, const scratch & s, int64_t h, int64_t part, const F & f) const;
+
+    void quantize  (const shared & w, const scratch & s, int64_t h, int64_t i) const;
+    void pack      (int64_t h, int64_t unit, char * panels) const;
+    void find_best (const shared & w, const scratch & s, const tile_queries & t, int64_t part) const;
+    void score     (const shared & w, const scratch & s, const tile_queries & t, int64_t part, float * scores) const;
+    void select    (const scratch & s, const tile_queries & t, float * scores) const;
+
+    float * best_of  (const shared & w, int64_t h, int64_t part) const { return w.best + (h*n_parts + part)*n_q; }
+    float * scores_of(const shared & w, const tile_queries & t)  const { return w.scores + (t.h*n_tiles + t.tile)*n_k_pad; }
+
     const h2o_index_kernel & kernel;
 
     const ggml_tensor * q;
@@ -54,47 +80,21 @@ private:
     const ggml_tensor * taken; // or NULL
     int32_t           * top;
 
-    float scale;
+    int64_t d, n_q, n_k, n_head_kv, group, n_top, tile, offset, n_tiles;
 
-    int64_t d, n_q, n_k, n_head_kv, group, n_top;
+    int64_t n_blocks;    // of a key
+    int64_t n_k_pad;     // whole panels
+    int64_t panel_size;  // bytes
+    int64_t unit_size;   // bytes
+    int64_t n_units;     // of a KV head
+    int64_t n_parts;     // of these
+    int64_t n_round;     // KV heads at once
+    bool    packs_once;  // for all tiles
 
-    int64_t n_candidates; // n_top if heads are not weighed
-
-    int64_t n_blocks;  // of a key
-    int64_t n_k_pad;   // whole panels
-    int64_t unit_size; // bytes
-    int64_t n_units;   // of a KV head
-    int64_t n_items;   // of a KV head: blocks of queries
-    int64_t n_round;   // KV heads at once
-    bool    is_few;
-
-    size_t off_scores, off_thread, thread_size; // in the work buffer, after packed keys
-
-    char  * panels_of(char * work, int64_t h) const { return work + h%n_round*n_units*unit_size; }
-    float * scores_of(char * work, int64_t h) const { return (float *) (work + off_scores) + h*n_q*n_k_pad; }
-
-    index_scratch get_scratch(h2o_take & take) const;
-    index_scratch thread_scratch(char * work, int ith) const;
-
-    int64_t unit_keys  (int64_t unit) const { return std::min(UNIT_KEYS, n_k - unit*UNIT_KEYS); }
-    int64_t unit_panels(int64_t unit) const { return h2o_ceil_div(unit_keys(unit), kernel.n_lanes); }
-
-    template <typename F>
-    void for_taken(int64_t h, const F & f) const;
-
-    void pack(int64_t h, int64_t unit, char * panels) const;
-    void mark_taken(int64_t h, char * panels) const;
-    void quantize(int64_t h, int64_t first, int64_t n, int64_t place, const index_scratch & scratch) const;
-    bool quantize_query(int64_t head, int64_t n_heads, int64_t i, h2o_index_query * dst, float * sum, float * peak) const;
-    bool select_by_weight(int64_t h, int64_t i, const float * scores, const index_scratch & scratch) const;
-    void select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const;
-    void select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const;
-
-    void compute_few (const ggml_compute_params * params, char * work) const;
-    void compute_many(const ggml_compute_params * params, char * work) const;
+    size_t off_thread, thread_size; // in the work buffer
 };
 
-top_keys::top_keys(const ggml_tensor * dst, int n_threads)
+top_keys::top_keys(const ggml_tensor * dst)
     : kernel(h2o_index_kernel_in_use()), q(dst->src[0]), k(dst->src[1]), taken(dst->src[2]), top((int32_t *) dst->data) {
     d         = q->ne[0];
     n_q       = q->ne[1];
@@ -102,63 +102,51 @@ top_keys::top_keys(const ggml_tensor * dst, int n_threads)
     n_head_kv = k->ne[2];
     group     = q->ne[2]/n_head_kv;
     n_top     = dst->ne[0];
+    n_tiles   = dst->ne[1];
+    tile      = ggml_get_op_params_i32(dst, 0);
+    offset    = ggml_get_op_params_i32(dst, 1);
 
-    memcpy(&scale, dst->op_params, sizeof(scale));
-    n_candidates = scale > 0.0f && group > 1 ? std::min(CANDIDATES*n_top, n_k) : n_top;
-
-    n_blocks  = d/H2O_INDEX_BLOCK;
-    n_k_pad   = h2o_ceil_div(n_k, kernel.n_lanes)*kernel.n_lanes;
-    unit_size = UNIT_KEYS/kernel.n_lanes*h2o_index_panel_size(kernel.n_lanes, d);
-    n_units   = h2o_ceil_div(n_k, UNIT_KEYS);
-    n_items   = h2o_ceil_div(n_q, H2O_INDEX_QUERIES);
-    is_few    = n_items == 1;
-
-    // at least one item for each thread
-    n_round = std::max(MAX_PACKED/(n_units*unit_size), h2o_ceil_div(n_threads, n_items));
-    n_round = std::min(n_round, n_head_kv);
+    n_blocks   = d/H2O_INDEX_BLOCK;
+    n_k_pad    = h2o_ceil_div(n_k, kernel.n_lanes)*kernel.n_lanes;
+    panel_size = h2o_index_panel_size(kernel.n_lanes, d);
+    unit_size  = UNIT_KEYS/kernel.n_lanes*panel_size;
+    n_units    = h2o_ceil_div(n_k, UNIT_KEYS);
+    packs_once = n_tiles > 1;
+    n_round    = packs_once ? std::clamp<int64_t>(MAX_PACKED/(n_units*unit_size), 1, n_head_kv) : n_head_kv;
+    n_parts    = std::min(h2o_ceil_div(MIN_ITEMS, n_round*n_tiles), n_units);
 
     h2o_take take { nullptr };
-    take.get<char>(is_few ? 0 : n_round*n_units*unit_size);
-    off_scores = take.size;
-    take.get<float>(is_few ? n_head_kv*n_q*n_k_pad : 0);
+    get_shared(take);
     off_thread = take.size;
     get_scratch(take);
     thread_size = take.size - off_thread;
-    size        = off_thread + n_threads*thread_size;
 }
 
-index_scratch top_keys::get_scratch(h2o_take & take) const {
-    const int64_t n_quantized = is_few ? n_head_kv*n_q : H2O_INDEX_QUERIES;
+top_keys::shared top_keys::get_shared(h2o_take & take) const {
+    shared w;
+    w.q       = take.get<h2o_index_query>(n_head_kv*n_q*n_blocks);
+    w.factors = take.get<float>(n_head_kv*n_q);
+    w.panels  = take.get<char>(packs_once ? n_round*n_units*unit_size : 0);
+    w.best    = take.get<float>(n_head_kv*n_parts*n_q);
+    w.scores  = take.get<float>(n_parts > 1 ? n_head_kv*n_tiles*n_k_pad : 0);
+    return w;
+}
 
-    index_scratch s;
-    s.q         = take.get<h2o_index_query>(n_quantized*n_blocks);
-    s.is_finite = take.get<bool>(n_quantized);
-    s.scores    = take.get<float>(is_few ? 0 : H2O_INDEX_QUERIES*n_k_pad);
-    s.panels    = take.get<char>(is_few ? unit_size : 0);
-    s.values    = take.get<float>(std::max(n_k_pad + kernel.n_lanes, d));
-    s.rows      = take.get<int32_t>(n_k_pad + kernel.n_lanes);
-
-    if (n_candidates > n_top) {
-        const int64_t n_panels = h2o_ceil_div(n_candidates, kernel.n_lanes);
-
-        s.candidates       = take.get<int32_t>(n_candidates);
-        s.candidate_panels = take.get<char>(n_panels*h2o_index_panel_size(kernel.n_lanes, d));
-        s.heads            = take.get<h2o_index_query>(group*n_blocks);
-        s.factors          = take.get<float>(group);
-        s.logits           = take.get<float>(group*n_panels*kernel.n_lanes);
-        s.weights          = take.get<float>(n_panels*kernel.n_lanes);
-    }
+top_keys::scratch top_keys::get_scratch(h2o_take & take) const {
+    scratch s;
+    s.sum    = take.get<float>(d);
+    s.panels = take.get<char>(packs_once ? 0 : unit_size);
+    s.best   = take.get<float>(n_q);
+    s.scores = take.get<float>(n_parts > 1 ? 0 : n_k_pad);
+    s.values = take.get<float>(n_k_pad + kernel.n_lanes);
+    s.rows   = take.get<int32_t>(n_k_pad + kernel.n_lanes);
     return s;
 }
 
-index_scratch top_keys::thread_scratch(char * work, int ith) const {
-    h2o_take take { work + off_thread + ith*thread_size };
-    return get_scratch(take);
-}
+top_keys::tile_queries top_keys::get_tile(int64_t h, int64_t i) const {
+    const int64_t first = std::max<int64_t>(i*tile - offset, 0);
 
-void top_keys::pack(int64_t h, int64_t unit, char * panels) const {
-    const int64_t first = unit*UNIT_KEYS;
-    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], nullptr, unit_keys(unit), d, panels);
+    return { h, i, first, std::min((i + 1)*tile - offset, n_q) - first };
 }
 
 // f(row) for rows of a KV head that are taken
@@ -174,215 +162,157 @@ void top_keys::for_taken(int64_t h, const F & f) const {
     }
 }
 
-// They score NaN.
-void top_keys::mark_taken(int64_t h, char * panels) const {
-    const int64_t panel_size = h2o_index_panel_size(kernel.n_lanes, d);
-
-    for_taken(h, [&](int32_t row) {
-        float * scales = (float *) (panels + row/kernel.n_lanes*panel_size);
-        scales[row%kernel.n_lanes] = NAN;
-    });
-}
-
-// The i-th query in 8 bits, summed over heads. Returns whether all sums are finite.
-bool top_keys::quantize_query(int64_t head, int64_t n_heads, int64_t i, h2o_index_query * dst, float * sum, float * largest) const {
-    const auto query = [&](int64_t head) { return (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2]); };
-
-    memcpy(sum, query(head), d*sizeof(float));
-    for (int64_t other = head + 1; other < head + n_heads; ++other) {
+// The i-th query in 8 bits, summed over the group's heads.
+void top_keys::quantize(const shared & w, const scratch & s, int64_t h, int64_t i) const {
+    std::fill_n(s.sum, d, 0.0f);
+    for (int64_t head = h*group; head < (h + 1)*group; ++head) {
+        const float * x = (const float *) ((const char *) q->data + i*q->nb[1] + head*q->nb[2]);
         for (int64_t j = 0; j < d; ++j) {
-            sum[j] += query(other)[j];
+            s.sum[j] += x[j];
         }
     }
 
     float peak  = 0.0f;
     float zeros = 0.0f; // NaN if something is not finite
     for (int64_t j = 0; j < d; ++j) {
-        peak   = std::max(peak, std::fabs(sum[j]));
-        zeros += sum[j]*0.0f;
+        peak   = std::max(peak, std::fabs(s.sum[j]));
+        zeros += s.sum[j]*0.0f;
     }
-    *largest = peak;
-    const bool is_finite = zeros == 0.0f;
+    const bool has_say = zeros == 0.0f && peak > 0.0f;
 
+    w.factors[h*n_q + i] = has_say ? peak/127.0f : NAN;
+
+    h2o_index_query * dst = w.q + (h*n_q + i)*n_blocks;
     for (int64_t b = 0; b < n_blocks; ++b) {
-        const float * x = sum + b*H2O_INDEX_BLOCK;
+        const float * x = s.sum + b*H2O_INDEX_BLOCK;
 
         dst[b].offset = 0;
         for (int j = 0; j < H2O_INDEX_BLOCK; ++j) {
-            dst[b].x[j] = is_finite && peak > 0.0f ? (int8_t) std::nearbyint(x[j]/peak*127.0f) : 0;
+            dst[b].x[j] = has_say ? (int8_t) std::nearbyint(x[j]/peak*127.0f) : 0;
             dst[b].offset -= 8*dst[b].x[j];
         }
     }
-
-    return is_finite;
 }
 
-// n queries from the first on, to the place-th and so on of the scratch
-void top_keys::quantize(int64_t h, int64_t first, int64_t n, int64_t place, const index_scratch & scratch) const {
-    for (int64_t i = 0; i < n; ++i) {
-        float peak;
-        scratch.is_finite[place + i] = quantize_query(h*group, group, first + i, scratch.q + (place + i)*n_blocks, scratch.values, &peak);
-    }
-}
+// Rows that are taken score NaN.
+void top_keys::pack(int64_t h, int64_t unit, char * panels) const {
+    const int64_t first = unit*UNIT_KEYS;
+    const int64_t n     = std::min(UNIT_KEYS, n_k - first);
 
-// The rows to which the group's heads give most, of candidates by the sum of their queries. False if that cannot be told.
-bool top_keys::select_by_weight(int64_t h, int64_t i, const float * scores, const index_scratch & scratch) const {
-    const int64_t n = kernel.select(scores, n_k_pad, n_candidates, scratch.values, scratch.rows, scratch.candidates);
-    if (n <= n_top) {
-        return false;
-    }
-    const int64_t n_panels = h2o_ceil_div(n, kernel.n_lanes);
-    const int64_t n_pad    = n_panels*kernel.n_lanes;
-
-    for (int64_t g = 0; g < group; ++g) {
-        float peak;
-        quantize_query(h*group + g, 1, i, scratch.heads + g*n_blocks, scratch.values, &peak);
-        scratch.factors[g] = peak/127.0f*scale;
-    }
-
-    kernel.pack((const char *) k->data + h*k->nb[2], k->nb[1], scratch.candidates, n, d, scratch.candidate_panels);
-    for (int64_t g = 0; g < group; g += H2O_INDEX_QUERIES) {
-        kernel.score(scratch.candidate_panels, n_panels, d, scratch.heads + g*n_blocks, std::min<int64_t>(H2O_INDEX_QUERIES, group - g),
-            scratch.logits + g*n_pad, n_pad);
-    }
-    kernel.weigh(scratch.logits, n_pad, scratch.factors, group, n_pad, scratch.weights);
-
-    int32_t * dst = top + (h*n_q + i)*n_top;
-    if (kernel.select(scratch.weights, n_pad, n_top, scratch.values, scratch.rows, dst) < n_top) {
-        return false;
-    }
-    for (int64_t j = 0; j < n_top; ++j) {
-        dst[j] = scratch.candidates[dst[j]];
-    }
-    return true;
-}
-
-void top_keys::select(int64_t h, int64_t i, bool is_finite, float * scores, const index_scratch & scratch) const {
-    int32_t * dst = top + (h*n_q + i)*n_top;
-
-    if (!is_finite) {
-        std::fill(scores, scores + n_k_pad, NAN);
-    }
-
-    if (n_candidates > n_top && select_by_weight(h, i, scores, scratch)) {
-        return;
-    }
-    const int64_t n = kernel.select(scores, n_k_pad, n_top, scratch.values, scratch.rows, dst);
-    if (n < n_top) {
-        select_with_nan(h, scores, n, (char *) scratch.rows, dst);
-    }
-}
-
-// All n_found rows that do not score NaN, and of those that do the first ones that are not taken.
-void top_keys::select_with_nan(int64_t h, const float * scores, int64_t n_found, char * is_taken, int32_t * dst) const {
-    std::fill(is_taken, is_taken + n_k, 0);
-
-    for_taken(h, [&](int32_t row) { is_taken[row] = 1; });
-
-    int64_t n     = 0;
-    int64_t n_nan = n_top - n_found;
-    for (int64_t row = 0; row < n_k && n < n_top; ++row) {
-        if (!std::isnan(scores[row])) {
-            dst[n++] = (int32_t) row;
-        } else if (n_nan > 0 && !is_taken[row]) {
-            dst[n++] = (int32_t) row;
-            --n_nan;
+    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], n, d, panels);
+    for_taken(h, [&](int64_t row) {
+        if (row >= first && row < first + n) {
+            float * scales = (float *) (panels + (row - first)/kernel.n_lanes*panel_size);
+            scales[row%kernel.n_lanes] = NAN;
         }
+    });
+}
+
+// f(panels, their number, first key) for the units of a part
+template <typename F>
+void top_keys::for_units(const shared & w, const scratch & s, int64_t h, int64_t part, const F & f) const {
+    for (int64_t unit = part*n_units/n_parts; unit < (part + 1)*n_units/n_parts; ++unit) {
+        const int64_t first = unit*UNIT_KEYS;
+
+        char * panels = packs_once ? w.panels + (h%n_round*n_units + unit)*unit_size : s.panels;
+        if (!packs_once) {
+            pack(h, unit, panels);
+        }
+        f(panels, h2o_ceil_div(std::min(UNIT_KEYS, n_k - first), kernel.n_lanes), first);
     }
+}
+
+// A single query need not know: its order of the keys is the same.
+void top_keys::find_best(const shared & w, const scratch & s, const tile_queries & t, int64_t part) const {
+    float * best = best_of(w, t.h, part) + t.first;
+
+    std::fill_n(best, t.n, t.n > 1 ? -INFINITY : 0.0f);
+    if (t.n > 1) {
+        for_units(w, s, t.h, part, [&](const char * panels, int64_t n_panels, int64_t) {
+            kernel.find_best(panels, n_panels, d, w.q + (t.h*n_q + t.first)*n_blocks, t.n, best);
+        });
+    }
+}
+
+void top_keys::score(const shared & w, const scratch & s, const tile_queries & t, int64_t part, float * scores) const {
+    std::copy_n(best_of(w, t.h, 0) + t.first, t.n, s.best);
+    for (int64_t other = 1; other < n_parts; ++other) {
+        const float * best = best_of(w, t.h, other) + t.first;
+        std::transform(best, best + t.n, s.best, s.best, [](float a, float b) { return std::max(a, b); });
+    }
+    for_units(w, s, t.h, part, [&](const char * panels, int64_t n_panels, int64_t first) {
+        kernel.score(panels, n_panels, d, w.q + (t.h*n_q + t.first)*n_blocks, t.n, s.best, w.factors + t.h*n_q + t.first, scores + first);
+    });
+}
+
+void top_keys::select(const scratch & s, const tile_queries & t, float * scores) const {
+    int32_t * dst = top + (t.h*n_tiles + t.tile)*n_top;
+
+    for_taken(t.h, [&](int32_t row) { scores[row] = NAN; });
+    std::fill(scores + n_k, scores + n_k_pad, NAN);
+
+    const int64_t n = kernel.select(scores, n_k_pad, n_top, s.values, s.rows, dst);
     std::fill(dst + n, dst + n_top, -1);
 }
 
-void top_keys::compute_few(const ggml_compute_params * params, char * work) const {
-    const index_scratch scratch = thread_scratch(work, params->ith);
+void top_keys::compute(const ggml_compute_params * params) const {
+    GGML_ASSERT(size(params->nth) <= params->wsize && "planned for as many threads or more");
 
-    // by every thread: that takes less than to wait for the others
-    for (int64_t h = 0; h < n_head_kv; ++h) {
-        quantize(h, 0, n_q, h*n_q, scratch);
+    const int ith = params->ith;
+    const int nth = params->nth;
+
+    char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
+
+    h2o_take of_all { work };
+    const shared w = get_shared(of_all);
+
+    h2o_take of_thread { work + off_thread + ith*thread_size };
+    const scratch s = get_scratch(of_thread);
+
+    for (int64_t i = ith; i < n_head_kv*n_q; i += nth) {
+        quantize(w, s, i/n_q, i%n_q);
     }
-
-    // the heads of a row stand together in the cache
-    const int64_t n   = n_units*n_head_kv;
-    const int64_t end = (params->ith + 1)*n/params->nth;
-    for (int64_t item = params->ith*n/params->nth; item < end; ++item) {
-        const int64_t unit = item/n_head_kv;
-        const int64_t h    = item%n_head_kv;
-
-        pack(h, unit, scratch.panels);
-        kernel.score(scratch.panels, unit_panels(unit), d, scratch.q + h*n_q*n_blocks, n_q, scores_of(work, h) + unit*UNIT_KEYS, n_k_pad);
-    }
-
-    ggml_barrier(params->threadpool);
-
-    for (int64_t item = params->ith; item < n_head_kv*n_q; item += params->nth) {
-        const int64_t h = item/n_q;
-        const int64_t i = item%n_q;
-
-        float * scores = scores_of(work, h) + i*n_k_pad;
-        for_taken(h, [&](int32_t row) { scores[row] = NAN; });
-        select(h, i, scratch.is_finite[item], scores, scratch);
-    }
-}
-
-void top_keys::compute_many(const ggml_compute_params * params, char * work) const {
-    const index_scratch scratch = thread_scratch(work, params->ith);
 
     for (int64_t first = 0; first < n_head_kv; first += n_round) {
         const int64_t n = std::min(n_round, n_head_kv - first);
 
-        if (params->ith == 0) {
-            ggml_threadpool_chunk_set(params->threadpool, params->nth);
-        }
-
         // the heads of a row stand together in the cache
-        for (int64_t i = params->ith; i < n*n_units; i += params->nth) {
-            const int64_t h = first + i%n;
-            pack(h, i/n, panels_of(work, h) + i/n*unit_size);
+        for (int64_t i = ith; packs_once && i < n*n_units; i += nth) {
+            pack(first + i%n, i/n, w.panels + (i%n*n_units + i/n)*unit_size);
         }
 
-        ggml_barrier(params->threadpool);
-
-        for (int64_t i = params->ith; taken && i < n; i += params->nth) {
-            mark_taken(first + i, panels_of(work, first + i));
-        }
-        if (taken) {
-            ggml_barrier(params->threadpool);
-        }
-
-        for (int64_t item = params->ith; item < n*n_items; item = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-            const int64_t h       = first + item/n_items;
-            const int64_t start   = item%n_items*H2O_INDEX_QUERIES;
-            const int64_t n_block = std::min<int64_t>(H2O_INDEX_QUERIES, n_q - start);
-
-            quantize(h, start, n_block, 0, scratch);
-            kernel.score(panels_of(work, h), n_k_pad/kernel.n_lanes, d, scratch.q, n_block, scratch.scores, n_k_pad);
-
-            for (int64_t i = 0; i < n_block; ++i) {
-                select(h, start + i, scratch.is_finite[i], scratch.scores + i*n_k_pad, scratch);
+        // f(tile, part) for all of them, each by one thread
+        const auto for_items = [&](int64_t n_parts, const auto & f) {
+            if (ith == 0) {
+                ggml_threadpool_chunk_set(params->threadpool, nth);
             }
+            ggml_barrier(params->threadpool);
+            for (int64_t i = ith; i < n*n_tiles*n_parts; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+                f(get_tile(first + i/n_parts/n_tiles, i/n_parts%n_tiles), i%n_parts);
+            }
+            ggml_barrier(params->threadpool);
+        };
+
+        if (n_parts == 1) {
+            for_items(1, [&](const tile_queries & t, int64_t) {
+                find_best(w, s, t, 0);
+                score(w, s, t, 0, s.scores);
+                select(s, t, s.scores);
+            });
+        } else {
+            for_items(n_parts, [&](const tile_queries & t, int64_t part) { find_best(w, s, t, part); });
+            for_items(n_parts, [&](const tile_queries & t, int64_t part) { score(w, s, t, part, scores_of(w, t)); });
+            for_items(1,       [&](const tile_queries & t, int64_t)      { select(s, t, scores_of(w, t)); });
         }
-
-        ggml_barrier(params->threadpool);
-    }
-}
-
-void top_keys::compute(const ggml_compute_params * params) const {
-    GGML_ASSERT(size + 64 <= params->wsize && "planned for as many threads or more");
-
-    char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
-
-    if (is_few) {
-        compute_few(params, work);
-    } else {
-        compute_many(params, work);
     }
 }
 
 } // namespace
 
 size_t ggml_h2o_top_keys_work_size(const ggml_tensor * dst, int n_threads) {
-    return top_keys(dst, n_threads).size + 64;
+    return top_keys(dst).size(n_threads);
 }
 
 void ggml_compute_forward_h2o_top_keys(const ggml_compute_params * params, ggml_tensor * dst) {
-    top_keys(dst, params->nth).compute(params);
+    top_keys(dst).compute(params);
 }

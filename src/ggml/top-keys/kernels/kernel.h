@@ -11,9 +11,6 @@ constexpr int H2O_INDEX_BLOCK = 32;
 // bytes of a block of Q4_0: a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, each of them plus 8
 constexpr int H2O_INDEX_BLOCK_BYTES = 18;
 
-// queries that are scored at once
-constexpr int H2O_INDEX_QUERIES = 8;
-
 // A block of a query in 8 bits, -127 to 127.
 struct h2o_index_query {
     int8_t  x[H2O_INDEX_BLOCK];
@@ -26,15 +23,15 @@ struct h2o_index_kernel {
     const char * name;
     int          n_lanes;
 
-    // n keys in Q4_0, each stride bytes after the other; or n of these, by their numbers. Keys that the last panel lacks score NaN.
-    void (*pack)(const char * keys, int64_t stride, const int32_t * rows, int64_t n, int64_t d, char * panels);
+    // n keys in Q4_0, each stride bytes after the other. Keys that the last panel lacks score NaN.
+    void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels);
 
-    // Scores [n_q][ld] of n_q queries, at most H2O_INDEX_QUERIES, [n_q][d/32] blocks.
-    void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int n_q, float * scores, int64_t ld);
+    // Raises best to the highest score of each of n_q queries [n_q][d/32 blocks]. NaN counts for nothing.
+    void (*find_best)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, float * best);
 
-    // For each of n columns (whole panels), the sum over heads of the softmax of their scores [n_head][ld] times a factor. A column that is
-    // NaN weighs nothing; all are NaN if a head's largest is not finite. The scores are overwritten.
-    void (*weigh)(float * scores, int64_t ld, const float * factors, int n_head, int64_t n, float * sums);
+    // Of each key the largest over the queries of (score - best)*factor, -inf if all are NaN.
+    void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, const float * best,
+            const float * factors, float * scores);
 
     // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones the first.
     // Returns how many there are. values and rows are scratch for n + n_lanes numbers.

@@ -31,14 +31,13 @@ inline void pack_block(const char * const * keys, int64_t offset, char * dst) {
     }
 }
 
-void pack(const char * keys, int64_t stride, const int32_t * rows, int64_t n, int64_t d, char * panels) {
+void pack(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels) {
     const int64_t n_blocks = d/H2O_INDEX_BLOCK;
 
     for (int64_t key = 0; key < n; key += VL) {
         const char * src[VL];
         for (int v = 0; v < VL; ++v) {
-            const int64_t i = min_of(key + v, n - 1);
-            src[v] = keys + (rows ? rows[i] : i)*stride;
+            src[v] = keys + min_of(key + v, n - 1)*stride;
         }
 
         float * first_scales = (float *) panels;
@@ -52,10 +51,9 @@ void pack(const char * keys, int64_t stride, const int32_t * rows, int64_t n, in
     }
 }
 
-// Per query, the same products in the same order for any N.
+// Scores of N queries with a panel's keys.
 template <int N>
-void score_panel(const char * panel, int64_t n_blocks, const h2o_index_query * q, float * scores, int64_t ld) {
-    vec_f sum[N] = {};
+inline void score_panel(const char * panel, int64_t n_blocks, const h2o_index_query * q, vec_f (& sum)[N]) {
     for (int64_t b = 0; b < n_blocks; ++b) {
         const vec_f     scale = load((const float *) panel);
         const key_block keys(panel + VL*sizeof(float));
@@ -65,35 +63,15 @@ void score_panel(const char * panel, int64_t n_blocks, const h2o_index_query * q
         }
         panel += BLOCK_SIZE;
     }
-    for (int i = 0; i < N; ++i) {
-        store(scores + i*ld, sum[i]);
-    }
 }
 
-void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int n_q, float * scores, int64_t ld) {
-    const int64_t n_blocks = d/H2O_INDEX_BLOCK;
-
-    for (int i = 0; i < n_q; i += NQ) {
-        with_constant<NQ>((int) min_of(NQ, n_q - i), [&](auto n) {
-            for (int64_t p = 0; p < n_panels; ++p) {
-                score_panel<decltype(n)::value>(panels + p*n_blocks*BLOCK_SIZE, n_blocks, q + i*n_blocks, scores + i*ld + p*VL, ld);
-            }
-        });
-    }
+// b if a is NaN
+inline vec_f min(vec_f a, vec_f b) {
+    return a < b ? a : b;
 }
 
-// Floats as integers in the same order, and back. NaN lies beyond the infinities.
-inline int64_t order_of(float x) {
-    int32_t i;
-    __builtin_memcpy(&i, &x, sizeof(i));
-    return i ^ (i >> 31 & 0x7fffffff);
-}
-
-inline float float_of(int64_t order) {
-    const int32_t i = (int32_t) order ^ ((int32_t) order >> 31 & 0x7fffffff);
-    float x;
-    __builtin_memcpy(&x, &i, sizeof(x));
-    return x;
+inline vec_f max(vec_f a, vec_f b) {
+    return a > b ? a : b;
 }
 
 template <int STEP, int... J>
@@ -112,42 +90,73 @@ inline vec_f fold(vec_f x, const F & f) {
     }
 }
 
-inline vec_f min(vec_f a, vec_f b) {
-    return a < b ? a : b; // b if a is NaN
+// f(constant<number of queries>, first query) for as many queries as have their sums in registers
+template <typename F>
+inline void for_queries(int64_t n_q, const F & f) {
+    for (int64_t i = 0; i < n_q; i += NQ) {
+        with_constant<NQ>((int) min_of(NQ, n_q - i), [&](auto n) { f(n, i); });
+    }
 }
 
-inline vec_f max(vec_f a, vec_f b) {
-    return a > b ? a : b;
+void find_best(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, float * best) {
+    const int64_t n_blocks = d/H2O_INDEX_BLOCK;
+
+    for_queries(n_q, [&](auto n, int64_t first) {
+        constexpr int N = decltype(n)::value;
+
+        vec_f high[N];
+        for (int i = 0; i < N; ++i) {
+            high[i] = broadcast(best[first + i]);
+        }
+        for (int64_t p = 0; p < n_panels; ++p) {
+            vec_f sum[N] = {};
+            score_panel(panels + p*n_blocks*BLOCK_SIZE, n_blocks, q + first*n_blocks, sum);
+            for (int i = 0; i < N; ++i) {
+                high[i] = max(sum[i], high[i]);
+            }
+        }
+        for (int i = 0; i < N; ++i) {
+            best[first + i] = fold(high[i], max)[0];
+        }
+    });
+}
+
+void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, const float * best,
+        const float * factors, float * scores) {
+    const int64_t n_blocks = d/H2O_INDEX_BLOCK;
+
+    for_queries(n_q, [&](auto n, int64_t first) {
+        constexpr int N = decltype(n)::value;
+
+        for (int64_t p = 0; p < n_panels; ++p) {
+            vec_f sum[N] = {};
+            score_panel(panels + p*n_blocks*BLOCK_SIZE, n_blocks, q + first*n_blocks, sum);
+
+            vec_f high = first > 0 ? load(scores + p*VL) : broadcast(-__builtin_inff());
+            for (int i = 0; i < N; ++i) {
+                high = max((sum[i] - best[first + i])*factors[first + i], high);
+            }
+            store(scores + p*VL, high);
+        }
+    });
+}
+
+// Floats as integers in the same order, and back. NaN lies beyond the infinities.
+inline int64_t order_of(float x) {
+    int32_t i;
+    __builtin_memcpy(&i, &x, sizeof(i));
+    return i ^ (i >> 31 & 0x7fffffff);
+}
+
+inline float float_of(int64_t order) {
+    const int32_t i = (int32_t) order ^ ((int32_t) order >> 31 & 0x7fffffff);
+    float x;
+    __builtin_memcpy(&x, &i, sizeof(x));
+    return x;
 }
 
 inline float sum_of_lanes(vec_f x) {
     return fold(x, [](vec_f a, vec_f b) { return a + b; })[0];
-}
-
-void weigh(float * scores, int64_t ld, const float * factors, int n_head, int64_t n, float * sums) {
-    for (int h = 0; h < n_head; ++h) {
-        float * x = scores + h*ld;
-
-        vec_f high = broadcast(-__builtin_inff());
-        for (int64_t i = 0; i < n; i += VL) {
-            const vec_f v = load(x + i)*factors[h];
-            store(x + i, v);
-            high = max(v, high);
-        }
-        high = fold(high, max);
-
-        vec_f total = {};
-        for (int64_t i = 0; i < n; i += VL) {
-            const vec_f e = exp_negative(load(x + i) - high);
-            store(x + i, e);
-            total += e;
-        }
-        const vec_f share = broadcast(1.0f/sum_of_lanes(total));
-
-        for (int64_t i = 0; i < n; i += VL) {
-            store(sums + i, load(x + i)*share + (h > 0 ? load(sums + i) : vec_f {}));
-        }
-    }
 }
 
 // of counts below 0
@@ -308,7 +317,7 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
     return n_top;
 }
 
-const h2o_index_kernel kernel = { NAME, VL, pack, score, weigh, select };
+const h2o_index_kernel kernel = { NAME, VL, pack, find_best, score, select };
 
 } // namespace
 
