@@ -24,10 +24,13 @@ _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 # Sizes that are not given, in chunks of so many tokens or more, and in proportion in shorter ones.
 _CHUNK = 1024
 _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
-_LOOKUP_SHARE = {"index": 4 / 7, "ngrams": 2 / 7}
 
-PRESETS = {"fast": 192, "balanced": 448, "faithful": 896}
-"""The default of H + B, by preset."""
+PRESETS = {"fast": (128, 512), "balanced": (0, 1536), "faithful": (0, 3072)}
+"""The defaults of H and B with an index of keys, by preset."""
+
+# H + B without one, and what B has of it.
+_WITHOUT_INDEX = {"fast": 192, "balanced": 448, "faithful": 896}
+_NGRAMS_SHARE = 2 / 7
 
 _FOLLOWS: Any = None
 
@@ -55,11 +58,11 @@ class H2OConfig:
     ----------
     local_window : int, default 60
         L: the last L positions of a chunk are always in its memory set. At most S.
-    heavy_budget : int, default 192
+    heavy_budget : int, default 0
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 320
         with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup (with the preset
         "balanced"). With `keep_ratio` the most that it may hold, by default what the ratio comes to in a text of n_ctx
-        tokens.
+        tokens. With 0 nothing is ranked, and no scores are kept.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     chunk_size : int, default 1024
@@ -108,7 +111,7 @@ class H2OConfig:
         - "cache": from the chunk on that ends beyond the trained length T, keys of a memory set are rotated: what is
           more than T - S before the chunk counts as that far. No distance is longer than T, however long the text is.
           K takes M more rows. Needs plain RoPE on keys, M + S of at most the trained length, and no cold store.
-    lookup_budget : int, default 256
+    lookup_budget : int, default 1536
         B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
         `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
     retrieval : {"index", "ngrams"}
@@ -116,22 +119,23 @@ class H2OConfig:
         has no index.
 
         - "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
-          heads. They are the newest that a query and those before it have asked for, so each stays until B newer ones
-          have come.
-        - "index": by the keys, of which a copy in 4 bits is kept. Every query chooses for itself, in each layer and KV
-          head, the B positions before its chunk whose keys fit best and that are not in the memory set. Less is lost,
-          at a cost that grows with the text, slowly. The copy has room for n_ctx tokens, and stays in memory with a
+          heads. A query asks for ceil(B/4) positions at most. It sees the newest B that were asked for before its
+          tile, and those that its tile has asked for up to it.
+        - "index": by the keys, of which a copy in 4 bits is kept. The queries of a tile choose together, in each layer
+          and KV head, positions before their chunk that are not in the memory set: those that come nearest to what
+          some query of the tile wants most. In the ninth chunk they choose B, in chunk c B * (c/8)^0.4: what is lost
+          then does not grow with the text. The copy has room for n_ctx tokens, and stays in memory with a
           cold store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose
           size is a multiple of 32.
-    tile : int, default 4
-        T, with "ngrams": a query adds ceil(B/T) positions at most. With a smaller T they are more, and stay for less
-        long.
+    tile : int, default 64
+        T: so many queries that follow one another share the further positions. Tiles begin with the chunk. Where a
+        prompt is split within a tile, the queries of each part choose for themselves.
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
     preset : {"fast", "balanced", "faithful"}, default "balanced"
-        How large H + B are where they are not given: 192, 448 or 896. With "faithful" all of it is B, by the index of
-        keys: less is lost than with heavy hitters, and it takes longer.
+        How large H and B are where they are not given: 128 and 512, 0 and 1,536, or 0 and 3,072. Without an index
+        H + B are 192, 448 or 896.
 
     Raises
     ------
@@ -148,7 +152,7 @@ class H2OConfig:
     >>> H2OConfig(evict=True).memory_size, H2OConfig(evict=True).decode
     (512, 'memory')
     >>> H2OConfig(preset="fast").lookup_budget, H2OConfig(chunk_size=256).local_window
-    (110, 15)
+    (512, 15)
     """
 
     local_window: int = _FOLLOWS
@@ -159,7 +163,7 @@ class H2OConfig:
     decode: Literal["full", "memory"] = _FOLLOWS
     evict: bool = False
     lookup_budget: int = _FOLLOWS
-    tile: int = 4
+    tile: int = 64
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = _FOLLOWS
     cold_store: str | os.PathLike[str] | None = None
@@ -203,10 +207,12 @@ class H2OConfig:
         share = min(self.chunk_size / _CHUNK, 1.0)
         has_lookup = not self.evict or self.cold_store is not None
         retrieval = self.retrieval or ("index" if has_lookup else "ngrams")
-        budget = PRESETS[self.preset]
-        all_by_index = retrieval == "index" and self.preset == "faithful"
-        lookup_share = 1.0 if all_by_index else _LOOKUP_SHARE[retrieval]
-        lookup_budget = round(budget * lookup_share) if has_lookup else 0
+        if retrieval == "index":
+            heavy_budget, lookup_budget = PRESETS[self.preset]
+        else:
+            budget = _WITHOUT_INDEX[self.preset]
+            lookup_budget = round(budget * _NGRAMS_SHARE) if has_lookup else 0
+            heavy_budget = budget - lookup_budget
         res: dict[str, int | str] = {
             "local_window": int(share * _LOCAL_WINDOW),
             "sink_tokens": min(_SINK_TOKENS, self.chunk_size // 8),
@@ -216,8 +222,8 @@ class H2OConfig:
             "positions": "text" if has_lookup else "cache",
         }
         if self.keep_ratio is None:
-            at_least = 0 if all_by_index and res["sink_tokens"] else 1
-            res["heavy_budget"] = max(at_least, int(share * (budget - lookup_budget)))
+            at_least = 0 if heavy_budget == 0 and res["sink_tokens"] else 1
+            res["heavy_budget"] = max(at_least, int(share * heavy_budget))
         return res
 
     def _round_up_to_blocks(self) -> None:

@@ -75,7 +75,7 @@ struct llama_h2o_params {
 
     uint32_t                 lookup_budget; // positions that a query attends to besides; 0: none
     enum llama_h2o_retrieval retrieval;     // how these are found
-    uint32_t                 tile;          // NGRAMS: queries that look up so many; each adds its part, until newer ones take its place
+    uint32_t                 tile;          // queries that share further positions
 
     enum llama_h2o_scorer scorer;
     uint32_t              block_tokens; // BLOCK_EMA: positions of a block, a divisor of the sizes above

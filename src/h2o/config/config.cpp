@@ -69,10 +69,8 @@ std::string h2o_config::state_key() const {
     params.lossless = def.lossless;
     params.products = def.products;
     strcpy(params.cold_store, has_cold_store() ? "somewhere" : "");
-    if (!has_tiles()) {
-        params.tile = def.tile;
-    }
     if (lookup_budget == 0) {
+        params.tile      = def.tile;
         params.retrieval = def.retrieval;
     }
 
