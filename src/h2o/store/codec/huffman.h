@@ -6,7 +6,13 @@
 // zstd's Huffman code, with tables that many short streams share, and its XXH64. Both are inside of zstd.c and not in zstd.h.
 
 // Only this of huffman.c is visible: another zstd in the same process must not be taken for ours, nor ours for it.
-#pragma GCC visibility push(default)
+// GCC compiles nothing but what these call.
+#ifdef __clang__
+#define H2O_HUFFMAN_API __attribute__((visibility("default")))
+#else
+#define H2O_HUFFMAN_API __attribute__((visibility("default"), externally_visible))
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -25,23 +31,22 @@ struct h2o_huffman_decoder {
 };
 
 // The code for these counts, of which two or more are not 0, and the bytes that say it: how many, or 0 if there is no such code.
-size_t h2o_huffman_make(const uint32_t counts[256], struct h2o_huffman_encoder * encoder, uint8_t weights[H2O_HUFFMAN_MAX_WEIGHTS]);
+H2O_HUFFMAN_API size_t h2o_huffman_make(const uint32_t counts[256], struct h2o_huffman_encoder * encoder, uint8_t weights[H2O_HUFFMAN_MAX_WEIGHTS]);
 
 // bytes that it makes of as many as counts say
-size_t h2o_huffman_size(const struct h2o_huffman_encoder * encoder, const uint32_t counts[256]);
+H2O_HUFFMAN_API size_t h2o_huffman_size(const struct h2o_huffman_encoder * encoder, const uint32_t counts[256]);
 
 // From the bytes that say it, which must be n; 0 if they are damaged.
-int h2o_huffman_read(const uint8_t * weights, size_t n, struct h2o_huffman_decoder * decoder);
+H2O_HUFFMAN_API int h2o_huffman_read(const uint8_t * weights, size_t n, struct h2o_huffman_decoder * decoder);
 
 // Only bytes that were counted. Bytes written, or 0 if they are not fewer than n.
-size_t h2o_huffman_encode(const struct h2o_huffman_encoder * encoder, const uint8_t * data, size_t n, uint8_t * out);
+H2O_HUFFMAN_API size_t h2o_huffman_encode(const struct h2o_huffman_encoder * encoder, const uint8_t * data, size_t n, uint8_t * out);
 
 // 0 if the stream is damaged.
-int h2o_huffman_decode(const struct h2o_huffman_decoder * decoder, const uint8_t * stream, size_t n, uint8_t * out, size_t n_out);
+H2O_HUFFMAN_API int h2o_huffman_decode(const struct h2o_huffman_decoder * decoder, const uint8_t * stream, size_t n, uint8_t * out, size_t n_out);
 
-uint64_t h2o_xxh64(const void * data, size_t n, uint64_t seed);
+H2O_HUFFMAN_API uint64_t h2o_xxh64(const void * data, size_t n, uint64_t seed);
 
 #ifdef __cplusplus
 }
 #endif
-#pragma GCC visibility pop
