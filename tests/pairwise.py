@@ -68,6 +68,15 @@ def all_pairs(**axes: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in found]
 
 
+def in_turn(config: Iterable[str]) -> pytest.MarkDecorator:
+    """Parametrise a test by the fixtures `model_path` and `config`: each of these names with two models, in turn."""
+    cases = []
+    for i, name in enumerate(config):
+        models = [model for model in (*SHAPES[i % len(SHAPES) :], *SHAPES) if is_possible([model, name])]
+        cases += [(models[0], name), (models[2], name)]
+    return pytest.mark.parametrize(("model_path", "config"), cases, indirect=True)
+
+
 def pairwise(*fixtures: str, **axes: Sequence[Any]) -> pytest.MarkDecorator:
     """Parametrise a test by fixtures of the table above, with all their values, and by axes with these values."""
     axes = {name: FIXTURES[name] for name in fixtures} | axes

@@ -35,7 +35,6 @@ DOCUMENTS = {"a.txt": "All about ducks. " * 20, "sub/b.md": "Geese are no ducks.
 QUESTIONS = ["What is this?", "Who wrote it?", "Wann?", "Why are there ducks in it, and no geese?", "Is it true?"]
 CONFIGS: dict[str, tuple[list[str], H2OConfig | None]] = {
     "h2o": (["--local", "8", "--heavy", "16"], H2OConfig(chunk_size=CHUNK, local_window=8, heavy_budget=16)),
-    "evict": (["--evict"], H2OConfig(chunk_size=CHUNK, evict=True)),
     "cold-store": (
         ["--evict", "--cold-store", "memory"],
         H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory"),
@@ -93,8 +92,8 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("template", "config"),
-    [(CHATML, "h2o"), (CHATML, "evict"), (CHATML, "dense"), (INSTRUCT, "h2o"), (INSTRUCT, "cold-store")],
-    ids=["h2o", "evict", "dense", "no-system-role", "no-system-role-cold-store"],
+    [(CHATML, "h2o"), (CHATML, "dense"), (INSTRUCT, "cold-store")],
+    ids=["h2o", "dense", "no-system-role-cold-store"],
 )
 def test_answers_are_those_of_one_chat_each(
     template: str, config: str, folder: Path, evaluated: list[dict[str, Any]], tmp_path: Path

@@ -238,14 +238,14 @@ def test_modes_of_each_length() -> None:
 def test_peak_memory_is_that_of_the_mode_alone() -> None:
     """Attention weights of all pairs of a chunk and the prompt, which only dense attention without flash has."""
     with Llama(h2o_llama.demo_model_path(), n_ctx=64, h2o=None) as llm:
-        tokens = prompt_tokens(llm, None, 4096)
+        tokens = prompt_tokens(llm, None, 2048)
     ballast = np.ones(2**25)  # 256 MB in this process
     path = str(h2o_llama.demo_model_path())
-    flash, plain = (alone.measure_alone(Case(mode, 4096, 0, 1024, 1, 0), path, tokens) for mode in DENSE[:2])
-    assert flash.stats.kv_bytes == plain.stats.kv_bytes == 4096 * 2048
+    flash, plain = (alone.measure_alone(Case(mode, 2048, 0, 1024, 1, 0), path, tokens) for mode in DENSE[:2])
+    assert flash.stats.kv_bytes == plain.stats.kv_bytes == 2048 * 2048
     assert flash.peak_rss is not None
     assert plain.peak_rss is not None
-    assert plain.peak_rss - flash.peak_rss > 4 * 6 * 1024 * 4096 / 2
+    assert plain.peak_rss - flash.peak_rss > 4 * 6 * 1024 * 2048 / 2
     assert flash.peak_rss < ballast.nbytes
 
 

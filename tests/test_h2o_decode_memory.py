@@ -13,7 +13,7 @@ from compare import assert_all_equal, assert_logits_close
 from inputs import ModelByName, is_external, limited, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, lookups_of, open_llama
 from oracle import DenseOracle, GGUFModel
-from pairwise import pairwise
+from pairwise import in_turn, pairwise
 from test_h2o_decode import assert_graphs_are_used_again, decode_calls
 from tolerances import SELF_LOGITS_F32
 
@@ -43,6 +43,7 @@ def chunk_calls(n: int) -> list[int]:
     return [20, *[1] * (n // 2 - 20), 7, *[1] * (n - n // 2 - 7)]
 
 
+@in_turn(CONFIGS)
 def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
     n = 44 if is_external(model_path) else 90
     tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=1)

@@ -22,6 +22,7 @@ from h2o_llama._internal.apart import call_apart, resident_bytes
 from inputs import is_external, random_tokens, split
 from llamas import Config, arrays, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel
+from pairwise import in_turn
 from test_h2o_decode import assert_graphs_are_used_again
 from test_h2o_properties import small
 from test_h2o_sequence import min_position, remove, restore, state_of
@@ -52,6 +53,7 @@ def config(request: pytest.FixtureRequest) -> Config:
     return CONFIGS[request.param]
 
 
+@in_turn(CONFIGS)
 def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
     sizes = [37, *[1] * 6, 7, 1] if is_external(model_path) else [37, *[1] * 20, 7, *[1] * 36]
     tokens = random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=1)

