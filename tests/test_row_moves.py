@@ -85,13 +85,13 @@ def test_the_device_moves_rows_as_the_host_does(
         both(lambda llm: read(llm, S, seed=6))
 
 
-def check_layers_that_choose_alike(path: Path, **kwargs: Any) -> None:
+def check_layers_that_choose_alike(path: Path, n_chunks: int, **kwargs: Any) -> None:
     """Layers whose rows move alike share the numbers of these. Which do, changes from chunk to chunk.
 
     K and V of the first layer do not depend on attention: they are the same without eviction.
     """
     config = replace(CONFIG, S=8, L=1, H=1, A=0, shared_heads=True, scorer="distant")
-    tokens = random_tokens(100 * config.S)
+    tokens = random_tokens(n_chunks * config.S)
     with (
         open_llama(path, config, **kwargs) as llm,
         open_llama(path, replace(config, evict=False), **kwargs) as whole,
@@ -109,7 +109,7 @@ def check_layers_that_choose_alike(path: Path, **kwargs: Any) -> None:
 
 def test_layers_that_choose_alike(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
-    check_layers_that_choose_alike(tiny_model)
+    check_layers_that_choose_alike(tiny_model, n_chunks=100)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0", "q5_1", "q4_0"])

@@ -118,7 +118,7 @@ def test_a_cancelled_call_is_undone(tiny_model: Path) -> None:
 
 
 def test_layers_that_choose_alike(tiny_model: Path) -> None:
-    check_layers_that_choose_alike(tiny_model, n_gpu_layers=-1)
+    check_layers_that_choose_alike(tiny_model, n_chunks=20, n_gpu_layers=-1)
 
 
 def test_a_snapshot_goes_to_the_device_and_back(tiny_model: Path) -> None:
