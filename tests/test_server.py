@@ -103,8 +103,9 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
     assert again["content"] == second["content"]
 
 
-@pytest.mark.parametrize("evict", [False, True])
-@pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"])
+@pytest.mark.parametrize(
+    ("model", "evict"), [("gemma3-windows-f32", True), ("lfm2-conv-f32", False), ("deepseek2-mla-f32", True)]
+)
 def test_a_second_question_costs_little_with_every_memory(
     model: str, evict: bool, model_by_name: ModelByName, tmp_path: Path
 ) -> None:
@@ -192,8 +193,7 @@ def test_a_slot_that_cannot_be_saved_leaves_the_file_that_was_there(served: tupl
     shutil.rmtree(slots / "kept.part")
 
 
-@pytest.mark.parametrize("options", [[], ["--evict"], ["--evict", "--cold-store", "memory"]])
-@pytest.mark.parametrize("answer", [1, S])
+@pytest.mark.parametrize(("options", "answer"), [([], S), (["--evict"], S), (["--evict", "--cold-store", "memory"], 1)])
 def test_saved_slots_outlive_a_server_that_is_killed(tmp_path: Path, options: list[str], answer: int) -> None:
     """And they go back to where the question began, also where the answer has closed its chunk."""
     (tmp_path / "slots").mkdir()
@@ -667,9 +667,7 @@ def logprobs_of(answer: Any) -> list[float]:
     return [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]]
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--evict"], ["--evict", "--cold-store", "memory"], ["--evict", "--scorer", "sum"]]
-)
+@pytest.mark.parametrize("options", [[], ["--evict", "--cold-store", "memory"], ["--evict", "--scorer", "sum"]])
 def test_a_conversation_goes_back_to_any_message_of_the_user(tmp_path: Path, options: list[str]) -> None:
     """Several messages in a chunk, and several chunks: answers are those of a slot in which nothing else was said."""
     file = tmp_path / "template"
