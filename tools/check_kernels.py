@@ -48,6 +48,14 @@ print(_core.ops_isas()[0], *{path for path in maps if "/libh2o-" in path})
 """
 
 
+def without_others_kernels() -> list[str]:
+    """CMake's options for a build without kernels that this CPU cannot run, and which take long to compile."""
+    flags = {"AVX512": "avx512vl", "AVX512_BF16": "avx512_bf16", "AVX_VNNI": "avx_vnni", "AMX": "amx_tile"}
+    path = Path("/proc/cpuinfo")
+    has = path.read_text().split() if path.exists() else [*flags.values()]
+    return [f"-DH2O_LLAMA_{name}=OFF" for name, flag in flags.items() if flag not in has]
+
+
 def main() -> None:
     kernel, *arguments = sys.argv[1:] or [""]
     if kernel not in KERNELS or sys.platform != "linux" or platform.machine() != "x86_64":
@@ -57,7 +65,7 @@ def main() -> None:
     libraries = [str(build / "bin" / f"libh2o-{target}.so") for target in targets]
     # CMake would take the first Python of PATH, which may have no pybind11
     common = [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=OFF"]
-    run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *common, *flags)
+    run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *common, *without_others_kernels(), *flags)
     run("cmake", "--build", build, "--target", *targets)
 
     env = os.environ | {"LD_PRELOAD": ":".join(libraries)} | variables

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from check_kernels import without_others_kernels
 from quiet import run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +33,7 @@ def main() -> None:
         "-DGGML_NATIVE=OFF",
         "-DGGML_OPENMP=OFF",
         "-DH2O_LLAMA_BUILD_BACKEND_TESTS=ON",
+        *without_others_kernels(),
     ]
     run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
     run("cmake", "--build", BUILD, "--target", "test-codec", "test-h2o-context", "test-h2o-errors", "test-h2o-state")
