@@ -1,6 +1,6 @@
 """Run the tests of upstream's server on the package's server: python tools/check_server.py [--model FILE] [-k WORDS]
 
-They come from the pinned source distribution, and are run with H2O on; those of what a slot holds also with H2O off.
+They come from the pinned source distribution, and are run with H2O on; tests of a slot's memory also with H2O off.
 Their models are not there: FILE, or the demo model, takes their place, and a random adapter that of theirs, so what a
 model says, and how many tokens a text has, is not looked at. Needs tools/requirements-server.txt.
 """
