@@ -14,14 +14,16 @@ import pytest
 from compare import assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import random_tokens
-from llamas import Config, open_llama
+from llamas import Config, eval_calls, open_llama
 from test_h2o_sequence import assert_same
-from tolerances import SELF_LOGITS_F32
+from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1)
 EVICT = replace(CONFIG, decode="memory", evict=True)
 STORED = replace(EVICT, B=8, T=4, cold_store="memory")
+NEAR = replace(CONFIG, H=0)
+GRID = replace(NEAR, B=8, T=4, retrieval="index", kv_type="q8_0")
 N = 5 * S + 9
 """Tokens of a prompt; two generated ones follow."""
 
@@ -33,6 +35,12 @@ POSSIBLE: dict[str, tuple[Config | None, bool, set[int]]] = {
     "cold store": (STORED, False, {0, 5 * S, N, N + 2}),
     "cold store-recorded": (STORED, True, {0, *range(S, 6 * S, S), N, N + 2}),
     "dense": (None, False, set(range(N + 3))),
+    "near": (NEAR, False, set(range(N + 3))),
+    "near-recorded": (NEAR, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
+    "near-evict": (replace(EVICT, H=0), False, {0, *range(5 * S, N + 3)}),
+    "near-ngrams": (replace(NEAR, B=8, T=4), False, set(range(N + 3))),
+    "near-index": (GRID, False, {*range(0, N, 4), N, N + 1, N + 2}),
+    "near-windows of tiles": (replace(GRID, T=5), False, {*(n for n in range(N) if n % S % 5 == 0), N, N + 1, N + 2}),
 }
 
 
@@ -61,7 +69,7 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
             assert found is not None
             assert int(found[1]) == max(p for p in possible if p < n)
             assert int(found[2]) == min(p for p in possible if p > n)
-            assert ("record=True" in str(error.value)) != record
+            assert ("record=True" in str(error.value)) != (record or config in (GRID, replace(GRID, T=5)))
             assert llm.snapshot().state == snapshot.state
 
 
@@ -119,6 +127,92 @@ def test_back_to_where_a_call_began(tiny_model: Path, config: Config) -> None:
                     assert_same(rewound, fresh, random_tokens(50, seed=2))
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(NEAR, dense_layers=(1,)),
+        replace(NEAR, schedule="two_phase"),
+        replace(NEAR, B=8, T=4, decode="memory"),
+        replace(NEAR, B=8, T=4, schedule="two_phase", scorer="distant"),
+        replace(GRID, decode="memory"),
+        replace(EVICT, H=0),
+    ],
+    ids=str,
+)
+def test_without_heavy_hitters_any_place_is_gone_back_to(tiny_model: Path, config: Config) -> None:
+    """As if only that had been read, wherever calls began; also after a snapshot, and in a fork."""
+    tokens, generated = random_tokens(N), random_tokens(2 * S, seed=3)
+    with (
+        open_llama(tiny_model, config, record=False, n_seq_max=2) as llm,
+        open_llama(tiny_model, config, record=False) as other,
+        open_llama(tiny_model, config, record=False) as fresh,
+    ):
+        for start, stop in pairwise_of([0, S + 4, 3 * S, N]):
+            llm.eval(tokens[start:stop])
+        for token in generated:
+            llm.eval([token], decode=True)
+        snapshot = llm.snapshot()
+        for n in (N + S + 7, 7 * S, N, N - 1, 3 * S + 8, 3 * S, 3 * S - 4, S + 4, 4) if not config.evict else (7 * S + 6,):
+            n -= n % 4
+            fresh.reset()
+            fresh.eval(tokens[: min(n, N)])
+            for token in generated[: max(n - N, 0)]:
+                fresh.eval([token], decode=True)
+            end_of_fresh = fresh.snapshot()
+            other.restore(snapshot)
+            with llm.fork() as fork:
+                for rewound in (other, fork):
+                    rewound.rewind(n)
+                    fresh.restore(end_of_fresh)
+                    calls = [random_tokens(50, seed=2), [1], [2], random_tokens(S, seed=4)]
+                    logits = [eval_calls(x, calls) for x in (rewound, fresh)]
+                    for got, want in zip(*logits, strict=True):
+                        assert_logits_close(got, want, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
+                    for il in fresh.kv.layers:
+                        np.testing.assert_array_equal(rewound.kv.memory_indices(il), fresh.kv.memory_indices(il))
+
+
+def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path) -> None:
+    """Where nothing ranks by them only with record=True; with the same results."""
+    config = replace(NEAR, decode="memory")
+    with open_llama(tiny_model, config) as recorded, open_llama(tiny_model, config, record=False) as llm:
+        for x in (recorded, llm):
+            evaluate(x)
+        assert_logits_close(llm.logits, recorded.logits, SELF_LOGITS_F32)
+        assert recorded.kv.scores(0).any()
+        assert (llm.kv.stats.score_bytes, recorded.kv.stats.score_bytes > 0) == (0, True)
+        snapshots = llm.snapshot(), recorded.snapshot()
+        assert len(snapshots[0].state) < len(snapshots[1].state)
+        for x, snapshot in product((recorded, llm), snapshots):
+            x.restore(snapshot)
+            has_scores = x is recorded and snapshot is snapshots[1]
+            x.eval(random_tokens(2 * S))
+            if has_scores:
+                assert x.kv.scores(0).any()
+                continue
+            with pytest.raises(H2OError, match=r"heavy_budget=.*, or record=True"):
+                x.kv.scores(0)
+            x.rewind(2 * S + 1)
+        recorded.reset()
+        recorded.eval(random_tokens(2 * S))
+        assert recorded.kv.scores(0).any()
+
+
+def test_memory_sets_of_ones_own_are_gone_back_to(tiny_model: Path) -> None:
+    """They do not follow from the position: only records know them."""
+    with open_llama(tiny_model, NEAR, record=False) as llm:
+        llm.eval(random_tokens(2 * S))
+        llm.kv.set_memory_indices(0, np.tile(np.arange(5, dtype=np.int32), (2, 1)))
+        llm.eval(random_tokens(S + 3))
+        before = llm.snapshot()
+        llm.restore(before)
+        with pytest.raises(H2OError, match="the nearest possible are 0 and 48"):
+            llm.rewind(S)
+        llm.reset()
+        llm.eval(random_tokens(2 * S))
+        llm.rewind(S + 1)
+
+
 def test_the_first_and_the_last_places_are_kept(tiny_model: Path) -> None:
     with open_llama(tiny_model, replace(CONFIG, S=64)) as llm:
         for token in random_tokens(20):
@@ -174,6 +268,8 @@ def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
         ("sum-recorded", 5 * S - 1, 4 * S),
         ("dense", 7, 7),
         ("dense", 0, 0),
+        ("near", 2 * S + 3, 2 * S + 3),
+        ("near-index", 2 * S + 3, 2 * S),
     ],
 )
 def test_a_common_prefix_is_kept(tiny_model: Path, name: str, n_shared: int, n_cached: int) -> None:

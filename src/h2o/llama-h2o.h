@@ -169,6 +169,8 @@ struct llama_h2o_info {
     uint32_t lookup_start;       // what queries before this position have looked up is not kept, without llama_h2o_kv_set_record
     uint32_t n_memory_sets;      // memory sets built so far; M_{n_memory_sets - 1} is the current one
     uint32_t max_draft;          // generated tokens of a call, besides its first, that can all be taken back, if none of them begins a chunk
+    uint32_t rewind_step;        // the sequence can go back to every so many tokens of each chunk; 0: see llama_h2o_kv_can_rewind
+    bool     has_scores;         // llama_h2o_kv_scores: heavy_budget > 0 or llama_h2o_kv_set_record
 };
 
 struct llama_h2o_stats {
@@ -278,11 +280,15 @@ struct llama_h2o_points {
 };
 
 // Those to which the sequence, restored from its state elsewhere, could go back, with H2O on or off: what sliding windows and recurrent
-// states have forgotten is not in a state. Returns how many ranges there are, ascending, and writes at most n of them.
+// states have forgotten is not in a state. With a rewind_step it is one range, of which only every so many can be gone back to. Returns how many ranges there are, ascending, and writes at most n of them.
 LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_points * dst, size_t n);
 
-// keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history)
+// Keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history), and the scores of the next text, of
+// this one if it is empty, also where no heavy hitters are ranked by them.
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
+
+// From now on the sequence can go back to the ends of all its chunks, where it cannot go back to any place anyway.
+LLAMA_API void llama_h2o_kv_keep_boundaries(struct llama_h2o_kv * kv);
 
 LLAMA_API struct llama_h2o_info  llama_h2o_kv_info (const struct llama_h2o_kv * kv);
 LLAMA_API struct llama_h2o_stats llama_h2o_kv_stats(const struct llama_h2o_kv * kv);
@@ -301,7 +307,7 @@ LLAMA_API uint32_t llama_h2o_kv_head_size_v(const struct llama_h2o_kv * kv, int3
 
 // All functions below return false, and write nothing, if il is not a layer of the cache or a range is outside it.
 
-// scores [n_head_kv, n_tokens], float32; NaN for what is evicted
+// scores [n_head_kv, n_tokens], float32; NaN for what is evicted. False if none are kept (has_scores)
 LLAMA_API bool llama_h2o_kv_scores(const struct llama_h2o_kv * kv, int32_t il, float * dst);
 
 // current memory set [n_head_kv, M], ascending positions, -1 padded

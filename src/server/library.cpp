@@ -109,7 +109,7 @@ bool server_h2o_library::is_of_this_model(const server_h2o_adapters & adapters) 
 bool server_h2o_library::cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const {
     const bool is_place = n_prompt >= n_least && std::find(marks.begin(), marks.end(), n_prompt - n_tokens) != marks.end();
 
-    return is_place && is_on() && server_h2o_enabled(ctx);
+    return is_place && is_on() && server_h2o_enabled(ctx) && !server_h2o_goes_anywhere(ctx);
 }
 
 static bool is_done(const std::future<std::optional<server_h2o_answer>> & answer) {

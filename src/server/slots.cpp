@@ -35,14 +35,19 @@ bool server_h2o_prepare(common_params & params) {
     return true;
 }
 
-bool server_h2o_init(llama_context * ctx, const common_params & params) {
+common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_params & params) {
+    if (!server_h2o_enabled(ctx)) {
+        return common_context_can_seq_rm(ctx);
+    }
     // with eviction and no cold store the rows of earlier boundaries are gone
     const bool has_boundaries = !params.h2o.evict || params.h2o.cold_store[0];
 
     for (llama_seq_id id = 0; auto * kv = llama_get_h2o_kv_seq(ctx, id); ++id) {
-        llama_h2o_kv_set_record(kv, has_boundaries);
+        if (has_boundaries) {
+            llama_h2o_kv_keep_boundaries(kv);
+        }
     }
-    return server_h2o_enabled(ctx);
+    return server_h2o_goes_anywhere(ctx) ? COMMON_CONTEXT_SEQ_RM_TYPE_PART : COMMON_CONTEXT_SEQ_RM_TYPE_FULL;
 }
 
 bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * projector) {
@@ -59,6 +64,12 @@ bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * proj
 
 bool server_h2o_enabled(const llama_context * ctx) {
     return llama_get_h2o_kv(ctx);
+}
+
+bool server_h2o_goes_anywhere(const llama_context * ctx) {
+    const auto * kv = llama_get_h2o_kv(ctx);
+
+    return kv && llama_h2o_kv_info(kv).rewind_step > 0;
 }
 
 static bool is_endless(const llama_context * ctx) {
@@ -291,16 +302,21 @@ static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llam
     const size_t n_head_kv = llama_h2o_kv_n_head_kv(kv, il);
 
     std::vector<int32_t> memory(n_head_kv*info.memory_size);
-    std::vector<float>   scores(n_head_kv*info.n_tokens);
-    if (n_head_kv == 0 || !llama_h2o_kv_memory_indices(kv, il, memory.data()) || !llama_h2o_kv_scores(kv, il, scores.data())) {
+    if (n_head_kv == 0 || !llama_h2o_kv_memory_indices(kv, il, memory.data())) {
         throw std::invalid_argument("layer must be a layer that has memory sets, got " + std::to_string(il) + ": 'layers' of GET /slots/{id}/h2o names them");
     }
 
-    return {
+    common_json res = {
         { "layer",      il },
         { "memory_set", heads_to_json(memory, info.memory_size) },
-        { "scores",     heads_to_json(scores, info.n_tokens) },
+        { "scores",     nullptr },
     };
+    if (info.has_scores) {
+        std::vector<float> scores(n_head_kv*info.n_tokens);
+        llama_h2o_kv_scores(kv, il, scores.data());
+        res["scores"] = heads_to_json(scores, info.n_tokens);
+    }
+    return res;
 }
 
 // the newest n pairs of a position and the query that asked for it, by the query

@@ -18,10 +18,14 @@ struct mtmd_context;
 // Makes slots independent of each other. False, with the reason logged, for what H2O cannot do.
 bool server_h2o_prepare(common_params & params);
 
-// Lets the sequences of a new context go back to the ends of their chunks. False if H2O is off.
-bool server_h2o_init(llama_context * ctx, const common_params & params);
+// Lets the sequences of a new context go back to the ends of their chunks. Returns how they go back: "part" if to almost any place, "full"
+// if checkpoints help; without H2O what upstream says.
+common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_params & params);
 
 bool server_h2o_enabled(const llama_context * ctx);
+
+// Sequences go back to almost any place by themselves: a prompt need not be cut, nor checkpoints be made.
+bool server_h2o_goes_anywhere(const llama_context * ctx);
 
 // How many tokens a slot may have, which is n_ctx but where eviction bounds the memory: there a text is never too long.
 int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx);

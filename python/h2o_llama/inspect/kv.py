@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama.errors import H2OError
 from h2o_llama.lossless import LosslessStats
 
 
@@ -281,7 +282,7 @@ class KVView(ABC):
     def scores(self, layer: int) -> NDArray[np.float32]:
         """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
 
-        NaN for what is evicted.
+        NaN for what is evicted. They are kept with heavy_budget > 0 or record=True, else this is an H2OError.
 
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
@@ -293,7 +294,13 @@ class KVView(ABC):
         (2, 230)
         """
         with self._open() as kv:
-            return kv.scores(self._layer(kv, layer))
+            layer = self._layer(kv, layer)
+            if not kv.info.has_scores:
+                raise H2OError(
+                    f"[{self._owner}] no scores were kept of this text, as nothing is ranked by them: pass "
+                    "H2OConfig(heavy_budget=…), or record=True to Llama"
+                )
+            return kv.scores(layer)
 
     def keys(self, layer: int) -> NDArray[np.float32]:
         """K as the cache holds it (after RoPE), dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim].

@@ -87,4 +87,5 @@ def _second_context(llm: Llama, n_tokens: int, n_threads: int | None) -> Llama:
             n_ctx=n_tokens,
             n_threads=n_threads,
             h2o=replace(llm.h2o, scorer="sum"),
+            record=True,
         )

@@ -98,8 +98,10 @@ def memory_report(
     kv = llm.kv
     heads = []
     sinks, local = range(0), range(0)
+    has_heavy = llm.h2o is not None and llm.h2o.heavy_budget > 0
     for layer in kv.layers:
-        scores, indices = kv.scores(layer), kv.memory_indices(layer)
+        indices = kv.memory_indices(layer)
+        scores = kv.scores(layer) if has_heavy else np.zeros((len(indices), len(tokens)), np.float32)
         for head, kept in enumerate(indices):
             heavy = kv.heavy_hitters(layer, head)
             ranked = heavy[np.argsort(-scores[head][heavy], kind="stable")]

@@ -49,6 +49,12 @@ def open_library(owner: str, library: object) -> Library | None:
     raise check.bad_argument(owner, "library", "a Library, the path of a folder, True or None", library)
 
 
+def needs_marks(context: _core.Context) -> bool:
+    """Whether a sequence can go back to where its calls began, but not to any place."""
+    kv = _core.KV.of_context(context)
+    return kv is not None and kv.info.rewind_step == 0
+
+
 def split_at_marks(calls: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Calls (start, stop), cut near the end of the last one where a later prompt may part."""
     n = calls[-1][1]

@@ -18,7 +18,9 @@ def rewind(context: _core.Context, n_tokens: int, record: bool) -> None:
     n = check.integer(owner, "n_tokens", n_tokens, 0, n_now)
     below, above = context.rewind_points(n)
     if below != n:
-        advice = "" if record else "; with record=True more boundaries between chunks are kept"
+        kv = _core.KV.of_context(context)
+        is_grid = kv is not None and kv.info.rewind_step > 0
+        advice = "" if record or is_grid else "; with record=True more boundaries between chunks are kept"
         raise H2OError(
             f"[{owner}] the sequence of {n_now} tokens cannot go back to {n}, as what came after has left a trace: the "
             f"nearest possible are {below} and {above}{advice}"

@@ -332,7 +332,7 @@ class Sequence:
         out = np.empty((len(prompt) if all_logits else 1, self.model.n_vocab), dtype=np.float32)
         self._logits = None
         calls = split_calls(self._engine.params, prompt)
-        if self._engine.library and self._engine.params.h2o and not decode:
+        if self._engine.library and not decode and shelf.needs_marks(context):
             calls = shelf.split_at_marks(calls)
         evaluate(context, self._engine.params, prompt, calls, out, progress, dense_tail, decode)
         self._logits = out
@@ -435,10 +435,11 @@ class Sequence:
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.
 
-        That is possible down to the last prompt token, as attention that was scored cannot be taken back; further back
-        only to the end of the last closed chunk, with `record` of every closed chunk; and to 0. Where layers have
-        sliding windows or recurrent states, `record` keeps the first end and the latest seven. Without H2O everywhere,
-        but for recurrent models.
+        With heavy_budget=0, and neither `record` nor `evict`, that is possible to every place; with retrieval="index" to
+        every `tile` tokens of a chunk. Otherwise attention that was scored cannot be taken back: it is possible down to
+        the last prompt token, further back only to the end of the last closed chunk, with `record` of every closed
+        chunk, and to 0. Where layers have sliding windows or recurrent states, `record` keeps the first end and the
+        latest seven. Without H2O everywhere, but for recurrent models.
 
         Parameters
         ----------

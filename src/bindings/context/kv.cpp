@@ -62,7 +62,7 @@ static i32_array lookup(const h2o_kv & self, uint32_t tile) {
 
 static f32_array scores(const h2o_kv & self, int32_t il) {
     f32_array dst({ n_head_kv(self, il, "scores"), (py::ssize_t) llama_h2o_kv_info(self.get()).n_tokens });
-    llama_h2o_kv_scores(self.get(), il, dst.mutable_data());
+    check(llama_h2o_kv_scores(self.get(), il, dst.mutable_data()), "scores", "a cache that keeps scores");
     return dst;
 }
 
@@ -143,7 +143,9 @@ void init_kv(py::module_ & m) {
         .def_readonly("kv_size",       &llama_h2o_info::kv_size)
         .def_readonly("n_tokens",      &llama_h2o_info::n_tokens)
         .def_readonly("chunk_index",   &llama_h2o_info::chunk_index)
-        .def_readonly("n_memory_sets", &llama_h2o_info::n_memory_sets);
+        .def_readonly("n_memory_sets", &llama_h2o_info::n_memory_sets)
+        .def_readonly("rewind_step",   &llama_h2o_info::rewind_step)
+        .def_readonly("has_scores",    &llama_h2o_info::has_scores);
 
     py::class_<llama_h2o_stats>(m, "KVStats")
         .def_readonly("n_single_pass",    &llama_h2o_stats::n_single_pass)

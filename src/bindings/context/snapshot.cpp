@@ -54,7 +54,7 @@ std::vector<std::array<uint64_t, 4>> context::state_rows() {
 // Of records, so that a text can be gone back to wherever it shares chunks with another. Not where other layers would copy theirs.
 void context::keep_boundaries() {
     if (kv && llama_h2o_kv_stats(kv).bytes_side == 0) {
-        llama_h2o_kv_set_record(kv, true);
+        llama_h2o_kv_keep_boundaries(kv);
     }
 }
 

@@ -41,7 +41,7 @@ keys text_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
 }
 
 int sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
-    if (a.layer.is_dense() || !a.owns_kv) {
+    if (a.layer.is_dense() || !a.owns_kv || !g.shape.is_scored) {
         return GGML_H2O_ATTN_NO_SUMS;
     }
     if (g.step.phase == h2o_step::DECODE) {

@@ -58,6 +58,7 @@ struct h2o_step_shape {
     uint32_t n_far;     // rows that are brought back from the cold store, at most; 0: none
     uint32_t pos;       // where views depend on it, else 0
     uint32_t offset;    // likewise
+    bool     is_scored; // attention is summed up
 
     bool operator==(const h2o_step_shape & other) const;
 };

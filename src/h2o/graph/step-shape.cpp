@@ -34,7 +34,7 @@ bool h2o_graph_env::decodes_memory(const h2o_kv_layer & layer) const {
 
 bool h2o_step_shape::operator==(const h2o_step_shape & other) const {
     const auto tie = [](const h2o_step_shape & s) {
-        return std::tie(s.seq, s.phase, s.n_tokens, s.n_memory, s.n_chunk, s.n_text, s.n_indexed, s.n_far, s.pos, s.offset);
+        return std::tie(s.seq, s.phase, s.n_tokens, s.n_memory, s.n_chunk, s.n_text, s.n_indexed, s.n_far, s.pos, s.offset, s.is_scored);
     };
     return tie(*this) == tie(other);
 }
@@ -74,7 +74,7 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
     const uint32_t start = config.chunk_start(step.pos);
     const uint32_t n_own = step.pos - start + step.n_tokens; // of the open chunk
 
-    h2o_step_shape res = { seq, step.phase, step.n_tokens, step.n_memory, 0, 0, 0, 0, 0, 0 };
+    h2o_step_shape res = { seq, step.phase, step.n_tokens, step.n_memory, 0, 0, 0, 0, 0, 0, state.is_scored };
 
     switch (step.phase) {
         case h2o_step::SINGLE_PASS:

@@ -45,7 +45,9 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
         const auto has_attention = [model](int32_t il) { return !model->hparams.is_recr(il); };
 
         auto * context = new h2o_context(*model, memory, cparams, { has_attention, nullptr, nullptr });
-        return context->sequence(0);
+        auto * kv = context->sequence(0);
+        kv->sequence.keep_scores(true); // they are given by hand
+        return kv;
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return nullptr;

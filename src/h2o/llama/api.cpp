@@ -60,6 +60,13 @@ void llama_h2o_kv_set_state_end(llama_h2o_kv * kv, uint32_t n_tokens) {
 
 void llama_h2o_kv_set_record(llama_h2o_kv * kv, bool record) {
     kv->sequence.keep_history = record;
+    kv->sequence.keep_scores(record);
+}
+
+void llama_h2o_kv_keep_boundaries(llama_h2o_kv * kv) {
+    if (kv->context.rewind_step(*kv) == 0) {
+        kv->sequence.keep_history = true;
+    }
 }
 
 llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
@@ -81,6 +88,8 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.lookup_start  =*/ state.text ? state.text->start() : 0,
         /*.n_memory_sets =*/ state.n_memory_sets(),
         /*.max_draft     =*/ (config.decode == LLAMA_H2O_DECODE_MEMORY ? config.MAX_GENERATED : config.chunk_size) - 1,
+        /*.rewind_step   =*/ kv->context.rewind_step(*kv),
+        /*.has_scores    =*/ state.is_scored,
     };
 }
 
@@ -134,7 +143,7 @@ uint32_t llama_h2o_kv_head_size_v(const llama_h2o_kv * kv, int32_t il) {
 
 bool llama_h2o_kv_scores(const llama_h2o_kv * kv, int32_t il, float * dst) {
     const auto * layer = kv->state().layer(il);
-    if (!layer) {
+    if (!layer || !kv->state().is_scored) {
         return false;
     }
 

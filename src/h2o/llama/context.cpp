@@ -228,7 +228,14 @@ bool h2o_context::can_rewind(const llama_h2o_kv & kv, uint32_t pos) const {
     return kv.sequence.can_rewind(pos) && (caches.side.can_rewind(kv.id, pos) || kv.sequence.side_of(pos));
 }
 
+uint32_t h2o_context::rewind_step(const llama_h2o_kv & kv) const {
+    return config.evict || !caches.side.empty() ? 0 : kv.sequence.rewind_step();
+}
+
 uint32_t h2o_context::rewind_limit(const llama_h2o_kv & kv) const {
+    if (caches.side.empty()) {
+        return kv.sequence.rewind_limit();
+    }
     uint32_t pos = kv.state().n_tokens;
     while (pos > kv.sequence.rewind_limit() && caches.side.can_rewind(kv.id, pos - 1)) {
         pos--;
@@ -262,8 +269,8 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
         } else {
             caches.side.load(kv.id, *kv.sequence.side_of(p0));
         }
-        const auto * record = kv.sequence.record_of(p0);
-        const auto   rows   = record ? store.read_moved(kv.id, *record) : std::vector<h2o_row_bytes>();
+        const auto record = kv.sequence.record_of(p0);
+        const auto rows   = record ? store.read_moved(kv.id, *record) : std::vector<h2o_row_bytes>();
 
         kv.sequence.rewind(p0);
         store.go_back(kv.id, kv.state(), rows, backends);

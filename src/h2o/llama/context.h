@@ -93,6 +93,7 @@ public:
     // The sequence's, and the side caches'.
     bool     can_rewind  (const llama_h2o_kv & kv, uint32_t pos) const;
     uint32_t rewind_limit(const llama_h2o_kv & kv) const;
+    uint32_t rewind_step (const llama_h2o_kv & kv) const; // 0 with eviction
 
     // undoes a call that did not come to its end
     void rollback(llama_h2o_kv & kv);

@@ -95,15 +95,37 @@ static void sum_blocks(const int32_t * pos, uint32_t n, uint32_t block_tokens, f
     }
 }
 
+// where the local window begins; sinks may reach into it
+static uint32_t local_start(const h2o_config & config, uint32_t chunk_end) {
+    return chunk_end - std::min(config.local_window, chunk_end);
+}
+
+std::vector<int32_t> h2o_select_near(const h2o_config & config, uint32_t chunk_end) {
+    const uint32_t n_sink = std::min(config.sink_tokens, chunk_end);
+    const uint32_t start  = std::max(n_sink, local_start(config, chunk_end));
+
+    std::vector<int32_t> res(n_sink + chunk_end - start);
+    std::iota(res.begin(), res.begin() + n_sink, 0);
+    std::iota(res.begin() + n_sink, res.end(), start);
+
+    return res;
+}
+
 std::vector<int32_t> h2o_select_memory(const h2o_config & config, uint32_t chunk_end,
         const std::vector<int32_t> & pos, const std::vector<float> & score) {
-    const int32_t n_sink      = std::min(config.sink_tokens, chunk_end);
-    const int32_t local_start = std::max<int32_t>(n_sink, chunk_end - std::min(config.local_window, chunk_end));
+    std::vector<int32_t> res = h2o_select_near(config, chunk_end);
 
-    const auto first = std::lower_bound(pos.begin(), pos.end(), n_sink);
-    const auto last  = std::lower_bound(pos.begin(), pos.end(), local_start);
+    const uint32_t n_sink = std::min(config.sink_tokens, chunk_end);
+
+    const auto first = std::lower_bound(pos.begin(), pos.end(), (int32_t) n_sink);
+    const auto last  = std::lower_bound(first, pos.end(), (int32_t) local_start(config, chunk_end));
 
     const std::vector<int32_t> candidates(first, last);
+
+    const uint32_t n_heavy = std::min<size_t>(candidates.size(), config.n_memory(chunk_end) - res.size());
+    if (n_heavy == 0) {
+        return res;
+    }
 
     std::vector<float> rank(candidates.size());
     for (size_t i = 0; i < candidates.size(); ++i) {
@@ -115,13 +137,8 @@ std::vector<int32_t> h2o_select_memory(const h2o_config & config, uint32_t chunk
     }
     sum_blocks(candidates.data(), candidates.size(), config.block_tokens, rank.data());
 
-    const uint32_t n_always = n_sink + chunk_end - local_start;
-    const uint32_t n_heavy  = std::min<size_t>(candidates.size(), config.n_memory(chunk_end) - n_always);
-
-    std::vector<int32_t> res(n_sink + n_heavy + chunk_end - local_start);
-    std::iota(res.begin(), res.begin() + n_sink, 0);
-    h2o_select_heavy(candidates.data(), rank.data(), candidates.size(), n_heavy, res.data() + n_sink);
-    std::iota(res.begin() + n_sink + n_heavy, res.end(), local_start);
+    const auto heavy = res.insert(res.begin() + n_sink, n_heavy, 0);
+    h2o_select_heavy(candidates.data(), rank.data(), candidates.size(), n_heavy, &*heavy);
 
     return res;
 }

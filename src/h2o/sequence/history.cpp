@@ -2,30 +2,47 @@
 
 #include "h2o/sequence/sequence.h"
 
+#include "h2o/select/select.h"
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
 h2o_record h2o_sequence::record(uint32_t end, uint32_t first) const {
-    h2o_record res = { end, std::min(st.n_scored, end), first, {}, nullptr };
+    h2o_record res = { end, std::min(st.n_scored, end), first, st.is_scored, st.is_by_hand, {}, nullptr };
 
     for (const auto & layer : st.layers) {
         h2o_record::layer r;
         r.n_built = layer.n_built;
         r.memory  = layer.memory;
-        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        for (uint32_t h = 0; h < layer.n_head_kv && st.is_scored; ++h) {
             for (size_t i = 0; i < layer.n_memory(); ++i) {
                 r.memory_scores.push_back(layer.memory_score(h, i));
             }
         }
-        for (uint32_t pos = first; pos < end; ++pos) {
+        for (uint32_t pos = first; pos < end && st.is_scored; ++pos) {
             for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
                 r.scores.push_back(pos < layer.end() ? layer.score(h, pos) : 0.0f);
             }
         }
-        if (end > st.n_scored) {
+        if (end > st.n_scored && st.is_scored) {
             const uint32_t n = end <= st.n_folded ? 0 : std::min(end - st.n_folded, layer.generated.n_tokens());
             r.generated = layer.generated.sum(n, layer.n_memory() + end - st.open_start(config));
+        }
+        res.layers.push_back(std::move(r));
+    }
+    return res;
+}
+
+h2o_record h2o_sequence::record_at(uint32_t pos) const {
+    const auto near = h2o_select_near(config, config.chunk_start(pos));
+
+    h2o_record res = { pos, pos, pos, false, false, {}, nullptr };
+    for (const auto & layer : st.layers) {
+        h2o_record::layer r;
+        r.n_built = pos/config.chunk_size;
+        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+            r.memory.insert(r.memory.end(), near.begin(), near.end());
         }
         res.layers.push_back(std::move(r));
     }
@@ -41,7 +58,12 @@ void h2o_sequence::restore(const h2o_record & record) {
         layer.memory_end = r.n_built*config.chunk_size;
 
         if (config.evict) {
-            layer.first         = record.first;
+            layer.first = record.first;
+        }
+        if (!st.is_scored) {
+            continue;
+        }
+        if (config.evict) {
             layer.memory_scores = r.memory_scores;
         }
         layer.scores.resize((size_t) (record.first - layer.first)*layer.n_head_kv);
@@ -57,9 +79,10 @@ void h2o_sequence::restore(const h2o_record & record) {
     st.n_tokens = record.n_tokens;
     st.n_scored = record.n_scored;
     st.n_folded = record.n_tokens;
-    if (config.decode != LLAMA_H2O_DECODE_MEMORY) {
+    st.is_by_hand = record.is_by_hand;
+    if (!st.is_scored || config.decode != LLAMA_H2O_DECODE_MEMORY) {
         // no generated token is scored here, but the record may be of a context with another `decode`
-        if (record.layers[0].generated.empty()) {
+        if (!st.is_scored || record.layers[0].generated.empty()) {
             st.n_folded = record.n_scored;
         } else {
             settle();
@@ -78,6 +101,9 @@ void h2o_sequence::restore(h2o_saved_sequence saved) {
     if (saved.lookups) {
         st.text->assign_log(std::move(*saved.lookups), saved.lookup_start);
     }
+    if (saved.history) { // it is all of a text
+        st.is_scored = wants_scores && (saved.record.is_scored || saved.record.n_tokens == 0);
+    }
     restore(saved.record);
     if (saved.history) {
         st.history = std::move(*saved.history);
@@ -92,21 +118,45 @@ void h2o_sequence::copy_from(const h2o_sequence & src) {
     st.n_tokens = src.st.n_tokens;
     st.n_scored = src.st.n_scored;
     st.n_folded = src.st.n_folded;
-    st.layers   = src.st.layers;
-    st.history  = src.st.history;
-    st.marks    = src.st.marks;
+    st.is_scored  = src.st.is_scored;
+    st.is_by_hand = src.st.is_by_hand;
+    st.layers     = src.st.layers;
+    st.history    = src.st.history;
+    st.marks      = src.st.marks;
     if (src.st.text) {
         st.text.emplace(*src.st.text);
     }
 }
 
+void h2o_sequence::keep_scores(bool keep) {
+    wants_scores = keep || config.ranks();
+    if (st.n_tokens == 0) {
+        st.is_scored = wants_scores;
+    }
+}
+
 uint32_t h2o_sequence::rewind_limit() const {
-    return std::max(st.n_memory_sets()*config.chunk_size, st.n_folded);
+    const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
+    if (rewind_step() == 1) {
+        return config.evict ? n_closed : 0;
+    }
+    return std::max(n_closed, st.n_folded);
+}
+
+// The queries of a tile choose together, by an index of keys: none of them can be taken back alone.
+uint32_t h2o_sequence::rewind_step() const {
+    return st.is_scored || st.is_by_hand ? 0 : config.has_key_index() ? config.tile : 1;
+}
+
+bool h2o_sequence::is_on_grid(uint32_t pos) const {
+    const uint32_t step = rewind_step();
+
+    return step > 0 && pos % config.chunk_size % step == 0 && (!config.evict || pos >= st.n_memory_sets()*config.chunk_size);
 }
 
 // Tokens from pos on have changed nothing but what can be taken back of them.
 bool h2o_sequence::is_open(uint32_t pos) const {
-    return pos >= rewind_limit() || (pos == st.n_scored && pos >= st.n_memory_sets()*config.chunk_size);
+    return pos >= st.n_memory_sets()*config.chunk_size && (pos >= st.n_folded || pos == st.n_scored || is_on_grid(pos));
 }
 
 bool h2o_sequence::is_recorded(uint32_t pos) const {
@@ -122,13 +172,13 @@ bool h2o_sequence::is_recorded(uint32_t pos) const {
 }
 
 bool h2o_sequence::can_rewind(uint32_t pos) const {
-    return is_open(pos) || is_recorded(pos);
+    return is_open(pos) || is_on_grid(pos) || is_recorded(pos);
 }
 
 std::vector<uint32_t> h2o_sequence::state_points() const {
     std::vector<uint32_t> res;
     const auto            add = [&](uint32_t pos) {
-        const bool is_kept = config.decode != LLAMA_H2O_DECODE_MEMORY || pos == st.n_scored || pos == st.n_tokens;
+        const bool is_kept = !st.is_scored || config.decode != LLAMA_H2O_DECODE_MEMORY || pos == st.n_scored || pos == st.n_tokens;
         if (is_recorded(pos) || (is_kept && is_open(pos))) {
             res.push_back(pos);
         }
@@ -150,17 +200,20 @@ std::vector<uint32_t> h2o_sequence::state_points() const {
     return res;
 }
 
-const h2o_record * h2o_sequence::record_of(uint32_t pos) const {
+std::optional<h2o_record> h2o_sequence::record_of(uint32_t pos) const {
     if (pos >= st.n_tokens || is_open(pos)) {
-        return nullptr;
+        return {};
+    }
+    if (is_on_grid(pos)) {
+        return record_at(pos);
     }
     const auto mark = st.marks.find(pos);
 
-    return mark != st.marks.end() ? &mark->second : &st.history.at(pos/config.chunk_size - 1);
+    return mark != st.marks.end() ? mark->second : st.history.at(pos/config.chunk_size - 1);
 }
 
 void h2o_sequence::mark() {
-    if (st.n_tokens % config.chunk_size == 0) {
+    if (st.n_tokens % config.chunk_size == 0 || rewind_step() > 0) {
         return;
     }
     st.marks.insert_or_assign(st.n_tokens, record(st.n_tokens, st.open_start(config)));
@@ -184,8 +237,8 @@ void h2o_sequence::rewind(uint32_t pos) {
     if (pos >= st.n_tokens) {
         return;
     }
-    if (const auto * record = record_of(pos)) {
-        restore(h2o_record(*record)); // history is cut
+    if (const auto record = record_of(pos)) {
+        restore(*record);
         return;
     }
 
@@ -200,6 +253,7 @@ void h2o_sequence::rewind(uint32_t pos) {
         }
     }
     st.n_tokens = pos;
+    st.n_scored = std::min(st.n_scored, pos);
     st.n_folded = std::min(st.n_folded, pos);
     st.marks.erase(st.marks.upper_bound(pos), st.marks.end());
     truncate_text();

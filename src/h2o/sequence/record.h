@@ -10,7 +10,7 @@ struct h2o_record {
         uint32_t n_built;
 
         std::vector<int32_t> memory;        // [n_head_kv, n] positions of the current memory set, ascending
-        std::vector<float>   memory_scores; // [n_head_kv, n]
+        std::vector<float>   memory_scores; // [n_head_kv, n]; without scores this and the next two are empty
         std::vector<float>   scores;        // [n_tokens - first, n_head_kv] of the positions from `first` on
         std::vector<float>   generated;     // sums of the generated tokens, see h2o_generated; or empty
     };
@@ -18,6 +18,9 @@ struct h2o_record {
     uint32_t n_tokens;
     uint32_t n_scored; // the tokens before it have changed scores
     uint32_t first;
+
+    bool is_scored;
+    bool is_by_hand; // see h2o_sequence_state
 
     std::vector<layer> layers;
 

@@ -7,8 +7,9 @@
 #include <numeric>
 #include <utility>
 
-h2o_sequence::h2o_sequence(const h2o_config & config, std::vector<h2o_layer> layers) : config(config) {
-    st.layers = std::move(layers);
+h2o_sequence::h2o_sequence(const h2o_config & config, std::vector<h2o_layer> layers) : config(config), wants_scores(config.ranks()) {
+    st.layers    = std::move(layers);
+    st.is_scored = wants_scores;
     if (config.has_tiles()) {
         st.text.emplace(config);
     }
@@ -20,6 +21,8 @@ void h2o_sequence::clear() {
     st.n_tokens = 0;
     st.n_scored = 0;
     st.n_folded = 0;
+    st.is_scored  = wants_scores;
+    st.is_by_hand = false;
     st.history.clear();
     st.marks.clear();
     for (auto & layer : st.layers) {
@@ -43,7 +46,7 @@ void h2o_sequence::commit(uint32_t n_tokens, bool scored) {
     forget_history();
     forget_sides(0);
     forget_marks();
-    if (!keep_history && st.text) {
+    if (!keep_history && st.text && (config.evict || rewind_step() == 0)) {
         const uint32_t first = st.marks.empty() ? st.n_tokens : config.chunk_start(st.marks.begin()->first);
         st.text->forget(std::min(st.open_start(config), first));
     }
@@ -113,7 +116,7 @@ void h2o_sequence::add_generated(uint32_t i_layer, const h2o_columns & columns, 
 void h2o_sequence::begin_generated(uint32_t pos, uint32_t end) {
     constexpr uint32_t MAX = h2o_config::MAX_GENERATED;
 
-    if (config.decode != LLAMA_H2O_DECODE_MEMORY || end - st.n_folded <= MAX) {
+    if (!st.is_scored || config.decode != LLAMA_H2O_DECODE_MEMORY || end - st.n_folded <= MAX) {
         return;
     }
     const uint32_t n_folded = std::min(pos, std::max(end - MAX, st.n_folded + MAX/2));
@@ -188,20 +191,21 @@ std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t 
     const size_t   n_before    = layer.n_memory();
     const size_t   n           = config.n_memory(chunk_end);
 
-    layer.grow(chunk_end);
-
+    if (st.is_scored) {
+        layer.grow(chunk_end);
+    }
     std::vector<std::vector<int32_t>> pos  (layer.n_head_kv);
     std::vector<std::vector<float>>   score(layer.n_head_kv);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         for (size_t i = 0; i < n_before; ++i) {
             if (const int32_t p = layer.memory[h*n_before + i]; p < (int32_t) chunk_start) {
                 pos  [h].push_back(p);
-                score[h].push_back(layer.memory_score(h, i));
+                score[h].push_back(st.is_scored ? layer.memory_score(h, i) : 0.0f);
             }
         }
         for (uint32_t p = chunk_start; p < chunk_end; ++p) {
             pos  [h].push_back(p);
-            score[h].push_back(layer.score(h, p));
+            score[h].push_back(st.is_scored ? layer.score(h, p) : 0.0f);
         }
     }
     // what a position has received, before heads share it
@@ -227,10 +231,12 @@ std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t 
 
     layer.memory = std::move(memory);
     if (config.evict) {
-        layer.memory_scores = kept;
         layer.scores.clear();
         layer.first = chunk_start + config.chunk_size;
-    } else {
+        if (st.is_scored) {
+            layer.memory_scores = std::move(kept);
+        }
+    } else if (st.is_scored) {
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
             for (size_t i = 0; i < n; ++i) {
                 layer.memory_score(h, i) = kept[h*n + i];
@@ -247,12 +253,16 @@ void h2o_sequence::set_memory(uint32_t i_layer, std::vector<int32_t> memory) {
     auto & layer = st.layers[i_layer];
 
     close_chunk(st.n_tokens);
-    layer.grow(st.n_tokens); // generated tokens may have no scores
+    if (st.is_scored) {
+        layer.grow(st.n_tokens); // generated tokens may have no scores
+    }
     layer.memory     = std::move(memory);
     layer.memory_end = st.n_tokens;
+    st.is_by_hand    = true;
 
     auto it = st.history.find(st.n_tokens/config.chunk_size - 1);
     if (it != st.history.end()) {
+        it->second.is_by_hand = true;
         it->second.layers[i_layer] = record(st.n_tokens, st.n_tokens).layers[i_layer];
     }
 }

@@ -69,18 +69,23 @@ public:
     // Tokens from this position on can be taken back one by one.
     uint32_t rewind_limit() const;
 
-    // pos is at least rewind_limit(), or where generated tokens begin, or a boundary whose record is there, or a mark
+    // Nothing of the past changes later, neither scores nor memory sets: it is known for any position. The sequence can go back to every
+    // `rewind_step` positions of a chunk, with eviction of the open one. 0: that is not so.
+    uint32_t rewind_step() const;
+
+    // pos is on the grid of rewind_step(), or at least rewind_limit(), or where generated tokens begin, or a boundary whose record is
+    // there, or a mark
     bool can_rewind(uint32_t pos) const;
 
     // Where a sequence that is restored from this one's record can go back to, ascending. Generated tokens are scored there at once,
     // so those of decode = memory cannot be taken back one by one.
     std::vector<uint32_t> state_points() const;
 
-    // what is restored then; NULL: nothing
-    const h2o_record * record_of(uint32_t pos) const;
+    // what is restored then, if anything
+    std::optional<h2o_record> record_of(uint32_t pos) const;
 
     // A prompt goes on here: the sequence can go back to this place within a chunk, with eviction until the chunk is closed. Of
-    // more than MAX_MARKS such places the first ones are kept, where a document may end, and the last ones.
+    // more than MAX_MARKS such places the first ones are kept, where a document may end, and the last ones. Only where scores need it.
     void mark();
 
     static constexpr size_t MAX_MARKS = 8;
@@ -106,6 +111,9 @@ public:
     // becomes a fork of the other one; it must be empty
     void copy_from(const h2o_sequence & src);
 
+    // Scores are kept of the next text, and of this one if it is empty, though no scorer ranks by them.
+    void keep_scores(bool keep);
+
     // records of all chunks are kept, not only of the last one
     bool keep_history = false;
 
@@ -120,15 +128,21 @@ private:
 
     void restore(const h2o_record & record);
 
+    // what is known at a position of the grid of rewind_step()
+    h2o_record record_at(uint32_t pos) const;
+
     void forget_history();
     void forget_sides(uint32_t first); // of boundaries from the end of this chunk on
     void forget_marks();
     void truncate_text();
 
+    bool is_on_grid (uint32_t pos) const;
     bool is_open    (uint32_t pos) const;
     bool is_recorded(uint32_t pos) const;
 
     const h2o_config & config;
+
+    bool wants_scores;
 
     h2o_sequence_state st;
 

@@ -56,6 +56,9 @@ struct h2o_sequence_state {
     uint32_t n_scored = 0; // the tokens before it have changed scores
     uint32_t n_folded = 0; // generated tokens from here on can be taken back one by one
 
+    bool is_scored  = false; // layers have scores: a scorer ranks by them, or somebody wants to see them
+    bool is_by_hand = false; // a memory set was replaced
+
     std::vector<h2o_layer> layers;
 
     std::map<uint32_t, h2o_record> history; // by chunk: what was known when the chunk after it began
@@ -89,7 +92,7 @@ struct h2o_sequence_state {
         return nullptr;
     }
 
-    // score of every position so far [n_head_kv, n_tokens]; NaN if it is evicted
+    // score of every position so far [n_head_kv, n_tokens]; NaN if it is evicted. Only if there are scores
     std::vector<float> scores(const h2o_config & config, const h2o_layer & layer) const;
 
     // positions of the current memory set [n_head_kv, M], ascending, -1 padded

@@ -8,6 +8,9 @@
 #include <vector>
 
 static std::vector<llama_h2o_points> points_of(const llama_h2o_kv & kv) {
+    if (const uint32_t step = kv.context.rewind_step(kv); step > 0 && kv.state().n_tokens >= step) {
+        return { { step, kv.state().n_tokens } };
+    }
     std::vector<llama_h2o_points> res;
     for (const uint32_t pos : kv.sequence.state_points()) {
         if (pos < kv.state().n_tokens && !kv.context.caches.side.empty() && !kv.sequence.side_of(pos)) {

@@ -8,7 +8,7 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 14;
+static constexpr uint32_t VERSION = 15;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -51,7 +51,7 @@ static uint64_t checksum(const std::vector<uint8_t> & bytes) {
 
 void h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_record & record, const std::vector<h2o_row_bytes> & rows) {
     write_array(io, header(kv.context.config, record.layers.size()));
-    write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first });
+    write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first, record.is_scored, record.is_by_hand });
 
     for (size_t i = 0; i < record.layers.size(); ++i) {
         const auto & layer = record.layers[i];
@@ -107,13 +107,17 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
         throw std::runtime_error("[h2o] this state was made with other H2O parameters, another model or no H2O");
     }
 
-    const auto sizes = read_array<uint32_t>(io, 3);
+    const auto sizes = read_array<uint32_t>(io, 5);
+    check(sizes[3] <= 1 && sizes[4] <= 1);
 
     h2o_full_record res;
     auto & record = res.record;
-    record.n_tokens = sizes[0];
-    record.n_scored = sizes[1];
-    record.first    = sizes[2];
+    record.n_tokens   = sizes[0];
+    record.n_scored   = sizes[1];
+    record.first      = sizes[2];
+    record.is_scored  = sizes[3];
+    record.is_by_hand = sizes[4];
+    check(record.is_scored || !config.ranks());
     check(record.n_tokens <= store.layout.n_positions() && record.n_scored <= record.n_tokens && record.first <= record.n_tokens);
 
     const uint32_t n_closed = record.n_tokens == 0 ? 0 : (record.n_tokens - 1)/config.chunk_size;
@@ -136,13 +140,15 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
 
         const size_t n = config.n_memory(start);
 
-        r.memory        = read_array<int32_t>(io, n_head_kv*n);
-        r.memory_scores = read_array<float>  (io, n_head_kv*n);
-        r.scores        = read_array<float>  (io, n_head_kv*(record.n_tokens - record.first));
+        r.memory = read_array<int32_t>(io, n_head_kv*n);
+        if (record.is_scored) {
+            r.memory_scores = read_array<float>(io, n_head_kv*n);
+            r.scores        = read_array<float>(io, n_head_kv*(record.n_tokens - record.first));
+        }
 
         uint32_t has_generated;
         io.read(&has_generated, sizeof(has_generated));
-        check(has_generated <= 1);
+        check(has_generated <= record.is_scored);
         if (has_generated) {
             r.generated = read_array<float>(io, n_head_kv*(n + record.n_tokens - start));
         }
@@ -203,7 +209,7 @@ std::map<uint32_t, h2o_record> h2o_marks_read(llama_io_read_i & io, const llama_
     for (uint32_t i = 0; i < n; ++i) {
         h2o_record r = h2o_record_read(io, kv, /*with_rows =*/ false).record;
 
-        check(r.n_tokens % config.chunk_size != 0 && r.n_tokens <= end.n_tokens && r.first == r.layers[0].n_built*config.chunk_size);
+        check(r.is_scored == end.is_scored && r.n_tokens % config.chunk_size != 0 && r.n_tokens <= end.n_tokens && r.first == r.layers[0].n_built*config.chunk_size);
         check(!config.evict || r.layers[0].n_built == end.layers[0].n_built);
         check(res.empty() || r.n_tokens > res.rbegin()->first);
         res.emplace(r.n_tokens, std::move(r));
@@ -211,19 +217,19 @@ std::map<uint32_t, h2o_record> h2o_marks_read(llama_io_read_i & io, const llama_
     return res;
 }
 
-std::map<uint32_t, h2o_record> h2o_history_read(llama_io_read_i & io, const llama_h2o_kv & kv, uint32_t n_tokens) {
+std::map<uint32_t, h2o_record> h2o_history_read(llama_io_read_i & io, const llama_h2o_kv & kv, const h2o_record & end) {
     const uint32_t S = kv.context.config.chunk_size;
 
     uint32_t n;
     io.read(&n, sizeof(n));
-    check(n <= n_tokens/S);
+    check(n <= end.n_tokens/S);
 
     std::map<uint32_t, h2o_record> res;
     for (uint32_t i = 0; i < n; ++i) {
         h2o_record r = h2o_record_read(io, kv, /*with_rows =*/ false).record;
 
         // made when the chunk after it began
-        check(r.n_tokens > 0 && r.n_tokens <= n_tokens && r.first == r.n_tokens);
+        check(r.is_scored == end.is_scored && r.n_tokens > 0 && r.n_tokens <= end.n_tokens && r.first == r.n_tokens);
         check(r.layers[0].n_built*S == r.n_tokens);
 
         const uint32_t chunk = r.layers[0].n_built - 1;

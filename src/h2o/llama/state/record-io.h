@@ -23,7 +23,7 @@ void            h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv,
 h2o_full_record h2o_record_read (llama_io_read_i  & io, const llama_h2o_kv & kv, bool with_rows);
 
 void                           h2o_history_write(llama_io_write_i & io, const llama_h2o_kv & kv);
-std::map<uint32_t, h2o_record> h2o_history_read (llama_io_read_i  & io, const llama_h2o_kv & kv, uint32_t n_tokens);
+std::map<uint32_t, h2o_record> h2o_history_read (llama_io_read_i  & io, const llama_h2o_kv & kv, const h2o_record & end);
 
 void                           h2o_marks_write(llama_io_write_i & io, const llama_h2o_kv & kv);
 std::map<uint32_t, h2o_record> h2o_marks_read (llama_io_read_i  & io, const llama_h2o_kv & kv, const h2o_record & end);

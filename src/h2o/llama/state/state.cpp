@@ -130,6 +130,9 @@ static void check_partial(const llama_h2o_kv & kv, const h2o_record & record, bo
     if (record.n_tokens > kv.state().n_tokens) {
         throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, kv.state().n_tokens));
     }
+    if (kv.state().is_scored && !record.is_scored) {
+        throw std::runtime_error("[h2o] this partial state has no scores");
+    }
     if (store.layout.is_compact && no_rows && !has_rows_of(kv.state(), record)) {
         throw std::runtime_error("[h2o] the rows of this partial state have moved");
     }
@@ -162,7 +165,7 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
 
     const uint32_t n_tokens = saved.record.n_tokens;
     if (!partial) {
-        saved.history = h2o_history_read(io, kv, n_tokens);
+        saved.history = h2o_history_read(io, kv, saved.record);
         saved.marks   = h2o_marks_read(io, kv, saved.record);
     }
     if (kv.state().text) {
