@@ -244,14 +244,16 @@ def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) ->
         bad: list[tuple[bytes, str]] = [
             (state[: own + 20], "cannot be restored"),
             (state[: header + 40], "cannot be restored"),
-            (_with_int(state, own + 4, 99), "of version 99, expected 14"),
+            (_with_int(state, own + 4, 99), "of version 99, expected 15"),
             (_with_int(state, own + 8, 99), "other H2O parameters"),
             (_with_int(state, header, 2**31), "damaged"),
             (_with_int(state, header + 4, 41), "damaged"),
-            (_with_int(state, header + 12, 9), "damaged"),
-            (_with_int(state, header + 12, 1), "damaged"),  # a memory set that was never built
-            (_with_int(state, header + 16, 10**6), "damaged"),
-            (_with_int(state, header + 16 + 4 * (CONFIG.M - 1), 32), "damaged"),  # of the open chunk
+            (_with_int(state, header + 12, 0), "damaged"),  # without the scores that heavy hitters need
+            (_with_int(state, header + 16, 2), "damaged"),
+            (_with_int(state, header + 20, 9), "damaged"),
+            (_with_int(state, header + 20, 1), "damaged"),  # a memory set that was never built
+            (_with_int(state, header + 24, 10**6), "damaged"),
+            (_with_int(state, header + 24 + 4 * (CONFIG.M - 1), 32), "damaged"),  # of the open chunk
         ]
         for bytes_, match in bad:
             with pytest.raises(H2OError, match=match):

@@ -34,6 +34,8 @@ from inputs import EXTERNAL_MODEL, ModelByName, random_tokens
 from servers import Server, serving
 
 S = 64
+NEAR = {"heavy_budget": 0}
+TILE = H2OConfig().tile
 TEXT = standard_library_text(6000).decode()
 DOCUMENT, OTHER = TEXT[:900], TEXT[2000:2700]
 """Some chunks each, and no multiple of S."""
@@ -46,6 +48,7 @@ SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
         ["--scorer", "sum", "--dense-layers", "0", "--retrieval", "ngrams"],
         {"scorer": "sum", "dense_layers": 1, "retrieval": "ngrams"},
     ),
+    "near": (["--heavy", "0"], NEAR),
     "dense": (["--h2o", "off"], None),
 }
 
@@ -91,15 +94,17 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
     prompts = [DOCUMENT + "first? " * 12, DOCUMENT + "second?"]
     server.complete(prompts[0], id_slot=0, cache_prompt=False)
     second = server.complete(prompts[1], id_slot=0)
-    has_boundaries = settings is not None and (not settings.get("evict") or "cold_store" in settings)
-    boundary = len(DOCUMENT) // S * S if has_boundaries else 0
-    assert second["timings"]["cache_n"] == (len(DOCUMENT) if settings is None else boundary)
+    goes_anywhere = settings in (None, NEAR)
+    has_boundaries = not goes_anywhere and (not settings.get("evict") or "cold_store" in settings)
+    step = S if has_boundaries else TILE if settings == NEAR else 1 if settings is None else 2**31
+    assert second["timings"]["cache_n"] == len(DOCUMENT) // step * step
     with open_llama(settings, record=has_boundaries) as llm:
         expected = [llm(prompt, max_tokens=16, temperature=0, reuse=True) for prompt in prompts]
     assert second["content"] == expected[1]["choices"][0]["text"]
-    # The same again: there is a checkpoint near its end, unless every token can be taken back.
+    # The same again: there is a checkpoint near its end, unless every token, or every tile, can be taken back.
     again = server.complete(prompts[1], id_slot=0)
-    assert again["timings"]["prompt_n"] == (1 if settings is None else 4)
+    n_left = (len(prompts[1]) - 1) % TILE + 1
+    assert again["timings"]["prompt_n"] == (1 if settings is None else n_left if settings == NEAR else 4)
     assert again["content"] == second["content"]
 
 
