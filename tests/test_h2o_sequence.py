@@ -81,6 +81,25 @@ def test_the_open_chunk_can_be_removed(schedule: str, tiny_model: Path, start: i
         assert_same(llm, fresh, other)
 
 
+@pytest.mark.parametrize(
+    ("config", "first"),
+    [
+        (replace(CONFIG, H=0), 0),
+        (replace(CONFIG, H=0, evict=True, decode="memory"), 4 * S - 1),
+        (replace(CONFIG, H=0, B=8, T=4, retrieval="index"), 69),
+    ],
+    ids=str,
+)
+def test_without_scores_more_can_be_removed(tiny_model: Path, config: Config, first: int) -> None:
+    """llama.cpp's programs hear of the places that can be removed from on without a gap."""
+    with open_llama(tiny_model, config, record=False) as llm:
+        llm.eval(random_tokens(70))
+        eval_calls(llm, [[1], [2]])
+        assert min_position(llm) == first
+        assert remove(llm, 50) == (first == 0)
+        assert remove(llm, 4 * S)
+
+
 def test_attention_that_was_scored_cannot_be_taken_back(tiny_model: Path) -> None:
     """But for generated tokens, which score nothing, and to the begin of the open chunk."""
     tokens = random_tokens(70)

@@ -21,7 +21,7 @@ from compare import assert_all_equal
 from full_disk import file_size_limit
 from h2o_llama import DamagedFileError, H2OWarning, Library, Llama, Snapshot
 from h2o_llama.library._cutting import Layout, Rows, cuts_of
-from h2o_llama.library._using import LEAST_TOKENS, split_at_marks
+from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, split_at_marks
 from h2o_llama.library.library import Found
 from h2o_llama.sequence import _snapshot_file
 from inputs import ModelByName, random_tokens
@@ -127,6 +127,27 @@ def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(tiny_model: Path,
         for start, stop in [(0, len(rest))] if config is None else split_at_marks([(0, len(rest))]):
             fresh.eval(rest[start:stop])
         np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+@pytest.mark.parametrize("config", [replace(CONFIG, H=0, B=12, T=4), replace(CONFIG, H=0, B=8, T=16, retrieval="index")])
+@pytest.mark.parametrize("n", [7, 3 * S + 21, N + 3])
+def test_without_heavy_hitters_it_goes_on_where_two_texts_part(
+    tiny_model: Path, library: Library, config: Config, n: int
+) -> None:
+    """Or at the beginning of that tile; a text says so, whatever was asked at its end."""
+    first, step = [*DOCUMENT, *question(1)], config.T if config.retrieval == "index" else 1
+    read(tiny_model, library, first, config, record=False)
+    [text] = library._texts.read()[0]
+    assert text.contents.points == ((step, len(first)),)
+    with (
+        open_llama(tiny_model, config, library=library, record=False) as llm,
+        open_llama(tiny_model, config, record=False) as fresh,
+    ):
+        other = [*first[:n], *question(2, 70)]
+        llm.eval(other)
+        assert llm.n_cached == (n // step * step if n >= LEAST_NEW else 0)
+        fresh.eval(other)
+        np.testing.assert_allclose(llm.logits, fresh.logits, atol=1e-4)
 
 
 def test_models_with_other_memory(unsupported_memory_model: Path, library: Library) -> None:
