@@ -129,7 +129,9 @@ def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(tiny_model: Path,
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
-@pytest.mark.parametrize("config", [replace(CONFIG, H=0, B=12, T=4), replace(CONFIG, H=0, B=8, T=16, retrieval="index")])
+@pytest.mark.parametrize(
+    "config", [replace(CONFIG, H=0, B=12, T=4), replace(CONFIG, H=0, B=8, T=16, retrieval="index")], ids=str
+)
 @pytest.mark.parametrize("n", [7, 3 * S + 21, N + 3])
 def test_without_heavy_hitters_it_goes_on_where_two_texts_part(
     tiny_model: Path, library: Library, config: Config, n: int

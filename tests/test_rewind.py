@@ -134,7 +134,7 @@ def test_back_to_where_a_call_began(tiny_model: Path, config: Config) -> None:
         replace(NEAR, schedule="two_phase"),
         replace(NEAR, B=8, T=4, decode="memory"),
         replace(NEAR, B=8, T=4, schedule="two_phase", scorer="distant"),
-        replace(GRID, decode="memory"),
+        replace(GRID, T=8, B=16, decode="memory"),
         replace(EVICT, H=0),
         replace(STORED, H=0),
     ],
@@ -153,8 +153,7 @@ def test_without_heavy_hitters_any_place_is_gone_back_to(tiny_model: Path, confi
         for token in generated:
             llm.eval([token], decode=True)
         snapshot = llm.snapshot()
-        for n in (N + S + 7, 7 * S, N, N - 1, 3 * S + 8, 3 * S, 3 * S - 4, S + 4, 4) if not config.evict else (7 * S + 6,):
-            n -= n % 4
+        for n in (7 * S + 4,) if config.evict else (7 * S + 4, 7 * S, 6 * S, N - 1, 3 * S + 8, 3 * S, 2 * S + 8, 8):
             fresh.reset()
             fresh.eval(tokens[: min(n, N)])
             for token in generated[: max(n - N, 0)]:

@@ -78,7 +78,7 @@ class Llama(Sequence):
         H2OConfig says all of it. None is llama.cpp's dense attention. "auto" is "balanced"; and dense attention, with a
         warning, for a model that H2O cannot work with.
     record : bool, default False
-        Keep the memory sets of all chunks for `kv.history`.
+        Keep the memory sets of all chunks for `kv.history`, and scores for `kv.scores` also with heavy_budget=0.
     profile : bool, default False
         Measure the parts of a prefill for `kv.stats`; waiting for each of them takes a little time.
     seed : int, optional

@@ -169,7 +169,7 @@ struct llama_h2o_info {
     uint32_t lookup_start;       // what queries before this position have looked up is not kept, without llama_h2o_kv_set_record
     uint32_t n_memory_sets;      // memory sets built so far; M_{n_memory_sets - 1} is the current one
     uint32_t max_draft;          // generated tokens of a call, besides its first, that can all be taken back, if none of them begins a chunk
-    uint32_t rewind_step;        // the sequence can go back to every so many tokens of each chunk; 0: see llama_h2o_kv_can_rewind
+    uint32_t rewind_step;        // the sequence can be cut at multiples of this, within each chunk; 0: see llama_h2o_kv_can_rewind
     bool     has_scores;         // llama_h2o_kv_scores: heavy_budget > 0 or llama_h2o_kv_set_record
 };
 
@@ -280,14 +280,14 @@ struct llama_h2o_points {
 };
 
 // Those to which the sequence, restored from its state elsewhere, could go back, with H2O on or off: what sliding windows and recurrent
-// states have forgotten is not in a state. With a rewind_step it is one range, of which only every so many can be gone back to. Returns how many ranges there are, ascending, and writes at most n of them.
+// states have forgotten is not in a state. With a rewind_step it is one range: round down. Returns how many ranges there are, ascending, and writes at most n of them.
 LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_points * dst, size_t n);
 
 // Keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history), and the scores of the next text, of
-// this one if it is empty, also where no heavy hitters are ranked by them.
+// this one if it is empty, also without heavy hitters.
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 
-// From now on the sequence can go back to the ends of all its chunks, where it cannot go back to any place anyway.
+// The sequence can be cut at the ends of all its chunks from now on, where rewind_step is 0.
 LLAMA_API void llama_h2o_kv_keep_boundaries(struct llama_h2o_kv * kv);
 
 LLAMA_API struct llama_h2o_info  llama_h2o_kv_info (const struct llama_h2o_kv * kv);

@@ -95,12 +95,13 @@ static void test_forged_size(llama_model * model) {
     std::vector<uint8_t> state(llama_state_seq_get_size(ctx.get(), 0));
     require(llama_state_seq_get_data(ctx.get(), state.data(), state.size(), 0) == state.size(), "no state is saved");
 
-    // the number of tokens, of those with scores, and the start of the open chunk; then, for each layer, its closed chunks
-    const uint32_t sizes[] = { 5*S + 7, 5*S + 7, 5*S, 5 };
+    // the number of tokens, of those with scores, the start of the open chunk, and that there are scores, and no memory sets by hand;
+    // then, for each layer, its closed chunks
+    const uint32_t sizes[] = { 5*S + 7, 5*S + 7, 5*S, 1, 0, 5 };
     const uint32_t shift   = (1u << 27)/S;
-    const auto found = std::search(state.begin(), state.end(), (const uint8_t *) sizes, (const uint8_t *) (sizes + 4));
+    const auto found = std::search(state.begin(), state.end(), (const uint8_t *) sizes, (const uint8_t *) (sizes + 6));
     require(found != state.end(), "the state has another format: this test is to be changed");
-    const uint32_t forged[] = { sizes[0] + shift*S, sizes[1] + shift*S, sizes[2] + shift*S };
+    const uint32_t forged[] = { sizes[0] + shift*S, sizes[1] + shift*S, sizes[2] + shift*S, sizes[3], sizes[4] };
     memcpy(&*found, forged, sizeof(forged));
 
     const auto * kv = llama_get_h2o_kv(ctx.get());

@@ -282,7 +282,7 @@ class KVView(ABC):
     def scores(self, layer: int) -> NDArray[np.float32]:
         """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
 
-        NaN for what is evicted. They are kept with heavy_budget > 0 or record=True, else this is an H2OError.
+        NaN for what is evicted. With heavy_budget=0 there are scores only if record=True, else this is an H2OError.
 
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
@@ -297,7 +297,7 @@ class KVView(ABC):
             layer = self._layer(kv, layer)
             if not kv.info.has_scores:
                 raise H2OError(
-                    f"[{self._owner}] no scores were kept of this text, as nothing is ranked by them: pass "
+                    f"[{self._owner}] scores of this text were not kept, as no heavy hitters are ranked: pass "
                     "H2OConfig(heavy_budget=…), or record=True to Llama"
                 )
             return kv.scores(layer)

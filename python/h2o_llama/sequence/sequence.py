@@ -435,11 +435,11 @@ class Sequence:
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.
 
-        With heavy_budget=0, and neither `record` nor `evict`, that is possible to every place; with retrieval="index" to
-        every `tile` tokens of a chunk. Otherwise attention that was scored cannot be taken back: it is possible down to
-        the last prompt token, further back only to the end of the last closed chunk, with `record` of every closed
-        chunk, and to 0. Where layers have sliding windows or recurrent states, `record` keeps the first end and the
-        latest seven. Without H2O everywhere, but for recurrent models.
+        With heavy_budget=0, and neither `record` nor `evict`, every place is possible; with retrieval="index" every
+        `tile` tokens of a chunk. Otherwise scores cannot be undone: places are possible down to the last prompt token,
+        further back only the end of the last closed chunk, with `record` of every closed chunk, and 0.
+        Where layers have sliding windows or recurrent states, `record` keeps the first end and the latest seven.
+        Without H2O everywhere, but for recurrent models.
 
         Parameters
         ----------

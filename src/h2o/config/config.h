@@ -34,7 +34,7 @@ struct h2o_config : llama_h2o_params {
     bool has_tiles()     const { return lookup_budget > 0 && retrieval == LLAMA_H2O_RETRIEVAL_NGRAMS; }
     bool has_key_index() const { return lookup_budget > 0 && retrieval == LLAMA_H2O_RETRIEVAL_INDEX; }
 
-    // a memory set holds more than sinks and local window: what has the highest scores
+    // a memory set has heavy hitters, beside sinks and local window
     bool ranks() const { return heavy_budget > 0; }
 
     // positions are kept in blocks, by the sums of their ranks, and their scores shrink when a chunk is closed

@@ -143,7 +143,7 @@ uint32_t h2o_sequence::rewind_limit() const {
     return std::max(n_closed, st.n_folded);
 }
 
-// The queries of a tile choose together, by an index of keys: none of them can be taken back alone.
+// With an index of keys the queries of a tile choose together: a part of a tile cannot be removed.
 uint32_t h2o_sequence::rewind_step() const {
     return st.is_scored || st.is_by_hand ? 0 : config.has_key_index() ? config.tile : 1;
 }

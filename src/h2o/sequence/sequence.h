@@ -111,7 +111,7 @@ public:
     // becomes a fork of the other one; it must be empty
     void copy_from(const h2o_sequence & src);
 
-    // Scores are kept of the next text, and of this one if it is empty, though no scorer ranks by them.
+    // Scores are kept of the next text, of this one if it is empty, also without heavy hitters.
     void keep_scores(bool keep);
 
     // records of all chunks are kept, not only of the last one

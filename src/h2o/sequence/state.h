@@ -56,7 +56,7 @@ struct h2o_sequence_state {
     uint32_t n_scored = 0; // the tokens before it have changed scores
     uint32_t n_folded = 0; // generated tokens from here on can be taken back one by one
 
-    bool is_scored  = false; // layers have scores: a scorer ranks by them, or somebody wants to see them
+    bool is_scored  = false; // layers have scores
     bool is_by_hand = false; // a memory set was replaced
 
     std::vector<h2o_layer> layers;
