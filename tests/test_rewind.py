@@ -194,6 +194,9 @@ def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path, config: Con
         for x, snapshot in product((recorded, llm), snapshots):
             x.restore(snapshot)
             has_scores = x is recorded and snapshot is snapshots[1]
+            again = x.snapshot()
+            assert len(again.state) == len(snapshots[has_scores].state)
+            x.restore(again)
             x.eval(random_tokens(2 * S))
             if has_scores:
                 assert x.kv.scores(0).any()

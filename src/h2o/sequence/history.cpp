@@ -94,6 +94,17 @@ void h2o_sequence::restore(const h2o_record & record) {
     truncate_text();
 }
 
+static void drop_scores(std::map<uint32_t, h2o_record> & records) {
+    for (auto & [key, record] : records) {
+        record.is_scored = false;
+        for (auto & layer : record.layers) {
+            layer.memory_scores.clear();
+            layer.scores.clear();
+            layer.generated.clear();
+        }
+    }
+}
+
 void h2o_sequence::restore(h2o_saved_sequence saved) {
     if (saved.text) {
         st.text->assign_text(*saved.text);
@@ -111,6 +122,10 @@ void h2o_sequence::restore(h2o_saved_sequence saved) {
     }
     if (saved.marks) {
         st.marks = std::move(*saved.marks);
+    }
+    if (!st.is_scored) {
+        drop_scores(st.history);
+        drop_scores(st.marks);
     }
 }
 
