@@ -1,6 +1,6 @@
 #pragma once
 
-// Products by tensor cores, for F16 and BF16. A warp's thread has of C (16 x 8) rows lane/4 and lane/4 + 8, columns lane%4*2 and one
+// Products by tensor cores, for F16, BF16 and bytes. A warp's thread has of C (16 x 8) rows lane/4 and lane/4 + 8, columns lane%4*2 and one
 // more; A is 16 x 16, B 16 x 8.
 
 #include "ggml/cuda/launch.cuh"
@@ -21,6 +21,18 @@ static __device__ __forceinline__ void h2o_ldmatrix_trans(uint32_t (& x)[4], con
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"((unsigned) __cvta_generic_to_shared(row)) : "memory");
+#endif
+}
+
+// c += a*b of signed bytes: A is 16 x 32, B 32 x 8. A thread has 4 bytes of each row, or column, that it has in 16 bits a pair of.
+static __device__ __forceinline__ void h2o_mma_bytes(int (& c)[4], const int (& a)[4], int b0, int b1) {
+#ifdef H2O_CUDA_EMULATED
+    emulated_mma_bytes(c, a, b0, b1);
+#elif __CUDA_ARCH__ >= GGML_CUDA_CC_AMPERE
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    NO_DEVICE_CODE;
 #endif
 }
 

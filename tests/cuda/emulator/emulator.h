@@ -112,12 +112,7 @@ T atomicAdd(T * p, T x) { // threads take turns
     return old;
 }
 
-inline int __dp4a(int a, int b, int c) {
-    for (int i = 0; i < 4; ++i) {
-        c += (int) (int8_t) ((uint32_t) a >> 8*i)*(int8_t) ((uint32_t) b >> 8*i);
-    }
-    return c;
-}
+inline void atomicMax(uint32_t * p, uint32_t x) { *p = *p < x ? x : *p; }
 
 inline float __fmul_rn(float a, float b) { return a*b; }
 inline float __fdiv_rn(float a, float b) { return a/b; }
@@ -219,5 +214,23 @@ void emulated_mma(float (& c)[4], const uint32_t (& a)[4], uint32_t b0, uint32_t
             y[k] = emulated_number<T>(all[col*4     + k%8/2].b[k/8], k%2);
         }
         c[i] = emulated_sum(c[i], x, y);
+    }
+}
+
+// mma.m16n8k32.row.col.s32.s8.s8.s32: c += a*b
+inline void emulated_mma_bytes(int (& c)[4], const int (& a)[4], int b0, int b1) {
+    struct operands { int8_t a[4][4], b[2][4]; } mine;
+    memcpy(mine.a, a, sizeof(mine.a));
+    memcpy(mine.b[0], &b0, 4);
+    memcpy(mine.b[1], &b1, 4);
+    const operands * all = emulator::exchange("mma.s8", mine);
+
+    const int lane = emulator::thread_index() & 31;
+    for (int i = 0; i < 4; ++i) {
+        const int row = lane/4 + i/2*8;
+        const int col = lane%4*2 + i%2;
+        for (int k = 0; k < 32; ++k) {
+            c[i] += all[row%8*4 + k%16/4].a[row/8 + k/16*2][k%4]*all[col*4 + k%16/4].b[k/16][k%4];
+        }
     }
 }

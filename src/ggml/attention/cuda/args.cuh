@@ -35,16 +35,21 @@ struct h2o_cuda_attn {
     const int32_t * limits; // or NULL
     const float   * sinks;  // or NULL
 
-    // further keys
-    const int32_t  * list_rows;   // NULL: none
-    const int32_t  * list_first;  // NULL: queries see all of their list up to the first -1
-    const int32_t  * list_last;
-    int              n_lists, n_list_rows, list_size, list_offset;
+    // further keys: a list of rows for each tile of queries, -1 where there are fewer
+    const int32_t  * list_rows;  // NULL: none
+    const int32_t  * list_first; // the first query that sees a row, which is not among the head's own then; NULL: all see it
+    int              n_list_rows;
     bool             lists_are_of_heads;
-    const char     * list_k;      // where their rows are, which are as far from each other as those of k and v
-    const char     * list_v;
-    const uint32_t * source_own;  // NULL: rows of the cache
+    int              tile, offset, n_tiles; // without lists, all queries are in one
+    h2o_cuda_rows    list_k;     // where their rows are
+    h2o_cuda_rows    list_v;
+    const uint32_t * source_own; // NULL: rows of the cache
     int              n_source_own;
+
+    // Own keys are numbered from 0 on, those of a list from list_begin on. A part of a row's softmax has part_keys of them.
+    int list_begin;
+    int part_keys;
+    int n_parts;
 
     // results
     float * o;
@@ -52,8 +57,7 @@ struct h2o_cuda_attn {
     float * m;
     float * l;
 
-    // where a row's softmax is made of parts: o, m and l of each, o not yet divided by l
-    int     n_parts;
+    // with several parts: o, m and l of each, o not yet divided by l
     float * part_o;
     float * part_m;
     float * part_l;
@@ -75,17 +79,9 @@ struct h2o_cuda_attn {
         return o + (((int64_t) block*n_q + row/group)*n_head + h*group + row%group)*v.d;
     }
 
-    __device__ __forceinline__ int64_t part_state(int part, int64_t state) const { return (int64_t) part*n_head*n_q + state; }
-};
+    __host__ __device__ __forceinline__ int tile_rows() const { return (tile < n_q ? tile : n_q)*group; }
 
-// Which rows and keys the blocks of a launch compute: blockIdx.x counts tiles of rows, y KV heads and blocks of queries, z parts.
-struct h2o_cuda_work {
-    int  unit_rows;  // tiles end where units do
-    int  unit_tiles;
-    int  n_splits;   // of the own keys; 0: further keys only
-    int  split_keys;
-    bool has_lists;  // further keys come in a part after the own ones', or where these are one part in that
-    int  first_part;
+    __device__ __forceinline__ int64_t part_state(int part, int64_t state) const { return (int64_t) part*n_head*n_q + state; }
 };
 
 // x if it is the larger one or NaN: unlike fmaxf, NaN is kept

@@ -13,7 +13,7 @@ constexpr int ROW_WARPS     = 4;   // of a block, where there are more rows than
 
 constexpr size_t STATIC_SHARED = 1536; // bytes of shared memory that a kernel declares itself, at most
 
-// Few rows: the own keys are split, so that all of a device has work. How, does not depend on the device.
+// Few rows: the keys are split, so that all of a device has work. How, does not depend on the device.
 constexpr int MIN_SPLIT_KEYS = 128;
 constexpr int MAX_BLOCKS     = 1024;
 
@@ -81,30 +81,32 @@ static h2o_cuda_attn args_of(const ggml_tensor * dst) {
     a.limits = numbers_of(dst->src[5]);
     a.sinks  = (const float *) numbers_of(dst->src[9]);
 
+    a.tile    = a.n_q;
+    a.n_tiles = 1;
     if (const ggml_tensor * lists = dst->src[6]) {
         a.list_rows          = (const int32_t *) lists->data;
+        a.list_first         = numbers_of(dst->src[7]);
         a.n_list_rows        = (int) lists->ne[0];
-        a.n_lists            = (int) lists->ne[1];
+        a.n_tiles            = (int) lists->ne[1];
         a.lists_are_of_heads = lists->ne[2] > 1;
-        a.list_size          = ggml_get_op_params_i32(dst, 4);
-        a.list_offset        = ggml_get_op_params_i32(dst, 5);
-        a.list_k             = a.k.data;
-        a.list_v             = a.v.data;
-        if (const ggml_tensor * queries = dst->src[7]) {
-            a.list_first = (const int32_t *) queries->data;
-            a.list_last  = a.list_first + (int64_t) a.n_lists*a.n_list_rows;
-        }
+        a.tile               = ggml_get_op_params_i32(dst, 4);
+        a.offset             = ggml_get_op_params_i32(dst, 5);
+        a.list_k             = a.k;
+        a.list_v             = a.v;
         if (const ggml_tensor * source = dst->src[8]) {
             const int    n_source = ggml_get_op_params_i32(dst, 6);
             const auto   at       = ggml_h2o_attn_source_offsets(k, v, n_source);
             const char * data     = (const char *) source->data;
 
-            a.list_k       = data + at.k; // 64 bytes or a multiple from the beginning of a tensor, so as aligned
-            a.list_v       = data + at.v;
+            a.list_k.data  = data + at.k; // 64 bytes or a multiple from the beginning of a tensor, so as aligned
+            a.list_v.data  = data + at.v;
             a.source_own   = (const uint32_t *) (data + at.own);
             a.n_source_own = ceil_div(n_source, 32);
         }
     }
+    a.list_begin = ceil_div(a.n_k, 64)*64; // whole tiles of keys
+    a.part_keys  = a.list_begin + a.n_list_rows;
+    a.n_parts    = 1;
 
     const int64_t n_block = q->ne[3];
     const int     sums    = ggml_get_op_params_i32(dst, 2);
@@ -156,12 +158,12 @@ static void with_kernel(const h2o_cuda_attn & a, int n_warps, const F & f) {
     }
 }
 
-static int warps_for(int unit_rows) {
-    return unit_rows <= H2O_ATTN_WARP_ROWS ? 1 : ROW_WARPS;
+static int warps_for(int n_rows) {
+    return n_rows <= H2O_ATTN_WARP_ROWS ? 1 : ROW_WARPS;
 }
 
-static void launch_tiles(const h2o_cuda_attn & a, h2o_cuda_work work, int n_units, int n_block, int n_parts, cudaStream_t stream) {
-    with_kernel(a, warps_for(work.unit_rows), [&](auto number, auto d, auto n_warps) {
+static void launch_tiles(const h2o_cuda_attn & a, int n_block, cudaStream_t stream) {
+    with_kernel(a, warps_for(a.tile_rows()), [&](auto number, auto d, auto n_warps) {
         using T = decltype(number);
         constexpr size_t shared = h2o_tile_sizes<T, d>::shared(n_warps);
 
@@ -169,17 +171,16 @@ static void launch_tiles(const h2o_cuda_attn & a, h2o_cuda_work work, int n_unit
         CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
 
         const int n_slices = ceil_div(a.v.d, h2o_tile_sizes<T, d>::d_out);
+        const int n_each   = ceil_div(a.tile_rows(), n_warps*H2O_ATTN_WARP_ROWS);
 
-        work.unit_tiles = ceil_div(work.unit_rows, n_warps*H2O_ATTN_WARP_ROWS);
-        h2o_launch(kernel, dim3(n_units*work.unit_tiles*n_slices, a.n_head_kv*n_block, n_parts), n_warps*WARP_SIZE, shared, stream, a, work);
+        h2o_launch(kernel, dim3(a.n_tiles*n_each*n_slices, a.n_head_kv*n_block, a.n_parts), n_warps*WARP_SIZE, shared, stream, a);
     });
 }
 
 static void launch_sums(const h2o_cuda_attn & a, int n_block, bool of_queries, cudaStream_t stream) {
-    h2o_cuda_work work = {};
-    work.unit_rows = of_queries ? a.group : a.n_q*a.group;
+    const int unit_rows = of_queries ? a.group : a.n_q*a.group;
 
-    with_kernel(a, warps_for(work.unit_rows), [&](auto number, auto d, auto n_warps) {
+    with_kernel(a, warps_for(unit_rows), [&](auto number, auto d, auto n_warps) {
         using T = decltype(number);
         constexpr size_t shared = h2o_tile_sizes<T, d>::shared(n_warps);
 
@@ -187,7 +188,7 @@ static void launch_sums(const h2o_cuda_attn & a, int n_block, bool of_queries, c
         CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
 
         const dim3 grid(ceil_div(a.n_k, h2o_tile_sizes<T, d>::n_keys), a.n_head_kv*n_block, of_queries ? a.n_q : 1);
-        h2o_launch(kernel, grid, n_warps*WARP_SIZE, shared, stream, a, work);
+        h2o_launch(kernel, grid, n_warps*WARP_SIZE, shared, stream, a, unit_rows);
     });
 }
 
@@ -215,47 +216,28 @@ bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
 void ggml_cuda_op_h2o_attn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     h2o_cuda_attn a = args_of(dst);
 
-    const int  n_block = (int) dst->src[0]->ne[3];
-    const int  n_rows  = a.n_q*a.group;
-    const bool has_own_lists = a.list_rows && a.list_size == 1 && !a.list_first; // each query's own, which no others share
-
-    h2o_cuda_work own = {};
-    own.unit_rows  = n_rows;
-    own.n_splits   = 1;
-    own.split_keys = a.n_k;
-    own.has_lists  = a.list_rows && !has_own_lists;
-
-    if (n_block == 1) {
-        const int n_blocks = ceil_div(n_rows, warps_for(n_rows)*H2O_ATTN_WARP_ROWS)*a.n_head_kv;
-        const int n_splits = std::max(std::min(ceil_div(a.n_k, MIN_SPLIT_KEYS), MAX_BLOCKS/n_blocks), 1);
-
-        own.split_keys = ceil_div(ceil_div(a.n_k, n_splits), 64)*64; // whole tiles
-        own.n_splits   = ceil_div(a.n_k, own.split_keys);
-    }
-    const int n_own_parts = own.n_splits + (own.has_lists && own.n_splits > 1 ? 1 : 0);
-
-    a.n_parts = n_own_parts + (has_own_lists ? 1 : 0);
+    const int n_block = (int) dst->src[0]->ne[3];
 
     ggml_cuda_pool_alloc<float> parts(ctx.pool());
+    if (n_block == 1) {
+        const int n_keys   = a.part_keys;
+        const int n_blocks = a.n_tiles*ceil_div(a.tile_rows(), warps_for(a.tile_rows())*H2O_ATTN_WARP_ROWS)*a.n_head_kv;
+        const int n_splits = std::max(std::min(ceil_div(n_keys, MIN_SPLIT_KEYS), MAX_BLOCKS/n_blocks), 1);
+
+        a.part_keys = ceil_div(ceil_div(n_keys, n_splits), 64)*64; // whole tiles
+        a.n_parts   = ceil_div(n_keys, a.part_keys);
+    }
     if (a.n_parts > 1) {
-        const int64_t n_states = (int64_t) a.n_parts*n_rows*a.n_head_kv;
+        const int64_t n_states = (int64_t) a.n_parts*a.n_q*a.n_head;
 
         a.part_o = parts.alloc(n_states*(a.v.d + 2));
         a.part_m = a.part_o + n_states*a.v.d;
         a.part_l = a.part_m + n_states;
     }
 
-    launch_tiles(a, own, 1, n_block, n_own_parts, ctx.stream());
-
-    if (has_own_lists) {
-        h2o_cuda_work lists = {};
-        lists.unit_rows  = a.group;
-        lists.has_lists  = true;
-        lists.first_part = n_own_parts;
-        launch_tiles(a, lists, a.n_q, 1, 1, ctx.stream());
-    }
+    launch_tiles(a, n_block, ctx.stream());
     if (a.n_parts > 1) {
-        h2o_launch(h2o_attn_merge, dim3(n_rows*a.n_head_kv), H2O_ATTN_MERGE_THREADS, 0, ctx.stream(), a);
+        h2o_launch(h2o_attn_merge, dim3(a.n_q*a.n_head), H2O_ATTN_MERGE_THREADS, 0, ctx.stream(), a);
     }
 
     const int sums = ggml_get_op_params_i32(dst, 2);

@@ -4,66 +4,34 @@
 
 #include "ggml/attention/cuda/args.cuh"
 
-// In shared memory: row numbers, negative where nothing is to be read, and the queries [first, end) that see each.
+// In shared memory: row numbers, negative where nothing is to be read, and the first query that sees each.
 struct h2o_cuda_keys {
     int * number;
     int * first;
-    int * end;
 
-    __device__ __forceinline__ bool sees(int query, int key) const { return first[key] <= query && query < end[key]; }
-
-    __device__ __forceinline__ void set(int key, int row, int first_query, int end_query) const {
-        const bool is_seen = first_query < end_query;
-        number[key] = is_seen ? row : -1;
-        first [key] = is_seen ? first_query : INT_MAX;
-        end   [key] = end_query;
-    }
+    // -1: no query
+    __device__ __forceinline__ bool sees(int query, int key) const { return first[key] <= query; }
 };
 
-// Keys of some queries: a head's own, or a list of further ones.
+// A head's own keys, or a list of further ones.
 struct h2o_cuda_list {
     const int32_t * rows;  // NULL: they follow one another
-    const int32_t * first; // the first query that sees a key, NULL: all do
-    const int32_t * last;  // the first that no longer does, NULL: all go on
-    int             begin;
-    int             end;
-    int             first_query;
-    int             end_query;
+    const int32_t * first; // NULL: all queries see a key
+    int             n;
     bool            leaves_out_own;
 };
 
-// a part of them
-static __device__ __forceinline__ h2o_cuda_list h2o_own_keys(const h2o_cuda_attn & a, const int32_t * rows, int part, int n, int end_query) {
-    const int n_seen = a.first ? h2o_count_up_to(a.first, a.n_k, end_query - 1) : a.n_k;
-
-    return { rows, a.first, nullptr, part*n, min((part + 1)*n, n_seen), 0, INT_MAX, false };
+static __device__ __forceinline__ h2o_cuda_list h2o_own_keys(const h2o_cuda_attn & a, const int32_t * rows) {
+    return { rows, a.first, a.n_k, false };
 }
 
-static __device__ __forceinline__ h2o_cuda_list h2o_list_of(const h2o_cuda_attn & a, int list, int h, int first_query, int end_query) {
-    h2o_cuda_list res;
-    res.rows  = a.list_rows + ((int64_t) (a.lists_are_of_heads ? h*a.n_lists : 0) + list)*a.n_list_rows;
-    res.first = a.list_first ? a.list_first + (int64_t) list*a.n_list_rows : nullptr;
-    res.last  = a.list_last  ? a.list_last  + (int64_t) list*a.n_list_rows : nullptr;
-
-    const int64_t start = (int64_t) list*a.list_size - a.list_offset;
-    res.first_query    = (int) max(start, (int64_t) first_query);
-    res.end_query      = (int) min(start + a.list_size, (int64_t) end_query);
-    res.leaves_out_own = res.first != nullptr;
-
-    // all that begin before the queries end; without queries, up to the first -1
-    res.begin = 0;
-    int low = 0;
-    int n   = a.n_list_rows;
-    while (low < n) {
-        const int j = low + (n - low)/2;
-        if (res.first ? res.first[j] < res.end_query : res.rows[j] >= 0) {
-            low = j + 1;
-        } else {
-            n = j;
-        }
-    }
-    res.end = low;
-    return res;
+static __device__ __forceinline__ h2o_cuda_list h2o_list_of(const h2o_cuda_attn & a, int tile, int h) {
+    return {
+        a.list_rows + ((int64_t) (a.lists_are_of_heads ? h*a.n_tiles : 0) + tile)*a.n_list_rows,
+        a.list_first ? a.list_first + (int64_t) tile*a.n_list_rows : nullptr,
+        a.n_list_rows,
+        a.list_first != nullptr,
+    };
 }
 
 // whether a head has a further row among its own keys
@@ -78,29 +46,25 @@ static __device__ __forceinline__ bool h2o_is_own(const h2o_cuda_attn & a, const
     return n > 0 && own[n - 1] == row;
 }
 
-// n keys of a list from the key-th on. Returns whether some query sees one that the thread set.
+// n keys of a list from the key-th on. Returns whether a query before end_query sees one that the thread set.
 //   own: rows of the head's own keys
 static __device__ __forceinline__ bool h2o_set_keys(const h2o_cuda_attn & a, const h2o_cuda_keys & keys, const h2o_cuda_list & list,
-        const int32_t * own, int h, int key, int n) {
+        const int32_t * own, int h, int key, int n, int end_query) {
     bool any = false;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        const int j = key + i;
+        const int j     = key + i;
+        const int first = j >= list.n ? INT_MAX : list.first ? max(list.first[j], 0) : 0;
 
-        int row   = -1;
-        int first = 0;
-        int end   = 0;
-        if (j < list.end) {
-            first = list.first ? max(list.first[j], list.first_query) : list.first_query;
-            end   = list.last  ? min(list.last[j],  list.end_query)   : list.end_query;
-            if (first < end) { // else it may be anything
-                row = list.rows ? list.rows[j] : j;
-                if (list.leaves_out_own && h2o_is_own(a, own, h, row)) {
-                    end = first;
-                }
+        int row = -1;
+        if (first < end_query) { // else it may be anything
+            row = list.rows ? list.rows[j] : j;
+            if (list.leaves_out_own && row >= 0 && h2o_is_own(a, own, h, row)) {
+                row = -1;
             }
         }
-        keys.set(i, row, first, end);
-        any = any || first < end;
+        keys.number[i] = row;
+        keys.first [i] = row >= 0 ? first : INT_MAX;
+        any = any || row >= 0;
     }
     return any;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Weights of own keys, summed over the rows of a unit. The softmax is known by then, so this is a second pass over the logits, by
+// Weights of own keys, summed over unit_rows rows, all or a query's. The softmax is known by then, so this is a second pass over the logits, by
 // keys: each block has all rows of its columns and adds them up in order. Atomics in the first pass would need weights that are
 // final, and would add them up in another order each time.
 
@@ -9,7 +9,7 @@
 
 // blockIdx.x: tile of keys, y: KV head and block of queries, z: unit
 template <typename T, int D, int N_WARPS>
-static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_sums(const h2o_cuda_attn a, const h2o_cuda_work work) {
+static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_sums(const h2o_cuda_attn a, int unit_rows) {
     using sizes = h2o_tile_sizes<T, D>;
 
     constexpr int n_keys = sizes::n_keys;
@@ -19,22 +19,22 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_sums(con
     T * q = (T *) memory;
     T * k = (T *) (memory + sizes::q_size(N_WARPS));
 
-    __shared__ int   numbers[3][n_keys];
+    __shared__ int   numbers[2][n_keys];
     __shared__ float factors[n_rows][2];
     __shared__ float sums_of_warps[N_WARPS][n_keys];
 
-    const h2o_cuda_keys keys = { numbers[0], numbers[1], numbers[2] };
+    const h2o_cuda_keys keys = { numbers[0], numbers[1] };
 
     const int lane  = threadIdx.x%WARP_SIZE;
     const int warp  = threadIdx.x/WARP_SIZE;
     const int key   = blockIdx.x*n_keys;
     const int h     = blockIdx.y%a.n_head_kv;
     const int block = blockIdx.y/a.n_head_kv;
-    const int start = blockIdx.z*work.unit_rows;
-    const int end   = start + work.unit_rows;
+    const int start = blockIdx.z*unit_rows;
+    const int end   = start + unit_rows;
 
     const int32_t * rows = a.rows_of(h, block);
-    h2o_set_keys(a, keys, { rows, a.first, nullptr, key, a.n_k, 0, INT_MAX, false }, rows, h, key, n_keys);
+    h2o_set_keys(a, keys, h2o_own_keys(a, rows), rows, h, key, n_keys, a.n_q);
     __syncthreads();
     const bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(a.k, keys.number, h, k, 0, a.k.d));
 

@@ -1,13 +1,14 @@
 #pragma once
 
-// A tile of rows of one KV head, 16 for each warp: attention to the head's own keys, to further ones, or to both, in one softmax.
+// Rows of one KV head and tile of queries, 16 for each warp: attention to the head's own keys and the tile's list, in one softmax.
+// blockIdx.x: tile, rows of it, slice of the output; y: KV head and block of queries; z: part of the keys
 // Where heads are large, a block computes all logits, but only a slice of the output.
 
 #include "ggml/attention/cuda/keys.cuh"
 #include "ggml/attention/cuda/product.cuh"
 
 template <typename T, int D, int N_WARPS>
-static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(const h2o_cuda_attn a, const h2o_cuda_work work) {
+static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(const h2o_cuda_attn a) {
     using sizes = h2o_tile_sizes<T, D>;
 
     constexpr int n_keys = sizes::n_keys;
@@ -18,10 +19,10 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
     T * q  = (T *) memory;
     T * kv = (T *) (memory + sizes::q_size(N_WARPS)); // K, then V
 
-    __shared__ int   numbers[3][n_keys];
+    __shared__ int   numbers[2][n_keys];
     __shared__ float factors[n_rows][2];
 
-    const h2o_cuda_keys keys = { numbers[0], numbers[1], numbers[2] };
+    const h2o_cuda_keys keys = { numbers[0], numbers[1] };
 
     const int lane = threadIdx.x%WARP_SIZE;
     const int warp = threadIdx.x/WARP_SIZE;
@@ -32,16 +33,19 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
     const int end_out   = min(first_out + d_out, a.v.d);
 
     // the last queries first, which see most
-    const int tile  = (int) (gridDim.x - 1 - blockIdx.x)/n_slices;
-    const int unit  = tile/work.unit_tiles;
-    const int row   = unit*work.unit_rows + tile%work.unit_tiles*n_rows;
-    const int end   = min(row + n_rows, (unit + 1)*work.unit_rows);
+    const int place = (int) (gridDim.x - 1 - blockIdx.x)/n_slices;
+    const int each  = (a.tile_rows() + n_rows - 1)/n_rows; // tile's blocks
+    const int tile  = place/each;
+    const int start = (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0)*a.group;
+    const int stop  = (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q)*a.group;
+    const int row   = start + place%each*n_rows;
+    const int end   = min(row + n_rows, stop);
     const int h     = blockIdx.y%a.n_head_kv;
     const int block = blockIdx.y/a.n_head_kv;
     const int part  = blockIdx.z;
-
-    const int first_query = row/a.group;
-    const int end_query   = (end - 1)/a.group + 1;
+    if (row >= stop) {
+        return;
+    }
 
     const int32_t * rows = a.rows_of(h, block);
 
@@ -116,26 +120,19 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
         __syncthreads(); // V and the keys' numbers were read
     };
 
-    const bool has_own    = part < work.n_splits;
-    const bool has_lists  = work.has_lists && part == (int) gridDim.z - 1;
-    const int  first_list = has_lists ? (first_query + a.list_offset)/a.list_size : 0;
-    const int  last_list  = has_lists ? (end_query - 1 + a.list_offset)/a.list_size : -1;
+    const int           end_query = (end - 1)/a.group + 1;
+    const h2o_cuda_list own       = h2o_own_keys(a, rows);
+    const h2o_cuda_list list      = h2o_list_of(a, tile, h);
+    const int           end_key   = min((part + 1)*a.part_keys, a.list_begin + a.n_list_rows);
 
-    for (int i = has_own ? first_list - 1 : first_list; i <= last_list; ++i) {
-        const bool          is_own = i < first_list;
-        const h2o_cuda_list list   = is_own ? h2o_own_keys(a, rows, part, work.split_keys, end_query) :
-                                              h2o_list_of(a, i, h, first_query, end_query);
-
-        h2o_cuda_rows k = a.k;
-        h2o_cuda_rows v = a.v;
-        if (!is_own) {
-            k.data = a.list_k;
-            v.data = a.list_v;
-        }
-        for (int key = list.begin; key < list.end; key += n_keys) {
-            if (__syncthreads_or(h2o_set_keys(a, keys, list, rows, h, key, n_keys))) {
-                attend(k, v);
-            }
+    for (int key = part*a.part_keys; key < end_key; key += n_keys) {
+        const bool is_own = key < a.list_begin;
+        const bool any    = is_own ? h2o_set_keys(a, keys, own, rows, h, key, n_keys, end_query) :
+                                     h2o_set_keys(a, keys, list, rows, h, key - a.list_begin, n_keys, end_query);
+        if (__syncthreads_or(any)) {
+            attend(is_own ? a.k : a.list_k, is_own ? a.v : a.list_v);
+        } else if (is_own) {
+            key = a.list_begin - n_keys; // later queries see the others
         }
     }
 
@@ -164,7 +161,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
                 a.l[state] = l[r];
             }
         } else {
-            const int64_t of_part = a.part_state(work.first_part + part, state);
+            const int64_t of_part = a.part_state(part, state);
             to = a.part_o + of_part*a.v.d;
             if (lane%4 == 0 && slice == 0) {
                 a.part_m[of_part] = m[r];

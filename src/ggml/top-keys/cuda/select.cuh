@@ -4,33 +4,33 @@
 
 #include "ggml/cuda/launch.cuh"
 
-constexpr int H2O_SELECT_THREADS = 256; // one for each value of a byte
+constexpr int H2O_SELECT_THREADS = 1024;
 constexpr int H2O_SELECT_WARPS   = H2O_SELECT_THREADS/WARP_SIZE;
 
-constexpr uint32_t H2O_TAKEN = 0xffffffff; // bits of a score that is not to be chosen: NaN that no computation leaves
-
-// Ranks are ordered as numbers are. 0: taken, 1: NaN.
+// Ranks are ordered as numbers are. 0: NaN.
 static __device__ __forceinline__ uint32_t h2o_rank(float x) {
     const uint32_t bits = __float_as_uint(x);
-    if (isnan(x)) {
-        return bits == H2O_TAKEN ? 0 : 1;
-    }
-    return x == 0.0f ? 0x80000000 : bits & 0x80000000 ? ~bits : bits | 0x80000000;
+
+    return isnan(x) ? 0 : x == 0.0f ? 0x80000000 : bits & 0x80000000 ? ~bits : bits | 0x80000000;
+}
+
+// the number of a rank
+static __device__ __forceinline__ float h2o_ranked(uint32_t rank) {
+    return __uint_as_float(rank & 0x80000000 ? rank ^ 0x80000000 : ~rank);
 }
 
 struct h2o_select_scratch {
-    int      counts[H2O_SELECT_THREADS];
+    int      counts[256];
     uint32_t prefix;
     int      wanted;
     bool     is_found;
     int      n_more[H2O_SELECT_WARPS];
     int      n_equal[H2O_SELECT_WARPS];
-    float    of_warps[H2O_SELECT_WARPS];
 };
 
-// The n_top highest of n numbers whose rank is lowest or more, as their indices in ascending order; of equal ones the first.
+// The n_top highest of n numbers that are not NaN, as their indices in ascending order; of equal ones the first.
 // Returns how many there are. All threads call it.
-static __device__ int h2o_select(const float * x, int n, int n_top, uint32_t lowest, int32_t * top, h2o_select_scratch & s) {
+static __device__ int h2o_select(const float * x, int n, int n_top, int32_t * top, h2o_select_scratch & s) {
     const int thread = threadIdx.x;
     const int lane   = thread%WARP_SIZE;
     const int warp   = thread/WARP_SIZE;
@@ -40,31 +40,35 @@ static __device__ int h2o_select(const float * x, int n, int n_top, uint32_t low
     int      n_equal   = n_top;
     uint32_t mask      = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
-        s.counts[thread] = 0;
+        if (thread < 256) {
+            s.counts[thread] = 0;
+        }
         if (thread == 0) {
             s.is_found = false;
         }
         __syncthreads();
         for (int i = thread; i < n; i += H2O_SELECT_THREADS) {
             const uint32_t rank = h2o_rank(x[i]);
-            if (rank >= lowest && (rank & mask) == threshold) {
+            if (rank > 0 && (rank & mask) == threshold) {
                 atomicAdd(&s.counts[rank >> shift & 255], 1);
             }
         }
         __syncthreads();
 
-        int above = 0;
-        for (int i = thread + 1; i < H2O_SELECT_THREADS; ++i) {
-            above += s.counts[i];
-        }
-        if (above < n_equal && above + s.counts[thread] >= n_equal) { // one thread's byte
-            s.is_found = true;
-            s.prefix   = threshold | (uint32_t) thread << shift;
-            s.wanted   = n_equal - above;
+        if (thread < 256) { // has a byte
+            int above = 0;
+            for (int i = thread + 1; i < 256; ++i) {
+                above += s.counts[i];
+            }
+            if (above < n_equal && above + s.counts[thread] >= n_equal) {
+                s.is_found = true;
+                s.prefix   = threshold | (uint32_t) thread << shift;
+                s.wanted   = n_equal - above;
+            }
         }
         __syncthreads();
         const bool is_found = s.is_found;
-        threshold = is_found ? s.prefix : lowest;
+        threshold = is_found ? s.prefix : 1;
         n_equal   = is_found ? s.wanted : n;
         mask     |= 255u << shift;
         __syncthreads(); // it was read
@@ -102,22 +106,4 @@ static __device__ int h2o_select(const float * x, int n, int n_top, uint32_t low
         __syncthreads();
     }
     return n_more_before + min(n_equal_before, n_equal);
-}
-
-template <typename F>
-static __device__ __forceinline__ float h2o_block_reduce(float x, h2o_select_scratch & s, const F & combine) {
-#pragma unroll
-    for (int offset = WARP_SIZE/2; offset > 0; offset /= 2) {
-        x = combine(x, __shfl_xor_sync(0xffffffff, x, offset, WARP_SIZE));
-    }
-    if (threadIdx.x%WARP_SIZE == 0) {
-        s.of_warps[threadIdx.x/WARP_SIZE] = x;
-    }
-    __syncthreads();
-    x = s.of_warps[0];
-    for (int w = 1; w < H2O_SELECT_WARPS; ++w) {
-        x = combine(x, s.of_warps[w]);
-    }
-    __syncthreads();
-    return x;
 }

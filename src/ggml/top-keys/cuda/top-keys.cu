@@ -1,15 +1,19 @@
 #include "ggml/top-keys/cuda/top-keys.cuh"
 
+#include "ggml/cuda/mma.cuh"
 #include "ggml/top-keys/cuda/select.cuh"
 
 #include <algorithm>
 
-constexpr int     BLOCK         = 32;          // numbers, of Q4_0 too
-constexpr int     BLOCK_BYTES   = 18;          // a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, each of them plus 8
-constexpr int     SCORE_THREADS = 256;
-constexpr int     SCORE_QUERIES = 8;           // that a thread scores with a key
-constexpr int     CANDIDATES    = 8;           // for each row that is chosen
-constexpr int64_t MAX_SCORES    = 8*1024*1024; // at once, unless one query of each KV head has more
+constexpr int     BLOCK         = 32;  // numbers, of Q4_0 too
+constexpr int     BLOCK_BYTES   = 18;  // a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, each of them plus 8
+constexpr int     MAX_HEAD_SIZE = 576;
+constexpr int     QUERIES       = 16;  // of a product
+constexpr int     WARPS         = 4;
+constexpr int     THREADS       = WARPS*WARP_SIZE;
+constexpr int     WARP_KEYS     = 32;
+constexpr int     KEYS          = WARPS*WARP_KEYS;
+constexpr int64_t MAX_SCORES    = 8*1024*1024; // at once, unless one tile of each KV head has more
 
 // A block of a query in 8 bits, -127 to 127.
 struct query_block {
@@ -18,7 +22,7 @@ struct query_block {
 };
 
 struct top_keys_args {
-    int d, n_q, n_k, n_head_kv, group, n_top, n_candidates, n_taken;
+    int d, n_q, n_k, n_head_kv, group, n_top, n_taken, tile, offset, n_tiles;
 
     const char * q; // strides in bytes
     int64_t      q_stride, q_head_stride;
@@ -27,55 +31,41 @@ struct top_keys_args {
 
     const int32_t * taken; // or NULL
     int64_t         taken_stride; // in numbers
-    float           scale;
     int32_t       * top;
 
-    // of queries summed over a group, then of each head of it: [1 + group][n_head_kv][n_q]
-    query_block * queries; // with d/BLOCK blocks
-    float       * peaks;   // NaN where something is not finite
+    // [n_head_kv] of each
+    query_block * queries;  // [n_q][d/BLOCK]
+    float       * factors;  // [n_q] of scores; NaN: the query has no say
+    uint32_t    * best;     // [n_q] rank of the highest score
+    uint8_t     * is_taken; // [n_k]
 
-    // of queries [first, first + n): [n_head_kv][n]
-    int       first, n;
-    float   * scores;     // of all keys
-    int32_t * candidates; // [n_candidates]
-    float   * logits;     // likewise
-    float   * weights;    // likewise
-
-    __device__ __forceinline__ int64_t query(int which, int h, int i) const { return ((int64_t) which*n_head_kv + h)*n_q + i; }
+    // of tiles [first_tile, first_tile + n_round)
+    int     first_tile, n_round;
+    float * scores; // [n_round][n_k]
 };
 
-static __device__ __forceinline__ float dot(const char * key, const query_block * q, int n_blocks) {
-    float res = 0.0f;
-    for (int b = 0; b < n_blocks; ++b, key += BLOCK_BYTES) {
-        const uint16_t * bytes = (const uint16_t *) key + 1;
-
-        int sum = q[b].offset;
-#pragma unroll
-        for (int j = 0; j < BLOCK/8; ++j) {
-            const uint32_t x = bytes[2*j] | (uint32_t) bytes[2*j + 1] << 16;
-            sum = __dp4a((int) (x      & 0x0f0f0f0f), q[b].x[j],           sum);
-            sum = __dp4a((int) (x >> 4 & 0x0f0f0f0f), q[b].x[j + BLOCK/8], sum);
-        }
-        res += (float) *(const half *) key*(float) sum;
-    }
-    return res;
+// of k_score, in bytes: a key's 16 bytes and scale of each block, and queries
+static constexpr size_t shared_size(int d) {
+    return d/BLOCK*(KEYS*5*sizeof(int) + QUERIES*sizeof(query_block));
 }
 
-// blockIdx: query, KV head, which of its queries; a warp
-static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_keys_args a) {
-    const int i     = blockIdx.x;
-    const int h     = blockIdx.y;
-    const int which = blockIdx.z;
-    const int lane  = threadIdx.x;
+// How near a row comes to what the query wants most, by their sums of products.
+static __device__ __forceinline__ float nearness(float sum, float best, float factor) {
+    return (sum - best)*factor;
+}
 
-    const int head   = h*a.group + (which == 0 ? 0 : which - 1);
-    const int n_sums = which == 0 ? a.group : 1;
+// blockIdx: query, KV head; a warp
+static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_keys_args a) {
+    const int i    = blockIdx.x;
+    const int h    = blockIdx.y;
+    const int lane = threadIdx.x;
+
+    const int64_t query = (int64_t) h*a.n_q + i;
 
     const auto sum_of = [&](int j) {
-        const char * src = a.q + i*a.q_stride + head*a.q_head_stride;
-        float sum = ((const float *) src)[j];
-        for (int other = 1; other < n_sums; ++other) {
-            sum += ((const float *) (src + other*a.q_head_stride))[j];
+        float sum = 0.0f;
+        for (int head = h*a.group; head < (h + 1)*a.group; ++head) {
+            sum += ((const float *) (a.q + i*a.q_stride + head*a.q_head_stride))[j];
         }
         return sum;
     };
@@ -91,13 +81,12 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
     for (int offset = WARP_SIZE/2; offset > 0; offset /= 2) {
         peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, offset, WARP_SIZE));
     }
-    is_finite = __ballot_sync(0xffffffff, !is_finite) == 0;
+    const bool has_say = __ballot_sync(0xffffffff, !is_finite) == 0 && peak > 0.0f;
 
-    query_block * dst = a.queries + a.query(which, h, i)*(a.d/BLOCK);
+    query_block * dst = a.queries + query*(a.d/BLOCK);
     for (int b = 0; b < a.d/BLOCK; ++b) {
         // as CPUs round, whatever -use_fast_math says
-        const float x       = sum_of(b*BLOCK + lane);
-        const int   rounded = is_finite && peak > 0.0f ? (int) rintf(__fmul_rn(__fdiv_rn(x, peak), 127.0f)) : 0;
+        const int rounded = has_say ? (int) rintf(__fmul_rn(__fdiv_rn(sum_of(b*BLOCK + lane), peak), 127.0f)) : 0;
 
         int sum = rounded;
 #pragma unroll
@@ -110,115 +99,155 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
         }
     }
     if (lane == 0) {
-        a.peaks[a.query(which, h, i)] = is_finite ? peak : NAN;
+        a.factors[query] = has_say ? __fdiv_rn(peak, 127.0f) : NAN;
     }
 }
 
-// blockIdx: keys, KV head, queries
-static __global__ void __launch_bounds__(SCORE_THREADS) k_score(const top_keys_args a) {
-    const int n_blocks = a.d/BLOCK;
-    const int key      = blockIdx.x*SCORE_THREADS + threadIdx.x;
+// blockIdx: taken rows, KV head
+static __global__ void __launch_bounds__(THREADS) k_mark_taken(const top_keys_args a) {
+    const int i = blockIdx.x*THREADS + threadIdx.x;
+    const int h = blockIdx.y;
+
+    const int row = i < a.n_taken ? a.taken[h*a.taken_stride + i] : -1;
+    if (row >= 0 && row < a.n_k) {
+        a.is_taken[(int64_t) h*a.n_k + row] = 1;
+    }
+}
+
+// Products of a tile's queries with some keys. The first pass finds the highest of each query, the second how near each key comes to it.
+// blockIdx: keys, KV head, tile
+template <bool IS_BEST>
+static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a) {
+    const int lane     = threadIdx.x%WARP_SIZE;
+    const int warp_key = threadIdx.x/WARP_SIZE*WARP_KEYS;
+    const int key      = blockIdx.x*KEYS;
     const int h        = blockIdx.y;
-    const int start    = blockIdx.z*SCORE_QUERIES;
-    const int n        = min(SCORE_QUERIES, a.n - start);
+    const int tile     = a.first_tile + blockIdx.z;
+    const int n_blocks = a.d/BLOCK;
+    const int first    = (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0);
+    const int end      = (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q);
+    const int n_keys   = min(KEYS, a.n_k - key);
+
+    if (IS_BEST && end - first == 1) { // its order of the keys is the same without
+        return;
+    }
 
     H2O_DYNAMIC_SHARED(memory);
-    query_block * queries = (query_block *) memory;
+    int         * numbers = (int *) memory;
+    float       * scales  = (float *) (numbers + n_blocks*KEYS*4); // NaN: taken, or no key
+    query_block * queries = (query_block *) (scales + n_blocks*KEYS);
 
-    const int   n_words = (int) (n*n_blocks*sizeof(query_block)/sizeof(int));
-    const int * words   = (const int *) (a.queries + a.query(0, h, a.first + start)*n_blocks);
-    for (int i = threadIdx.x; i < n_words; i += SCORE_THREADS) {
-        ((int *) queries)[i] = words[i];
+    const uint8_t * is_taken = a.is_taken + (int64_t) h*a.n_k + key;
+    for (int i = threadIdx.x; i < KEYS*n_blocks; i += THREADS) {
+        const int j  = i/n_blocks;
+        const int b  = i%n_blocks;
+        const int at = b*KEYS + j;
+
+        const uint16_t * src = (const uint16_t *) (a.k + (int64_t) (key + min(j, n_keys - 1))*a.k_stride + h*a.k_head_stride + b*BLOCK_BYTES);
+        for (int w = 0; w < 4; ++w) {
+            numbers[at*4 + w] = (int) (src[1 + 2*w] | (uint32_t) src[2 + 2*w] << 16);
+        }
+        scales[at] = j < n_keys && !is_taken[j] ? (float) *(const half *) src : NAN;
     }
-    __syncthreads();
-    if (key >= a.n_k) {
+
+    float nearest[WARP_KEYS/8][2];
+#pragma unroll
+    for (int n = 0; n < WARP_KEYS/8; ++n) {
+        nearest[n][0] = nearest[n][1] = -INFINITY;
+    }
+
+    for (int start = first; start < end; start += QUERIES) {
+        const int   n_words = (int) (min(QUERIES, end - start)*n_blocks*sizeof(query_block)/sizeof(int));
+        const int * words   = (const int *) (a.queries + ((int64_t) h*a.n_q + start)*n_blocks);
+        for (int i = threadIdx.x; i < (int) (QUERIES*n_blocks*sizeof(query_block)/sizeof(int)); i += THREADS) {
+            ((int *) queries)[i] = i < n_words ? words[i] : 0;
+        }
+        __syncthreads();
+
+        float sums[WARP_KEYS/8][4];
+#pragma unroll
+        for (int n = 0; n < WARP_KEYS/8; ++n) {
+            sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
+        }
+#pragma unroll 1
+        for (int b = 0; b < n_blocks; ++b) {
+            const query_block & upper = queries[lane/4*n_blocks + b];
+            const query_block & lower = queries[(lane/4 + 8)*n_blocks + b];
+
+            const int x[4] = { upper.x[lane%4], lower.x[lane%4], upper.x[lane%4 + 4], lower.x[lane%4 + 4] };
+#pragma unroll
+            for (int n = 0; n < WARP_KEYS/8; ++n) {
+                const int     at = b*KEYS + warp_key + n*8;
+                const int     y  = numbers[(at + lane/4)*4 + lane%4];
+                const float * f  = scales + at + lane%4*2;
+
+                int c[4] = { upper.offset, upper.offset, lower.offset, lower.offset };
+                h2o_mma_bytes(c, x, y & 0x0f0f0f0f, y >> 4 & 0x0f0f0f0f);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    sums[n][i] += f[i%2]*(float) c[i];
+                }
+            }
+        }
+
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int     i     = start + lane/4 + r*8;
+            const int64_t query = (int64_t) h*a.n_q + min(i, end - 1);
+            if (IS_BEST) {
+                float highest = -INFINITY;
+#pragma unroll
+                for (int n = 0; n < WARP_KEYS/8; ++n) {
+                    highest = fmaxf(highest, fmaxf(sums[n][2*r], sums[n][2*r + 1]));
+                }
+                highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 1, WARP_SIZE));
+                highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 2, WARP_SIZE));
+                if (lane%4 == 0 && i < end) {
+                    atomicMax(a.best + query, h2o_rank(highest));
+                }
+            } else {
+                const float best   = end - first == 1 ? 0.0f : h2o_ranked(a.best[query]);
+                const float factor = i < end ? a.factors[query] : NAN;
+#pragma unroll
+                for (int n = 0; n < WARP_KEYS/8; ++n) {
+                    nearest[n][0] = fmaxf(nearest[n][0], nearness(sums[n][2*r],     best, factor));
+                    nearest[n][1] = fmaxf(nearest[n][1], nearness(sums[n][2*r + 1], best, factor));
+                }
+            }
+        }
+        __syncthreads(); // the queries were read
+    }
+    if (IS_BEST) {
         return;
     }
-    const char * row = a.k + key*a.k_stride + h*a.k_head_stride;
-    for (int i = 0; i < n; ++i) {
-        const float peak = a.peaks[a.query(0, h, a.first + start + i)];
-        a.scores[((int64_t) h*a.n + start + i)*a.n_k + key] = isnan(peak) ? NAN : dot(row, queries + i*n_blocks, n_blocks);
-    }
-}
 
-// blockIdx: taken rows, KV head, query
-static __global__ void __launch_bounds__(SCORE_THREADS) k_mark_taken(const top_keys_args a) {
-    const int i = blockIdx.x*SCORE_THREADS + threadIdx.x;
-    const int h = blockIdx.y;
-    if (i >= a.n_taken) {
-        return;
-    }
-    const int row = a.taken[h*a.taken_stride + i];
-    if (row >= 0 && row < a.n_k) {
-        for (int j = blockIdx.z; j < a.n; j += gridDim.z) {
-            a.scores[((int64_t) h*a.n + j)*a.n_k + row] = __uint_as_float(H2O_TAKEN);
+    float * scores = a.scores + ((int64_t) h*a.n_round + blockIdx.z)*a.n_k + key;
+#pragma unroll
+    for (int n = 0; n < WARP_KEYS/8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            float x = nearest[n][e];
+            x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 4,  WARP_SIZE));
+            x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 8,  WARP_SIZE));
+            x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 16, WARP_SIZE));
+
+            const int j = warp_key + n*8 + lane%4*2 + e;
+            if (lane < 4 && j < n_keys) {
+                scores[j] = is_taken[j] ? NAN : x;
+            }
         }
     }
 }
 
-// What the group's heads give to n candidates, each head's softmax added up. False if a head's largest logit is not finite.
-static __device__ bool weigh(const top_keys_args & a, int h, int i, int64_t place, int n, h2o_select_scratch & s) {
-    const int n_blocks = a.d/BLOCK;
-
-    const int32_t * candidates = a.candidates + place*a.n_candidates;
-    float         * logits     = a.logits     + place*a.n_candidates;
-    float         * weights    = a.weights    + place*a.n_candidates;
-
-    for (int g = 0; g < a.group; ++g) {
-        const int64_t query  = a.query(1 + g, h, i);
-        const float   factor = a.peaks[query]/127.0f*a.scale;
-
-        float max = -INFINITY;
-        for (int c = threadIdx.x; c < n; c += H2O_SELECT_THREADS) {
-            const float x = dot(a.k + candidates[c]*a.k_stride + h*a.k_head_stride, a.queries + query*n_blocks, n_blocks)*factor;
-            logits[c] = x;
-            max = fmaxf(max, x);
-        }
-        max = h2o_block_reduce(max, s, [](float x, float y) { return fmaxf(x, y); });
-        if (!(max*0.0f == 0.0f)) {
-            return false;
-        }
-
-        float sum = 0.0f;
-        for (int c = threadIdx.x; c < n; c += H2O_SELECT_THREADS) {
-            const float x = isnan(logits[c]) ? 0.0f : expf(logits[c] - max);
-            logits[c] = x;
-            sum += x;
-        }
-        sum = h2o_block_reduce(sum, s, [](float x, float y) { return x + y; });
-
-        for (int c = threadIdx.x; c < n; c += H2O_SELECT_THREADS) {
-            weights[c] = (g == 0 ? 0.0f : weights[c]) + logits[c]/sum;
-        }
-    }
-    __syncthreads();
-    return true;
-}
-
-// blockIdx: query, KV head
+// blockIdx: tile, KV head
 static __global__ void __launch_bounds__(H2O_SELECT_THREADS) k_select(const top_keys_args a) {
     __shared__ h2o_select_scratch s;
 
-    const int     h      = blockIdx.y;
-    const int     i      = a.first + blockIdx.x;
-    const int64_t place  = (int64_t) h*a.n + blockIdx.x;
-    const float * scores = a.scores + place*a.n_k;
-    int32_t     * top    = a.top + ((int64_t) h*a.n_q + i)*a.n_top;
+    const int h = blockIdx.y;
 
-    if (a.n_candidates > a.n_top) {
-        int32_t * candidates = a.candidates + place*a.n_candidates;
+    int32_t * top = a.top + ((int64_t) h*a.n_tiles + a.first_tile + blockIdx.x)*a.n_top;
 
-        const int n = h2o_select(scores, a.n_k, a.n_candidates, 2, candidates, s);
-        if (n > a.n_top && weigh(a, h, i, place, n, s)) {
-            h2o_select(a.weights + place*a.n_candidates, n, a.n_top, 2, top, s);
-            for (int j = threadIdx.x; j < a.n_top; j += H2O_SELECT_THREADS) {
-                top[j] = candidates[top[j]];
-            }
-            return;
-        }
-        __syncthreads();
-    }
-    const int n = h2o_select(scores, a.n_k, a.n_top, 1, top, s);
+    const int n = h2o_select(a.scores + ((int64_t) h*a.n_round + blockIdx.x)*a.n_k, a.n_k, a.n_top, top, s);
     for (int j = n + threadIdx.x; j < a.n_top; j += H2O_SELECT_THREADS) {
         top[j] = -1;
     }
@@ -227,8 +256,7 @@ static __global__ void __launch_bounds__(H2O_SELECT_THREADS) k_select(const top_
 bool ggml_cuda_h2o_top_keys_supported(int device, const ggml_tensor * dst) {
     const int cc = ggml_cuda_info().devices[device].cc;
 
-    return GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE && dst->src[0]->ne[1] <= UINT16_MAX && dst->src[1]->ne[2] <= UINT16_MAX &&
-        dst->src[0]->ne[0] <= 1024;
+    return GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE && dst->src[1]->ne[2] <= UINT16_MAX && dst->src[0]->ne[0] <= MAX_HEAD_SIZE;
 }
 
 void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
@@ -243,8 +271,9 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
     a.n_head_kv     = (int) k->ne[2];
     a.group         = (int) q->ne[2]/a.n_head_kv;
     a.n_top         = (int) dst->ne[0];
-    a.scale         = ggml_get_op_params_f32(dst, 0);
-    a.n_candidates  = a.scale > 0.0f && a.group > 1 ? (int) std::min<int64_t>((int64_t) CANDIDATES*a.n_top, a.n_k) : a.n_top;
+    a.n_tiles       = (int) dst->ne[1];
+    a.tile          = ggml_get_op_params_i32(dst, 0);
+    a.offset        = ggml_get_op_params_i32(dst, 1);
     a.q             = (const char *) q->data;
     a.q_stride      = q->nb[1];
     a.q_head_stride = q->nb[2];
@@ -258,42 +287,44 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
         a.n_taken      = (int) taken->ne[0];
     }
 
-    const bool    weighs   = a.n_candidates > a.n_top;
-    const int     n_which  = 1 + (weighs ? a.group : 0);
-    const int     n_blocks = a.d/BLOCK;
-    const int64_t n_round  = std::max<int64_t>(std::min<int64_t>(a.n_q, MAX_SCORES/((int64_t) a.n_head_kv*a.n_k)), 1);
-    const int64_t n_places = a.n_head_kv*n_round;
+    const int     n_blocks    = a.d/BLOCK;
+    const int64_t n_queries   = (int64_t) a.n_head_kv*a.n_q;
+    const int64_t tile_scores = (int64_t) a.n_head_kv*a.n_k;
+    const int64_t max_round   = std::clamp<int64_t>(MAX_SCORES/tile_scores, 1, std::min<int64_t>(a.n_tiles, UINT16_MAX));
+    const size_t  shared      = shared_size(a.d);
 
-    ggml_cuda_pool_alloc<query_block> queries(ctx.pool(), (size_t) n_which*a.n_head_kv*a.n_q*n_blocks);
-    ggml_cuda_pool_alloc<float>       peaks  (ctx.pool(), (size_t) n_which*a.n_head_kv*a.n_q);
-    ggml_cuda_pool_alloc<float>       scores (ctx.pool(), n_places*a.n_k);
-    ggml_cuda_pool_alloc<float>       of_candidates(ctx.pool());
+    ggml_cuda_pool_alloc<query_block> queries (ctx.pool(), n_queries*n_blocks);
+    ggml_cuda_pool_alloc<float>       factors (ctx.pool(), n_queries);
+    ggml_cuda_pool_alloc<uint32_t>    best    (ctx.pool(), n_queries);
+    ggml_cuda_pool_alloc<uint8_t>     is_taken(ctx.pool(), tile_scores);
+    ggml_cuda_pool_alloc<float>       scores  (ctx.pool(), max_round*tile_scores);
 
-    a.queries = queries.get();
-    a.peaks   = peaks.get();
-    a.scores  = scores.get();
-    if (weighs) {
-        const int64_t n = n_places*a.n_candidates;
-
-        a.logits     = of_candidates.alloc(3*n);
-        a.weights    = a.logits + n;
-        a.candidates = (int32_t *) (a.logits + 2*n);
-    }
+    a.queries  = queries.get();
+    a.factors  = factors.get();
+    a.best     = best.get();
+    a.is_taken = is_taken.get();
+    a.scores   = scores.get();
 
     cudaStream_t stream = ctx.stream();
 
-    h2o_launch(k_round_queries, dim3(a.n_q, a.n_head_kv, n_which), WARP_SIZE, 0, stream, a);
+    CUDA_CHECK(cudaMemsetAsync(a.best, 0, n_queries*sizeof(uint32_t), stream));
+    CUDA_CHECK(cudaMemsetAsync(a.is_taken, 0, tile_scores, stream));
+    CUDA_SET_SHARED_MEMORY_LIMIT(k_score<true>,  shared_size(MAX_HEAD_SIZE));
+    CUDA_SET_SHARED_MEMORY_LIMIT(k_score<false>, shared_size(MAX_HEAD_SIZE));
 
-    for (a.first = 0; a.first < a.n_q; a.first += a.n) {
-        a.n = (int) std::min<int64_t>(n_round, a.n_q - a.first);
+    h2o_launch(k_round_queries, dim3(a.n_q, a.n_head_kv), WARP_SIZE, 0, stream, a);
+    if (a.n_taken > 0) {
+        h2o_launch(k_mark_taken, dim3((a.n_taken + THREADS - 1)/THREADS, a.n_head_kv), THREADS, 0, stream, a);
+    }
 
-        const int n_query_blocks = (a.n + SCORE_QUERIES - 1)/SCORE_QUERIES;
+    for (a.first_tile = 0; a.first_tile < a.n_tiles; a.first_tile += a.n_round) {
+        a.n_round = (int) std::min<int64_t>(max_round, a.n_tiles - a.first_tile);
 
-        h2o_launch(k_score, dim3((a.n_k + SCORE_THREADS - 1)/SCORE_THREADS, a.n_head_kv, n_query_blocks), SCORE_THREADS,
-            SCORE_QUERIES*n_blocks*sizeof(query_block), stream, a);
-        if (a.taken) {
-            h2o_launch(k_mark_taken, dim3((a.n_taken + SCORE_THREADS - 1)/SCORE_THREADS, a.n_head_kv, n_query_blocks), SCORE_THREADS, 0, stream, a);
+        const dim3 grid((a.n_k + KEYS - 1)/KEYS, a.n_head_kv, a.n_round);
+        if (a.tile > 1) {
+            h2o_launch(k_score<true>, grid, THREADS, shared, stream, a);
         }
-        h2o_launch(k_select, dim3(a.n, a.n_head_kv), H2O_SELECT_THREADS, 0, stream, a);
+        h2o_launch(k_score<false>, grid, THREADS, shared, stream, a);
+        h2o_launch(k_select, dim3(a.n_round, a.n_head_kv), H2O_SELECT_THREADS, 0, stream, a);
     }
 }

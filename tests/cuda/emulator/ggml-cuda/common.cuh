@@ -18,6 +18,8 @@
 
 typedef void * cudaStream_t;
 
+inline void cudaMemsetAsync(void * p, int value, size_t n, cudaStream_t) { memset(p, value, n); }
+
 struct ggml_cuda_device_info {
     struct { int cc, nsm; size_t smpbo; } devices[1];
 };
