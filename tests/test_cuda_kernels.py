@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from compare import assert_all_close, assert_all_equal, assert_logits_close, case
 from cuda_in_software import BACKEND, IS_SOFTWARE, load, registered, running
 from h2o_llama import H2OConfig, Llama, _core, demo_model_path, ops
-from oracle.top_keys import CANDIDATES, attention_of, choose, head_logits, index_scores, top_keys
+from oracle.top_keys import top_keys
 from pairwise import all_pairs
 from test_attention_op import (
     Sizes,
     as_in_a_model,
-    further_reference,
     limited_inputs,
     list_inputs,
     lists_reference,
@@ -29,9 +28,8 @@ from test_attention_op import (
     spoil,
     stored_and_wide,
 )
-from test_attention_query_rows import query_inputs
 from test_row_moves import check_layers_that_choose_alike
-from test_top_keys_op import exact_keys, queries, real_keys
+from test_top_keys_op import exact_keys, exact_queries
 
 Array = NDArray[Any]
 Inputs = tuple[Array, Array, Array, Array]
@@ -202,51 +200,33 @@ class TestAttention:
 
 
 class TestFurtherKeys:
-    def test_shared_lists(self) -> None:
-        """With and without limits, sinks, softcap; few queries and many."""
+    def test_lists(self) -> None:
+        """Of the text and of each head; with and without limits, sinks, softcap; few queries and many."""
         for choice in all_pairs(
-            type=["f32", "f16"],
+            type=["f32", "f16", "bf16"],
             n_q=[1, 3, 20, 75],
-            group=[1, 3, 4],
-            size=[1, 7, 16, 64],
-            n_further=[1, 40, 90],
+            group=[1, 3, 4, 20],
+            d=[(64, 64), (576, 512)],
+            tile=[1, 7, 16, 64],
+            n_further=[1, 40, 300],
+            of_heads=[False, True],
+            has_first=[False, True],
             has_limits=[False, True],
             softcap=[0.0, 3.0],
             seed=range(3),
         ):
             with case(**choice):
-                rng, type, size = np.random.default_rng(choice["seed"]), choice["type"], choice["size"]
-                sizes = Sizes(2, choice["group"], choice["n_q"], 40)
-                inputs, first, lists = list_inputs(rng, sizes, size, int(rng.integers(size)), choice["n_further"])
+                rng, type, tile = np.random.default_rng(choice["seed"]), choice["type"], choice["tile"]
+                sizes = Sizes(2, choice["group"], choice["n_q"], 40, *choice["d"])
+                kind = (choice["n_further"], choice["of_heads"], choice["has_first"])
+                inputs, first, lists = list_inputs(rng, sizes, tile, int(rng.integers(tile)), *kind)
                 limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q)) if choice["has_limits"] else None
                 sinks = rng.standard_normal(inputs[0].shape[1], dtype=np.float32)
                 stored, wide = of_type(inputs, type)
                 logits = {"sinks": sinks, "softcap": choice["softcap"]}
                 want = lists_reference(wide, first, lists, limits, **logits)
-                got = attend(stored, type, first=first, limits=limits, **lists.params, **logits)
+                got = attend(stored, type, first=first, limits=limits, **lists.arguments, **logits)
                 check(got, want, wide, type)
-
-    def test_lists_of_queries(self, rng: np.random.Generator) -> None:
-        for n_q, group, n, type, *d in [
-            (1, 4, 30, "f16"),
-            (9, 1, 64, "f32"),
-            (20, 7, 90, "f16"),
-            (5, 20, 10, "bf16"),
-            (3, 16, 20, "f16", 576, 512),
-        ]:
-            with case(n_q=n_q, group=group, n=n, type=type):
-                inputs, first, query_rows = query_inputs(rng, Sizes(2, group, n_q, 100, *d), n)
-                stored, wide = of_type(inputs, type)
-                want = further_reference(wide, first, lambda kv, i, x=query_rows: x[kv, i][x[kv, i] >= 0])  # type: ignore[misc]
-                check(attend(stored, type, first=first, further_rows=query_rows), want, wide, type)
-
-    def test_lists_of_heads_that_queries_share(self, rng: np.random.Generator) -> None:
-        """Up to the first -1, for all queries of a list."""
-        inputs, first, query_rows = query_inputs(rng, Sizes(2, 3, 40, 60), 50)
-        lists = query_rows[:, ::15]  # of 15 queries each, the first of 10
-        want = further_reference(inputs, first, lambda kv, i: lists[kv, (i + 5) // 15][lists[kv, (i + 5) // 15] >= 0])
-        got = attend(inputs, first=first, further_rows=lists, list_size=15, offset=5)
-        check(got, want, inputs, "f32")
 
 
 class TestExtremes:
@@ -312,51 +292,28 @@ class TestTopKeys:
         return got
 
     def test_sizes(self, rng: np.random.Generator) -> None:
-        for choice in all_pairs(d=[32, 96, 256], n_q=[1, 9], n_k=[1, 255, 257, 2000], n_top=[1, 64, 700], group=[1, 3]):
+        for choice in all_pairs(
+            d=[32, 96, 576], n_q=[1, 9, 70], n_k=[1, 127, 129, 2000], n_top=[1, 64, 700], group=[1, 3], tile=[1, 7, 40]
+        ):
             with case(**choice):
-                q = queries(rng, 2 * choice["group"], choice["n_q"], choice["d"])
+                q = exact_queries(rng, 2, choice["group"], choice["n_q"], choice["d"])
                 k, n_top = exact_keys(rng, 2, choice["n_k"], choice["d"]), choice["n_top"]
-                np.testing.assert_array_equal(self.select(q, k, n_top), top_keys(q, k, n_top))
+                tiles = {"tile": choice["tile"], "offset": int(rng.integers(choice["tile"]))}
+                np.testing.assert_array_equal(self.select(q, k, n_top, **tiles), top_keys(q, k, n_top, **tiles))
 
     def test_equal_scores_taken_rows_and_what_is_not_finite(self) -> None:
         for seed in range(12):
             with case(seed=seed):
                 rng = np.random.default_rng(seed)
-                n_k, n_top = int(rng.integers(1, 900)), int(rng.integers(1, 150))
-                q, k = queries(rng, 4, 3, 32), exact_keys(rng, 2, n_k, 32)
+                n_k, n_top, tile = int(rng.integers(1, 900)), int(rng.integers(1, 150)), int(rng.integers(1, 5))
+                q, k = exact_queries(rng, 2, 2, 7, 32), exact_keys(rng, 2, n_k, 32)
                 k = k[:, rng.integers(0, rng.integers(1, n_k + 1), n_k)]  # n_k rows, fewer different ones
                 odd = rng.random((2, n_k)) < rng.choice([0, 0.1, 1])
-                k[odd, :2] = rng.choice(np.float16([0, np.nan, np.inf, -np.inf]), (odd.sum(), 1)).view(np.uint8)
+                k[odd, :2] = rng.choice(np.float16([0, np.nan]), (odd.sum(), 1)).view(np.uint8)
                 q[rng.random(q.shape) < rng.choice([0, 0.003])] = rng.choice([np.nan, np.inf])
                 taken = rng.integers(-3, n_k + 3, (2, int(rng.integers(1, n_k + 1))))
-                np.testing.assert_array_equal(self.select(q, k, n_top, taken=taken), top_keys(q, k, n_top, taken))
-
-    def test_attention_of_heads(self) -> None:
-        for seed in range(8):
-            with case(seed=seed):
-                rng = np.random.default_rng(seed)
-                n_k, n_top, group = int(rng.integers(1, 900)), int(rng.integers(1, 100)), int(rng.integers(2, 9))
-                q, (k, _) = queries(rng, 2 * group, 4, 64), real_keys(rng, 2, n_k, 64)
-                taken, scale = rng.integers(-3, n_k + 3, (2, n_k // 3 + 1)), float(rng.choice([1e-3, 0.1, 3.0]))
-                got, want = self.select(q, k, n_top, taken=taken, scale=scale), top_keys(q, k, n_top, taken, scale)
-                logits, scores = head_logits(q, k, scale), index_scores(q, k)
-                for head, i in np.argwhere((got != want).any(axis=-1)):
-                    # Both are rounded: what only one has weighs as much as what only the other has, or nothing.
-                    assert sorted(got[head, i]) == list(got[head, i])
-                    candidates = choose(scores, min(CANDIDATES * n_top, n_k), taken)[head, i]
-                    candidates = candidates[candidates >= 0]
-                    attention = dict(zip(candidates, attention_of(logits[:, head, i, candidates]), strict=True))
-                    sets = set(got[head, i]), set(want[head, i])
-                    only = [sorted(attention[row] for row in one - other) for one, other in (sets, sets[::-1])]
-                    np.testing.assert_allclose(*only, rtol=1e-3, atol=1e-30)
-
-    def test_weights_that_are_not_finite(self, rng: np.random.Generator) -> None:
-        """The scores decide where the attention to a candidate is none."""
-        q, k = queries(rng, 4, 5, 32), exact_keys(rng, 1, 200, 32)
-        for value in (np.inf, -np.inf, np.nan):
-            with case(value=value):
-                k[0, 7:90:9, :2] = np.float16([value]).view(np.uint8)
-                np.testing.assert_array_equal(self.select(q, k, 20, scale=0.1), top_keys(q, k, 20, scale=0.1))
+                got = self.select(q, k, n_top, taken=taken, tile=tile)
+                np.testing.assert_array_equal(got, top_keys(q, k, n_top, taken, tile))
 
 
 def test_max_rows(rng: np.random.Generator) -> None:
