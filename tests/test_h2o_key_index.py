@@ -42,31 +42,6 @@ def assert_most_logits_close(actual: Any, expected: Any, bound: float) -> None:
     assert np.sum(errors > bound) <= len(errors) // 50, f"rows {np.flatnonzero(errors > bound)} differ"
 
 
-# --- the oracle itself, by hand
-
-
-def test_oracle_keys_in_4_bits() -> None:
-    """The largest number is -8 steps; the others are rounded to steps, halves up, from -8 to 7."""
-    x = np.zeros(32, np.float32)
-    x[:6] = [-4, 4, 0.24, 0.26, -0.25, 1.3]
-    expected = np.zeros(32, np.float32)
-    expected[:6] = [-4, 3.5, 0, 0.5, 0, 1.5]
-    np.testing.assert_array_equal(round_q4_0(x), expected)
-    np.testing.assert_array_equal(round_q4_0(-x)[:6], [4, -3.5, 0, -0.5, 0, -1.5])
-    assert not round_q4_0(np.zeros((2, 64), np.float32)).any()
-
-
-def test_oracle_choice() -> None:
-    """Two query heads are summed; what is in memory is left out; of equal scores the lower position wins."""
-    q = np.zeros((2, 1, 32), np.float32)
-    q[0, 0, :2], q[1, 0, :2] = [3, 1], [-1, 0]
-    index = np.zeros((1, 6, 32), np.float32)
-    index[0, :, :2] = [[0, 1], [5, 0], [1, 0], [0, -1], [1, 0], [0, 1]]
-    for B, expected in ((1, [2]), (2, [2, 4]), (3, [0, 2, 4]), (9, [0, 2, 3, 4, 5])):
-        chosen = choose_keys(q, index, np.array([[1]]), B)
-        assert np.flatnonzero(chosen[0, 0]).tolist() == expected
-
-
 # --- they exist and matter
 
 

@@ -1,9 +1,10 @@
-"""The oracle's lookup by itself: what the library is compared with must be right first. Needs no build of it."""
+"""The oracle's retrieval by itself: what the library is compared with must be right first. Needs no build of it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from compare import relative_error
 from inputs import ModelByName, repetitive_tokens, split
 from oracle import GGUFModel, OracleSinglePass, layers, read_model
 from oracle.arrays import Array
+from oracle.key_index import choose_keys, index_budget
 from oracle.kv_cache import OracleKVCache
-from oracle.kv_rounding import round_to
+from oracle.kv_rounding import round_q4_0, round_to
 from oracle.lookup import FOLLOW
 
 F64 = np.float64
@@ -100,17 +102,20 @@ class Naive:
             for p in found[::-1]:
                 for j, weight in FOLLOW:
                     scores[p + j] = scores.get(p + j, 0) + weight * (n / len(found))
-        held = self._newest(x)
+        held = self._looked_up(x)
         best = sorted((-s, -p) for p, s in scores.items() if self.A <= p < end and s > 0 and p not in held)
-        share = self.B // T + (self.B % T > 0)
+        share = self.B // 4 + (self.B % 4 > 0)
         return sorted(-p for _, p in best[:share])
 
-    def _newest(self, x: int) -> set[int]:
-        """What queries up to x have asked for, of that the last B."""
-        asked = [p for query in range(x + 1) for p in self.asked.get(query, ())]
-        newest = asked[-self.B :] if self.B else []
-        assert len(set(newest)) == len(newest)
-        return set(newest)
+    def _looked_up(self, x: int) -> set[int]:
+        """The last B that were asked for before the tile of x, and what its queries up to x have asked for."""
+        tile = x - x % S % T
+        before, within = (
+            [p for query in queries for p in self.asked.get(query, ())] for queries in (range(tile), range(tile, x + 1))
+        )
+        seen = (before[-self.B :] if self.B else []) + within
+        assert len(set(seen)) == len(seen)
+        return set(seen)
 
     def _attention(self, il: int, q: Array, k: Array, v: Array) -> Array:
         n_head_kv, n, _ = k.shape
@@ -127,7 +132,7 @@ class Naive:
             for h in range(len(q)):
                 g = h // group
                 own = memory[g] | set(range(c0, x + 1))
-                seen = own | self._newest(x) if self.kinds[x] == "prompt" else set(range(x + 1))
+                seen = own | self._looked_up(x) if self.kinds[x] == "prompt" else set(range(x + 1))
                 weights = {p: float(np.exp(q[h, x] @ k[g, p])) for p in seen}
                 total = sum(weights.values())
                 for p, weight in weights.items():
@@ -214,7 +219,7 @@ def test_generated_tokens_and_dense_tails_ask_for_nothing(model_by_name: ModelBy
 def test_text_that_was_generated_or_is_a_tail_is_found(model_by_name: ModelByName) -> None:
     model = read_model(model_by_name("qwen3-gqa4-f32"))
     for what in ("generated", "tail"):
-        oracle = sequence(model, L=0, A=0, B=len(FOLLOW) * T)
+        oracle = sequence(model, L=0, A=0, B=4 * len(FOLLOW))
         logits_of(oracle, [("prompt", [9] * 8), (what, [1, 2, 3, 4]), ("prompt", [9] * 4), ("prompt", [2, 5, 6, 7])])
         assert oracle.log == sorted((9 + j, 16) for j, _ in FOLLOW)
 
@@ -223,3 +228,81 @@ def test_the_log_by_tile_has_those_where_nothing_was_asked_for(model_by_name: Mo
     oracle = sequence(read_model(model_by_name("qwen3-gqa4-f32")))
     oracle.eval([*range(20), 4])
     assert [len(rows) for rows in oracle.lookups.values()] == [0, 0, 0, 0, 0, 2]
+
+
+# --- keys in 4 bits
+
+
+def test_keys_in_4_bits() -> None:
+    """The largest number is -8 steps; the others are rounded to steps, halves up, from -8 to 7."""
+    x = np.zeros(32, np.float32)
+    x[:6] = [-4, 4, 0.24, 0.26, -0.25, 1.3]
+    expected = np.zeros(32, np.float32)
+    expected[:6] = [-4, 3.5, 0, 0.5, 0, 1.5]
+    np.testing.assert_array_equal(round_q4_0(x), expected)
+    np.testing.assert_array_equal(round_q4_0(-x)[:6], [4, -3.5, 0, -0.5, 0, -1.5])
+    assert not round_q4_0(np.zeros((2, 64), np.float32)).any()
+
+
+@pytest.mark.parametrize(
+    ("memory", "tiles", "n_top", "expected"),
+    [
+        ([], [0, 1], 2, [[0, 1], [2, 3]]),
+        # together: what one query wants most, however short it is; then what comes near to that
+        ([], [3, 3], 1, [[0]] * 2),
+        ([], [3, 3], 2, [[0, 2]] * 2),
+        ([], [3, 3], 3, [[0, 2, 3]] * 2),
+        ([], [3, 3], 4, [[0, 1, 2, 3]] * 2),
+        ([], [3, 3], 9, [[0, 1, 2, 3, 4]] * 2),
+        # without what is in memory, something else is wanted most
+        ([0, 2], [3, 3], 1, [[1]] * 2),
+        ([0, 2], [3, 3], 2, [[1, 3]] * 2),
+        ([0, 2], [0, 1], 2, [[1, 3], [1, 3]]),
+    ],
+)
+def test_the_choice_of_a_tile(memory: list[int], tiles: list[int], n_top: int, expected: list[list[int]]) -> None:
+    """Two query heads are summed, to 10 in the direction 0 and to 1 in the direction 1. Of equal scores the lower wins."""
+    q = np.zeros((2, 2, 32), np.float32)
+    q[:, 0, 0], q[:, 1, 1] = [12, -2], [0.5, 0.5]
+    index = np.zeros((1, 5, 32), np.float32)
+    index[0, :, :2] = [[1, 0], [0.5, 0], [0, 1], [0, 0.25], [0, 0]]
+    chosen = choose_keys(q, index, np.array([memory], dtype=np.int32), n_top, np.array(tiles))
+    assert [np.flatnonzero(row).tolist() for row in chosen[0]] == expected
+
+
+def test_the_budget_grows_with_the_text() -> None:
+    for B, S, start, expected in [
+        (256, 1024, 1024, 111),
+        (256, 1024, 8192, 256),
+        (256, 1024, 16384, 338),
+        (8, 16, 16, 3),
+        (1, 16, 16, 1),
+        (0, 16, 160, 0),
+    ]:
+        assert index_budget(B, S, start) == expected
+
+
+def test_who_chooses_together(one_layer_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a prompt's call, those of a tile of their chunk; of generated tokens, tile by tile those of a call."""
+    found: list[tuple[int, list[int]]] = []
+
+    def spy(*arguments: Any) -> Any:
+        found.append((arguments[3], arguments[4].tolist()))
+        return choose_keys(*arguments)
+
+    monkeypatch.setattr("oracle.sequence.choose_keys", spy)
+    oracle = sequence(read_model(one_layer_model), retrieval="index", decode="memory", T=6, B=9)
+    oracle.eval(range(40))
+    oracle.eval(range(6))
+    oracle.decode_step(1)
+    oracle.decode_step(*range(11))
+    chunk = [*[0] * 6, *[1] * 6, *[2] * 4]
+    assert found == [
+        (1, chunk),
+        (4, chunk),
+        (5, chunk[:8]),
+        (5, chunk[8:14]),
+        (5, [0]),
+        (5, [0]),
+        (6, [*[0] * 6, *[1] * 4]),
+    ]

@@ -10,7 +10,7 @@ windows), LFM2 (short convolutions), DeepSeek-V2 (latents, experts). H2O is for 
     OracleTwoPhase(model, S, L, H, A)            the same with the other schedule
     …(model, S, L, H, A, decode="memory")        generated tokens attend as a prompt's do
     …(model, S, L, H, A, positions="cache")      past the trained length no key is further away than that
-    …(model, S, L, H, A, B=, retrieval="index")  every query, layer and head finds positions by keys in 4 bits
+    …(model, S, L, H, A, B=, T=, retrieval="index")  a tile's queries choose by keys in 4 bits, in every layer and head
 """
 
 from .dense import DenseOracle

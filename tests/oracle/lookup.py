@@ -2,11 +2,12 @@
 
 For n = 1, 2, 3 and query q, there are c positions p < e = max(c0 - L, 0) at which the n tokens that end there are those
 that end at q. For the newest MAX_VISITS of them and each (j, w) of FOLLOW, score[p + j] += w * (n/c). Chosen from are
-[A, e), but for what is among the last B rows already. Of equal scores the higher position wins.
+[A, e), but for what the query sees already. Of equal scores the higher position wins.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,12 @@ class Lookup:
     @property
     def share(self) -> int:
         """So many rows a query adds at most."""
-        return -(-self.B // self.T)
+        return -(-self.B // 4)
+
+    def seen(self, log: Sequence[Row], query: int) -> tuple[int, int]:
+        """Of the log, the last B rows from before the query's tile, and what queries of the tile up to it have added."""
+        n_before = bisect_left(log, query - query % self.S % self.T, key=lambda row: row[1])
+        return max(n_before - self.B, 0), bisect_right(log, query, key=lambda row: row[1])
 
     def end(self, query: int) -> int:
         """Candidates for this query are before this position."""
@@ -59,17 +65,17 @@ class Lookup:
         return scores
 
     def choose(self, tokens: Sequence[int] | IntArray, first: int, last: int, log: Sequence[Row] = ()) -> list[Row]:
-        """The rows that the queries [first, last) add to the log, of which only the last B matter."""
+        """The rows that the queries [first, last) add to the log of those before them."""
         text = np.asarray(tokens, dtype=np.int64)
-        rows = list(log[max(len(log) - self.B, 0) :])
-        n_old = len(rows)
+        rows = list(log)
         for query in range(first, last):
             scores = self.scores(text, query)
-            held = np.array([position for position, _ in rows[max(len(rows) - self.B, 0) :]], dtype=np.int64)
+            begin, end = self.seen(rows, query)
+            held = np.array([position for position, _ in rows[begin:end]], dtype=np.int64)
             wanted = np.setdiff1d(np.flatnonzero(scores > 0), held)
             best = wanted[np.lexsort((-wanted, -scores[wanted]))][: self.share]
             rows += [(position, query) for position in sorted(best.tolist())]
-        return rows[n_old:]
+        return rows[len(log) :]
 
 
 def occurrences(text: IntArray, q: int, n: int, end: int) -> IntArray:

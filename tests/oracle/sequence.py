@@ -17,7 +17,7 @@ from .attention import attend
 from .cache_positions import CachePositions
 from .dense import dense_forward
 from .gguf_model import GGUFModel
-from .key_index import choose_keys
+from .key_index import choose_keys, index_budget
 from .kv_cache import OracleKVCache
 from .lookup import Lookup, Row
 from .scorers import SCORERS
@@ -30,7 +30,7 @@ ChooseMemory = Callable[[int, int, IntArray, Array], IntArray]
 
 
 class OracleSequence(ABC):
-    """Positions are absolute; chunk c is [cS, (c+1)S), tile t is [tT, (t+1)T)."""
+    """Positions are absolute; chunk c is [cS, (c+1)S), tile t of a chunk begins tT after it."""
 
     @property
     def chunk_sink(self) -> int:
@@ -69,8 +69,8 @@ class OracleSequence(ABC):
         self.shared_heads = shared_heads
         # What one of them finds, the other does not.
         self.lookup = Lookup(S=S, T=T, B=B if retrieval == "ngrams" else 0, A=A, L=L)
-        self.index_budget = B if retrieval == "index" else 0
-        self.cache = OracleKVCache(model.hparams, kv_type, has_index=self.index_budget > 0, index_noise=index_noise)
+        self.B = B if retrieval == "index" else 0
+        self.cache = OracleKVCache(model.hparams, kv_type, has_index=self.B > 0, index_noise=index_noise)
         n_trained = n_ctx_train or model.hparams.n_ctx_train
         self.cache_positions = CachePositions(model, S, n_trained, kv_type) if positions == "cache" else None
         self.history: list[dict[int, IntArray]] = []
@@ -155,20 +155,23 @@ class OracleSequence(ABC):
         self.cache.n_tokens = last
         return x
 
-    def decode_step(self, token: int) -> None:
-        """A generated token, which attends to what `decode` says. With "full" scores stay as they are.
+    def decode_step(self, *tokens: int) -> None:
+        """Generated tokens, which attend to what `decode` says. With "full" scores stay as they are.
 
-        `logits` has one row.
+        `logits` has a row for each.
         """
-        self.text.append(token)
-        ids = np.asarray([token], dtype=np.int32)
-        if self.decode == "memory":
-            x = self._sparse(ids, is_generated=True)
-        else:
-            self._begin_chunk(self.n_tokens)
-            self._extend_scores(1)
-            x = dense_forward(self.model, self.cache, ids, self.dtype)
-        self.logits = layers.output_logits(self.model, x)
+        start = self.n_tokens
+        parts = []
+        for first, last in self._pieces(start, len(tokens)):
+            ids = np.asarray(tokens[first - start : last - start], dtype=np.int32)
+            self.text += ids.tolist()
+            if self.decode == "memory":
+                parts.append(self._sparse(ids, is_generated=True))
+            else:
+                self._begin_chunk(first)
+                self._extend_scores(len(ids))
+                parts.append(dense_forward(self.model, self.cache, ids, self.dtype))
+        self.logits = layers.output_logits(self.model, np.concatenate(parts))
 
     def _sparse(self, tokens: IntArray, is_generated: bool = False) -> Array:
         """Append tokens of one chunk, which attend to their past and to it. Returns their last hidden states."""
@@ -220,15 +223,14 @@ class OracleSequence(ABC):
             self.log += self.lookup.choose(self.text, first, last, self.log)
 
     def _looked_up(self, positions: IntArray) -> tuple[IntArray, BoolArray]:
-        """Positions [n] from the log, and which query sees which [n_q, n]: the last B up to and including its own.
+        """Positions [n] from the log, and which query sees which [n_q, n].
 
         A position that was dropped and asked for again is there twice, but not for one query.
         """
-        B = self.lookup.B
-        looked_up, query = np.array(self.log, dtype=np.int64).reshape(-1, 2).T
-        ends = np.searchsorted(query, positions, side="right")[:, None]
-        rows = np.arange(max(ends[0, 0] - B, 0), ends[-1, 0])
-        return looked_up[rows], (rows >= ends - B) & (rows < ends)
+        begins, ends = np.array([self.lookup.seen(self.log, query) for query in positions.tolist()]).T[..., None]
+        rows = np.arange(begins[0, 0], ends[-1, 0])
+        looked_up = np.array(self.log, dtype=np.int64).reshape(-1, 2)[rows, 0]
+        return looked_up, (rows >= begins) & (rows < ends)
 
     def _attend_past(
         self, il: int, q: Array, positions: IntArray, chunk: IntArray, is_generated: bool = False
@@ -238,10 +240,14 @@ class OracleSequence(ABC):
         One softmax; all but what was looked up is scored.
         """
         memory = self._memory(il)
-        if self.index_budget:
-            looked_up = np.arange(positions[0] // self.S * self.S)
-            index = self.cache.index(il, slice(0, len(looked_up)))
-            is_visible = choose_keys(self.cache.rotated(q), index, memory, self.index_budget)
+        if self.B:
+            start = int(positions[0]) // self.S * self.S
+            looked_up, index = np.arange(start), self.cache.index(il, slice(0, start))
+            # Tiles of a prompt lie on a grid that begins with the chunk, those of generated tokens with the call.
+            tiles = (positions - (positions[0] if is_generated else start)) // self.lookup.T
+            is_visible = choose_keys(
+                self.cache.rotated(q), index, memory, index_budget(self.B, self.S, start), tiles
+            )
         else:
             looked_up, is_visible = self._looked_up(positions)
         others = np.concatenate([chunk, looked_up])
