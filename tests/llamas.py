@@ -46,7 +46,7 @@ class Config:
     schedule: str = "single_pass"
     scorer: str = "sum"
     B: int = 0
-    T: int = 64
+    T: int = 16  # queries that share a list of further keys
     dense_layers: tuple[int, ...] = ()
     decode: Literal["full", "memory"] = "full"
     retrieval: Literal["ngrams", "index"] = "ngrams"
@@ -71,7 +71,7 @@ class Config:
             "dense_layers": replace(self, dense_layers=(1,)),
             "evict": replace(self, scorer="distant", decode="memory", evict=True),
             "cold_store": replace(self, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
-            "key_index": replace(self, B=8, retrieval="index", kv_type="q8_0"),
+            "key_index": replace(self, B=8, T=4, retrieval="index", kv_type="q8_0"),
             "dense": None,
         }
 

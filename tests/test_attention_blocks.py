@@ -13,18 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compare import assert_all_close, assert_all_equal, case
+from compare import assert_all_equal, case
 from h2o_llama import ops
 from kernels import ISAS, using
 from test_attention_op import (
-    Lists,
     Sizes,
     as_in_a_model,
     assert_close,
     assert_same_bits_on_threads,
     compute,
-    list_inputs,
-    lists_reference,
     random_inputs,
     reference,
     spoil,
@@ -37,10 +34,8 @@ Inputs = tuple[Array, Array, Array, Array]
 NO_SUMS = np.zeros(0)
 
 
-def attend(
-    inputs: Inputs, first: Array | None = None, type: str = "f32", n_threads: int = 2, lists: Lists | None = None
-) -> ops.Attention:
-    return compute(inputs, type, n_threads=n_threads, first=first, **({} if lists is None else lists.params))
+def attend(inputs: Inputs, first: Array | None = None, type: str = "f32", n_threads: int = 2) -> ops.Attention:
+    return compute(inputs, type, n_threads=n_threads, first=first)
 
 
 def check(inputs: Inputs, isa: str, first: Array | None = None) -> ops.Attention:
@@ -131,57 +126,6 @@ class TestEqualsNumpy:
         q, k, v, rows = random_inputs(rng, Sizes(3, 3, 2, 400))
         want = attend((q, k, v, rows))
         assert_all_equal(attend((*as_in_a_model(q, k, v), rows)), want)
-
-
-class TestSharedLists:
-    """Further rows of lists, read in place too while queries are few."""
-
-    def check(self, inputs: Inputs, first: Array, lists: Lists, isa: str) -> ops.Attention:
-        q, k, v, _ = inputs
-        got = attend(inputs, first, lists=lists)
-        want = lists_reference(inputs, first, lists)._replace(sums=NO_SUMS)
-        assert_close(got, want, q, k, v, 1.0, isa)
-        return got
-
-    @pytest.mark.parametrize("isa_name", ISAS)
-    @given(data=st.data())
-    @settings(max_examples=100, deadline=None, derandomize=True)
-    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
-        """One list and several, more rows than a block has, and more queries than are read in place."""
-        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-        sizes = Sizes(draw(1, 3), draw(1, 6), draw(1, 5), draw(0, 300), 16 * draw(1, 6), 16 * draw(1, 6))
-        size = draw(1, 6)
-        rng = np.random.default_rng(draw(0, 1000))
-        inputs, first, lists = list_inputs(rng, sizes, size, draw(0, size - 1), draw(1, 300))
-        with using(isa_name):
-            self.check(inputs, first, lists, isa_name)
-
-    def test_types(self, rng: np.random.Generator, isa: str) -> None:
-        (q, k, v, rows), first, lists = list_inputs(rng, Sizes(3, 3, 2, 200), 2, 0, 150)
-        stored, wide = stored_and_wide(k, v, "f16")
-        got = attend((q, *stored, rows), first, "f16", lists=lists)
-        assert_all_equal(got, self.check((q, *wide, rows), first, lists, isa))
-
-    def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str) -> None:
-        inputs, first, lists = list_inputs(rng, Sizes(3, 3, 4, 700), 3, 1, 300)
-        assert_same_bits_on_threads(partial(attend, inputs, first, lists=lists))
-
-    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
-        """Of three queries the second sees it, and no other."""
-        for bad, where in product([np.nan, np.inf, -np.inf], ["k", "v"]):
-            with case(bad=bad, where=where):
-                q, k, v, rows = random_inputs(rng, Sizes(2, 2, 3, 60))
-                rows = np.sort(rows, axis=-1)
-                rows[..., -1] = rows[..., -2]
-                row = k.shape[1] - 1
-                (k if where == "k" else v)[1, row, 7] = bad
-                lists = Lists(np.array([[row]]), np.array([[1]]), np.array([[2]]), 3)
-                first = np.zeros(rows.shape[-1])
-                got, want = attend((q, k, v, rows), first, lists=lists), lists_reference((q, k, v, rows), first, lists)
-                assert_all_close(got[::2], want[::2], 1e-4)
-                np.testing.assert_allclose(got.l, want.l, rtol=1e-4, atol=1e-4)
-                assert np.isfinite(got.o[:, [0, 2]]).all()
-                assert where == "k" or not np.isfinite(got.o[:, 1]).all()
 
 
 def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str) -> None:

@@ -16,21 +16,21 @@ from compare import assert_all_close, assert_all_equal, case
 from h2o_llama import ops
 from kernels import ISAS, using
 from test_attention_op import (
+    Lists,
     Sizes,
     as_in_a_model,
     assert_close,
     assert_same_bits_on_threads,
     compute,
-    further_reference,
     list_inputs,
+    lists_reference,
     random_inputs,
     reference,
     stored_and_wide,
 )
-from test_attention_query_rows import query_inputs
 
 Array = NDArray[Any]
-Further = Literal["none", "shared", "of heads", "of queries"]
+Further = Literal["none", "of the text", "of heads"]
 
 NO_SUMS, COLUMN_SUMS, QUERY_SUMS = range(3)
 
@@ -38,49 +38,32 @@ NO_SUMS, COLUMN_SUMS, QUERY_SUMS = range(3)
 class Problem:
     """Queries, keys, further keys, and what changes their logits."""
 
-    def __init__(self, rng: np.random.Generator, sizes: Sizes, further: Further, n: int, size: int = 4) -> None:
-        self.params: dict[str, Any] = {}
-        if further in ("shared", "of heads"):
-            self.inputs, self.first, lists = list_inputs(rng, sizes, size, size // 2, n)
-            self.params = lists.params
-            self.own = [np.unique(rows) for rows in self.inputs[3][0]]
-            rows = np.broadcast_to(lists.rows, (sizes.n_head_kv, *lists.rows.shape)).copy()
-            if further == "of heads":
-                seen = rows[1:] >= 0
-                rows[1:][seen] = (rows[1:][seen] + 1) % self.inputs[1].shape[1]
-                self.params["further_rows"] = rows
-
-            def seen_by(kv: int, i: int) -> Array:
-                which = (i + lists.offset) // lists.size
-                seen = rows[kv, which][(lists.first[which] <= i) & (i < lists.last[which])]
-                return seen[~np.isin(seen, self.own[kv])]
-
-            self.seen_by: Callable[[int, int], Array] = seen_by
-        else:
-            self.inputs, self.first, query_rows = query_inputs(rng, sizes, n)
-            if further == "of queries":
-                self.params = {"further_rows": query_rows}
-            self.seen_by = lambda kv, i: query_rows[kv, i][query_rows[kv, i] >= (0 if self.params else 2**31)]
+    def __init__(self, rng: np.random.Generator, sizes: Sizes, further: Further, n: int, tile: int = 4) -> None:
+        of_heads = further == "of heads"
+        self.inputs, self.first, self.lists = list_inputs(rng, sizes, tile, tile // 2, n, of_heads, not of_heads)
+        if further == "none":
+            self.lists = Lists(self.lists.rows[..., :0], None, tile, tile // 2)
         self.limits: Array | None = None
         self.sinks: Array | None = None
         self.softcap = 0.0
 
     def attend(self, sums: int, n_threads: int = 2) -> ops.Attention:
         limits = self.limits if sums != NO_SUMS else None
-        more: dict[str, Any] = {"limits": limits, "sinks": self.sinks, "softcap": self.softcap, **self.params}
+        more: dict[str, Any] = {"limits": limits, "sinks": self.sinks, "softcap": self.softcap}
+        more |= self.lists.arguments if self.lists.rows.size else {}
         return compute(self.inputs, sums=sums, n_threads=n_threads, first=self.first, **more)
 
     def reference(self, sums: int) -> ops.Attention:
         q, k, v, rows = self.inputs
         logits: dict[str, Any] = {"sinks": self.sinks, "softcap": self.softcap}
         if sums != QUERY_SUMS:
-            want = further_reference(self.inputs, self.first, self.seen_by, self.limits, **logits)
+            want = lists_reference(self.inputs, self.first, self.lists, self.limits, **logits)
             return want if sums == COLUMN_SUMS else want._replace(sums=np.zeros(0))
         parts = []
         for i in range(q.shape[2]):
             limits = None if self.limits is None else self.limits[:, i : i + 1]
-            seen_by = lambda kv, _, i=i: self.seen_by(kv, i)  # noqa: E731
-            parts.append(further_reference((q[:, :, i : i + 1], k, v, rows), self.first > i, seen_by, limits, **logits))
+            alone = ((q[:, :, i : i + 1], k, v, rows), (self.first - i).clip(0), self.lists.of_queries(i, i + 1))
+            parts.append(lists_reference(*alone, limits, **logits))
         o, query_sums, m, l = zip(*parts, strict=True)  # noqa: E741
         axes = ((o, 1), (query_sums, 0), (m, 2), (l, 2))
         return ops.Attention(*(np.concatenate(x, axis=axis) for x, axis in axes))
@@ -91,7 +74,7 @@ class Problem:
                 assert_close(self.attend(sums), self.reference(sums), *self.inputs[:3], 1.0, isa)
 
 
-FURTHER: list[Further] = ["none", "shared", "of heads", "of queries"]
+FURTHER: list[Further] = ["none", "of the text", "of heads"]
 
 
 @pytest.mark.parametrize("isa_name", ISAS)
@@ -102,7 +85,7 @@ def test_random_sizes(isa_name: str, multiple: int, data: st.DataObject) -> None
     """Read in place, which takes head sizes that are multiples of 16 and few queries, and packed."""
     draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
     d_k, d_v = (multiple * draw(1, 96 // multiple) for _ in range(2))
-    sizes = Sizes(draw(1, 3), draw(1, 5), draw(1, 18), draw(0, 200), d_k, d_v)
+    sizes = Sizes(draw(1, 3), draw(1, 9), draw(1, 18), draw(0, 300), d_k, d_v)
     rng = np.random.default_rng(draw(0, 1000))
     problem = Problem(rng, sizes, data.draw(st.sampled_from(FURTHER)), draw(1, 100), draw(1, 6))
     if data.draw(st.booleans()):
@@ -147,7 +130,7 @@ def test_same_bits_on_any_number_of_threads(rng: np.random.Generator, isa: str) 
 @pytest.mark.parametrize("sizes", [Sizes(2, 2, 3, 200), Sizes(2, 2, 30, 100)], ids=["in place", "packed"])
 class TestExtremes:
     def problem(self, rng: np.random.Generator, sizes: Sizes) -> Problem:
-        problem = Problem(rng, sizes, "shared", 20)
+        problem = Problem(rng, sizes, "of the text", 20)
         problem.sinks = np.zeros(4, dtype=np.float32)
         return problem
 
@@ -254,8 +237,8 @@ class TestOwnKeysInOrder:
                 n_k = n_q + 30
                 rows = np.broadcast_to(np.arange(n_k), (1, len(k), n_k))
                 for sums in (NO_SUMS, COLUMN_SUMS):
-                    want = compute((q, k, v, rows), sums=sums, **lists.params)
-                    got = compute((q, k, v, None), sums=sums, n_k=n_k, **lists.params)  # type: ignore[arg-type]
+                    want = compute((q, k, v, rows), sums=sums, **lists.arguments)
+                    got = compute((q, k, v, None), sums=sums, n_k=n_k, **lists.arguments)  # type: ignore[arg-type]
                     assert_all_equal(got, want)
 
     def test_all_rows_by_default(self, rng: np.random.Generator) -> None:

@@ -261,11 +261,11 @@ def test_keys_in_4_bits() -> None:
     ],
 )
 def test_the_choice_of_a_tile(memory: list[int], tiles: list[int], n_top: int, expected: list[list[int]]) -> None:
-    """Two query heads are summed, to 10 in the direction 0 and to 1 in the direction 1. Of equal scores the lower wins."""
+    """Two heads are summed: one query is 10 in one direction, the other 1 in another. Of equals the lower wins."""
     q = np.zeros((2, 2, 32), np.float32)
     q[:, 0, 0], q[:, 1, 1] = [12, -2], [0.5, 0.5]
     index = np.zeros((1, 5, 32), np.float32)
-    index[0, :, :2] = [[1, 0], [0.5, 0], [0, 1], [0, 0.25], [0, 0]]
+    index[0, :, :2] = [[1.0, 0.0], [0.5, 0.0], [0.0, 1.0], [0.0, 0.25], [0.0, 0.0]]
     chosen = choose_keys(q, index, np.array([memory], dtype=np.int32), n_top, np.array(tiles))
     assert [np.flatnonzero(row).tolist() for row in chosen[0]] == expected
 

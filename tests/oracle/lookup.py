@@ -39,7 +39,7 @@ class Lookup:
         return -(-self.B // 4)
 
     def seen(self, log: Sequence[Row], query: int) -> tuple[int, int]:
-        """Of the log, the last B rows from before the query's tile, and what queries of the tile up to it have added."""
+        """The part of the log with the last B rows from before the tile, and those of the tile up to the query."""
         n_before = bisect_left(log, query - query % self.S % self.T, key=lambda row: row[1])
         return max(n_before - self.B, 0), bisect_right(log, query, key=lambda row: row[1])
 

@@ -245,9 +245,7 @@ class OracleSequence(ABC):
             looked_up, index = np.arange(start), self.cache.index(il, slice(0, start))
             # Tiles of a prompt lie on a grid that begins with the chunk, those of generated tokens with the call.
             tiles = (positions - (positions[0] if is_generated else start)) // self.lookup.T
-            is_visible = choose_keys(
-                self.cache.rotated(q), index, memory, index_budget(self.B, self.S, start), tiles
-            )
+            is_visible = choose_keys(self.cache.rotated(q), index, memory, index_budget(self.B, self.S, start), tiles)
         else:
             looked_up, is_visible = self._looked_up(positions)
         others = np.concatenate([chunk, looked_up])

@@ -8,13 +8,15 @@ from .arrays import Array, IntArray
 
 
 def rounded_queries(q: Array, n_head_kv: int) -> Array:
-    """float64 [n_head_kv, n_q, d]: float32 q [n_head, n_q, d] summed over each group, in 8 bits. NaN: not finite."""
+    """float64 [n_head_kv, n_q, d]: float32 q [n_head, n_q, d] summed over each group, in 8 bits.
+
+    NaN where a sum is not finite, or all are 0: such a query has no say.
+    """
     with np.errstate(all="ignore"):
         sums = np.add.accumulate(q.reshape(n_head_kv, -1, *q.shape[1:]), axis=1)[:, -1]
         peak = np.abs(sums).max(axis=-1, keepdims=True)
-        rounded = np.where(peak == 0, 0, np.rint(sums / peak * np.float32(127)))
-        is_finite = np.isfinite(sums).all(axis=-1, keepdims=True)
-        return np.where(is_finite, rounded * (peak.astype(np.float64) / 127), np.nan)
+        rounded = np.rint(sums / peak * np.float32(127)) * (peak.astype(np.float64) / 127)
+        return np.where(np.isfinite(sums).all(axis=-1, keepdims=True), rounded, np.nan)
 
 
 def index_logits(q: Array, k: Array) -> Array:
@@ -55,8 +57,6 @@ def choose(logits: Array, n_top: int, taken: IntArray | None, tiles: IntArray) -
     return chosen
 
 
-def top_keys(
-    q: Array, k: Array, n_top: int, taken: IntArray | None = None, tile: int = 1, offset: int = 0
-) -> IntArray:
+def top_keys(q: Array, k: Array, n_top: int, taken: IntArray | None = None, tile: int = 1, offset: int = 0) -> IntArray:
     """What each tile and KV head chooses of the rows that are free."""
     return choose(index_logits(q, k), n_top, taken, (np.arange(q.shape[1]) + offset) // tile)
