@@ -345,7 +345,7 @@ class Lists:
     def arguments(self) -> dict[str, Any]:
         """Of the operator itself too."""
         return {
-            "further_rows": self.rows,
+            "further_rows": self.rows if len(self.rows) > 1 else self.rows[0],
             "further_first": self.first,
             "tile": self.tile,
             "offset": self.offset,
@@ -375,7 +375,8 @@ def list_inputs(
     """q, k, v, ascending rows, their first queries, and lists.
 
     With first queries half of the further rows, different ones for each head, are among the head's rows; else none is.
-    Some lists are full, some have padding, some have nothing else. Query 0 sees row 0.
+    Some lists are full, some have padding, some have nothing else. What no query sees may be any number. Query 0
+    sees row 0.
     """
     n_kv = 2 * (sizes.n_k + n_further)
     n_head = sizes.n_head_kv * sizes.group
@@ -399,6 +400,7 @@ def list_inputs(
         starts = np.arange(n_tiles)[:, None] * tile - offset
         list_first = np.sort(starts + rng.integers(-tile // 2, tile + 2, is_padding.shape), axis=-1).clip(0, sizes.n_q)
         list_first[is_padding] = sizes.n_q
+        list_rows[:, list_first >= np.minimum(starts + tile, sizes.n_q)] = rng.choice([-1, -(2**31), 2**31 - 1])
     return (q.astype(np.float32), k, v, rows), first, Lists(list_rows, list_first, tile, offset)
 
 
@@ -792,26 +794,20 @@ LISTS = np.tile(np.arange(4), (2, 1))
 
 
 def with_lists(
-    q: Array = Q[:1],
-    own: Array = ROWS[:1],
-    rows: Any = LISTS,
-    first: Any = LISTS // 4,
-    last: Any = LISTS // 4 + 3,
-    **kwargs: Any,
+    q: Array = Q[:1], own: Array = ROWS[:1], rows: Any = LISTS, first: Any = LISTS // 4, **kwargs: Any
 ) -> ops.Attention:
     own = ROWS[: len(q)] if len(q) != len(own) else own
-    kwargs = {"list_size": 2, "further_first": first, "further_last": last} | kwargs
-    return ops.attention(q, K, K, own, further_rows=rows, **kwargs)
+    return ops.attention(q, K, K, own, further_rows=rows, further_first=first, **({"tile": 2} | kwargs))
 
 
 def test_good_lists() -> None:
     """What test_bad_arguments spoils."""
     with_lists()
-    with_lists(list_offset=1)
+    with_lists(offset=1)
     with_lists(rows=LISTS - 1, first=LISTS // 4 + 3)
-    with_lists(rows=LISTS - 1, last=LISTS - 2**31)
-    with_lists(rows=LISTS % 2, first=LISTS // 2, last=LISTS // 2 + 1)
     with_lists(rows=np.stack([LISTS, LISTS + 1]))
+    with_lists(rows=LISTS + 1, first=None)
+    with_lists(rows=np.stack([LISTS + 1, [[4, 2, 3, -1], [-1, -1, -1, -1]]]), first=None)
 
 
 def test_bad_arguments() -> None:
@@ -845,23 +841,17 @@ def test_bad_arguments() -> None:
             lambda: ops.attention(Q, K, K, ROWS + np.arange(5, 0, -1), limits=LIMITS),
             r"rows must ascend in each head when there are limits",
         ),
-        (lambda: with_lists(first=None), r"further_first and further_last belong together"),
-        (lambda: with_lists(last=None), r"further_first and further_last belong together"),
-        (lambda: with_lists(rows=None), r"further_first and further_last are those of further_rows"),
+        (lambda: with_lists(rows=None), r"further_first is that of further_rows"),
         (lambda: with_lists(q=Q), r"further_rows are for one block of queries, got 2"),
         (lambda: with_lists(rows=LISTS * 1.0), r"further_rows must be integers, got float64"),
         (lambda: with_lists(first=LISTS * 1.0), r"further_first must be integers, got float64"),
         (lambda: with_lists(rows=LISTS[0]), r"further_rows must have 2 to 3 axes, got 1"),
         (lambda: with_lists(rows=LISTS[:1]), r"further_rows must be of shape \[2, 'n'\], got \[1, 4\]"),
         (lambda: with_lists(rows=LISTS[None]), r"further_rows must be of shape \[2, 2, 'n'\], got \[1, 2, 4\]"),
-        (lambda: with_lists(list_size=3), r"further_rows must be of shape \[1, 'n'\]"),
-        (lambda: with_lists(list_size=1), r"further_rows must be of shape \[3, 'n'\]"),
+        (lambda: with_lists(tile=3), r"further_rows must be of shape \[1, 'n'\]"),
+        (lambda: with_lists(tile=1), r"further_rows must be of shape \[3, 'n'\]"),
         (lambda: with_lists(first=LISTS[:, :3]), r"further_first must be of shape \[2, 4\], got \[2, 3\]"),
         (lambda: with_lists(first=LISTS[:, ::-1]), r"further_first must be ascending in each list"),
-        (lambda: with_lists(last=LISTS[:, ::-1]), r"further_last must be ascending in each list"),
-        (lambda: with_lists(last=LISTS * 1.0), r"further_last must be integers, got float64"),
-        (lambda: with_lists(last=LISTS + 2**31), r"further_last must be int32 numbers"),
-        (lambda: with_lists(last=LISTS[:, :3]), r"further_last must be of shape \[2, 4\], got \[2, 3\]"),
         (lambda: with_lists(first=LISTS - 1), r"further_first must hold numbers from 0 on"),
         (lambda: with_lists(first=LISTS + 2**31), r"further_first must be int32 numbers"),
         (
@@ -874,19 +864,20 @@ def test_bad_arguments() -> None:
             lambda: with_lists(rows=LISTS // 2 * 2),
             r"further_rows that a query sees must differ from each other, got equal ones in list 0",
         ),
-        (
-            lambda: with_lists(rows=LISTS % 3, first=LISTS // 3, last=LISTS * 0 + 2),
-            r"further_rows that a query sees must differ from each other, got equal ones in list 0",
-        ),
+        # seen by all queries of a tile
+        (lambda: with_lists(first=None, rows=LISTS + 7), r"further_rows must be from 0 to 9, or -1, got 7 to 10"),
+        (lambda: with_lists(first=None, rows=LISTS - 1), r"further_rows must have -1 at the end of a list only"),
+        (lambda: with_lists(first=None, rows=LISTS // 2 + 1), r"further_rows of a list must differ from each other"),
+        (lambda: with_lists(first=None), r"further_rows must differ from the head's rows, got some of them in head 0"),
         (
             lambda: with_lists(own=ROWS[:1] + np.arange(5, 0, -1)),
             r"rows must ascend in each head when there are further keys",
         ),
-        (lambda: with_lists(list_size=0), r"list_size must be"),
-        (lambda: with_lists(list_size=2.0), r"list_size must be"),
-        (lambda: with_lists(list_offset=-1), r"list_offset must be"),
-        (lambda: with_lists(list_offset=2), r"list_offset must be"),
-        (lambda: ops.attention(Q, K, K, ROWS, list_size=0), r"list_size must be"),
+        (lambda: with_lists(tile=0), r"tile must be"),
+        (lambda: with_lists(tile=2.0), r"tile must be"),
+        (lambda: with_lists(offset=-1), r"offset must be"),
+        (lambda: with_lists(offset=2), r"offset must be"),
+        (lambda: ops.attention(Q, K, K, ROWS, tile=0), r"tile must be"),
         (lambda: ops.attention(Q, K, K, ROWS, softcap=-1.0), r"softcap must be"),
         (
             lambda: ops.attention(Q, K, K, ROWS, sinks=np.zeros(3, np.float32)),
