@@ -282,9 +282,9 @@ def test_a_state_goes_on_in_another_context(one_layer_model: Path, options: dict
             with pytest.raises(H2OError, match="cannot be restored"):
                 restore(other, saved[:n])
             assert other.n_tokens in (0, len(tokens))  # all of what it was, or nothing
-    ngrams = open_llama(one_layer_model, replace(config, retrieval="ngrams"))
-    with ngrams, pytest.raises(H2OError, match="other H2O parameters"):
-        restore(ngrams, saved)
+    for other_config in (replace(config, retrieval="ngrams"), replace(config, T=8)):
+        with open_llama(one_layer_model, other_config) as llm, pytest.raises(H2OError, match="other H2O parameters"):
+            restore(llm, saved)
 
 
 # --- bytes, and what is refused

@@ -122,7 +122,7 @@ struct h2o_step_graph {
 };
 
 // The tiles of a step's queries, which share their further keys. They begin with the chunk; those of generated tokens with the step, so that
-// its graph serves the next one.
+// its graph serves the next one. What the text says of these each sees alone: its own tiles begin with the chunk.
 struct h2o_tile_grid {
     uint32_t size;
     uint32_t offset; // of the step's first query in its tile

@@ -41,7 +41,7 @@ bool h2o_step_shape::operator==(const h2o_step_shape & other) const {
 
 h2o_tile_grid h2o_tile_grid_of(const h2o_step & step, const h2o_config & config) {
     if (step.phase == h2o_step::DECODE) {
-        return { std::min(config.tile, step.n_tokens), 0 };
+        return { config.has_key_index() ? std::min(config.tile, step.n_tokens) : 1, 0 };
     }
     return { config.tile, step.pos % config.chunk_size % config.tile };
 }
@@ -55,7 +55,7 @@ uint32_t h2o_range_size(const h2o_step & step, uint32_t chunk_size) {
 // Few steps of a size need many rows: a graph has room for four chunks, or half as many more as often as a step needs them. So graphs
 // are used again, and the memory that they take moves a few times in a text of any length.
 static uint32_t n_far_rows(const h2o_graph_env & env, const h2o_sequence_state & state, const h2o_step & step) {
-    const uint32_t n_max = state.text->n_seen_max(h2o_tile_grid_of(step, env.config).n_tiles(step.n_tokens) + 1, env.store.layout.n_positions());
+    const uint32_t n_max = state.text->n_seen_max(step.n_tokens/env.config.tile + 2, env.store.layout.n_positions());
 
     uint32_t n = 4*env.config.chunk_size;
     if (n < n_max) { // else it need not be counted

@@ -10,7 +10,7 @@
 h2o_sequence::h2o_sequence(const h2o_config & config, std::vector<h2o_layer> layers) : config(config), wants_scores(config.ranks()) {
     st.layers    = std::move(layers);
     st.is_scored = wants_scores;
-    if (config.has_tiles()) {
+    if (config.has_ngrams()) {
         st.text.emplace(config);
     }
 }

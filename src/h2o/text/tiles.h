@@ -37,8 +37,8 @@ public:
     // the positions that queries of any tiles see, ascending
     std::vector<int32_t> positions_seen(uint32_t q0, uint32_t q1) const;
 
-    // what queries of so many whole tiles may see at most, of a text of n tokens
-    uint32_t n_seen_max(uint32_t n_tiles, uint32_t n) const { return std::min(budget, n) + n_tiles*tile*std::min(index.n_new(), n); }
+    // the positions that queries of so many whole tiles may see at most, of a text of n tokens
+    uint32_t n_seen_max(uint32_t n_tiles, uint32_t n) const { return std::min<uint64_t>(n, budget + (uint64_t) n_tiles*tile*index.n_new()); }
 
     // what a query may add
     uint32_t n_new() const { return index.n_new(); }
