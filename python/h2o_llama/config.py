@@ -122,8 +122,8 @@ class H2OConfig:
           heads. A query asks for ceil(B/4) positions at most. It sees the newest B that were asked for before its
           tile, and those that its tile has asked for up to it.
         - "index": by the keys, of which a copy in 4 bits is kept. The queries of a tile choose together, in each layer
-          and KV head, positions before their chunk that are not in the memory set: those that come nearest to what
-          some query of the tile wants most. In the ninth chunk they choose B, in chunk c B * (c/8)^0.4: what is lost
+          and KV head, positions before their chunk that are not in the memory set: those to which some query of
+          the tile has the highest logits. In the ninth chunk they choose B, in chunk c B * (c/8)^0.4: what is lost
           then does not grow with the text. The copy has room for n_ctx tokens, and stays in memory with a
           cold store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose
           size is a multiple of 32.

@@ -420,9 +420,8 @@ def top_keys(
     """The rows of k that the queries of a tile choose together, by the operator ``ggml_h2o_top_keys``.
 
     A query's logit of a row is the dot product of the row with the sum of q over the KV head's group, which is rounded
-    to 8 bits: ``round(sum / max|sum| * 127) * max|sum| / 127``. A tile's score of a row is the largest, over its
-    queries, of the row's logit minus the query's highest logit of rows that are not taken. Of equal scores the lower
-    row wins. A query with a sum that is not finite has no say.
+    to 8 bits: ``round(sum / max|sum| * 127) * max|sum| / 127``. A tile's score of a row is the largest logit that a
+    query of it has. Of equal scores the lower row wins. A query with a sum that is not finite, or 0, has no say.
 
     Parameters
     ----------

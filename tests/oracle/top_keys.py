@@ -30,14 +30,9 @@ def index_logits(q: Array, k: Array) -> Array:
         return sum((x[:, :, b] @ numbers[:, :, b].swapaxes(1, 2) * scales[:, None, :, b]) for b in range(x.shape[2]))  # type: ignore[return-value]
 
 
-def tile_scores(logits: Array, is_free: Array) -> Array:
-    """[n_k] of a tile's logits [n_q, n_k]: how near a row comes to the highest free logit of some query.
-
-    NaN says nothing: -inf where all are.
-    """
-    with np.errstate(invalid="ignore"):
-        best = np.fmax.reduce(logits, axis=1, keepdims=True, initial=-np.inf, where=is_free)
-        return np.asarray(np.fmax.reduce(logits - best, axis=0, initial=-np.inf))
+def tile_scores(logits: Array) -> Array:
+    """[n_k] of a tile's logits [n_q, n_k]: the highest of each row. NaN says nothing: -inf where all are."""
+    return np.asarray(np.fmax.reduce(logits, axis=0, initial=-np.inf))
 
 
 def choose(logits: Array, n_top: int, taken: IntArray | None, tiles: IntArray) -> IntArray:
@@ -51,7 +46,7 @@ def choose(logits: Array, n_top: int, taken: IntArray | None, tiles: IntArray) -
         is_free = np.ones(n_k, dtype=bool)
         if taken is not None:
             is_free[[row for row in taken[head] if 0 <= row < n_k]] = False
-        ranked = np.argsort(-tile_scores(logits[head, tiles == tile], is_free), kind="stable")
+        ranked = np.argsort(-tile_scores(logits[head, tiles == tile]), kind="stable")
         best = np.sort(ranked[is_free[ranked]][:n_top])
         chosen[head, tile, : len(best)] = best
     return chosen

@@ -18,9 +18,8 @@ extern "C" {
 // A query's logit of a row is its dot product with the sum of q over the query heads of the KV head's group. The sum is rounded to 8 bits:
 // x = round(sum/peak*127), half to even, peak the largest |sum| of the query and head. Per block of 32 numbers the products are summed
 // exactly, then scaled and added up in float32, and multiplied by peak/127.
-// A tile's score of a row is the largest over its queries of the row's logit minus the query's highest logit of rows that are not taken: how
-// near the row comes to being what some query wants most.
-// Of equal scores the lower row wins. A query whose sum is not finite has no say; a row whose logits are NaN ranks below everything.
+// A tile's score of a row is the largest logit that a query of it has.
+// Of equal scores the lower row wins. A query whose sum is not finite, or 0, has no say; a row whose logits are NaN ranks below everything.
 //
 // The result for a tile does not depend on other tiles.
 GGML_API struct ggml_tensor * ggml_h2o_top_keys(

@@ -15,8 +15,8 @@ constexpr int64_t UNIT_KEYS  = 256;          // their panels stay in the L1 cach
 constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
 constexpr int64_t MIN_ITEMS  = 32;
 
-// An item of work is a tile of one KV head: the highest score of each query, then the tile's score of each key, then the choice. Where
-// tiles are few, an item has a part of the keys, and all threads wait for each other in between. Keys are packed once for all tiles; KV heads
+// An item of work is a tile of one KV head: its score of each key, then the choice. Where tiles are few, an item has a part of the keys, and
+// all threads wait for each other in between. Keys are packed once for all tiles; KV heads
 // are computed in rounds, which share the room for that. Nothing depends on the number of threads.
 struct top_keys {
     explicit top_keys(const ggml_tensor * dst);
@@ -31,7 +31,6 @@ private:
         h2o_index_query * q;       // [n_q][n_blocks]
         float           * factors; // [n_q] of scores; NaN: the query has no say
         char            * panels;  // [n_round] of a KV head's keys
-        float           * best;    // [n_parts][n_q] of the part's keys
         float           * scores;  // [n_tiles][n_k_pad], with parts
     };
 
@@ -39,7 +38,6 @@ private:
     struct scratch {
         float   * sum;    // of heads
         char    * panels; // of a unit
-        float   * best;   // [n_q]
         float   * scores; // [n_k_pad], without parts
         float   * values; // to select from
         int32_t * rows;
@@ -58,20 +56,14 @@ private:
 
     tile_queries get_tile(int64_t h, int64_t tile) const;
 
-    template <typename F>
-    void for_taken(int64_t h, const F & f) const;
+    int64_t unit_keys(int64_t unit) const { return std::min(UNIT_KEYS, n_k - unit*UNIT_KEYS); }
 
-    template <typename F>
-    void for_units(const shared & w, const scratch & s, int64_t h, int64_t part, const F & f) const;
+    void quantize(const shared & w, const scratch & s, int64_t h, int64_t i) const;
+    void pack    (int64_t h, int64_t unit, char * panels) const;
+    void score   (const shared & w, const scratch & s, const tile_queries & t, int64_t part, float * scores) const;
+    void select  (const scratch & s, const tile_queries & t, float * scores) const;
 
-    void quantize  (const shared & w, const scratch & s, int64_t h, int64_t i) const;
-    void pack      (int64_t h, int64_t unit, char * panels) const;
-    void find_best (const shared & w, const scratch & s, const tile_queries & t, int64_t part) const;
-    void score     (const shared & w, const scratch & s, const tile_queries & t, int64_t part, float * scores) const;
-    void select    (const scratch & s, const tile_queries & t, float * scores) const;
-
-    float * best_of  (const shared & w, int64_t h, int64_t part) const { return w.best + (h*n_parts + part)*n_q; }
-    float * scores_of(const shared & w, const tile_queries & t)  const { return w.scores + (t.h*n_tiles + t.tile)*n_k_pad; }
+    float * scores_of(const shared & w, const tile_queries & t) const { return w.scores + (t.h*n_tiles + t.tile)*n_k_pad; }
 
     const h2o_index_kernel & kernel;
 
@@ -127,7 +119,6 @@ top_keys::shared top_keys::get_shared(h2o_take & take) const {
     w.q       = take.get<h2o_index_query>(n_head_kv*n_q*n_blocks);
     w.factors = take.get<float>(n_head_kv*n_q);
     w.panels  = take.get<char>(packs_once ? n_round*n_units*unit_size : 0);
-    w.best    = take.get<float>(n_head_kv*n_parts*n_q);
     w.scores  = take.get<float>(n_parts > 1 ? n_head_kv*n_tiles*n_k_pad : 0);
     return w;
 }
@@ -136,7 +127,6 @@ top_keys::scratch top_keys::get_scratch(h2o_take & take) const {
     scratch s;
     s.sum    = take.get<float>(d);
     s.panels = take.get<char>(packs_once ? 0 : unit_size);
-    s.best   = take.get<float>(n_q);
     s.scores = take.get<float>(n_parts > 1 ? 0 : n_k_pad);
     s.values = take.get<float>(n_k_pad + kernel.n_lanes);
     s.rows   = take.get<int32_t>(n_k_pad + kernel.n_lanes);
@@ -147,19 +137,6 @@ top_keys::tile_queries top_keys::get_tile(int64_t h, int64_t i) const {
     const int64_t first = std::max<int64_t>(i*tile - offset, 0);
 
     return { h, i, first, std::min((i + 1)*tile - offset, n_q) - first };
-}
-
-// f(row) for rows of a KV head that are taken
-template <typename F>
-void top_keys::for_taken(int64_t h, const F & f) const {
-    if (taken) {
-        const int32_t * rows = (const int32_t *) ((const char *) taken->data + h*taken->nb[1]);
-        for (int64_t i = 0; i < taken->ne[0]; ++i) {
-            if (rows[i] >= 0 && rows[i] < n_k) {
-                f(rows[i]);
-            }
-        }
-    }
 }
 
 // The i-th query in 8 bits, summed over the group's heads.
@@ -194,61 +171,33 @@ void top_keys::quantize(const shared & w, const scratch & s, int64_t h, int64_t 
     }
 }
 
-// Rows that are taken score NaN.
 void top_keys::pack(int64_t h, int64_t unit, char * panels) const {
     const int64_t first = unit*UNIT_KEYS;
-    const int64_t n     = std::min(UNIT_KEYS, n_k - first);
 
-    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], n, d, panels);
-    for_taken(h, [&](int64_t row) {
-        if (row >= first && row < first + n) {
-            float * scales = (float *) (panels + (row - first)/kernel.n_lanes*panel_size);
-            scales[row%kernel.n_lanes] = NAN;
-        }
-    });
+    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], unit_keys(unit), d, panels);
 }
 
-// f(panels, their number, first key) for the units of a part
-template <typename F>
-void top_keys::for_units(const shared & w, const scratch & s, int64_t h, int64_t part, const F & f) const {
-    for (int64_t unit = part*n_units/n_parts; unit < (part + 1)*n_units/n_parts; ++unit) {
-        const int64_t first = unit*UNIT_KEYS;
-
-        char * panels = packs_once ? w.panels + (h%n_round*n_units + unit)*unit_size : s.panels;
-        if (!packs_once) {
-            pack(h, unit, panels);
-        }
-        f(panels, h2o_ceil_div(std::min(UNIT_KEYS, n_k - first), kernel.n_lanes), first);
-    }
-}
-
-// A single query need not know: its order of the keys is the same.
-void top_keys::find_best(const shared & w, const scratch & s, const tile_queries & t, int64_t part) const {
-    float * best = best_of(w, t.h, part) + t.first;
-
-    std::fill_n(best, t.n, t.n > 1 ? -INFINITY : 0.0f);
-    if (t.n > 1) {
-        for_units(w, s, t.h, part, [&](const char * panels, int64_t n_panels, int64_t) {
-            kernel.find_best(panels, n_panels, d, w.q + (t.h*n_q + t.first)*n_blocks, t.n, best);
-        });
-    }
-}
-
+// of the part's keys
 void top_keys::score(const shared & w, const scratch & s, const tile_queries & t, int64_t part, float * scores) const {
-    std::copy_n(best_of(w, t.h, 0) + t.first, t.n, s.best);
-    for (int64_t other = 1; other < n_parts; ++other) {
-        const float * best = best_of(w, t.h, other) + t.first;
-        std::transform(best, best + t.n, s.best, s.best, [](float a, float b) { return std::max(a, b); });
+    for (int64_t unit = part*n_units/n_parts; unit < (part + 1)*n_units/n_parts; ++unit) {
+        char * panels = packs_once ? w.panels + (t.h%n_round*n_units + unit)*unit_size : s.panels;
+        if (!packs_once) {
+            pack(t.h, unit, panels);
+        }
+        kernel.score(panels, h2o_ceil_div(unit_keys(unit), kernel.n_lanes), d, w.q + (t.h*n_q + t.first)*n_blocks, t.n,
+                w.factors + t.h*n_q + t.first, scores + unit*UNIT_KEYS);
     }
-    for_units(w, s, t.h, part, [&](const char * panels, int64_t n_panels, int64_t first) {
-        kernel.score(panels, n_panels, d, w.q + (t.h*n_q + t.first)*n_blocks, t.n, s.best, w.factors + t.h*n_q + t.first, scores + first);
-    });
 }
 
 void top_keys::select(const scratch & s, const tile_queries & t, float * scores) const {
     int32_t * dst = top + (t.h*n_tiles + t.tile)*n_top;
 
-    for_taken(t.h, [&](int32_t row) { scores[row] = NAN; });
+    for (int64_t i = 0; taken && i < taken->ne[0]; ++i) {
+        const int32_t row = ((const int32_t *) ((const char *) taken->data + t.h*taken->nb[1]))[i];
+        if (row >= 0 && row < n_k) {
+            scores[row] = NAN;
+        }
+    }
     std::fill(scores + n_k, scores + n_k_pad, NAN);
 
     const int64_t n = kernel.select(scores, n_k_pad, n_top, s.values, s.rows, dst);
@@ -295,12 +244,10 @@ void top_keys::compute(const ggml_compute_params * params) const {
 
         if (n_parts == 1) {
             for_items(1, [&](const tile_queries & t, int64_t) {
-                find_best(w, s, t, 0);
                 score(w, s, t, 0, s.scores);
                 select(s, t, s.scores);
             });
         } else {
-            for_items(n_parts, [&](const tile_queries & t, int64_t part) { find_best(w, s, t, part); });
             for_items(n_parts, [&](const tile_queries & t, int64_t part) { score(w, s, t, part, scores_of(w, t)); });
             for_items(1,       [&](const tile_queries & t, int64_t)      { select(s, t, scores_of(w, t)); });
         }

@@ -14,11 +14,6 @@ static __device__ __forceinline__ uint32_t h2o_rank(float x) {
     return isnan(x) ? 0 : x == 0.0f ? 0x80000000 : bits & 0x80000000 ? ~bits : bits | 0x80000000;
 }
 
-// the number of a rank
-static __device__ __forceinline__ float h2o_ranked(uint32_t rank) {
-    return __uint_as_float(rank & 0x80000000 ? rank ^ 0x80000000 : ~rank);
-}
-
 struct h2o_select_scratch {
     int      counts[256];
     uint32_t prefix;

@@ -36,7 +36,6 @@ struct top_keys_args {
     // [n_head_kv] of each
     query_block * queries;  // [n_q][d/BLOCK]
     float       * factors;  // [n_q] of scores; NaN: the query has no say
-    uint32_t    * best;     // [n_q] rank of the highest score
     uint8_t     * is_taken; // [n_k]
 
     // of tiles [first_tile, first_tile + n_round)
@@ -47,11 +46,6 @@ struct top_keys_args {
 // of k_score, in bytes: a key's 16 bytes and scale of each block, and queries
 static constexpr size_t shared_size(int d) {
     return d/BLOCK*(KEYS*5*sizeof(int) + QUERIES*sizeof(query_block));
-}
-
-// How near a row comes to what the query wants most, by their sums of products.
-static __device__ __forceinline__ float nearness(float sum, float best, float factor) {
-    return (sum - best)*factor;
 }
 
 // blockIdx: query, KV head; a warp
@@ -114,9 +108,8 @@ static __global__ void __launch_bounds__(THREADS) k_mark_taken(const top_keys_ar
     }
 }
 
-// Products of a tile's queries with some keys. The first pass finds the highest of each query, the second how near each key comes to it.
+// Products of a tile's queries with some keys, of each key the highest.
 // blockIdx: keys, KV head, tile
-template <bool IS_BEST>
 static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a) {
     const int lane     = threadIdx.x%WARP_SIZE;
     const int warp_key = threadIdx.x/WARP_SIZE*WARP_KEYS;
@@ -127,10 +120,6 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
     const int first    = (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0);
     const int end      = (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q);
     const int n_keys   = min(KEYS, a.n_k - key);
-
-    if (IS_BEST && end - first == 1) { // its order of the keys is the same without
-        return;
-    }
 
     H2O_DYNAMIC_SHARED(memory);
     int         * numbers = (int *) memory;
@@ -150,10 +139,10 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
         scales[at] = j < n_keys && !is_taken[j] ? (float) *(const half *) src : NAN;
     }
 
-    float nearest[WARP_KEYS/8][2];
+    float highest[WARP_KEYS/8][2];
 #pragma unroll
     for (int n = 0; n < WARP_KEYS/8; ++n) {
-        nearest[n][0] = nearest[n][1] = -INFINITY;
+        highest[n][0] = highest[n][1] = -INFINITY;
     }
 
     for (int start = first; start < end; start += QUERIES) {
@@ -192,33 +181,15 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
 
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int     i     = start + lane/4 + r*8;
-            const int64_t query = (int64_t) h*a.n_q + min(i, end - 1);
-            if (IS_BEST) {
-                float highest = -INFINITY;
+            const int   i      = start + lane/4 + r*8;
+            const float factor = i < end ? a.factors[(int64_t) h*a.n_q + i] : NAN;
 #pragma unroll
-                for (int n = 0; n < WARP_KEYS/8; ++n) {
-                    highest = fmaxf(highest, fmaxf(sums[n][2*r], sums[n][2*r + 1]));
-                }
-                highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 1, WARP_SIZE));
-                highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 2, WARP_SIZE));
-                if (lane%4 == 0 && i < end) {
-                    atomicMax(a.best + query, h2o_rank(highest));
-                }
-            } else {
-                const float best   = end - first == 1 ? 0.0f : h2o_ranked(a.best[query]);
-                const float factor = i < end ? a.factors[query] : NAN;
-#pragma unroll
-                for (int n = 0; n < WARP_KEYS/8; ++n) {
-                    nearest[n][0] = fmaxf(nearest[n][0], nearness(sums[n][2*r],     best, factor));
-                    nearest[n][1] = fmaxf(nearest[n][1], nearness(sums[n][2*r + 1], best, factor));
-                }
+            for (int n = 0; n < WARP_KEYS/8; ++n) {
+                highest[n][0] = fmaxf(highest[n][0], sums[n][2*r]*factor);
+                highest[n][1] = fmaxf(highest[n][1], sums[n][2*r + 1]*factor);
             }
         }
         __syncthreads(); // the queries were read
-    }
-    if (IS_BEST) {
-        return;
     }
 
     float * scores = a.scores + ((int64_t) h*a.n_round + blockIdx.z)*a.n_k + key;
@@ -226,7 +197,7 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
     for (int n = 0; n < WARP_KEYS/8; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-            float x = nearest[n][e];
+            float x = highest[n][e];
             x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 4,  WARP_SIZE));
             x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 8,  WARP_SIZE));
             x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 16, WARP_SIZE));
@@ -295,22 +266,18 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
 
     ggml_cuda_pool_alloc<query_block> queries (ctx.pool(), n_queries*n_blocks);
     ggml_cuda_pool_alloc<float>       factors (ctx.pool(), n_queries);
-    ggml_cuda_pool_alloc<uint32_t>    best    (ctx.pool(), n_queries);
     ggml_cuda_pool_alloc<uint8_t>     is_taken(ctx.pool(), tile_scores);
     ggml_cuda_pool_alloc<float>       scores  (ctx.pool(), max_round*tile_scores);
 
     a.queries  = queries.get();
     a.factors  = factors.get();
-    a.best     = best.get();
     a.is_taken = is_taken.get();
     a.scores   = scores.get();
 
     cudaStream_t stream = ctx.stream();
 
-    CUDA_CHECK(cudaMemsetAsync(a.best, 0, n_queries*sizeof(uint32_t), stream));
     CUDA_CHECK(cudaMemsetAsync(a.is_taken, 0, tile_scores, stream));
-    CUDA_SET_SHARED_MEMORY_LIMIT(k_score<true>,  shared_size(MAX_HEAD_SIZE));
-    CUDA_SET_SHARED_MEMORY_LIMIT(k_score<false>, shared_size(MAX_HEAD_SIZE));
+    CUDA_SET_SHARED_MEMORY_LIMIT(k_score, shared_size(MAX_HEAD_SIZE));
 
     h2o_launch(k_round_queries, dim3(a.n_q, a.n_head_kv), WARP_SIZE, 0, stream, a);
     if (a.n_taken > 0) {
@@ -321,10 +288,7 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
         a.n_round = (int) std::min<int64_t>(max_round, a.n_tiles - a.first_tile);
 
         const dim3 grid((a.n_k + KEYS - 1)/KEYS, a.n_head_kv, a.n_round);
-        if (a.tile > 1) {
-            h2o_launch(k_score<true>, grid, THREADS, shared, stream, a);
-        }
-        h2o_launch(k_score<false>, grid, THREADS, shared, stream, a);
+        h2o_launch(k_score, grid, THREADS, shared, stream, a);
         h2o_launch(k_select, dim3(a.n_round, a.n_head_kv), H2O_SELECT_THREADS, 0, stream, a);
     }
 }

@@ -26,12 +26,9 @@ struct h2o_index_kernel {
     // n keys in Q4_0, each stride bytes after the other. Keys that the last panel lacks score NaN.
     void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels);
 
-    // Raises best to the highest score of each of n_q queries [n_q][d/32 blocks]. NaN counts for nothing.
-    void (*find_best)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, float * best);
-
-    // Of each key the largest over the queries of (score - best)*factor, -inf if all are NaN.
-    void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, const float * best,
-            const float * factors, float * scores);
+    // Of each key the largest over n_q queries [n_q][d/32 blocks] of score*factor, -inf if all are NaN.
+    void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, const float * factors,
+            float * scores);
 
     // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones the first.
     // Returns how many there are. values and rows are scratch for n + n_lanes numbers.

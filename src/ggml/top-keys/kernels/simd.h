@@ -98,31 +98,8 @@ inline void for_queries(int64_t n_q, const F & f) {
     }
 }
 
-void find_best(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, float * best) {
-    const int64_t n_blocks = d/H2O_INDEX_BLOCK;
-
-    for_queries(n_q, [&](auto n, int64_t first) {
-        constexpr int N = decltype(n)::value;
-
-        vec_f high[N];
-        for (int i = 0; i < N; ++i) {
-            high[i] = broadcast(best[first + i]);
-        }
-        for (int64_t p = 0; p < n_panels; ++p) {
-            vec_f sum[N] = {};
-            score_panel(panels + p*n_blocks*BLOCK_SIZE, n_blocks, q + first*n_blocks, sum);
-            for (int i = 0; i < N; ++i) {
-                high[i] = max(sum[i], high[i]);
-            }
-        }
-        for (int i = 0; i < N; ++i) {
-            best[first + i] = fold(high[i], max)[0];
-        }
-    });
-}
-
-void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, const float * best,
-        const float * factors, float * scores) {
+void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, const float * factors,
+        float * scores) {
     const int64_t n_blocks = d/H2O_INDEX_BLOCK;
 
     for_queries(n_q, [&](auto n, int64_t first) {
@@ -134,7 +111,7 @@ void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_que
 
             vec_f high = first > 0 ? load(scores + p*VL) : broadcast(-__builtin_inff());
             for (int i = 0; i < N; ++i) {
-                high = max((sum[i] - best[first + i])*factors[first + i], high);
+                high = max(sum[i]*factors[first + i], high);
             }
             store(scores + p*VL, high);
         }
@@ -317,7 +294,7 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
     return n_top;
 }
 
-const h2o_index_kernel kernel = { NAME, VL, pack, find_best, score, select };
+const h2o_index_kernel kernel = { NAME, VL, pack, score, select };
 
 } // namespace
 
