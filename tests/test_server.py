@@ -34,7 +34,6 @@ from inputs import EXTERNAL_MODEL, ModelByName, random_tokens
 from servers import Server, serving
 
 S = 64
-NEAR = {"heavy_budget": 0}
 TILE = H2OConfig().tile
 TEXT = standard_library_text(6000).decode()
 DOCUMENT, OTHER = TEXT[:900], TEXT[2000:2700]
@@ -48,7 +47,6 @@ SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
         ["--scorer", "sum", "--dense-layers", "0", "--retrieval", "ngrams"],
         {"scorer": "sum", "dense_layers": 1, "retrieval": "ngrams"},
     ),
-    "near": (["--heavy", "0"], NEAR),
     "dense": (["--h2o", "off"], None),
 }
 
@@ -94,9 +92,9 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
     prompts = [DOCUMENT + "first? " * 12, DOCUMENT + "second?"]
     server.complete(prompts[0], id_slot=0, cache_prompt=False)
     second = server.complete(prompts[1], id_slot=0)
-    goes_anywhere = settings in (None, NEAR)
+    goes_anywhere = settings in (None, {})
     has_boundaries = not goes_anywhere and (not settings.get("evict") or "cold_store" in settings)
-    step = S if has_boundaries else TILE if settings == NEAR else 1 if settings is None else 2**31
+    step = S if has_boundaries else TILE if settings == {} else 1 if settings is None else 2**31
     assert second["timings"]["cache_n"] == len(DOCUMENT) // step * step
     with open_llama(settings, record=has_boundaries) as llm:
         expected = [llm(prompt, max_tokens=16, temperature=0, reuse=True) for prompt in prompts]
@@ -104,7 +102,7 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
     # The same again: there is a checkpoint near its end, unless every token, or every tile, can be taken back.
     again = server.complete(prompts[1], id_slot=0)
     n_left = (len(prompts[1]) - 1) % TILE + 1
-    assert again["timings"]["prompt_n"] == (1 if settings is None else n_left if settings == NEAR else 4)
+    assert again["timings"]["prompt_n"] == (1 if settings is None else n_left if settings == {} else 4)
     assert again["content"] == second["content"]
 
 
