@@ -102,9 +102,7 @@ def of_size(size: int) -> H2OConfig:
     """The default with this M + B, in the same proportions. There are as many sinks, taken from the local window."""
     share = size / SIZE
     local = round(share * (DEFAULT.sink_tokens + DEFAULT.local_window)) - DEFAULT.sink_tokens
-    lookup = round(share * DEFAULT.lookup_budget)
-    heavy = size - DEFAULT.sink_tokens - local - lookup
-    return replace(DEFAULT, local_window=local, heavy_budget=heavy, lookup_budget=lookup)
+    return replace(DEFAULT, local_window=local, lookup_budget=size - DEFAULT.sink_tokens - local)
 
 
 def without_lookup(h2o: H2OConfig) -> H2OConfig:

@@ -121,23 +121,19 @@ def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list
 
 
 def window(setting: Setting, chunk_size: int) -> Setting:
-    """A window with the same M + B to judge another setting by.
+    """A window with the same M + B to judge another setting by, at most a chunk.
 
     The first tokens of the sequence, at most 4, and the last before the chunk.
 
     Raises
     ------
     ValueError
-        If the setting is dense or has a keep_ratio, or the window would be longer than a chunk.
+        If the setting is dense or has a keep_ratio.
     """
     h2o = setting.h2o
     if h2o is None or h2o.keep_ratio is not None:
         raise ValueError(f"[{_OWNER}] a window needs a setting with H2O and no keep_ratio, got {setting.name!r}")
     size = h2o.memory_size + h2o.lookup_budget
     sinks = min(_WINDOW_SINKS, size - 1)
-    if size - sinks > chunk_size:
-        raise ValueError(
-            f"[{_OWNER}] a window of the same size has {size - sinks} tokens, but a local window is at most a chunk "
-            f"({chunk_size}): use larger chunks, smaller budgets, or leave the window out"
-        )
-    return Setting.of(replace(h2o, sink_tokens=sinks, local_window=size - sinks, heavy_budget=0, lookup_budget=0))
+    local = min(size - sinks, chunk_size)
+    return Setting.of(replace(h2o, sink_tokens=sinks, local_window=local, heavy_budget=0, lookup_budget=0))
