@@ -25,7 +25,7 @@ _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 _CHUNK = 1024
 _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
 
-PRESETS = {"fast": (128, 512), "balanced": (0, 1536), "faithful": (0, 3072)}
+PRESETS = {"fast": (128, 512), "balanced": (0, 2048), "faithful": (0, 4096)}
 """The defaults of H and B with an index of keys, by preset."""
 
 # H + B without one, and what B has of it.
@@ -111,7 +111,7 @@ class H2OConfig:
         - "cache": from the chunk on that ends beyond the trained length T, keys of a memory set are rotated: what is
           more than T - S before the chunk counts as that far. No distance is longer than T, however long the text is.
           K takes M more rows. Needs plain RoPE on keys, M + S of at most the trained length, and no cold store.
-    lookup_budget : int, default 1536
+    lookup_budget : int, default 2048
         B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
         `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
     retrieval : {"index", "ngrams"}
@@ -127,14 +127,14 @@ class H2OConfig:
           then does not grow with the text. The copy has room for n_ctx tokens, and stays in memory with a
           cold store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose
           size is a multiple of 32.
-    tile : int, default 64
+    tile : int, default 32
         T: so many queries that follow one another share the further positions. Tiles begin with the chunk. Where a
         prompt is split within a tile, the queries of each part choose for themselves.
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
     preset : {"fast", "balanced", "faithful"}, default "balanced"
-        How large H and B are where they are not given: 128 and 512, 0 and 1,536, or 0 and 3,072. Without an index
+        How large H and B are where they are not given: 128 and 512, 0 and 2,048, or 0 and 4,096. Without an index
         H + B are 192, 448 or 896.
 
     Raises
@@ -163,7 +163,7 @@ class H2OConfig:
     decode: Literal["full", "memory"] = _FOLLOWS
     evict: bool = False
     lookup_budget: int = _FOLLOWS
-    tile: int = 64
+    tile: int = 32
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = _FOLLOWS
     cold_store: str | os.PathLike[str] | None = None

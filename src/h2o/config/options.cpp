@@ -56,7 +56,7 @@ static const llama_h2o_option options[] = {
     number(FIELD(sink_tokens),   "sinks",  0, INT32_MAX, "0", "first tokens of the text that every chunk attends to"),
     number(FIELD(lookup_budget), "lookup", 0, INT32_MAX, "0", "further tokens that every token attends to"),
     choice(FIELD(retrieval),     "retrieval", retrievals, "these are found by the text, or by an index of the keys for every layer and head"),
-    number(FIELD(tile),          "tile",   1, INT32_MAX, "64", "tokens that share their further tokens"),
+    number(FIELD(tile),          "tile",   1, INT32_MAX, "32", "tokens that share their further tokens"),
     choice(FIELD(scorer),        "scorer", scorers, "how heavy hitters are ranked"),
     number(FIELD(block_tokens),  "block",  1, INT32_MAX, "16", "scorer block_ema: tokens of a block, all of which are kept or none"),
     part  (FIELD(ema_alpha),     "ema",    "0.5", "scorer block_ema: what is left of a score when a chunk is closed"),
