@@ -582,7 +582,8 @@ def _further(
             _check_indices("attention", "further_rows", seen, n_kv)
             if len(np.unique(seen)) < len(seen):
                 raise ValueError(
-                    f"[attention] further_rows that a query sees must differ from each other, got equal ones in {i}"
+                    "[attention] further_rows that a query sees must differ from each other, "
+                    f"got equal ones in list {i}"
                 )
     _check_ascending(indices, "further keys")
     return rows, queries
