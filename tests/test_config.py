@@ -18,9 +18,9 @@ from h2o_llama.config import OPTIONS, SCORERS, option_names
 
 def test_defaults() -> None:
     config = H2OConfig()
-    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 192, 4)
+    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 0, 4)
     assert (config.schedule, config.decode, config.evict, config.scorer) == ("single_pass", "full", False, "distant")
-    assert (config.memory_size, config.lookup_budget, config.tile) == (256, 256, 4)
+    assert (config.memory_size, config.lookup_budget, config.tile) == (64, 2048, 32)
     assert (config.dense_layers, config.retrieval, config.preset) == ((), "index", "balanced")
 
 
@@ -36,8 +36,8 @@ def test_defaults_with_a_cold_store() -> None:
     config = H2OConfig(evict=True, cold_store=Path("folder"))
     assert config == dataclasses.replace(H2OConfig(decode="memory"), evict=True, cold_store="folder")
     assert (config.heavy_budget, config.lookup_budget, config.retrieval, config.positions) == (
-        192,
-        256,
+        0,
+        2048,
         "index",
         "text",
     )
@@ -46,15 +46,15 @@ def test_defaults_with_a_cold_store() -> None:
 def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
     assert H2OConfig(chunk_size=1024) == H2OConfig()
     for chunk_size, others, sizes, lookup_budget in (
-        (4096, {}, (60, 192, 4), 256),
+        (4096, {}, (60, 0, 4), 2048),
         (4096, {"retrieval": "ngrams"}, (60, 320, 4), 128),
-        (4096, {"preset": "fast"}, (60, 82, 4), 110),
-        (4096, {"preset": "faithful"}, (60, 0, 4), 896),
-        (7, {"preset": "faithful"}, (0, 1, 0), 6),
-        (256, {}, (15, 48, 4), 64),
-        (256, {"heavy_budget": 7}, (15, 7, 4), 64),
+        (4096, {"preset": "fast"}, (60, 128, 4), 512),
+        (4096, {"preset": "faithful"}, (60, 0, 4), 4096),
+        (7, {"preset": "faithful"}, (0, 1, 0), 28),
+        (256, {}, (15, 0, 4), 512),
+        (256, {"heavy_budget": 7}, (15, 7, 4), 512),
         (256, {"evict": True}, (15, 112, 4), 0),
-        (1, {"scorer": "sum"}, (0, 1, 0), 0),
+        (1, {"scorer": "sum"}, (0, 1, 0), 2),
     ):
         config = H2OConfig(chunk_size=chunk_size, **others)  # type: ignore[arg-type]
         assert (config.local_window, config.heavy_budget, config.sink_tokens) == sizes
@@ -70,7 +70,7 @@ def test_what_was_not_given_follows_anew() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
     assert dataclasses.replace(pickle.loads(pickle.dumps(config)), evict=True).decode == "memory"
     assert config.in_chunks_of(256) == H2OConfig(
-        local_window=60, heavy_budget=7, sink_tokens=4, lookup_budget=256, chunk_size=256
+        local_window=60, heavy_budget=7, sink_tokens=4, lookup_budget=2048, chunk_size=256
     )
     assert dataclasses.replace(H2OConfig(preset="fast"), evict=True) == H2OConfig(preset="fast", evict=True)
 

@@ -141,14 +141,14 @@ def test_back_to_where_a_call_began(tiny_model: Path, config: Config) -> None:
     ids=str,
 )
 def test_without_heavy_hitters_any_place_is_gone_back_to(tiny_model: Path, config: Config) -> None:
-    """As if only that had been read, wherever calls began; also after a snapshot, and in a fork."""
+    """As if only that had been read, wherever calls began on the grid; also after a snapshot, and in a fork."""
     tokens, generated = random_tokens(N), random_tokens(2 * S, seed=3)
     with (
         open_llama(tiny_model, config, record=False, n_seq_max=2) as llm,
         open_llama(tiny_model, config, record=False) as other,
         open_llama(tiny_model, config, record=False) as fresh,
     ):
-        for start, stop in pairwise_of([0, S + 4, 3 * S, N]):
+        for start, stop in pairwise_of([0, S + 8, 3 * S, N]):
             llm.eval(tokens[start:stop])
         for token in generated:
             llm.eval([token], decode=True)
