@@ -27,9 +27,9 @@ from tolerances import against_dense
 S, N, N_GENERATED = 32, 200, 8
 OPEN: dict[str, Any] = {"n_ctx": 256, "n_batch": 256, "n_threads": 1, "type_k": "f32", "type_v": "f32"}
 WHOLE, PIECES, TOKENS = (N,), (7, 57, 1, 64, 71), (*(1,) * (2 * S + 5), N - 2 * S - 5)
-BOUNDARY, MIDDLE, MIDDLE_OF_OTHER = 4 * S, 150, 135
+BOUNDARY, MIDDLE, MIDDLE_OF_OTHER = 4 * S, 152, 136  # on the grid of tiles
 
-DEFAULTS = H2OConfig(chunk_size=S)
+DEFAULTS = H2OConfig(chunk_size=S, tile=8)
 EVERYTHING = replace(DEFAULTS, heavy_budget=OPEN["n_ctx"])
 EVICT = replace(DEFAULTS, evict=True)
 KEPT = replace(EVICT, evict=False, decode="memory", heavy_budget=int(EVICT.heavy_budget), lookup_budget=0)

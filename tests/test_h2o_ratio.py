@@ -150,7 +150,7 @@ def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
 
 def test_sizes_become_whole_blocks() -> None:
     h2o = H2OConfig(scorer="block_ema")
-    assert (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget) == (16, 64, 192)
+    assert (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget) == (16, 64, 0)
     assert (
         H2OConfig(local_window=5, heavy_budget=9, sink_tokens=1, scorer="block_ema", block_tokens=4).memory_size
         == 8 + 12 + 4

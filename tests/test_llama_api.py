@@ -80,11 +80,11 @@ def test_package() -> None:
 @pytest.mark.parametrize(
     ("chunk_size", "sizes"),
     [
-        (1024, (60, 192, 4, 256)),
-        (2048, (60, 192, 4, 256)),
-        (256, (15, 48, 4, 64)),
-        (16, (0, 3, 2, 4)),
-        (2, (0, 1, 0, 0)),
+        (1024, (60, 0, 4, 2048)),
+        (2048, (60, 0, 4, 2048)),
+        (256, (15, 0, 4, 512)),
+        (16, (0, 0, 2, 32)),
+        (2, (0, 1, 0, 4)),
     ],
 )
 def test_what_is_not_given_goes_with_the_chunk_size(tiny_model: Path, chunk_size: int, sizes: tuple[int, ...]) -> None:
