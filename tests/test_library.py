@@ -579,7 +579,7 @@ def test_commands_read_once(tiny_model: Path, tmp_path: Path) -> None:
     command = ("run", tiny_model, "--raw", "--file", tmp_path / "file.txt", "-n", "2", "--prompt")
     assert "library" not in succeeded(invoke(*command, "Who is it?")).stderr
     assert re.search(
-        r"prompt 5\d\d tokens, 4\d\d of them from the library, ", succeeded(invoke(*command, "What?")).stderr
+        r"prompt 5\d\d tokens, 512 of them from the library, ", succeeded(invoke(*command, "What?")).stderr
     )
     assert [text.name for text in Library().texts()][-1] == "file.txt"
 

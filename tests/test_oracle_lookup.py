@@ -248,13 +248,13 @@ def test_keys_in_4_bits() -> None:
     ("memory", "tiles", "n_top", "expected"),
     [
         ([], [0, 1], 2, [[0, 1], [2, 3]]),
-        # together: what one query wants most, however short it is; then what comes near to that
+        # together: the largest logit of any of them
         ([], [3, 3], 1, [[0]] * 2),
-        ([], [3, 3], 2, [[0, 2]] * 2),
-        ([], [3, 3], 3, [[0, 2, 3]] * 2),
+        ([], [3, 3], 2, [[0, 1]] * 2),
+        ([], [3, 3], 3, [[0, 1, 2]] * 2),
         ([], [3, 3], 4, [[0, 1, 2, 3]] * 2),
         ([], [3, 3], 9, [[0, 1, 2, 3, 4]] * 2),
-        # without what is in memory, something else is wanted most
+        # without what is in memory
         ([0, 2], [3, 3], 1, [[1]] * 2),
         ([0, 2], [3, 3], 2, [[1, 3]] * 2),
         ([0, 2], [0, 1], 2, [[1, 3], [1, 3]]),

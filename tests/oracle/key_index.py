@@ -1,8 +1,8 @@
 """Retrieval by an index of keys: which positions before its chunk a tile of queries attends to besides the memory set.
 
 The index holds keys rounded to 4 bits. The logit of a position for a query and KV head is the product of its key in the
-index and the sum of the query over the head's group, rounded to 8 bits with one scale. A tile takes the positions that
-come nearest to what some query of it wants most.
+index and the sum of the query over the head's group, rounded to 8 bits with one scale. A tile takes the positions
+of the largest logits that a query of it has.
 """
 
 from __future__ import annotations
