@@ -100,6 +100,15 @@ class Config:
             **{names.get(name, name): value for name, value in vars(self).items() if name not in others}
         )
 
+    def tiles(self, n_tokens: int) -> list[range]:
+        """The positions of every tile of a text: they begin with each chunk."""
+        ends = [min(start + self.S, n_tokens) for start in range(0, n_tokens, self.S)]
+        return [
+            range(first, min(first + self.T, end))
+            for start, end in zip(range(0, n_tokens, self.S), ends, strict=True)
+            for first in range(start, end, self.T)
+        ]
+
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
         others = ("schedule", "flash_attn", "evict", "cold_store", "lossless")
@@ -202,8 +211,8 @@ def assert_agrees_with_oracle(
         assert len(llm.kv.history) == len(oracle.history)
         assert list(llm.kv.layers) == [il for il in model.hparams.attention_layers if il not in config.dense_layers]
         # The text alone says what is looked up: nothing there to round.
-        for tile, rows in oracle.lookups.items():
-            np.testing.assert_array_equal(llm.kv.lookup_indices(tile), np.reshape(rows, (-1, 2)), f"tile {tile}")
+        for got, positions in zip(lookups_of(llm), config.tiles(llm.n_tokens), strict=False):
+            np.testing.assert_array_equal(got, oracle.looked_up(positions[-1]), f"tile {positions}")
         for got, want in pairs:
             assert_logits_close(got, want, bounds.logits)
         for il in llm.kv.layers:
@@ -240,11 +249,12 @@ def arrays(sequence: h2o_llama.Sequence) -> list[Any]:
 
 
 def lookups_of(sequence: h2o_llama.Sequence) -> list[Any]:
-    """What every tile has looked up by the text."""
+    """What the last query of every tile sees that was looked up by the text."""
     h2o = sequence.h2o
     if h2o is None or not h2o.lookup_budget or h2o.has_key_index:
         return []
-    return [sequence.kv.lookup_indices(tile) for tile in range(-(-sequence.n_tokens // h2o.tile))]
+    n_tiles = len(Config(S=h2o.chunk_size, L=0, H=0, T=h2o.tile).tiles(sequence.n_tokens))
+    return [sequence.kv.extra_keys(sequence.kv.layers[0], 0, tile) for tile in range(n_tiles)]
 
 
 def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:

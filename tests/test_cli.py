@@ -445,27 +445,18 @@ def test_inspect_measures_the_mass_if_asked_to_or_for_a_page(text_file: Path, tm
     assert "<h3>Best possible</h3>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_inspect_shows_what_was_looked_up(text_file: Path, tmp_path: Path) -> None:
+def test_inspect_shows_what_was_read_besides(text_file: Path, tmp_path: Path) -> None:
     command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
-    without = invoke(*command, "--lookup", "0")
-    assert "looked up" not in without.stdout.lower()
-    assert 'id="queries"' not in (tmp_path / "page.html").read_text(encoding="utf-8")
-    result = succeeded(invoke(*command, "--lookup", "16", "--retrieval", "ngrams"))
-    assert re.search(
-        r"Looked up by the text: ([1-9]|1\d)\.\d tokens on average by every tile of 4 tokens", result.stdout
-    )
-    assert "A token attends to the newest 16 up to its own." in result.stdout
-    assert "The mass is that of the memory sets alone." in result.stdout
-    assert len(re.findall(r"│ +36 │ +16 │ +\d+ % │ +\d+ % │ +\d+ % │", result.stdout)) == 8
-    assert re.search(r"│ +\d+ │ +\d+ │ …[^│]*⟦.⟧[^│]* │", result.stdout)
-    assert re.search(r"│ +\d+ │ …[^│]*⟦.⟧ +│ …[^│]*⟦[^│]+⟧[^│]* │", result.stdout)
-    assert re.sub("[⟦⟧⏎]", "", result.stdout.split("⟦heavy hitters⟧\n")[1]).startswith(TEXT)
-    html = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert 'id="queries"' in html
-    assert "<h3>Attention to what was looked up</h3>" in html
-    assert "Looked-up tokens are not counted" in html
-    by_default = invoke(*command, "--retrieval", "ngrams")
-    assert "A token attends to the newest 8 up to its own." in by_default.stdout
+    for more in (("--lookup", "0"), ("--retrieval", "index"), ("--retrieval", "ngrams")):
+        is_shown = "0" not in more
+        result = succeeded(invoke(*command, *more))
+        html = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert ("Distant tokens that the last chunk read most" in result.stdout) == is_shown
+        assert bool(re.search(r"│ +\d+ │ +\d+ % │ …[^│]*⟦.⟧[^│]* │", result.stdout)) == is_shown
+        assert ('id="extra"' in html) == is_shown
+        assert ("What tiles read besides is not counted" in html) == is_shown
+        assert ("<h3>Attention to what was looked up</h3>" in html) == ("ngrams" in more)
+        assert re.sub("[⟦⟧⏎]", "", result.stdout.split("⟦heavy hitters⟧\n")[1]).startswith(TEXT)
 
 
 def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, loss
             for x in (llm, kept):
                 x.eval([token], decode=True)
             np.testing.assert_array_equal(llm.logits, kept.logits)
-        looked_up = [llm.kv.lookup_indices(i)[:, 0] for i in range(2000 // CONFIG.T, 2500 // CONFIG.T)]
+        looked_up = [llm.kv.extra_keys(0, 0, i) for i in range(2000 // CONFIG.T, 2500 // CONFIG.T)]
         assert len(np.unique(np.concatenate(looked_up))) > 600
 
 

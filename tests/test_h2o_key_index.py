@@ -19,6 +19,7 @@ import pytest
 import models
 from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig
+from h2o_llama import Sequence as TextSequence
 from inputs import ModelByName, random_tokens, repetitive_tokens, split
 from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama, oracle_calls, view
 from oracle import DenseOracle, read_model
@@ -301,11 +302,86 @@ def test_bytes_held(model_by_name: ModelByName) -> None:
                 assert context.kv_bytes == stats.kv_bytes + stats.index_bytes
 
 
-def test_what_each_query_chose_is_not_kept(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
-        llm.eval(random_tokens(40))
-        with pytest.raises(H2OError, match="every query, layer and head has positions of its own"):
-            llm.kv.lookup_indices(0)
+def extra_keys_of(llm: TextSequence) -> list[Any]:
+    """Of every layer, head and tile; None where they are not kept."""
+    found = []
+    for layer in llm.kv.layers:
+        for head, tile in np.ndindex(len(llm.kv.memory_indices(layer)), len(CONFIG.tiles(llm.n_tokens))):
+            try:
+                found.append((layer, head, tile, llm.kv.extra_keys(layer, head, tile).tolist()))
+            except H2OError:
+                found.append((layer, head, tile, None))
+    return found
+
+
+def test_extra_keys_are_those_of_the_oracle(one_layer_model: Path) -> None:
+    """Of prompts in any split, dense tails and generated tokens; but for near ties."""
+    model = read_model(one_layer_model)
+    calls = split(random_tokens(140, seed=2), [42, 1, 27, 1, 1, 4, 3, 21, *[1] * 40])
+    config = replace(CONFIG, decode="memory")
+    with open_llama(one_layer_model, config) as llm:
+        eval_calls(llm, calls, dense_tail=5)
+        oracle = config.oracle(model, choose_memory=lambda i, il, *_: llm.kv.history[i][il])
+        oracle_calls(oracle, calls, dense_tail=5)
+        found = extra_keys_of(llm)
+    chosen = [
+        (layer, head, tile, oracle.chosen[layer, tile][head].tolist() if (layer, tile) in oracle.chosen else None)
+        for layer, head, tile, _ in found
+    ]
+    assert sum(a != b for a, b in zip(found, chosen, strict=True)) <= len(found) // 100
+    assert sum(keys is None for *_, keys in found) > 0
+
+
+def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName) -> None:
+    tokens = random_tokens(150, seed=18)
+    config = replace(CONFIG, decode="memory")
+    with open_llama(model_by_name("qwen3-gqa4-f32"), config, n_seq_max=2) as llm:
+        llm.eval(tokens[:90])
+        decode_calls(llm, [[token] for token in tokens[90:107]])
+        before = extra_keys_of(llm)
+        for layer, head, tile, keys in before:
+            start = config.tiles(llm.n_tokens)[tile][0] // S * S
+            memory = llm.kv.history[start // S - 1][layer][head] if start else []
+            assert keys is not None
+            assert sorted({*keys} - {*memory}) == keys
+            n = max(1, int(CONFIG.B * (start / (8 * S)) ** 0.4 + 0.5))
+            assert len(keys) == max(0, min(n, start - config.M))
+            assert max(keys, default=-1) < start
+        with llm.fork() as fork:
+            assert extra_keys_of(fork) == before
+            llm.rewind(105)  # in the tile of 104 to 107
+            kept = [(*place, keys if place[-1] < 104 // T else None) for *place, keys in before]
+            assert extra_keys_of(llm) == kept
+            llm.rewind(96)
+            llm.eval(tokens[110:130])
+            after = extra_keys_of(llm)
+            assert [row for row in after if row[2] < 96 // T] == [row for row in before if row[2] < 96 // T]
+            assert [row for row in after if row[2] == 25] != [row for row in before if row[2] == 25]
+            assert extra_keys_of(fork) == before
+            state = state_of(fork)
+        restore(llm, state)
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys is not None} == {0, 1, 2, 3}
+
+
+def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: Path) -> None:
+    with open_llama(tiny_model, replace(CONFIG, H=0), record=False) as llm, open_llama(tiny_model, CONFIG) as none:
+        for call in split(random_tokens(100), [70, 10, 20]):
+            llm.eval(call)
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
+        llm.eval(random_tokens(12))
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24, 25, 26, 27}
+        with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* record=True"):
+            llm.kv.extra_keys(0, 0, 23)
+        for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 28), (0, 0, -1), (0, 0, 1.5)):
+            with pytest.raises(ValueError, match="layer|head|tile"):
+                llm.kv.extra_keys(*bad)
+        with pytest.raises(ValueError, match="tile"):
+            none.kv.extra_keys(0, 0, 0)
+    with (
+        open_llama(tiny_model, replace(CONFIG, B=0)) as llm,
+        pytest.raises(H2OError, match="nothing chooses"),
+    ):
+        llm.kv.extra_keys(0, 0, 0)
 
 
 def test_attention_must_be_one_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

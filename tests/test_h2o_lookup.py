@@ -32,7 +32,7 @@ from llamas import (
     view,
 )
 from oracle import GGUFModel, read_model
-from oracle.lookup import FOLLOW, Lookup, Row
+from oracle.lookup import FOLLOW
 from pairwise import pairwise
 from test_h2o_properties import CALLS, SEEDS, SPLITS, small
 from test_h2o_sequence import OPERATIONS, assert_same, count, restore, run_operations, state_of
@@ -57,9 +57,9 @@ def configs(draw: st.DrawFn) -> Config:
     )
 
 
-def log_of(llm: h2o_llama.Llama) -> list[Row]:
-    """All entries (position, query), tile after tile."""
-    return [(position, query) for rows in lookups_of(llm) for position, query in rows.tolist()]
+def seen_in(llm: h2o_llama.Llama) -> list[list[int]]:
+    """Positions that the last query of each tile sees."""
+    return [positions.tolist() for positions in lookups_of(llm)]
 
 
 def logits_of(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: int = 0) -> Any:
@@ -67,23 +67,16 @@ def logits_of(llm: h2o_llama.Llama, calls: Sequence[Sequence[int]], dense_tail: 
     return np.concatenate(eval_calls(llm, calls, dense_tail, decode=False))
 
 
-def assert_log_is_well_formed(llm: h2o_llama.Llama, config: Config) -> None:
+def assert_lookups_are_well_formed(llm: h2o_llama.Llama, config: Config) -> None:
     """Property P4 of lookups."""
-    for tile in range(-(-llm.kv.n_tokens // config.T)):
-        rows = llm.kv.lookup_indices(tile)
-        assert rows.dtype == np.int32
-        assert rows.shape == (len(rows), 2)
-        assert np.all(rows[:, 1] // config.T == tile), "a query of another tile"
-    log = log_of(llm)
-    assert log == sorted(log, key=lambda row: (row[1], row[0]))
-    for query in range(llm.kv.n_tokens):
-        begin, end = Lookup(S=config.S, T=config.T, B=config.B).seen(log, query)
-        assert len({position for position, _ in log[begin:end]}) == end - begin, "a query would see a position twice"
-    for query, rows_of_query in itertools.groupby(log, lambda row: row[1]):
-        asked = [position for position, _ in rows_of_query]
-        assert len(asked) <= -(-config.B // 4), "more than its share"
-        assert min(asked) >= config.A, "a sink"
-        assert max(asked) < query // config.S * config.S - config.L, "in the local window, or not before the chunk"
+    tiles = config.tiles(llm.n_tokens)
+    for positions, seen in zip(tiles, lookups_of(llm), strict=True):
+        assert seen.dtype == np.int32
+        assert (np.diff(seen) > 0).all()
+        assert len(seen) <= config.B + len(positions) * -(-config.B // 4), "more than their shares"
+        if len(seen):
+            assert seen[0] >= config.A, "a sink"
+            assert seen[-1] < positions[0] // config.S * config.S - config.L, "in the window, or not before the chunk"
 
 
 # --- they exist and matter
@@ -96,8 +89,7 @@ def test_a_text_without_repeats_has_none(tiny_model: Path) -> None:
         with open_llama(tiny_model, replace(CONFIG, B=B)) as llm:
             logits.append(logits_of(llm, [tokens[:50], tokens[50:]]))
             if B:
-                for tile in range(-(-90 // T)):
-                    assert llm.kv.lookup_indices(tile).shape == (0, 2)
+                assert not any(seen_in(llm))
     assert_logits_close(logits[1], logits[0], SELF_LOGITS_F32)
 
 
@@ -124,7 +116,7 @@ def test_a_row_is_seen_from_its_query_on_until_B_newer_ones_have_come(one_layer_
             parts += eval_calls(llm, [[token] for token in generated])
             parts += [logits_of(llm, [tail], dense_tail=len(tail)), logits_of(llm, [last])]
             logits.append(np.concatenate(parts))
-            assert log_of(llm) == [(position + following, query) for query, position in copies.items()]
+            assert {p for seen in seen_in(llm) for p in seen} == {position + following for position in copies.values()}
     changed = np.abs(logits[1] - logits[0]).max(axis=1) > SELF_LOGITS_F32 * np.abs(logits[0]).max()
     # of its own chunk all that follow; the tile of query 108 ends at 112
     assert np.flatnonzero(changed).tolist() == [*range(20 + following, 32), *range(67, 112)]
@@ -158,7 +150,7 @@ def test_p3_any_split(tiny_model: Path, config: Config, sizes: list[int], scorer
         for calls in (split(tokens, sizes), split(tokens, [1] * len(tokens))):
             parts.reset()
             actual = logits_of(parts, calls)
-            assert log_of(parts) == log_of(whole)
+            assert seen_in(parts) == seen_in(whole)
             assert_same_history(parts.kv.history, whole.kv.history)
             assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
@@ -168,23 +160,25 @@ def test_p3_any_split(tiny_model: Path, config: Config, sizes: list[int], scorer
 
 @small
 @given(config=configs(), sizes=CALLS, dense_tail=st.integers(0, 6), seed=SEEDS)
-def test_p4_the_log_is_well_formed(
+def test_p4_lookups_are_well_formed(
     tiny_model: Path, config: Config, sizes: list[int], dense_tail: int, seed: int
 ) -> None:
     """After every call. What was asked for stays; tokens of dense tails and generated ones ask for nothing."""
-    before: list[Row] = []
+    before: list[list[int]] = []
     with open_llama(tiny_model, config) as llm:
         for call in split(repetitive_tokens(sum(sizes), seed=seed), sizes):
             start = llm.n_tokens
             eval_calls(llm, [call], dense_tail)
             n_asking = 0 if len(call) == 1 else max(len(call) - dense_tail, 0)
-            assert_log_is_well_formed(llm, config)
+            assert_lookups_are_well_formed(llm, config)
             assert_history_is_well_formed(llm, config)
             assert llm.kv.memory_size == config.M
-            log = log_of(llm)
-            assert log[: len(before)] == before
-            assert all(start <= query < start + n_asking for _, query in log[len(before) :])
-            before = log
+            seen = seen_in(llm)
+            assert seen[: max(len(before) - 1, 0)] == before[:-1]
+            for i, positions in enumerate(config.tiles(llm.n_tokens)):
+                if i > 0 and positions[0] >= start + n_asking:
+                    assert set(seen[i]) <= set(seen[i - 1])
+            before = seen
 
 
 # --- P5: the oracle
@@ -259,9 +253,9 @@ def test_p5_flash_attention_off(tiny_model: Path) -> None:
 
 def assert_same_lookups(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], flash_decode: bool = False) -> None:
     """Now and after more tokens of a prompt; and all else is the same."""
-    assert log_of(a) == log_of(b)
+    assert seen_in(a) == seen_in(b)
     assert_same(a, b, more, flash_decode)
-    assert log_of(a) == log_of(b)
+    assert seen_in(a) == seen_in(b)
 
 
 @small
@@ -270,8 +264,7 @@ def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]],
     """What was removed has left no trace: the rest is as in a new sequence that was fed what is left."""
     text = repetitive_tokens(count(operations), seed=seed)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        were_generated = run_operations(llm, fresh, operations, text)
-        assert not any(were_generated[query] for _, query in log_of(llm))
+        run_operations(llm, fresh, operations, text)
         assert_same_lookups(llm, fresh, repetitive_tokens(20, seed=seed), flash_decode=True)
 
 
@@ -299,7 +292,7 @@ def test_bad_tiles(tiny_model: Path) -> None:
         logits_of(llm, [repetitive_tokens(40)])
         for tile in bad:
             with pytest.raises(ValueError, match="tile"):
-                llm.kv.lookup_indices(tile)
+                llm.kv.extra_keys(0, 0, tile)
 
 
 def test_without_a_record_only_the_last_lookups_are_kept(tiny_model: Path) -> None:
@@ -311,11 +304,12 @@ def test_without_a_record_only_the_last_lookups_are_kept(tiny_model: Path) -> No
             np.testing.assert_array_equal(actual, expected)
         n_kept = 0
         for tile in range(64 // T, 120 // T):  # from the chunk of the first place that can be gone back to
-            np.testing.assert_array_equal(llm.kv.lookup_indices(tile), all_kept.kv.lookup_indices(tile))
-            n_kept += len(llm.kv.lookup_indices(tile))
+            keys = llm.kv.extra_keys(0, 0, tile)
+            np.testing.assert_array_equal(keys, all_kept.kv.extra_keys(0, 0, tile))
+            n_kept += len(keys)
         assert n_kept > 0
-        with pytest.raises(H2OError, match=r"tile 15 is before position 64, .* pass record=True"):
-            llm.kv.lookup_indices(64 // T - 1)
+        with pytest.raises(H2OError, match=r"extra keys of tile 15 are not kept. .* record=True"):
+            llm.kv.extra_keys(0, 0, 64 // T - 1)
         state = state_of(llm)
         expected = logits_of(llm, [tokens[120:]])
         llm.reset()

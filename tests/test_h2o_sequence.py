@@ -17,6 +17,7 @@ from h2o_llama import H2OError
 from inputs import ModelByName, random_tokens, repetitive_tokens
 from llamas import Config, arrays, eval_calls, lookups_of, open_llama
 from oracle import read_model
+from oracle.lookup import Lookup
 from test_h2o_properties import small
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
@@ -171,8 +172,8 @@ def count(operations: list[tuple[str, int]]) -> int:
 
 def run_operations(
     llm: h2o_llama.Llama, fresh: h2o_llama.Llama, operations: list[tuple[str, int]], text: list[int]
-) -> list[bool]:
-    """Feed a text and take ends back, then feed what is left to another sequence, one by one. Which were generated."""
+) -> None:
+    """Feed a text and take ends back, then feed what is left to another sequence, one by one."""
     n_used = 0
     fed: list[tuple[int, bool]] = []
     for what, n in operations:
@@ -188,7 +189,6 @@ def run_operations(
     assert llm.n_tokens == len(fed)
     for token, generated in fed:
         fresh.eval([token], decode=generated)
-    return [generated for _, generated in fed]
 
 
 @small
@@ -296,9 +296,10 @@ def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) ->
 def test_bad_lookups_are_refused(tiny_model: Path) -> None:
     """One has room for two of each query of this configuration, before its chunk, in order."""
     with open_llama(tiny_model, replace(CONFIG, B=8, T=4)) as llm:
-        llm.eval(random_tokens(10) * 7)
+        llm.eval(tokens := random_tokens(10) * 7)
         state = state_of(llm)
-        log = np.concatenate([llm.kv.lookup_indices(i) for i in range(18)])
+        lookup = Lookup(S=S, T=4, B=8, A=CONFIG.A, L=CONFIG.L)
+        log = np.array(lookup.choose(tokens, 0, len(tokens), []), np.int32)
         own = state.index(log.tobytes())
         pos, query = log.T
         i = int(np.nonzero((query[1:-1] == query[:-2]) & (query[2:] > query[1:-1]) & (pos[2:] > pos[1:-1]))[0][0])

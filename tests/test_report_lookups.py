@@ -1,20 +1,20 @@
-"""What the reports tell of lookups: the data by hand, and attention to what was looked up against its definition."""
+"""What the reports tell of extra keys: the data by hand, and attention to what was looked up against its definition."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from h2o_llama import H2OError
-from h2o_llama.inspect import lookup_panel
 from h2o_llama.inspect.attention_mass import chunk_masses
+from h2o_llama.inspect.extra_keys import ExtraKeys, read_extra_keys
 from h2o_llama.inspect.html import render_html
 from h2o_llama.inspect.lookup_attention import lookup_attention
-from h2o_llama.inspect.lookups import Lookups, examples, most_wanted, places, read_lookups
 from h2o_llama.inspect.memory import MemoryReport
 from h2o_llama.inspect.snippets import Snippet, snippet
 from inputs import ModelByName, repetitive_tokens
@@ -25,64 +25,43 @@ S, T = 16, 4
 CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=T, kv_type="f16")
 
 
-def lookups_of(rows: list[tuple[int, int]], tiles: range, size: int = 4) -> Lookups:
-    """Of (query, position)."""
-    queries, positions = np.array(rows, np.int32).reshape(-1, 2).T
-    return Lookups(positions, queries, 6, size, tiles)
-
-
-# Tiles of 4; the first chunk has two, tile 3 looks nothing up.
-ROWS = [(8, 1), (9, 5), (9, 6), (10, 2), (10, 3), (17, 2), (18, 14), (20, 2), (20, 3), (20, 6)]
-LOOKUPS = lookups_of(ROWS, range(2, 6))
-
-
 # --- data
 
 
-def test_lookups_are_those_of_the_cache(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
+@pytest.mark.parametrize("retrieval", ["index", "ngrams"])
+def test_extra_keys_are_those_of_the_cache(tiny_model: Path, retrieval: Any) -> None:
+    """Tiles 16 to 18 are those of the last chunk."""
+    with open_llama(tiny_model, replace(CONFIG, retrieval=retrieval)) as llm:
         llm.eval(repetitive_tokens(75))
-        lookups = read_lookups(llm)
-        rows = {tile: llm.kv.lookup_indices(tile).tolist() for tile in range(19)}
-    assert lookups.tiles == range(4, 19)
-    assert lookups.mean_per_tile == sum(map(len, rows.values())) / 15 > 1
-    for tile, expected in rows.items():
-        assert [[p, q] for q, positions in lookups.of_tile(tile) for p in positions] == expected
+        extra = read_extra_keys(llm)
+        assert extra is not None
+        n_heads = len(llm.kv.memory_indices(0))
+        counts = np.zeros_like(extra.counts)
+        for row, tile in np.ndindex(len(counts), 3):
+            counts[row, llm.kv.extra_keys(row // n_heads, row % n_heads, 16 + tile)] += 1
+    assert extra.n_tiles == 3
+    assert counts.sum() > len(counts)
+    np.testing.assert_array_equal(extra.counts, counts)
 
 
-def test_lookups_need_a_budget(tiny_model: Path) -> None:
+def test_reports_have_none_without_a_budget(tiny_model: Path) -> None:
     for config in (None, replace(CONFIG, B=0)):
         with open_llama(tiny_model, config) as llm:
             llm.eval(repetitive_tokens(40))
-            with pytest.raises(H2OError, match="nothing is looked up by the text"):
-                read_lookups(llm)
+            assert read_extra_keys(llm) is None
             with pytest.raises(H2OError, match="nothing is looked up by the text"):
                 lookup_attention(llm, repetitive_tokens(40))
 
 
-def test_rows_of_a_tile_are_by_query() -> None:
-    assert LOOKUPS.of_tile(2) == [(8, [1]), (9, [5, 6]), (10, [2, 3])]
-    assert LOOKUPS.of_tile(3) == []
-
-
-def test_a_tile_that_asks_again_wants_a_position_once() -> None:
-    """Tile 2 asks for position 1 twice, and like tile 3 for 30; 31 is next to that."""
-    lookups = lookups_of([(8, 1), (9, 30), (10, 31), (11, 1), (12, 30)], range(2, 4))
-    assert most_wanted(lookups, 9) == [(30, 2), (1, 1)]
-
-
-def test_most_wanted_are_apart() -> None:
-    assert most_wanted(LOOKUPS, 9) == [(2, 3), (14, 1)]
-    assert most_wanted(LOOKUPS, 1) == [(2, 3)]
-
-
-def test_examples_are_what_asked_for_most_in_the_last_tiles() -> None:
-    assert examples(LOOKUPS, 9) == [(9, [5, 6]), (17, [2]), (20, [2, 3, 6])]
-    assert examples(LOOKUPS, 1) == [(20, [2, 3, 6])]
-
-
-def test_places_are_runs_of_neighbours() -> None:
-    assert places([1, 2, 3, 7, 9, 10]) == [range(1, 4), range(7, 8), range(9, 11)]
+def test_what_is_read_most_is_apart() -> None:
+    """Position 9 is next to 8, and both heads together read 20 as often as 1."""
+    extra = ExtraKeys(4, np.zeros((2, 24), np.int32))
+    extra.counts[0, [1, 8, 9, 20]] = [1, 4, 3, 1]
+    extra.counts[1, [1, 20]] = [1, 1]
+    assert extra.most_read([0], 9) == [(8, 1), (20, 0.25)]
+    assert extra.most_read([0, 1], 9) == [(8, 0.5), (20, 0.25)]
+    assert extra.most_read([1], 9) == [(1, 0.25), (20, 0.25)]
+    assert extra.most_read([1], 1) == [(1, 0.25)]
 
 
 def test_snippets_have_as_many_characters_around_them() -> None:
@@ -100,10 +79,12 @@ def test_attention_to_lookups_by_its_definition(model_by_name: ModelByName) -> N
     path = model_by_name("qwen3-mha-f32")
     tokens = repetitive_tokens(3 * S + 10)
     progress: list[tuple[int, int]] = []
-    with open_llama(path, CONFIG) as llm:
+    config = replace(CONFIG, T=1)
+    with open_llama(path, config) as llm:
         llm.eval(tokens)
         result = lookup_attention(llm, tokens, n_threads=1, progress=lambda *call: progress.append(call))
-        sets, lookups = llm.kv.history, read_lookups(llm)
+        sets = llm.kv.history
+        asked = [llm.kv.extra_keys(0, 0, tile).tolist() for tile in range(len(tokens))]
         weights = [mass[0] for mass in chunk_masses(llm, tokens, chunk_size=1, n_threads=1)]
     assert progress == [(16, 58), (32, 58), (48, 58), (58, 58)]
     assert result.heads == tuple((layer, head) for layer in range(2) for head in range(4))
@@ -113,10 +94,9 @@ def test_attention_to_lookups_by_its_definition(model_by_name: ModelByName) -> N
             kept = set(sets[c][0][head].tolist()) - {-1}
             to_kept = to_others = 0.0
             for q in range((c + 1) * S, min((c + 2) * S, len(tokens))):
-                asked = lookups.positions[lookups.queries <= q][-CONFIG.B :].tolist()
                 w = weights[q][head].astype(np.float64)
                 w_kept, w_others, w_own = (
-                    w[list(part)].sum() for part in (kept, set(asked) - kept, range((c + 1) * S, q + 1))
+                    w[list(part)].sum() for part in (kept, set(asked[q]) - kept, range((c + 1) * S, q + 1))
                 )
                 to_kept += w_kept / (w_kept + w_others + w_own)
                 to_others += w_others / (w_kept + w_others + w_own)
@@ -133,38 +113,26 @@ def test_attention_of_one_chunk_is_empty(tiny_model: Path) -> None:
 # --- the page
 
 
-def page_report(tokens: list[bytes], lookups: Lookups) -> MemoryReport:
-    return replace(report_of(tokens, {(0, 0): [1]}), lookups=lookups)
+def page_report(tokens: list[bytes], positions: list[int]) -> MemoryReport:
+    """Of one head, whose two tiles both read these."""
+    extra = ExtraKeys(2, np.zeros((1, len(tokens)), np.int32))
+    extra.counts[0, positions] = 2
+    return replace(report_of(tokens, {(0, 0): [1]}), extra=extra)
 
 
-def test_page_has_the_rows_of_every_tile_and_the_lengths_that_javascript_counts() -> None:
-    text = "aé😀\n".encode() + b"x" * 20
-    page = Page(render_html(page_report(byte_tokens(text), LOOKUPS)))
+def test_page_has_what_every_choice_of_heads_read() -> None:
+    page = Page(render_html(page_report(byte_tokens(b"one two\nthree four five"), [4])))
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
-    data = json.loads(page.scripts[0])["lookups"]
-    assert data["lengths"] == [1, 1, 0, 2, 0, 0, 0] + [1] * 21
-    assert (data["size"], data["first"]) == (4, 2)
-    assert data["tiles"] == [[[0, 1], [1, 5, 6], [2, 2, 3]], [], [[1, 2], [2, 14]], [[0, 2, 3, 6]]]
+    rows = json.loads(page.scripts[0])["extra"]
+    assert rows == {key: [["4", "100 %", "one ", "t", "wo⏎three four five"]] for key in (" ", "0 ", " 0", "0 0")}
 
 
-def test_page_of_a_long_text_has_the_last_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = page_report([b"x"] * 24, LOOKUPS)
-    for n_max, first in ((10, 2), (9, 3), (5, 3), (4, 5), (3, 5), (1, 5)):
-        monkeypatch.setattr(lookup_panel, "MAX_POSITIONS", n_max)
-        panel = lookup_panel.lookup_panel(report)
-        assert panel is not None
-        assert (panel.tiles, panel.data["first"], len(panel.data["tiles"])) == (range(first, 6), first, 6 - first)
-        assert ("The text is long" in render_html(report)) == (first > 2)
+def test_page_without_extra_keys_has_no_section() -> None:
+    for report in (report_of([b"x"] * 24, {(0, 0): [1]}), page_report([b"x"] * 24, [])):
+        assert 'id="extra"' not in render_html(report)
 
 
-def test_page_without_lookups_has_no_section() -> None:
-    for lookups in (None, lookups_of([], range(2, 6))):
-        report = replace(report_of([b"x"] * 24, {(0, 0): [1]}), lookups=lookups)
-        assert 'id="lookups"' not in render_html(report)
-
-
-def test_looked_up_markup_stays_text() -> None:
-    tokens = [b"<img src=x>"] * 24
-    html = render_html(page_report(tokens, lookups_of([(8, 1), (20, 2)], range(2, 6))))
+def test_markup_that_was_read_stays_text() -> None:
+    html = render_html(page_report([b"<img src=x>"] * 24, [8]))
     assert "<img" not in html
     assert '<mark class="found">&lt;img src=x&gt;</mark>' in html

@@ -13,6 +13,7 @@ import tarfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
@@ -27,9 +28,10 @@ from chats import ADD, ANSWERED, CHATML, PICKY, REFUSED, ROOT, TOOLS, open_chat,
 from command_line import assert_one_line_error, assert_wrong_usage, invoke
 from compare import case
 from gguf_mutation import STRING, GGUFFile, pack_string
-from h2o_llama import H2OConfig, Llama, demo_model_path
+from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
 from h2o_llama.cli import serve as serve_command
 from h2o_llama.demo.document import standard_library_text
+from h2o_llama.inspect.extra_keys import last_tiles
 from inputs import EXTERNAL_MODEL, ModelByName, random_tokens
 from servers import Server, serving
 
@@ -337,9 +339,6 @@ BAD_REQUESTS: list[tuple[str, str, Any]] = [
     ("GET", "/slots/0/h2o?layer=99", None),
     ("GET", "/slots/0/h2o?layer=-1", None),
     ("GET", "/slots/0/h2o?layer=99999999999999999999", None),
-    ("GET", "/slots/0/h2o?lookups=-1", None),
-    ("GET", "/slots/0/h2o?lookups=x", None),
-    ("GET", "/slots/0/h2o?lookups=65537", None),
 ]
 
 
@@ -542,6 +541,16 @@ def test_what_is_long_or_nested_ends_no_server(tmp_path: Path) -> None:
             assert len(server.post("/tokenize", {"content": run * 60_000})["tokens"]) > 1000
 
 
+def last_extra_keys(llm: Llama, layer: int) -> list[list[int]] | None:
+    """Of the last tile of the last chunk that has some."""
+    for tile in reversed(last_tiles(llm)):
+        with suppress(H2OError):  # it attended to everything
+            keys = [llm.kv.extra_keys(layer, h, tile).tolist() for h in range(len(llm.kv.memory_indices(layer)))]
+            if keys[0]:
+                return keys
+    return None
+
+
 def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
     server, settings = served
     server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)
@@ -561,34 +570,12 @@ def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
             state = server.get(f"/slots/0/h2o?layer={layer}")
             memory = llm.kv.memory_indices(layer)
             assert state["memory_set"] == [head[head >= 0].tolist() for head in memory]
-            if settings == {}:
+            assert state["extra_keys"] == last_extra_keys(llm, layer)
+            if llm.h2o is not None and llm.h2o.heavy_budget == 0:
                 assert state["scores"] is None
                 continue
             scores = np.array(state["scores"], dtype=np.float32)
             np.testing.assert_allclose(scores, llm.kv.scores(layer), rtol=1e-4, atol=1e-5)
-
-
-def test_lookups_over_http_are_those_of_kv(served: tuple[Server, Any]) -> None:
-    server, settings = served
-    if settings is None:
-        assert server.request("GET", "/slots/0/h2o?lookups=1")[0] == 400
-        return
-    server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)
-    newest = server.get("/slots/0/h2o?lookups=20")["lookups"]
-    found = server.get("/slots/0/h2o?lookups=65536")["lookups"]
-    assert "lookups" not in server.get("/slots/0/h2o")
-    assert server.get("/slots/0/h2o?lookups=0")["lookups"] == []
-    config = H2OConfig(chunk_size=S, **settings)
-    if not config.has_lookups:
-        assert found == newest == []
-        return
-    with open_llama(settings, record=True) as llm:
-        llm.eval(llm.tokenize(DOCUMENT), dense_tail=128)
-        n_tiles = -(-llm.n_tokens // config.tile)
-        expected = [pair for tile in range(n_tiles) for pair in llm.kv.lookup_indices(tile).tolist()]
-    assert len(expected) > 20
-    assert found == expected
-    assert newest == expected[-20:]
 
 
 def test_bytes_are_counted(served: tuple[Server, Any]) -> None:

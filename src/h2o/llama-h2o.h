@@ -166,7 +166,6 @@ struct llama_h2o_info {
     uint32_t n_positions;        // tokens that a sequence may have; INT32_MAX: any number
     uint32_t n_tokens;           // tokens in the sequence
     uint32_t chunk_index;        // chunks begun = ceil(n_tokens/S)
-    uint32_t lookup_start;       // what queries before this position have looked up is not kept, without llama_h2o_kv_set_record
     uint32_t n_memory_sets;      // memory sets built so far; M_{n_memory_sets - 1} is the current one
     uint32_t max_draft;          // generated tokens of a call, besides its first, that can all be taken back, if none of them begins a chunk
     uint32_t rewind_step;        // the sequence can be cut at multiples of this, within each chunk; 0: see llama_h2o_kv_can_rewind
@@ -283,8 +282,8 @@ struct llama_h2o_points {
 // states have forgotten is not in a state. With a rewind_step it is one range: round down. Returns how many ranges there are, ascending, and writes at most n of them.
 LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_points * dst, size_t n);
 
-// Keep the memory sets of every chunk from now on, not only of the last one (llama_h2o_kv_history), and the scores of the next text, of
-// this one if it is empty, also without heavy hitters.
+// Keep the memory sets (llama_h2o_kv_history) and extra keys of every chunk from now on, not only of the last one, and the scores of the
+// next text, of this one if it is empty, also without heavy hitters.
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 
 // The sequence can be cut at the ends of all its chunks from now on, where rewind_step is 0.
@@ -321,10 +320,12 @@ LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t
 // memory set M_c [n_head_kv, M] of an earlier chunk; false if it was not kept
 LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
 
-// What the i-th tile, positions [i*T, (i + 1)*T), has looked up: pairs of a position and the query that asked for it, which
-// ascends. Returns how many there are, and writes them to dst unless it is NULL. Those of queries before lookup_start are not all there.
-// LLAMA_H2O_RETRIEVAL_INDEX keeps none.
-LLAMA_API uint32_t llama_h2o_kv_lookup(const struct llama_h2o_kv * kv, uint32_t i, int32_t * dst);
+// Extra keys: the positions that the queries of a tile read in addition to their chunk and the memory set, ascending. With
+// LLAMA_H2O_RETRIEVAL_NGRAMS all layers and heads have the same, what the tile's last query sees. A chunk has n = ceil(S/T) tiles; tile i of
+// chunk c is number c*n + i. Returns how many there are, and writes them to dst unless it is NULL. -1 if they are not kept, as for earlier
+// chunks without llama_h2o_kv_set_record, after a state was restored, or where tokens of the tile were removed. Tokens that attend to everything
+// choose none.
+LLAMA_API int32_t llama_h2o_kv_extra_keys(const struct llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile, int32_t * dst);
 
 // K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]; NaN for what is evicted
 LLAMA_API bool llama_h2o_kv_get_k(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);

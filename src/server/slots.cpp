@@ -4,7 +4,6 @@
 #include "mtmd.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <stdexcept>
 #include <vector>
@@ -15,9 +14,6 @@ static constexpr int32_t N_TAIL_MESSAGE = 512;
 
 // upstream's server makes a checkpoint so many tokens before a prompt's end
 static constexpr int32_t N_BEFORE_END = 4;
-
-// the most lookups in an answer of GET /slots/{id}/h2o: 1 MB
-static constexpr int32_t N_LOOKUPS_MAX = 65536;
 
 bool server_h2o_prepare(common_params & params) {
     if (!llama_h2o_params_enabled(&params.h2o)) {
@@ -298,6 +294,27 @@ static common_json heads_to_json(const std::vector<T> & values, size_t n) {
     return res;
 }
 
+// the last chunk's last tile that has chosen some: its positions for each KV head; null without one
+static common_json extra_keys_to_json(const llama_h2o_kv * kv, int32_t il, const llama_h2o_info & info) {
+    const uint32_t n_tiles = (info.chunk_size + info.tile - 1)/info.tile; // of a chunk
+    const uint32_t n_chunk = info.n_tokens % info.chunk_size > 0 ? info.n_tokens % info.chunk_size : info.chunk_size;
+    const uint32_t first   = info.chunk_index > 0 ? (info.chunk_index - 1)*n_tiles : 0;
+
+    for (uint32_t tile = first + (n_chunk + info.tile - 1)/info.tile; info.lookup_budget > 0 && tile-- > first;) {
+        if (llama_h2o_kv_extra_keys(kv, il, 0, tile, nullptr) <= 0) {
+            continue;
+        }
+        auto res = common_json::array();
+        for (uint32_t head = 0; head < llama_h2o_kv_n_head_kv(kv, il); ++head) {
+            std::vector<int32_t> keys(llama_h2o_kv_extra_keys(kv, il, head, tile, nullptr));
+            llama_h2o_kv_extra_keys(kv, il, head, tile, keys.data());
+            res.push_back(keys);
+        }
+        return res;
+    }
+    return nullptr;
+}
+
 static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llama_h2o_info & info) {
     const size_t n_head_kv = llama_h2o_kv_n_head_kv(kv, il);
 
@@ -309,6 +326,7 @@ static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llam
     common_json res = {
         { "layer",      il },
         { "memory_set", heads_to_json(memory, info.memory_size) },
+        { "extra_keys", extra_keys_to_json(kv, il, info) },
         { "scores",     nullptr },
     };
     if (info.has_scores) {
@@ -319,28 +337,8 @@ static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llam
     return res;
 }
 
-// the newest n pairs of a position and the query that asked for it, by the query
-static common_json lookups_to_json(const llama_h2o_kv * kv, size_t n, const llama_h2o_info & info) {
-    std::vector<std::array<int32_t, 2>> pairs; // the newest first
-    std::vector<std::array<int32_t, 2>> tile;
-
-    const uint32_t n_tiles = info.lookup_budget > 0 ? (info.n_tokens + info.tile - 1)/info.tile : 0;
-    for (uint32_t i = n_tiles; pairs.size() < n && i-- > 0;) {
-        tile.resize(llama_h2o_kv_lookup(kv, i, nullptr));
-        llama_h2o_kv_lookup(kv, i, reinterpret_cast<int32_t *>(tile.data()));
-        pairs.insert(pairs.end(), tile.rbegin(), tile.rend());
-    }
-    pairs.resize(std::min(n, pairs.size()));
-
-    auto res = common_json::array();
-    for (auto pair = pairs.rbegin(); pair != pairs.rend(); ++pair) {
-        res.push_back(common_json::array({ (*pair)[0], (*pair)[1] }));
-    }
-    return res;
-}
-
 common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request) {
-    const auto [id, layer, n_lookups] = request;
+    const auto [id, layer] = request;
 
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!server_h2o_enabled(ctx)) {
@@ -348,10 +346,6 @@ common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_reque
     }
     if (!kv) {
         throw std::invalid_argument("there is no slot " + std::to_string(id) + ", there are " + std::to_string(llama_n_seq_max(ctx)));
-    }
-
-    if (n_lookups > N_LOOKUPS_MAX) {
-        throw std::invalid_argument("lookups must be at most " + std::to_string(N_LOOKUPS_MAX) + ", got " + std::to_string(n_lookups));
     }
 
     const auto info   = llama_h2o_kv_info(kv);
@@ -390,12 +384,9 @@ common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_reque
     };
     if (layer >= 0) {
         const auto found = layer_to_json(kv, layer, info);
-        for (const auto * key : { "layer", "memory_set", "scores" }) {
+        for (const auto * key : { "layer", "memory_set", "extra_keys", "scores" }) {
             res[key] = found.at(key);
         }
-    }
-    if (n_lookups >= 0) {
-        res["lookups"] = lookups_to_json(kv, n_lookups, info);
     }
     return res;
 }

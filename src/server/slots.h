@@ -179,9 +179,8 @@ void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, serv
 
 // A request GET /slots/{id}/h2o.
 struct server_h2o_request {
-    int32_t slot    = -1; // < 0: it is another request
-    int32_t layer   = -1; // < 0: no memory sets and scores
-    int32_t lookups = -1; // how many, the newest; < 0: none
+    int32_t slot  = -1; // < 0: it is another request
+    int32_t layer = -1; // < 0: no memory sets, extra keys and scores
 
     bool is_asked() const { return slot >= 0; }
 
@@ -190,8 +189,7 @@ struct server_h2o_request {
     void read(const Request & request) {
         slot = number("the slot", request.get_param("h2o_slot"));
         if (is_asked()) {
-            layer   = number("layer",   request.get_param("layer"));
-            lookups = number("lookups", request.get_param("lookups"));
+            layer = number("layer", request.get_param("layer"));
         }
     }
 
@@ -200,5 +198,5 @@ private:
     static int32_t number(const std::string & name, const std::string & value);
 };
 
-// The answer. Throws std::invalid_argument if H2O is off, the slot or the layer does not exist, or too many lookups are asked for.
+// The answer. Throws std::invalid_argument if H2O is off, or the slot or the layer does not exist.
 common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request);

@@ -102,10 +102,10 @@ struct sequence {
                 for (uint32_t chunk = 0; chunk < info.n_memory_sets; ++chunk) {
                     llama_h2o_kv_history(kv, chunk, il, memory.data());
                 }
-            }
-            for (uint32_t tile = 0; tile*info.tile < info.n_tokens; ++tile) {
-                std::vector<int32_t> pairs(2*llama_h2o_kv_lookup(kv, tile, nullptr));
-                llama_h2o_kv_lookup(kv, tile, pairs.data());
+                for (uint32_t tile = 0; tile*info.tile < info.n_tokens; ++tile) {
+                    std::vector<int32_t> keys(std::max(0, llama_h2o_kv_extra_keys(kv, il, n_head - 1, tile, nullptr)));
+                    llama_h2o_kv_extra_keys(kv, il, n_head - 1, tile, keys.data());
+                }
             }
         }
         eval(1);

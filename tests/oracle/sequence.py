@@ -77,6 +77,8 @@ class OracleSequence(ABC):
         self.text: list[int] = []
         # What tokens asked for: ascending by query, then by position.
         self.log: list[Row] = []
+        # What tiles have chosen by the index, by layer and tile: of each KV head, ascending.
+        self.chosen: dict[tuple[int, int], list[IntArray]] = {}
         self.logits: Array = np.zeros((0, model.hparams.n_vocab), dtype)
         self._scores = {
             il: np.zeros((model.hparams.n_head_kv[il], 0), dtype)
@@ -108,16 +110,14 @@ class OracleSequence(ABC):
             return np.full((self.model.hparams.n_head_kv[layer], self.M), -1, np.int32)
         return self.history[-1][layer]
 
-    @property
-    def lookups(self) -> dict[int, list[Row]]:
-        """The log by tile of the query, of every tile of the text; of none without a budget."""
-        if not self.lookup.B:
-            return {}
-        T = self.lookup.T
-        by_tile: dict[int, list[Row]] = {tile: [] for tile in range(-(-self.n_tokens // T))}
-        for row in self.log:
-            by_tile[row[1] // T].append(row)
-        return by_tile
+    def _tile_of(self, position: int) -> int:
+        chunk, offset = divmod(position, self.S)
+        return chunk * -(-self.S // self.lookup.T) + offset // self.lookup.T
+
+    def looked_up(self, query: int) -> list[int]:
+        """What it sees of the log, ascending."""
+        begin, end = self.lookup.seen(self.log, query)
+        return sorted({position for position, _ in self.log[begin:end]})
 
     def eval(self, tokens: Sequence[int] | IntArray, dense_tail: int = 0) -> None:
         """One prefill call. `logits` then has a row for each of them.
@@ -246,6 +246,8 @@ class OracleSequence(ABC):
             # Tiles of a prompt lie on a grid that begins with the chunk, those of generated tokens with the call.
             tiles = (positions - (positions[0] if is_generated else start)) // self.lookup.T
             is_visible = choose_keys(self.cache.rotated(q), index, memory, index_budget(self.B, self.S, start), tiles)
+            for position, visible in zip(positions.tolist(), is_visible.swapaxes(0, 1), strict=True):
+                self.chosen[il, self._tile_of(position)] = [np.flatnonzero(row) for row in visible]
         else:
             looked_up, is_visible = self._looked_up(positions)
         others = np.concatenate([chunk, looked_up])

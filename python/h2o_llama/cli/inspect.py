@@ -1,4 +1,4 @@
-"""`h2o-llama inspect`: which tokens of a document each layer and head kept, and which were looked up."""
+"""`h2o-llama inspect`: which tokens of a document each layer and head kept, and which the last chunk read besides."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.html import check_target, write_html
 from h2o_llama.inspect.lookup_attention import lookup_attention
 from h2o_llama.inspect.memory import HeadMemory, MemoryReport, memory_report
-from h2o_llama.inspect.terminal import head_table, highlighted, legend
-from h2o_llama.inspect.terminal_lookups import lookup_sentence, lookup_tables
+from h2o_llama.inspect.terminal import extra_table, head_table, highlighted, legend
 
 # Dense attention costs the square of the length: up to so many tokens nobody has to ask for it.
 MASS_TOKENS = 8192
@@ -51,8 +50,9 @@ def inspect(
 ) -> None:
     """Show which tokens of a text each layer and head kept.
 
-    A table of the heads, what was looked up and what asked for it (unless --lookup is 0), then the text itself with the
-    heavy hitters highlighted: by score for a single head (--layer and --head), by how many heads keep them otherwise.
+    A table of the heads, the distant tokens that the last chunk read most (unless --lookup is 0), then the text itself
+    with the heavy hitters highlighted: by score for a single head (--layer and --head), by how many heads keep them
+    otherwise.
     """
     if h2o is None or h2o.evict:
         raise typer.BadParameter("there is nothing to look at with --h2o off, or when it was evicted")
@@ -89,7 +89,7 @@ def inspect(
 
 
 def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory], chunk: int) -> None:
-    """The table of the heads, what was looked up, and the text with the heavy hitters of these heads."""
+    """Tables of the heads and of the distant tokens that they read most, and the text with their heavy hitters."""
     if report.memory_end == 0:
         console.print(
             f"The text has {report.n_tokens:,} tokens and fits into one chunk of {chunk:,}: every token reads all "
@@ -98,7 +98,7 @@ def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMem
         return
     brackets = console.color_system is None
     console.print(head_table(report, heads))
-    if report.lookups is not None:
-        console.print(lookup_sentence(report), *lookup_tables(report, brackets))
+    if (extra := extra_table(report, heads)) is not None:
+        console.print(extra)
     console.print(legend(report, brackets))
     console.print(highlighted(report, heads, brackets), soft_wrap=True)

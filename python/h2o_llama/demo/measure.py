@@ -12,8 +12,8 @@ from typing import Literal
 
 from h2o_llama import H2OConfig, KVStats, Llama
 from h2o_llama.demo.document import Document
+from h2o_llama.inspect.extra_keys import last_tiles
 from h2o_llama.inspect.history import memory_history
-from h2o_llama.inspect.lookups import read_lookups
 from h2o_llama.inspect.memory import MemoryReport, memory_report
 from h2o_llama.sequence._params import available_cpus
 from h2o_llama.sequence.generating import DENSE_TAIL
@@ -113,7 +113,8 @@ def compare(
                 result.stats = llm.kv.stats
                 if variant == SPARSE:
                     report = memory_report(llm, tokens, "the demo's document", memory_history(llm))
-                    result.looked_up.append(read_lookups(llm).seen_at_the_end)
+                    looked_up = llm.kv.extra_keys(llm.kv.layers[0], 0, last_tiles(llm)[-1])
+                    result.looked_up.append(frozenset(looked_up.tolist()))
                 if document.needles:
                     result.answers.append(_greedy(llm))
             if i == 0:

@@ -244,7 +244,7 @@ class KVView(ABC):
         --------
         >>> llm.eval(llm.tokenize("a text of some length, " * 10))
         >>> llm.kv.memory_indices(1).shape, llm.kv.memory_size
-        ((2, 19), 19)
+        ((2, 7), 7)
         """
         with self._open() as kv:
             return kv.memory_indices(self._layer(kv, layer))

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama.inspect.captured import CapturedMass
+from h2o_llama.inspect.extra_keys import ExtraKeys, read_extra_keys
 from h2o_llama.inspect.history import MemoryHistory
 from h2o_llama.inspect.lookup_attention import LookupAttention
-from h2o_llama.inspect.lookups import Lookups, read_lookups
 from h2o_llama.inspect.pieces import Piece, split_pieces
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class MemoryReport:
     The memory sets hold positions below `memory_end`, where the last chunk begins; that chunk is read directly.
     Sinks and local window are the same for every head, so they are here once; both are empty before the first
     memory set is built. `history`, `captured` and `lookup_attention`, with the same heads in the same order, are there
-    if they were asked for, `lookups` if there is a lookup budget.
+    if they were asked for, `extra` if there is a lookup budget.
     """
 
     title: str
@@ -54,7 +54,7 @@ class MemoryReport:
     heads: tuple[HeadMemory, ...]
     history: MemoryHistory | None = None
     captured: CapturedMass | None = None
-    lookups: Lookups | None = None
+    extra: ExtraKeys | None = None
     lookup_attention: LookupAttention | None = None
 
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
@@ -121,7 +121,7 @@ def memory_report(
         heads=tuple(heads),
         history=history,
         captured=captured,
-        lookups=read_lookups(llm) if llm.h2o is not None and llm.h2o.has_lookups else None,
+        extra=read_extra_keys(llm),
         lookup_attention=lookup_attention,
     )
 

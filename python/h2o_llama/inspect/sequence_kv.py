@@ -102,40 +102,49 @@ class SequenceKV(KVView):
                 raise ValueError(f"[{self._owner}] with shared_heads=True all rows of indices must be equal")
             kv.set_memory_indices(layer, np.ascontiguousarray(array, dtype=np.int32))
 
-    def lookup_indices(self, tile: int) -> NDArray[np.int32]:
-        """What the queries of a tile have looked up: positions, and the query that asked, int32 [k, 2], by the query.
+    def extra_keys(self, layer: int, head: int, tile: int) -> NDArray[np.int32]:
+        """The positions that a tile's queries read in addition to chunk and memory set, int32 [n], ascending.
 
-        A query sees the newest `lookup_budget` positions of this and earlier tiles up to and including its own.
+        With retrieval="index" the queries chose them together; where several calls share a tile, these are the last
+        call's choice. With "ngrams" they are the same for all layers and heads, and what the tile's last query
+        sees. Tokens that attend to everything (a dense tail, decode="full") choose none.
 
         Parameters
         ----------
+        layer, head : int
+            Layer and KV head.
         tile : int
-            Tile i holds the positions from i * `H2OConfig.tile` on.
+            A chunk has k = ceil(S / T) tiles, T = `H2OConfig.tile`: tile i of chunk c is number c * k + i.
 
         Raises
         ------
         ValueError
-            If the sequence has no such tile.
+            If there is no such layer, head or tile.
         H2OError
-            With lookup_budget=0 or retrieval="index", or if the tile is not in the last two chunks and there is no
-            record=True.
+            With lookup_budget=0; or if they are not kept, as for earlier chunks without record=True, in a restored
+            snapshot, or where tokens of the tile were removed.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("a text of some length, " * 10))  # in chunks of 64 and tiles of 32
+        >>> llm.kv.extra_keys(1, 0, 7).shape  # tile 7 begins at position 224
+        (86,)
         """
         with self._open() as kv:
             info = kv.info
+            layer = self._layer(kv, layer)
+            head = self._head(kv, layer, head)
             if info.lookup_budget == 0:
-                raise H2OError(f"[{self._owner}] nothing is looked up: pass H2OConfig(lookup_budget=…)")
-            if self._sequence.h2o is not None and self._sequence.h2o.has_key_index:
+                raise H2OError(f"[{self._owner}] nothing chooses extra keys: pass H2OConfig(lookup_budget=…)")
+            chunk, n = divmod(info.n_tokens - 1, info.chunk_size)
+            last = chunk * -(-info.chunk_size // info.tile) + n // info.tile if info.n_tokens else -1
+            keys = kv.extra_keys(layer, head, check.integer(self._owner, "tile", tile, 0, last))
+            if keys is None:
                 raise H2OError(
-                    f"[{self._owner}] with retrieval='index' every query, layer and head has positions of its own, "
-                    "which are not kept: retrieval='ngrams' has the same for all"
+                    f"[{self._owner}] extra keys of tile {tile} are not kept. Earlier chunks keep theirs with "
+                    "record=True. Tokens that attend to everything choose none"
                 )
-            i = check.integer(self._owner, "tile", tile, 0, -(-info.n_tokens // info.tile) - 1)
-            if i * info.tile < info.lookup_start:
-                raise H2OError(
-                    f"[{self._owner}] tile {i} is before position {info.lookup_start}, from where on lookups are kept: "
-                    "pass record=True to Llama"
-                )
-            return kv.lookup(i)
+            return keys
 
     @property
     def history(self) -> list[Mapping[int, NDArray[np.int32]]]:
@@ -150,7 +159,7 @@ class SequenceKV(KVView):
         --------
         >>> llm.eval(llm.tokenize("a text of some length, " * 10))  # of a Llama with record=True
         >>> len(llm.kv.history), llm.kv.history[0][1].shape
-        (3, (2, 19))
+        (3, (2, 7))
         """
         with self._open() as kv:
             if not self._record:

@@ -13,7 +13,9 @@ from rich.text import Text
 from h2o_llama.inspect.measures import mean, stability
 from h2o_llama.inspect.memory import HeadMemory, MemoryReport, shades, top_texts
 from h2o_llama.inspect.pieces import Piece, visible
+from h2o_llama.inspect.snippets import snippet
 
+_MOST_READ = 8
 _SHADE_COLOURS = ("#fdeecb", "#fbd98f", "#f6b950", "#e98d22", "#c9540a")
 _SHADE_STYLES = tuple(Style(color="#1d1c1a", bgcolor=colour) for colour in _SHADE_COLOURS)
 _REGION_STYLES = {"open": Style(), "local": Style(color="blue"), "sinks": Style(color="green"), "old": Style(dim=True)}
@@ -47,6 +49,21 @@ def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
 
 def _percent(share: float) -> str:
     return "–" if math.isnan(share) else f"{100 * share:.0f} %"
+
+
+def extra_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table | None:
+    """Which distant tokens most tiles of the last chunk read for `heads`; None if none did."""
+    found = [] if report.extra is None else report.extra.most_read([report.heads.index(h) for h in heads], _MOST_READ)
+    if not found:
+        return None
+    table = Table("Position", "Tiles", "Distant tokens that the last chunk read most")
+    for column in table.columns[:-1]:
+        column.justify = "right"
+    for position, share in found:
+        place = snippet(report, range(position, position + 1), 30, 20)
+        text = Text.assemble("…", place.before, f"⟦{place.text}⟧", place.after, "…")
+        table.add_row(f"{position:,}", _percent(share), text)
+    return table
 
 
 def highlighted(report: MemoryReport, heads: Sequence[HeadMemory], brackets: bool = False) -> Text:

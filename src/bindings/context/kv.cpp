@@ -53,10 +53,13 @@ static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
     return dst;
 }
 
-static i32_array lookup(const h2o_kv & self, uint32_t tile) {
-    const uint32_t n = llama_h2o_kv_lookup(self.get(), tile, nullptr);
-    i32_array dst({ (py::ssize_t) n, (py::ssize_t) 2 });
-    llama_h2o_kv_lookup(self.get(), tile, dst.mutable_data());
+static std::optional<i32_array> extra_keys(const h2o_kv & self, int32_t il, uint32_t head, uint32_t tile) {
+    const int32_t n = llama_h2o_kv_extra_keys(self.get(), il, head, tile, nullptr);
+    if (n < 0) {
+        return std::nullopt;
+    }
+    i32_array dst(n);
+    llama_h2o_kv_extra_keys(self.get(), il, head, tile, dst.mutable_data());
     return dst;
 }
 
@@ -138,7 +141,6 @@ void init_kv(py::module_ & m) {
         .def_readonly("sink_tokens",   &llama_h2o_info::sink_tokens)
         .def_readonly("memory_size",   &llama_h2o_info::memory_size)
         .def_readonly("lookup_budget", &llama_h2o_info::lookup_budget)
-        .def_readonly("lookup_start",  &llama_h2o_info::lookup_start)
         .def_readonly("tile",          &llama_h2o_info::tile)
         .def_readonly("kv_size",       &llama_h2o_info::kv_size)
         .def_readonly("n_tokens",      &llama_h2o_info::n_tokens)
@@ -221,7 +223,7 @@ void init_kv(py::module_ & m) {
         .def("memory_indices", &memory_indices, py::arg("layer"))
         .def("set_memory_indices", &set_memory_indices, py::arg("layer"), py::arg("indices").noconvert())
         .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
-        .def("lookup",         &lookup,         py::arg("tile"))
+        .def("extra_keys",     &extra_keys,     py::arg("layer"), py::arg("head"), py::arg("tile"))
         .def("scores",         &scores,         py::arg("layer"))
         .def("get_k", &get_rows<llama_h2o_kv_get_k, llama_h2o_kv_head_size_k>, py::arg("layer"), py::arg("start"), py::arg("stop"))
         .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>, py::arg("layer"), py::arg("start"), py::arg("stop"))

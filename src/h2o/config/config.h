@@ -53,6 +53,12 @@ struct h2o_config : llama_h2o_params {
 
     uint32_t chunk_start(uint32_t pos) const { return pos - pos % chunk_size; }
 
+    // Tiles are numbered over all chunks: the first of a chunk begins with it, the last may be shorter.
+    uint32_t tiles_per_chunk() const { return (chunk_size - 1)/tile + 1; }
+
+    uint32_t tile_of   (uint32_t pos)   const { return pos/chunk_size*tiles_per_chunk() + pos % chunk_size/tile; }
+    uint64_t tile_start(uint32_t index) const { return (uint64_t) (index/tiles_per_chunk())*chunk_size + index % tiles_per_chunk()*tile; }
+
     // Phase 1 shows the first tokens of a chunk next to nothing, so they become a sink for their chunk: attention goes to
     // them, and their keys are unlike the others. But only the sequence has a sink: how many of a chunk are never heavy
     // hitters, unless all others are.

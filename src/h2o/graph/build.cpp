@@ -77,6 +77,8 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
         ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
 
         params.further.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.further.tile, params.further.offset);
+        ggml_set_output(params.further.rows); // read when the graph is computed
+        g.choices.push_back({ (uint32_t) layer.index, params.further.rows });
         if (g.env.store.far(g.shape.seq)) {
             params.further.source   = h2o_fetch_chosen(g, layer, params.further.rows);
             params.further.n_source = g.shape.n_indexed;

@@ -116,6 +116,13 @@ struct h2o_step_graph {
     };
     std::vector<sums_t> sums;
 
+    // a layer's extra keys, chosen by the index
+    struct choice_t {
+        uint32_t      layer; // index
+        ggml_tensor * t;     // I32 [n, n_tiles, n_head_kv]: positions
+    };
+    std::vector<choice_t> choices;
+
     // what a node that reads the cold store knows
     struct fetch_args;
     std::vector<std::shared_ptr<fetch_args>> fetches;
@@ -146,8 +153,9 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
 struct h2o_computed_graph {
     virtual ~h2o_computed_graph() = default;
 
-    // what its queries have given to positions goes to the sequences
-    virtual void read_sums() const = 0;
+    // what its queries have given to positions, and which they have chosen, goes to the sequences
+    virtual void read_results() const = 0;
 };
 
-void h2o_read_sums(const std::vector<h2o_step_graph::sums_t> & sums, const h2o_step & step, uint32_t chunk_size, h2o_sequence & sequence);
+void h2o_read_sums   (const std::vector<h2o_step_graph::sums_t>   & sums,    const h2o_step & step, uint32_t chunk_size, h2o_sequence & sequence);
+void h2o_read_choices(const std::vector<h2o_step_graph::choice_t> & choices, const h2o_step & step, const h2o_config & config, h2o_sequence & sequence);

@@ -1,4 +1,4 @@
-// Inputs of a step's graph: made with it, filled before each computation. What its queries have given to scores, read after it.
+// Inputs of a step's graph: made with it, filled before each computation. What its queries have given to scores and chosen, read after it.
 
 #include "h2o/graph/step-graph.h"
 
@@ -238,6 +238,30 @@ void h2o_read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, const h
                     sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data, n_k);
                     break;
             }
+        }
+    }
+}
+
+void h2o_read_choices(const std::vector<h2o_step_graph::choice_t> & choices, const h2o_step & step, const h2o_config & config, h2o_sequence & sequence) {
+    const auto     tiles = h2o_tile_grid_of(step, config);
+    const uint32_t end   = step.pos + step.n_tokens;
+
+    std::vector<int32_t> all, keys;
+    for (const auto & c : choices) {
+        const size_t n = c.t->ne[0];
+
+        all.resize(ggml_nelements(c.t));
+        ggml_backend_tensor_get(c.t, all.data(), 0, ggml_nbytes(c.t));
+
+        for (int64_t l = 0; l < c.t->ne[1]; ++l) {
+            const uint32_t start = step.pos - tiles.offset + l*tiles.size;
+
+            keys.clear();
+            for (int64_t h = 0; h < c.t->ne[2]; ++h) {
+                const auto list = all.begin() + (h*c.t->ne[1] + l)*n;
+                keys.insert(keys.end(), list, list + n);
+            }
+            sequence.set_extra_keys(c.layer, std::max(start, step.pos), std::min(start + tiles.size, end), keys);
         }
     }
 }

@@ -59,7 +59,8 @@ void llama_h2o_kv_set_state_end(llama_h2o_kv * kv, uint32_t n_tokens) {
 }
 
 void llama_h2o_kv_set_record(llama_h2o_kv * kv, bool record) {
-    kv->sequence.keep_history = record;
+    kv->sequence.keep_history    = record;
+    kv->sequence.keep_extra_keys = record;
     kv->sequence.keep_scores(record);
 }
 
@@ -85,7 +86,6 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.n_positions   =*/ kv->context.store.layout.n_positions(),
         /*.n_tokens      =*/ state.n_tokens,
         /*.chunk_index   =*/ (state.n_tokens + config.chunk_size - 1)/config.chunk_size,
-        /*.lookup_start  =*/ state.text ? state.text->start() : 0,
         /*.n_memory_sets =*/ state.n_memory_sets(),
         /*.max_draft     =*/ (config.decode == LLAMA_H2O_DECODE_MEMORY ? config.MAX_GENERATED : config.chunk_size) - 1,
         /*.rewind_step   =*/ kv->context.rewind_step(*kv),
@@ -205,18 +205,16 @@ bool llama_h2o_kv_history(const llama_h2o_kv * kv, uint32_t chunk, int32_t il, i
     return !memory.empty();
 }
 
-uint32_t llama_h2o_kv_lookup(const llama_h2o_kv * kv, uint32_t i, int32_t * dst) {
-    const auto & text = kv->state().text;
-    if (!text) {
-        return 0;
+int32_t llama_h2o_kv_extra_keys(const llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile, int32_t * dst) {
+    const auto * layer = kv->state().layer(il);
+    if (!layer || head >= layer->n_head_kv) {
+        return -1;
     }
-    const uint64_t start = (uint64_t) i*text->tile;
-    const auto     view  = text->asked(std::min<uint64_t>(start, UINT32_MAX), std::min<uint64_t>(start + text->tile, UINT32_MAX));
-    for (const auto * row = view.begin; dst && row < view.end; ++row) {
-        *dst++ = row->pos;
-        *dst++ = row->query;
+    const auto keys = kv->state().extra_keys(kv->context.config, *layer, head, tile);
+    if (keys && dst) {
+        std::copy(keys->begin(), keys->end(), dst);
     }
-    return view.end - view.begin;
+    return keys ? (int32_t) keys->size() : -1;
 }
 
 static bool read_positions(const llama_h2o_kv * kv, int32_t il, h2o_kv_store::part_t part, uint32_t p0, uint32_t p1, float * dst) {

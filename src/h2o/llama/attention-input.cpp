@@ -22,7 +22,7 @@ h2o_attention_input::h2o_attention_input(ggml_context * ctx, const llama_ubatch 
         const auto shape  = h2o_shape_of(memory.env, s.kv->state(), s.kv->id, s.step, mctx->n_kv_text(), steps_now.size() == 1);
         const auto inputs = h2o_make_inputs(ctx, memory.env, s.kv->state(), s.step, shape);
 
-        steps.push_back({ s.kv, s.step, { ctx, nullptr, memory.env, s.kv->state(), s.step, shape, inputs, {}, {} } });
+        steps.push_back({ s.kv, s.step, { ctx, nullptr, memory.env, s.kv->state(), s.step, shape, inputs, {}, {}, {} } });
     }
     if (dense && stores_kv()) {
         dense_k_idxs = dense->build_input_k_idxs(ctx, ubatch);
@@ -183,8 +183,9 @@ ggml_tensor * h2o_attention_input::build_attn(
     return cur;
 }
 
-void h2o_attention_input::read_sums() const {
+void h2o_attention_input::read_results() const {
     for (const auto & s : steps) {
         h2o_read_sums(s.graph.sums, s.now, memory.config.chunk_size, s.kv->sequence);
+        h2o_read_choices(s.graph.choices, s.now, memory.config, s.kv->sequence);
     }
 }

@@ -187,7 +187,7 @@ bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t
         }
         for (const auto & input : res.inputs) {
             if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(input.get())) {
-                graph->read_sums();
+                graph->read_results();
             }
         }
 

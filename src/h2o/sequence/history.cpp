@@ -53,6 +53,7 @@ void h2o_sequence::restore(const h2o_record & record) {
     for (auto & layer : st.layers) {
         const auto & r = record.layers[layer.index];
 
+        layer.forget_extra_keys(config.tile_of(record.n_tokens));
         layer.memory     = r.memory;
         layer.n_built    = r.n_built;
         layer.memory_end = r.n_built*config.chunk_size;
@@ -114,6 +115,9 @@ void h2o_sequence::restore(h2o_saved_sequence saved) {
     }
     if (saved.history) { // it is all of a text
         st.is_scored = wants_scores && (saved.record.is_scored || saved.record.n_tokens == 0);
+    }
+    for (auto & layer : st.layers) {
+        layer.extra_keys.clear();
     }
     restore(saved.record);
     if (saved.history) {
@@ -258,6 +262,7 @@ void h2o_sequence::rewind(uint32_t pos) {
     }
 
     for (auto & layer : st.layers) {
+        layer.forget_extra_keys(config.tile_of(pos));
         if (layer.end() > pos) {
             layer.set_end(pos);
         }

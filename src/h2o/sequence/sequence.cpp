@@ -113,6 +113,16 @@ void h2o_sequence::add_generated(uint32_t i_layer, const h2o_columns & columns, 
     layer.generated.append(std::move(own));
 }
 
+void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, const std::vector<int32_t> & keys) {
+    auto & extra = st.layers[i_layer].extra_keys;
+    if (!keep_extra_keys) {
+        extra.erase(extra.begin(), extra.lower_bound(config.tile_of(config.chunk_start(q0))));
+    }
+    for (uint32_t tile = config.tile_of(q0); tile <= config.tile_of(q1 - 1); ++tile) {
+        extra[tile] = keys;
+    }
+}
+
 void h2o_sequence::begin_generated(uint32_t pos, uint32_t end) {
     constexpr uint32_t MAX = h2o_config::MAX_GENERATED;
 

@@ -55,6 +55,9 @@ public:
     void add_scores   (uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
     void add_generated(uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
 
+    // The queries [q0, q1) of one chunk have chosen extra keys together: [n_head_kv, n] positions, see h2o_layer. Their tiles have these now.
+    void set_extra_keys(uint32_t layer, uint32_t q0, uint32_t q1, const std::vector<int32_t> & keys);
+
     // The layer's memory set is that of the chunk before the one that ends at chunk_end, or of a shorter part of this one. Without
     // it candidates are missing.
     bool can_build_memory_set(uint32_t layer, uint32_t chunk_end) const;
@@ -116,6 +119,9 @@ public:
 
     // records of all chunks are kept, not only of the last one
     bool keep_history = false;
+
+    // likewise
+    bool keep_extra_keys = false;
 
 private:
     std::optional<h2o_selection> close_chunk(uint32_t pos);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h2o_layer & layer) const {
     const size_t   n         = layer.n_memory();
@@ -54,4 +55,27 @@ std::vector<int32_t> h2o_sequence_state::past_memory(const h2o_config & config, 
     const auto it = history.find(chunk);
 
     return it == history.end() ? std::vector<int32_t>() : padded(it->second.layers[layer.index].memory, layer.n_head_kv, config.memory_size());
+}
+
+std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_config & config, const h2o_layer & layer, uint32_t head, uint32_t tile) const {
+    const uint64_t first = config.tile_start(tile);
+    if (first >= n_tokens) {
+        return {};
+    }
+    const uint32_t start = config.chunk_start(first);
+    if (text) {
+        const uint64_t end = std::min({ first + config.tile, (uint64_t) start + config.chunk_size, (uint64_t) n_tokens });
+        return first < text->start() ? std::nullopt : std::optional(text->positions_seen(first, end));
+    }
+    if (start <= config.n_memory(start)) {
+        return std::vector<int32_t>(); // they read everything
+    }
+    const auto it = layer.extra_keys.find(tile);
+    if (it == layer.extra_keys.end()) {
+        return {};
+    }
+    const size_t n     = it->second.size()/layer.n_head_kv;
+    const auto   begin = it->second.begin() + head*n;
+
+    return std::vector<int32_t>(begin, std::find(begin, begin + n, -1));
 }

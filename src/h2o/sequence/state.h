@@ -28,6 +28,12 @@ struct h2o_layer {
 
     h2o_generated generated;
 
+    // What tiles have chosen by the index of keys, by tile: [n_head_kv, n] positions, ascending, -1 padded. Of a chunk at least, unless
+    // tokens were removed.
+    std::map<uint32_t, std::vector<int32_t>> extra_keys;
+
+    void forget_extra_keys(uint32_t tile) { extra_keys.erase(extra_keys.lower_bound(tile), extra_keys.end()); } // from this tile on
+
     h2o_layer(uint32_t index, int32_t il, uint32_t n_head, uint32_t n_head_kv)
         : index(index), il(il), n_head(n_head), n_head_kv(n_head_kv), generated(n_head_kv) {}
 
@@ -100,4 +106,7 @@ struct h2o_sequence_state {
 
     // the same of the chunk's, an earlier one; empty if it was not kept
     std::vector<int32_t> past_memory(const h2o_config & config, const h2o_layer & layer, uint32_t chunk) const;
+
+    // The extra keys of a tile's queries: positions, ascending, for n-grams those that its last query sees. Nothing if they are not kept.
+    std::optional<std::vector<int32_t>> extra_keys(const h2o_config & config, const h2o_layer & layer, uint32_t head, uint32_t tile) const;
 };

@@ -63,9 +63,9 @@ struct h2o_hybrid_input : input, h2o_computed_graph {
         return same_attn && same_recr;
     }
 
-    void read_sums() const override {
+    void read_results() const override {
         if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(this->inp_attn.get())) {
-            graph->read_sums();
+            graph->read_results();
         }
     }
 };
