@@ -84,31 +84,28 @@ def test_names_of_a_sweep() -> None:
 
 def test_bad_sweeps_and_references() -> None:
     it = Setting("it", H2O)
-    too_large = [
-        Setting("it", H2OConfig(local_window=60, heavy_budget=9, sink_tokens=0, lookup_budget=0)),
-        Setting("it", H2OConfig(local_window=8, heavy_budget=45, sink_tokens=0, lookup_budget=16)),
-    ]
     assert_refused(
         [
             (lambda: sweep(local_window=[], heavy_budget=[8]), "no setting"),
             (lambda: sweep(local_window=[-1], heavy_budget=[8]), "local_window"),
             (lambda: sweep(local_window=[8], heavy_budget=[8], schedule=["thrice"]), "schedule"),
             (lambda: sweep(local_window=[8], heavy_budget=[8], scorer=["guess"]), "scorer"),
-            (
-                lambda: references(too_large[0], ["window"], S),
-                r"has 65 tokens, but a local window is at most a chunk \(64\)",
-            ),
-            (lambda: window(too_large[1], S), r"has 65 tokens, but a local window is at most a chunk \(64\)"),
             (lambda: references(it, ["upper_bound"], S), "random, window, upper-bound"),
             (lambda: references(Setting("dense", None), ["random"], S), "needs a setting with H2O"),
         ]
     )
 
 
+def test_a_window_is_at_most_a_chunk() -> None:
+    for budgets in ({"heavy_budget": 69, "lookup_budget": 0}, {"heavy_budget": 45, "lookup_budget": 24}):
+        h2o = H2OConfig(local_window=8, sink_tokens=0, **budgets)
+        assert window(Setting("it", h2o), S).name == f"single_pass window A4 L{S}"
+
+
 def test_a_sweep_has_the_defaults_of_h2o() -> None:
     (setting,) = sweep(local_window=[H2OConfig().local_window], heavy_budget=[H2OConfig().heavy_budget])
     assert setting.h2o == H2OConfig()
-    assert setting.name == "single_pass distant A4 L60 H192 B256 index"
+    assert setting.name == "single_pass window A4 L60 B2048 index"
 
 
 def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
