@@ -200,7 +200,7 @@ def test_other_settings_are_not_mixed(chat_model: Path, one_layer_model: Path, f
         (
             chat_model,
             ["--heavy", "5"],
-            "settings.h2o.heavy_budget was 12, not 5.",
+            "settings.h2o.heavy_budget was 0, not 5.",
         ),
         (chat_model, ["--h2o", "off"], "settings.h2o was {"),
         (one_layer_model, [], "fingerprint was "),

@@ -608,7 +608,7 @@ DEFAULT_SYSTEM = (
 
 @pytest.mark.parametrize("template", [CHATML, DEFAULT_SYSTEM])
 def test_messages(tmp_path: Path, template: str) -> None:
-    """The last user's message attends to everything; another one after the same messages costs only itself."""
+    """The last user's message attends to everything; another one after the same messages costs itself and a tile."""
     file = tmp_path / "template"
     file.write_text(template)
     options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template-file", str(file)]
@@ -619,7 +619,7 @@ def test_messages(tmp_path: Path, template: str) -> None:
     ):
         n_before = len(llm.tokenize(llm.apply_chat_template([system], add_generation_prompt=False)))
         assert n_before % S != 0
-        for n_cached, question in ((0, "first? " * 12), (n_before, "second? " * 30)):
+        for n_cached, question in ((0, "first? " * 12), (n_before // TILE * TILE, "second? " * 30)):
             messages = [system, user(question)]
             answer = server.chat(messages)
             expected: Any = llm.create_chat_completion(messages, max_tokens=8, temperature=0)

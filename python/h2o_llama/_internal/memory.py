@@ -90,13 +90,13 @@ def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: in
     _check_fits(owner, name, value, needed, "about {} for attention logits")
 
 
-def check_retrieved_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
-    """Raise OutOfMemoryError if two lists of n_keys rows, for each query and KV head, cannot fit into memory.
+def check_retrieved_size(owner: str, model: _core.Model, n_tiles: int, n_keys: int, name: str, value: int) -> None:
+    """Raise OutOfMemoryError if two lists of n_keys rows, for each tile of queries and KV head, cannot fit into memory.
 
     `name` and `value` are the argument that asks for them.
     """
-    needed = 2 * 4 * n_queries * n_keys * model.n_head_kv
-    _check_fits(owner, name, value, needed, "about {} for what every query retrieves")
+    needed = 2 * 4 * n_tiles * n_keys * model.n_head_kv
+    _check_fits(owner, name, value, needed, "about {} for what every tile retrieves")
 
 
 def check_all_logits_size(owner: str, n_tokens: int, n_vocab: int) -> None:

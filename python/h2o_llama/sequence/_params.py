@@ -186,7 +186,8 @@ class ContextParams:
         n_batch, n_step = min(int(self.n_batch), n_cells), min(self._n_step, n_cells)
         if self.h2o is not None and self.h2o.has_key_index:
             budget = self.h2o.lookup_budget
-            check_retrieved_size(_OWNER, model, n_step, min(budget, n_cells), "lookup_budget", budget)
+            n_tiles = n_step // self.h2o.tile + 2  # the first and the last may be cut
+            check_retrieved_size(_OWNER, model, n_tiles, min(budget, n_cells), "lookup_budget", budget)
         if self.flash_attn != "off":
             return
         if self.h2o is None:
