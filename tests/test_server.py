@@ -661,9 +661,15 @@ def logprobs_of(answer: Any) -> list[float]:
     return [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]]
 
 
-@pytest.mark.parametrize("options", [[], ["--evict", "--cold-store", "memory"], ["--evict", "--scorer", "sum"]])
+@pytest.mark.parametrize(
+    "options",
+    [["--tile", "1"], ["--evict", "--cold-store", "memory", "--tile", "1"], ["--evict", "--scorer", "sum"]],
+)
 def test_a_conversation_goes_back_to_any_message_of_the_user(tmp_path: Path, options: list[str]) -> None:
-    """Several messages in a chunk, and several chunks: answers are those of a slot in which nothing else was said."""
+    """Several messages in a chunk, and several chunks: answers are those of a slot in which nothing else was said.
+
+    Tiles of one: how a text is split does not matter.
+    """
     file = tmp_path / "template"
     file.write_text(CHATML)
     sizes = ["--chunk", str(8 * S), "--threads", "1", "--n-ctx", "2048", "--parallel", "2"]
