@@ -328,7 +328,7 @@ def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: P
     invoke(*command)
     options = ["--sinks", "2", "--scorer", "distant", "--schedule", "two_phase", "--lookup", "24"]
     invoke(*command, *options, "--retrieval", "index")
-    in_proportion = H2OConfig(local_window=16, heavy_budget=16, lookup_budget=16, chunk_size=64)
+    in_proportion = H2OConfig(local_window=16, heavy_budget=16, lookup_budget=128, chunk_size=64)
     changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24, retrieval="index")
     assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
     assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'sum'")
