@@ -114,7 +114,7 @@ class Load:
             if own_slot:
                 state = self.server.get(f"/slots/{slot}/h2o?layer=1")
                 assert state["n_tokens"] == n_tokens, f"{who}: {state['n_tokens']}, not {n_tokens}"
-                assert all(len(head) == n_tokens for head in state["scores"])
+                assert all(len(head) == n_tokens for head in state["scores"] or [])
                 assert all(head[-1] < n_tokens for head in state["memory_set"] if head)
                 if action == "save":
                     self.server.post(f"/slots/{slot}?action=save", {"filename": f"{number}-{document}"})
