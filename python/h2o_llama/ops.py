@@ -377,9 +377,9 @@ def attention(
         _check_shape("attention", "sinks", head_sinks, queries.shape[-3])
     size = check.integer("attention", "tile", tile, 1, int(_INT32.max))
     skipped = check.integer("attention", "offset", offset, 0, size - 1)
-    further, further_queries = None, None
+    further, first_queries = None, None
     if further_rows is not None:
-        further, further_queries = _further(further_rows, further_first, size, skipped, n_q, n_kv, indices)
+        further, first_queries = _further(further_rows, further_first, size, skipped, n_q, n_kv, indices)
     elif further_first is not None:
         raise ValueError("[attention] further_first is that of further_rows, got no further_rows")
     place = _place("attention", backend, n_threads)
@@ -393,7 +393,7 @@ def attention(
         first=seen,
         limits=bounds,
         further_rows=further,
-        further_first=further_queries,
+        further_first=first_queries,
         tile=size,
         offset=skipped,
         sinks=head_sinks,
