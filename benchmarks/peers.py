@@ -179,9 +179,7 @@ def main(
     model: Annotated[Path, typer.Argument(help="A GGUF file that all of them read: Q8_0, say.", exists=True)],
     lengths: Annotated[str, typer.Option(help="Prompt lengths.")] = "1024,4096,8192,16384,32768",
     n_gen: Annotated[int, typer.Option(min=1, help="Tokens to generate after each, besides the first.")] = 32,
-    repetitions: Annotated[
-        int, typer.Option("--repetitions", "-r", min=1, help="Samples, of which medians count.")
-    ] = 3,
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Samples; figures are medians.")] = 3,
     positions: Annotated[int, typer.Option(min=0, help="Positions that quality is of; 0: leave it out.")] = 512,
     quality_max: Annotated[int, typer.Option(min=0, help="Leave quality out of longer prompts.")] = 8192,
     dense_max: Annotated[int, typer.Option(min=0, help="Leave dense attention out of longer prompts.")] = 32768,

@@ -1,12 +1,12 @@
-"""What sparse attention loses: measures it and prints tables as those of docs/quality.md.
+"""What sparse attention loses: measures it and prints tables such as docs/quality.md has.
 
     for name in smollm2-135m gemma3-270m qwen2.5-coder-0.5b qwen2.5-coder-1.5b \\
                 war-and-peace django-docs django-code english-words; do h2o-llama pull $name; done
     python benchmarks/quality.py                                    # everything, days on two cores
     python benchmarks/quality.py --models smollm2-135m --lengths 4096 --windows 1 --samples 0
 
-Rows are kept in build/quality, a file for each model: what was cut off goes on, and what is there is not measured
-again. Remove the folder after a change to the core.
+Rows are kept in build/quality, a file for each model: an interrupted run continues, and no row is measured twice.
+Remove the folder after a change to the core.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from h2o_llama.sequence.generating import DENSE_TAIL
 from tables import Table
 
 FOLDER = Path(__file__).parents[1] / "build" / "quality"
-# The longest N of each: what it was trained for.
+# The longest N of each: its trained length.
 MODELS = {"smollm2-135m": 8192, "gemma3-270m": 32768, "qwen2.5-coder-0.5b": 32768, "qwen2.5-coder-1.5b": 32768}
 TEXTS = {"prose": "war-and-peace", "documentation": "django-docs", "code": "django-code"}
 DEFAULT = Setting.of(H2OConfig())
@@ -56,7 +56,7 @@ def main(
         path = find_model(model)
         for n in (int(n) for n in lengths.split(",") if int(n) <= MODELS[model]):
             for text, name in TEXTS.items():
-                # The first half is for choosing settings. One window at a time: a run that is cut off goes on.
+                # The first half is for choosing settings. One window at a time: an interrupted run continues.
                 tasks = [Perplexity(windows, only=i) for i in range(windows)]
                 with progress_bars() as update:
                     rows = evaluate(

@@ -1,4 +1,4 @@
-"""The demo's document and what is said about it, with short settings."""
+"""The demo's document and the answers about it, with short settings."""
 
 from __future__ import annotations
 

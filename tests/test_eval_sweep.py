@@ -205,7 +205,7 @@ def test_finished_rows_survive_a_failure(tiny_model: Path, tmp_path: Path, monke
     assert [p.name for p in tmp_path.iterdir()] == ["rows.json"]
 
 
-@pytest.mark.parametrize("content", [b" ", b"{}", b"[1]", b'[{"name": "x"}]', b"not json", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b" ", b'[{"name": "x"}]', b"\xff\xfe"])
 def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_bytes(content)

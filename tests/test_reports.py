@@ -216,7 +216,7 @@ def test_every_heavy_hitter_is_in_the_bin_of_its_position() -> None:
 
 @pytest.mark.parametrize("retrieval", ["index", "ngrams"])
 def test_extra_keys_are_those_of_the_cache(tiny_model: Path, retrieval: Any) -> None:
-    """Tiles 16 to 18 are those of the last chunk."""
+    """The last chunk has tiles 16 to 18."""
     config = Config(S=16, L=4, H=6, A=1, B=6, T=4, kv_type="f16", retrieval=retrieval)
     with open_llama(tiny_model, config) as llm:
         llm.eval(repetitive_tokens(75))
@@ -289,21 +289,13 @@ def cells_of(html: str) -> list[tuple[int, int, int, int]]:
     return [(int(x), int(y), int(y) + int(height), int(shade)) for shade, x, y, height in found]
 
 
-def test_script_data_holds_every_head() -> None:
-    report = random_report(0)
-    heads = json.loads(Page(render_html(report)).scripts[0])["heads"]
-    assert [(h["layer"], h["head"]) for h in heads] == [(0, 0), (0, 1), (1, 0), (1, 1), (5, 0), (5, 1)]
-    for data, head in zip(heads, report.heads, strict=True):
-        assert data["positions"] == head.heavy.tolist()
-        assert data["scores"] == head.scores.tolist()
-
-
 def test_script_data_tells_since_when_a_position_is_kept() -> None:
     report = report_of([b"x"] * 30, {(0, 0): [9, 3, 17]})
     heavy = np.array([[[3, 4, 5]], [[3, 9, 10]], [[3, 9, 17]]], np.int32)
     report = replace(report, history=MemoryHistory(((0, 0),), heavy, 8, 2, 0))
     (head,) = json.loads(Page(render_html(report)).scripts[0])["heads"]
     assert dict(zip(head["positions"], head["since"], strict=True)) == {9: 1, 3: 0, 17: 2}
+    assert head["scores"] == report.heads[0].scores.tolist()
 
 
 def test_membership_cells_are_shaded_by_halves_of_the_largest_share() -> None:
@@ -346,15 +338,6 @@ def test_pages_of_one_head_or_one_memory_set_are_whole(heavy: dict[tuple[int, in
         assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
 
 
-def test_large_report_makes_a_small_page() -> None:
-    n_sets, S, n_heads, H = 40, 512, 64, 32
-    rng = np.random.default_rng(0)
-    heavy = {(i, h): np.sort(rng.choice(S * n_sets, H, replace=False)).tolist() for i in range(8) for h in range(8)}
-    report = with_history(report_of([b"word "] * (S * n_sets + 1), heavy, chunk_size=S, local=32), n_sets)
-    assert len(report.heads) == n_heads
-    assert len(render_html(report)) < 2_000_000
-
-
 def test_document_text_is_unchanged() -> None:
     text = b"  two spaces\n\n\ttab\nlast line without end"
     report = report_of(byte_tokens(text), {(0, 0): [0, 13, 14, 15]})
@@ -369,15 +352,10 @@ def test_hostile_document_stays_text() -> None:
     assert "alert" not in "".join(page.scripts)
     assert page.document == HOSTILE.decode().replace("\0", "␀").replace("\x1b", "␛").replace("\r", "␍")
     assert "b" not in page.tags
-    assert not [c for c in html if ord(c) < 32 and c != "\n"]
-
-
-def test_top_text_with_markup_is_escaped_in_the_table() -> None:
-    report = report_of([b"</script>", b"<img src=x onerror=alert(1)>", *[b"x"] * 8], {(0, 0): [0, 1]})
-    page = Page(render_html(report))
+    page = Page(render_html(report_of([b"</script>", b"<img src=x onerror=alert(1)>", *[b"x"] * 8], {(0, 0): [0, 1]})))
     assert "img" not in page.tags
-    assert "onerror" not in page.attributes
     assert len(page.scripts) == 2
+    assert not [c for c in html if ord(c) < 32 and c != "\n"]
 
 
 def test_page_loads_nothing() -> None:

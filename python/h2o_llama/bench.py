@@ -1,4 +1,4 @@
-"""Speed and memory of attention, dense and sparse, beside each other: what `h2o-llama bench` runs."""
+"""Speed and memory of dense attention and of H2O: `h2o-llama bench`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DENSE = tuple(
     for name, products in ((LLAMA_CPP, "upstream"), ("dense, our kernels", "own"))
     for flash_attn in ("on", "off")
 )
-"""The second name has H2O's kernels for weights: what H2O is faster than that is its attention."""
+"""The second name has H2O's kernels for weights: the difference between it and H2O is attention."""
 
 
 def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
@@ -64,11 +64,11 @@ def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds of a prefill and of the tokens generated after it, and what the process and its context held, in bytes.
+    """Seconds of a prefill and of the tokens generated after it, and bytes held by the process and its context.
 
     `cpu_share` is the prefill's CPU time over wall time and the threads that can run at once. Clearly below 1,
-    something else was running too. `peak_rss` is None where the system does not tell. Weights count in it as far as
-    they were read: they are pages of the model's file.
+    something else was running too. `peak_rss` is None where the system does not tell. It includes the weights that were
+    read: they are pages of the model's file.
     """
 
     prefill_s: float
@@ -95,7 +95,7 @@ class Case:
 
     @property
     def n_used(self) -> int:
-        """Tokens that a sample needs: the prompt, a generated one that does not count, and those that do."""
+        """Tokens that a sample needs: the prompt, a generated token that is not timed, and the timed ones."""
         return self.n_tokens + (self.n_gen + 1 if self.n_gen > 0 else 0)
 
     def open(self, model: str | Model, **changes: Any) -> Llama:
@@ -140,9 +140,9 @@ class Case:
 class Bench:
     """Measures modes of one model: every mode reads the same tokens.
 
-    Prompts of the lengths `n_prompt` and `depths` are read, and `n_gen` tokens generated after those of `depths`. Dense
-    modes are left out of prompts longer than `dense_max`. `chunk_size` is S. `changes` are arguments of `Model` that
-    change what it computes. `samples` are those so far, of a run that was interrupted too.
+    Prompts of the lengths `n_prompt` and `depths` are read, and `n_gen` tokens generated after the latter. Dense modes
+    are left out of prompts longer than `dense_max`. `chunk_size` is S. `changes` are arguments of `Model`: adapters,
+    RoPE options. An interrupted run keeps its `samples`.
 
     Raises ValueError if an argument is bad or the text is too short; H2OError if a mode cannot work with the model.
     """
@@ -224,7 +224,7 @@ class Bench:
         return rows
 
     def facts(self, machine: Mapping[str, Any]) -> str:
-        """On what and of what it was measured, in a sentence or two."""
+        """The machine, the model and the settings, in a sentence or two."""
         threads = f"{self.n_threads} thread{'s' if self.n_threads > 1 else ''}"
         gpu = f", {self.n_gpu_layers} layers on the GPU" if self.n_gpu_layers else ""
         text = (
@@ -253,15 +253,15 @@ def _row(case: Case, samples: Sequence[Sample]) -> Row:
 
 NOTE = (
     "Tokens per second, in brackets over llama.cpp; of dense attention with and without flash attention, the faster. "
-    "Peak memory is that of a process with nothing else, with weights as far as they were read; then K and V as "
-    "allocated, and H2O's index, scores and memory sets."
+    "Peak memory is that of a process with nothing else, including the weights that were read. K and V are as "
+    "allocated; H2O's are its index, scores and memory sets."
 )
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
     """One for each length, of at most 80 columns."""
     for n_tokens in dict.fromkeys(row["n_tokens"] for row in rows):
-        table = Table(f"{n_tokens:,} tokens", title=None, width=None)
+        table = Table(f"{n_tokens:,} tokens")
         for name in ("prefill", "generation", "peak MB", "K, V MB", "H2O MB"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in (row for row in rows if row["n_tokens"] == n_tokens):

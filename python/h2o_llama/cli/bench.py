@@ -51,8 +51,8 @@ def bench(
     them. So the table tells what is attention and what is not.
 
     All modes read the same tokens, in turns, each in a process of its own; figures are medians. A prefill of more than
-    20 seconds is measured once. Options that take several values give all combinations. Ctrl-C ends it with what was
-    measured so far.
+    20 seconds is measured once. Options that take several values give all combinations. After Ctrl-C the figures so far
+    are printed.
     """
     if json_file not in (None, _STDOUT):
         check_target(json_file)
@@ -74,7 +74,7 @@ def bench(
     try:
         with progress_bars(auto_refresh=False) as update:
             measured.run(update)
-    finally:  # what was measured before Ctrl-C or an error counts too
+    finally:  # figures before Ctrl-C or an error count too
         if rows := measured.rows():
             facts = measured.facts(machine)
             content = json.dumps({"machine": machine, "facts": facts, "rows": rows}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""The demo's questions: what dense attention and H2O say, and who still had the value."""
+"""The demo's questions: answers of dense attention and of H2O, and the heads that still had the value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROOM = 16  # for a question and its answer after a document
 
 @dataclass
 class Answers:
-    """What was said to each needle's question, by the way to compute.
+    """The answers to each needle's question, by the way to compute.
 
     `looked_up` are the positions that the prompt's last token saw by lookup with H2O, without a dense tail. `report` is
     what this one kept of the last prompt.
@@ -69,16 +69,16 @@ def ask(
 
 NOTE = (
     f"H2O: the question reads its own chunk, the memory sets, and up to {H2O.lookup_budget} tokens that are looked up "
-    "by the text, around earlier occurrences of its own tokens; those that its end still sees have a *. It cannot tell "
-    "a value that none of these holds. Digits after the first are generated, which reads the whole cache: they may be "
-    "right where the first is wrong.\n"
+    "by the text, around earlier occurrences of its own tokens; a * marks the ones that its end still sees. It cannot "
+    "tell a value that none of these holds. Digits after the first are generated, which reads the whole cache: they "
+    "may be right where the first is wrong.\n"
     f"{TAIL}: the last {DENSE_TAIL} tokens of the prompt, the question among them, read everything, as llm(prompt) and "
     "h2o-llama run have it."
 )
 
 
 def answer_table(document: Document, answers: Answers) -> Table:
-    """Every key's question: what was said, and who still had the value."""
+    """Every key's question: the answers, and how many heads still had the value."""
     n_heads = len(answers.report.heads)
     table = Table("key", "tokens back", "value", *answers.said, f"of {n_heads} heads keep each digit, * looked up")
     table.title, table.title_justify = "Which value has the key?", "left"

@@ -101,10 +101,10 @@ def count_in_bins(history: MemoryHistory, n_max: int) -> Bins:
 class Membership:
     """A column per memory set, a row per bin of positions up to `n_positions`, with evenly spaced `ticks`.
 
-    `bands` are ("sinks" or "local", column, start, stop) of what is always kept, `cells` (column, start, stop, shade)
-    of every bin, by the mean over all heads. The strongest shade ends at the share `strongest` of a bin's positions,
-    every weaker one at half the share of the next; shade 0 is for bins without heavy hitters. `data` is for the page's
-    script, to draw single heads.
+    `bands` are ("sinks" or "local", column, start, stop) of the positions that are always kept, `cells` (column, start,
+    stop, shade) of every bin, by the mean over all heads. The strongest shade ends at the share `strongest` of a bin's
+    positions, every weaker one at half the share of the next; shade 0 is for bins without heavy hitters. `data` is for
+    the page's script, to draw single heads.
     """
 
     n_positions: int

@@ -49,9 +49,9 @@ class Snippet:
 
 
 def snippet(pieces: Sequence[Piece], position: int, n_before: int, n_after: int) -> Snippet:
-    """The text at a position, with so many characters before it and after it."""
+    """The text at a position, with up to `n_before` characters before it and `n_after` after it."""
     i = index_at(pieces, position)
-    # Most pieces are several characters, and few are none: so many pieces are enough.
+    # Most pieces are several characters, and few are none: a piece for each character is enough.
     before = "".join(piece.text for piece in pieces[max(0, i - n_before) : i])
     after = "".join(piece.text for piece in pieces[i + 1 : i + 1 + n_after])
     return Snippet(

@@ -19,7 +19,7 @@ _REGION_STYLES = {"open": Style(), "local": Style(color="blue"), "sinks": Style(
 
 
 def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
-    """One row per head: what it keeps, and the most frequent texts of its heavy hitters."""
+    """One row per head: numbers of kept tokens, and the most frequent texts of its heavy hitters."""
     table = Table("Layer", "KV head", "Kept", "Heavy hitters", "Heavy hitters' texts, most frequent first")
     for column in table.columns[:-1]:
         column.justify = "right"
