@@ -19,8 +19,8 @@ from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
 from h2o_llama.eval.dense_answers import DenseAnswers
 from h2o_llama.eval.ruler import KINDS, RulerMean, ruler_mean
-from h2o_llama.eval.ruler.draft import ESSAYS, WORDS, Sources
-from h2o_llama.eval.ruler.item import Item, make_item, score
+from h2o_llama.eval.ruler.drafts import ESSAYS, WORDS, Sources
+from h2o_llama.eval.ruler.task import Item, make_item, score
 from h2o_llama.models import _named
 from spies import record_calls
 
@@ -123,16 +123,16 @@ def test_the_wording_is_that_of_lm_evals_copy() -> None:
     folder = pytest.importorskip("lm_eval").__path__[0]
     sources = {name: Path(folder, "tasks", "ruler", f"{name}_utils.py").read_text() for name in ("vt", "cwe", "fwe")}
     sources["niah"] = Path(folder, "tasks", "ruler", "niah_utils.py").read_text()
-    from h2o_llama.eval.ruler import chains, frequencies, needles
+    from h2o_llama.eval.ruler import drafts
 
     for name, texts in {
         "vt": (
-            chains._QUESTION.replace("{value}", "{query}"),
-            chains._PREFIX.replace("{value}", "{query}").replace("{n}", "{num_v}"),
+            drafts._CHAIN_QUESTION.replace("{value}", "{query}"),
+            drafts._CHAIN_PREFIX.replace("{value}", "{query}").replace("{n}", "{num_v}"),
         ),
-        "cwe": (frequencies._COMMON_QUESTION, frequencies._COMMON_PREFIX),
-        "fwe": (frequencies._FREQUENT_QUESTION, frequencies._FREQUENT_PREFIX),
-        "niah": (needles._QUESTION.replace("{kind}", "{type_needle_v}"),),
+        "cwe": (drafts._COMMON_QUESTION, drafts._COMMON_PREFIX),
+        "fwe": (drafts._FREQUENT_QUESTION, drafts._FREQUENT_PREFIX),
+        "niah": (drafts._NEEDLE_QUESTION.replace("{kind}", "{type_needle_v}"),),
     }.items():
         for text in texts:
             assert text.replace("\n", "\\n") in sources[name]
