@@ -1,4 +1,4 @@
-"""What RULER's tasks hide in a text, and what they ask about it: before the length is known."""
+"""Texts, questions and answers of RULER's tasks, before the length of the text is known."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ WORDS, ESSAYS = "english-words", "war-and-peace"
 
 @dataclass(frozen=True)
 class Draft:
-    """A question about a text that is still to be cut, and what must be said in so many tokens after `prefix`.
+    """A question about a text that is still to be cut. Up to `n_generate` tokens after `prefix` must have the answers.
 
-    question(n) has n units (sentences, words), from `least` to `most`; what is asked does not depend on n.
+    question(n) has n units (sentences, words), from `least` to `most`; keys and answers do not depend on n.
     """
 
     question: Callable[[int], str]
@@ -64,13 +64,13 @@ _NEEDLE_QUESTION = (
 )
 _NEEDLE_PREFIX = " The special magic {kind} for {query} mentioned in the provided text are"
 _DEPTHS = [int(depth) for depth in np.round(np.linspace(0, 100, 40))]
-# After a full stop, perhaps in quotes, and before a capital letter.
+# After a full stop or a closing quote, and before a capital letter.
 _BETWEEN_SENTENCES = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')])) (?=[\"'(]?[A-Z])")
 
 
 @dataclass(frozen=True)
 class Needles:
-    """RULER's configuration of a task: so many keys, values of each, and keys that are asked."""
+    """RULER's configuration of a task: numbers of keys, of values of each, and of keys in the question."""
 
     haystack: Literal["noise", "essay", "needle"]
     keys: Literal["words", "uuids"] = "words"
@@ -253,7 +253,7 @@ def _numbered(words: list[str]) -> str:
 
 
 def frequent_words(rng: Random, n_tokens: int, sources: Sources) -> Draft:
-    """Made-up words with a Zeta distribution, of which the most frequent one is noise. A unit is one word of text."""
+    """Made-up words with a Zeta distribution; the most frequent one is noise. A unit is one word of text."""
     vocabulary: dict[str, None] = {}
     while len(vocabulary) < max(n_tokens // 50, 5):
         vocabulary["".join(rng.choices(ascii_lowercase, k=_N_LETTERS))] = None

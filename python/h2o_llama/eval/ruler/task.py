@@ -1,4 +1,4 @@
-"""RULER's tasks, ready to be read; the scores of what is said; the task "ruler", whose answers are generated."""
+"""The task "ruler": prompts of RULER, generated answers and their scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = tuple(DRAFTS)
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt as tokens, and what must be said in so many tokens after it."""
+    """A prompt as tokens, and answers expected in up to `n_generate` tokens after it."""
 
     tokens: tuple[int, ...]
     answers: tuple[str, ...]
@@ -41,9 +41,9 @@ def make_item(kind: str, n_tokens: int, seed: int | str, model: Model | Llama, s
     """Draw a task: prompt and answer have at most n_tokens tokens, and as many as a sentence or word more allows.
 
     The question is a user's message in the model's chat template, if it has one, and the answer begins with RULER's
-    prefix. What is drawn depends on all arguments.
+    prefix. All arguments count in the drawing.
 
-    Raises ValueError if there is no such kind, or n_tokens is too short for it.
+    Raises ValueError if the kind is unknown, or n_tokens is too short for it.
     """
     draft = DRAFTS[check.choice(_OWNER, "ruler", kind, KINDS)](Random(f"{seed} {kind} {n_tokens}"), n_tokens, sources)
     before, after = _around(model)
@@ -63,7 +63,7 @@ def make_item(kind: str, n_tokens: int, seed: int | str, model: Model | Llama, s
 
 
 def score(said: str, answers: Sequence[str]) -> float:
-    """RULER's string_match_all: the share of answers that are in what was said, in either case."""
+    """RULER's string_match_all: the share of answers in the generated text, in either case."""
     text = re.sub(r"[\x00-\x1f]", "\n", said).lower()
     return sum(answer.lower() in text for answer in answers) / len(answers)
 
@@ -100,7 +100,7 @@ class RulerMean:
 
     @property
     def over_dense(self) -> float | None:
-        """What is kept of dense attention's score; None if that is 0."""
+        """The part of dense attention's score that the setting reaches; None if that is 0."""
         return self.score / self.dense if self.dense else None
 
     def over_dense_text(self) -> str:
@@ -111,7 +111,7 @@ class RulerMean:
 
 
 def ruler_mean(rows: Sequence[Row]) -> RulerMean:
-    """Of one setting's rows, one for each task."""
+    """The mean over the rows of one setting: one row for each task."""
     variances = []
     for row in rows:
         added = np.subtract(row["scores"], row["scores_dense"])
