@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from h2o_llama._internal.machine import describe
-from h2o_llama.cli import findings, options, sweeps
+from h2o_llama.cli import options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, open_model, read_text
 from h2o_llama.sequence._params import available_cpus
@@ -28,17 +28,15 @@ def codec(
     group: Annotated[int, typer.Option(min=1, help="Chunks of a group: a frame each.")] = 8,
     kv_type: Annotated[KVType, typer.Option("--type", help="What the cache holds.")] = "f16",
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Samples of each time.")] = 3,
-    json_file: sweeps.JsonFile = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
 ) -> None:
     """Measure how small the lossless codec makes a model's K and V, and how fast it is.
 
     A text is read once. K and V of every layer are encoded as one frame, in chunks, in groups of chunks, and row by
-    row, with the predictors that are chosen and with each that could be; all of it is decoded and compared. Tables are
-    Markdown unless they go to a terminal.
+    row, with the predictors that are chosen and with each that could be; all of it is decoded and compared.
     """
-    findings.check_files(json_file)
     plan = CodecPlan(n_tokens, chunk, group, kv_type, repetitions)
     started = describe()
     path = model_file(model)
@@ -51,7 +49,9 @@ def codec(
         rows = measure(tensors, plan, update)
     model_facts["text"] = "Python's sources" if text is None else text.name
     report = CodecReport(started, model_facts, asdict(plan), rows)
-    findings.write([(json_file, report.to_json())], rows, None, facts(report), tables(report))
+    print("\n\n".join([facts(report), *(table.markdown() for table in tables(report))]))
+    if json_file is not None:
+        json_file.write_text(report.to_json())
 
 
 if __name__ == "__main__":

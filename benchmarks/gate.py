@@ -12,11 +12,11 @@ from acceptance.bounds import BOUNDS
 from acceptance.figures import Figure, Gate
 from acceptance.memory import FIRST
 from h2o_llama._internal.machine import describe
-from h2o_llama.bench.tables import Table
-from h2o_llama.cli import findings, options, sweeps
+from h2o_llama.cli import options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_model, read_text
 from h2o_llama.eval.text import default_text
+from tables import Table
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -30,7 +30,7 @@ def gate(
     ] = 4 * FIRST,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="Write all figures to this file; -: to standard output, not the table."),
+        typer.Option("--json", help="Write all figures to this file."),
     ] = None,
     threads: options.Threads = None,
 ) -> None:
@@ -39,7 +39,6 @@ def gate(
     Prompts are parts of the text of 1,100 to 7,500 tokens, and turns of a conversation made of it. The exit code is 1
     if a bound does not hold. It takes some minutes.
     """
-    findings.check_files(json_file)
     machine = describe()
     content = default_text() if text is None else read_text(text)
     figures = []
@@ -56,9 +55,9 @@ def gate(
     source = "Python's sources" if text is None else text.name
     report = {"machine": machine, "model": {"file": name, "desc": desc}, "text": source, "figures": rows}
     facts = f"{machine['cpu']}, {machine['date']:.10}. {desc} ({name}), {source}."
-    findings.write(
-        [(json_file, json.dumps(report, indent=1) + "\n")], rows, None, facts, [_table(figures, len(failed))]
-    )
+    print(f"{facts}\n\n{_table(figures, len(failed)).markdown()}")
+    if json_file is not None:
+        json_file.write_text(json.dumps(report, indent=1) + "\n")
     if failed:
         raise typer.Exit(1)
 

@@ -1,106 +1,100 @@
-"""What sparse attention loses: measures it and prints the tables of docs/quality.md.
+"""What sparse attention loses: measures it and prints tables such as docs/quality.md has.
 
     for name in smollm2-135m gemma3-270m qwen2.5-coder-0.5b qwen2.5-coder-1.5b \\
                 war-and-peace django-docs django-code english-words; do h2o-llama pull $name; done
-    python benchmarks/quality.py                               # everything, days on two cores
-    python benchmarks/quality.py --only qwen2.5-coder-0.5b     # what begins so
-    python benchmarks/quality.py --report-only                 # the tables of what was measured so far
-    python benchmarks/quality.py --quick                       # a little of everything: to see that it works
+    python benchmarks/quality.py                                    # everything, days on two cores
+    python benchmarks/quality.py --models smollm2-135m --lengths 4096 --windows 1 --samples 0
 
-Rows are kept in build/quality, a file for each step: what was cut off goes on, window by window and task by task, and
-what is there is not measured again. Remove the folder after a change to the core. With --quick the rows are in
-build/quality-quick.
+Rows are kept in build/quality, a file for each model: an interrupted run continues, and no row is measured twice.
+Remove the folder after a change to the core.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 import warnings
-from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from h2o_llama._internal.atomic import replacing
-from h2o_llama._internal.machine import describe
-from h2o_llama.bench import Bench, Plan
-from h2o_llama.bench.case import Mode
+from h2o_llama import H2OConfig
 from h2o_llama.cli.progress import progress_bars
-from h2o_llama.eval import evaluate
-from h2o_llama.models._named import find_model
-from h2o_llama.sequence._params import available_cpus
-from quality_plan import FULL, QUICK, TEXTS, Effort, Step, compared, half, steps
-from quality_report import tables
-from quality_rows import Rows, rows_file
+from h2o_llama.eval import Perplexity, Ruler, Setting, evaluate, window
+from h2o_llama.eval.ruler import KINDS, ruler_mean
+from h2o_llama.eval.text import halves
+from h2o_llama.models._named import find_model, find_text
+from h2o_llama.sequence.generating import DENSE_TAIL
+from tables import Table
 
-ROOT = Path(__file__).parents[1]
+FOLDER = Path(__file__).parents[1] / "build" / "quality"
+# The longest N of each: its trained length.
+MODELS = {"smollm2-135m": 8192, "gemma3-270m": 32768, "qwen2.5-coder-0.5b": 32768, "qwen2.5-coder-1.5b": 32768}
+TEXTS = {"prose": "war-and-peace", "documentation": "django-docs", "code": "django-code"}
+DEFAULT = Setting.of(H2OConfig())
+SETTINGS = {
+    "default": DEFAULT,
+    "faithful": Setting.of(H2OConfig(preset="faithful")),
+    "window": window(DEFAULT, H2OConfig.chunk_size),
+}
 
 
 def main(
-    folder: Annotated[Path | None, typer.Argument(help="Where rows are kept.", file_okay=False)] = None,
-    only: Annotated[str, typer.Option(help="Steps whose names begin so.")] = "",
-    report_only: Annotated[bool, typer.Option("--report-only", help="Measure nothing.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure a little.")] = False,
+    models: Annotated[str, typer.Option(help="Their names, with commas between them.")] = ",".join(MODELS),
+    lengths: Annotated[str, typer.Option(help="N, of texts.")] = "4096,8192,32000",
+    ruler_lengths: Annotated[str, typer.Option(help="N, of RULER.")] = "4096,8192,16384,32768",
+    windows: Annotated[int, typer.Option(min=1, help="Of each text.")] = 4,
+    samples: Annotated[int, typer.Option(min=0, help="Prompts of each of RULER's tasks; 0: leave it out.")] = 5,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
 ) -> None:
     """Measure what sparse attention loses, and print tables of what was measured."""
-    folder = folder or ROOT / "build" / ("quality-quick" if quick else "quality")
-    effort = QUICK if quick else FULL
-    try:
-        if not report_only:
-            folder.mkdir(parents=True, exist_ok=True)
-            measure(folder, effort, threads or available_cpus(), only)
-        print(tables(Rows(folder), effort), end="")
-    except (ValueError, FileNotFoundError) as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def measure(folder: Path, effort: Effort, n_threads: int, only: str) -> None:
-    """Add the rows that the folder lacks."""
     warnings.filterwarnings("ignore", r"\[Llama\] memory_size", UserWarning)  # a window of a whole chunk is measured
-    (folder / "machine.json").write_text(json.dumps(describe(), indent=1) + "\n")
-    for step in steps(effort):
-        if step.name.startswith(only):
-            start = time.monotonic()
-            _evaluate(step, rows_file(folder, step.name, step.n_tokens), n_threads)
-            print(f"{step.name}, {step.n_tokens:,} tokens: {time.monotonic() - start:.0f} s", file=sys.stderr)
-    for model in effort.models:
-        if f"{model} speed".startswith(only):
-            for n in effort.lengths_of(model):
-                _time(model, n, effort, rows_file(folder, f"{model} speed", n), n_threads)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    loss_lines, ruler_lines = [], []
+    for model in models.split(","):
+        common: dict[str, Any] = {"n_threads": threads, "json_file": FOLDER / f"{model}.json"}
+        path = find_model(model)
+        for n in (int(n) for n in lengths.split(",") if int(n) <= MODELS[model]):
+            for text, name in TEXTS.items():
+                # The first half is for choosing settings. One window at a time: an interrupted run continues.
+                tasks = [Perplexity(windows, only=i) for i in range(windows)]
+                with progress_bars() as update:
+                    rows = evaluate(
+                        path,
+                        list(SETTINGS.values()),
+                        text=halves(find_text(name).read_bytes())[1],
+                        text_name=f"{text}, second half",
+                        n_tokens=[n],
+                        tasks=tasks,
+                        progress=update,
+                        **common,
+                    )
+                loss_lines.append([f"{model}, {n:,}, {text}", *_losses(rows)])
+        for n in (int(n) for n in ruler_lengths.split(",") if samples and int(n) <= MODELS[model]):
+            for tail in (DENSE_TAIL, 0):
+                with progress_bars() as update:
+                    ruler = [Ruler(kind, samples, tail) for kind in KINDS]
+                    rows = evaluate(path, [DEFAULT], n_tokens=[n], tasks=ruler, progress=update, **common)
+                mean = ruler_mean(rows)
+                cells = [f"{100 * mean.dense:.1f}", f"{100 * mean.score:.1f}", mean.over_dense_text()]
+                ruler_lines.append([f"{model}, {n:,}, dense tail {tail}", *cells])
+    print(f"Default: {DEFAULT.name}.\n")
+    columns = [f"{name}: {figure}" for name in SETTINGS for figure in ("loss, KL", "same top")]
+    print(Table("model, N, text", [*columns, "rounding: KL"], loss_lines).markdown(), end="\n\n")
+    if ruler_lines:
+        print(Table("RULER", ["dense", "default", "over dense"], ruler_lines).markdown())
 
 
-def _evaluate(step: Step, path: Path, n_threads: int) -> None:
-    text = None if step.text is None else half(step.text, step.half)
-    name = None if step.text is None else f"{TEXTS[step.text]}, {('first', 'second')[step.half]} half"
-    with progress_bars() as update:
-        evaluate(
-            step.model,
-            step.settings,
-            text=text,
-            text_name=name,
-            n_tokens=[step.n_tokens],
-            tasks=step.tasks,
-            chunk_size=step.chunk_size,
-            n_threads=n_threads,
-            json_file=path,
-            progress=update,
-        )
-
-
-def _time(model: str, n_tokens: int, effort: Effort, path: Path, n_threads: int) -> None:
-    """A prompt read and tokens generated after it, densely and by default."""
-    if path.exists():
-        return
-    modes = [Mode("dense", "on", None), Mode("default", "auto", compared()["default"].h2o)]
-    plan = Plan(modes, [n_tokens], [n_tokens], repetitions=effort.repetitions, n_threads=n_threads)
-    with closing(Bench(find_model(model), plan)) as bench, progress_bars() as update:
-        bench.run(update)
-        with replacing(path) as file:
-            file.write(json.dumps(bench.rows(), indent=1).encode())
+def _losses(rows: list[dict[str, Any]]) -> list[str]:
+    """Means over windows of each setting; rounding is the KL of the first chunk, where H2O is dense attention."""
+    cells = []
+    for setting in SETTINGS.values():
+        of_setting = [row for row in rows if row["setting"] == setting.name]
+        added, kl = (np.array([row["over_windows"][name] for row in of_setting]) for name in ("nats_added", "kld"))
+        error = f" ± {added.std(ddof=1) / np.sqrt(len(added)):.4f}" if len(added) > 1 else ""
+        same_top = np.mean([row["same_top"] for row in of_setting])
+        cells += [f"{added.mean():+.4f}{error}, {kl.mean():.4f}", f"{same_top:.1%}"]
+    return [*cells, f"{np.mean([row['first_chunk']['kld'] for row in rows]):.4f}"]
 
 
 if __name__ == "__main__":

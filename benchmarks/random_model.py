@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 from gguf.quants import quantize
-from numpy.typing import NDArray
 
 CACHE = Path(__file__).parent / ".cache"
 WEIGHT_TYPE = GGMLQuantizationType.Q8_0
@@ -48,11 +47,6 @@ def model_file(spec: ModelSpec) -> Path:
         _write(spec, temporary)
         temporary.replace(path)
     return path
-
-
-def make_prompt(spec: ModelSpec, n_tokens: int) -> NDArray[np.int32]:
-    """Random token ids, int32 [n_tokens], the same every time; a short prompt is the beginning of a longer one."""
-    return np.random.default_rng(0).integers(0, spec.n_vocab, n_tokens, dtype=np.int32)
 
 
 def _write(spec: ModelSpec, path: Path) -> None:

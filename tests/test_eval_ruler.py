@@ -19,8 +19,8 @@ from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
 from h2o_llama.eval.dense_answers import DenseAnswers
 from h2o_llama.eval.ruler import KINDS, RulerMean, ruler_mean
-from h2o_llama.eval.ruler.draft import ESSAYS, WORDS, Sources
-from h2o_llama.eval.ruler.item import Item, make_item, score
+from h2o_llama.eval.ruler.drafts import ESSAYS, WORDS, Sources
+from h2o_llama.eval.ruler.task import Item, make_item, score
 from h2o_llama.models import _named
 from spies import record_calls
 
@@ -66,13 +66,7 @@ def test_prompts_and_answers_are_as_long_as_units_allow(llm: Llama) -> None:
             item, _ = make(llm, kind, n)
             # No sentence and no needle has 150 bytes. A word of a list is there three times, with its numbers.
             assert n - 150 < len(item.tokens) + item.n_generate <= n
-
-
-def test_equal_seeds_make_equal_prompts(llm: Llama) -> None:
-    for kind in KINDS:
-        with case(kind=kind):
-            assert make(llm, kind) == make(llm, kind)
-            assert make(llm, kind)[0] != make(llm, kind, seed=1)[0]
+            assert item == make(llm, kind, n)[0] != make(llm, kind, n, seed=1)[0]
 
 
 def test_too_few_tokens_are_refused_with_the_least_number(llm: Llama) -> None:
@@ -87,11 +81,6 @@ def test_too_few_tokens_are_refused_with_the_least_number(llm: Llama) -> None:
 
 
 # --- needles
-
-
-SPLIT = re.compile(
-    r"(?s)(Some special|A special) magic (.*?)s? (are|is) hidden .*?afterwards\.\n(.*)\n(What .*) (The .*)"
-)
 
 
 def test_needles(llm: Llama) -> None:
@@ -128,35 +117,22 @@ def test_the_wording_is_that_of_ruler(llm: Llama) -> None:
         f"\nWhat is the special magic number for {key[1]} mentioned in the provided text? The special magic number for "
         f"{key[1]} mentioned in the provided text is"
     )
-    _, text = make(llm, "niah_multiquery")
-    assert text.startswith("Some special magic numbers are hidden within the following text.")
-    assert re.search(
-        r"\nWhat are all the special magic numbers for \S+, \S+, \S+, and \S+ mentioned in the provided text\? The "
-        r"special magic numbers for \S+, \S+, \S+, and \S+ mentioned in the provided text are$",
-        text,
-    )
-    _, text = make(llm, "vt")
-    assert re.search(
-        r"Question: Find all variables that are assigned the value \d{5} in the text above\. Answer: According to the "
-        r"chain\(s\) of variable assignment in the text above, 5 variables are assgined the value \d{5}, they are: $",
-        text,
-    )
 
 
 def test_the_wording_is_that_of_lm_evals_copy() -> None:
     folder = pytest.importorskip("lm_eval").__path__[0]
     sources = {name: Path(folder, "tasks", "ruler", f"{name}_utils.py").read_text() for name in ("vt", "cwe", "fwe")}
     sources["niah"] = Path(folder, "tasks", "ruler", "niah_utils.py").read_text()
-    from h2o_llama.eval.ruler import chains, frequencies, needles
+    from h2o_llama.eval.ruler import drafts
 
     for name, texts in {
         "vt": (
-            chains._QUESTION.replace("{value}", "{query}"),
-            chains._PREFIX.replace("{value}", "{query}").replace("{n}", "{num_v}"),
+            drafts._CHAIN_QUESTION.replace("{value}", "{query}"),
+            drafts._CHAIN_PREFIX.replace("{value}", "{query}").replace("{n}", "{num_v}"),
         ),
-        "cwe": (frequencies._COMMON_QUESTION, frequencies._COMMON_PREFIX),
-        "fwe": (frequencies._FREQUENT_QUESTION, frequencies._FREQUENT_PREFIX),
-        "niah": (needles._QUESTION.replace("{kind}", "{type_needle_v}"),),
+        "cwe": (drafts._COMMON_QUESTION, drafts._COMMON_PREFIX),
+        "fwe": (drafts._FREQUENT_QUESTION, drafts._FREQUENT_PREFIX),
+        "niah": (drafts._NEEDLE_QUESTION.replace("{kind}", "{type_needle_v}"),),
     }.items():
         for text in texts:
             assert text.replace("\n", "\\n") in sources[name]

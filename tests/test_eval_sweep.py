@@ -1,31 +1,25 @@
-"""Settings, references, and runs over many settings that can be gone on with."""
+"""Settings, and runs over many settings that can be gone on with."""
 
 from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_memory_is_well_formed, assert_refused, assert_same_history, case
-from h2o_llama import H2OConfig, Llama, demo_model_path
+from compare import assert_refused, case
+from h2o_llama import H2OConfig, Llama
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, sweep, window
 from h2o_llama.eval.rows import append_rows, read_rows
-from h2o_llama.inspect.attention_mass import chunk_masses
 from h2o_llama.models._fingerprint import model_fingerprint
 from inputs import random_tokens
-from reference_llama import ReferenceLlama, memory_set
-from references import references
 from spies import record_calls
 
 S = 64
 N = 256
-H2O = H2OConfig(local_window=8, heavy_budget=8, sink_tokens=2, lookup_budget=0, chunk_size=S)
 PLAIN: dict[str, Any] = {"scorer": ["sum"], "lookup_budget": [0]}
 SETTINGS = sweep(local_window=[8], heavy_budget=[4, 8], sink_tokens=[0], **PLAIN)
 TEXT = bytes(random_tokens(N + 64, n_vocab=128))
@@ -82,16 +76,14 @@ def test_names_of_a_sweep() -> None:
             assert [s.h2o.has_key_index for s in settings if s.h2o] == ["index" in name for name in names]
 
 
-def test_bad_sweeps_and_references() -> None:
-    it = Setting("it", H2O)
+def test_bad_sweeps() -> None:
     assert_refused(
         [
             (lambda: sweep(local_window=[], heavy_budget=[8]), "no setting"),
             (lambda: sweep(local_window=[-1], heavy_budget=[8]), "local_window"),
             (lambda: sweep(local_window=[8], heavy_budget=[8], schedule=["thrice"]), "schedule"),
             (lambda: sweep(local_window=[8], heavy_budget=[8], scorer=["guess"]), "scorer"),
-            (lambda: references(it, ["upper_bound"], S), "random, window, upper-bound"),
-            (lambda: references(Setting("dense", None), ["random"], S), "needs a setting with H2O"),
+            (lambda: window(Setting("dense", None), S), "needs a setting with H2O"),
         ]
     )
 
@@ -128,139 +120,8 @@ def test_ratios_and_blocks_are_named_and_measured(tiny_model: Path) -> None:
     losses = [row["ppl_ratio"] for row in rows if row["setting"] != "dense"]
     assert len(losses) == 3
     assert losses[0] == pytest.approx(losses[2], rel=1e-4)
-    with pytest.raises(ValueError, match="memory sets of one size"):
-        references(ratio, ["random"], S)
-
-
-def test_references_have_the_same_memory_size() -> None:
-    random, recent, upper_bound = references(Setting("it", H2O), ["random", "window", "upper-bound"], S)
-    assert (random.memory, recent.memory, upper_bound.memory) == ("random", None, "upper_bound")
-    assert random.h2o == upper_bound.h2o
-    for setting in (random, recent, upper_bound):
-        assert setting.h2o is not None
-        assert setting.h2o.memory_size == H2O.memory_size
-    assert recent.h2o == replace(H2O, local_window=14, heavy_budget=0, sink_tokens=4)
-    assert [s.name for s in (random, recent, upper_bound)] == [
-        "single_pass random A2 L8 H8",
-        "single_pass window A4 L14",
-        "single_pass upper bound A2 L8 H8",
-    ]
-    # They choose what would be looked up.
-    settings = references(Setting.of(replace(H2O, lookup_budget=16)), ["random", "window", "upper-bound"], S)
-    sizes = ["random A2 L8 H24", "window A4 L30", "upper bound A2 L8 H24"]
-    assert [s.name for s in settings] == [f"single_pass {name}" for name in sizes]
-
-
-# --- memory sets of references
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        # sink 0, local window 6 and 7, best two of the others: 3 and 5
-        ([9, 1, 2, 5, 3, 4, 0, 0], [0, 3, 5, 6, 7]),
-        # equal values: the lower positions
-        ([0, 1, 1, 1, 1, 1, 0, 0], [0, 1, 2, 6, 7]),
-        # -inf cannot be chosen
-        ([0, -np.inf, 1, -np.inf, -np.inf, 2, 0, 0], [0, 2, 5, 6, 7]),
-        # fewer positions than M
-        ([1, 2, 3], [0, 1, 2, -1, -1]),
-    ],
-)
-def test_memory_set_by_hand(values: list[float], expected: list[int]) -> None:
-    other = [0.0] * len(values)
-    h2o = H2OConfig(local_window=2, heavy_budget=2, sink_tokens=1)
-    got = memory_set(np.array([values, other], dtype=np.float32), h2o)
-    assert got.dtype == np.int32
-    assert got[0].tolist() == expected
-    assert got[1].tolist() == ([0, 1, 2, 6, 7] if len(values) > 5 else expected)
-
-
-def history(path: Path, memory: Any, tokens: list[int], *, seed: int = 0, calls: int = 1) -> list[dict[int, Any]]:
-    """Memory sets after reading the tokens in so many calls."""
-    weights = Llama(path, n_ctx=256, h2o=None)
-    context: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "record": True}
-    llm = ReferenceLlama(weights, H2O, memory, seed, **context)
-    with weights, llm:
-        if calls > 1:
-            llm.plan(tokens)
-        for part in np.array_split(tokens, calls):
-            llm.eval(part)
-        return [dict(sets) for sets in llm.kv.history]
-
-
-def test_random_memory(tiny_model: Path) -> None:
-    tokens = random_tokens(N + 10)
-    sets = history(tiny_model, "random", tokens)
-    assert len(sets) == 4
-    for chunk, layers in enumerate(sets):
-        end = (chunk + 1) * S
-        for layer, memory in layers.items():
-            assert_memory_is_well_formed(memory, end=end, L=8, H=8, A=2)
-            for head, row in enumerate(memory):
-                last = set() if chunk == 0 else set(sets[chunk - 1][layer][head].tolist())
-                assert set(row.tolist()) <= last | set(range(end - S, end)) | {0, 1}
-    drawn = {tuple(row[2:10]) for row in sets[0][0]} | {tuple(row[2:10]) for row in sets[0][1]}
-    assert len(drawn) == 4  # heads and layers draw apart
-    assert_same_history(history(tiny_model, "random", tokens), sets)
-    other = history(tiny_model, "random", tokens, seed=1)
-    assert any(not np.array_equal(a[0], b[0]) for a, b in zip(sets, other, strict=True))
-
-
-def test_upper_bound_is_what_the_next_chunk_attends_to(tiny_model: Path) -> None:
-    tokens = random_tokens(N + 10)
-    sets = history(tiny_model, "upper_bound", tokens)
-    with Llama(tiny_model, n_ctx=256, h2o=None) as weights:
-        masses = list(chunk_masses(weights, tokens, chunk_size=S, n_threads=1))
-    assert len(sets) == 4
-    for chunk, layers in enumerate(sets):
-        end = (chunk + 1) * S
-        for layer, memory in layers.items():
-            assert_memory_is_well_formed(memory, end=end, L=8, H=8, A=2)
-            for head, row in enumerate(memory):
-                mass = masses[chunk + 1][layer][head]
-                chosen = [p for p in row.tolist() if 2 <= p < end - 8]
-                left_out = sorted(set(range(2, end - 8)) - set(chosen))
-                assert len(chosen) == 8
-                assert mass[chosen].min() >= mass[left_out].max()
-
-
-@pytest.mark.parametrize("memory", ["random", "upper_bound"])
-def test_references_do_not_depend_on_the_calls(memory: Any, tiny_model: Path) -> None:
-    tokens = random_tokens(N + 10)
-    assert_same_history(history(tiny_model, memory, tokens, calls=7), history(tiny_model, memory, tokens))
-
-
-def test_a_single_last_token_is_no_decode_step(tiny_model: Path) -> None:
-    weights = Llama(tiny_model, n_ctx=256, h2o=None)
-    with weights, ReferenceLlama(weights, H2O, "upper_bound", 0, n_ctx=N, n_threads=1) as llm:
-        llm.eval(random_tokens(2 * S + 1), logits="all")
-        assert llm.logits.shape == (2 * S + 1, llm.n_vocab)
-        assert llm.kv.stats.decode_steps == 0
-
-
-def test_a_dense_tail_over_a_chunk_end(tiny_model: Path) -> None:
-    tokens = random_tokens(2 * S + 4)
-    weights = Llama(tiny_model, n_ctx=256, h2o=None)
-    with weights, ReferenceLlama(weights, H2O, "random", 0, n_ctx=N, n_threads=1) as llm:
-        llm.eval(tokens, logits="all", dense_tail=10)
-        whole = llm.logits
-        llm.reset()
-        llm.plan(tokens)
-        parts = []
-        for part, dense_tail in ((tokens[: 2 * S - 6], 0), (tokens[2 * S - 6 :], 10)):
-            llm.eval(part, logits="all", dense_tail=dense_tail)
-            parts.append(llm.logits)
-        np.testing.assert_allclose(whole, np.concatenate(parts), rtol=0, atol=1e-3)
-
-
-def test_the_upper_bound_is_the_best_on_real_text() -> None:
-    mine = sweep(local_window=[16], heavy_budget=[16], lookup_budget=[0])[0]
-    settings = [mine, *references(mine, ["random", "window", "upper-bound"], S)]
-    rows = measure(demo_model_path(), settings, text=None, n_tokens=[512], tasks=[Perplexity(1)])
-    divergence = {row["setting"]: row["kld_mean"] for row in rows}
-    assert len(divergence) == 4
-    assert min(divergence, key=lambda name: divergence[name]) == "single_pass upper bound A4 L16 H16"
+    with pytest.raises(ValueError, match="no keep_ratio"):
+        window(ratio, S)
 
 
 # --- rows and files
@@ -293,7 +154,6 @@ def test_a_row_says_what_it_is(tiny_model: Path) -> None:
     assert row["machine"]["h2o_llama"] == h2o_llama.__version__
     assert row["machine"]["threads"] == 1
     assert row["h2o"]["heavy_budget"] == 8
-    assert row["memory"] is None
     json.dumps(row)
 
 
@@ -345,25 +205,7 @@ def test_finished_rows_survive_a_failure(tiny_model: Path, tmp_path: Path, monke
     assert [p.name for p in tmp_path.iterdir()] == ["rows.json"]
 
 
-def test_rows_that_others_add_are_kept(tiny_model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    foreign = {"task": "perplexity", "setting": "of another run"}
-
-    def add_once(*_: Any) -> None:
-        if foreign not in json.loads(path.read_text()):
-            append_rows(path, [foreign])
-
-    rows = measure(tiny_model, json_file=path, progress=add_once)
-    assert json.loads(path.read_text()) == [foreign, *rows]
-
-
-def test_an_empty_file_has_no_rows_yet(tiny_model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    path.touch()
-    assert measure(tiny_model, json_file=path) == json.loads(path.read_text())
-
-
-@pytest.mark.parametrize("content", [b" ", b"{}", b"[1]", b'[{"name": "x"}]', b"not json", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b" ", b'[{"name": "x"}]', b"\xff\xfe"])
 def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_bytes(content)

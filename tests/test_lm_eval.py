@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from chats import CHATML, log_softmax, rendered, user
+from chats import CHATML, log_softmax, rendered
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama.chat import generation
-from spies import record_calls
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")
@@ -25,7 +23,6 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 
 from h2o_llama.eval import lm_eval_model  # noqa: E402
 from h2o_llama.eval.lm_eval_model import H2OLM  # noqa: E402
-from h2o_llama.sampling import Sampling  # noqa: E402
 
 N_CTX = 256
 END = "<eos>"  # the demo model's name of the token that ends a text
@@ -95,14 +92,11 @@ def test_what_is_generated_is_greedy(tail: int) -> None:
     assert [is_greedy for _, is_greedy in loglikelihoods(lm, (CONTEXT, text), (CONTEXT, wrong))] == [True, False]
 
 
-def test_continuations_of_one_token_need_one_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = open_lm(dense_tail=0)
-    reads = record_calls(monkeypatch, lm, "_log_probabilities")
-    values = loglikelihoods(lm, *((CONTEXT, letter) for letter in "abc"), (CONTEXT[:-1], "a"))
+def test_continuations_of_one_token() -> None:
+    values = loglikelihoods(open_lm(dense_tail=0), *((CONTEXT, letter) for letter in "abc"), (CONTEXT[:-1], "a"))
     rows = log_p(True, CONTEXT, 0)
     expected = [rows[-1, ord("a")], rows[-1, ord("b")], rows[-1, ord("c")], rows[-2, ord("a")]]
     np.testing.assert_allclose([value for value, _ in values], expected, atol=5e-3)
-    assert [len(call["tokens"]) for call in reads] == [len(CONTEXT), len(CONTEXT) - 1]
 
 
 def test_a_text_without_context_follows_the_token_that_begins_texts() -> None:
@@ -163,27 +157,18 @@ def test_generation_ends_before_a_stop_string() -> None:
     assert unstopped == free
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_tasks_are_sampled_as_they_ask_for() -> None:
+    """What they do not ask for is off."""
+    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    asked = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 3}
+    for options, expected in [
         ({"do_sample": False, "temperature": 0.7}, {"temperature": 0.0}),
         ({}, {"temperature": 0.0}),
         ({"do_sample": True}, {}),
-        (
-            {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 3},
-            {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 3},
-        ),
+        ({"do_sample": True, **asked}, asked),
         ({"do_sample": True, "repetition_penalty": 1.2, "top_k": None}, {"repeat_penalty": 1.2}),
-    ],
-)
-def test_tasks_are_sampled_as_they_ask_for(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    """What they do not ask for is off."""
-    calls = record_calls(monkeypatch, generation, "generate_by")
-    open_lm(h2o="off").generate_until([request("generate_until", "a", {"max_gen_toks": 1, **options})], True)
-    wanted = Sampling(**({"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | expected))
-    assert calls[0]["sampling"] == wanted
+    ]:
+        assert lm_eval_model._sampling(options) == off | expected
 
 
 def test_long_prompts_make_room_for_the_answer() -> None:
@@ -314,18 +299,3 @@ def test_lm_eval_drives_the_model(task_folder: Path, h2o: str) -> None:
     nats = -sum(lm.loglikelihood_rolling([request("loglikelihood_rolling", doc["text"]) for doc in docs], True))
     n_bytes = sum(len(doc["text"]) for doc in docs)
     assert results["keys_text"]["byte_perplexity,none"] == pytest.approx(np.exp(nats / n_bytes), rel=1e-6)
-
-
-def test_lm_eval_applies_the_chat_template(task_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = record_calls(monkeypatch, H2OLM, "tok_encode")
-    lm_eval.simple_evaluate(
-        model=open_lm(chat_template=CHATML),
-        tasks=["keys_answer"],
-        task_manager=TaskManager(include_path=str(task_folder), include_defaults=False),
-        bootstrap_iters=0,
-        apply_chat_template=True,
-    )
-    docs = [json.loads(line) for line in (task_folder / "docs.json").read_text().splitlines()]
-    assert [call["string"] for call in encoded] == [
-        rendered(CHATML, [user(doc["text"])], add_generation_prompt=True) for doc in docs
-    ]

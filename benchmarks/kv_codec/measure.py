@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import codec
-from h2o_llama.bench.prompt import prompt_tokens
+from h2o_llama.bench import prompt_tokens
 from h2o_llama.errors import H2OError
 from h2o_llama.llama import Llama
 

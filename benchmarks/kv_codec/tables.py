@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from h2o_llama.bench.tables import MB, Table
 from kv_codec.measure import PREDICTORS, VIEWS, CodecReport, Row
+from tables import MB, Table
 
 _FRONT = 2  # layers that the seeds' target is about
 

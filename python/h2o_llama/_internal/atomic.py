@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -14,6 +15,16 @@ try:
     import fcntl
 except ImportError:  # not on this system
     fcntl = None  # type: ignore[assignment]
+
+
+def check_target(path: Path) -> None:
+    """Raise OSError if a file cannot be written there: better before a long computation than after it."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path.parent))
 
 
 @contextmanager

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from h2o_llama._internal import terminal
+from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import describe
-from h2o_llama.bench import Bench, Plan, Report, beside_dense
-from h2o_llama.bench.rows import of_groups
-from h2o_llama.bench.tables import facts, tables
-from h2o_llama.cli import findings, options, sweeps
+from h2o_llama.bench import NOTE, Bench, beside_dense, tables
+from h2o_llama.cli import options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import model_file, read_text
 from h2o_llama.cli.sweeps import values
 from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.eval import Setting
-from h2o_llama.sequence._params import available_cpus
+
+_STDOUT = Path("-")
 
 
 @with_changes
-@sweeps.with_settings(schedule="single_pass,two_phase", decode="full,memory")
+@sweeps.with_settings(decode="full,memory")
 def bench(
     model: options.Model,
     n_prompt: Annotated[str, typer.Option(help="Prompt lengths N to read.")] = "1024,4096,8192",
@@ -34,11 +36,9 @@ def bench(
         int | None, typer.Option(min=0, help="Leave dense attention out of longer prompts; 0: measure H2O only.")
     ] = None,
     text: sweeps.Text = None,
-    json_file: sweeps.JsonFile = None,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", help="Write a line for each figure to this file; - as with --json.")
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
     ] = None,
-    plot: sweeps.Plot = None,
     settings: Sequence[Setting] = (),
     chunk: options.Chunk = options.DEFAULTS.chunk_size,
     threads: options.Threads = None,
@@ -47,38 +47,42 @@ def bench(
 ) -> None:
     """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
 
-    Dense attention is measured twice: as llama.cpp computes it, and with our own products with weights, as H2O has
+    Dense attention is measured twice: as llama.cpp computes it, and with our own kernels for weights, as H2O has
     them. So the table tells what is attention and what is not.
 
-    All modes read the same tokens with the same weights, in turns; figures are medians. A prefill of more than 20
-    seconds is measured once. What generated tokens read is set beside what this machine's memory delivers. Options that
-    take several values give all combinations. Ctrl-C ends it with what was measured so far. Tables are Markdown unless
-    they go to a terminal.
+    All modes read the same tokens, in turns, each in a process of its own; figures are medians. A prefill of more than
+    20 seconds is measured once. Options that take several values give all combinations. After Ctrl-C the figures so far
+    are printed.
     """
-    plan = Plan(
+    if json_file not in (None, _STDOUT):
+        check_target(json_file)
+    machine = describe()
+    measured = Bench(
+        model_file(model),
         beside_dense(settings),
-        n_prompt=values("--n-prompt", n_prompt, int),
-        depths=values("--depth", depth, int),
+        values("--n-prompt", n_prompt, int),
+        values("--depth", depth, int),
         n_gen=n_gen,
         repetitions=repetitions,
         dense_max=dense_max,
         chunk_size=chunk,
-        n_threads=threads or available_cpus(),
+        n_threads=threads,
         n_gpu_layers=gpu_layers,
+        text=None if text is None else read_text(text),
         changes=changes,
     )
-    if json_file == findings.STDOUT and csv_file == findings.STDOUT:
-        raise typer.BadParameter("--json and --csv cannot both go to standard output")
-    findings.check_files(json_file, csv_file)
-    draw = None if plot is None else findings.drawing("bench_plots", plot)
-
-    started = describe()
-    with closing(Bench(model_file(model), plan, None if text is None else read_text(text))) as measured:
-        try:
-            with progress_bars(auto_refresh=False) as update:
-                measured.run(update)
-        finally:  # what was measured before Ctrl-C or an error counts too
-            if measured.rows():
-                report = Report.of(measured, started)
-                files = [(json_file, report.to_json()), (csv_file, report.to_csv())]
-                findings.write(files, of_groups(report.rows), draw, facts(report), tables(report))
+    try:
+        with progress_bars(auto_refresh=False) as update:
+            measured.run(update)
+    finally:  # figures before Ctrl-C or an error count too
+        if rows := measured.rows():
+            facts = measured.facts(machine)
+            content = json.dumps({"machine": machine, "facts": facts, "rows": rows}, indent=1) + "\n"
+            if json_file == _STDOUT:
+                terminal.write(content)
+            else:
+                console = Console()
+                console.print(terminal.plain(facts), *tables(rows), NOTE, sep="\n\n")
+                if json_file is not None:
+                    json_file.write_text(content, encoding="utf-8")
+                    terminal.echo(f"Written: {json_file}")

@@ -9,12 +9,16 @@ import typer
 from rich.console import Console
 
 from h2o_llama import demo_model_path
+from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
+from h2o_llama.bench import DENSE, LLAMA_CPP, Bench, Mode
+from h2o_llama.bench import NOTE as BENCH_NOTE
+from h2o_llama.bench import tables as bench_tables
 from h2o_llama.cli.progress import progress_bars
+from h2o_llama.demo.answers import CHUNK_SIZE, H2O, NOTE, answer_table, ask, html_facts
 from h2o_llama.demo.document import build_document
-from h2o_llama.demo.measure import CHUNK_SIZE, H2O, compare, default_threads
-from h2o_llama.demo.tables import LONG_NOTE, LOSSES, answer_table, cost_table, html_facts
-from h2o_llama.inspect.html import check_target, write_html
+from h2o_llama.inspect.html import write_html
+from h2o_llama.sequence._params import available_cpus
 
 # The model was trained on up to 8,192 tokens; this leaves room for questions and answers.
 DOCUMENT_BYTES = 8100
@@ -35,23 +39,30 @@ def demo(
     """
     check_target(html)
     console = Console()
-    n_threads = threads or default_threads()
+    # Threads wait for each other by spinning, so that all are as slow as the busiest CPU.
+    n_threads = threads or max(1, available_cpus() // 2)
     document = build_document(DOCUMENT_BYTES, DEPTHS)
     console.print(
         f"{len(document.needles)} keys are hidden in {DOCUMENT_BYTES:,} bytes of standard library source (one token "
-        "each), then asked for after its end. Every question is a new prefill, by dense attention and by H2O in turn, "
-        f"on {n_threads} thread{'s' if n_threads > 1 else ''}.",
+        "each), then asked for after its end. Every question is a new prefill, by dense attention and by H2O, on "
+        f"{n_threads} thread{'s' if n_threads > 1 else ''}.",
         f"H2O: chunks of {CHUNK_SIZE} tokens; memory sets of {H2O.memory_size} (the first {H2O.sink_tokens}, the last "
         f"{H2O.local_window} and {H2O.heavy_budget} heavy hitters, ranked by {H2O.scorer}) for every layer and KV "
         f"head; up to {H2O.lookup_budget} tokens that are looked up by the text, the same for all.",
         sep="\n",
     )
+    measured = Bench(
+        demo_model_path(),
+        [*(mode for mode in DENSE if mode.name == LLAMA_CPP), Mode("H2O", H2O)],
+        [DOCUMENT_BYTES, *([LONG_BYTES] if long else [])],
+        repetitions=1,
+        chunk_size=CHUNK_SIZE,
+        n_threads=n_threads,
+        text=build_document(LONG_BYTES).text,
+    )
     with progress_bars() as update:
-        short = compare(demo_model_path(), document, n_threads, update)
-    console.print("", cost_table(short), "", answer_table(document, short), *LOSSES, "", sep="\n")
-    if long:
-        with progress_bars() as update:
-            longer = compare(demo_model_path(), build_document(LONG_BYTES), n_threads, update, [short.dense.variant])
-        console.print(cost_table(longer), LONG_NOTE, "", sep="\n")
-    write_html(html, short.report, html_facts(document, short), [n.line_positions for n in document.needles])
+        answers = ask(demo_model_path(), document, n_threads, update)
+        measured.run(update)
+    console.print("", answer_table(document, answers), NOTE, *bench_tables(measured.rows()), BENCH_NOTE, "", sep="\n")
+    write_html(html, answers.report, html_facts(document, answers), [n.line_positions for n in document.needles])
     echo(f"What each head kept, highlighted in the document: {html}")

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama._internal.terminal import plain
-from h2o_llama.cli import findings, options, sweeps
+from h2o_llama.cli import options, sweeps
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_model, read_text
 from h2o_llama.cli.sweeps import values
@@ -35,7 +35,6 @@ def eval_model(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
     ] = None,
-    plot: sweeps.Plot = None,
     settings: Sequence[Setting] = (),
     chunk: options.Chunk = options.DEFAULTS.chunk_size,
     beside_window: Annotated[
@@ -84,7 +83,6 @@ def eval_model(
         tasks.append(Perplexity(windows))
         if continuation > 0:
             tasks.append(Continuation(continuation, windows))
-    draw = None if plot is None else findings.drawing("eval_plots", plot)
 
     with open_model(model, gpu_layers, changes=changes) as weights, progress_bars() as update:
         rows = evaluate(
@@ -104,8 +102,6 @@ def eval_model(
     console = Console()
     for table in tables(rows):
         console.print(plain(table) if isinstance(table, str) else table)
-    if draw is not None:
-        findings.name_files(draw(rows))
 
 
 def _half(text: bytes, half: str) -> bytes:

@@ -10,20 +10,16 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OConfig
+from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_prompt, tokenize
 from h2o_llama.cli.weights import NONE, Changes, with_changes
-from h2o_llama.inspect.captured import captured_mass
 from h2o_llama.inspect.history import memory_history
-from h2o_llama.inspect.html import check_target, write_html
-from h2o_llama.inspect.lookup_attention import lookup_attention
+from h2o_llama.inspect.html import write_html
 from h2o_llama.inspect.memory import HeadMemory, MemoryReport, memory_report
 from h2o_llama.inspect.terminal import extra_table, head_table, highlighted, legend
-
-# Dense attention costs the square of the length: up to so many tokens nobody has to ask for it.
-MASS_TOKENS = 8192
 
 
 @with_changes
@@ -35,14 +31,6 @@ def inspect(
     layer: Annotated[int | None, typer.Option(min=0, help="Only this layer.")] = None,
     head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an HTML page here too, with all layers and heads.")] = None,
-    mass: Annotated[
-        bool | None,
-        typer.Option(
-            help="Read the text with dense attention too, and tell how much of it goes to what was kept; unless "
-            "--lookup is 0, once more, and tell how much attention goes to what was looked up. By default for an HTML "
-            f"page of up to {MASS_TOKENS:,} tokens."
-        ),
-    ] = None,
     h2o: H2OConfig | None = None,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
@@ -63,21 +51,9 @@ def inspect(
         tokens = tokenize(weights, text)
         llm = open_context(weights, len(tokens), threads, h2o, record=True)
     title = file.name if file and str(file) != "-" else "the text"
-    if mass is None:
-        mass = html is not None and len(tokens) <= MASS_TOKENS and h2o.chunk_size > 1
     with llm, progress_bars() as update:
         llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
-        history = memory_history(llm)
-        captured = to_looked_up = None
-        if mass and history.n_sets > 0:
-            captured = captured_mass(
-                llm, tokens, history, n_threads=threads, progress=lambda n, n_total: update("dense", n, n_total)
-            )
-            if llm.h2o is not None and llm.h2o.has_lookups:
-                to_looked_up = lookup_attention(
-                    llm, tokens, n_threads=threads, progress=lambda n, n_total: update("lookup", n, n_total)
-                )
-        report = memory_report(llm, tokens, title, history, captured, to_looked_up)
+        report = memory_report(llm, tokens, title, memory_history(llm))
         description = llm.desc
 
     console = Console()

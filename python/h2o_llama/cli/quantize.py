@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
+from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
 from h2o_llama.cli import options
 from h2o_llama.cli.prompt import model_file
-from h2o_llama.inspect.html import check_target
 from h2o_llama.models.quantize import quantize_model, quantize_types
 
 

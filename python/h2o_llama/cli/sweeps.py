@@ -21,10 +21,6 @@ Text = Annotated[
         "--file", "-f", help="Text file, or a name that `pull` lists; - is standard input. By default Python's sources."
     ),
 ]
-Plot = Annotated[Path | None, typer.Option(help="Folder to draw pictures into.")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
-]
 Evict = Annotated[
     bool,
     typer.Option(

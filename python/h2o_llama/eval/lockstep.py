@@ -74,7 +74,7 @@ def read_windows(
     n_done, n_total = 0, windows.size * len(everyone)
     for window in windows:
         for reader in everyone.values():
-            _begin(reader.llm, window)
+            reader.llm.reset()
         for start, stop in calls:
             scored = start >= first
             for name, reader in everyone.items():
@@ -93,10 +93,3 @@ def read_windows(
         name: Reading(join(parts).reshape(len(windows), -1), seconds[name], seconds[DENSE.name])
         for name, parts in zip(readers, zip(*losses, strict=True), strict=True)
     }
-
-
-def _begin(llm: Llama, window: NDArray[np.int32]) -> None:
-    llm.reset()
-    plan = getattr(llm, "plan", None)  # of a setting's own Llama, whose memory sets follow from the text
-    if plan is not None:
-        plan(window)

@@ -70,7 +70,7 @@ def evaluate(
     -------
     list of dict
         Rows for each length, task and setting. "task", "setting", "n_tokens", "chunk_size", "model",
-        "model_fingerprint" (SHA-256 of parts of the file), "h2o", "memory", "seed" and the task's options, the text's
+        "model_fingerprint" (SHA-256 of parts of the file), "h2o", "seed" and the task's options, the text's
         SHA-256 among them, tell what it is; "file" is llama.cpp's description of the model, with its file type,
         "text" the text's name, "machine" where and with which version it was measured; the others are results: "nats"
         are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
@@ -145,7 +145,6 @@ def _identity(subject: Subject, setting: Setting, n_tokens: int, task: Task, var
         "model": model.name,
         "model_fingerprint": subject.fingerprint,
         "h2o": None if setting.h2o is None else _as_read(asdict(setting.h2o)),
-        "memory": setting.memory,
         "seed": subject.seed,
         **variant,
     }

@@ -8,8 +8,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
 from h2o_llama.config import H2OConfig
-from h2o_llama.llama import Llama
-from h2o_llama.model import Model
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,21 +30,13 @@ class Setting:
         What tables and rows call it.
     h2o : H2OConfig or None
         None is dense attention.
-    memory : str or None, default None
-        Who chooses the H heavy hitters of a memory set, if it is not H2O: a subclass has an `open` of its own for it.
     """
 
     name: str
     h2o: H2OConfig | None
-    memory: str | None = None
-    n_more_contexts = 0  # that a context of this setting needs beside it
-
-    def open(self, model: Model, h2o: H2OConfig | None, seed: int, **context: Any) -> Llama:
-        """A context that computes attention so, with this configuration in the place of its own."""
-        return Llama(model, h2o=h2o, **context)
 
     @classmethod
-    def of(cls, h2o: H2OConfig, memory: str | None = None) -> Self:
+    def of(cls, h2o: H2OConfig) -> Self:
         """With a name that tells schedule, choice and budgets, such as "single_pass distant A4 L128 H128".
 
         Where H2O chooses nothing, `h2o` gets the default scorer, and the default retrieval where nothing is looked up,
@@ -54,14 +44,9 @@ class Setting:
         """
         if h2o.lookup_budget == 0:
             h2o = replace(h2o, retrieval=_DEFAULTS.retrieval)
-        if memory is not None or h2o.heavy_budget == 0:
+        if h2o.heavy_budget == 0:
             h2o = replace(h2o, scorer=H2OConfig.scorer)
-        if memory is not None:
-            choice = [memory.replace("_", " ")]
-        elif h2o.heavy_budget == 0:
-            choice = ["window"]
-        else:
-            choice = [h2o.scorer]
+        choice = "window" if h2o.heavy_budget == 0 else h2o.scorer
         sizes = (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget or 0, h2o.lookup_budget)
         budgets = tuple(zip("ALHB", sizes, strict=True))
         others = [] if h2o.keep_ratio is None else [f"keep{h2o.keep_ratio:.4g}"]
@@ -77,8 +62,8 @@ class Setting:
             others.append("evict" if h2o.cold_store is None else "evict to a cold store")
         elif h2o.decode != _DEFAULTS.decode:
             others.append(f"decode {h2o.decode}")
-        words = [h2o.schedule, *choice, *(f"{letter}{n}" for letter, n in budgets if n > 0), *others]
-        return cls(" ".join(words), h2o, memory)
+        words = [h2o.schedule, choice, *(f"{letter}{n}" for letter, n in budgets if n > 0), *others]
+        return cls(" ".join(words), h2o)
 
 
 DENSE = Setting("dense", None)
@@ -109,7 +94,7 @@ def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list
     res = []
     for setting in settings:
         h2o = setting.h2o
-        if h2o is None or setting.memory is not None or h2o.schedule != "single_pass":
+        if h2o is None or h2o.schedule != "single_pass":
             continue
         if cold_store is None:
             heavy = h2o.heavy_budget if h2o.keep_ratio is not None else h2o.heavy_budget + h2o.lookup_budget

@@ -50,7 +50,7 @@ class Subject:
         """A context for `n_ctx` tokens."""
         context = {"n_ctx": n_ctx, "n_batch": max(4096, self.chunk_size), "n_ubatch": self.chunk_size, **self._common}
         h2o = None if setting.h2o is None else setting.h2o.in_chunks_of(self.chunk_size)
-        return setting.open(self.weights, h2o, self.seed, **context)
+        return Llama(self.weights, h2o=h2o, **context)
 
     def rounds(self, settings: Sequence[Setting], n_ctx: int, contexts_each: int = 1) -> list[Sequence[Setting]]:
         """The settings, as many at a time as fit into half of the machine's memory beside dense attention."""
@@ -59,7 +59,6 @@ class Subject:
         logits = 4 * core.n_vocab * (self.chunk_size + piece_tokens(core.n_vocab))
         has_index = any(s.h2o is not None and s.h2o.has_key_index for s in settings)
         each = kv_bytes_at_least(core, n_ctx, "f16", "f16", has_index) + logits
-        others = 1 + max((s.n_more_contexts for s in settings), default=0)
-        room = (physical_memory() or 0) // 2 - core.size - others * each
+        room = (physical_memory() or 0) // 2 - core.size - each
         size = max(1, room // (each * contexts_each))
         return [settings[i : i + size] for i in range(0, len(settings), size)]

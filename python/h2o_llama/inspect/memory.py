@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama.inspect.captured import CapturedMass
 from h2o_llama.inspect.extra_keys import ExtraKeys, read_extra_keys
-from h2o_llama.inspect.history import MemoryHistory
-from h2o_llama.inspect.lookup_attention import LookupAttention
-from h2o_llama.inspect.pieces import Piece, split_pieces
+from h2o_llama.inspect.history import SHADES, MemoryHistory
+from h2o_llama.inspect.pieces import Piece, index_at, split_pieces
 
 if TYPE_CHECKING:
     from h2o_llama import Llama
-
-SHADES = 5
 
 
 @dataclass(frozen=True)
@@ -39,8 +34,8 @@ class MemoryReport:
 
     The memory sets hold positions below `memory_end`, where the last chunk begins; that chunk is read directly.
     Sinks and local window are the same for every head, so they are here once; both are empty before the first
-    memory set is built. `history`, `captured` and `lookup_attention`, with the same heads in the same order, are there
-    if they were asked for, `extra` if there is a lookup budget.
+    memory set is built. `history`, with the same heads in the same order, is there if it was recorded, `extra` if there
+    is a lookup budget.
     """
 
     title: str
@@ -53,9 +48,7 @@ class MemoryReport:
     local: range
     heads: tuple[HeadMemory, ...]
     history: MemoryHistory | None = None
-    captured: CapturedMass | None = None
     extra: ExtraKeys | None = None
-    lookup_attention: LookupAttention | None = None
 
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
         """The heads of one layer, one head of every layer, one head, or all. Raises ValueError if there is none."""
@@ -80,20 +73,8 @@ class MemoryReport:
             return len(self.heads)
         return sum(position in h.heavy for h in self.heads)
 
-    @cached_property
-    def piece_of(self) -> NDArray[np.int64]:
-        """For every position, the index of its piece."""
-        return np.repeat(np.arange(len(self.pieces)), [p.end - p.start for p in self.pieces])
 
-
-def memory_report(
-    llm: Llama,
-    tokens: Sequence[int],
-    title: str,
-    history: MemoryHistory | None = None,
-    captured: CapturedMass | None = None,
-    lookup_attention: LookupAttention | None = None,
-) -> MemoryReport:
+def memory_report(llm: Llama, tokens: Sequence[int], title: str, history: MemoryHistory | None = None) -> MemoryReport:
     """What `llm` kept of `tokens`, which are all that it has evaluated since its last reset."""
     kv = llm.kv
     heads = []
@@ -120,9 +101,7 @@ def memory_report(
         local=local,
         heads=tuple(heads),
         history=history,
-        captured=captured,
         extra=read_extra_keys(llm),
-        lookup_attention=lookup_attention,
     )
 
 
@@ -130,7 +109,7 @@ def _text(llm: Llama, token: int) -> bytes:
     return "▨".encode() if token < 0 else llm.detokenize([token])  # a row of embeddings
 
 
-def shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
+def shades(heads: Sequence[HeadMemory]) -> dict[int, int]:
     """Shade 1 to `SHADES` for every position that a head keeps as heavy hitter.
 
     For one head by the rank of the score (the top fifth gets the darkest), for several by how many of them keep it.
@@ -148,5 +127,5 @@ def top_texts(report: MemoryReport, head: HeadMemory, n: int) -> list[tuple[str,
 
     Of equally frequent ones, that with the highest score comes first.
     """
-    texts = (report.pieces[report.piece_of[position]].text for position in head.heavy)
+    texts = (report.pieces[index_at(report.pieces, position)].text for position in head.heavy)
     return Counter(texts).most_common(n)

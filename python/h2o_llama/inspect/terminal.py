@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -10,10 +9,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from h2o_llama.inspect.measures import mean, stability
 from h2o_llama.inspect.memory import HeadMemory, MemoryReport, shades, top_texts
-from h2o_llama.inspect.pieces import Piece, visible
-from h2o_llama.inspect.snippets import snippet
+from h2o_llama.inspect.pieces import Piece, snippet, visible
 
 _MOST_READ = 8
 _SHADE_COLOURS = ("#fdeecb", "#fbd98f", "#f6b950", "#e98d22", "#c9540a")
@@ -22,33 +19,15 @@ _REGION_STYLES = {"open": Style(), "local": Style(color="blue"), "sinks": Style(
 
 
 def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
-    """One row per head: what it keeps, and the most frequent texts of its heavy hitters.
-
-    Also its stability if the report has a history, and if they were measured, the share of dense attention that it
-    holds and the share of its attention that goes to looked-up tokens.
-    """
-    shares: dict[str, dict[tuple[int, int], float]] = {}
-    if report.history is not None:
-        shares["Stable"] = dict(zip(report.history.heads, stability(report.history), strict=True))
-    if report.captured is not None:
-        shares["Mass"] = dict(zip(report.captured.heads, mean(report.captured.captured, axis=0), strict=True))
-    if report.lookup_attention is not None:
-        shares["Looked up"] = dict(
-            zip(report.lookup_attention.heads, mean(report.lookup_attention.share, axis=0), strict=True)
-        )
-    table = Table("Layer", "KV head", "Kept", "Heavy hitters", *shares, "Heavy hitters' texts, most frequent first")
+    """One row per head: numbers of kept tokens, and the most frequent texts of its heavy hitters."""
+    table = Table("Layer", "KV head", "Kept", "Heavy hitters", "Heavy hitters' texts, most frequent first")
     for column in table.columns[:-1]:
         column.justify = "right"
     always = len(report.local) + len(report.sinks)
     for h in heads:
-        percents = (_percent(values[h.layer, h.head]) for values in shares.values())
         tops = "  ".join(f"{visible(text)} ×{n}" for text, n in top_texts(report, h, 6))
-        table.add_row(str(h.layer), str(h.head), str(always + len(h.heavy)), str(len(h.heavy)), *percents, Text(tops))
+        table.add_row(str(h.layer), str(h.head), str(always + len(h.heavy)), str(len(h.heavy)), Text(tops))
     return table
-
-
-def _percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.0f} %"
 
 
 def extra_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table | None:
@@ -60,9 +39,9 @@ def extra_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table | No
     for column in table.columns[:-1]:
         column.justify = "right"
     for position, share in found:
-        place = snippet(report, range(position, position + 1), 30, 20)
+        place = snippet(report.pieces, position, 30, 20)
         text = Text.assemble("…", place.before, f"⟦{place.text}⟧", place.after, "…")
-        table.add_row(f"{position:,}", _percent(share), text)
+        table.add_row(f"{position:,}", f"{100 * share:.0f} %", text)
     return table
 
 
@@ -71,7 +50,7 @@ def highlighted(report: MemoryReport, heads: Sequence[HeadMemory], brackets: boo
 
     `brackets` puts them into ⟦ ⟧ as well, for an output without colours.
     """
-    shade_of = shades(report, heads)
+    shade_of = shades(heads)
 
     def look_of(piece: Piece) -> tuple[int, str]:
         return max(shade_of.get(p, 0) for p in range(piece.start, piece.end)), report.region(piece.start)

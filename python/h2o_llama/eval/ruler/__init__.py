@@ -1,7 +1,5 @@
 """RULER: tasks of any length that a model answers out of a long text."""
 
-from h2o_llama.eval.ruler.item import KINDS
-from h2o_llama.eval.ruler.mean import RulerMean, ruler_mean
-from h2o_llama.eval.ruler.task import Ruler
+from h2o_llama.eval.ruler.task import KINDS, Ruler, RulerMean, ruler_mean
 
 __all__ = ["KINDS", "Ruler", "RulerMean", "ruler_mean"]

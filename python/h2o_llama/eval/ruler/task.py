@@ -1,23 +1,126 @@
-"""The task "ruler": one of RULER's tasks, whose answers are generated."""
+"""The task "ruler": prompts of RULER, generated answers and their scores."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
 
 from h2o_llama._internal import check
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.dense_answers import DenseAnswers
-from h2o_llama.eval.ruler.draft import Sources
-from h2o_llama.eval.ruler.item import Item, make_item, score
+from h2o_llama.eval.ruler.drafts import DRAFTS, Sources
 from h2o_llama.eval.settings import DENSE, Setting
 from h2o_llama.eval.subject import Subject
 from h2o_llama.eval.task import Progress, Row
 from h2o_llama.llama import Llama
+from h2o_llama.model import Model
 from h2o_llama.sequence.generating import DENSE_TAIL
+
+_OWNER = "eval"
+
+KINDS = tuple(DRAFTS)
+"""RULER's names of its tasks."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A prompt as tokens, and answers expected in up to `n_generate` tokens after it."""
+
+    tokens: tuple[int, ...]
+    answers: tuple[str, ...]
+    n_generate: int
+
+
+def make_item(kind: str, n_tokens: int, seed: int | str, model: Model | Llama, sources: Sources) -> Item:
+    """Draw a task: prompt and answer have at most n_tokens tokens, and as many as a sentence or word more allows.
+
+    The question is a user's message in the model's chat template, if it has one, and the answer begins with RULER's
+    prefix. All arguments count in the drawing.
+
+    Raises ValueError if the kind is unknown, or n_tokens is too short for it.
+    """
+    draft = DRAFTS[check.choice(_OWNER, "ruler", kind, KINDS)](Random(f"{seed} {kind} {n_tokens}"), n_tokens, sources)
+    before, after = _around(model)
+
+    def tokens(n: int) -> list[int]:
+        text = before + draft.question(n) + after + draft.prefix
+        return model.tokenize(text, parse_special=bool(before or after))
+
+    def fits(n: int) -> bool:
+        return len(tokens(n)) + draft.n_generate <= n_tokens
+
+    n = _largest(fits, draft.least, draft.most)
+    if n is None:
+        least = len(tokens(draft.least)) + draft.n_generate
+        raise ValueError(f"[{_OWNER}] {n_tokens} tokens are too short for RULER's {kind!r}: it takes at least {least}")
+    return Item(tuple(tokens(n)), draft.answers, draft.n_generate)
+
+
+def score(said: str, answers: Sequence[str]) -> float:
+    """RULER's string_match_all: the share of answers in the generated text, in either case."""
+    text = re.sub(r"[\x00-\x1f]", "\n", said).lower()
+    return sum(answer.lower() in text for answer in answers) / len(answers)
+
+
+def _around(model: Model | Llama) -> tuple[str, str]:
+    """What the chat template puts before and after a user's message; nothing without a template."""
+    if "tokenizer.chat_template" not in model.metadata:
+        return "", ""
+    mark = "THE MESSAGE"
+    before, _, after = model.apply_chat_template([{"role": "user", "content": mark}]).partition(mark)
+    return before, after
+
+
+def _largest(fits: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The largest n from `least` to `most` that fits; None if none does."""
+    if not fits(least):
+        return None
+    low = least
+    while 2 * low <= most and fits(2 * low):
+        low *= 2
+    return low + bisect_left(range(low + 1, min(2 * low, most + 1)), True, key=lambda n: not fits(n))
+
+
+@dataclass(frozen=True)
+class RulerMean:
+    """Mean scores of a setting and of dense attention, from 0 to 1, and the standard error of their difference.
+
+    The error is that of prompts, paired, within each task; None if a task has only one.
+    """
+
+    score: float
+    dense: float
+    error: float | None
+
+    @property
+    def over_dense(self) -> float | None:
+        """The part of dense attention's score that the setting reaches; None if that is 0."""
+        return self.score / self.dense if self.dense else None
+
+    def over_dense_text(self) -> str:
+        """With its error."""
+        if self.over_dense is None:
+            return "–"
+        return f"{self.over_dense:.3f}" + ("" if self.error is None else f" ± {self.error / self.dense:.3f}")
+
+
+def ruler_mean(rows: Sequence[Row]) -> RulerMean:
+    """The mean over the rows of one setting: one row for each task."""
+    variances = []
+    for row in rows:
+        added = np.subtract(row["scores"], row["scores_dense"])
+        variances.append(added.var(ddof=1) / len(added) if len(added) > 1 else None)
+    known = [variance for variance in variances if variance is not None]
+    error = float(np.sqrt(np.sum(known)) / len(rows)) if len(known) == len(rows) else None
+    return RulerMean(
+        float(np.mean([row["score"] for row in rows])), float(np.mean([row["score_dense"] for row in rows])), error
+    )
 
 
 @dataclass(frozen=True)

@@ -95,12 +95,7 @@ function moveCursor(event) {
   if (i >= 0) tellCell(i);
 }
 
-// --- the maps, and everything together
-
-function tellMap(cell) {
-  const map = cell.closest("figure").querySelector("h3").textContent;
-  say(`${map}: ${cell.title}`);
-}
+// --- everything together
 
 // Which distant tokens the last chunk read most.
 function paintExtra(rows) {
@@ -121,24 +116,15 @@ function paint() {
   const selected = chosen();
   const n = paintText(selected);
   if (membership) paintCells(selected);
-  const key = `${byId("layer").value} ${byId("head").value}`;
-  if (byId("extra-rows")) paintExtra(extra[key] || []);
-  for (const cell of document.querySelectorAll("td[data-head]")) cell.classList.toggle("chosen", cell.dataset.head === key);
+  if (byId("extra-rows")) paintExtra(extra[`${byId("layer").value} ${byId("head").value}`] || []);
   say(selected.length === 0 ? "There is no such head: choose another." :
     `${number(n)} tokens are heavy hitters of ` + (selected.length === 1 ? "this head." : `at least one of ${whose(selected.length)}.`));
 }
 
 document.addEventListener("pointerover", event => {
-  const { target } = event, mark = target.closest("#document mark[class]"), cell = target.closest(".map td");
+  const { target } = event, mark = target.closest("#document mark[class]");
   if (mark) tellMark(mark);
-  else if (cell) tellMap(cell);
   else if (target.closest("#cells")) tellCell(cells.indexOf(target));
-});
-document.addEventListener("click", event => {
-  const cell = event.target.closest("td[data-head]");
-  if (!cell) return;
-  [byId("layer").value, byId("head").value] = cell.dataset.head.split(" ");
-  paint();
 });
 if (membership) byId("grid").addEventListener("keydown", moveCursor);
 byId("layer").addEventListener("change", paint);
