@@ -1,6 +1,6 @@
 """Chat about a document: python chat_about_a_document.py document.txt [MODEL]. A question a line; Ctrl-D ends it.
 
-Shows that a chat keeps what it has read: the document is the system's message, and a question after the first one
+Shows that a chat reads a document once: the document is the system's message, and a question after the first one
 costs only itself. It says how many tokens of each prompt were known already.
 """
 

@@ -1,6 +1,6 @@
 """Ask many questions about one document: python many_questions.py document.txt MODEL "Who signed it?" "When?" ...
 
-Shows forks: the document is read once, each question goes on in a copy of what was read, and all answers are
+Shows forks: the document is read once, each question continues a copy of it, and all answers are
 generated at the same time.
 """
 

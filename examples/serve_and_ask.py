@@ -1,7 +1,7 @@
 """Serve a model and ask it with OpenAI's client: python serve_and_ask.py document.txt "Who signed it?" [MODEL]
 
-Shows `h2o-llama serve`. The document is a message of its own, before the question's: the server keeps what it has read
-of it, and a second question costs only itself. Needs `pip install openai`.
+Shows `h2o-llama serve`. The document is a message of its own, before the question's: the server reads it once,
+and a second question costs only itself. Needs `pip install openai`.
 """
 
 import socket

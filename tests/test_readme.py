@@ -12,7 +12,7 @@ import h2o_llama
 from chats import CHATML
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["index", "tutorial", "many-questions", "chat", "memory", "tools-and-json", "snapshots", "library"]
+PAGES = ["index", "tutorial", "ask", "memory", "tools-and-json", "read-once"]
 BLOCKS = [
     (name, code)
     for name in ("README.md", *(f"docs/{page}.md" for page in PAGES))

