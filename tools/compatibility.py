@@ -33,7 +33,7 @@ def page() -> str:
     above, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
     return f"""{above}{HEADING}
 A test runs H2O on a tiny random model of each kind, with each of these: with the defaults, an index of keys,
-`schedule="two_phase"` (where there is nothing beside attention to the whole text), attention composed of operators, and
+`schedule="two_phase"` (where all layers attend to the whole text), attention composed of operators, and
 `evict=True`. With all tokens in memory it must give what dense attention gives with the same change. Forks, snapshots,
 rewinding, several sequences and calls that were interrupted must change nothing.
 
@@ -43,7 +43,7 @@ rewinding, several sequences and calls that were interrupted must change nothing
 
 The names are those in GGUF files (`general.architecture`). A test runs H2O on a tiny random model of each. With all
 tokens in memory it must give what dense attention gives. Rewinding, forks, snapshots and eviction must change nothing.
-What is in neither list has not been tested.
+Architectures in neither list were not tested.
 
 H2O works with {listed(ACCEPTED)}.
 
