@@ -41,8 +41,11 @@ def main() -> None:
 
 
 def attack(folder: Path, seconds: float, n_processes: int, rng: random.Random) -> None:
-    """Kill processes until the time is over, then look at what they have left."""
+    """Kill processes until the time is over and a text was taken, then look at the files that they left."""
     Library(folder)
+
+    def n_hits() -> int:
+        return sum(path.stat().st_size for path in folder.glob("hits-*"))
 
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, __file__, f"--work={folder}", f"--seed={rng.randrange(1 << 30)}"]
@@ -51,7 +54,7 @@ def attack(folder: Path, seconds: float, n_processes: int, rng: random.Random) -
     processes, n_killed = [start() for _ in range(n_processes)], 0
     end = time.monotonic() + seconds
     try:
-        while time.monotonic() < end:
+        while time.monotonic() < end or (n_hits() == 0 and time.monotonic() < end + 20 * seconds):
             time.sleep(rng.uniform(0.2, 0.8))
             i = rng.randrange(n_processes)
             if processes[i].poll() is not None:
@@ -69,10 +72,9 @@ def attack(folder: Path, seconds: float, n_processes: int, rng: random.Random) -
     with Llama(demo_model_path(), n_ctx=1024, n_threads=1, library=library) as llm:
         llm.eval(text(200)[:600])  # who writes makes room, which one that was killed may not have done
     library.flush()
-    n_hits = sum(path.stat().st_size for path in folder.glob("hits-*"))
     left = list(folder.rglob("*.new"))
-    print(f"{n_killed} processes killed, {n_hits} texts taken and right; {library.n_bytes:,} bytes are left")
-    if problems or left or n_hits == 0 or library.n_bytes > LIMIT_BYTES:
+    print(f"{n_killed} processes killed, {n_hits()} texts taken and right; {library.n_bytes:,} bytes are left")
+    if problems or left or n_hits() == 0 or library.n_bytes > LIMIT_BYTES:
         sys.exit("\n".join(["attack_library: the library is not in order", *problems, *map(str, left)]))
 
 
