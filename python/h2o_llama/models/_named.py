@@ -39,7 +39,6 @@ class NamedFile:
     """
 
     name: str
-    about: str
     licence: str
     n_bytes: int
     suffix: str
@@ -98,7 +97,6 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
     for file in (
         NamedModel(
             name="smollm2-135m",
-            about="SmolLM2-135M-Instruct: a small chat model, English, 8,192 tokens",
             licence="Apache-2.0",
             n_bytes=145_000_000,
             suffix="-q8_0.gguf",
@@ -117,7 +115,6 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
         ),
         NamedModel(
             name="gemma3-270m",
-            about="Gemma 3 270M: a small model that continues texts, 32,768 tokens",
             licence="Gemma Terms of Use",
             terms="https://ai.google.dev/gemma/terms",
             file_type="Q4_K_M",
@@ -136,7 +133,6 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
         ),
         NamedModel(
             name="qwen2.5-coder-0.5b",
-            about="Qwen2.5-Coder-0.5B-Instruct: a small chat model that knows code, 32,768 tokens",
             licence="Apache-2.0",
             file_type="Q4_K_M",
             n_bytes=491_000_000,
@@ -156,7 +152,6 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
         ),
         NamedModel(
             name="qwen2.5-coder-1.5b",
-            about="Qwen2.5-Coder-1.5B-Instruct: the same with three times the weights, 32,768 tokens",
             licence="Apache-2.0",
             file_type="Q4_K_M",
             n_bytes=1_117_000_000,
@@ -192,7 +187,6 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
         ),
         NamedText(
             name="django-docs",
-            about="the guides of Django's documentation, 209,000 words of English",
             licence="BSD-3-Clause",
             n_bytes=1_300_000,
             suffix=".txt",
@@ -204,7 +198,6 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
         ),
         NamedText(
             name="django-code",
-            about="the source of some of Django's packages, Python",
             licence="BSD-3-Clause",
             n_bytes=1_400_000,
             suffix=".txt",
@@ -215,7 +208,6 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
         ),
         NamedText(
             name="war-and-peace",
-            about="the first six books of War and Peace, translated by L. and A. Maude, 223,000 words of English",
             licence="public domain",
             n_bytes=1_300_000,
             suffix=".txt",
@@ -232,7 +224,6 @@ NAMED_FILES: dict[str, NamedModel | NamedText] = {
         ),
         NamedText(
             name="english-words",
-            about="adjectives, nouns and verbs, of which RULER makes keys and lists",
             licence="MIT",
             n_bytes=69124,
             suffix=".txt",

@@ -12,12 +12,8 @@
 
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <optional>
 #include <utility>
-
-// in upstream's llama-model.h, for its tests
-const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_tensor_map(const llama_model * model);
 
 static llama_load_mode load_mode(const model_options & options) {
     if (options.use_mlock) {
@@ -155,15 +151,6 @@ std::string model::desc() const {
     return get_str([&](char * buf, size_t size) { return llama_model_desc(ptr.get(), buf, size); });
 }
 
-// Bytes of each weight tensor, by its name. A tensor that is used twice counts once.
-static std::map<std::string, size_t> weight_bytes(const model & self) {
-    std::map<std::string, size_t> result;
-    for (const auto & [name, tensor] : llama_internal_get_tensor_map(self.ptr.get())) {
-        result[name] = ggml_nbytes(tensor);
-    }
-    return result;
-}
-
 void init_model(py::module_ & m) {
     py::class_<model, std::shared_ptr<model>>(m, "Model")
         .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack,
@@ -205,7 +192,6 @@ void init_model(py::module_ & m) {
         .def_property_readonly("n_swa",         [](const model & self) { return llama_model_n_swa      (self.ptr.get()); })
         .def_property_readonly("n_params",      [](const model & self) { return llama_model_n_params   (self.ptr.get()); })
         .def_property_readonly("size",          [](const model & self) { return llama_model_size       (self.ptr.get()); })
-        .def_property_readonly("weight_bytes",  &weight_bytes)
         .def_property_readonly("has_encoder",   [](const model & self) { return llama_model_has_encoder(self.ptr.get()); })
         .def_property_readonly("is_recurrent",  [](const model & self) { return llama_model_is_recurrent(self.ptr.get()) || llama_model_is_hybrid(self.ptr.get()); })
         .def_property_readonly("is_spm",        [](const model & self) { return llama_vocab_type(self.vocab) == LLAMA_VOCAB_TYPE_SPM; })
