@@ -1,13 +1,14 @@
-"""Speed of H2O's CPU kernels: attention beside float32 matrix products, and products with weights beside upstream's.
+"""Speed of H2O's CPU kernels: attention over float32 matrix products, and products with weights over upstream's.
 
     python benchmarks/kernels.py                               # on all CPUs
     OMP_NUM_THREADS=1 python benchmarks/kernels.py --threads 1 --types q8_0,q4_K --columns 1,512
 
 Attention: one chunk of 1,024 queries, 16 heads and 8 KV heads of size 128, K and V in F16, without and with a memory
 set. Only useful operations count: 4·128 for each query head and each key that the query sees. NumPy takes as many
-threads as OMP_NUM_THREADS and OPENBLAS_NUM_THREADS say. Products: random weights [3,072, 1,024] by so many columns,
-which are rounded to 8 bits too (for F16 and BF16 not, or to BF16); upstream's are those for weights that lie as in the
-file. All of a table take turns, so that a slow minute hits all of them; figures are medians.
+threads as OMP_NUM_THREADS and OPENBLAS_NUM_THREADS say. Products: random weights [3,072, 1,024] by each number of
+columns. Columns are rounded to 8 bits; for F16 weights they are not rounded, for BF16 not or to BF16. Upstream's
+kernels read the weights in the file's layout. All kernels of a table take turns, so that a slow minute hits all of
+them; figures are medians.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def product_seconds(isa: str, weights: object, type_name: str, x: object, n_thre
 
 
 def random_weights(rng: np.random.Generator, type_name: str) -> NDArray[np.uint8]:
-    """Bytes of a type, with scales that are no infinity or NaN."""
+    """Bytes of a type, with finite scales."""
     if type_name in ("f16", "bf16"):
         numbers = rng.standard_normal((N_ROWS, N), dtype=np.float32)
         return gguf.quants.quantize(numbers, gguf.GGMLQuantizationType[type_name.upper()]).view(np.uint8)

@@ -4,12 +4,12 @@
     python benchmarks/peers.py q8_0.gguf --lengths 1024 --positions 0 --repetitions 1 --json race.json
 
 Peers are what a Python of their own finds: `python -m venv ov && ov/bin/pip install openvino-genai` (2026.4.1 was
-tried), and `lcp/bin/pip install llama-cpp-python`. One that is not there, or fails, has a line with the reason.
+tried), and `lcp/bin/pip install llama-cpp-python`. A missing or failing peer has a line with the reason.
 
 Each measurement is a process of its own, which has read 128 tokens before; a figure is a median. K and V are of the
 type that each peer takes by default. H2O and OpenVINO's sparse attention leave the last tokens of a prompt dense, 128
-and 100. What sparse attention costs is told by the log-probabilities before these, over those of the same peer's dense
-attention.
+and 100. The loss of sparse attention is measured on the log-probabilities before these tokens, against the same peer's
+dense attention.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
 
 
 def judge(peers: list[Peer], rows: list[dict[str, Any]], ids: list[int], **job: Any) -> None:
-    """Add "loss" and "kl", over the peer's own dense attention, to the rows of those that can be compared with it."""
+    """Add "loss" and "kl", over the peer's own dense attention, to the rows of peers that have one."""
     found: dict[str, NDArray[np.float32]] = {}
     by_name = {peer.name: peer for peer in peers}
     following = np.asarray(ids[job["first"] + 1 : job["stop"] + 1])

@@ -48,7 +48,7 @@ def bench(
     """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
 
     Dense attention is measured twice: as llama.cpp computes it, and with our own kernels for weights, as H2O has
-    them. So the table tells what is attention and what is not.
+    them. So the table separates attention from the rest.
 
     All modes read the same tokens, in turns, each in a process of its own; figures are medians. A prefill of more than
     20 seconds is measured once. Options that take several values give all combinations. After Ctrl-C the figures so far
