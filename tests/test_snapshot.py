@@ -31,7 +31,6 @@ from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import SECTIONS
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama, view
-from pairwise import SHAPES, pairwise
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, kv_type="f16")
@@ -68,25 +67,6 @@ def evaluate(llm: Llama, n: int) -> None:
 
 
 # --- what comes back
-
-
-@pairwise(name=CONFIGS, n=[2, 81, 93, 120], model_path=SHAPES)
-def test_a_saved_sequence_goes_on_as_if_just_evaluated(model_path: Path, tmp_path: Path, name: str, n: int) -> None:
-    """n = 93: the open chunk is complete. In another context, after something else, bit for bit."""
-    config = CONFIGS[name]
-    with open_llama(model_path, config) as llm, open_llama(model_path, config, n_ctx=777) as other:
-        evaluate(llm, n)
-        llm.save(tmp_path / "snapshot")
-        before, logits = seen(llm), llm.logits
-        follows = what_follows(llm)
-        other.eval(random_tokens(50, seed=8))
-        other.load(tmp_path / "snapshot")
-        assert_all_equal(seen(other), before)
-        np.testing.assert_array_equal(other.logits, logits)
-        assert_all_equal(what_follows(other), follows)
-        # The same context goes back, too.
-        llm.load(tmp_path / "snapshot")
-        assert_all_equal(what_follows(llm), follows)
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16", "q4_0"])
