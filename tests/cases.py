@@ -62,12 +62,12 @@ class Case:
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
         h2o = self.h2o
-        same = ("scorer", "dense_layers", "decode", "retrieval", "keep_ratio", "positions")
-        same += ("block_tokens", "ema_alpha", "shared_heads")
-        sizes = (h2o.chunk_size, h2o.local_window, h2o.heavy_budget, h2o.sink_tokens)
-        options = {name: getattr(h2o, name) for name in same} | {"kv_type": self.kv_type}
+        same = ["scorer", "dense_layers", "decode", "retrieval", "keep_ratio", "positions"]
+        same += ["block_tokens", "ema_alpha", "shared_heads"]
+        options: dict[str, Any] = {name: getattr(h2o, name) for name in same} | {"kv_type": self.kv_type}
+        options |= {"S": h2o.chunk_size, "L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens}
         options |= {"B": h2o.lookup_budget, "T": h2o.tile, "n_ctx_train": self.n_ctx_train}
-        return SCHEDULES[h2o.schedule](model, *sizes, **options, **kwargs)
+        return SCHEDULES[h2o.schedule](model, **options, **kwargs)
 
     def tolerance(self, model: GGUFModel, calls: Sequence[Sequence[int]] = ()) -> Tolerance:
         """Bounds for these calls, of which those of one token are decode steps."""

@@ -213,7 +213,9 @@ def assert_agrees_with_oracle(
         assert llm.kv.n_tokens == oracle.n_tokens
         assert llm.kv.chunk_index == oracle.chunk_index
         assert len(llm.kv.history) == len(oracle.history)
-        assert list(llm.kv.layers) == [il for il in model.hparams.attention_layers if il not in config.h2o.dense_layers]
+        dense = config.h2o.dense_layers
+        assert isinstance(dense, tuple)
+        assert list(llm.kv.layers) == [il for il in model.hparams.attention_layers if il not in dense]
         # The text alone says what is looked up: nothing there to round.
         for got, positions in zip(lookups_of(llm), config.tiles(llm.n_tokens), strict=False):
             np.testing.assert_array_equal(got, oracle.looked_up(positions[-1]), f"tile {positions}")

@@ -79,7 +79,8 @@ class Text:
 
 def some_text(seed: int, n: int) -> list[int]:
     """60 different tokens, so that none have equal keys in a chunk, then the first of them again, and so on."""
-    return np.resize(np.random.default_rng(seed).permutation(256)[:60], n).tolist()
+    ids: list[int] = np.resize(np.random.default_rng(seed).permutation(256)[:60], n).tolist()
+    return ids
 
 
 def seen(sequence: h2o_llama.Sequence, history: bool) -> list[Any]:
@@ -87,7 +88,7 @@ def seen(sequence: h2o_llama.Sequence, history: bool) -> list[Any]:
     kv = sequence.kv
     if sequence.h2o is None:
         return [sequence.n_tokens]
-    found = [sequence.n_tokens, kv.chunk_index]
+    found: list[Any] = [sequence.n_tokens, kv.chunk_index]
     for il in kv.layers:
         found += [kv.memory_indices(il), kv.keys(il), kv.values(il)]
         found += [kv.scores(il)] if sequence.h2o.heavy_budget else []
@@ -372,7 +373,12 @@ def contexts(path: Path, case: Case | None, **options: Any) -> Iterator[dict[str
 
 def run(path: Path, case: Case | None, folder: Path, library: Path | None = None, n_examples: int = 6) -> None:
     with contexts(path, case, library=library) as llms:
-        members = {"case": case, "folder": folder, "has_library": library is not None, "documents": set()}
+        members: dict[str, Any] = {
+            "case": case,
+            "folder": folder,
+            "has_library": library is not None,
+            "documents": set(),
+        }
         machine = type("Past", (Past,), members | llms)
         run_state_machine_as_test(
             machine,

@@ -9,7 +9,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,17 +33,6 @@ from llamas import Config, open_llama, view
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1, kv_type="f16")
-CONFIGS = CONFIG.one_of_each | {
-    "evict_dense_layers": replace(CONFIG, decode="memory", evict=True, dense_layers=(0,)),
-    "evict_blocks": replace(
-        CONFIG, A=4, H=12, scorer="block_ema", block_tokens=4, shared_heads=True, decode="memory", evict=True
-    ),
-    "evict_ratio": replace(
-        CONFIG, H=40, keep_ratio=0.3, B=12, T=4, decode="memory", evict=True, cold_store=tempfile.gettempdir()
-    ),
-    "evict_positions": replace(CONFIG, decode="memory", evict=True, positions="cache", n_ctx_train=40),
-    "evict_composed": replace(CONFIG, scorer="distant", decode="memory", evict=True, flash_attn="off"),
-}
 START = struct.Struct("<8sIII")
 
 
@@ -461,7 +449,7 @@ def test_a_damaged_head_has_a_fingerprint(tiny_model: Path, tmp_path: Path) -> N
 
 def test_a_file_does_not_say_where_to_write(tiny_model: Path, tmp_path: Path) -> None:
     """It does not tell its receiver where a cold store was either."""
-    config = replace(CONFIGS["cold_store"], cold_store=str(tmp_path))
+    config = replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store=str(tmp_path))
     with open_llama(tiny_model, config, library=tmp_path / "library") as llm:
         evaluate(llm, 120)
         llm.save(tmp_path / "saved")
