@@ -91,7 +91,11 @@ def seen(sequence: h2o_llama.Sequence, history: bool) -> list[Any]:
     found: list[Any] = [sequence.n_tokens, kv.chunk_index]
     for il in kv.layers:
         found += [kv.memory_indices(il), kv.keys(il), kv.values(il)]
-        found += [kv.scores(il)] if sequence.h2o.heavy_budget else []
+        if sequence.h2o.heavy_budget:
+            # Of what can still be chosen: a tail that is taken back has scored the others, too.
+            scores, start = kv.scores(il), (kv.n_tokens - 1) // kv.chunk_size * kv.chunk_size
+            found.append(scores[:, start:])
+            found += [row[kept[kept >= 0]] for row, kept in zip(scores, kv.memory_indices(il), strict=True)]
     if history and sequence.h2o.heavy_budget:
         found += [sets[il] for sets in kv.history for il in kv.layers]
         found += lookups_of(sequence)
@@ -107,6 +111,7 @@ class Past(RuleBasedStateMachine):
     other: h2o_llama.Llama  # of another size
     folder: Path
     has_library = False
+    has_windows = False
     documents: set[int]  # in the library
 
     def __init__(self) -> None:
@@ -182,9 +187,9 @@ class Past(RuleBasedStateMachine):
 
     # --- other sequences
 
-    @rule(i=PLACES, j=PLACES)
+    @rule(i=PLACES, j=st.integers(1, 2))
     def fork(self, i: int, j: int) -> None:
-        if i == j or j == 0:
+        if i == j:
             return
         self.close(j)
         text = self.at(i)
@@ -246,6 +251,8 @@ class Past(RuleBasedStateMachine):
     @rule(i=PLACES, to_file=st.booleans())
     def save(self, i: int, to_file: bool) -> None:
         text = self.at(i)
+        if -1 in text.sequence.tokens:  # a state has no text, and a snapshot needs it
+            return
         snapshot: Snapshot | Path = self.folder / str(len(self.saved))
         if isinstance(snapshot, Path) and to_file:
             text.sequence.save(snapshot)
@@ -332,15 +339,20 @@ class Past(RuleBasedStateMachine):
         self.alone.reset()
         for tokens, dense_tail in text.calls:
             self.alone.eval(tokens, dense_tail=dense_tail or 0, decode=dense_tail is None)
-        self.other.restore(text.sequence.snapshot())
-        for tokens, decode in (([3], True), (some_text(7, 20), False), ([4], True), (some_text(8, 40), False)):
-            for sequence in (text.sequence, self.alone, self.other):
+        # A state has no text; a cache of windows lies otherwise in another context, and is added up in another order.
+        is_known = -1 not in text.sequence.tokens and not self.has_windows
+        following = (([3], True), (some_text(7, 20), False), ([4], True), (some_text(8, 40), False))
+        for n_done, (tokens, decode) in enumerate(following):
+            if n_done == 1 and is_known:  # a generated token is pending
+                self.other.restore(text.sequence.snapshot())
+            for sequence in (text.sequence, self.alone, *([self.other] if n_done and is_known else [])):
                 sequence.eval(tokens, logits="all", decode=decode)
             self.compare(text, [text.sequence.logits], [self.alone.logits], "logits")
-            np.testing.assert_array_equal(self.other.logits, text.sequence.logits, "where the snapshot was restored")
-            got, restored, want = (seen(x, text.has_history) for x in (text.sequence, self.other, self.alone))
+            got, want = (seen(x, text.has_history) for x in (text.sequence, self.alone))
             self.compare(text, got, want)
-            assert_all_equal(restored, got)
+            if n_done and is_known:
+                np.testing.assert_array_equal(self.other.logits, text.sequence.logits, "where a snapshot was restored")
+                assert_all_equal(seen(self.other, text.has_history), got)
 
     def compare(self, text: Text, got: list[Any], want: list[Any], what: str = "what is seen") -> None:
         if text.is_exact:
@@ -371,15 +383,18 @@ def contexts(path: Path, case: Case | None, **options: Any) -> Iterator[dict[str
         yield {"llm": llm, "alone": alone, "other": other}
 
 
-def run(path: Path, case: Case | None, folder: Path, library: Path | None = None, n_examples: int = 6) -> None:
+def run(path: Path, name: str, folder: Path, library: Path | None = None, n_examples: int = 10) -> None:
+    case = CASES[name]
     with contexts(path, case, library=library) as llms:
         members: dict[str, Any] = {
             "case": case,
             "folder": folder,
             "has_library": library is not None,
+            "has_windows": path.stem.startswith("gemma3"),
             "documents": set(),
         }
-        machine = type("Past", (Past,), members | llms)
+        # Hypothesis draws other examples for another name.
+        machine = type(f"Past, {path.stem}, {name}, {library is not None}", (Past,), members | llms)
         run_state_machine_as_test(
             machine,
             settings=settings(
@@ -395,12 +410,12 @@ def run(path: Path, case: Case | None, folder: Path, library: Path | None = None
 
 @pytest.mark.parametrize("name", CASES)
 def test_any_order_of_calls(tiny_model: Path, tmp_path: Path, name: str) -> None:
-    run(tiny_model, CASES[name], tmp_path)
+    run(tiny_model, name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["sum", "lookups", "cold", "unscored, lookups", "index", "dense"])
 def test_any_order_of_calls_with_a_library(tiny_model: Path, tmp_path: Path, name: str) -> None:
-    run(tiny_model, CASES[name], tmp_path, library=tmp_path / "library")
+    run(tiny_model, name, tmp_path, library=tmp_path / "library")
 
 
 @pytest.mark.parametrize("model", [name for name in SHAPES if name in FIXTURE_MODELS])
@@ -409,4 +424,4 @@ def test_any_order_of_calls_in_models_of_other_kinds(
     model_by_name: ModelByName, tmp_path: Path, model: str, name: str
 ) -> None:
     """Windows and recurrent states go with a boundary; where there are none, neither rewinding nor drafts go there."""
-    run(model_by_name(model), CASES[name], tmp_path, n_examples=3)
+    run(model_by_name(model), name, tmp_path, n_examples=4)
