@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from h2o_llama import Llama
@@ -80,3 +81,9 @@ def split(tokens: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
 def chunk_ends(n_tokens: int, S: int) -> npt.NDArray[np.int64]:
     """Ends of the chunks whose memory sets exist after n tokens: those before the newest token's chunk."""
     return np.arange(S, n_tokens, S)
+
+
+def small(n_examples: int = 30) -> settings:
+    """Of Hypothesis: the same examples each time. `flash_attn` sets an environment variable for all of them alike."""
+    checks = [HealthCheck.function_scoped_fixture]
+    return settings(max_examples=n_examples, deadline=None, derandomize=True, suppress_health_check=checks)

@@ -14,6 +14,7 @@ from gguf import GGUFReader
 from numpy.typing import NDArray
 
 import h2o_llama
+from cases import Case
 from compare import (
     FollowLibrary,
     assert_logits_close,
@@ -138,7 +139,7 @@ def architecture(path: Path) -> str:
     return str(GGUFReader(path).fields["general.architecture"].contents())
 
 
-def open_llama(path: Path, config: Config | None, *, n_ctx: int = 1024, **kwargs: Any) -> h2o_llama.Llama:
+def open_llama(path: Path, config: Config | Case | None, *, n_ctx: int = 1024, **kwargs: Any) -> h2o_llama.Llama:
     """A `Llama` with H2O as configured, or without (then `S` etc. do not matter), recording every memory set."""
     # One thread: threads of so small a model would mostly wait for each other.
     arguments: dict[str, Any] = {"n_batch": n_ctx, "n_threads": 1}
@@ -186,7 +187,7 @@ def oracle_calls(oracle: OracleSequence, calls: Sequence[Sequence[int]], dense_t
 def assert_agrees_with_oracle(
     path: Path,
     model: GGUFModel,
-    config: Config,
+    config: Config | Case,
     calls: Sequence[Sequence[int]],
     dense_tail: int = 0,
     **kwargs: Any,
@@ -198,7 +199,7 @@ def assert_agrees_with_oracle(
     bounds = config.tolerance(model, calls)
     with open_llama(path, config, **kwargs) as llm:
         actual = eval_calls(llm, calls, dense_tail)
-        for noise in index_noises() if config.retrieval == "index" else (None,):
+        for noise in index_noises() if config.h2o.retrieval == "index" else (None,):
             follow = FollowLibrary(llm.kv.history, bounds.scores)
             oracle = config.oracle(model, choose_memory=follow, index_noise=noise)
             expected = oracle_calls(oracle, calls, dense_tail)
@@ -206,10 +207,15 @@ def assert_agrees_with_oracle(
             if all(relative_error(got, want) <= bounds.logits for got, want in pairs):
                 break
 
+        if config.h2o.keep_ratio is None:
+            assert_history_is_well_formed(llm, config)
+        assert llm.kv.memory_initialized == (oracle.n_tokens > config.h2o.chunk_size)
         assert llm.kv.n_tokens == oracle.n_tokens
         assert llm.kv.chunk_index == oracle.chunk_index
         assert len(llm.kv.history) == len(oracle.history)
-        assert list(llm.kv.layers) == [il for il in model.hparams.attention_layers if il not in config.dense_layers]
+        dense = config.h2o.dense_layers
+        assert isinstance(dense, tuple)
+        assert list(llm.kv.layers) == [il for il in model.hparams.attention_layers if il not in dense]
         # The text alone says what is looked up: nothing there to round.
         for got, positions in zip(lookups_of(llm), config.tiles(llm.n_tokens), strict=False):
             np.testing.assert_array_equal(got, oracle.looked_up(positions[-1]), f"tile {positions}")
@@ -220,10 +226,10 @@ def assert_agrees_with_oracle(
             kept = kept_positions(oracle, config, il)
             assert_scores_close(llm.kv.scores(il)[kept], oracle.scores(il)[kept], bounds.scores)
             cached = oracle.cache.read(il, slice(0, oracle.n_tokens))
-            if config.cold_store:
+            if config.h2o.cold_store:
                 kept[:] = True
             for got, want in zip((llm.kv.keys(il), llm.kv.values(il)), cached, strict=True):
-                if config.positions == "text" or want is cached[1]:  # else keys are where attention has them
+                if config.h2o.positions == "text" or want is cached[1]:  # else keys are where attention has them
                     assert_logits_close(got[kept], want[kept], bounds.logits)
                 assert np.isnan(got[~kept]).all()
     return oracle
@@ -242,6 +248,50 @@ def index_noises() -> Iterator[Callable[[Any], Any] | None]:
         yield noisy
 
 
+def decode_calls(llm: h2o_llama.Sequence, calls: Sequence[Sequence[int]]) -> Any:
+    """Logits of generated tokens, those of a call at once."""
+    logits = []
+    for call in calls:
+        llm.eval(call, logits="all", decode=True)
+        logits.append(np.array(llm.logits))
+    return np.concatenate(logits)
+
+
+def decode_each(sequences: Sequence[h2o_llama.Sequence], tokens: Sequence[int]) -> Any:
+    """Append a generated token to each in one step. Returns their logits."""
+    rows = np.empty((len(tokens), sequences[0].model.n_vocab), np.float32)
+    with sequences[0]._engine.claim:
+        contexts = [sequence._open_context() for sequence in sequences]
+        h2o_llama._core.Context.decode_each(contexts, np.array(tokens, np.int32), rows)
+    return rows
+
+
+# --- as upstream's programs see a sequence
+
+
+def remove(sequence: h2o_llama.Sequence, start: int) -> bool:
+    with sequence._use_context() as context:
+        return context.remove(start)
+
+
+def min_position(sequence: h2o_llama.Sequence) -> int:
+    with sequence._use_context() as context:
+        return context.min_position
+
+
+def state_of(sequence: h2o_llama.Sequence, partial: bool = False, rows: bool = True, end: int | None = None) -> bytes:
+    with sequence._use_context() as context:
+        return context.get_state(partial, rows, end)
+
+
+def restore(sequence: h2o_llama.Sequence, state: bytes, partial: bool = False, rows: bool = True) -> None:
+    with sequence._use_context() as context:
+        context.set_state(state, partial, rows)
+
+
+# --- what is seen of a sequence
+
+
 def arrays(sequence: h2o_llama.Sequence) -> list[Any]:
     """Memory sets, scores, K and V of every layer."""
     kv = sequence.kv
@@ -253,7 +303,7 @@ def lookups_of(sequence: h2o_llama.Sequence) -> list[Any]:
     h2o = sequence.h2o
     if h2o is None or not h2o.lookup_budget or h2o.has_key_index:
         return []
-    n_tiles = len(Config(S=h2o.chunk_size, L=0, H=0, T=h2o.tile).tiles(sequence.n_tokens))
+    n_tiles = len(Case(h2o).tiles(sequence.n_tokens))
     return [sequence.kv.extra_keys(sequence.kv.layers[0], 0, tile) for tile in range(n_tiles)]
 
 
@@ -268,20 +318,22 @@ def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
     return seen
 
 
-def kept_positions(oracle: OracleSequence, config: Config, il: int) -> NDArray[np.bool_]:
+def kept_positions(oracle: OracleSequence, config: Config | Case, il: int) -> NDArray[np.bool_]:
     """Which positions every KV head of the layer still has, [n_head_kv, n_tokens]."""
     memory = oracle.memory_indices(il)
-    kept = np.full((len(memory), oracle.n_tokens), not config.evict)
+    kept = np.full((len(memory), oracle.n_tokens), not config.h2o.evict)
     for head, positions in zip(kept, memory, strict=True):
         head[positions[positions >= 0]] = True
-        head[len(oracle.history) * config.S :] = True
+        head[len(oracle.history) * config.h2o.chunk_size :] = True
     return kept
 
 
-def assert_history_is_well_formed(llm: h2o_llama.Llama, config: Config) -> None:
+def assert_history_is_well_formed(llm: h2o_llama.Llama, config: Config | Case) -> None:
     """Property P4 of every memory set so far."""
-    ends = chunk_ends(llm.kv.n_tokens, config.S)
+    h2o = config.h2o
+    ends = chunk_ends(llm.kv.n_tokens, h2o.chunk_size)
     assert len(llm.kv.history) == len(ends)
     for end, layers in zip(ends, llm.kv.history, strict=True):
         for il in llm.kv.layers:
-            assert_memory_is_well_formed(layers[il], end=int(end), L=config.L, H=config.H, A=config.A)
+            sizes = {"L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens}
+            assert_memory_is_well_formed(layers[il], end=int(end), **sizes)

@@ -17,8 +17,7 @@ from compare import assert_all_equal
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, LosslessConfig
 from inputs import random_tokens, split
-from llamas import Config, arrays, eval_calls, open_llama
-from test_h2o_sequence import restore, state_of
+from llamas import Config, arrays, eval_calls, open_llama, restore, state_of
 
 # Chunks large enough for encoded rows to be shorter.
 CONFIG = Config(

@@ -12,10 +12,8 @@ import pytest
 import h2o_llama
 from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_scores_close, case
 from h2o_llama import H2OError
-from inputs import distinct_tokens, random_tokens, repetitive_tokens, split
-from llamas import Config, arrays, eval_calls, open_llama
-from test_h2o_decode import decode_calls
-from test_h2o_sequence import min_position, restore, state_of
+from inputs import random_tokens, repetitive_tokens, split
+from llamas import Config, arrays, decode_calls, eval_calls, min_position, open_llama, restore, state_of
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 S = 40
@@ -49,23 +47,6 @@ def assert_same_to_rounding(got: h2o_llama.Llama, want: h2o_llama.Llama, bound: 
         kept = ~np.isnan(scores)
         np.testing.assert_array_equal(~np.isnan(got.kv.scores(il)), kept)
         assert_scores_close(got.kv.scores(il)[kept], scores[kept], bound)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_text_is_the_same_token_by_token(tiny_model: Path, name: str) -> None:
-    """Logits, memory sets and scores, whoever wrote the text: over the ends of chunks, from the first token on."""
-    config = CONFIGS[name]
-    tokens = distinct_tokens(N) if config.retrieval == "index" else repetitive_tokens(N, seed=1)
-    several = [3, 16, 1, 17, 45, 2, *[1] * 20, N - 104]
-    among_prompts = [30, *[1] * 25, 7, *[1] * 3, 20, *[1] * 60, 4, *[1] * (N - 149)]
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as prompt:
-        (expected,) = eval_calls(prompt, [tokens])
-        for evaluate, sizes in ((decode_calls, [1] * N), (decode_calls, several), (eval_calls, among_prompts)):
-            with case(sizes=sizes):
-                llm.reset()
-                got = evaluate(llm, split(tokens, sizes))
-                assert_logits_close(np.concatenate(got) if isinstance(got, list) else got, expected, SELF_LOGITS_F32)
-                assert_same_to_rounding(llm, prompt, 1e-3)
 
 
 def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,58 +89,21 @@ def test_a_long_generation_keeps_its_own_heavy_hitters(tiny_model: Path) -> None
 
 @pytest.mark.parametrize("name", ["distant", "lookup", "composed", "evict, sum"])
 def test_going_back_in_generated_text(tiny_model: Path, name: str) -> None:
-    """To the prompt's end, and to the last tokens, exactly: from there on all bits are those of a fresh sequence."""
-    config = CONFIGS[name]
+    """To the prompt's end, and to the last tokens; test_h2o_past.py goes on from there."""
     n_prompt, n = S + 5, S + 35
-    tokens, others = random_tokens(n), random_tokens(50, seed=3)
-    with open_llama(tiny_model, config, n_seq_max=2) as llm, open_llama(tiny_model, config) as fresh:
+    tokens = random_tokens(n)
+    with open_llama(tiny_model, CONFIGS[name]) as llm:
         llm.eval(tokens[:n_prompt])
         for token in tokens[n_prompt:]:
             llm.eval([token], decode=True)
         oldest = min_position(llm) + 1
         assert n - 16 <= oldest <= n - 8
         possible = {0, S, n_prompt, *range(oldest, n + 1)}
-        for position in range(n + 1):
-            fork = llm.fork()
-            if position not in possible:
-                with pytest.raises(H2OError, match="cannot"):
-                    fork.rewind(position)
-                fork.close()
-                continue
-            fork.rewind(position)
-            if position in (n_prompt, oldest, n - 1, n):
-                fresh.reset()
-                fresh.eval(tokens[:n_prompt])
-                for token in tokens[n_prompt:position]:
-                    fresh.eval([token], decode=True)
-                for token in others:
-                    for sequence in (fork, fresh):
-                        sequence.eval([token], decode=True)
-                np.testing.assert_array_equal(fork.logits, fresh.logits)
-                for il in llm.kv.layers:
-                    np.testing.assert_array_equal(fork.kv.memory_indices(il), fresh.kv.memory_indices(il))
-                    np.testing.assert_array_equal(fork.kv.scores(il), fresh.kv.scores(il))
-            fork.close()
+        points = [llm._open_context().rewind_points(position) for position in range(n + 1)]
+        assert {position for position, found in enumerate(points) if position in found} == possible
 
 
 # --- states
-
-
-@pytest.mark.parametrize("name", ["distant", "lookup", "evict, sum", "dense layer"])
-@pytest.mark.parametrize("n_generated", [7, 33, S - 3, S - 2])
-def test_a_state_holds_what_is_pending(tiny_model: Path, name: str, n_generated: int) -> None:
-    """In the middle of a chunk, and at its end. Another context goes on from there with the same bits."""
-    config = CONFIGS[name]
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as other:
-        llm.eval(random_tokens(S + 3))
-        decode_calls(llm, [[token] for token in random_tokens(n_generated, seed=7)])
-        other.eval(random_tokens(70, seed=8))
-        decode_calls(other, [[token] for token in random_tokens(9, seed=9)])
-        restore(other, state_of(llm))
-        assert_all_equal(arrays(other), arrays(llm))
-        more = [[token] for token in random_tokens(50, seed=10)]
-        np.testing.assert_array_equal(decode_calls(other, more), decode_calls(llm, more))
-        assert_all_equal(arrays(other), arrays(llm))
 
 
 def test_a_restored_sequence_goes_back_to_the_prompt(tiny_model: Path) -> None:

@@ -6,49 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from compare import assert_logits_close
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama.demo.document import build_document
 from h2o_llama.sequence.generating import DENSE_TAIL
 from inputs import limited, random_tokens
-from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama
-from oracle import DenseOracle, GGUFModel, read_model
-from pairwise import SHAPES, pairwise
+from llamas import Config, eval_calls, open_llama
+from oracle import DenseOracle, GGUFModel
+from pairwise import pairwise
 from tolerances import SELF_LOGITS_F32
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1)
-
-
-@pairwise("schedule", "flash_attn", model_path=SHAPES, tail=[1, 5, S, 40])
-def test_agrees_with_the_oracle(
-    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, tail: int
-) -> None:
-    """Tails inside a chunk, over a chunk's end and over several chunks; logits, K, V, scores and memory sets."""
-    config = replace(CONFIG, flash_attn=flash_attn, schedule=schedule)
-    tokens = random_tokens(limited(85, model_path), oracle_model.hparams.n_vocab, seed=1)
-    assert_agrees_with_oracle(model_path, oracle_model, config, [tokens[:30], tokens[30:]], tail)
-
-
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4),
-    tail=st.integers(0, 70),
-    scorer=st.sampled_from(POSITION_SCORERS),
-    seed=st.integers(0, 99),
-)
-def test_any_calls_and_tail(
-    schedule: str, tiny_model: Path, sizes: list[int], tail: int, scorer: str, seed: int
-) -> None:
-    """Prompts after a tail, and decode steps: what a tail leaves behind is what the oracle says."""
-    config = replace(CONFIG, schedule=schedule, scorer=scorer)
-    tokens = random_tokens(sum(sizes), seed=seed)
-    ends = np.cumsum(sizes)
-    calls = [tokens[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls, tail)
 
 
 @pairwise("schedule", "flash_attn", "model_path")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import tempfile
 from dataclasses import replace
@@ -11,22 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import h2o_llama
 from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
 from h2o_llama._internal.apart import call_apart, resident_bytes
-from inputs import is_external, random_tokens, split
-from llamas import Config, arrays, assert_agrees_with_oracle, eval_calls, lookups_of, open_llama
-from oracle import GGUFModel
-from pairwise import in_turn
-from test_h2o_decode import assert_graphs_are_used_again
-from test_h2o_properties import small
-from test_h2o_sequence import min_position, remove, restore, state_of
-from test_threads_cancel import Stop, stop_at
+from inputs import random_tokens, split
+from llamas import Config, arrays, eval_calls, lookups_of, open_llama, restore, state_of
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -51,13 +42,6 @@ CONFIGS = {
 @pytest.fixture(params=CONFIGS)
 def config(request: pytest.FixtureRequest) -> Config:
     return CONFIGS[request.param]
-
-
-@in_turn(CONFIGS)
-def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
-    sizes = [37, *[1] * 6, 7, 1] if is_external(model_path) else [37, *[1] * 20, 7, *[1] * 36]
-    tokens = random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=1)
-    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, sizes))
 
 
 @pytest.mark.parametrize("name", ["looked up", "looked up in a file"])
@@ -169,33 +153,6 @@ def test_says_once_that_the_text_is_longer_than_what_the_model_was_trained_for(t
         with pytest.warns(UserWarning, match=f"trained for texts of {llm.model._handle.n_ctx_train} tokens"):
             llm.eval([1])
         llm.eval([1])  # warnings are errors
-
-
-def test_graphs_are_used_again(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also over the ends of chunks, where rows move."""
-    config = replace(CONFIG, S=8)
-    assert_graphs_are_used_again(monkeypatch, tiny_model, config, random_tokens(200), 100, n_built=1)
-
-
-def test_a_partial_state_takes_the_same_context_back(tiny_model: Path, config: Config) -> None:
-    """Upstream's server keeps such as checkpoints: without what the context has in dense layers and a cold store."""
-    tokens = random_tokens(3 * config.S + 5)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        for x in (llm, fresh):
-            x.eval(tokens)
-        state = state_of(llm, partial=True)
-        if config.dense_layers or config.cold_store:
-            assert len(state) < 0.8 * len(state_of(llm))
-        llm.eval(random_tokens(2 * config.S, seed=1))
-        restore(llm, state, partial=True)
-        for more in (random_tokens(2 * config.S, seed=2), [3]):
-            assert_all_equal(arrays(llm), arrays(fresh))
-            for x in (llm, fresh):
-                x.eval(more)
-            np.testing.assert_array_equal(llm.logits, fresh.logits)
-        llm.reset()
-        with pytest.raises(H2OError, match=r"this partial state is of \d+ tokens, the sequence has 0"):
-            restore(llm, state, partial=True)
 
 
 def test_a_state_without_rows_takes_back_what_is_in_the_open_chunk(tiny_model: Path, config: Config) -> None:
@@ -330,48 +287,3 @@ def test_a_memory_set_cannot_be_replaced(tiny_model: Path) -> None:
         llm.eval(random_tokens(2 * S))
         with pytest.raises(ValueError, match="evict=True"):
             llm.kv.set_memory_indices(0, llm.kv.memory_indices(0))
-
-
-@given(data=st.data())
-@small
-def test_any_order_of_calls(tiny_model: Path, data: st.DataObject) -> None:
-    """Prompts, generated tokens, cancelled calls, states saved and restored, the end removed.
-
-    As a fresh context that got only the tokens that are left.
-    """
-    configs = [CONFIGS[name] for name in ("sum", "q8_0", "dense layer", "long chunks")]
-    config = data.draw(st.sampled_from([*configs, replace(CONFIG, positions="cache", n_ctx_train=40)]))
-    done: list[tuple[list[int], bool]] = []
-    saved: tuple[bytes, list[tuple[list[int], bool]]] | None = None
-    with open_llama(tiny_model, config, n_ctx=512) as llm, open_llama(tiny_model, config, n_ctx=512) as fresh:
-        for _ in range(data.draw(st.integers(1, 8))):
-            action = data.draw(st.sampled_from(["prompt", "generate", "cancel", "save", "restore", "remove"]))
-            n = data.draw(st.integers(1, 40))
-            tokens = random_tokens(n, seed=data.draw(st.integers(0, 99)))
-            if action in ("prompt", "generate"):
-                for call in [tokens] if action == "prompt" else split(tokens, [1] * n):
-                    llm.eval(call, decode=action == "generate")
-                    done.append((call, action == "generate"))
-            elif action == "cancel":
-                with pytest.raises(Stop):
-                    llm.eval(tokens, progress=stop_at(1))
-            elif action == "save":
-                saved = (state_of(llm), [*done])
-            elif action == "restore" and saved is not None:
-                restore(llm, saved[0])
-                done = [*saved[1]]
-            elif action == "remove":
-                # generated tokens of the open chunk: all, or if they are scored the last ones
-                n_generated = len(list(itertools.takewhile(lambda call: call[1], reversed(done))))
-                n_removed = min(
-                    n, n_generated, max(0, llm.n_tokens - 1) % config.S, llm.n_tokens - 1 - min_position(llm)
-                )
-                assert remove(llm, llm.n_tokens - n_removed)
-                del done[len(done) - n_removed :]
-        for tokens, generated in done:
-            fresh.eval(tokens, decode=generated)
-        assert llm.n_tokens == fresh.n_tokens
-        assert_all_equal(arrays(llm), arrays(fresh))
-        for x in (llm, fresh):
-            x.eval(random_tokens(30, seed=5))
-        np.testing.assert_array_equal(llm.logits, fresh.logits)

@@ -21,10 +21,18 @@ from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig
 from h2o_llama import Sequence as TextSequence
 from inputs import ModelByName, random_tokens, repetitive_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama, oracle_calls, view
+from llamas import (
+    Config,
+    assert_agrees_with_oracle,
+    decode_calls,
+    eval_calls,
+    open_llama,
+    oracle_calls,
+    restore,
+    state_of,
+    view,
+)
 from oracle import DenseOracle, read_model
-from test_h2o_decode import assert_graphs_are_used_again, decode_calls
-from test_h2o_sequence import restore, state_of
 from tolerances import SELF_LOGITS_F32
 
 S, T = 16, 4
@@ -222,14 +230,6 @@ def test_generated_tokens_are_as_those_of_a_prompt(one_layer_model: Path, tile: 
         assert_most_logits_close(got, expected[48:], SELF_LOGITS_F32)
 
 
-def test_graphs_are_used_again(model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of generated tokens, within a chunk."""
-    config = Config(S=100, L=20, H=30, B=8, kv_type="f16", retrieval="index", decode="memory")
-    # A new one for the first token and for the chunk that begins at 400.
-    model = model_by_name("llama-gqa2-f32")
-    assert_graphs_are_used_again(monkeypatch, model, config, random_tokens(460, seed=8), 350, n_built=2)
-
-
 # --- a cold store: the same bits as where all K and V are kept
 
 
@@ -255,37 +255,6 @@ def test_what_is_chosen_is_brought_back(
             results.append(got)
     for result in results[1:]:
         assert_all_equal(result, results[0])
-
-
-# --- states
-
-
-@pytest.mark.parametrize(
-    "options", [{"kv_type": "f16"}, {"schedule": "two_phase", "kv_type": "q8_0"}, {**COLD, "kv_type": "q8_0"}], ids=str
-)
-def test_a_state_goes_on_in_another_context(one_layer_model: Path, options: dict[str, Any]) -> None:
-    """With the same bits: the index is that of K before K was rounded to the cache's type."""
-    config = replace(CONFIG, **{"decode": "memory", **options})
-    tokens = random_tokens(120, seed=13)
-    more = [tokens[70:90], *[[token] for token in tokens[90:]]]
-    with open_llama(one_layer_model, config) as llm, open_llama(one_layer_model, config) as other:
-        llm.eval(tokens[:70])
-        saved = state_of(llm)
-        checkpoint = state_of(llm, partial=True)
-        expected = eval_calls(llm, more)
-        other.eval(random_tokens(100, seed=14))
-        restore(other, saved)
-        assert_all_equal(eval_calls(other, more), expected)
-        # A checkpoint has no K, V or index: those are still there.
-        restore(other, checkpoint, partial=True)
-        assert_all_equal(eval_calls(other, more), expected)
-        for n in (len(saved) // 2, len(saved) - 1):
-            with pytest.raises(H2OError, match="cannot be restored"):
-                restore(other, saved[:n])
-            assert other.n_tokens in (0, len(tokens))  # all of what it was, or nothing
-    for other_config in (replace(config, retrieval="ngrams"), replace(config, T=8)):
-        with open_llama(one_layer_model, other_config) as llm, pytest.raises(H2OError, match="other H2O parameters"):
-            restore(llm, saved)
 
 
 # --- bytes, and what is refused

@@ -18,24 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import h2o_llama
-from compare import assert_all_equal, assert_logits_close, assert_same_history
+from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OConfig, H2OError
-from inputs import ModelByName, is_external, repetitive_tokens, split
+from inputs import repetitive_tokens, small, split
 from llamas import (
-    POSITION_SCORERS,
     Config,
-    assert_agrees_with_oracle,
     assert_history_is_well_formed,
     eval_calls,
     lookups_of,
     open_llama,
+    restore,
+    state_of,
     view,
 )
-from oracle import GGUFModel, read_model
 from oracle.lookup import FOLLOW
-from pairwise import pairwise
-from test_h2o_properties import CALLS, SEEDS, SPLITS, small
-from test_h2o_sequence import OPERATIONS, assert_same, count, restore, run_operations, state_of
 from tolerances import SELF_LOGITS_F32
 
 S, T = 16, 4
@@ -136,30 +132,16 @@ def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
     assert not np.array_equal(results[2][2], results[0][2])
 
 
-# --- P3: any split
-
-
-@small
-@given(config=configs(), sizes=SPLITS, scorer=st.sampled_from(["sum", "distant"]), seed=SEEDS)
-def test_p3_any_split(tiny_model: Path, config: Config, sizes: list[int], scorer: str, seed: int) -> None:
-    """Lookups, memory sets, logits. And token by token."""
-    config = replace(config, scorer=scorer)
-    tokens = repetitive_tokens(sum(sizes), seed=seed)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
-        expected = logits_of(whole, [tokens])
-        for calls in (split(tokens, sizes), split(tokens, [1] * len(tokens))):
-            parts.reset()
-            actual = logits_of(parts, calls)
-            assert seen_in(parts) == seen_in(whole)
-            assert_same_history(parts.kv.history, whole.kv.history)
-            assert_logits_close(actual, expected, SELF_LOGITS_F32)
-
-
 # --- P4: what may have been looked up
 
 
-@small
-@given(config=configs(), sizes=CALLS, dense_tail=st.integers(0, 6), seed=SEEDS)
+@small()
+@given(
+    config=configs(),
+    sizes=st.lists(st.one_of(st.integers(2, 30), st.just(1)), min_size=2, max_size=8),
+    dense_tail=st.integers(0, 6),
+    seed=st.integers(0, 999),
+)
 def test_p4_lookups_are_well_formed(
     tiny_model: Path, config: Config, sizes: list[int], dense_tail: int, seed: int
 ) -> None:
@@ -179,93 +161,6 @@ def test_p4_lookups_are_well_formed(
                 if i > 0 and positions[0] >= start + n_asking:
                     assert set(seen[i]) <= set(seen[i - 1])
             before = seen
-
-
-# --- P5: the oracle
-
-
-@pairwise("flash_attn", "model_path", "schedule", scorer=POSITION_SCORERS, kv_type=["f32", "f16", "q8_0"])
-def test_p5_every_model(
-    flash_attn: str, model_path: Path, oracle_model: GGUFModel, schedule: str, scorer: str, kv_type: str
-) -> None:
-    """Prompts that end within a tile, and decode steps there."""
-    config = replace(CONFIG, scorer=scorer, kv_type=kv_type, flash_attn=flash_attn, schedule=schedule)
-    sizes = [42, 1, 21] if is_external(model_path) else [42, 1, 27, 1, 1, 4, 3, 35]
-    calls = split(repetitive_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=3), sizes)
-    oracle = assert_agrees_with_oracle(model_path, oracle_model, config, calls)
-    assert len(oracle.log) > 10
-
-
-@small
-@given(
-    config=configs(),
-    sizes=CALLS,
-    dense_tail=st.integers(0, 8),
-    scorer=st.sampled_from(POSITION_SCORERS),
-    schedule=st.sampled_from(["single_pass", "two_phase"]),
-    seed=SEEDS,
-)
-def test_p5_any_configuration_and_calls(
-    flash_attn: str,
-    model_by_name: ModelByName,
-    config: Config,
-    sizes: list[int],
-    dense_tail: int,
-    scorer: str,
-    schedule: str,
-    seed: int,
-) -> None:
-    path = model_by_name("qwen3-gqa4-f32")
-    config = replace(config, scorer=scorer, flash_attn=flash_attn, schedule=schedule)
-    calls = split(repetitive_tokens(sum(sizes), seed=seed), sizes)
-    assert_agrees_with_oracle(path, read_model(path), config, calls, dense_tail)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        replace(CONFIG, T=1, B=9),
-        replace(CONFIG, T=S, B=1),
-        replace(CONFIG, T=7, B=16, scorer="distant"),
-        replace(CONFIG, B=10_000),
-        replace(CONFIG, L=S, H=0, A=0),
-        replace(CONFIG, L=0, H=1, A=40),
-    ],
-    ids=str,
-)
-def test_p5_extreme_sizes(flash_attn: str, tiny_model: Path, config: Config) -> None:
-    """A tile of one query or of a whole chunk, one that is cut where a chunk ends, all there are, ..."""
-    calls = split(repetitive_tokens(120, seed=5), [37, 1, 60, 22])
-    config = replace(config, flash_attn=flash_attn)
-    oracle = assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls)
-    assert len(oracle.log) > 5
-
-
-def test_p5_flash_attention_off(tiny_model: Path) -> None:
-    """Upstream's cache has V the other way round then."""
-    config = replace(CONFIG, kv_type="f16", flash_attn="off")
-    calls = split(repetitive_tokens(90, seed=5), [37, 1, 52])
-    assert len(assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls).log) > 5
-
-
-# --- going back
-
-
-def assert_same_lookups(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], flash_decode: bool = False) -> None:
-    """Now and after more tokens of a prompt; and all else is the same."""
-    assert seen_in(a) == seen_in(b)
-    assert_same(a, b, more, flash_decode)
-    assert seen_in(a) == seen_in(b)
-
-
-@small
-@given(operations=OPERATIONS, config=st.just(CONFIG), seed=st.integers(0, 999))
-def test_any_order_of_calls(tiny_model: Path, operations: list[tuple[str, int]], config: Config, seed: int) -> None:
-    """What was removed has left no trace: the rest is as in a new sequence that was fed what is left."""
-    text = repetitive_tokens(count(operations), seed=seed)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        run_operations(llm, fresh, operations, text)
-        assert_same_lookups(llm, fresh, repetitive_tokens(20, seed=seed), flash_decode=True)
 
 
 # --- states

@@ -13,42 +13,18 @@ import pytest
 
 import models
 import test_h2o_evict as evict
-from compare import assert_all_equal, assert_logits_close, relative_error
+from compare import assert_logits_close, relative_error
 from h2o_llama import H2OConfig, Llama, Model, UnsupportedModelError
-from inputs import ModelByName, random_tokens, split
-from llamas import Config, arrays, assert_agrees_with_oracle, eval_calls, open_llama
+from inputs import ModelByName, random_tokens
+from llamas import Config, eval_calls, open_llama
 from oracle import layers, read_model
 from oracle.rope import rotated
-from test_h2o_decode import assert_graphs_are_used_again
-from test_threads_cancel import Stop, stop_at
 from tolerances import SELF_LOGITS_F32
 
 S, TRAINED = 16, 50
 REACH = TRAINED - S  # of a chunk: keys that are further away count as that far
 CONFIG = replace(evict.CONFIG, positions="cache", n_ctx_train=TRAINED)
 LONG = [37, *[1] * 20, 7, *[1] * 36, 5, 60]
-
-CASES: dict[str, tuple[str, Config]] = {
-    "grouped heads": ("qwen3-gqa4-f32", CONFIG),
-    "a set that grows": ("qwen3-mha-f16", replace(CONFIG, H=25, scorer="distant", keep_ratio=0.3)),
-    "rotated K in 8 bits": ("qwen3-gqa8-f32", replace(CONFIG, kv_type="q8_0", scorer="distant")),
-    "K in 16 bits": ("qwen2-gqa2-f32", replace(CONFIG, kv_type="f16")),
-    "pairs side by side, factors": ("llama3-gqa2-f32", CONFIG),
-    "head counts by layer": ("deci-mixed-f32", replace(CONFIG, scorer="distant")),
-    "windows": ("gemma3-windows-f32", CONFIG),
-    "recurrent layers": ("lfm2-conv-f32", CONFIG),
-    "a dense layer": ("qwen3-gqa4-f32", replace(CONFIG, dense_layers=(1,))),
-    "composed": ("qwen3-gqa4-f32", replace(CONFIG, flash_attn="off", scorer="distant")),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_agrees_with_the_oracle(name: str, model_by_name: ModelByName) -> None:
-    """Over the ends of several chunks past the trained length, in prompts and in generated text."""
-    model, config = CASES[name]
-    oracle_model = read_model(model_by_name(model))
-    tokens = random_tokens(sum(LONG), oracle_model.hparams.n_vocab, seed=1)
-    assert_agrees_with_oracle(model_by_name(model), oracle_model, config, split(tokens, LONG))
 
 
 def test_within_the_trained_length_nothing_changes(tiny_model: Path) -> None:
@@ -122,36 +98,14 @@ def test_with_scaled_positions(one_layer_model: Path, scaling: dict[str, Any]) -
 @pytest.mark.parametrize(
     "test",
     [
-        evict.test_a_partial_state_takes_the_same_context_back,
         evict.test_a_state_without_rows_takes_back_what_is_in_the_open_chunk,
         evict.test_rows_for_a_state_without_rows_are_taken_when_the_chunk_closes,
     ],
 )
-@pytest.mark.parametrize("name", ["grouped heads", "a dense layer"])
-def test_partial_states(test: Callable[[Path, Config], None], name: str, tiny_model: Path) -> None:
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, dense_layers=(1,))], ids=str)
+def test_partial_states(test: Callable[[Path, Config], None], config: Config, tiny_model: Path) -> None:
     """As with positions of the text."""
-    test(tiny_model, CASES[name][1])
-
-
-@pytest.mark.parametrize("name", ["grouped heads", "a dense layer", "composed"])
-def test_a_call_that_fails_is_undone(name: str, tiny_model: Path) -> None:
-    """When keys have been moved for chunks that were not to be."""
-    tokens = random_tokens(200)
-    config = CASES[name][1]
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        for x in (llm, fresh):
-            x.eval(tokens[:70])
-        with pytest.raises(Stop):
-            llm.eval(tokens[70:], progress=stop_at(60))
-        assert_all_equal(arrays(llm), arrays(fresh))
-        for x in (llm, fresh):
-            x.eval(tokens[70:])
-        np.testing.assert_array_equal(llm.logits, fresh.logits)
-
-
-def test_graphs_are_used_again(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions are an input."""
-    assert_graphs_are_used_again(monkeypatch, tiny_model, replace(CONFIG, S=8), random_tokens(200), 100, n_built=1)
+    test(tiny_model, config)
 
 
 def test_models_that_cannot_have_it_are_refused(model_by_name: ModelByName) -> None:

@@ -1,4 +1,4 @@
-"""Properties P1 and P3 to P6 of the design, section 3, of both schedules, against the oracle of the whole model.
+"""Properties P1 to P3 and P6 of the design, section 3, of both schedules. P4 and P5: test_h2o_oracle.py.
 
 Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens at most, in chunks of 16.
 """
@@ -12,43 +12,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_same_memory
-from inputs import ModelByName, is_external, limited, random_tokens, repetitive_tokens, split
+import h2o_llama
+from cases import CACHE_POSITIONS, EVICT, EVICTING, KEPT, LOOKUP, SMALL, UNSCORED, Case, S, configurations
+from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_scores_close, case
+from inputs import ModelByName, limited, random_tokens, repetitive_tokens, small, split
 from llamas import (
-    POSITION_SCORERS,
     Config,
-    assert_agrees_with_oracle,
-    assert_history_is_well_formed,
+    decode_calls,
     eval_calls,
     lookups_of,
     open_llama,
     view,
 )
-from oracle import DenseOracle, GGUFModel, read_model
+from oracle import DenseOracle, GGUFModel
 from pairwise import pairwise
 from tolerances import SELF_LOGITS_F32
-
-CONFIGS = st.builds(
-    Config,
-    S=st.integers(4, 24),
-    L=st.integers(0, 4),
-    H=st.integers(1, 12),
-    A=st.integers(0, 3),
-)
-# Lengths of prefill calls.
-SPLITS = st.lists(st.one_of(st.integers(1, 30), st.just(1)), min_size=1, max_size=8)
-# Lengths of calls, of which those of one token are decode steps.
-CALLS = st.lists(st.one_of(st.integers(2, 30), st.just(1)), min_size=2, max_size=8)
-SEEDS = st.integers(0, 10_000)
-
-# `flash_attn` sets an environment variable for all examples alike.
-small = settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
 
 # --- P1: what fits in one chunk is ordinary causal attention
 
@@ -72,31 +53,94 @@ def test_p1_prompt_within_one_chunk_is_dense(
     assert_logits_close(dense, expected, bound)
 
 
-# --- P3: a prompt may be fed in any split into calls
+# --- P2: what has everything in memory is dense, prompts in test_h2o_single_pass_schedule.py
 
 
-@small
-@given(config=CONFIGS, scorer=st.sampled_from(POSITION_SCORERS), sizes=SPLITS, n_ubatch=st.integers(1, 40), seed=SEEDS)
-def test_p3_split_invariance(
-    schedule: str,
-    flash_attn: str,
-    tiny_model: Path,
-    config: Config,
-    scorer: str,
-    sizes: list[int],
-    n_ubatch: int,
-    seed: int,
+@pairwise("flash_attn", "model_path", decode=["full", "memory"], sizes=[[1] * 30, [3, 1, 5, S + 3, 1]])
+def test_p2_generated_tokens_are_dense(
+    flash_attn: str, model_path: Path, oracle_model: GGUFModel, decode: str, sizes: list[int]
+) -> None:
+    """One token or several, over the ends of chunks. With decode="full" scores do not change."""
+    config = SMALL.but(heavy_budget=1024, lookup_budget=8, decode=decode, flash_attn=flash_attn)
+    n = limited(60, model_path)
+    tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=4)
+    n_prompt = n - sum(sizes)
+    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
+    with open_llama(model_path, config) as llm:
+        llm.eval(tokens[:n_prompt])
+        scores = [llm.kv.scores(il) for il in llm.kv.layers]
+        got = decode_calls(llm, split(tokens[n_prompt:], sizes))
+        assert_logits_close(got, expected[n_prompt:], config.tolerance(oracle_model, [[0]]).logits)
+        for il, before in zip(llm.kv.layers, scores, strict=True) if decode == "full" else ():
+            np.testing.assert_array_equal(llm.kv.scores(il)[:, :n_prompt], before)
+            assert not llm.kv.scores(il)[:, n_prompt:].any()
+
+
+# --- P3: a text may come in any split into calls
+
+
+@pytest.mark.parametrize("name", [name for name in (*KEPT, *EVICTING, *UNSCORED) if "index" not in name])
+def test_p3_whoever_wrote_the_text(tiny_model: Path, name: str) -> None:
+    """A prompt in parts; generated tokens one by one or several at once, which are causal among themselves.
+
+    With decode="memory" and one pass it is all the same, else generated tokens are computed otherwise than a prompt's.
+    """
+    config = (KEPT | EVICTING | UNSCORED)[name].but(kv_type="f32")
+    n, is_same = 130, config.h2o.decode == "memory" and config.h2o.schedule == "single_pass"
+    if is_same:
+        config = config.but(chunk_size=40)
+    tokens = repetitive_tokens(n, seed=1)
+    n_read = 0 if is_same else 70
+    ways = [split(tokens[:n_read], sizes) for sizes in ([n_read], [2, 30, 1, 16, n_read - 49]) if n_read]
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as other:
+        (expected,) = eval_calls(llm, [tokens if is_same else tokens[:n_read]], decode=False)
+        if not is_same:
+            expected = np.concatenate([expected, decode_calls(llm, [[token] for token in tokens[n_read:]])])
+        for sizes in ([1] * (n - n_read), [3, 1, 16, 23, 1, n - n_read - 44], [n - n_read]):
+            for prompt in ways or [[]]:
+                other.reset()
+                got = eval_calls(other, prompt, decode=False)
+                got.append(decode_calls(other, split(tokens[n_read:], sizes)))
+                with case(sizes=sizes, prompt=[len(call) for call in prompt]):
+                    assert_same_to_rounding(other, np.concatenate(got), llm, expected)
+        if is_same:
+            sizes = [30, *[1] * 25, 7, *[1] * 3, 20, *[1] * 25, 4, 16]
+            other.reset()
+            assert_same_to_rounding(other, np.concatenate(eval_calls(other, split(tokens, sizes))), llm, expected)
+
+
+def assert_same_to_rounding(llm: h2o_llama.Llama, got: Any, other: h2o_llama.Llama, want: Any) -> None:
+    """Logits, memory sets, lookups, and scores."""
+    assert_logits_close(got, want, SELF_LOGITS_F32)
+    assert (llm.n_tokens, llm.kv.chunk_index) == (other.n_tokens, other.kv.chunk_index)
+    assert_same_history(llm.kv.history, other.kv.history)
+    assert_all_equal(lookups_of(llm), lookups_of(other))
+    for il in other.kv.layers:
+        scores = other.kv.scores(il)
+        kept = ~np.isnan(scores)
+        np.testing.assert_array_equal(~np.isnan(llm.kv.scores(il)), kept)
+        assert_scores_close(llm.kv.scores(il)[kept], scores[kept], 1e-3)
+
+
+@small(40)
+@given(
+    config=configurations(),
+    sizes=st.lists(st.one_of(st.integers(1, 30), st.just(1)), min_size=1, max_size=8),
+    n_ubatch=st.integers(1, 40),
+    seed=st.integers(0, 10_000),
+)
+def test_p3_any_split(
+    flash_attn: str, tiny_model: Path, config: Case, sizes: list[int], n_ubatch: int, seed: int
 ) -> None:
     """Nor does it matter how many tokens are computed at once."""
-    config = replace(config, flash_attn=flash_attn, schedule=schedule, scorer=scorer)
-    tokens = random_tokens(sum(sizes), seed=seed)
+    config = config.but(flash_attn=flash_attn)
+    tokens = repetitive_tokens(sum(sizes), seed=seed)
     with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_ubatch=n_ubatch) as parts:
         (expected,) = eval_calls(whole, [tokens], decode=False)
-        actual = np.concatenate(eval_calls(parts, split(tokens, sizes), decode=False))
-        assert parts.kv.chunk_index == whole.kv.chunk_index
-        assert parts.kv.n_tokens == whole.kv.n_tokens == len(tokens)
-        assert_same_history(parts.kv.history, whole.kv.history)
-        assert_logits_close(actual, expected, SELF_LOGITS_F32)
+        for calls in (split(tokens, sizes), [[token] for token in tokens]):
+            parts.reset()
+            got = np.concatenate(eval_calls(parts, calls, decode=False))
+            assert_same_to_rounding(parts, got, whole, expected)
 
 
 @pairwise(
@@ -142,90 +186,6 @@ def test_p3_prompt_longer_than_n_batch(schedule: str, tiny_model: Path, n: int, 
         assert_logits_close(parts.logits, expected[-1:], SELF_LOGITS_F32)
 
 
-# --- P4: what a memory set may hold
-
-
-@small
-@given(config=CONFIGS, sizes=CALLS, seed=SEEDS)
-def test_p4_memory_sets_are_well_formed(
-    schedule: str, model_by_name: ModelByName, config: Config, sizes: list[int], seed: int
-) -> None:
-    config = replace(config, schedule=schedule)
-    for name in ("qwen3-gqa4-f32", "deci-mixed-f32"):
-        with open_llama(model_by_name(name), config) as llm:
-            for call in split(random_tokens(sum(sizes), seed=seed), sizes):
-                llm.eval(call)
-                assert_history_is_well_formed(llm, config)
-                assert llm.kv.memory_size == config.M
-                assert llm.kv.chunk_size == config.S
-                assert llm.kv.memory_initialized == (llm.kv.n_tokens > config.S)
-
-
-# --- P5: the oracle of the whole model
-
-
-@small
-@given(config=CONFIGS, sizes=CALLS, seed=SEEDS)
-def test_p5_any_configuration_and_calls(
-    schedule: str, flash_attn: str, model_by_name: ModelByName, config: Config, sizes: list[int], seed: int
-) -> None:
-    config = replace(config, flash_attn=flash_attn, schedule=schedule)
-    path = model_by_name("qwen3-gqa4-f32")
-    assert_agrees_with_oracle(path, read_model(path), config, split(random_tokens(sum(sizes), seed=seed), sizes))
-
-
-@pairwise(
-    "schedule",
-    "flash_attn",
-    "model_path",
-    config=[
-        Config.defaults(32),
-        Config(S=16, L=4, H=4),
-        Config(S=16, L=0, H=8, A=2),
-        Config(S=16, L=16, H=0),
-        Config(S=16, L=4, H=60),
-    ],
-)
-def test_p5_every_model(
-    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, config: Config
-) -> None:
-    n = limited(150, model_path)
-    tokens = random_tokens(n, oracle_model.hparams.n_vocab, seed=3)
-    config = replace(config, flash_attn=flash_attn, schedule=schedule)
-    assert_agrees_with_oracle(model_path, oracle_model, config, [tokens])
-
-
-@pairwise("schedule", "flash_attn", "model_path", kv_type=["f16", "bf16", "q8_0"])
-def test_p5_every_cache_type(
-    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel, kv_type: str
-) -> None:
-    """Prefill, a decode step, prefill again. With flash attention, dense attention (decode) sums in F16."""
-    config = Config(S=16, L=4, H=8, kv_type=kv_type, flash_attn=flash_attn, schedule=schedule)
-    sizes = [40, 1, 1, 22] if is_external(model_path) else [70, 1, 1, 40]
-    tokens = random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=4)
-    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, sizes))
-
-
-@pytest.mark.parametrize(
-    ("schedule", "flash_attn", "config"),
-    [
-        ("single_pass", "fused", Config.defaults(1024, kv_type="f16")),
-        ("two_phase", "fused", Config(S=1024, L=256, H=256, kv_type="f16")),
-        ("single_pass", "composed", Config(S=512, L=128, H=64, kv_type="f16", B=128, T=64)),
-    ],
-    indirect=["schedule", "flash_attn"],
-)
-def test_p5_long_prompt_of_large_chunks(
-    schedule: str, flash_attn: str, model_by_name: ModelByName, config: Config
-) -> None:
-    """The sizes of real use, the defaults first."""
-    path = model_by_name("llama-gqa2-f32")
-    config = replace(config, flash_attn=flash_attn, schedule=schedule)
-    tokens = repetitive_tokens(2500, seed=6)
-    oracle = assert_agrees_with_oracle(path, read_model(path), config, [tokens[:1100], tokens[1100:]], n_ctx=4096)
-    assert len(oracle.log) > 1000 or not config.B
-
-
 # --- P6: sequences do not see each other
 
 
@@ -267,16 +227,44 @@ def test_p6_two_contexts_do_not_mix(schedule: str, tiny_model: Path) -> None:
             assert_all_equal(view(llm), expected)
 
 
-def test_library_and_oracle_choose_the_same_memory_without_rounding(
-    schedule: str, flash_attn: str, tiny_model: Path
+# --- graphs
+
+LARGE = LOOKUP.but(chunk_size=300, local_window=20, heavy_budget=30, sink_tokens=0, lookup_budget=8, kv_type="f16")
+# model, configuration, tokens, how many of them are a prompt, how many graphs the others need
+REUSED: dict[str, tuple[str, Case, list[int], int, int]] = {
+    # All but the first step, and the first that needs more than 256 rows, to which a step's rows are padded.
+    "decode full": ("llama-gqa2-f32", SMALL.but(heavy_budget=1024, kv_type="f16"), random_tokens(300, seed=4), 200, 2),
+    # While memory set and chunk need no more than 256 rows. A dense layer's grow to 1,024.
+    "lookups": ("llama-gqa2-f32", LARGE, repetitive_tokens(790, seed=7), 690, 1),
+    "dense layer": ("llama-gqa2-f32", LARGE.but(dense_layers=(1,)), repetitive_tokens(790, seed=7), 690, 2),
+    # A new one for the first token and for the chunk that begins at 400.
+    "index": (
+        "llama-gqa2-f32",
+        LARGE.but(chunk_size=100, retrieval="index", tile=16),
+        random_tokens(460, seed=8),
+        350,
+        2,
+    ),
+    # Also over the ends of chunks, where rows move; positions are an input.
+    "evict": ("qwen3-gqa4-f32", EVICT.but(chunk_size=8), random_tokens(200), 100, 1),
+    "evict, positions": ("qwen3-gqa4-f32", CACHE_POSITIONS.but(chunk_size=8), random_tokens(200), 100, 1),
+}
+
+
+@pytest.mark.parametrize(("name", "is_fused"), [*((name, True) for name in REUSED), ("decode full", False)])
+def test_graphs_are_used_again(
+    model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch, name: str, is_fused: bool
 ) -> None:
-    """`assert_agrees_with_oracle` forgives near ties; with nothing rounded there should be none here."""
-    config = Config(S=32, L=4, H=12, flash_attn=flash_attn, schedule=schedule)
-    tokens = random_tokens(200, seed=9)
-    oracle = config.oracle(read_model(tiny_model), dtype=np.float64)
-    oracle.eval(tokens)
-    with open_llama(tiny_model, config) as llm:
-        eval_calls(llm, [tokens])
-        for got, want in zip(llm.kv.history, oracle.history, strict=True):
-            for il in llm.kv.layers:
-                assert_same_memory(np.asarray(got[il]), want[il], oracle.scores(il), margin=0.0)
+    """Tokens generated one by one need so many new graphs, and have the same bits as with one for each."""
+    model, config, tokens, n_prompt, n_built = REUSED[name]
+    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "0" if is_fused else "1")
+    logits = []
+    for disabled in ("1", "0"):
+        monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
+        with open_llama(model_by_name(model), config) as llm:
+            eval_calls(llm, [tokens[:n_prompt]])
+            before = llm.kv.stats.graphs_reused
+            logits.append(decode_calls(llm, [[token] for token in tokens[n_prompt:]]))
+            n_reused = llm.kv.stats.graphs_reused - before
+            assert n_reused == (0 if disabled == "1" else len(tokens) - n_prompt - n_built)
+    np.testing.assert_array_equal(logits[0], logits[1])

@@ -11,47 +11,13 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from compare import assert_logits_close, assert_same_history
 from h2o_llama import H2OConfig
-from inputs import is_external, random_tokens, split
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
-from oracle import GGUFModel, read_model
-from pairwise import in_turn
+from inputs import random_tokens
+from llamas import Config, open_llama
+from oracle import read_model
 from standalone import add_chunk, first_layer, kept, make_cache, n_head_kv, per_head
-from tolerances import SELF_LOGITS_F32
 
 BLOCKS = Config(S=16, L=4, H=8, A=4, scorer="block_ema", block_tokens=4, ema_alpha=0.7)
-CONFIGS = {
-    "blocks": BLOCKS,
-    "blocks, two_phase": replace(BLOCKS, schedule="two_phase"),
-    "blocks of all heads, generated": replace(BLOCKS, shared_heads=True, decode="memory", ema_alpha=0.0),
-    "blocks to a ratio": replace(BLOCKS, H=40, keep_ratio=0.4),
-    "ratio": Config(S=16, L=4, H=40, A=1, scorer="distant", keep_ratio=0.35, B=8, T=4),
-    "ratio, two_phase": Config(S=16, L=4, H=12, keep_ratio=0.5, schedule="two_phase"),
-    "ratio, all heads": Config(S=16, L=2, H=40, keep_ratio=0.25, shared_heads=True),
-    "ratio, composed": Config(S=16, L=4, H=40, A=1, keep_ratio=0.3, flash_attn="off"),
-}
-
-
-@pytest.fixture(params=CONFIGS)
-def config(request: pytest.FixtureRequest) -> Config:
-    return CONFIGS[request.param]
-
-
-@in_turn(CONFIGS)
-def test_agrees_with_the_oracle(model_path: Path, oracle_model: GGUFModel, config: Config) -> None:
-    sizes = [37, *[1] * 6, 7] if is_external(model_path) else [37, *[1] * 20, 43]
-    tokens = random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=1)
-    assert_agrees_with_oracle(model_path, oracle_model, config, split(tokens, sizes))
-
-
-def test_p3_split_invariance(tiny_model: Path, config: Config) -> None:
-    tokens = random_tokens(130, seed=8)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config) as parts:
-        (expected,) = eval_calls(whole, [tokens])
-        actual = np.concatenate(eval_calls(parts, split(tokens, [2, 30, 16, 3, 79])))
-        assert_same_history(parts.kv.history, whole.kv.history)
-        assert_logits_close(actual, expected, SELF_LOGITS_F32)
 
 
 def test_a_moving_average_by_hand(tiny_model: Path) -> None:

@@ -7,11 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare import assert_scores_close
-from inputs import is_external, random_tokens, split
-from llamas import Config, eval_calls, open_llama, oracle_calls
-from oracle import GGUFModel
-from pairwise import pairwise
+from inputs import random_tokens
+from llamas import Config, eval_calls, open_llama
 from standalone import M, S, add_chunk, first_layer, make_cache, n_head_kv, per_head
 
 # --- the stand-alone cache
@@ -74,23 +71,6 @@ def test_padding_columns_are_ignored(tiny_model: Path) -> None:
 @pytest.fixture(scope="module")
 def config(schedule: str) -> Config:
     return Config(S=16, L=4, H=6, schedule=schedule)
-
-
-@pairwise("schedule", "model_path")
-def test_scores_are_the_oracles_after_every_call(config: Config, model_path: Path, oracle_model: GGUFModel) -> None:
-    """Column sums of a chunk that several calls fill, and of the memory set: after every call, not only at the end."""
-    sizes = [10, 20, 2, 32] if is_external(model_path) else [10, 20, 2, 40, 7]
-    calls = split(random_tokens(sum(sizes), oracle_model.hparams.n_vocab, seed=1), sizes)
-    bound = config.tolerance(oracle_model).scores
-    oracle = config.oracle(oracle_model)
-    with open_llama(model_path, config) as llm:
-        for call in calls:
-            eval_calls(llm, [call])
-            # Where the memory sets differ by a near tie, so do the scores from there on.
-            oracle.choose_memory = lambda chunk, layer, _proposed, _scores: llm.kv.history[chunk][layer]
-            oracle_calls(oracle, [call])
-            for il in llm.kv.layers:
-                assert_scores_close(llm.kv.scores(il), oracle.scores(il), bound)
 
 
 def test_threads_do_not_change_the_scores(config: Config, tiny_model: Path) -> None:

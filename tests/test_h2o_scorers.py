@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from h2o_llama.config import SCORERS
-from inputs import random_tokens, split
-from llamas import POSITION_SCORERS, Config, assert_agrees_with_oracle, eval_calls, open_llama
-from oracle import read_model
+from inputs import random_tokens
+from llamas import POSITION_SCORERS, Config, eval_calls, open_llama
 from oracle.attention import attend
 from oracle.scorers import SCORERS as ORACLE_SCORERS
-from pairwise import pairwise
 from standalone import add_chunk, kept, make_cache, per_head
 
 
@@ -51,14 +49,6 @@ def test_oracle_counts_by_a_naive_loop(rng: np.random.Generator) -> None:
 
 def test_the_oracle_knows_every_scorer() -> None:
     assert set(ORACLE_SCORERS) == set(SCORERS)
-
-
-@pairwise("schedule", "flash_attn", scorer=POSITION_SCORERS)
-def test_scorers_in_several_calls(scorer: str, schedule: str, flash_attn: str, tiny_model: Path) -> None:
-    """With decode steps in between."""
-    config = Config(S=96, L=10, H=20, scorer=scorer, flash_attn=flash_attn, schedule=schedule)
-    calls = split(random_tokens(400, seed=6), [50, 1, 150, 1, 2, 196])
-    assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls)
 
 
 @pytest.mark.parametrize("scorer", POSITION_SCORERS)

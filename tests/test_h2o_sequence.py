@@ -8,41 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import h2o_llama
 from compare import assert_all_equal, assert_logits_close, assert_same_history, assert_scores_close
 from h2o_llama import H2OError
-from inputs import ModelByName, random_tokens, repetitive_tokens
-from llamas import Config, arrays, eval_calls, lookups_of, open_llama
-from oracle import read_model
+from inputs import ModelByName, random_tokens
+from llamas import Config, arrays, eval_calls, min_position, open_llama, remove, restore, state_of
 from oracle.lookup import Lookup
-from test_h2o_properties import small
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 S = 16
 CONFIG = Config(S=S, L=4, H=6, A=1)
-
-
-def remove(llm: h2o_llama.Llama, start: int) -> bool:
-    with llm._use_context() as context:
-        return context.remove(start)
-
-
-def min_position(llm: h2o_llama.Llama) -> int:
-    with llm._use_context() as context:
-        return context.min_position
-
-
-def state_of(llm: h2o_llama.Llama, partial: bool = False, rows: bool = True, end: int | None = None) -> bytes:
-    with llm._use_context() as context:
-        return context.get_state(partial, rows, end)
-
-
-def restore(llm: h2o_llama.Llama, state: bytes, partial: bool = False, rows: bool = True) -> None:
-    with llm._use_context() as context:
-        context.set_state(state, partial, rows)
 
 
 def assert_same(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], flash_decode: bool = False) -> None:
@@ -63,23 +39,6 @@ def assert_same(a: h2o_llama.Llama, b: h2o_llama.Llama, more: list[int], flash_d
 
 
 # --- removing the end
-
-
-@pytest.mark.parametrize("start", [48, 50, 64])
-def test_the_open_chunk_can_be_removed(schedule: str, tiny_model: Path, start: int) -> None:
-    """And the one before it, whose record is kept: as if the tokens had never been there."""
-    tokens, other = random_tokens(70), random_tokens(60, seed=1)
-    config = replace(CONFIG, schedule=schedule)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        llm.eval(tokens)
-        eval_calls(llm, [[1], [2]])
-        assert min_position(llm) == 69
-        assert remove(llm, start) == (start in (48, 64))
-        if start == 50:
-            assert llm.n_tokens == 72
-            return
-        fresh.eval(tokens[:start])
-        assert_same(llm, fresh, other)
 
 
 @pytest.mark.parametrize(
@@ -154,96 +113,7 @@ def test_history_forgets_what_was_removed(tiny_model: Path) -> None:
         assert (llm.n_tokens, llm.kv.chunk_index, llm.kv.history) == (0, 0, [])
 
 
-OPERATIONS = st.lists(
-    st.one_of(
-        st.tuples(st.just("prompt"), st.integers(1, 40)),
-        st.tuples(st.just("generated"), st.integers(1, 5)),
-        st.tuples(st.just("remove"), st.integers(0, 200)),
-    ),
-    min_size=2,
-    max_size=8,
-)
-
-
-def count(operations: list[tuple[str, int]]) -> int:
-    """Tokens that they feed."""
-    return sum(n for what, n in operations if what != "remove")
-
-
-def run_operations(
-    llm: h2o_llama.Llama, fresh: h2o_llama.Llama, operations: list[tuple[str, int]], text: list[int]
-) -> None:
-    """Feed a text and take ends back, then feed what is left to another sequence, one by one."""
-    n_used = 0
-    fed: list[tuple[int, bool]] = []
-    for what, n in operations:
-        if what == "remove":
-            start = n % (len(fed) + 1)
-            if remove(llm, start):
-                del fed[start:]
-            continue
-        tokens = text[n_used : n_used + n]
-        n_used += n
-        llm.eval(tokens, decode=what == "generated")
-        fed += [(token, what == "generated") for token in tokens]
-    assert llm.n_tokens == len(fed)
-    for token, generated in fed:
-        fresh.eval([token], decode=generated)
-
-
-@small
-@given(operations=OPERATIONS, scorer=st.sampled_from(["sum", "distant"]), seed=st.integers(0, 999))
-def test_any_order_of_calls(
-    schedule: str, tiny_model: Path, operations: list[tuple[str, int]], scorer: str, seed: int
-) -> None:
-    """What was removed has left no trace: the rest is as in a new sequence that was fed what is left."""
-    config = replace(CONFIG, scorer=scorer, schedule=schedule, flash_attn="off")  # nothing is rounded to F16
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        run_operations(llm, fresh, operations, random_tokens(count(operations), seed=seed))
-        assert_same(llm, fresh, [1, 2, 3])
-
-
-# --- generated tokens
-
-
-def test_generated_tokens_may_come_together(flash_attn: str, tiny_model: Path) -> None:
-    """Several at once, over the ends of chunks, are as many decode steps: dense, and nothing is scored."""
-    config = replace(CONFIG, flash_attn=flash_attn)
-    prompt, tokens = random_tokens(40), random_tokens(30, seed=4)
-    with open_llama(tiny_model, config) as together, open_llama(tiny_model, config) as apart:
-        for llm in (together, apart):
-            llm.eval(prompt)
-        together.eval(tokens, logits="all", decode=True)
-        expected = np.concatenate(eval_calls(apart, [[t] for t in tokens]))
-        assert_logits_close(together.logits, expected, config.tolerance(read_model(tiny_model), [[1]]).logits)
-        for il in together.kv.layers:
-            np.testing.assert_array_equal(together.kv.memory_indices(il), apart.kv.memory_indices(il))
-            np.testing.assert_array_equal(together.kv.scores(il), apart.kv.scores(il))
-            assert not together.kv.scores(il)[:, 40:].any()
-        assert together.kv.stats.prefill_tokens == 40
-
-
 # --- states
-
-
-def test_a_partial_state_takes_the_same_context_back(tiny_model: Path) -> None:
-    """It has no K and V: those of its tokens must still be there. Upstream's server keeps such as checkpoints."""
-    tokens = repetitive_tokens(200, seed=17)
-    config = replace(CONFIG, B=6, T=4)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        llm.eval(tokens[:70])
-        state = state_of(llm, partial=True)
-        assert len(state) < len(state_of(llm)) / 4
-        llm.eval(tokens[70:120])  # it is not found any more
-        restore(llm, state, partial=True)
-        fresh.eval(tokens[:70])
-        assert_same(llm, fresh, tokens[140:])
-        after, expected = (np.concatenate(lookups_of(x)[-(-70 // 4) :]) for x in (llm, fresh))
-        np.testing.assert_array_equal(after, expected)
-        assert len(after) > 10
-        llm.reset()
-        with pytest.raises(H2OError, match="this partial state is of 70 tokens, the sequence has 0"):
-            restore(llm, state, partial=True)
 
 
 def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import islice, product
-from itertools import pairwise as pairwise_of
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,7 @@ import pytest
 from compare import assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import random_tokens
-from llamas import Config, eval_calls, open_llama
-from test_h2o_sequence import assert_same
+from llamas import Config, open_llama
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 S = 16
@@ -71,105 +69,6 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
             assert int(found[2]) == min(p for p in possible if p > n)
             assert ("record=True" in str(error.value)) != (record or config in (GRID, replace(GRID, T=5)))
             assert llm.snapshot().state == snapshot.state
-
-
-@pytest.mark.parametrize(
-    ("config", "n"),
-    [*product([CONFIG, STORED], [2 * S, 5 * S, N]), (CONFIG, N + 1), (EVICT, 5 * S)],
-    ids=str,
-)
-def test_what_was_taken_back_leaves_nothing(tiny_model: Path, config: Config, n: int) -> None:
-    """Also after a snapshot: boundaries come with it."""
-    with (
-        open_llama(tiny_model, config) as llm,
-        open_llama(tiny_model, config) as other,
-        open_llama(tiny_model, config) as fresh,
-    ):
-        tokens = evaluate(llm)
-        other.restore(llm.snapshot())
-        fresh.eval(tokens[: min(n, N)])
-        if n > N:
-            fresh.eval(tokens[N:n], decode=True)
-        fresh_snapshot = fresh.snapshot()
-        for rewound in (llm, other):
-            rewound.rewind(n)
-            fresh.restore(fresh_snapshot)
-            assert_same(rewound, fresh, random_tokens(50, seed=2), flash_decode=n > N)
-
-
-@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, B=8, T=4, decode="memory"), EVICT, STORED], ids=str)
-def test_back_to_where_a_call_began(tiny_model: Path, config: Config) -> None:
-    """Also in the chunk before, unless rows have moved since; after a snapshot, and in a fork."""
-    ends = [S + 3, S + 9, 2 * S - 1, 2 * S + 4]
-    tokens = random_tokens(2 * S + 10)
-    with (
-        open_llama(tiny_model, config, n_seq_max=2) as llm,
-        open_llama(tiny_model, config) as other,
-        open_llama(tiny_model, config) as fresh,
-    ):
-        for start, stop in pairwise_of([0, *ends, len(tokens)]):
-            llm.eval(tokens[start:stop])
-        snapshot = llm.snapshot()
-        for i, end in enumerate(ends):
-            other.restore(snapshot)
-            if config.evict and end < 2 * S:
-                with pytest.raises(H2OError, match="cannot go back"):
-                    other.rewind(end)
-                continue
-            fresh.reset()
-            for start, stop in pairwise_of([0, *ends[: i + 1]]):
-                fresh.eval(tokens[start:stop])
-            end_of_fresh = fresh.snapshot()
-            with llm.fork() as fork:
-                for rewound in (other, fork):
-                    rewound.rewind(end)
-                    fresh.restore(end_of_fresh)
-                    assert_same(rewound, fresh, random_tokens(50, seed=2))
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        replace(NEAR, dense_layers=(1,)),
-        replace(NEAR, schedule="two_phase"),
-        replace(NEAR, B=8, T=4, decode="memory"),
-        replace(NEAR, B=8, T=4, schedule="two_phase", scorer="distant"),
-        replace(GRID, T=8, B=16, decode="memory"),
-        replace(EVICT, H=0),
-        replace(STORED, H=0),
-    ],
-    ids=str,
-)
-def test_without_heavy_hitters_any_place_is_gone_back_to(tiny_model: Path, config: Config) -> None:
-    """As if only that had been read, wherever calls began on the grid; also after a snapshot, and in a fork."""
-    tokens, generated = random_tokens(N), random_tokens(2 * S, seed=3)
-    with (
-        open_llama(tiny_model, config, record=False, n_seq_max=2) as llm,
-        open_llama(tiny_model, config, record=False) as other,
-        open_llama(tiny_model, config, record=False) as fresh,
-    ):
-        for start, stop in pairwise_of([0, S + 8, 3 * S, N]):
-            llm.eval(tokens[start:stop])
-        for token in generated:
-            llm.eval([token], decode=True)
-        snapshot = llm.snapshot()
-        for n in (7 * S + 4,) if config.evict else (7 * S + 4, 7 * S, 6 * S, N - 1, 3 * S + 8, 3 * S, 2 * S + 8, 8):
-            fresh.reset()
-            fresh.eval(tokens[: min(n, N)])
-            for token in generated[: max(n - N, 0)]:
-                fresh.eval([token], decode=True)
-            end_of_fresh = fresh.snapshot()
-            other.restore(snapshot)
-            with llm.fork() as fork:
-                for rewound in (other, fork):
-                    rewound.rewind(n)
-                    fresh.restore(end_of_fresh)
-                    calls = [random_tokens(50, seed=2), [1], [2], random_tokens(S, seed=4)]
-                    logits = [eval_calls(x, calls) for x in (rewound, fresh)]
-                    for got, want in zip(*logits, strict=True):
-                        assert_logits_close(got, want, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
-                    for il in fresh.kv.layers:
-                        np.testing.assert_array_equal(rewound.kv.memory_indices(il), fresh.kv.memory_indices(il))
 
 
 @pytest.mark.parametrize(

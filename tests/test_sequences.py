@@ -6,21 +6,17 @@ import gc
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import h2o_llama
 from compare import assert_all_close, assert_all_equal, relative_error
 from h2o_llama import H2OError
-from llamas import Config, open_llama, view
-from test_h2o_properties import small
-from test_threads_cancel import Stop, stop_at
+from llamas import Config, decode_each, open_llama, view
 from tolerances import SELF_LOGITS_F32
 
 S = 16
@@ -87,31 +83,6 @@ class Tracked:
             alone.eval(tokens, decode=decode)
         np.testing.assert_array_equal(self.sequence.logits, alone.logits)
         assert_all_equal(view(self.sequence, history), view(alone, history))
-
-
-def test_calls_in_turns(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
-    """One reads a prompt while others generate."""
-    a, b, c = Tracked(llm), Tracked(llm.sequence()), Tracked(llm.sequence())
-    a.eval(text(0)[:37])
-    b.eval(text(1)[:10])
-    a.eval([7], decode=True)
-    b.eval(text(1)[10:])
-    c.eval(text(2))
-    for token in range(S + 2):
-        a.eval([token], decode=True)
-        b.eval([token + 1], decode=True)
-    b.eval(text(3)[:20])
-    for tracked in (a, b, c):
-        tracked.assert_as(alone)
-
-
-def decode_each(sequences: list[h2o_llama.Sequence], tokens: list[int]) -> Any:
-    """Append a generated token to each in one call. Returns their logits."""
-    rows = np.empty((len(tokens), sequences[0]._engine.model.n_vocab), np.float32)
-    with sequences[0]._engine.claim:
-        contexts = [sequence._open_context() for sequence in sequences]
-        h2o_llama._core.Context.decode_each(contexts, np.array(tokens, np.int32), rows)
-    return rows
 
 
 @pytest.mark.parametrize(
@@ -247,44 +218,6 @@ def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
     assert [s.n_tokens for s in prompts] == [N_CTX, 60 + 5, 60 + 8]
 
 
-def test_forks_go_different_ways(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
-    """And a fork generates from its own logits, whatever the other has computed since."""
-    a = Tracked(llm)
-    a.eval(text(0))
-    with llm.fork() as fork:
-        a.eval([3], decode=True)
-        alone.eval(text(0))
-        tokens = [next(iter(s.generate([], temperature=0))) for s in (fork, alone)]
-        assert tokens[0] == tokens[1]
-    b = a.fork()
-    np.testing.assert_array_equal(a.sequence.logits, b.sequence.logits)
-    assert_all_equal(view(a.sequence), view(b.sequence))
-    a.eval(text(4)[:30])
-    c = b.fork()
-    b.eval(text(5)[:9])
-    b.eval([1], decode=True)
-    llm.reset()
-    c.eval([2], decode=True)
-    c.eval(text(6)[:20])
-    for tracked in (b, c):
-        tracked.assert_as(alone)
-
-
-def test_a_freed_sequence_leaves_no_trace(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
-    for seed in range(4):
-        with llm.sequence() as b:
-            assert b.n_tokens == 0
-            with pytest.raises(H2OError, match="there are no logits"):
-                b.logits  # noqa: B018
-            tracked = Tracked(b)
-            tracked.eval(text(seed))
-            tracked.eval([seed], decode=True)
-            tracked.assert_as(alone)
-    with pytest.raises(ValueError, match=r"^\[Sequence\] this sequence is closed$"):
-        b.eval([1])
-    b.close()
-
-
 @pytest.mark.parametrize("config", ["plain", "dense"], indirect=True)
 def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
     kept = llm.sequence()
@@ -303,24 +236,9 @@ def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
     with pytest.raises(H2OError, match=r"all n_seq_max=3 sequences are in use"):
         llm.fork()
     others[0].close()
+    with pytest.raises(ValueError, match=r"^\[Sequence\] this sequence is closed$"):
+        others[0].eval([1])
     assert llm.fork().n_tokens == 1
-
-
-def test_a_failed_call_changes_no_other_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
-    a, b = Tracked(llm), Tracked(llm.sequence())
-    a.eval(text(0))
-    b.eval(text(1)[:20])
-    views = view(a.sequence), view(b.sequence)
-
-    if llm.h2o is not None:
-        with pytest.raises(Stop):
-            b.sequence.eval(text(2)[:50], progress=stop_at(2 * S))
-        assert_all_equal(view(a.sequence), views[0])
-        assert_all_equal(view(b.sequence), views[1])
-    a.eval(text(3)[:20])
-    b.eval(text(3)[:30])
-    for tracked in (a, b):
-        tracked.assert_as(alone)
 
 
 # with eviction a sequence is never full
@@ -338,37 +256,6 @@ def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llam
     a.assert_as(alone)
 
 
-def test_a_state_goes_to_another_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
-    a, b = Tracked(llm.sequence()), Tracked(llm.sequence())
-    a.eval(text(0))
-    b.eval(text(1))
-    with a.sequence._use_context() as context:
-        state = context.get_state(False)
-    with b.sequence._use_context() as context:
-        context.set_state(state, False)
-    a.eval([1], decode=True)
-    b.calls = list(a.calls[:1])
-    b.eval([2], decode=True)
-    llm.eval([3])
-    a.assert_as(alone)
-    b.assert_as(alone, history=False)  # a state holds the last memory sets
-
-
-def test_a_state_goes_to_another_context(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
-    """Of a fork, and with H2O into a context for fewer sequences too."""
-    llm.eval(text(0))
-    fork = llm.fork()
-    llm.reset()
-    with fork._use_context() as context:
-        state = context.get_state(False)
-    target = llm if llm.h2o is None else alone
-    with target._use_context() as context:
-        context.set_state(state, False)
-    for sequence in (fork, target):
-        sequence.eval(text(1)[:20])
-    np.testing.assert_array_equal(fork.logits, target.logits)
-
-
 @pytest.mark.parametrize("config", ["two_phase", "lookups", "index", "evict", "dense"], indirect=True)
 def test_drafts_are_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """What one is ahead is nothing to the others, and stays when they compute."""
@@ -379,63 +266,6 @@ def test_drafts_are_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Ll
     alone.reset()
     assert tokens == [(t, t) for t in islice(alone.generate(prompt, temperature=0), 12)]
     assert llm.n_tokens == b.n_tokens == len(prompt) + 12
-
-
-CALLS = st.one_of(
-    st.tuples(st.just("eval"), st.integers(0, 2), st.integers(1, 3 * S)),
-    st.tuples(st.just("decode"), st.sets(st.integers(0, 2), min_size=1), st.integers(1, 3)),
-    st.tuples(st.just("fork"), st.integers(0, 2), st.integers(0, 2)),
-    st.tuples(st.just("close"), st.integers(1, 2)),
-    st.tuples(st.just("cancel"), st.integers(0, 2), st.integers(S + 1, 3 * S)),
-)
-
-
-@pytest.mark.parametrize("name", ["plain", "two_phase", "lookups", "dense_layers"])
-@small
-@given(calls=st.lists(CALLS, min_size=4, max_size=12))
-def test_any_order_of_calls(tiny_model: Path, name: str, calls: list[tuple[Any, ...]]) -> None:
-    """Places 0 to 2 hold sequences, the first of them the Llama's own, or nothing."""
-    config = CONFIGS[name]
-    tokens = cycle(text(0, 251)[:251])  # none of them twice in a chunk
-    with (
-        open_llama(tiny_model, config, n_ctx=1024, n_seq_max=3) as llm,
-        open_llama(tiny_model, config, n_ctx=1024) as alone,
-    ):
-        places: list[Tracked | None] = [Tracked(llm), None, None]
-
-        def at(i: int) -> Tracked:
-            place = places[i] = places[i] or Tracked(llm.sequence())
-            return place
-
-        for kind, where, *size in calls:
-            if kind == "eval":
-                at(where).eval(list(islice(tokens, size[0])))
-            elif kind == "decode":
-                for _ in range(size[0]):
-                    tracked = [at(i) for i in sorted(where)]
-                    ids = list(islice(tokens, len(tracked)))
-                    rows = decode_each([t.sequence for t in tracked], ids)
-                    for t, token, row in zip(tracked, ids, rows, strict=True):
-                        t.sequence._logits = row[np.newaxis]
-                        t.calls.append(([token], True))
-            elif kind == "cancel":
-                with pytest.raises(KeyError):
-                    at(where).sequence.eval(list(islice(tokens, size[0])), progress=lambda done, n: {}[done])
-            elif kind == "close":
-                if place := places[where]:
-                    place.sequence.close()
-                    places[where] = None
-            elif where != size[0] and size[0] > 0 and places[where]:
-                if place := places[size[0]]:
-                    place.sequence.close()
-                places[size[0]] = at(where).fork()
-
-        for place in places:
-            if place is not None and place.calls:
-                alone.reset()
-                for ids, decode in place.calls:
-                    alone.eval(ids, decode=decode)
-                assert_all_close(view(place.sequence), view(alone), 1e-3)
 
 
 def test_closing_the_llama_closes_all(tiny_model: Path) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from compare import assert_all_equal, assert_logits_close
+from compare import assert_all_equal
 from h2o_llama import H2OError
 from inputs import ModelByName, random_tokens, split
-from llamas import Config, arrays, eval_calls, open_llama
-from test_h2o_sequence import restore, state_of
-from tolerances import SELF_LOGITS_F32
+from llamas import Config, arrays, open_llama, restore, state_of
 
 WINDOWS, RECURRENT, LATENTS = "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"
 S = 16
@@ -56,34 +53,6 @@ def test_some_boundaries_keep_what_goes_with_them(model: str, model_by_name: Mod
             llm.eval(tokens[: 3 * S], logits="all")
             np.testing.assert_array_equal(again, llm.logits[S:])
     assert 0 < n_bytes[1] < n_bytes[8] == n_bytes[39] == n_bytes[40]
-
-
-def test_a_recurrent_state_goes_back_to_boundaries_only(model_by_name: ModelByName) -> None:
-    tokens = random_tokens(3 * S + 5)
-    with open_llama(model_by_name(RECURRENT), CONFIG) as llm:
-        (logits,) = eval_calls(llm, [tokens])
-        with pytest.raises(H2OError, match=rf"{3 * S}\b"):
-            llm.rewind(3 * S + 2)
-        assert llm.reuse([*tokens[: 3 * S + 2], 1, 2, 3]) == 3 * S
-        (again,) = eval_calls(llm, [tokens[3 * S :]])
-        assert_logits_close(again, logits[3 * S :], SELF_LOGITS_F32)
-
-
-@with_other_layers
-def test_a_document_is_not_read_again(model: str, model_by_name: ModelByName, tmp_path: Path) -> None:
-    """The second question costs its own tokens, after a restart too."""
-    document, questions = random_tokens(5 * S), [random_tokens(7, seed=seed) for seed in (1, 2)]
-    with open_llama(model_by_name(model), CONFIG) as llm:
-        llm.eval(document)
-        llm.eval(questions[0])
-        llm.save(tmp_path / "saved")
-        assert llm.reuse([*document, *questions[1]]) == len(document)
-        (expected,) = eval_calls(llm, [questions[1]])
-    with open_llama(model_by_name(model), CONFIG) as llm:
-        llm.load(tmp_path / "saved")
-        assert llm.reuse([*document, *questions[1]]) == len(document)
-        (actual,) = eval_calls(llm, [questions[1]])
-    np.testing.assert_array_equal(actual, expected)
 
 
 @with_other_layers

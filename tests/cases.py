@@ -1,0 +1,212 @@
+"""The configurations that the tests of H2O's meaning share: one for each thing that a sequence can hold."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+import h2o_llama
+from h2o_llama import H2OConfig
+from h2o_llama.config import SCORERS
+from oracle import SCHEDULES, GGUFModel, OracleSequence
+from tolerances import Tolerance, tolerance
+
+# Scorers of single positions. Blocks want other sizes.
+POSITION_SCORERS = tuple(name for name in SCORERS if name != "block_ema")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration, and the options of `Llama` that go with it."""
+
+    h2o: H2OConfig
+    kv_type: str = "f32"
+    # "on": H2O's fused operator. "off": attention composed of ggml's operators, which rules out a quantised V. With
+    # H2O_NO_FUSED_ATTENTION=1 and "on" it is composed too, and decode is upstream's flash attention: sums of V in F16.
+    flash_attn: str = "on"
+    lossless: h2o_llama.LosslessConfig | None = None
+    n_ctx_train: int | None = None  # of the model, if it is to be another one
+
+    def but(self, **changes: Any) -> Case:
+        """The same with other values of its own fields or of `h2o`'s."""
+        own = {f.name for f in fields(self)} & changes.keys()
+        h2o = replace(self.h2o, **{name: value for name, value in changes.items() if name not in own})
+        return replace(self, **{"h2o": h2o} | {name: changes[name] for name in own})
+
+    def __str__(self) -> str:
+        """What differs from `SMALL`, to name a case."""
+        changed = [
+            f"{f.name}={getattr(mine, f.name)}"
+            for mine, other in ((self.h2o, SMALL.h2o), (self, SMALL))
+            for f in fields(mine)
+            if f.name != "h2o" and getattr(mine, f.name) != getattr(other, f.name)
+        ]
+        return ",".join(changed) or "small"
+
+    __repr__ = __str__
+
+    def tiles(self, n_tokens: int) -> list[range]:
+        """The positions of every tile of a text: they begin with each chunk."""
+        size = self.h2o.chunk_size
+        return [
+            range(first, min(first + self.h2o.tile, start + size, n_tokens))
+            for start in range(0, n_tokens, size)
+            for first in range(start, min(start + size, n_tokens), self.h2o.tile)
+        ]
+
+    def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
+        """A sequence of the oracle with this configuration."""
+        h2o = self.h2o
+        same = ["scorer", "dense_layers", "decode", "retrieval", "keep_ratio", "positions"]
+        same += ["block_tokens", "ema_alpha", "shared_heads"]
+        options: dict[str, Any] = {name: getattr(h2o, name) for name in same} | {"kv_type": self.kv_type}
+        options |= {"S": h2o.chunk_size, "L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens}
+        options |= {"B": h2o.lookup_budget, "T": h2o.tile, "n_ctx_train": self.n_ctx_train}
+        return SCHEDULES[h2o.schedule](model, **options, **kwargs)
+
+    def tolerance(self, model: GGUFModel, calls: Sequence[Sequence[int]] = ()) -> Tolerance:
+        """Bounds for these calls, of which those of one token are decode steps."""
+        decodes = any(len(call) == 1 for call in calls)
+        uses_upstreams = any(model.hparams.window) or os.environ.get("H2O_NO_FUSED_ATTENTION") == "1"
+        return tolerance(
+            model.activation_type,
+            self.kv_type,
+            n_layer=model.hparams.n_layer,
+            upstreams_layers=any(model.hparams.window),
+            flash_attn_decode=decodes and self.flash_attn != "off" and uses_upstreams,
+        )
+
+    @property
+    def one_of_each(self) -> dict[str, Case | None]:
+        """This configuration with each thing that a sequence can hold, by a name; None is dense attention."""
+        return {
+            "sum": self,
+            "lookups": self.but(scorer="distant", lookup_budget=12),
+            "decode_memory": self.but(lookup_budget=8, decode="memory"),
+            "two_phase": self.but(schedule="two_phase"),
+            "dense_layers": self.but(dense_layers=(1,)),
+            "evict": self.but(scorer="distant", evict=True),
+            "cold_store": self.but(evict=True, lookup_budget=8, cold_store="memory"),
+            "key_index": self.but(lookup_budget=8, retrieval="index", kv_type="q8_0"),
+            "dense": None,
+        }
+
+
+S = 16
+SMALL = Case(
+    H2OConfig(
+        chunk_size=S,
+        local_window=4,
+        heavy_budget=6,
+        sink_tokens=1,
+        scorer="sum",
+        lookup_budget=0,
+        retrieval="ngrams",
+        tile=4,
+        positions="text",
+    )
+)
+MEMORY = SMALL.but(decode="memory")
+LOOKUP = MEMORY.but(lookup_budget=6)
+INDEX = MEMORY.but(lookup_budget=8, retrieval="index")
+EVICT = SMALL.but(evict=True)
+COLD = EVICT.but(cold_store="memory", lookup_budget=12, scorer="distant", kv_type="f16")
+BLOCKS = SMALL.but(scorer="block_ema", block_tokens=4, ema_alpha=0.7, heavy_budget=8, sink_tokens=4)
+RATIO = SMALL.but(heavy_budget=40, keep_ratio=0.3)
+CACHE_POSITIONS = EVICT.but(positions="cache", n_ctx_train=50)
+FOLDER = tempfile.gettempdir()
+
+KEPT = {
+    "sum": SMALL,
+    "distant": SMALL.but(scorer="distant", kv_type="f16"),
+    "two_phase": SMALL.but(schedule="two_phase"),
+    "two_phase, lookups": LOOKUP.but(schedule="two_phase", scorer="distant"),
+    "lookups, decode full": LOOKUP.but(decode="full"),
+    "memory": MEMORY,
+    "lookups": LOOKUP.but(scorer="distant"),
+    # More rows for a token than the operator reads in a block, and fewer queries in a tile than there are.
+    "many lookups": LOOKUP.but(lookup_budget=200, tile=1),
+    "dense layer": LOOKUP.but(dense_layers=(0,)),
+    # More than the tokens whose parts in the scores are kept one by one: 16.
+    "long chunks": LOOKUP.but(chunk_size=40, scorer="distant"),
+    "composed": LOOKUP.but(flash_attn="off"),
+    "composed, decode full": SMALL.but(flash_attn="off"),
+    "composed, dense layer": LOOKUP.but(flash_attn="off", dense_layers=(1,)),
+    "blocks": BLOCKS,
+    "blocks, two_phase": BLOCKS.but(schedule="two_phase"),
+    "blocks of all heads": BLOCKS.but(shared_heads=True, decode="memory", ema_alpha=0.0),
+    "blocks, ratio": BLOCKS.but(heavy_budget=40, keep_ratio=0.4),
+    "ratio": RATIO.but(keep_ratio=0.35, scorer="distant", lookup_budget=8),
+    "ratio, two_phase": SMALL.but(sink_tokens=0, heavy_budget=12, keep_ratio=0.5, schedule="two_phase"),
+    "ratio, all heads": RATIO.but(local_window=2, sink_tokens=0, keep_ratio=0.25, shared_heads=True),
+    "ratio, composed": RATIO.but(flash_attn="off"),
+}
+EVICTING = {
+    "evict": EVICT.but(kv_type="f16"),
+    "evict, distant": EVICT.but(scorer="distant"),
+    "evict, q8_0": EVICT.but(kv_type="q8_0"),
+    "evict, more memory than chunk": EVICT.but(local_window=9, heavy_budget=21, scorer="distant"),
+    "evict, long chunks": EVICT.but(chunk_size=40, scorer="distant"),
+    "evict, dense layer": EVICT.but(dense_layers=(0,), kv_type="f16"),
+    "cold": COLD,
+    "cold, file": COLD.but(scorer="sum", kv_type="q8_0", lookup_budget=9, tile=1, cold_store=FOLDER),
+    "cold, dense layer": COLD.but(
+        scorer="sum", kv_type="f32", dense_layers=(1,), lookup_budget=30, tile=2, cold_store=FOLDER
+    ),
+    "cold, ratio": COLD.but(heavy_budget=40, keep_ratio=0.3, kv_type="f32"),
+    "evict, blocks": BLOCKS.but(heavy_budget=12, ema_alpha=0.5, shared_heads=True, evict=True),
+    "evict, composed": EVICT.but(flash_attn="off", scorer="distant"),
+    "evict, composed, dense layer": EVICT.but(flash_attn="off", dense_layers=(1,)),
+}
+# Choices with near ties: the oracle and the library are compared on one layer, tests/test_h2o_key_index.py.
+INDEXED = {
+    "index": INDEX,
+    "index, two_phase": INDEX.but(schedule="two_phase", kv_type="q8_0"),
+    "index, cold": INDEX.but(evict=True, cold_store="memory", kv_type="f16"),
+}
+# Nothing ranks by scores, so none are kept but with record=True, and any place can be gone back to.
+UNSCORED = {
+    "unscored": SMALL.but(heavy_budget=0),
+    "unscored, dense layer": SMALL.but(heavy_budget=0, dense_layers=(1,)),
+    "unscored, lookups": LOOKUP.but(heavy_budget=0),
+    "unscored, two_phase": LOOKUP.but(heavy_budget=0, schedule="two_phase", scorer="distant"),
+    "unscored, index": INDEX.but(heavy_budget=0, tile=8, lookup_budget=16),
+    "unscored, evict": EVICT.but(heavy_budget=0),
+    "unscored, cold": COLD.but(heavy_budget=0, kv_type="f32"),
+}
+CASES: dict[str, Case | None] = {
+    **KEPT,
+    **EVICTING,
+    **INDEXED,
+    **UNSCORED,
+    "evict, positions": CACHE_POSITIONS,
+    "dense": None,
+}
+
+
+@st.composite
+def configurations(draw: st.DrawFn, scorers: Sequence[str] = POSITION_SCORERS) -> Case:
+    """Any small sizes, both schedules, with and without lookups, dense layers and eviction."""
+    chunk_size = draw(st.integers(2, 32))
+    schedule = draw(st.sampled_from(["single_pass", "two_phase"]))
+    is_single_pass = schedule == "single_pass"
+    lookup_budget = draw(st.sampled_from([0, 0, 1, 7, 24]))
+    evicts = is_single_pass and lookup_budget == 0 and draw(st.booleans())
+    return SMALL.but(
+        chunk_size=chunk_size,
+        local_window=draw(st.integers(0, min(4, chunk_size))),
+        heavy_budget=draw(st.integers(1, 12)),
+        sink_tokens=draw(st.integers(0, 3)),
+        lookup_budget=lookup_budget,
+        tile=draw(st.integers(1, 8)),
+        scorer=draw(st.sampled_from(scorers)),
+        schedule=schedule,
+        dense_layers=draw(st.sampled_from([(), (), (0,), (1,)])) if is_single_pass else (),
+        evict=evicts,
+        decode="memory" if evicts else draw(st.sampled_from(["full", "memory"])),
+    )
