@@ -87,7 +87,7 @@ AXES: dict[str, list[Any]] = {
     ],
     "group": [1, 2, 3, 7, 16],
     "n_q": [1, 3, 5, 33, 70],
-    "memory": [0, 31, 200],
+    "memory": [0, 31, 32, 200],
     "type": ["f32", "f16", "bf16", "q8_0"],
     "sums": [NO_SUMS, COLUMN_SUMS, QUERY_SUMS],
     "sees": ["causal", "all", "sorted"],
