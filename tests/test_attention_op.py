@@ -139,7 +139,8 @@ class TestEqualsNumpy:
                 choice["of_heads"], choice["has_first"] = lists
             if choice["type"] == "q8_0" and (d_k % 32 or d_v % 32):
                 choice["type"] = "f16"
-            choice["n_q"] = min(choice["n_q"], 1 + 40_000 // (choice["group"] * (d_k + d_v)))
+            most = (10_000 if kernel == CUDA else 40_000) // (choice["group"] * (d_k + d_v))
+            choice["n_q"] = min(choice["n_q"], 1 + most)
             one = Case(**choice, d_k=d_k, d_v=d_v, seed=seed)
             with case(case=one):
                 Problem(one).check(kernel)
