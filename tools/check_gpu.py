@@ -148,8 +148,7 @@ def parts(python: str) -> dict[str, tuple[int, dict[str, str], list[str]]]:
     """Of each part its limit in seconds, variables, and command."""
     pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     on_device = {"H2O_TEST_CUDA_BACKEND": "CUDA0"}
-    files = ("attention_op", "top_keys_op", "cuda_kernels")
-    kernels = [*pytest, *(f"tests/test_{name}.py" for name in files), "-n"]
+    kernels = [*pytest, *(f"tests/test_{name}.py" for name in ("attention_op", "top_keys_op", "cuda_kernels")), "-n"]
     some = ["0", "-k", "cuda and (ways or top_keys or extremes)"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "1", "--tool"]
     operators = str(ROOT / "site" / "h2o_llama" / "lib" / "test-backend-ops")
