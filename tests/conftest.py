@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,8 +26,9 @@ import pytest
 
 import models
 from chats import write_chat_model
+from cuda_in_software import IS_SOFTWARE
 from inputs import EXTERNAL_MODEL, ModelByName, Opened
-from kernels import ISAS, using
+from kernels import CUDA, ISAS, on, using
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel, read_model
 from pairwise import ATTENTION, SHAPES, is_possible
 from projectors import write_projector
@@ -64,6 +66,15 @@ def opened() -> Iterator[Opened]:
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of the CPU's kernel that is used."""
     with using(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=[*ISAS, CUDA])
+def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of the kernel that is used, "cuda" besides the CPU's."""
+    if request.param == CUDA and IS_SOFTWARE and sys.platform != "linux":
+        pytest.skip("the emulator is for Linux")
+    with on(request.param):
         yield request.param
 
 

@@ -1,10 +1,11 @@
-"""The CPU kernels of H2O's operators."""
+"""The kernels of H2O's operators: the CPU's, and CUDA's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cuda_in_software import BACKEND, registered
 from h2o_llama import _core
 
 # The best first.
@@ -12,6 +13,8 @@ ALL_ISAS = _core.ops_isas()
 
 # Those that attention has a kernel for.
 ISAS = [isa for isa in ALL_ISAS if isa in ("portable", "avx2", "avx512", "amx")]
+
+CUDA = "cuda"
 
 
 @contextmanager
@@ -22,3 +25,14 @@ def using(isa: str) -> Iterator[None]:
         yield
     finally:
         _core.ops_set_isa(ALL_ISAS[0])
+
+
+@contextmanager
+def on(kernel: str) -> Iterator[None]:
+    """Within this a kernel, of an instruction set or CUDA's, can be used."""
+    with registered() if kernel == CUDA else using(kernel):
+        yield
+
+
+def backend_of(kernel: str) -> str:
+    return BACKEND if kernel == CUDA else "cpu"

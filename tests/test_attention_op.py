@@ -1,789 +1,481 @@
-"""The attention operator, against a float64 NumPy reference, with every CPU kernel that this machine has."""
+"""The attention operator, against float64 in NumPy, with every kernel that this machine has, and CUDA's in software."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compare import assert_all_close, assert_all_equal, assert_refused, case
+from attention_cases import (
+    COLUMN_SUMS,
+    NO_SUMS,
+    QUERY_SUMS,
+    Case,
+    Problem,
+    side_by_side,
+    stored_and_wide,
+)
+from compare import assert_all_equal, assert_refused, case
+from cuda_in_software import running
 from h2o_llama import _core, ops
-from kernels import ISAS, using
+from kernels import CUDA, ISAS, on
+from pairwise import all_pairs
 
 Array = NDArray[Any]
 
-# Error of a sum whose size is 1: float32 rounds every partial sum to 2^-24, "amx" rounds every number to 2^-17. Two to
-# three times the largest that was measured in any test here.
-ROUNDING = {isa: 2.0**-15 if isa == "amx" else 2.0**-18 for isa in ISAS}
+# Each way in which a kernel computes attention, the CPU's names for them. All that follows holds for each.
+WAYS = {
+    "in place": Case(3, 300, 3, sums=NO_SUMS),
+    "in place, sums of queries": Case(4, 500, 3, sums=QUERY_SUMS, has_limits=True),
+    "in place, lists": Case(4, 200, sums=NO_SUMS, n_further=150, tile=2, offset=1),
+    "packed": Case(45, 30, has_limits=True),
+    "packed, sums of queries": Case(24, 90, 3, sums=QUERY_SUMS),
+    "packed, lists": Case(50, 30, n_further=40, tile=20, offset=7),
+    "packed, lists of heads": Case(50, 30, n_further=40, of_heads=True, has_first=False),
+    "packed, blocks of queries": Case(33, 40, n_head_kv=3, n_block=2, has_limits=True),
+    "packed in blocks": Case(9, 4095, d_k=32, d_v=64, sums=NO_SUMS),
+}
+
+# Sizes at which something else begins.
+SIZES = {
+    "a block of keys": Case(1, 127, 1, 16, 48, n_head_kv=1, sums=NO_SUMS),
+    "one key more": Case(1, 128, 1, sums=NO_SUMS, type="f16", has_sinks=True),
+    "many keys": Case(1, 2999, 7, sums=NO_SUMS, type="f16", has_sinks=True, scale=3.0),
+    "many keys, sums": Case(5, 1495, 2, type="f16", has_sinks=True, scale=3.0),
+    "many keys of large heads": Case(1, 299, 16, 576, 512, type="f16", has_sinks=True),
+    "many keys, sums of queries": Case(1, 1499, 3, sums=QUERY_SUMS, n_further=30, has_limits=True),
+    "a large group, lists": Case(3, 57, 71, sums=QUERY_SUMS, n_further=30, has_limits=True),
+    "logits of 100": Case(100, 30, d_k=32, scale=25.0),
+    "logits of -100": Case(100, 30, d_k=32, scale=-25.0),
+    "fewer keys than queries": Case(40, -31, sees="all"),
+    "a prompt": Case(200, 64, 2, 128, 128, rows="in order", has_limits=True, n_further=96, tile=64),
+    "long lists": Case(50, 30, n_further=700, tile=20, offset=7, type="f16"),
+    "one list": Case(300, 0, n_head_kv=1, n_further=40, tile=2**31 - 1, offset=0, type="f16"),
+}
+# Too large for CUDA in software.
+LARGE = {
+    "a list for each query": Case(200, 0, 3, n_further=40, tile=1, of_heads=True, has_first=False, type="f16"),
+    "one query": Case(1, 8190, 3, n_head_kv=3, sums=NO_SUMS),
+    "8 KV heads": Case(2, 700, 2, 128, 128, n_head_kv=8, sums=NO_SUMS),
+    "one row in blocks": Case(1, 4500, 1, 40, 24, sums=NO_SUMS),
+    "blocks of odd sizes": Case(40, 4100, 3, 33, 100, sums=NO_SUMS, has_sinks=True, softcap=1.5, sees="all"),
+    "rows in two parts": Case(66, 4096, 16, 16, 16, n_head_kv=1, sums=NO_SUMS),
+    "packed, sums of queries": Case(1, 4200, 16, sums=QUERY_SUMS, n_further=30, has_limits=True),
+    "packed, lists": Case(20, 4200, n_head_kv=1, d_k=32, d_v=32, n_further=40, has_sinks=True, softcap=1.5),
+    "as many items as there may be": Case(1024, 0, 4, d_k=16, d_v=16, n_head_kv=1),
+    "a long memory": Case(300, 2100, 2, 128, 128, n_head_kv=1, scale=3.0),
+    "tiles of fewer rows": Case(20, 200_000, 2, 16, 16, n_head_kv=1),
+}
+# K and V of three KV heads together are too large to be packed at once: they take turns, on one thread one at a time.
+IN_ROUNDS = {
+    "blocks of queries": Case(5, 8300, 2, 256, 256, n_head_kv=3, n_block=2, has_limits=True),
+    "lists": Case(5, 8300, 2, 256, 256, n_head_kv=3, n_further=8, tile=2, offset=1),
+}
+
+# Every two of these together, as far as they go together.
+AXES: dict[str, list[Any]] = {
+    "d": [
+        *((1, 256), (2, 2), (15, 242), (31, 31), (33, 224), (40, 217), (64, 64), (32, 160), (96, 96), (127, 130)),
+        *((128, 128), (100, 157), (192, 128), (255, 2), (256, 256), (300, 570), (576, 512), (576, 257)),
+    ],
+    "group": [1, 2, 3, 7, 16],
+    "n_q": [1, 3, 5, 33, 70],
+    "memory": [0, 31, 32, 200],
+    "type": ["f32", "f16", "bf16", "q8_0"],
+    "sums": [NO_SUMS, COLUMN_SUMS, QUERY_SUMS],
+    "sees": ["causal", "all", "sorted"],
+    "rows": ["shuffled", "ascending", "repeated", "in order"],
+    "has_limits": [False, True],
+    "has_sinks": [False, True],
+    "softcap": [0.0, 2.0],
+    "scale": [1.7, -0.5],
+    "lists": [None, (False, True), (False, False), (True, True), (True, False)],  # of_heads, has_first
+    "n_further": [1, 40, 130],
+    "tile": [1, 7, 16, 64, 1000],
+    "offset": [0, 5],
+}
 
 
-@dataclass(frozen=True)
-class Sizes:
-    n_head_kv: int = 2
-    group: int = 2
-    n_q: int = 40
-    memory: int = 30
-    d_k: int = 64
-    d_v: int = 64
-    n_block: int = 1
-
-    @property
-    def n_k(self) -> int:
-        return self.n_q + self.memory
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Case:
+    if request.param == "packed in blocks" and request.node.callspec.params.get("kernel") == CUDA:
+        pytest.skip("CUDA has no such blocks, and is slow in software")
+    return WAYS[request.param]
 
 
-def random_inputs(rng: np.random.Generator, sizes: Sizes) -> tuple[Array, Array, Array, Array]:
-    """q, k, v and rows: logits have a standard deviation of 1, every KV head of every block has its own rows."""
-    n_kv = sizes.n_k + 7
-    n_head = sizes.n_head_kv * sizes.group
-    q = rng.standard_normal((sizes.n_block, n_head, sizes.n_q, sizes.d_k), dtype=np.float32) / np.sqrt(sizes.d_k)
-    k = rng.standard_normal((sizes.n_head_kv, n_kv, sizes.d_k), dtype=np.float32)
-    v = rng.standard_normal((sizes.n_head_kv, n_kv, sizes.d_v), dtype=np.float32)
-    rows = np.argsort(rng.random((sizes.n_block, sizes.n_head_kv, n_kv)), axis=-1)[..., : sizes.n_k]
-    return q.astype(np.float32), k, v, rows
+def sizes_of(kernel: str) -> dict[str, Case]:
+    return SIZES if kernel == CUDA else SIZES | {f"{name}, large": large for name, large in LARGE.items()}
 
 
-def capped(logits: Array, softcap: float) -> Array:
-    return softcap * np.tanh(logits / softcap) if softcap > 0 else logits
-
-
-def gather(x: Array, rows: Array, group: int) -> Array:
-    """[n_block, n_head, n_k, d] in float64."""
-    return np.repeat(x.astype(np.float64)[np.arange(len(x))[None, :, None], rows], group, axis=1)
-
-
-def reference(
-    q: Array,
-    k: Array,
-    v: Array,
-    rows: Array,
-    scale: float = 1.0,
-    causal: bool = True,
-    limits: Array | None = None,
-    first: Array | None = None,
-    sinks: Array | None = None,
-    softcap: float = 0.0,
-) -> ops.Attention:
-    """All in float64; values that are hidden are left out, not multiplied by 0, where that makes a difference."""
-    n_block, n_head, n_q, _ = q.shape
-    n_head_kv, n_k = rows.shape[1:]
-    group = n_head // n_head_kv
-    visible = np.tri(n_q, n_k, n_k - n_q, dtype=bool) if causal else np.ones((n_q, n_k), dtype=bool)
-    if first is not None:
-        visible = first <= np.arange(n_q)[:, None]
-    with np.errstate(all="ignore"):
-        logits = np.float64(np.float32(scale)) * (q.astype(np.float64) @ gather(k, rows, group).swapaxes(-1, -2))
-        logits = capped(logits, softcap)
-        sink = (np.full(n_head, -np.inf) if sinks is None else sinks.astype(np.float64))[:, None]
-        m = np.maximum(logits.max(axis=-1, where=visible, initial=-np.inf), sink)
-        empty = m == -np.inf
-        e = np.where(visible & ~empty[..., None], np.exp(logits - m[..., None]), 0)
-        l = e.sum(axis=-1) + np.where(empty, 0, np.exp(sink - m))  # noqa: E741
-        weights = np.where(visible, e / np.where(empty, 1, l)[..., None], 0)
-        values = gather(v, rows, group)
-        if np.isfinite(values).all():
-            o = (weights @ values).swapaxes(1, 2)
-        else:
-            o = np.zeros((n_block, n_q, n_head, v.shape[-1]))
-            for i in range(n_q):
-                n = np.count_nonzero(visible[i])
-                o[:, i] = (weights[:, :, i, None, :n] @ values[:, :, :n])[:, :, 0]
-        o[empty.swapaxes(1, 2)] = 0
-    weights = weights.reshape(n_block, n_head_kv, group, n_q, n_k)
-    if limits is not None:
-        counted = rows[:, :, None, None] <= limits[:, None, None, :, None]
-        weights = np.where(counted, weights, 0)
-    sums = weights.sum(axis=(2, 3))
-    return ops.Attention(o, sums, m, l)
-
-
-def assert_close(got: ops.Attention, want: ops.Attention, q: Array, k: Array, v: Array, scale: float, isa: str) -> None:
-    """An error δ of the logits is one of δ in m and a factor e^δ in l and the weights; o averages v by the weights."""
-    # A logit is a sum of d products; their errors are independent, so it has √d times the error of one.
-    size = abs(scale) * np.linalg.norm(q, axis=-1).max() * np.linalg.norm(k, axis=-1).max() / np.sqrt(q.shape[-1])
-    delta = ROUNDING[isa] * (1 + float(size))
-    np.testing.assert_allclose(got.m, want.m, rtol=0, atol=delta)
-    np.testing.assert_allclose(got.l, want.l, rtol=delta)
-    np.testing.assert_allclose(got.sums, want.sums, rtol=delta, atol=0.01 * delta)
-    np.testing.assert_allclose(got.o, want.o, rtol=0, atol=delta * np.abs(v).max())
-
-
-def check(inputs: tuple[Array, Array, Array, Array], isa: str, scale: float = 1.0, causal: bool = True) -> None:
-    q, k, v, rows = inputs
-    got = ops.attention(q, k, v, rows, scale=scale, causal=causal, n_threads=2)
-    assert_close(got, reference(q, k, v, rows, scale, causal), q, k, v, scale, isa)
-    group = q.shape[1] // len(k)
-    # Every query gives away a weight of 1.
-    np.testing.assert_allclose(got.sums.sum(axis=-1, dtype=np.float64), q.shape[2] * group, rtol=ROUNDING[isa])
-
-
-def compute(
-    inputs: tuple[Array, Array, Array, Array], type: str = "f32", sums: int = 0, n_threads: int = 2, **params: Any
-) -> ops.Attention:
-    """The operator itself, with sums of any kind."""
-    q, k, v, rows = inputs
-    arguments = _core.ops_AttentionParams(rows=rows, sums=sums, **params)
-    o, s, m, l = _core.ops_attention(q, k, v, type, arguments, "cpu", n_threads)  # noqa: E741
-    assert (s is None) == (sums == 0)
-    return ops.Attention(o, np.zeros(0) if s is None else s, m, l)
-
-
-def stored_and_wide(k: Array, v: Array, type: str) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """K and V of a type, as the operator takes them; and the numbers that they stand for."""
-    if type == "f16":
-        k, v = k.astype(np.float16), v.astype(np.float16)
-        return (k, v), (k.astype(np.float32), v.astype(np.float32))
-    gguf_type = gguf.GGMLQuantizationType[type.upper()]
-    k, v = (gguf.quants.quantize(x, gguf_type) for x in (k, v))
-    return (k.view(np.uint8), v.view(np.uint8)), (
-        gguf.quants.dequantize(k, gguf_type),
-        gguf.quants.dequantize(v, gguf_type),
-    )
-
-
-def type_argument(type: str) -> dict[str, Any]:
-    """NumPy has F16; other types must be named."""
-    return {} if type == "f16" else {"type": type}
-
-
-def as_in_a_model(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """The same numbers, with the heads of a token side by side."""
-    k, v = (x.swapaxes(0, 1).copy().swapaxes(0, 1) for x in (k, v))
-    return q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3), k, v
-
-
-def spoil(qkv: tuple[Array, Array, Array], where: str, bad: float, query: Any, key: Any) -> None:
-    """Put a number into q at `query`, or into k or v at `key`."""
-    qkv["qkv".index(where)][query if where == "q" else key] = bad
-
-
-def assert_same_bits_on_threads(attend: Callable[..., ops.Attention]) -> ops.Attention:
-    """Whatever its argument n_threads is."""
-    want = attend(n_threads=1)
-    for n_threads in (2, 3, 8):
-        assert_all_equal(attend(n_threads=n_threads), want)
-    return want
-
-
-def assert_same_bits_for_a_head_alone(inputs: tuple[Array, Array, Array, Array], **arguments: Any) -> None:
-    """On any number of threads."""
-    q, k, v, rows = inputs
-    group = q.shape[1] // len(k)
-    alone = [
-        ops.attention(q[:, group * h : group * (h + 1)], k[[h]], v[[h]], rows[:, [h]], **arguments)
-        for h in range(len(k))
-    ]
-    want = assert_same_bits_on_threads(partial(ops.attention, *inputs, **arguments))
-    for got, parts, axis in zip(want, zip(*alone, strict=True), (2, 1, 1, 1), strict=True):
-        np.testing.assert_array_equal(got, np.concatenate(parts, axis=axis))
-
-
-class TestEqualsNumpy:
-    def test_head_sizes(self, rng: np.random.Generator, isa: str) -> None:
-        for causal, d in product([True, False], [1, 2, 15, 31, 32, 33, 64, 80, 96, 100, 127, 128, 192, 255, 256]):
-            with case(causal=causal, d=d):
-                check(random_inputs(rng, Sizes(d_k=d, d_v=d)), isa, causal=causal)
-                check(random_inputs(rng, Sizes(d_k=d, d_v=257 - d)), isa, causal=causal)
-
-    def test_groups(self, rng: np.random.Generator, isa: str) -> None:
-        for group in range(1, 17):
-            with case(group=group):
-                check(random_inputs(rng, Sizes(group=group, n_q=19)), isa)
-
-    def test_large(self, rng: np.random.Generator, isa: str) -> None:
-        for n_q, memory in [(1, 0), (1, 4096), (2048, 0), (1024, 512), (300, 2100)]:
-            with case(n_q=n_q, memory=memory):
-                check(random_inputs(rng, Sizes(1, 2, n_q, memory, 128, 128)), isa, scale=3.0)
-        check(random_inputs(rng, Sizes(8, 2, 256, 128, 128, 128, 4)), isa)
-
-    def test_so_many_keys_that_tiles_have_fewer_rows(self, rng: np.random.Generator, isa: str) -> None:
-        check(random_inputs(rng, Sizes(1, 2, 20, 200_000, 16, 16)), isa)
-
-    @pytest.mark.parametrize("isa_name", ISAS)
-    @given(data=st.data())
-    @settings(max_examples=60, deadline=None, derandomize=True)
-    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
-        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-        sizes = Sizes(draw(1, 3), draw(1, 5), draw(1, 70), draw(0, 140), draw(1, 70), draw(1, 70), draw(1, 2))
-        causal, seed = data.draw(st.booleans()), draw(0, 1000)
-        with using(isa_name):
-            check(random_inputs(np.random.default_rng(seed), sizes), isa_name, causal=causal)
-
-    def test_not_causal_with_more_queries_than_keys(self, rng: np.random.Generator, isa: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes())
-        check((q, k, v, rows[..., :9]), isa, causal=False)
-
-    def test_rows_may_repeat(self, rng: np.random.Generator, isa: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes())
-        check((q, k, v, rows // 9), isa)
-
-
-def test_without_blocks(rng: np.random.Generator) -> None:
-    (q, k, v, rows), limits = limited_inputs(rng, Sizes())
-    for one, all_ in (({}, {}), ({"limits": limits[0]}, {"limits": limits})):
-        got, want = ops.attention(q[0], k, v, rows[0], **one), ops.attention(q, k, v, rows, **all_)
-        assert_all_equal(got, [x[0] for x in want])
-
-
-class TestFirstQuery:
-    """Which query sees a row first, in any ascending order."""
-
-    def test_equals_numpy(self, isa: str) -> None:
-        for seed in range(6):
-            with case(seed=seed):
-                rng = np.random.default_rng(seed)
-                n_q = int(rng.integers(1, 90))
-                q, k, v, rows = random_inputs(rng, Sizes(2, 3, n_q, 40, 33, 50, 2))
-                first = np.sort(rng.integers(0, n_q + 1, rows.shape[-1]))
-                first[: seed % 3] = 0  # in half of the cases no query sees nothing
-                got = ops.attention(q, k, v, rows, first=first, n_threads=2)
-                assert_close(got, reference(q, k, v, rows, first=first), q, k, v, 1.0, isa)
-                assert not got.sums[..., first == n_q].any()
-
-    def test_causal_is_a_list_of_them(self, rng: np.random.Generator, isa: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes(n_q=45, memory=20))
-        first = np.maximum(np.arange(65) - 20, 0)
-        assert_all_equal(ops.attention(q, k, v, rows, first=first), ops.attention(q, k, v, rows))
-
-
-def test_same_bits_without_column_sums(rng: np.random.Generator, isa: str) -> None:
-    inputs, first, lists = list_inputs(rng, Sizes(n_q=70), 16, 3, 40)
-    blocks = random_inputs(rng, Sizes(n_q=70, memory=30, n_block=2))
-    params: list[tuple[Any, dict[str, Any]]] = [
-        (blocks, {"first": np.maximum(np.arange(100) - 30, 0)}),
-        (inputs, {"first": first, **lists.arguments}),
-    ]
-    for arrays, more in params:
-        arrays[0][0, 1, 3, 0] = np.inf  # the scalar path too
-        assert_equal_but_sums(compute(arrays, **more), compute(arrays, sums=1, **more))
-
-
-def limited_inputs(rng: np.random.Generator, sizes: Sizes) -> tuple[tuple[Array, Array, Array, Array], Array]:
-    """random_inputs with ascending rows, and limits that are negative, inside and beyond, in any order."""
-    q, k, v, rows = random_inputs(rng, sizes)
-    limits = rng.integers(-sizes.n_k // 2, 3 * sizes.n_k // 2, (sizes.n_block, sizes.n_q))
-    special = rng.choice([0, 1, 2, 3], limits.shape, p=[0.7, 0.1, 0.1, 0.1])
-    limits = np.choose(special, [limits, -(2**31), -1, 2**31 - 1])
-    return (q, k, v, np.sort(rows, axis=-1)), limits
-
-
-def assert_equal_but_sums(got: ops.Attention, want: ops.Attention) -> None:
+def assert_same_output(got: ops.Attention, want: ops.Attention) -> None:
+    """But for sums."""
     assert_all_equal((got.o, got.m, got.l), (want.o, want.m, want.l))
 
 
-class TestLimits:
-    """Which queries count in the sums: o, m and l keep their bits."""
+class TestEqualsNumpy:
+    def test_ways(self, kernel: str, way: Case) -> None:
+        Problem(way).check(kernel)
 
-    def check(self, inputs: tuple[Array, Array, Array, Array], limits: Array, isa: str, causal: bool = True) -> None:
-        got = ops.attention(*inputs, limits=limits, causal=causal, n_threads=2)
-        assert_equal_but_sums(got, ops.attention(*inputs, causal=causal))
-        want = reference(*inputs, causal=causal, limits=limits)
-        delta = 3 * ROUNDING[isa]  # of the weights: that of the logits, whose size is up to about 2
-        np.testing.assert_allclose(got.sums, want.sums, rtol=delta, atol=0.01 * delta)
-        np.testing.assert_array_equal(got.sums == 0, want.sums == 0)
+    def test_sizes(self, kernel: str) -> None:
+        for name, sizes in sizes_of(kernel).items():
+            with case(name=name):
+                Problem(sizes).check(kernel)
 
-    def test_groups_and_sizes(self, rng: np.random.Generator, isa: str) -> None:
-        groups = [Sizes(3, group, 45, 52, n_block=2) for group in (1, 2, 3, 7)]
-        pairs = [(1, 0), (1, 300), (2, 31), (33, 0), (200, 333)]
-        sizes = [Sizes(n_q=n_q, memory=memory, d_k=40, d_v=72) for n_q, memory in pairs]
-        for size, causal in [*product(groups, [True, False]), *product(sizes, [True])]:
-            with case(size=size, causal=causal):
-                self.check(*limited_inputs(rng, size), isa, causal)
-
-    @pytest.mark.parametrize("isa_name", ISAS)
-    @given(data=st.data())
-    @settings(max_examples=30, deadline=None, derandomize=True)
-    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
-        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-        sizes = Sizes(draw(1, 3), draw(1, 5), draw(1, 70), draw(0, 140), draw(1, 70), draw(1, 70), draw(1, 2))
-        causal, seed = data.draw(st.booleans()), draw(0, 1000)
-        inputs, limits = limited_inputs(np.random.default_rng(seed), sizes)
-        with using(isa_name):
-            self.check(inputs, limits, isa_name, causal)
-
-    def test_that_exclude_nothing(self, rng: np.random.Generator, isa: str) -> None:
-        """The same bits as without limits."""
-        inputs, limits = limited_inputs(rng, Sizes(3, 2, 130, 75))
-        want = ops.attention(*inputs)
-        for limit in (inputs[1].shape[1] - 1, 2**31 - 1):
-            assert_all_equal(ops.attention(*inputs, limits=np.full_like(limits, limit)), want)
-
-    def test_equal_rows_count_together(self, rng: np.random.Generator, isa: str) -> None:
-        (q, k, v, rows), limits = limited_inputs(rng, Sizes())
-        self.check((q, k, v, rows // 9), limits // 9, isa)
-
-    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
-        """NaN does not reach the sums through a query that does not count."""
-        for bad, where in product([np.nan, np.inf], ["q", "k", "v"]):
-            with case(bad=bad, where=where):
-                (q, k, v, rows), limits = limited_inputs(rng, Sizes(n_q=60, memory=3))
-                spoil((q, k, v), where, bad, (0, 2, 30, 7), (1, rows[0, 1, 40], 7))
-                got = ops.attention(q, k, v, rows, limits=limits)
-                assert_equal_but_sums(got, ops.attention(q, k, v, rows))
-                np.testing.assert_allclose(got.sums, reference(q, k, v, rows, limits=limits).sums, rtol=1e-4, atol=1e-4)
-
-
-@dataclass(frozen=True)
-class Lists:
-    """Further keys of tiles of queries, as `attention` takes them."""
-
-    rows: Array
-    first: Array | None
-    tile: int
-    offset: int = 0
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Of the operator itself too."""
-        return {
-            "further_rows": self.rows if len(self.rows) > 1 else self.rows[0],
-            "further_first": self.first,
-            "tile": self.tile,
-            "offset": self.offset,
-        }
-
-    def of_queries(self, start: int, end: int) -> Lists:
-        """The same for queries [start, end) alone."""
-        tiles = slice((start + self.offset) // self.tile, (end - 1 + self.offset) // self.tile + 1)
-        first = None if self.first is None else (self.first[tiles] - start).clip(0)
-        return Lists(self.rows[:, tiles], first, self.tile, (start + self.offset) % self.tile)
-
-    def seen_by(self, kv: int, i: int) -> Array:
-        tile = (i + self.offset) // self.tile
-        rows = self.rows[kv % len(self.rows), tile]
-        return rows[rows >= 0] if self.first is None else rows[self.first[tile] <= i]
-
-
-def list_inputs(
-    rng: np.random.Generator,
-    sizes: Sizes,
-    tile: int,
-    offset: int,
-    n_further: int,
-    of_heads: bool = False,
-    has_first: bool = True,
-) -> tuple[tuple[Array, Array, Array, Array], Array, Lists]:
-    """q, k, v, ascending rows, their first queries, and lists.
-
-    With first queries half of the further rows, different ones for each head, are among the head's rows; else none is.
-    Some lists are full, some have padding, some have nothing else. What no query sees may be any number. Query 0
-    sees row 0.
-    """
-    n_kv = 2 * (sizes.n_k + n_further)
-    n_head = sizes.n_head_kv * sizes.group
-    q = rng.standard_normal((1, n_head, sizes.n_q, sizes.d_k), dtype=np.float32) / np.sqrt(sizes.d_k)
-    k = rng.standard_normal((sizes.n_head_kv, n_kv, sizes.d_k), dtype=np.float32)
-    v = rng.standard_normal((sizes.n_head_kv, n_kv, sizes.d_v), dtype=np.float32)
-    order = np.argsort(rng.random((sizes.n_head_kv, n_kv)), axis=-1)
-    if not of_heads and not has_first:
-        order[:] = order[0]
-    rows = np.sort(order[None, :, : n_kv // 2], axis=-1)
-    first = np.sort(rng.integers(-sizes.n_q // 2, sizes.n_q + 1, rows.shape[-1])).clip(0)
-    first[0] = 0
-
-    n_tiles = -(-(sizes.n_q + offset) // tile)
-    candidates = order[: sizes.n_head_kv if of_heads else 1, None, 0 if has_first else n_kv // 2 :]
-    list_rows = rng.permuted(np.repeat(candidates, n_tiles, axis=1), axis=-1)[..., :n_further]
-    is_padding = np.arange(n_further) >= rng.choice([0, n_further // 2, n_further], (n_tiles, 1))
-    list_rows[:, is_padding] = -1
-    list_first = None
-    if has_first:
-        starts = np.arange(n_tiles)[:, None] * tile - offset
-        list_first = np.sort(starts + rng.integers(-tile // 2, tile + 2, is_padding.shape), axis=-1).clip(0, sizes.n_q)
-        list_first[is_padding] = sizes.n_q
-        list_rows[:, list_first >= np.minimum(starts + tile, sizes.n_q)] = rng.choice([-1, -(2**31), 2**31 - 1])
-    return (q.astype(np.float32), k, v, rows), first, Lists(list_rows, list_first, tile, offset)
-
-
-def lists_reference(
-    inputs: tuple[Array, Array, Array, Array], first: Array, lists: Lists, limits: Array | None = None, **logits: Any
-) -> ops.Attention:
-    """What a head has anyway does not count twice."""
-    rows = inputs[3]
-
-    def further(kv: int, i: int) -> Array:
-        seen = lists.seen_by(kv, i)
-        return seen[~np.isin(seen, rows[0, kv])]
-
-    return further_reference(inputs, first, further, limits, **logits)
-
-
-def further_reference(
-    inputs: tuple[Array, Array, Array, Array],
-    first: Array,
-    further: Callable[[int, int], Array],
-    limits: Array | None = None,
-    sinks: Array | None = None,
-    softcap: float = 0.0,
-) -> ops.Attention:
-    """In float64, one softmax after the other. further(KV head, query): what the query sees besides the head's rows."""
-    q, k, v, rows = (x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs)
-    _, n_head, n_q, _ = q.shape
-    m, l = np.full((1, n_head, n_q), -np.inf), np.zeros((1, n_head, n_q))  # noqa: E741
-    o, sums = np.zeros((1, n_q, n_head, v.shape[-1])), np.zeros(rows.shape)
-    group = n_head // len(k)
-    for kv, i in np.ndindex(len(k), n_q):
-        counted = first <= i
-        seen = np.concatenate([rows[0, kv, counted], further(kv, i)])
-        keys, values = k[kv, seen], v[kv, seen]
-        for head in range(kv * group, (kv + 1) * group):
-            with np.errstate(invalid="ignore"):
-                logits = capped(keys @ q[0, head, i], softcap)
-                sink = -np.inf if sinks is None else float(sinks[head])
-                m[0, head, i] = logits.max(initial=sink)
-                if m[0, head, i] == -np.inf:
-                    continue
-                e = np.exp(logits - m[0, head, i])
-                l[0, head, i] = e.sum() + np.exp(sink - m[0, head, i])
-            weights = e / l[0, head, i]
-            o[0, i, head] = weights @ values
-            if limits is not None:
-                weights = np.where(seen <= limits[0, i], weights, 0)
-            sums[0, kv, counted] += weights[: np.count_nonzero(counted)]
-    return ops.Attention(o, sums, m, l)
-
-
-class TestFurtherKeys:
-    """Lists of rows that tiles of queries share, in the same softmax."""
-
-    def check(
-        self,
-        inputs: tuple[Array, Array, Array, Array],
-        first: Array,
-        lists: Lists,
-        isa: str,
-        limits: Array | None = None,
-    ) -> None:
-        """With and without column sums."""
-        q, k, v, _ = inputs
-        want = lists_reference(inputs, first, lists, limits)
-        got = ops.attention(*inputs, first=first, limits=limits, n_threads=2, **lists.arguments)
-        assert_close(got, want, q, k, v, 1.0, isa)
-        got = compute(inputs, first=first, **lists.arguments)
-        assert_close(got, want._replace(sums=np.zeros(0)), q, k, v, 1.0, isa)
+    @pytest.mark.parametrize("part", range(4))
+    def test_every_two_together(self, kernel: str, part: int) -> None:
+        for seed, choice in list(enumerate(all_pairs(**AXES)))[part::4]:
+            d_k, d_v = choice.pop("d")
+            lists = choice.pop("lists")
+            if lists is None:
+                choice["n_further"] = 0
+            else:
+                choice["of_heads"], choice["has_first"] = lists
+            if choice["type"] == "q8_0" and (d_k % 32 or d_v % 32):
+                choice["type"] = "f16"
+            most = (10_000 if kernel == CUDA else 40_000) // (choice["group"] * (d_k + d_v))
+            choice["n_q"] = min(choice["n_q"], 1 + most)
+            one = Case(**choice, d_k=d_k, d_v=d_v, seed=seed)
+            with case(case=one):
+                Problem(one).check(kernel)
 
     @pytest.mark.parametrize("isa_name", ISAS)
     @given(data=st.data())
-    @settings(max_examples=60, deadline=None, derandomize=True)
-    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
-        """Few queries and many, head sizes that are read in place, of which there are multiples of 16, and others."""
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    def test_any_sizes(self, isa_name: str, data: st.DataObject) -> None:
+        """Few queries and many; head sizes that are multiples of 16, which can be read in place, and others."""
         draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-        n_q, multiple = draw(1, data.draw(st.sampled_from([5, 70]))), data.draw(st.sampled_from([1, 16]))
-        d_k, d_v = (multiple * draw(1, 96 // multiple) for _ in range(2))
-        sizes, tile = Sizes(draw(1, 3), draw(1, 9), n_q, draw(0, 100), d_k, d_v), draw(1, 80)
-        of_heads, has_first, has_limits = (data.draw(st.booleans()) for _ in range(3))
-        rng = np.random.default_rng(draw(0, 1000))
-        inputs, first, lists = list_inputs(rng, sizes, tile, draw(0, tile - 1), draw(1, 300), of_heads, has_first)
-        limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q)) if has_limits else None
-        with using(isa_name):
-            self.check(inputs, first, lists, isa_name, limits)
+        pick: Callable[..., Any] = lambda *values: data.draw(st.sampled_from(values))  # noqa: E731
+        multiple, n_q, tile = pick(1, 16), draw(1, pick(5, 70)), draw(1, 80)
+        one = Case(
+            n_q=n_q,
+            memory=draw(0, 300),
+            group=draw(1, 9),
+            d_k=multiple * draw(1, 96 // multiple),
+            d_v=multiple * draw(1, 96 // multiple),
+            n_head_kv=draw(1, 3),
+            sums=pick(NO_SUMS, COLUMN_SUMS, QUERY_SUMS),
+            sees=pick("causal", "all", "sorted"),
+            rows=pick("shuffled", "ascending", "repeated", "in order"),
+            has_limits=pick(False, True),
+            has_sinks=pick(False, True),
+            softcap=pick(0.0, 0.3, 2.0, 30.0),
+            n_further=pick(0, draw(1, 300)),
+            of_heads=pick(False, True),
+            has_first=pick(False, True),
+            tile=tile,
+            offset=draw(0, tile - 1),
+            seed=draw(0, 1000),
+        )
+        with on(isa_name):
+            Problem(one).check(isa_name)
 
-    def test_sizes(self, rng: np.random.Generator, isa: str) -> None:
-        """Of heads and of groups, of tiles, and numbers of rows: those of the text, and of each head."""
-        for sizes, tile, offset, n_further in (
-            *((Sizes(d_k=d, d_v=257 - d), 16, 5, 40) for d in (1, 33, 64, 127, 128, 256)),
-            *((Sizes(group=group, n_q=19), 16, 3, 30) for group in (1, 2, 7, 16, 71)),
-            *((Sizes(n_q=50), 20, 7, n_further) for n_further in (1, 31, 32, 33, 257, 700)),
-            *((Sizes(n_q=90), tile, 0, 100) for tile in (1, 2, 64, 90, 1000)),
+
+class TestSameBits:
+    def test_on_any_number_of_threads(self, kernel: str, way: Case) -> None:
+        """CUDA's: in any order."""
+        problem = Problem(way)
+        want = problem.attend(kernel, n_threads=1)
+        if kernel == CUDA:
+            with running("shuffled"):
+                assert_all_equal(problem.attend(kernel), want)
+        for n_threads in (2, 3, 8) if kernel != CUDA else ():
+            assert_all_equal(problem.attend(kernel, n_threads=n_threads), want)
+
+    @pytest.mark.parametrize("sizes", [LARGE["one query"], LARGE["rows in two parts"], *IN_ROUNDS.values()], ids=str)
+    def test_of_large_cases_on_any_number_of_threads(self, isa: str, sizes: Case) -> None:
+        problem = Problem(sizes)
+        want = problem.attend(isa, n_threads=1)
+        for n_threads in (2, 3):
+            assert_all_equal(problem.attend(isa, n_threads=n_threads), want)
+
+    def test_without_limits(self, kernel: str, way: Case) -> None:
+        """And of sums, with limits that exclude nothing."""
+        problem = Problem(replace(way, has_limits=True))
+        want = problem.changed(limits=None).attend(kernel)
+        assert_same_output(problem.attend(kernel), want)
+        assert problem.limits is not None
+        for limit in (problem.k.shape[1] - 1, 2**31 - 1):
+            assert_all_equal(problem.changed(limits=np.full_like(problem.limits, limit)).attend(kernel), want)
+
+    @pytest.mark.parametrize("name", ["packed", "packed, lists", "packed, lists of heads", "in place, sums of queries"])
+    def test_without_sums(self, isa: str, name: str) -> None:
+        """By plain code, too, which an infinite query asks for."""
+        for value in (1.0, np.inf):
+            problem = Problem(WAYS[name])
+            problem.q[0, 1, 3, 0] = value
+            assert_same_output(problem.attend(isa, NO_SUMS), problem.attend(isa))
+
+    @pytest.mark.parametrize("sizes", [WAYS["packed, lists"], WAYS["packed, lists of heads"], *IN_ROUNDS.values()])
+    def test_for_a_head_alone(self, isa: str, sizes: Case) -> None:
+        problem = Problem(sizes)
+        want = problem.attend(isa)
+        for h in range(sizes.n_head_kv):
+            got, heads = problem.of_head(h).attend(isa), slice(h * sizes.group, (h + 1) * sizes.group)
+            assert_all_equal(got, (want.o[:, :, heads], want.sums[:, [h]], want.m[:, heads], want.l[:, heads]))
+
+    @pytest.mark.parametrize("name", ["packed", "packed, lists", "packed, lists of heads"])
+    def test_for_queries_alone(self, kernel: str, name: str) -> None:
+        """A list's queries, one query, queries of two lists."""
+        problem = Problem(replace(WAYS[name], n_q=150, tile=40, offset=13))
+        want = problem.attend(kernel)
+        for start, end in ((0, 27), (27, 67), (77, 78), (149, 150), (50, 80), (20, 130)):
+            with case(start=start, end=end):
+                got = problem.of_queries(start, end).attend(kernel)
+                assert_same_output(
+                    got,
+                    want._replace(o=want.o[:, start:end], m=want.m[..., start:end], l=want.l[..., start:end]),
+                )
+
+    def test_of_types(self, isa: str, way: Case) -> None:
+        """K and V are widened to float32, which is exact. Subnormal and infinite numbers are among them."""
+        others = ("q4_1", "q5_0", "q5_1") if way is WAYS["packed"] else ()
+        for type in ("f16", "bf16", "q4_0", "q8_0", *others):
+            with case(type=type):
+                problem = Problem(replace(way, type=type))
+                problem.k[:, ::3] *= 1e-6
+                problem.v[:, ::5] *= 1e-7
+                if type in ("f16", "bf16"):
+                    problem.v[1, problem.rows[0, 1, 7], 3] = -np.inf
+                assert_all_equal(problem.attend(isa), problem.wide().attend(isa))
+
+    def test_of_views(self, kernel: str, way: Case) -> None:
+        """Heads of a token side by side; parts of larger arrays, which are not aligned."""
+        for type in ("f32", "f16"):
+            with case(type=type):
+                problem = Problem(replace(way, type=type)).stored()
+                want = problem.attend(kernel)
+                q, k, v = problem.q, problem.k, problem.v
+                seen = {"q": side_by_side(q), "k": side_by_side(k), "v": side_by_side(v)}
+                assert_all_equal(problem.changed(**seen).attend(kernel), want)
+                odd = {
+                    "k": np.concatenate([k[..., :1], k], -1)[..., 1:],
+                    "v": np.concatenate([v, v], -1)[..., : v.shape[-1]],
+                }
+                rows = np.concatenate([problem.rows, problem.rows], -1).astype(np.int32)[..., : problem.rows.shape[-1]]
+                assert_all_equal(problem.changed(rows=rows, **odd).attend(kernel), want)
+
+    def test_of_own_keys_in_order(self, kernel: str, way: Case) -> None:
+        """Without rows, own keys are 0 to n_k - 1."""
+        for type in ("f32", "f16", "q4_0") if kernel != CUDA else ("f16",):
+            with case(type=type):
+                problem = Problem(replace(way, type=type, rows="in order"))
+                listed = problem.changed(case=replace(problem.case, rows="ascending"))
+                assert_all_equal(problem.attend(kernel), listed.attend(kernel))
+
+    @pytest.mark.parametrize("name", ["in place, lists", "packed, lists", "packed, lists of heads"])
+    def test_of_lists_that_add_nothing(self, kernel: str, name: str) -> None:
+        """Padding, and what a head has anyway, seen or not. Sums are added up in other runs."""
+        problem = Problem(replace(WAYS[name], rows="in order", sees="sorted"))
+        assert problem.list_rows is not None
+        own = np.broadcast_to(np.arange(problem.list_rows.shape[-1]) % problem.case.n_k, problem.list_rows.shape)
+        nothing = (
+            [np.full_like(own, -1)]
+            if problem.list_first is None
+            else [np.full_like(own, -1), own[..., : problem.case.n_k]]
+        )
+        for rows in nothing:
+            first = None
+            if problem.list_first is not None:
+                first = np.full(rows.shape[1:], problem.case.n_q if rows[0, 0, 0] < 0 else 0)
+            got = problem.changed(list_rows=rows, list_first=first).attend(kernel)
+            want = problem.changed(list_rows=None).attend(kernel)
+            if kernel == CUDA:
+                problem.assert_close(got, want, kernel)
+            else:
+                assert_same_output(got, want)
+                np.testing.assert_allclose(got.sums, want.sums, rtol=2.0**-15)
+
+
+class TestNotFinite:
+    def test_arrives_where_numpy_has_it_and_nowhere_else(self, kernel: str, way: Case) -> None:
+        """What a query does not see has no effect on it. An infinite logit can be capped, NaN stays."""
+        for bad, (where, softcap) in product(
+            [np.nan, np.inf, -np.inf], [("q", 0.0), ("k", 0.0), ("k", 2.0), ("v", 0.0), ("further", 0.0)]
         ):
-            with case(sizes=sizes, tile=tile, n_further=n_further):
-                self.check(*list_inputs(rng, sizes, tile, offset, n_further), isa)
-                self.check(*list_inputs(rng, sizes, tile, offset, n_further, True, False), isa)
+            with case(bad=bad, where=where, softcap=softcap):
+                problem = Problem(way).changed(softcap=softcap)
+                rows, visible = problem.keys()
+                by_some = np.flatnonzero(visible[0, 1].any(axis=0) & ~visible[0, 1].all(axis=0))
+                if where == "q":
+                    problem.q[0, 2, way.n_q // 2, 7] = bad
+                elif where == "further":
+                    if way.n_further == 0:
+                        continue
+                    problem.k[:, rows[0, 1, by_some[-1]], 7] = bad
+                    problem.v[:, rows[0, 1, by_some[-1]], 7] = bad
+                else:
+                    getattr(problem, where)[1, rows[0, 1, by_some[0]], 7] = bad
+                want = problem.reference()
+                assert where in "k" or softcap or not np.isfinite(want.o).all()
+                assert np.isfinite(want.o).any()
+                problem.assert_close(problem.attend(kernel), want, kernel)
 
-    def test_prefill(self, rng: np.random.Generator, isa: str) -> None:
-        """A memory set, a chunk that is causal, and rows that are older than the chunk: some are in memory sets."""
-        q, k, v, _ = random_inputs(rng, Sizes(8, 2, 200, 400, 128, 128))
-        memory = np.sort(np.argsort(rng.random((1, 8, 400)), axis=-1)[..., :64], axis=-1)
-        chunk = np.arange(400, 600)
-        rows = np.concatenate([memory, np.broadcast_to(chunk, (1, 8, 200))], axis=-1)
-        list_rows = np.argsort(rng.random((1, 4, 400)), axis=-1)[..., :96]
-        list_first = np.sort(rng.integers(-64, 64, (4, 96)) + np.arange(0, 256, 64)[:, None], axis=-1).clip(0)
-        lists, limits = Lists(list_rows, list_first, 64), chunk[None] - 100
-        got = ops.attention(q, k, v, rows, limits=limits, **lists.arguments)
-        first = np.maximum(np.arange(264) - 64, 0)
-        assert_all_equal(got, ops.attention(q, k, v, rows, first=first, limits=limits, **lists.arguments))
-        self.check((q, k, v, rows), first, lists, isa, limits)
+    def test_logits_of_minus_infinity(self, kernel: str, way: Case) -> None:
+        """All of one query, and those of some keys for all queries."""
+        for type in ("f32", "f16") if kernel == CUDA else ("f32",):
+            problem = Problem(replace(way, type=type))
+            q, k = problem.q, problem.k
+            q[..., :2], k[..., :2] = 1, 1
+            q[:, 1, 2, 1] = -np.inf
+            k[:, 3::5, 0] = -np.inf
+            got = problem.check(kernel)
+            assert (got.m[:, 1, 2] == -np.inf).all()
+            assert not got.l[:, 1, 2].any()
+            assert not got.o[:, 2, 1].any()
 
-    def test_rows_of_a_head_are_ignored_for_it(self, rng: np.random.Generator, isa: str) -> None:
-        """All for head 0, none for head 1, seen or not."""
-        (q, k, v, _), _, _ = list_inputs(rng, Sizes(), 16, 0, 40)
-        rows = np.stack([np.arange(70), np.arange(70, 140)])[None]
-        first = np.where(np.arange(70) < 10, 0, 40)  # most rows are never seen
-        lists = Lists(np.tile(np.arange(5, 45), (1, 3, 1)), np.zeros((3, 40), int), 16)
-        got = ops.attention(q, k, v, rows, first=first, **lists.arguments)
-        without = ops.attention(q, k, v, rows, first=first)
-        for x, y in ((got.o[:, :, :2], without.o[:, :, :2]), (got.l[:, :2], without.l[:, :2])):
-            np.testing.assert_array_equal(x, y)
-        assert np.all(got.l[:, 2:] * np.exp(got.m[:, 2:]) > without.l[:, 2:] * np.exp(without.m[:, 2:]))
-        self.check((q, k, v, rows), first, lists, isa)
+    def test_what_no_query_sees_is_not_read(self, kernel: str, way: Case) -> None:
+        """Rows that are not named, and padding, as of a decode step; the first queries may see nothing at all."""
+        for n_seen in (0, 1, 5, 129):
+            with case(n_seen=n_seen):
+                problem = Problem(replace(way, has_sinks=False))
+                problem.first = np.where(np.arange(way.n_k) < n_seen, 1, way.n_q)
+                if problem.list_first is not None:
+                    problem.list_first = problem.list_first.clip(1)
+                got = problem.check(kernel)
+                if way.n_further == 0 or way.has_first:
+                    assert not got.o[:, 0].any()
+                    assert (got.m[..., 0] == -np.inf).all()
+                rows, visible = problem.keys()
+                spoiled = problem.copied()
+                for h in range(way.n_head_kv):
+                    seen = np.concatenate([rows[b, h, visible[b, h].any(axis=0)] for b in range(way.n_block)])
+                    unseen = np.setdiff1d(np.arange(problem.k.shape[1]), seen)
+                    spoiled.k[h, unseen] = spoiled.v[h, unseen] = np.nan
+                problem.assert_close(spoiled.attend(kernel), got, kernel)
 
-    def test_padding_alone(self, rng: np.random.Generator, isa: str) -> None:
-        """The same bits as without further keys; sums are added up in other runs."""
-        for of_heads, has_first in product([False, True], repeat=2):
-            with case(of_heads=of_heads, has_first=has_first):
-                inputs, first, lists = list_inputs(rng, Sizes(3, 3, 90, 50), 20, 7, 40, of_heads, has_first)
-                want = ops.attention(*inputs, first=first)
-                list_first = None if lists.first is None else np.full_like(lists.first, 90)
-                nothing = Lists(np.full_like(lists.rows, -1), list_first, 20, 7)
-                got = ops.attention(*inputs, first=first, **nothing.arguments)
-                assert_equal_but_sums(got, want)
-                np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[isa])
-                none = Lists(lists.rows[..., :0], None if list_first is None else list_first[:, :0], 20, 7)
-                assert_all_equal(ops.attention(*inputs, first=first, **none.arguments), want)
 
-    def test_queries_that_see_nothing(self, rng: np.random.Generator, isa: str) -> None:
-        """Queries 0 to 9 see nothing, 10 to 24 further keys only."""
-        (q, k, v, rows), _, _ = list_inputs(rng, Sizes(), 16, 3, 20)
-        further = np.setdiff1d(np.arange(k.shape[1]), rows)[:8]
-        assert len(further) > 0
-        lists = Lists(np.tile(further, (1, 3, 1)), np.full((3, len(further)), 10), 16, 3)
-        first = np.full(rows.shape[-1], 25)
-        got = ops.attention(q, k, v, rows, first=first, **lists.arguments)
-        assert not got.o[:, :10].any()
-        assert not got.l[..., :10].any()
-        assert np.all(got.m[..., :10] == -np.inf)
-        assert np.all(got.l[..., 10:25] > 0)
-        self.check((q, k, v, rows), first, lists, isa)
+class TestExtremes:
+    def test_logits_of_any_size(self, kernel: str, way: Case) -> None:
+        """The kernel's own largest logits decide which weights remain. Products are exact, and ties are."""
+        sizes = (
+            product(("f32", "f16", "bf16"), (-100, -20, 20, 100), ("q",))
+            if kernel == CUDA
+            else product(("f32",), (-100, -20, 7, 13, 50, 100, 123), ("q", "k", "scale"))
+        )
+        for type, power, through in sizes:
+            with case(type=type, power=power, through=through):
+                problem, factor = Problem(replace(way, type=type)), np.float32(2.0**power)
+                q, k, rng = problem.q, problem.k, problem.rng
+                q[...], k[...] = 0, 0
+                q[..., 0] = rng.choice([-1.0, -0.5, 0.5, 1.0], q.shape[:-1]) * (factor if through == "q" else 1)
+                k[..., 0] = rng.integers(-8, 9, k.shape[:-1]) / 8 * (factor if through == "k" else 1)
+                problem.scale = float(factor) if through == "scale" else 1.0
+                problem.v[...] = rng.integers(-64, 65, problem.v.shape) / 64
+                got, want = problem.attend(kernel), problem.reference()
+                np.testing.assert_array_equal(got.m, want.m)
+                np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
+                problem.assert_close(got, want, kernel, size=0)
 
-    def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str) -> None:
-        """And o, m and l with limits."""
-        for sizes, tile, offset, of_heads in [
-            (Sizes(n_q=70), 16, 3, False),
-            (Sizes(3, 5, 130, 70, 33, 100), 50, 49, True),
-            (Sizes(1, 2, 300), 2**31 - 1, 0, False),  # slices of a list
-            (Sizes(2, 3, 200), 1, 0, True),  # more lists than items
-            (Sizes(1, 1, 1, 5), 4, 2, False),
-        ]:
-            with case(sizes=sizes, tile=tile, offset=offset):
-                few = min(tile, sizes.n_q + offset)
-                inputs, first, lists = list_inputs(rng, sizes, few, offset, 40, of_heads, not of_heads)
-                lists = Lists(lists.rows, lists.first, tile, offset)
-                limits = rng.integers(-20, inputs[1].shape[1] + 20, (1, sizes.n_q))
-                attend = partial(ops.attention, *inputs, first=first, **lists.arguments)
-                got = assert_same_bits_on_threads(partial(attend, limits=limits))
-                assert_equal_but_sums(got, attend())
-                self.check(inputs, first, lists, isa, limits)
+    def test_tiny_numbers(self, kernel: str, way: Case) -> None:
+        """Numbers that a kernel may take for 0 are as good as 0 next to logits and weights of size 1."""
+        for tiny, where in product([1e-20, 1e-38, 1e-42], "qkv"):
+            with case(tiny=tiny, where=where):
+                problem = Problem(way)
+                getattr(problem, where)[...] *= np.float32(tiny)
+                got, want = problem.attend(kernel), problem.reference()
+                np.testing.assert_allclose(
+                    got.o, want.o, rtol=1e-4, atol=2.0**-13 * np.abs(problem.v).max() + 2.0**-125
+                )
+                if where != "v":
+                    problem.assert_close(got, want, kernel)
 
-    def test_same_bits_for_a_head_alone(self, rng: np.random.Generator, isa: str) -> None:
-        """So many keys that KV heads are computed in rounds, on one thread one at a time."""
-        (q, k, v, _), _, lists = list_inputs(rng, Sizes(3, 2, 5, 0, 256, 256), 2, 1, 8)
-        rows = np.sort(rng.integers(0, k.shape[1], (1, 3, 17_000)), axis=-1)
-        rows[rows == 3] = 2  # some further row is new
-        assert_same_bits_for_a_head_alone((q, k, v, rows), causal=False, **lists.arguments)
+    def test_values_next_to_the_largest_number(self, isa: str, way: Case) -> None:
+        """Their average is no larger."""
+        problem = Problem(replace(way, sees="all"))
+        problem.v[...] = 3e38
+        np.testing.assert_allclose(problem.attend(isa).o, 3e38, rtol=1e-5)
 
-    def test_same_bits_for_queries_alone(self, rng: np.random.Generator, isa: str) -> None:
-        """A list's queries, one query, queries of two lists: as with all others."""
-        for of_heads in (False, True):
-            inputs, first, lists = list_inputs(rng, Sizes(n_q=150), 40, 13, 60, of_heads, not of_heads)
-            q, k, v, rows = inputs
-            want = ops.attention(*inputs, first=first, **lists.arguments)
-            for start, end in ((0, 27), (27, 67), (77, 78), (149, 150), (50, 80), (20, 130)):
-                with case(of_heads=of_heads, start=start):
-                    alone = lists.of_queries(start, end).arguments
-                    first_alone = (first - start).clip(0, end - start)
-                    got = ops.attention(q[:, :, start:end], k, v, rows, first=first_alone, **alone)
-                    np.testing.assert_array_equal(got.o, want.o[:, start:end])
-                    np.testing.assert_array_equal(got.m, want.m[..., start:end])
-                    np.testing.assert_array_equal(got.l, want.l[..., start:end])
-
-    def test_types_and_views(self, rng: np.random.Generator, isa: str) -> None:
-        """K and V are widened to float32: the same bits. So where heads of a token stand together, as in a model."""
-        for type, n_q in product(["f16", "bf16", "q4_0", "q8_0"], [2, 40]):
-            with case(type=type, n_q=n_q):
-                (q, k, v, rows), first, lists = list_inputs(rng, Sizes(n_q=n_q, d_v=96), 16, 3, 40)
-                stored, wide = stored_and_wide(k, v, type)
-                want = ops.attention(q, *wide, rows, first=first, **lists.arguments)
-                got = ops.attention(q, *stored, rows, first=first, **type_argument(type), **lists.arguments)
-                assert_all_equal(got, want)
-                got = ops.attention(*as_in_a_model(q, *wide), rows, first=first, **lists.arguments)
-                assert_all_equal(got, want)
-
-    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
-        """It arrives at the queries that see it: not before, in other lists, or in a head that has it."""
-        for bad, where, n_q in product([np.nan, np.inf, -np.inf], ["q", "k", "v"], [18, 40]):
-            with case(bad=bad, where=where, n_q=n_q):
-                (q, k, v, _), _, _ = list_inputs(rng, Sizes(n_q=n_q), 16, 3, 20)
-                rows = np.stack([np.arange(60), np.arange(60, 120)])[None]
-                first = np.where(np.arange(60) < 20, 0, n_q)
-                n_tiles = -(-(n_q + 3) // 16)
-                lists = Lists(np.tile(np.arange(30, 50), (1, n_tiles, 1)), np.tile(np.arange(20), (n_tiles, 1)), 16, 3)
-                lists.rows[:, :, 9] = np.arange(100, 100 + n_tiles)  # of the second list alone
-                spoil((q, k, v), where, bad, (0, 2, 17, 7), (slice(None), 101, 7))
-                got = ops.attention(q, k, v, rows, first=first, **lists.arguments)
-                assert_all_close(got, lists_reference((q, k, v, rows), first, lists), 1e-4)
-                assert not np.isfinite(got.o).all()
-                assert np.isfinite(got.o[:, :13]).all()
-
-    def test_large_numbers(self, rng: np.random.Generator, isa: str) -> None:
-        """Of a further key: products that overflow float32, and a value next to the largest number."""
+    def test_a_large_further_key(self, isa: str) -> None:
+        """Its products overflow float32, and its value is next to the largest number."""
         for n_q in (3, 40):
             with case(n_q=n_q):
-                inputs, first, _ = list_inputs(rng, Sizes(n_q=n_q), n_q, 0, 20)
-                q, k, v, rows = inputs
-                row = np.setdiff1d(np.arange(k.shape[1]), rows)[0]
-                k[0, row], v[0, row] = 3e37 * np.sign(q[0, 0, 2]), 3e38
-                lists = Lists(np.full((1, 1, 1), row), None, n_q)
-                got, want = (
-                    ops.attention(*inputs, first=first, **lists.arguments),
-                    lists_reference(inputs, first, lists),
-                )
+                problem = Problem(Case(n_q, 70, n_further=1, tile=n_q, offset=0, has_first=False))
+                row = np.setdiff1d(np.arange(problem.k.shape[1]), problem.rows)[0]
+                problem.list_rows = np.full((1, 1, 1), row)
+                problem.k[0, row], problem.v[0, row] = 3e37 * np.sign(problem.q[0, 0, 2]), 3e38
+                got, want = problem.attend(isa), problem.reference()
                 assert want.m[0, 0, 2] > 1e38
                 np.testing.assert_allclose(got.o, want.o, rtol=1e-5, atol=1e-4)
                 np.testing.assert_allclose(got.sums, want.sums, rtol=1e-4, atol=1e-5)
 
+    def test_sinks(self, kernel: str, way: Case) -> None:
+        """All the weight, or none of it; all that a query sees, or no sink (-inf). NaN reaches its own head only."""
+        for sinks in (
+            [-np.inf],
+            [1e30, -1e30, 90, -90],
+            [0.5, -3, 7, -np.inf],
+            [0, np.nan, 1, 2],
+            [0, np.inf, 1, 2],
+        ):
+            with case(sinks=sinks):
+                problem = Problem(replace(way, has_limits=False))
+                problem.sinks = np.resize(np.float32(sinks), problem.q.shape[1])
+                if np.isfinite(np.maximum(sinks, 0)).all():
+                    problem.first = problem.first.clip(1)  # query 0 sees nothing else, or lists
+                got, want = problem.attend(kernel), problem.reference()
+                odd = ~np.isfinite(problem.sinks) & (problem.sinks != -np.inf)
+                assert not np.isfinite(got.l[:, odd]).any()
+                others = [x._replace(o=x.o[:, :, ~odd], m=x.m[:, ~odd], l=x.l[:, ~odd]) for x in (got, want)]
+                problem.assert_close(*others, kernel)
 
-class TestThreads:
-    def test_same_bits_on_any_number_of_threads(self, rng: np.random.Generator, isa: str) -> None:
-        for sizes in [Sizes(), Sizes(3, 5, 130, 70, 33, 100, 2), Sizes(1, 1, 1, 5)]:
-            with case(sizes=sizes):
-                inputs, limits = limited_inputs(rng, sizes)
-                assert_same_bits_on_threads(partial(ops.attention, *inputs, limits=limits))
-
-    def test_same_bits_for_a_head_alone(self, rng: np.random.Generator, isa: str) -> None:
-        """With so many keys, one thread packs one KV head at a time, two threads two and then one, others all three."""
-        (q, k, v, _), limits = limited_inputs(rng, Sizes(3, 2, 5, 0, 256, 256, n_block=2))
-        rows = np.sort(rng.integers(0, k.shape[1], (2, 3, 17_000)), axis=-1)
-        assert_same_bits_for_a_head_alone((q, k, v, rows), limits=limits)
-
-    def test_same_bits_for_a_query_alone(self, rng: np.random.Generator, isa: str) -> None:
-        """A query's result does not depend on the others that are computed with it."""
-        q, k, v, rows = random_inputs(rng, Sizes(n_q=150))
-        want = ops.attention(q, k, v, rows)
-        for i in (0, 1, 77, 149):
-            got = ops.attention(q[:, :, i : i + 1], k, v, rows[..., : rows.shape[-1] - 149 + i])
-            np.testing.assert_array_equal(got.o[:, 0], want.o[:, i])
-            np.testing.assert_array_equal(got.m[..., 0], want.m[..., i])
-            np.testing.assert_array_equal(got.l[..., 0], want.l[..., i])
-
-
-class TestTypes:
-    """K and V are widened to float32, which is exact: the same bits as with float32 K and V."""
-
-    def test_same_bits(self, rng: np.random.Generator, isa: str) -> None:
-        for type in ["f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]:
-            with case(type=type):
-                q, k, v, rows = random_inputs(rng, Sizes(d_k=80 if type == "f16" else 64, d_v=96))
-                stored, wide = stored_and_wide(k, v, type)
-                got = ops.attention(q, *stored, rows, **type_argument(type))
-                assert_all_equal(got, ops.attention(q, *wide, rows))
-
-    def test_views(self, rng: np.random.Generator, isa: str) -> None:
-        """Heads of a token stand together, as in a model; rows are part of a larger array."""
-        q, k, v, rows = random_inputs(rng, Sizes(n_block=2))
-        want = ops.attention(q, k, v, rows)
-        q, k, v = as_in_a_model(q, k, v)
-        rows = np.concatenate([rows, rows], axis=-1).astype(np.int32)[..., : rows.shape[-1]]
-        assert_all_equal(ops.attention(q, k, v, rows), want)
-        wide = np.concatenate([v, v], axis=-1)
-        got = ops.attention(q[:, ::2], k, wide[..., : v.shape[-1]], rows)
-        np.testing.assert_array_equal(got.o, want.o[:, :, ::2])
-        np.testing.assert_array_equal(got.l, want.l[:, ::2])
+    def test_caps(self, kernel: str, way: Case) -> None:
+        """So small that all logits are as good as equal, so large that it changes nothing; logits beyond it."""
+        for softcap, size in [(1e-30, 1.0), (1e-3, 1.0), (1e9, 1.0), (5.0, 1e3), (5.0, 1e15)]:
+            if kernel == CUDA and softcap == 1e9:  # tanh of so little is rounded
+                continue
+            with case(softcap=softcap, size=size):
+                problem = Problem(way).changed(softcap=softcap)
+                problem.q *= np.float32(size)
+                got = problem.check(kernel)
+                assert np.abs(got.m[np.isfinite(got.m)]).max() <= np.float32(softcap)
 
 
-class TestExtremes:
-    def test_large_logits(self, rng: np.random.Generator, isa: str) -> None:
-        """The kernel's own largest logits decide which weights remain: compared with a softmax of those."""
-        for magnitude, through in product([100.0, 1e4, 1e15, 1e30], ["q", "k", "scale"]):
-            with case(magnitude=magnitude, through=through):
-                d = 32
-                q = np.zeros((1, 2, 20, d), dtype=np.float32)
-                q[..., 0] = rng.choice([-1.0, -0.5, 0.5, 1.0], (1, 2, 20))
-                k = np.zeros((1, 50, d), dtype=np.float32)
-                k[..., 0] = rng.integers(-8, 9, (1, 50)) / 8  # products are exact, and ties are
-                v = rng.standard_normal((1, 50, 7), dtype=np.float32)
-                rows = np.arange(50)[None, None]
-                power = float(2.0 ** np.round(np.log2(magnitude)))
-                scale = power if through == "scale" else 1.0
-                q, k = q * np.float32(power if through == "q" else 1), k * np.float32(power if through == "k" else 1)
-                got, want = ops.attention(q, k, v, rows, scale=scale), reference(q, k, v, rows, scale)
-                np.testing.assert_array_equal(got.m, want.m)
-                np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
-                np.testing.assert_allclose(got.o, want.o, rtol=0, atol=ROUNDING[isa] * np.abs(v).max())
-                np.testing.assert_allclose(got.sums, want.sums, rtol=ROUNDING[isa], atol=1e-30)
+class TestFunction:
+    """What `ops.attention` makes of its arguments."""
 
-    def test_logits_of_100(self, rng: np.random.Generator, isa: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes(n_q=100, d_k=32))
-        scale = float(100 / np.abs(q @ gather(k, rows, 2).swapaxes(-1, -2)).max())
-        check((q, k, v, rows), isa, scale=scale)
-        check((q, k, v, rows), isa, scale=-scale)
+    def test_arguments(self) -> None:
+        for kind in (
+            Case(has_limits=True, has_sinks=True, sees="sorted", softcap=2.0, scale=0.7, n_further=20),
+            Case(n_block=2),
+        ):
+            problem = Problem(kind)
+            params = {name: x for name, x in problem.params().items() if name not in ("n_k", "sums")}
+            params["further_rows"] = params.get("further_rows")
+            got = ops.attention(problem.q, problem.k, problem.v, n_threads=2, **params)
+            assert_all_equal(got, problem.attend(ISAS[0]))
 
-    def test_one_hot(self, rng: np.random.Generator, isa: str) -> None:
-        """Query i's key is i: a weight of exactly 1, and the key's own value."""
-        n = 70
-        q = 1000 * np.eye(n, dtype=np.float32)[None, None]
-        v = rng.standard_normal((1, n, 40)).astype(np.float16).astype(np.float32)
-        got = ops.attention(q, np.eye(n, dtype=np.float32)[None], v, np.arange(n)[None, None])
-        np.testing.assert_array_equal(got.l, 1)
-        np.testing.assert_array_equal(got.m, 1000)
-        np.testing.assert_array_equal(got.sums, 1)
-        np.testing.assert_array_equal(got.o[0, :, 0], v[0])
-
-    def test_ties(self, rng: np.random.Generator, isa: str) -> None:
-        """Equal keys: query i sees i + 1 of them."""
-        n = 64
-        q = rng.standard_normal((1, 1, n, 16), dtype=np.float32)
-        k = np.broadcast_to(rng.standard_normal(16, dtype=np.float32), (1, n, 16))
-        v = rng.standard_normal((1, n, 3), dtype=np.float32)
-        got = ops.attention(q, k, v, np.arange(n)[None, None])
-        count = np.arange(1, n + 1)
-        np.testing.assert_array_equal(got.l[0, 0], count)
-        np.testing.assert_allclose(got.sums[0, 0], [np.sum(1 / count[j:]) for j in range(n)], rtol=1e-6)
-        np.testing.assert_allclose(
-            got.o[0, :, 0], v[0].cumsum(axis=0, dtype=np.float64) / count[:, None], atol=ROUNDING[isa]
+    def test_without_blocks(self) -> None:
+        problem = Problem(Case(has_limits=True))
+        q, k, v, rows, limits = problem.q, problem.k, problem.v, problem.rows, problem.limits
+        want = problem.attend(ISAS[0])
+        assert limits is not None
+        assert_all_equal(ops.attention(q[0], k, v, rows[0], limits=limits[0]), [x[0] for x in want])
+        assert_all_equal(
+            ops.attention(q[0], k, v, rows[0], first=problem.first, limits=limits[0]), [x[0] for x in want]
         )
 
-    def test_all_logits_minus_infinity(self, rng: np.random.Generator, isa: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes())
-        q[..., 0] = 1
-        q[:, 1, 5, 0] = -np.inf  # k's is positive: all products are -inf
-        k[..., 0] = 1
-        got, want = ops.attention(q, k, v, rows), reference(q, k, v, rows)
-        assert got.m[0, 1, 5] == -np.inf
-        assert got.l[0, 1, 5] == 0
-        assert (got.o[0, 5, 1] == 0).all()
-        assert_all_close(got, want, 2e-5)
+    def test_all_rows_by_default(self) -> None:
+        problem = Problem(Case())
+        q, k, v = problem.q, problem.k, problem.v
+        rows = np.broadcast_to(np.arange(k.shape[1]), (1, len(k), k.shape[1]))
+        assert_all_equal(ops.attention(q, k, v), ops.attention(q, k, v, rows))
+        assert_all_equal(ops.attention(q, k, v, causal=False), ops.attention(q, k, v, first=np.zeros(k.shape[1], int)))
 
-    def test_some_logits_minus_infinity(self, rng: np.random.Generator, isa: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes())
-        q[..., 0] = 1
-        k[:, 3::5, 0] = -np.inf
-        assert_all_close(ops.attention(q, k, v, rows), reference(q, k, v, rows), 1e-5)
-
-    def test_not_finite(self, rng: np.random.Generator, isa: str) -> None:
-        """NaN arrives where NumPy has it, and nowhere else: what a query does not see has no effect on it."""
-        for bad, where in product([np.nan, np.inf, -np.inf], ["q", "k", "v"]):
-            with case(bad=bad, where=where):
-                q, k, v, rows = random_inputs(rng, Sizes(n_q=60, memory=3))
-                spoil((q, k, v), where, bad, (0, 2, 30, 7), (1, rows[0, 1, 40], 7))
-                assert_all_close(ops.attention(q, k, v, rows), reference(q, k, v, rows), 1e-4)
-
-    def test_a_nan_that_no_row_names(self, rng: np.random.Generator, isa: str) -> None:
-        q, k, v, rows = random_inputs(rng, Sizes())
-        want = ops.attention(q, k, v, rows)
-        for head in range(len(k)):
-            unused = np.setdiff1d(np.arange(k.shape[1]), rows[0, head])
-            k[head, unused] = v[head, unused] = np.nan
-        assert_all_equal(ops.attention(q, k, v, rows), want)
-
-    def test_tiny_numbers(self, rng: np.random.Generator, isa: str) -> None:
-        """Numbers that a kernel may take for 0 are as good as 0 next to logits and weights of size 1."""
-        for tiny in [1e-20, 1e-38, 1e-42]:
-            with case(tiny=tiny):
-                q, k, v, rows = random_inputs(rng, Sizes())
-                check((q * np.float32(tiny), k, v, rows), isa)
-                check((q, k * np.float32(tiny), v, rows), isa)
-                got = ops.attention(q, k, v * np.float32(tiny), rows).o
-                want = reference(q, k, v * np.float32(tiny), rows).o
-                np.testing.assert_allclose(got, want, rtol=0, atol=4 * ROUNDING[isa] * tiny + 2.0**-125)
+    def test_types(self) -> None:
+        problem = Problem(Case(type="q8_0")).stored()
+        (f16, _), rows = stored_and_wide(Problem(Case()).k, "f16"), problem.rows
+        want = problem.attend(ISAS[0])
+        assert_all_equal(ops.attention(problem.q, problem.k, problem.v, rows, type="q8_0", n_threads=2), want)
+        assert_all_equal(
+            ops.attention(problem.q, f16, f16, rows), ops.attention(problem.q, *2 * [np.float32(f16)], rows)
+        )
 
 
 Q = np.zeros((2, 4, 3, 8), dtype=np.float32)

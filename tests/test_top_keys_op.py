@@ -1,9 +1,9 @@
-"""The operator that chooses rows of an index of keys, against NumPy, with every CPU kernel that this machine has."""
+"""The operator that chooses rows of an index of keys, against NumPy, with every kernel that this machine has."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import gguf
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compare import assert_refused, case
+from cuda_in_software import running
 from h2o_llama import ops
-from kernels import ALL_ISAS, using
+from kernels import ALL_ISAS, CUDA, backend_of, using
 from oracle.top_keys import index_logits, tile_scores, top_keys
 from pairwise import all_pairs
 
@@ -49,84 +50,99 @@ def queries(rng: np.random.Generator, n_head: int, n_q: int, d: int) -> Array:
     return rng.standard_normal((n_head, n_q, d), dtype=np.float32)
 
 
+def choose(kernel: str, *arguments: Any, **more: Any) -> Array:
+    """By the operator. CUDA's threads may run in any order."""
+    got = ops.top_keys(*arguments, **more, backend=backend_of(kernel))
+    if kernel == CUDA:
+        with running("shuffled"):
+            np.testing.assert_array_equal(ops.top_keys(*arguments, **more, backend=backend_of(kernel)), got)
+    return got
+
+
+def check(kernel: str, q: Array, k: Array, n_top: int, **more: Any) -> None:
+    np.testing.assert_array_equal(choose(kernel, q, k, n_top, **more), top_keys(q, k, n_top, **more))
+
+
 class TestEqualsNumpy:
-    def test_sizes(self, rng: np.random.Generator, isa: str) -> None:
+    def test_sizes(self, rng: np.random.Generator, kernel: str) -> None:
         for choice in all_pairs(
-            d=[32, 64, 96, 128, 256],
+            d=[32, 64, 96, 128, 256, 576],
             n_q=[1, 8, 9, 45],
             group=[1, 3],
-            n_k=[1, 15, 17, 513, 6000],
+            n_k=[1, 15, 17, 127, 129, 513, 2000 if kernel == CUDA else 6000],
             n_top=[1, 64, 700],
             tile=[1, 7, 16, 64],
         ):
             with case(**choice):
                 q = exact_queries(rng, 2, choice["group"], choice["n_q"], choice["d"])
-                k = exact_keys(rng, 2, choice["n_k"], choice["d"])
-                tiles = {"tile": choice["tile"], "offset": int(rng.integers(choice["tile"]))}
-                np.testing.assert_array_equal(
-                    ops.top_keys(q, k, choice["n_top"], **tiles), top_keys(q, k, choice["n_top"], **tiles)
-                )
+                k, tile = exact_keys(rng, 2, choice["n_k"], choice["d"]), choice["tile"]
+                check(kernel, q, k, choice["n_top"], tile=tile, offset=int(rng.integers(tile)))
+
+    def check_odd(self, kernel: str, seed: int, n_head_kv: int, n_q: int, n_k: int, n_top: int, tile: int) -> None:
+        """With many equal scores, rows that are taken, and what is not finite or 0."""
+        rng = np.random.default_rng(seed)
+        q, k = exact_queries(rng, n_head_kv, int(rng.integers(1, 4)), n_q, 32), exact_keys(rng, n_head_kv, n_k, 32)
+        k = k[:, rng.integers(0, rng.integers(1, n_k + 1), n_k)]  # n_k rows, fewer different ones
+        odd = rng.random((n_head_kv, n_k)) < rng.choice([0, 0.1, 1])
+        k[odd, :2] = rng.choice(np.float16([0, np.nan]), (np.count_nonzero(odd), 1)).view(np.uint8)
+        q[rng.random(q.shape) < rng.choice([0, 0.003])] = rng.choice([np.nan, np.inf])
+        q[:, rng.random(n_q) < 0.1] = 0
+        taken = rng.integers(-3, n_k + 3, (n_head_kv, int(rng.integers(1, n_k + 1))))
+        check(kernel, q, k, n_top, taken=taken, tile=tile, offset=int(rng.integers(tile)))
 
     @pytest.mark.parametrize("isa_name", ALL_ISAS)
-    @given(data=st.data())
+    @given(*(st.integers(1, n) for n in (1000, 3, 30, 1200, 150, 12)))
     @settings(max_examples=100, deadline=None, derandomize=True)
-    def test_random_sizes(self, isa_name: str, data: st.DataObject) -> None:
-        """With many equal scores, rows that are taken, and what is not finite or 0."""
-        draw: Callable[[int, int], int] = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-        n_head_kv, n_q, n_k, n_top, tile = draw(1, 3), draw(1, 30), draw(1, 1200), draw(1, 150), draw(1, 12)
-        offset = draw(0, tile - 1)
-        rng = np.random.default_rng(draw(0, 1000))
-        q, k = exact_queries(rng, n_head_kv, draw(1, 3), n_q, 32), exact_keys(rng, n_head_kv, n_k, 32)
-        k = k[:, rng.integers(0, draw(1, n_k), n_k)]  # n_k rows, fewer different ones
-        odd = rng.random((n_head_kv, n_k)) < data.draw(st.sampled_from([0, 0.1, 1]))
-        k[odd, :2] = rng.choice(np.float16([0, np.nan]), (np.count_nonzero(odd), 1)).view(np.uint8)
-        q[rng.random(q.shape) < data.draw(st.sampled_from([0, 0.003]))] = data.draw(st.sampled_from([np.nan, np.inf]))
-        q[:, rng.random(n_q) < 0.1] = 0
-        taken = rng.integers(-3, n_k + 3, (n_head_kv, draw(1, n_k)))
+    def test_random_sizes(
+        self, isa_name: str, seed: int, n_head_kv: int, n_q: int, n_k: int, n_top: int, tile: int
+    ) -> None:
         with using(isa_name):
-            got = ops.top_keys(q, k, n_top, tile=tile, offset=offset, taken=taken, n_threads=2)
-        np.testing.assert_array_equal(got, top_keys(q, k, n_top, taken, tile, offset))
+            self.check_odd(isa_name, seed, n_head_kv, n_q, n_k, n_top, tile)
+
+    def test_some_sizes(self, kernel: str) -> None:
+        for seed in range(12):
+            with case(seed=seed):
+                n_k, n_top, tile = np.random.default_rng(seed).integers(1, (900, 150, 5)).tolist()
+                self.check_odd(kernel, seed, 2, 7, n_k, n_top, tile)
 
     def test_ordered_scores(self, rng: np.random.Generator, isa: str) -> None:
         """The best rows stand together, at the beginning or at the end."""
-        for n_q, step in itertools.product((1, 20), (1, -1)):
+        for n_q, step in product((1, 20), (1, -1)):
             with case(n_q=n_q, step=step):
                 q, k = np.repeat(exact_queries(rng, 1, 1, 1, 64), n_q, axis=1), exact_keys(rng, 1, 5000, 64)
-                k = k[:, np.argsort(index_logits(q, k)[0, 0])[::step]]
-                np.testing.assert_array_equal(ops.top_keys(q, k, 100, tile=8), top_keys(q, k, 100, tile=8))
+                check(isa, q, k[:, np.argsort(index_logits(q, k)[0, 0])[::step]], 100, tile=8)
 
-    def test_small_and_large_queries(self, rng: np.random.Generator, isa: str) -> None:
+    def test_small_and_large_queries(self, rng: np.random.Generator, kernel: str) -> None:
         for power in (-100, 100):
             with case(power=power):
                 q, k = exact_queries(rng, 2, 2, 9, 64) * np.float32(2.0**power), exact_keys(rng, 2, 300, 64)
-                np.testing.assert_array_equal(ops.top_keys(q, k, 30, tile=4), top_keys(q, k, 30, tile=4))
+                check(kernel, q, k, 30, tile=4)
 
-    def test_a_tile_takes_what_some_query_wants_most(self, isa: str) -> None:
+    def test_a_tile_takes_what_some_query_wants_most(self, kernel: str) -> None:
         """One query is long and looks at 40 rows alike, another is short and looks at one."""
         numbers = np.zeros((1, 300, 32), dtype=np.float32)
         numbers[0, :40, 0], numbers[0, 200, 1] = 1, 1
         k = gguf.quants.quantize(numbers, gguf.GGMLQuantizationType.Q4_0)
         q = np.zeros((1, 2, 32), dtype=np.float32)
         q[0, 0, 0], q[0, 1, 1] = 10, 0.1
-        assert 200 in ops.top_keys(q, k, 41, tile=2)
-        assert 200 not in ops.top_keys(q[:, :1], k, 41, tile=2)
+        assert 200 in choose(kernel, q, k, 41, tile=2)
+        assert 200 not in choose(kernel, q[:, :1], k, 41, tile=2)
 
-    def test_infinite_keys(self, rng: np.random.Generator, isa: str) -> None:
+    def test_infinite_keys(self, rng: np.random.Generator, kernel: str) -> None:
         """Different rows that are free are chosen."""
         q, k = exact_queries(rng, 1, 1, 9, 32), exact_keys(rng, 1, 200, 32)
         for value in (np.inf, -np.inf):
             with case(value=value):
                 k[0, 7:90:9, :2] = np.float16([value]).view(np.uint8)
-                rows = ops.top_keys(q, k, 20, tile=4, taken=[range(50)])
+                rows = choose(kernel, q, k, 20, tile=4, taken=[range(50)])
                 assert (rows[..., 1:] > rows[..., :-1]).all()
                 assert 50 <= rows.min() <= rows.max() < 200
 
-    def test_views(self, rng: np.random.Generator, isa: str) -> None:
+    def test_views(self, rng: np.random.Generator, kernel: str) -> None:
         """The heads of a token stand together, as in a model; taken rows are part of a larger array."""
         q, k = exact_queries(rng, 2, 2, 30, 64), exact_keys(rng, 2, 300, 64)
         taken = rng.integers(0, 300, (2, 100), dtype=np.int32)
-        got = ops.top_keys(q.swapaxes(0, 1).copy().swapaxes(0, 1), k, 30, tile=8, taken=taken[:, 10:60])
-        np.testing.assert_array_equal(got, top_keys(q, k, 30, taken[:, 10:60], tile=8))
+        check(kernel, q.swapaxes(0, 1).copy().swapaxes(0, 1), k, 30, tile=8, taken=taken[:, 10:60])
 
 
 class TestRealKeys:
@@ -173,7 +189,7 @@ class TestRealKeys:
         """KV heads take turns, two and then one: 3 of them take 42 MB, room is for 32."""
         k = np.repeat(exact_keys(rng, 3, 4096, 256), 22, axis=1)
         q = exact_queries(rng, 3, 1, 9, 256)
-        want = top_keys(q, k, 10, tile=4)
+        want = np.concatenate([ops.top_keys(q[[h]], k[[h]], 10, tile=4) for h in range(3)])
         for n_threads in (1, 3):
             np.testing.assert_array_equal(ops.top_keys(q, k, 10, tile=4, n_threads=n_threads), want)
 

@@ -97,6 +97,35 @@ AMX_ERROR = 2.0**-18
 FUSION = 1e-5
 
 
+# Errors of a logit and of an output whose size is 1, by kernels of attention's operator, two to three times the largest
+# that were measured. float32 rounds every partial sum to 2^-24, "amx" rounds every number to 2^-17. In CUDA, products
+# in 16 bits: q is split into two parts, F16 has 11 bits, BF16 8. Weights have 11 bits with F16, two times 8 with BF16;
+# keys and values in Q8_0 are rounded to F16.
+ATTENTION: dict[str, dict[str, tuple[float, float]]] = {
+    "portable": {"any": (2.0**-18, 0.0)},
+    "avx2": {"any": (2.0**-18, 0.0)},
+    "avx512": {"any": (2.0**-18, 0.0)},
+    "amx": {"any": (2.0**-15, 0.0)},
+    "cuda": {
+        "f32": (2.0**-18, 2.0**-18),
+        "f16": (2.0**-18, 2.0**-11),
+        "bf16": (2.0**-14, 2.0**-14),
+        "q8_0": (2.0**-10, 2.0**-9),
+    },
+}
+
+
+def attention_tolerance(kernel: str, type: str, d_k: int) -> tuple[float, float]:
+    """Of a logit and of an output.
+
+    Tensor cores cut off the 17 numbers that they add (a step's and the sum so far), each at 2^-23 of the largest, and
+    the sum. There are d/8 steps, as q has two parts. All cut off the same way would be d*2^-22; they are not.
+    """
+    bounds = ATTENTION[kernel]
+    logit, output = bounds.get(type) or bounds["any"]
+    return logit + (d_k * 2.0**-24 if kernel == "cuda" and type != "f32" else 0), output
+
+
 # The bounds hold for so many layers; the errors of more are independent, and add up like a random walk.
 LAYERS = 4
 

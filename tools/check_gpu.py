@@ -148,8 +148,8 @@ def parts(python: str) -> dict[str, tuple[int, dict[str, str], list[str]]]:
     """Of each part its limit in seconds, variables, and command."""
     pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     on_device = {"H2O_TEST_CUDA_BACKEND": "CUDA0"}
-    kernels = [*pytest, "tests/test_cuda_kernels.py", "-n"]
-    some = ["0", "-k", "lists or top_keys or extremes or many"]
+    kernels = [*pytest, *(f"tests/test_{name}.py" for name in ("attention_op", "top_keys_op", "cuda_kernels")), "-n"]
+    some = ["0", "-k", "cuda and (ways or top_keys or extremes)"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "1", "--tool"]
     operators = str(ROOT / "site" / "h2o_llama" / "lib" / "test-backend-ops")
     bench = "import runpy, sys; from random_model import ModelSpec, model_file; sys.argv = ['h2o-llama', 'bench', "
@@ -162,7 +162,7 @@ def parts(python: str) -> dict[str, tuple[int, dict[str, str], list[str]]]:
     return {
         "compare": (100, {}, [python, "-c", COMPARE]),
         "operators": (60, {}, [operators, "test", "-b", "CUDA0", "-o", "MAX_ROWS,GET_ROWS"]),
-        "kernels": (130, on_device, [*kernels, "8"]),
+        "kernels": (130, on_device, [*kernels, "8", "-k", "cuda"]),
         "oracle": (100, {"H2O_TEST_GPU_LAYERS": "99"}, [*pytest, *oracle, "-k", "oracle", "-n", "8"]),
         "memcheck": (60, on_device, [*sanitizer, "memcheck", *kernels, *some]),
         "racecheck": (60, on_device, [*sanitizer, "racecheck", *kernels, *some]),
