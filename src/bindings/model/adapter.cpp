@@ -1,9 +1,7 @@
 #include "bindings/model/adapter.h"
 
 #include "bindings/llama-call.h"
-
-#include "ggml-cpp.h"
-#include "gguf.h"
+#include "bindings/model/gguf-file.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -24,19 +22,13 @@ struct factors {
 };
 
 // What upstream's loader does not look at.
-class adapter_check {
+class adapter_check : public gguf_file {
 public:
-    adapter_check(const llama_model * model, const std::string & path) : fault("[Llama] " + path + " is no LoRA adapter of this model: ") {
+    adapter_check(const llama_model * model, const std::string & path)
+        : gguf_file(path, "[Llama] " + path + " is no LoRA adapter of this model: ") {
+        check_gguf();
         for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
             weights[name] = tensor;
-        }
-
-        llama_call call(/*verbose =*/ false);
-        ggml_context * ctx_meta = nullptr;
-        gguf.reset(gguf_init_from_file(path.c_str(), { /*.no_alloc =*/ true, /*.ctx =*/ &ctx_meta }));
-        meta.reset(ctx_meta);
-        if (!gguf) {
-            fail(call.reason());
         }
     }
 
@@ -56,14 +48,9 @@ public:
         }
     }
 
-    [[noreturn]] void fail(const std::string & reason) const {
-        throw std::invalid_argument(fault + reason);
-    }
-
 private:
     void expect(const std::string & key, const std::string & expected) const {
-        const int64_t     id    = gguf_find_key(gguf.get(), key.c_str());
-        const std::string value = id >= 0 && gguf_get_kv_type(gguf.get(), id) == GGUF_TYPE_STRING ? gguf_get_val_str(gguf.get(), id) : "";
+        const std::string value = get_str(key);
         if (value != expected) {
             fail("its " + key + " is '" + value + "', expected '" + expected + "'");
         }
@@ -93,9 +80,7 @@ private:
             fail("of '" + name + "' it has only one of lora_a and lora_b");
         }
         for (const auto * t : { f.a, f.b }) {
-            const bool is_weight = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16 ||
-                (ggml_is_quantized(t->type) && t->type != GGML_TYPE_Q8_1 && t->type != GGML_TYPE_Q8_K);
-            if (!is_weight) {
+            if (!is_weight(t->type)) {
                 fail("'" + std::string(t->name) + "' must not have the type " + ggml_type_name(t->type));
             }
         }
@@ -134,12 +119,7 @@ private:
         return text({ t.ne[0], t.ne[1], t.ne[2], t.ne[3] });
     }
 
-    const std::string fault;
-
     std::map<std::string, const ggml_tensor *> weights;
-
-    gguf_context_ptr gguf;
-    ggml_context_ptr meta;
 };
 
 } // namespace
