@@ -5,6 +5,8 @@
 #include "chat/pieces.h"
 
 #include "chat.h"
+#include "common.h"
+#include "log.h"
 
 #include <pybind11/stl.h>
 
@@ -317,6 +319,8 @@ private:
 };
 
 void init_chat(py::module_ & m) {
+    common_log_set_verbosity_thold(-1); // errors are exceptions here, and upstream's log has a thread of its own
+
     py::class_<chat_parser>(m, "ChatParser")
         .def("update", &chat_parser::update, py::arg("piece"), py::arg("is_partial"))
         .def_property_readonly("message", &chat_parser::message);
