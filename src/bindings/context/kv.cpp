@@ -25,13 +25,19 @@ static void check(bool ok, const char * function, const std::string & expected) 
 }
 
 static std::string to_string(const h2o_kv & self, int32_t il) {
-    return "layer " + std::to_string(il) + " of a cache of " + std::to_string(llama_h2o_kv_info(self.get()).n_tokens) + " tokens";
+    const uint32_t n_tokens = llama_h2o_kv_info(self.get()).n_tokens;
+    return "layer " + std::to_string(il) + " of a cache of " + std::to_string(n_tokens) + " tokens";
 }
 
 static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il, const char * function) {
     const uint32_t n = llama_h2o_kv_n_head_kv(self.get(), il);
     check(n > 0, function, "a layer of the cache, got " + std::to_string(il));
     return n;
+}
+
+template <auto get>
+static uint32_t of_layer(const h2o_kv & self, int32_t il) {
+    return get(self.get(), il);
 }
 
 static py::ssize_t memory_size(const h2o_kv & self) {
@@ -47,7 +53,8 @@ static i32_array memory_indices(const h2o_kv & self, int32_t il) {
 static void set_memory_indices(h2o_kv & self, int32_t il, const py::array_t<int32_t, py::array::c_style> & indices) {
     const py::ssize_t n_head = n_head_kv(self, il, "set_memory_indices");
     check(indices.ndim() == 2 && indices.shape(0) == n_head && indices.shape(1) == memory_size(self) &&
-        llama_h2o_kv_set_memory_indices(self.get(), il, indices.data()), "set_memory_indices", "a memory set for " + to_string(self, il));
+        llama_h2o_kv_set_memory_indices(self.get(), il, indices.data()),
+        "set_memory_indices", "a memory set for " + to_string(self, il));
 }
 
 static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
@@ -103,13 +110,15 @@ static void set_kv(h2o_kv & self, int32_t il, uint32_t p0, const f32_array & k, 
     const auto fits = [&](const f32_array & a, uint32_t head_size) {
         return a.ndim() == 3 && a.shape(0) == n_head && a.shape(1) == k.shape(1) && a.shape(2) == head_size;
     };
-    check(fits(k, llama_h2o_kv_head_size_k(self.get(), il)) && fits(v, llama_h2o_kv_head_size_v(self.get(), il)), "set_kv",
-        "k and v of shape [n_head_kv, n, head_dim]");
-    check(llama_h2o_kv_set_kv(self.get(), il, p0, p0 + k.shape(1), k.data(), v.data()), "set_kv", "rows of the cache, from " + std::to_string(p0) + " on");
+    check(fits(k, llama_h2o_kv_head_size_k(self.get(), il)) && fits(v, llama_h2o_kv_head_size_v(self.get(), il)),
+        "set_kv", "k and v of shape [n_head_kv, n, head_dim]");
+    check(llama_h2o_kv_set_kv(self.get(), il, p0, p0 + k.shape(1), k.data(), v.data()),
+        "set_kv", "rows of the cache, from " + std::to_string(p0) + " on");
 }
 
 static void init_chunk_scores(h2o_kv & self, int32_t il, uint32_t start, const f32_array & colsum) {
-    check(colsum.ndim() == 2 && llama_h2o_kv_init_chunk_scores(self.get(), il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
+    check(colsum.ndim() == 2 &&
+        llama_h2o_kv_init_chunk_scores(self.get(), il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
         "init_chunk_scores", "a row of sums per head for " + to_string(self, il));
 }
 
@@ -180,7 +189,8 @@ static std::optional<named_values> lossless_stats(const h2o_kv & self) {
     };
 }
 
-static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_values & h2o, const std::string & type_k, const std::string & type_v) {
+static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_values & h2o,
+        const std::string & type_k, const std::string & type_v) {
     computing::check();
 
     llama_h2o_kv_params params = {};
@@ -191,7 +201,7 @@ static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_
 
     llama_call call(/*verbose =*/ false);
 
-    llama_h2o_kv * kv = llama_call::run("[KVCache] ", [&] { return llama_h2o_kv_init(mdl.ptr.get(), params); });
+    auto * kv = llama_call::run("[KVCache] ", [&] { return llama_h2o_kv_init(mdl.ptr.get(), params); });
     if (!kv) {
         throw h2o_error("[KVCache] the cache cannot be made: " + call.reason());
     }
@@ -227,7 +237,7 @@ void init_kv(py::module_ & m) {
         .def_static("standalone", &make_standalone,
             py::arg("model"), py::arg("kv_size"), py::arg("h2o"), py::arg("type_k"), py::arg("type_v"))
         .def_property_readonly("info",  [](const h2o_kv & self) { return llama_h2o_kv_info (self.get()); })
-        .def("n_memory", [](const h2o_kv & self, uint32_t chunk_end) { return llama_h2o_kv_n_memory(self.get(), chunk_end); }, py::arg("chunk_end"))
+        .def("n_memory", &of_layer<llama_h2o_kv_n_memory>, py::arg("chunk_end"))
         .def_property_readonly("stats",          [](const h2o_kv & self) { return stats(self); })
         .def_property_readonly("lossless_stats", [](const h2o_kv & self) { return lossless_stats(self); })
         .def_property_readonly("layers", [](const h2o_kv & self) {
@@ -237,25 +247,31 @@ void init_kv(py::module_ & m) {
             }
             return layers;
         })
-        .def("n_head",      [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_n_head     (self.get(), il); }, py::arg("layer"))
-        .def("n_head_kv",   [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_n_head_kv  (self.get(), il); }, py::arg("layer"))
-        .def("head_size_k", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_k(self.get(), il); }, py::arg("layer"))
-        .def("head_size_v", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_v(self.get(), il); }, py::arg("layer"))
+        .def("n_head",         &of_layer<llama_h2o_kv_n_head>,      py::arg("layer"))
+        .def("n_head_kv",      &of_layer<llama_h2o_kv_n_head_kv>,   py::arg("layer"))
+        .def("head_size_k",    &of_layer<llama_h2o_kv_head_size_k>, py::arg("layer"))
+        .def("head_size_v",    &of_layer<llama_h2o_kv_head_size_v>, py::arg("layer"))
         .def("memory_indices", &memory_indices, py::arg("layer"))
         .def("set_memory_indices", &set_memory_indices, py::arg("layer"), py::arg("indices").noconvert())
         .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
         .def("extra_keys",     &extra_keys,     py::arg("layer"), py::arg("head"), py::arg("tile"))
         .def("scores",         &scores,         py::arg("layer"))
-        .def("get_k", &get_rows<llama_h2o_kv_get_k, llama_h2o_kv_head_size_k>, py::arg("layer"), py::arg("start"), py::arg("stop"))
-        .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>, py::arg("layer"), py::arg("start"), py::arg("stop"))
+        .def("get_k", &get_rows<llama_h2o_kv_get_k, llama_h2o_kv_head_size_k>,
+            py::arg("layer"), py::arg("start"), py::arg("stop"))
+        .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>,
+            py::arg("layer"), py::arg("start"), py::arg("stop"))
         .def("clear", [](h2o_kv & self) { llama_h2o_kv_clear(self.get()); })
-        .def("next_chunk", [](h2o_kv & self, uint32_t n) { check(llama_h2o_kv_next_chunk(self.get(), n), "next_chunk", "room for " + std::to_string(n) + " more tokens"); }, py::arg("n"))
+        .def("next_chunk", [](h2o_kv & self, uint32_t n) {
+            check(llama_h2o_kv_next_chunk(self.get(), n),
+                "next_chunk", "room for " + std::to_string(n) + " more tokens");
+        }, py::arg("n"))
         .def("build_memory_set", [](h2o_kv & self, int32_t il, uint32_t chunk_end) {
-            check(llama_h2o_kv_build_memory_set(self.get(), il, chunk_end), "build_memory_set", "a chunk that ends in the cache, got " + std::to_string(chunk_end));
+            check(llama_h2o_kv_build_memory_set(self.get(), il, chunk_end),
+                "build_memory_set", "a chunk that ends in the cache, got " + std::to_string(chunk_end));
         }, py::arg("layer"), py::arg("chunk_end"))
-        .def("init_chunk_scores",        &init_chunk_scores,        py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())
+        .def("init_chunk_scores", &init_chunk_scores, py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())
         .def("accumulate_memory_scores", &accumulate_memory_scores, py::arg("layer"), py::arg("colsum").noconvert())
-        .def("set_kv",                   &set_kv,                   py::arg("layer"), py::arg("start"), py::arg("k").noconvert(), py::arg("v").noconvert())
+        .def("set_kv", &set_kv, py::arg("layer"), py::arg("start"), py::arg("k").noconvert(), py::arg("v").noconvert())
         .def("gather_k_memory", &gather<llama_h2o_kv_gather_k_memory, llama_h2o_kv_head_size_k>, py::arg("layer"))
         .def("gather_v_memory", &gather<llama_h2o_kv_gather_v_memory, llama_h2o_kv_head_size_v>, py::arg("layer"));
 }

@@ -15,7 +15,7 @@ const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_te
 
 namespace {
 
-// The two factors of what is added to a weight w: B·A, of which A is w->ne[0] wide.
+// The two factors of B·A, which is added to a weight w. A is w->ne[0] wide.
 struct factors {
     const ggml_tensor * a = nullptr;
     const ggml_tensor * b = nullptr;
@@ -87,14 +87,16 @@ private:
 
         // a table of embeddings is read by its rows, so its factors lie the other way round
         const std::string embedding    = "token_embd.weight";
-        const bool        is_embedding = name.size() >= embedding.size() && name.compare(name.size() - embedding.size(), embedding.size(), embedding) == 0;
+        const bool is_embedding = name.size() >= embedding.size() &&
+            name.compare(name.size() - embedding.size(), embedding.size(), embedding) == 0;
         const int64_t     rank         = std::max<int64_t>(f.b->ne[0], 1);
 
-        const std::string a = is_embedding ? text({ rank, w.ne[1], w.ne[2], w.ne[3] }) : text({ w.ne[0], rank, w.ne[2], w.ne[3] });
+        const std::string a =
+            is_embedding ? text({ rank, w.ne[1], w.ne[2], w.ne[3] }) : text({ w.ne[0], rank, w.ne[2], w.ne[3] });
         const std::string b = text({ rank, w.ne[is_embedding ? 0 : 1], w.ne[2], w.ne[3] });
         if (shape(*f.a) != a || shape(*f.b) != b) {
-            fail("for '" + name + "' of shape " + shape(w) + " it has lora_a " + shape(*f.a) + " and lora_b " + shape(*f.b) +
-                 ", expected " + a + " and " + b);
+            fail("for '" + name + "' of shape " + shape(w) + " it has lora_a " + shape(*f.a) + " and lora_b " +
+                shape(*f.b) + ", expected " + a + " and " + b);
         }
         if (name == embedding && weights.count("output.weight") == 0) {
             fail("it changes '" + name + "', which is the model's output too: llama.cpp cannot do that");

@@ -40,11 +40,11 @@ public:
 
         for (int64_t i = 0; i < gguf_get_n_tensors(gguf.get()); ++i) {
             const std::string name = gguf_get_tensor_name(gguf.get(), i);
-            const uint64_t    size = gguf_get_tensor_size(gguf.get(), i), offset = gguf_get_tensor_offset(gguf.get(), i);
+            const uint64_t size = gguf_get_tensor_size(gguf.get(), i), offset = gguf_get_tensor_offset(gguf.get(), i);
 
             if (data > file_size || offset > file_size - data || size > file_size - data - offset) {
-                fail("the data of tensor '" + name + "' reaches beyond the end of the file (" + std::to_string(file_size) +
-                     " bytes): the file is truncated");
+                fail("the data of tensor '" + name + "' reaches beyond the end of the file (" +
+                    std::to_string(file_size) + " bytes): the file is truncated");
             }
             check_type(name, gguf_get_tensor_type(gguf.get(), i));
         }
@@ -79,8 +79,8 @@ public:
             const uint64_t n_side = get_u32("clip.vision.image_size", 0)/get_u32("clip.vision.patch_size", 1);
             const uint64_t n_want = n_side*n_side + (ggml_get_tensor(meta.get(), "v.class_embd") ? 1 : 0);
             if (n_want > (uint64_t) positions->ne[1]) {
-                fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " + std::to_string(n_want) +
-                     ", one for each patch of an image");
+                fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " +
+                    std::to_string(n_want) + ", one for each patch of an image");
             }
         }
     }
@@ -90,7 +90,8 @@ public:
 
         const uint32_t n_layer = get_u32(arch + ".block_count", 1);
         if (n_layer < 1 || n_layer > N_LAYER_MAX) {
-            fail(arch + ".block_count is " + std::to_string(n_layer) + ", expected 1 to " + std::to_string(N_LAYER_MAX));
+            fail(
+                arch + ".block_count is " + std::to_string(n_layer) + ", expected 1 to " + std::to_string(N_LAYER_MAX));
         }
 
         for (const char * name : { "layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon" }) {
@@ -106,7 +107,8 @@ public:
         const uint32_t n_embd_head = get_u32(arch + ".attention.key_length", n_head > 0 ? n_embd/n_head : 0);
         const uint32_t n_rot       = get_u32(arch + ".rope.dimension_count", 0);
         if (n_rot % 2 != 0 || (n_embd_head > 0 && n_rot > n_embd_head)) {
-            fail(arch + ".rope.dimension_count is " + std::to_string(n_rot) + ", expected an even number up to the head size " + std::to_string(n_embd_head));
+            fail(arch + ".rope.dimension_count is " + std::to_string(n_rot) +
+                ", expected an even number up to the head size " + std::to_string(n_embd_head));
         }
     }
 
@@ -114,7 +116,8 @@ private:
     static void check_kind(const std::string & key, const kv_overrides::mapped_type & value, gguf_type type) {
         const auto expect = [&](bool ok, const char * expected) {
             if (!ok) {
-                throw std::invalid_argument("[Llama] kv_overrides['" + key + "'] must be " + expected + ", got " + to_text(value));
+                throw std::invalid_argument(
+                    "[Llama] kv_overrides['" + key + "'] must be " + expected + ", got " + to_text(value));
             }
         };
         const auto * number = std::get_if<int64_t>(&value);
@@ -144,7 +147,8 @@ private:
         };
 
         const bool is_vector = contains({ "norm.weight", ".bias" });
-        const bool is_matrix = contains({ "token_embd.", "output.weight", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate.", "ffn_up.", "ffn_down." });
+        const bool is_matrix = contains({ "token_embd.", "output.weight", "attn_q", "attn_k", "attn_v", "attn_output",
+            "ffn_gate.", "ffn_up.", "ffn_down." });
 
         if (is_vector ? type != GGML_TYPE_F32 : is_matrix && !is_weight(type)) {
             fail("tensor '" + name + "' must not have the type " + ggml_type_name(type));
