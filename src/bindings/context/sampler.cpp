@@ -33,7 +33,7 @@ struct mirostat_options {
 static constexpr int32_t MIROSTAT_M = 100; // llama.cpp's, and the paper's
 
 // llama.cpp's sampler chain: biases, penalties, DRY, then greedy, or top-k, typical, top-p, min-p, XTC, temperature and
-// a draw, or temperature and Mirostat. With a grammar, a token that does not fit is drawn again among those that do.
+// a draw, or temperature and Mirostat. With a grammar, a token that does not fit is drawn again, from tokens that do.
 class sampler {
 public:
     sampler(
